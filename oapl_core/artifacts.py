@@ -1,0 +1,289 @@
+"""A run folder: where every artifact lies, how it is written so that a crash cannot tear it, and when it is up to date.
+
+Layout (``ls`` answers "how far did it get")::
+
+    data/runs/<run>/run.json  ledger.jsonl  logs/
+      problems.parquet  prompts.parquet
+      round_00/1_rollouts/part-00000.parquet ...
+      round_00/2_verdicts/part-00000.parquet ...
+      round_00/3_groups.parquet
+      round_00/4_checkpoint/<objective>/epoch_01/
+      round_01/5_evaluation/<objective>.parquet
+      report/index.html  report/report.md  report/*.png
+
+An artifact is written under a temporary name, fsynced, renamed, and only then recorded in the ledger.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from oapl_core.config import Experiment, parse_experiment
+from oapl_core.errors import ConfigError, DataError
+from oapl_core.ledger import ArtifactEntry, Ledger
+
+_TEMPORARY = ".tmp-"
+_IDENTITY = (".safetensors", ".bin")
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt",
+              "chat_template.jinja", "tokenizer.model")  # fmt: skip
+
+
+def sha256_of(path: Path) -> str:
+    """Hash of a file, or of a folder's relative names and contents."""
+    if path.is_dir():
+        names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
+        return hashlib.sha256("".join(f"{n}\0{sha256_of(path / n)}\n" for n in names).encode()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def policy_hash(model_dir: Path) -> str:
+    """Identity of a checkpoint: hash of its weights and tokenizer, 16 hex digits.
+
+    Raises:
+        DataError: the folder is missing, or has no config or no weights.
+    """
+    if not (model_dir / "config.json").is_file():
+        raise DataError(f"{model_dir}: is not a Hugging Face model folder (no config.json); give one to `model`")
+    files = sorted(p for p in model_dir.iterdir() if p.suffix in _IDENTITY or p.name in _TOKENIZER)
+    if not any(p.suffix in _IDENTITY for p in files):
+        raise DataError(f"{model_dir}: has no weights (*.safetensors); copy the whole model folder")
+    text = "".join(f"{p.name}\0{sha256_of(p)}\n" for p in files)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass
+class Draft:
+    """An artifact being written: fill ``path``, then set what the ledger should say about it."""
+
+    path: Path
+    rows: int = 0
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Run:
+    """An opened run folder."""
+
+    root: Path
+    config: Experiment
+
+    @classmethod
+    def create(cls, config: Experiment) -> Self:
+        """Make or reopen the folder of ``config``.
+
+        Raises:
+            ConfigError: the folder was made with other settings; names them.
+        """
+        root = config.run_dir
+        record = root / "run.json"
+        if record.exists():
+            run = cls.open(root)
+            changed = _differences(run.config.model_dump(mode="json"), config.model_dump(mode="json"))
+            if changed:
+                raise ConfigError(
+                    f"{root}: was started with other settings ({'; '.join(changed[:5])}); "
+                    "give this experiment another name=... or delete that folder"
+                )
+            return run
+        (root / "logs").mkdir(parents=True, exist_ok=True)
+        temporary = root / f"{_TEMPORARY}run.json"
+        content = {"run": root.name, "config": config.model_dump(mode="json")}
+        temporary.write_text(json.dumps(content, indent=2) + "\n")
+        _fsync(temporary)
+        temporary.rename(record)
+        return cls(root, config)
+
+    @classmethod
+    def open(cls, root: Path) -> Self:
+        """Open an existing run folder.
+
+        Raises:
+            DataError: it is not one.
+        """
+        record = root / "run.json"
+        try:
+            content = json.loads(record.read_text())["config"]
+        except (FileNotFoundError, NotADirectoryError):
+            raise DataError(f"{root}: is not a run folder (no run.json); `oapl run` makes one") from None
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise DataError(f"{record}: is not readable ({error}); delete the run folder or restore the file") from None
+        return cls(root, parse_experiment(content, str(record)))
+
+    @property
+    def ledger(self) -> Ledger:
+        """What is finished."""
+        return Ledger(self.root / "ledger.jsonl")
+
+    # Where things lie ---------------------------------------------------------------------------------------------
+
+    @property
+    def problems(self) -> Path:
+        """Every problem of every split (tables.PROBLEMS)."""
+        return self.root / "problems.parquet"
+
+    @property
+    def prompts(self) -> Path:
+        """Every prompt with its token ids (tables.PROMPTS)."""
+        return self.root / "prompts.parquet"
+
+    @property
+    def report(self) -> Path:
+        """Folder of the report."""
+        return self.root / "report"
+
+    def round_dir(self, number: int) -> Path:
+        """Folder of round ``number``, counted from 0."""
+        return self.root / f"round_{number:02d}"
+
+    def rollouts(self, number: int) -> Path:
+        """Folder of rollout parts (tables.ROLLOUTS)."""
+        return self.round_dir(number) / "1_rollouts"
+
+    def verdicts(self, number: int) -> Path:
+        """Folder of verdict parts (tables.VERDICTS), one for each rollout part."""
+        return self.round_dir(number) / "2_verdicts"
+
+    def groups(self, number: int) -> Path:
+        """What is trained on (tables.GROUPS)."""
+        return self.round_dir(number) / "3_groups.parquet"
+
+    def checkpoints(self, number: int) -> Path:
+        """Folder of the objective's checkpoints."""
+        return self.round_dir(number) / "4_checkpoint" / self.config.objective.name
+
+    def checkpoint(self, number: int, epoch: int) -> Path:
+        """Hugging Face folder after ``epoch`` (counted from 1)."""
+        return self.checkpoints(number) / f"epoch_{epoch:02d}"
+
+    def evaluations(self) -> Path:
+        """Folder of the evaluation parts: one for each checkpoint and split (tables.EVALUATIONS)."""
+        return self.round_dir(len(self.config.rounds) - 1) / "5_evaluation" / self.config.objective.name
+
+    def evaluation(self) -> Path:
+        """Every held-out and validation row of the run (tables.EVALUATIONS)."""
+        return self.evaluations().with_suffix(".parquet")
+
+    def base_model(self) -> Path:
+        """The folder that round 0 samples from: ``model``, or what pretraining recorded in ``base_model.json``.
+
+        Raises:
+            DataError: pretraining has not finished.
+        """
+        if self.config.model is not None:
+            return self.config.model
+        record = self.root / "base_model.json"
+        if not record.exists():
+            raise DataError(f"{record}: is missing; the base model is not trained yet, run the experiment again")
+        return Path(json.loads(record.read_text())["path"])
+
+    def policy(self, number: int) -> Path:
+        """The checkpoint that round ``number`` samples from and starts training at."""
+        if number == 0:
+            return self.base_model()
+        return self.checkpoint(number - 1, self.config.rounds[number - 1].epochs)
+
+    # Writing and resuming -----------------------------------------------------------------------------------------
+
+    def name(self, path: Path) -> str:
+        """The ledger's name for ``path``: relative to the run folder if it is inside."""
+        return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else path.as_posix()
+
+    def inputs(self, paths: Iterable[Path]) -> dict[str, str]:
+        """Name and recorded (or computed) sha256 of each input; what an artifact depends on.
+
+        Raises:
+            DataError: an input is missing.
+        """
+        done = self.ledger.artifacts()
+        found = {}
+        for path in paths:
+            if not path.exists():
+                raise DataError(f"{path}: is missing; run the experiment again to make it")
+            entry = done.get(self.name(path))
+            found[self.name(path)] = entry.sha256 if entry and _unchanged(path, entry) else sha256_of(path)
+        return found
+
+    def is_done(self, path: Path, inputs: Mapping[str, str], config: Mapping[str, Any]) -> bool:
+        """Whether ``path`` is recorded for exactly these inputs and settings and is still the recorded bytes."""
+        entry = self.ledger.artifacts().get(self.name(path))
+        if entry is None or not path.exists():
+            return False
+        same = dict(entry.inputs) == dict(inputs) and dict(entry.config) == _plain(config)
+        return same and (_unchanged(path, entry) or sha256_of(path) == entry.sha256)
+
+    @contextmanager
+    def writing(self, path: Path, inputs: Mapping[str, str], config: Mapping[str, Any]) -> Iterator[Draft]:
+        """Write one artifact: yields a temporary path, then fsyncs, renames and records it.
+
+        If the body raises, the temporary file is removed and the old artifact, if any, stays.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(_TEMPORARY + path.name)
+        _remove(temporary)
+        start = time.monotonic()
+        draft = Draft(temporary)
+        try:
+            yield draft
+            _fsync(temporary)
+        except BaseException:
+            _remove(temporary)
+            raise
+        _remove(path)
+        temporary.rename(path)
+        _fsync(path.parent)
+        stat = path.stat()
+        size = sum(p.stat().st_size for p in path.rglob("*") if p.is_file()) if path.is_dir() else stat.st_size
+        self.ledger.append(
+            ArtifactEntry(
+                self.name(path), sha256_of(path), size, draft.rows, dict(inputs), _plain(config), draft.details,
+                round(time.monotonic() - start, 3), _mtime_ns(path),
+            )
+        )  # fmt: skip
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What JSON makes of the settings, so that a comparison with the ledger is exact."""
+    plain: dict[str, Any] = json.loads(json.dumps(dict(config), default=str))
+    return plain
+
+
+def _mtime_ns(path: Path) -> int:
+    files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
+    return max((p.stat().st_mtime_ns for p in files), default=0)
+
+
+def _unchanged(path: Path, entry: ArtifactEntry) -> bool:
+    """Cheap look before hashing gigabytes: same size and modification time as recorded."""
+    files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
+    return sum(p.stat().st_size for p in files) == entry.bytes and _mtime_ns(path) == entry.mtime_ns
+
+
+def _fsync(path: Path) -> None:
+    for item in [*(path.rglob("*") if path.is_dir() else ()), path]:
+        descriptor = os.open(item, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _differences(old: Any, new: Any, key: str = "") -> list[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = sorted(old.keys() | new.keys())
+        return [d for k in keys for d in _differences(old.get(k), new.get(k), f"{key}.{k}".lstrip("."))]
+    return [] if old == new else [f"{key} was {old!r}, now {new!r}"]

@@ -1,0 +1,299 @@
+"""The experiment: everything a person can choose, with its default, unit and source, in one place.
+
+Reads a TOML file that holds only differences from the defaults below, plus ``key.sub=value`` overrides; the resolved
+experiment is written to ``run.json`` and read back by every stage. Nothing else in the project has a default setting.
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+
+from oapl_core.errors import ConfigError
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class Settings(BaseModel):
+    """A frozen group of settings; unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
+
+
+class ProblemsConfig(Settings):
+    """Where the problems come from and how a prompt is made of one."""
+
+    train: Path
+    """Problem set that rounds sample from (.jsonl, .jsonl.gz or .parquet)."""
+    validation: Path
+    """Problem set that chooses the checkpoint."""
+    heldout: Path
+    """Problem set that is only ever measured on."""
+    prompt_style: Literal["plain", "deepcoder"] = "deepcoder"
+    """`plain` shows the statement alone; `deepcoder` is the DeepCoder replication's single user turn."""
+    max_prompt_tokens: PositiveInt = 4096
+    """Longer prompts are dropped and counted, never cut. Tokens."""
+
+
+class PretrainConfig(Settings):
+    """A tiny base model trained from nothing, for machines without weights; the demo and the tests use it."""
+
+    solutions: Path
+    """JSONL of (problem_id, solution) for training problems, partly wrong on purpose."""
+    vocabulary: PositiveInt = 1024
+    """Size of the byte-level BPE vocabulary. Tokens."""
+    hidden_size: PositiveInt = 160
+    """Width of the model."""
+    intermediate_size: PositiveInt = 480
+    """Width of the MLP."""
+    layers: PositiveInt = 4
+    """Number of transformer blocks."""
+    heads: PositiveInt = 4
+    """Number of attention heads (and key-value heads)."""
+    epochs: PositiveInt = 4
+    """Passes over the solutions."""
+    batch_size: PositiveInt = 64
+    """Sequences per optimiser step."""
+    learning_rate: PositiveFloat = 3e-3
+    """Peak learning rate."""
+
+
+class EngineConfig(Settings):
+    """What vLLM is started with."""
+
+    max_num_seqs: PositiveInt = 256
+    """Requests decoded at once."""
+    max_model_len: PositiveInt = 32768
+    """Prompt plus response. Tokens."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type the engine computes in."""
+    gpu_memory_utilization: Fraction = 0.9
+    """Share of a GPU's memory the engine may take."""
+    kv_cache_gib: PositiveFloat = 1.0
+    """Key-value cache on CPU. GiB; ignored on GPUs."""
+    tensor_parallel_size: PositiveInt = 1
+    """GPUs that share one replica of the model."""
+    enforce_eager: bool = False
+    """Skip graph capture and compilation: faster to start, slower on GPUs."""
+
+
+class SamplingConfig(Settings):
+    """Rollouts to train on: T=1, top-p=1, top-k off and no penalties always, so that the engine's log-probs are the policy's."""
+
+    group_size: Annotated[int, Field(ge=2)] = 8
+    """G, answers per problem (paper, section 5)."""
+    max_tokens: PositiveInt = 16384
+    """Longest response. Tokens."""
+    problems_per_part: PositiveInt = 128
+    """Problems per Parquet part: what a crash can lose at most."""
+
+
+class VerifierConfig(Settings):
+    """How answers are judged."""
+
+    workers: PositiveInt | None = None
+    """Fork servers; unset: one per core."""
+    cpu_s: PositiveFloat = 6.0
+    """CPU time for one test. Seconds (LiveCodeBench: 6)."""
+    wall_s: PositiveFloat = 18.0
+    """Wall time for one test; catches sleepers. Seconds."""
+    memory_mb: PositiveInt = 1024
+    """Address space of one program. MiB."""
+    output_mb: PositiveFloat = 16.0
+    """Largest output of one test. MiB."""
+    max_error_share: Fraction = 0.02
+    """Above this share of verifier errors the stage fails instead of training on what is left."""
+    minimum_level: Literal["full", "fallback"] = "fallback"
+    """Weakest proven sandbox level to accept."""
+
+
+class Oapl(Settings):
+    """OAPL's regression (paper, eq. 2 and 3)."""
+
+    name: Literal["oapl"] = "oapl"
+    """Names the folder of the checkpoints it makes."""
+    value_temperature: PositiveFloat = 1.0
+    """beta1 of V = beta1 ln mean exp(r/beta1); towards 0 the best reward, towards infinity the mean."""
+    regression_temperature: PositiveFloat = 1e-3
+    """beta2 of (beta2 sum log(pi/b) - (r - V))^2."""
+
+
+Objective = Oapl
+
+
+class TrainingConfig(Settings):
+    """DeepSpeed and the optimiser (paper, appendix A)."""
+
+    batch_size: PositiveInt = 256
+    """Sequences per optimiser step over all ranks."""
+    tokens_per_micro_batch: PositiveInt = 32768
+    """Padded tokens one forward may hold on one rank; a longer sequence goes alone."""
+    learning_rate: PositiveFloat = 1e-6
+    """Peak learning rate."""
+    warmup_share: Fraction = 0.02
+    """Share of a round's steps that the learning rate rises over."""
+    floor_share: Fraction = 0.05
+    """Learning rate at the end of the cosine, as a share of the peak."""
+    adam_betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    """AdamW's own betas, unrelated to OAPL's."""
+    adam_eps: PositiveFloat = 1e-10
+    """OAPL's gradients are about 2 beta2 times REINFORCE's: the usual 1e-8 would shrink the steps of a large model."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    """Decoupled, multiplied by the learning rate as torch and DeepSpeed do."""
+    max_grad_norm: PositiveFloat = 1.0
+    """Global gradient-norm clip."""
+    zero_stage: Literal[0, 1, 2, 3] = 1
+    """DeepSpeed ZeRO stage."""
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """Type of the forward and backward pass; the optimiser's copy is float32."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass."""
+    processes: PositiveInt = 1
+    """Ranks started on this machine (one per GPU)."""
+    logprob_chunk: PositiveInt = 4096
+    """Rows whose logits exist at once. Tokens."""
+
+
+class RoundConfig(Settings):
+    """One turn of the loop: sample, verify, filter, train."""
+
+    problems: PositiveInt | None = None
+    """Size of the random subset of training problems; unset: all of them."""
+    keep: Literal["any_correct", "mixed", "all"] = "any_correct"
+    """Groups trained on: with at least one correct answer, with both kinds, or every one."""
+    epochs: PositiveInt = 1
+    """Passes over the kept rollouts, each saved as a checkpoint."""
+
+
+class EvaluationConfig(Settings):
+    """How checkpoints are measured."""
+
+    validation_samples: PositiveInt = 8
+    """Answers per validation problem, for choosing the epoch."""
+    heldout_samples: PositiveInt = 16
+    """n of the unbiased pass@k on held-out problems."""
+    temperature: Annotated[float, Field(ge=0.0)] = 0.6
+    """Sampling temperature."""
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 0.95
+    """Nucleus sampling."""
+    max_tokens: PositiveInt = 65536
+    """Longest response. Tokens."""
+    bootstrap_resamples: PositiveInt = 2000
+    """Resamples of the problems for the intervals."""
+
+
+class Experiment(Settings):
+    """A whole run: N rounds from one base model, then its evaluation and report."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    """With the seed it names the run folder."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Every random choice is derived from it."""
+    runs_dir: Path = Path("data/runs")
+    """Where run folders are made."""
+    cache_dir: Path = Path("data/cache")
+    """Where base models are kept, by content."""
+    engine_python: Path | None = None
+    """Interpreter that has vLLM and DeepSpeed; unset: the running one."""
+    model: Path | None = None
+    """Hugging Face folder to start from; unset: [pretrain] makes one."""
+    pretrain: PretrainConfig | None = None
+    """Make the base model here instead of reading one."""
+    problems: ProblemsConfig
+    """Problem sets and prompts."""
+    engine: EngineConfig = EngineConfig()
+    """vLLM."""
+    sampling: SamplingConfig = SamplingConfig()
+    """Training rollouts."""
+    verifier: VerifierConfig = VerifierConfig()
+    """Rewards."""
+    objective: Objective = Oapl()
+    """Loss."""
+    training: TrainingConfig = TrainingConfig()
+    """Optimiser and DeepSpeed."""
+    rounds: Annotated[tuple[RoundConfig, ...], Field(min_length=1)] = (RoundConfig(), RoundConfig(problems=4000, epochs=4))
+    """The paper's recipe: every problem for 1 epoch, then 4,000 problems for 4."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """Validation and held-out measurement."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if (self.model is None) == (self.pretrain is None):
+            raise ValueError("give exactly one of `model` (a Hugging Face folder) and `[pretrain]`")
+        return self
+
+    @property
+    def run_dir(self) -> Path:
+        """The run's folder; two seeds never share one."""
+        return self.runs_dir / f"{self.name}-seed{self.seed}"
+
+
+def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
+    """Read ``path`` and apply ``key.sub=value`` overrides (values in TOML syntax; a bare word is a string).
+
+    Raises:
+        ConfigError: one line that names the file or override, the key and what is expected.
+    """
+    try:
+        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such experiment file; deployments/experiments/ holds the ones that ship") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: is a folder, not an experiment file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    for override in overrides:
+        _apply(values, override)
+    return parse_experiment(values, str(path))
+
+
+def parse_experiment(values: Mapping[str, Any], where: str) -> Experiment:
+    """Validate ``values``; ``where`` names their origin in the one-line error."""
+    try:
+        return Experiment.model_validate(values)
+    except ValidationError as error:
+        complaints = [_complaint(dict(e)) for e in error.errors()]
+        raise ConfigError(f"{where}: " + "; ".join(complaints)) from None
+
+
+def _complaint(error: dict[str, Any]) -> str:
+    key = ".".join(str(part) for part in error["loc"]) or "experiment"
+    if error["type"] == "extra_forbidden":
+        return f"unknown key `{key}`"
+    if error["type"] == "missing":
+        return f"`{key}` is missing"
+    return f"`{key}`: {error['msg'].removeprefix('Value error, ')} (got {error['input']!r:.80})"
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise ConfigError(f"override {override!r}: write key=value, for example training.learning_rate=1e-6")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    node: Any = values
+    for part in parts[:-1]:
+        node = node.setdefault(part, {}) if isinstance(node, dict) else _item(node, part, override)
+    if isinstance(node, list):
+        node[_index(node, parts[-1], override)] = value
+    elif isinstance(node, dict):
+        node[parts[-1]] = value
+    else:
+        raise ConfigError(f"override {override!r}: `{'.'.join(parts[:-1])}` is not a table")
+
+
+def _item(node: Any, part: str, override: str) -> Any:
+    if not isinstance(node, list):
+        raise ConfigError(f"override {override!r}: `{part}` is not inside a table")
+    return node[_index(node, part, override)]
+
+
+def _index(node: list[Any], part: str, override: str) -> int:
+    if not part.isdigit() or int(part) >= len(node):
+        raise ConfigError(f"override {override!r}: `{part}` must be one of 0..{len(node) - 1}")
+    return int(part)

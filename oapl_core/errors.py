@@ -1,0 +1,48 @@
+"""Every error that this project raises on purpose.
+
+    OaplError
+    +-- ConfigError    the experiment file or an override is wrong: nothing was started
+    +-- DataError      a file that was read is missing, broken, or does not belong to this run
+    +-- StageFailed    a stage's process ended without its artifact
+    +-- SandboxError   the sandbox cannot be trusted here: nothing untrusted was run
+    +-- LedgerError    the run folder's record contradicts itself, or another process holds it
+
+A message says what is wrong, where, and what to do. ``ValueError`` is raised for a wrong argument of a public
+function, ``assert`` guards our own invariants.
+"""
+
+
+class OaplError(Exception):
+    """Root of the hierarchy; its text is shown to a person as it is, in one line."""
+
+    exit_code = 1
+
+
+class ConfigError(OaplError):
+    """An experiment file, override or option that cannot be used."""
+
+    exit_code = 2
+
+
+class DataError(OaplError):
+    """A problem set, model folder or artifact that is missing, broken or foreign."""
+
+    exit_code = 2
+
+
+class StageFailed(OaplError):
+    """A stage ended without its artifact; what was finished before stays recorded in the ledger."""
+
+    exit_code = 1
+
+
+class SandboxError(OaplError):
+    """No isolation level could be proven; untrusted programs are refused rather than run unprotected."""
+
+    exit_code = 3
+
+
+class LedgerError(OaplError):
+    """The ledger contradicts itself, or another live process works on the same run folder."""
+
+    exit_code = 4

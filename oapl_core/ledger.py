@@ -1,0 +1,124 @@
+"""The ledger: what is finished, in one append-only file of JSON lines per run (``ledger.jsonl``).
+
+Each line is fsynced before its writer goes on. A line torn by a crash is ignored and cut off at the next append: its artifact
+counts as not finished. Two kinds of line: an ``artifact`` (name, sha256, bytes, rows, inputs, config slice, details) and
+a ``stage`` (one process's wall time and exit code), from which the report says where the time went.
+"""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from oapl_core.errors import LedgerError
+
+
+@dataclass(frozen=True)
+class ArtifactEntry:
+    """A finished artifact: a file or folder whose name is relative to the run folder."""
+
+    artifact: str
+    sha256: str
+    bytes: int
+    rows: int
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    mtime_ns: int = 0
+
+
+@dataclass(frozen=True)
+class StageEntry:
+    """One process of a stage: how long it took, start-up included, and how it ended."""
+
+    stage: str
+    seconds: float
+    exit_code: int
+
+
+class Ledger:
+    """Reads and appends ``path``; safe for several processes of one run."""
+
+    def __init__(self, path: Path) -> None:
+        """The file need not exist yet."""
+        self.path = path
+
+    def artifacts(self) -> dict[str, ArtifactEntry]:
+        """The newest entry of every artifact, in the order in which they were first finished."""
+        return {e["artifact"]: ArtifactEntry(**e) for e in self._lines("artifact")}
+
+    def stages(self) -> list[StageEntry]:
+        """Every stage process that ended, in order."""
+        return [StageEntry(**e) for e in self._lines("stage")]
+
+    def append(self, entry: ArtifactEntry | StageEntry) -> None:
+        """Add one entry and fsync it.
+
+        Raises:
+            OSError: the disk is full or read-only; nothing is half-recorded (the torn line is ignored).
+        """
+        kind = "artifact" if isinstance(entry, ArtifactEntry) else "stage"
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        line = json.dumps({"kind": kind, "at": stamp, **entry.__dict__}, sort_keys=True, default=str) + "\n"
+        with self.path.open("ab+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            _cut_torn_line(file)
+            file.write(line.encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _lines(self, kind: str) -> Iterator[dict[str, Any]]:
+        if not self.path.exists():
+            return
+        lines = self.path.read_bytes().split(b"\n")
+        for number, line in enumerate(lines, start=1):
+            if not line or number == len(lines):
+                continue  # empty, or without its newline: torn
+            try:
+                entry = json.loads(line)
+                matches = entry.pop("kind") == kind
+                entry.pop("at")
+            except (json.JSONDecodeError, KeyError, AttributeError, UnicodeDecodeError):
+                raise LedgerError(f"{self.path}: line {number} is not a ledger entry; restore it or delete the line") from None
+            if matches:
+                yield entry
+
+
+def _cut_torn_line(file: Any) -> None:
+    """Drop what follows the last newline: half a line that a crash left."""
+    size = file.seek(0, os.SEEK_END)
+    if size == 0:
+        return
+    file.seek(0)
+    content = file.read()
+    if not content.endswith(b"\n"):
+        file.truncate(content.rfind(b"\n") + 1)
+    file.seek(0, os.SEEK_END)
+
+
+@contextmanager
+def hold(run_dir: Path) -> Iterator[None]:
+    """Hold the run folder for one orchestrating process; the kernel lets go when the holder dies, however it dies.
+
+    Raises:
+        LedgerError: another live process holds it; names its process id and host.
+    """
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with (run_dir / "run.lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise LedgerError(f"{run_dir}: is being worked on by {holder}; wait for it or stop it first") from None
+        file.seek(0)
+        file.truncate()
+        file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
+        file.flush()
+        yield

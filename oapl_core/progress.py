@@ -1,0 +1,59 @@
+"""Progress of a long stage as plain lines: what, done/total, rate, time left.
+
+A stage prints them to its standard output, which is its log file; ``launch.py`` forwards them to whoever waits.
+"""
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+PREFIX = "progress | "
+
+
+class Progress:
+    """Prints at most one line every ``every_s`` seconds, and a last one when it is closed."""
+
+    def __init__(self, what: str, total: int, unit: str, every_s: float = 2.0) -> None:
+        """``what`` is said first; ``total`` counts ``unit``s (a plural noun)."""
+        self.what, self.total, self.unit, self.every_s = what, total, unit, every_s
+        self.done = 0
+        self._skipped = 0
+        self._start = self._last = time.monotonic()
+        self._note = ""
+
+    def skip(self, count: int) -> None:
+        """Count ``count`` units that an earlier run finished; they do not enter the rate."""
+        self.done += count
+        self._skipped += count
+
+    def advance(self, count: int = 1, note: str = "") -> None:
+        """Count ``count`` finished units; ``note`` is appended to the line (a loss, a pass rate)."""
+        self.done += count
+        self._note = note or self._note
+        if time.monotonic() - self._last >= self.every_s:
+            self._print()
+
+    def __enter__(self) -> Self:
+        """Start the clock."""
+        self._start = self._last = time.monotonic()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
+        """Print the last line, unless the stage failed."""
+        if kind is None:
+            self._print()
+
+    def _print(self) -> None:
+        self._last = time.monotonic()
+        seconds = max(self._last - self._start, 1e-9)
+        rate = (self.done - self._skipped) / seconds
+        left = f"{(self.total - self.done) / rate:.0f} s left" if 0 < rate and self.done < self.total else f"{seconds:.0f} s"
+        parts = [self.what, f"{self.done}/{self.total} {self.unit}", f"{rate:.3g}/s", left]
+        say(" | ".join(parts + ([self._note] if self._note else [])))
+
+
+def say(text: str) -> None:
+    """Print one line that is forwarded to the person who waits."""
+    sys.stdout.write(f"{PREFIX}{text}\n")
+    sys.stdout.flush()

@@ -1,0 +1,46 @@
+"""What every verb module shares: its command line, and one clear line instead of a traceback for errors a person can mend."""
+
+import argparse
+import errno
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from oapl_core.artifacts import Run
+from oapl_core.errors import OaplError, StageFailed
+
+ERROR_PREFIX = "error: "
+
+
+def run_verb(verb: Callable[[Run], None] | Callable[[Run, int], None], has_round: bool) -> int:
+    """Parse ``RUN_DIR [--round N]``, call ``verb`` and return its exit code; ``launch.py`` reads the error line."""
+    parser = argparse.ArgumentParser(description=sys.modules[verb.__module__].__doc__)
+    parser.add_argument("run_dir", type=Path, help="run folder made by `oapl run`")
+    if has_round:
+        parser.add_argument("--round", type=int, required=True, help="round, counted from 0")
+    args = parser.parse_args()
+    try:
+        run = Run.open(args.run_dir)
+        verb(run, args.round) if has_round else verb(run)  # type: ignore[call-arg]
+    except OaplError as error:
+        return _complain(str(error), error.exit_code)
+    except OSError as error:
+        return _complain(str(disk_error(error)), StageFailed.exit_code)
+    return 0
+
+
+def disk_error(error: OSError) -> OaplError:
+    """The one-line error for a full, read-only or forbidden disk; anything else is raised again as it is."""
+    where = error.filename or "the run folder"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StageFailed(f"{where}: no space left on the disk; free some and run the same command again, finished parts are kept")
+    if error.errno == errno.EROFS:
+        return StageFailed(f"{where}: the disk is read-only; choose another with runs_dir=... and cache_dir=...")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return StageFailed(f"{where}: permission denied; choose another folder with runs_dir=... and cache_dir=...")
+    raise error
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"{ERROR_PREFIX}{message}", file=sys.stderr)
+    return code
