@@ -1,0 +1,29 @@
+# `make demo` goes from an empty checkout to a better model; `make test` is what CI runs.
+.PHONY: help setup demo test check bench lock clean
+bin := .venv/bin
+
+help:   ## this list
+	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/p' Makefile
+
+setup:  ## .venv from the lock that fits this machine; does nothing when up to date
+	@bash requirements/install.sh
+
+demo: setup  ## two rounds of OAPL on a tiny model, ending in a report
+	@$(bin)/oapl run deployments/experiments/demo.toml
+
+check: setup  ## formatting-free checks: ruff, mypy --strict, import contracts
+	@$(bin)/ruff check .
+	@$(bin)/mypy
+	@$(bin)/lint-imports
+
+test: check  ## the checks, then every test but gpu, bench, slow and browser
+	@$(bin)/python -m pytest
+
+bench: setup  ## the speed measurements of tests/bench
+	@$(bin)/python -m pytest -m bench tests/bench
+
+lock:  ## requirements/*.lock from requirements/*.in; UPGRADE=1 takes the newest
+	@bash requirements/lock.sh
+
+clean:  ## remove .venv and caches; data/runs stays
+	rm -rf .venv .setup.lock .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info build

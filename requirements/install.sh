@@ -1,0 +1,168 @@
+#!/usr/bin/env bash
+# Makes .venv: what `make setup` runs. Needs Python 3.11-3.13 and a package registry; does nothing when up to date.
+#
+#   OAPL_PYTHON=python3.12   the interpreter to build on       (default: the first of 3.11, 3.12, 3.13 that runs)
+#   OAPL_LOCK=cpu|cuda       the lock to install               (default: cuda where nvidia-smi finds a GPU, else cpu)
+#   OAPL_TORCH_BACKEND=...   where uv takes PyTorch from       (default: the build that the lock was resolved for)
+#   PIP_FIND_LINKS=DIR...    extra places with wheels; PyTorch is then expected there or in the configured registry
+#
+# .venv/setup/environment is written last, so an interrupted install is noticed and built again from uv's download cache.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+venv=.venv
+stamps=$venv/setup
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() { printf 'setup: error: %s\n' "$*" >&2; exit 1; }
+
+supported() {
+    "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null
+}
+
+find_python() {
+    local candidate
+    for candidate in ${OAPL_PYTHON:-python3.11 python3.12 python3.13 python3}; do
+        if command -v "$candidate" >/dev/null && supported "$candidate"; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    fail "no Python 3.11, 3.12 or 3.13 found (looked for ${OAPL_PYTHON:-python3.11 python3.12 python3.13 python3});" \
+        "install one, or name it: OAPL_PYTHON=/path/to/python make setup"
+}
+
+# The full locks pin CUDA's own libraries, so an older driver is an error here and not a crash an hour later.
+choose_lock() {
+    local driver
+    if [[ -n ${OAPL_LOCK:-} ]]; then
+        [[ -f requirements/$OAPL_LOCK.lock ]] || fail "OAPL_LOCK=$OAPL_LOCK: say cpu or cuda"
+        echo "$OAPL_LOCK"
+    elif driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1) && [[ -n $driver ]]; then
+        (( ${driver%%.*} >= 580 )) || fail "NVIDIA driver $driver is older than 580, which cuda.lock (CUDA 13.0) needs:" \
+            "update the driver, or say OAPL_LOCK=cpu make setup"
+        echo cuda
+    else
+        echo cpu
+    fi
+}
+
+environment_key() { # of the interpreter $1
+    { cat "requirements/$lock.lock"; "$1" -VV; pwd; } | sha256sum | cut -d ' ' -f 1
+}
+
+project_key() { sha256sum pyproject.toml | cut -d ' ' -f 1; }
+
+stamp_is() { [[ -f $stamps/$1 && $(<"$stamps/$1") == "$2" ]]; }
+
+write_stamp() {
+    mkdir -p "$stamps"
+    printf '%s\n' "$2" >"$stamps/$1.new"
+    mv "$stamps/$1.new" "$stamps/$1"
+}
+
+as_root() { # runs $@ where we may, else says what to type
+    if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
+        say "$*"
+        "$@" >/dev/null || fail "\`$*\` failed"
+    else
+        fail "something is missing on this machine; run: sudo $*"
+    fi
+}
+
+# vLLM's CPU engine links against two libraries that a minimal Debian leaves out.
+check_libraries() {
+    "$1" - <<'PY' || as_root apt-get install -y libnuma1 libstdc++6
+import ctypes, sys
+try:
+    for name in ("libnuma.so.1", "libstdc++.so.6"):
+        ctypes.CDLL(name)
+except OSError:
+    sys.exit(1)
+PY
+}
+
+check_disk() {
+    local needed_gb=$1 free_kb
+    [[ -w . ]] || fail "$(pwd) is not writable"
+    free_kb=$(df -Pk . | awk 'NR == 2 {print $4}')
+    (( free_kb >= needed_gb * 1024 * 1024 )) ||
+        fail "$(pwd) has $(( free_kb / 1024 )) MiB free; $venv needs about $needed_gb GiB"
+}
+
+# A venv with uv in it. Debian ships Python without ensurepip unless python3-venv is installed.
+make_venv() {
+    local python=$1 uv_pin
+    uv_pin=$(grep '^uv==' "requirements/$lock.lock")
+    rm -rf "$venv"
+    if "$python" -c 'import ensurepip' 2>/dev/null; then
+        "$python" -m venv "$venv"
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$uv_pin" || failed_install
+    elif "$python" -m pip --version >/dev/null 2>&1; then
+        "$python" -m venv --without-pip "$venv"
+        "$python" -m pip --python "$venv/bin/python" install --quiet --disable-pip-version-check "$uv_pin" || failed_install
+    else
+        as_root apt-get install -y "python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv"
+        "$python" -m venv "$venv"
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$uv_pin" || failed_install
+    fi
+}
+
+failed_install() {
+    fail "the installation stopped (the reason is above); \`make setup\` again continues with what was downloaded"
+}
+
+# uv reads none of pip's settings by itself.
+carry_pip_settings() {
+    [[ -z ${PIP_CERT:-} ]] || export SSL_CERT_FILE="${SSL_CERT_FILE:-$PIP_CERT}"
+    [[ -z ${PIP_DEFAULT_TIMEOUT:-} ]] || export UV_HTTP_TIMEOUT="${UV_HTTP_TIMEOUT:-$PIP_DEFAULT_TIMEOUT}"
+    [[ -z ${PIP_INDEX_URL:-} ]] || export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-$PIP_INDEX_URL}"
+    [[ -z ${PIP_EXTRA_INDEX_URL:-} ]] || export UV_INDEX="${UV_INDEX:-$PIP_EXTRA_INDEX_URL}"
+}
+
+# Where PyTorch comes from. uv's own guess (`auto`) takes the newest CUDA that the driver can run, or XPU where it sees
+# an Intel display adapter; with --no-deps that would not fit the CUDA libraries in the lock. So: the build of the lock.
+torch_source() {
+    local place
+    if [[ -n ${PIP_FIND_LINKS:-} ]]; then
+        for place in $PIP_FIND_LINKS; do printf '%s\n' --find-links "$place"; done
+    else
+        case $lock in cpu) set -- cpu ;; *) set -- cu130 ;; esac
+        printf '%s\n' --torch-backend "${OAPL_TORCH_BACKEND:-$1}"
+    fi
+}
+
+install_environment() {
+    local python started=$SECONDS source
+    python=$(find_python)
+    case $lock in cpu) check_disk 5 ;; *) check_disk 14 ;; esac
+    say "$("$python" -V), $(wc -l <"requirements/$lock.lock") packages of requirements/$lock.lock into $venv"
+    check_libraries "$python"
+    make_venv "$python"
+    mapfile -t source < <(torch_source)
+    "$venv/bin/uv" pip install --python "$venv/bin/python" --no-deps --compile-bytecode \
+        -r "requirements/$lock.lock" "${source[@]}" || failed_install
+    "$venv/bin/python" -c "import torch, sys; sys.exit((torch.version.cuda is None) != ('$lock' == 'cpu'))" ||
+        fail "the PyTorch that was installed is not the $lock build; see OAPL_LOCK, OAPL_TORCH_BACKEND and PIP_FIND_LINKS"
+    write_stamp environment "$(environment_key "$venv/bin/python")"
+    say "environment ready after $(( SECONDS - started )) s"
+}
+
+install_project() {
+    "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" --no-deps --no-build-isolation --editable . ||
+        failed_install
+    write_stamp project "$(project_key)"
+}
+
+lock=$(choose_lock)
+carry_pip_settings
+if command -v flock >/dev/null; then # two set-ups at once would delete each other's files
+    exec 9>.setup.lock
+    flock 9
+fi
+if [[ ! -x $venv/bin/python ]] || ! stamp_is environment "$(environment_key "${OAPL_PYTHON:-$venv/bin/python}")"; then
+    install_environment
+fi
+if ! stamp_is project "$(project_key)"; then
+    install_project
+fi
