@@ -11,7 +11,7 @@ setup:  ## .venv from the lock that fits this machine; does nothing when up to d
 demo: setup  ## two rounds of OAPL on a tiny model, ending in a report
 	@$(bin)/oapl run deployments/experiments/demo.toml
 
-check: setup  ## formatting-free checks: ruff, mypy --strict, import contracts
+check: setup  ## ruff, mypy --strict, import contracts
 	@$(bin)/ruff check .
 	@$(bin)/mypy
 	@$(bin)/lint-imports
