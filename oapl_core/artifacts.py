@@ -214,10 +214,9 @@ class Run:
     def is_done(self, path: Path, inputs: Mapping[str, str], config: Mapping[str, Any]) -> bool:
         """Whether ``path`` is recorded for exactly these inputs and settings and is still the recorded bytes."""
         entry = self.ledger.artifacts().get(self.name(path))
-        if entry is None or not path.exists():
+        if entry is None:
             return False
-        same = dict(entry.inputs) == dict(inputs) and dict(entry.config) == _plain(config)
-        return same and (_unchanged(path, entry) or sha256_of(path) == entry.sha256)
+        return dict(entry.inputs) == dict(inputs) and dict(entry.config) == _plain(config) and is_intact(path, entry)
 
     @contextmanager
     def writing(self, path: Path, inputs: Mapping[str, str], config: Mapping[str, Any]) -> Iterator[Draft]:
@@ -260,8 +259,12 @@ def _mtime_ns(path: Path) -> int:
     return max((p.stat().st_mtime_ns for p in files), default=0)
 
 
+def is_intact(path: Path, entry: ArtifactEntry) -> bool:
+    """Whether ``path`` exists and holds the recorded bytes; hashes only if size or modification time differ."""
+    return path.exists() and (_unchanged(path, entry) or sha256_of(path) == entry.sha256)
+
+
 def _unchanged(path: Path, entry: ArtifactEntry) -> bool:
-    """Cheap look before hashing gigabytes: same size and modification time as recorded."""
     files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
     return sum(p.stat().st_size for p in files) == entry.bytes and _mtime_ns(path) == entry.mtime_ns
 

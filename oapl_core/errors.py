@@ -6,6 +6,7 @@
     +-- StageFailed    a stage's process ended without its artifact
     +-- SandboxError   the sandbox cannot be trusted here: nothing untrusted was run
     +-- LedgerError    the run folder's record contradicts itself, or another process holds it
+    +-- Interrupted    a person stopped it; the same command continues
 
 A message says what is wrong, where, and what to do. ``ValueError`` is raised for a wrong argument of a public
 function, ``assert`` guards our own invariants.
@@ -46,3 +47,9 @@ class LedgerError(OaplError):
     """The ledger contradicts itself, or another live process works on the same run folder."""
 
     exit_code = 4
+
+
+class Interrupted(OaplError):
+    """A person pressed Ctrl-C."""
+
+    exit_code = 130

@@ -1,0 +1,1 @@
+"""How runs are started: the `oapl` command line and the experiments that ship with the project."""

@@ -1,0 +1,91 @@
+"""The `oapl` command: run an experiment, look at a run, check a machine.
+
+Exit codes: 0 done; 1 a stage failed; 2 something a person wrote or gave is wrong; 3 no sandbox; 4 the run folder is held
+by another process or its ledger is broken; 130 interrupted. Every error is one line on standard error.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+
+ExperimentFile = Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="Experiment file, see deployments/experiments/.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="For example seed=1 training.learning_rate=1e-6.")]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="Run folder, or its name below data/runs.")]
+
+
+@app.command()
+def run(
+    experiment: ExperimentFile,
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved experiment and its steps, start nothing.")] = False,
+) -> None:
+    """Run an experiment to its end; a run that was stopped continues, a finished one says so."""
+    from deployments import starting
+
+    if dry_run:
+        starting.show_plan(experiment, overrides or [])
+    else:
+        starting.run(experiment, overrides or [])
+
+
+@app.command()
+def status(run: RunName) -> None:
+    """Show which steps of a run are finished and what they made."""
+    from deployments.terminal import print_status, print_times
+
+    opened = _open(run)
+    print_status(opened)
+    print_times(opened)
+
+
+@app.command()
+def report(run: RunName) -> None:
+    """Write the report of a run again and print where it is; works on unfinished runs too."""
+    from deployments.starting import write_report
+
+    write_report(_open(run))
+
+
+@app.command()
+def doctor() -> None:
+    """Check this machine: Python, packages, engine, sandbox, GPUs, disk; say what to do about what is missing."""
+    from deployments.doctor import examine
+
+    raise typer.Exit(examine())
+
+
+def _open(name: str) -> "Run":  # type: ignore[name-defined]  # noqa: F821
+    from oapl_core.artifacts import Run
+
+    below = Path("data/runs") / name
+    return Run.open(below if below.is_dir() and not Path(name, "run.json").exists() else Path(name))
+
+
+def main() -> int:
+    """Entry point: turn every expected error into one line and its exit code."""
+    from oapl_core.errors import OaplError
+    from oapl_core.stage import disk_error
+
+    try:
+        app()
+    except OaplError as error:
+        return _complain(str(error), error.exit_code)
+    except OSError as error:
+        complaint = disk_error(error)
+        return _complain(str(complaint), complaint.exit_code)
+    return 0
+
+
+def _complain(message: str, code: int) -> int:
+    from deployments.terminal import errors
+
+    errors.print(f"error: {message}", markup=False, soft_wrap=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

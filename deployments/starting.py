@@ -1,0 +1,99 @@
+"""Starting a run from the command line: check what was given, hold the run folder, run the flow, show the result."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from deployments.terminal import Narrator, console, print_plan, print_times
+from oapl_core.artifacts import Run, policy_hash
+from oapl_core.config import Experiment, load_experiment
+from oapl_core.errors import ConfigError, Interrupted, StageFailed
+from oapl_core.launch import run_stage
+from oapl_core.ledger import hold
+from oapl_core.plan import conclusion, finished, steps
+
+_LEAST_FREE_BYTES = 512 * 2**20
+
+
+def run(path: Path, overrides: Sequence[str]) -> None:
+    """Run the experiment in ``path`` to its end, from wherever it was left.
+
+    Raises:
+        OaplError: one line that says what is wrong; nothing that was finished is lost.
+    """
+    experiment = load_experiment(path, overrides)
+    check(experiment)
+    with hold(experiment.run_dir):
+        opened = Run.create(experiment)
+        done = finished(opened)
+        if len(done) == len(steps(experiment)):
+            console.print(f"{opened.root}: every step is finished, nothing to do", markup=False)
+        else:
+            if done:
+                console.print(f"{opened.root}: {len(done)} of {len(steps(experiment))} steps are finished, continuing", markup=False)
+            _run_flow(opened)
+        show_result(opened)
+
+
+def _run_flow(opened: Run) -> None:
+    from deployments.embedded import run_experiment
+
+    narrator = Narrator(opened)
+    try:
+        run_experiment(opened, narrator)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; finished parts are kept, run the same command again to continue") from None
+    finally:
+        narrator.close()
+
+
+def show_plan(path: Path, overrides: Sequence[str]) -> None:
+    """Print the resolved experiment and every step with its state; start and write nothing."""
+    experiment = load_experiment(path, overrides)
+    check(experiment)
+    console.print_json(json.dumps(experiment.model_dump(mode="json")))
+    exists = (experiment.run_dir / "run.json").exists()
+    opened = Run.create(experiment) if exists else Run(experiment.run_dir, experiment)
+    print_plan(opened, [step.title for step in finished(opened)] if exists else [])
+
+
+def show_result(opened: Run) -> None:
+    """The headline table, where the time went, and the report's path."""
+    from oapl_core.reports.headline import headline_table
+
+    print_times(opened)
+    console.print()
+    console.print(headline_table(opened))
+    console.print(f"report: {opened.report / 'index.html'}", markup=False, soft_wrap=True)
+
+
+def write_report(opened: Run) -> None:
+    """Make the report anew."""
+    with hold(opened.root):
+        run_stage(opened, conclusion(opened.config)[-1].verb, on_progress=lambda line: console.print(line, markup=False))
+    console.print(f"report: {opened.report / 'index.html'}", markup=False, soft_wrap=True)
+
+
+def check(experiment: Experiment) -> None:
+    """What can be known to be wrong before minutes are spent.
+
+    Raises:
+        ConfigError: a file that the experiment names is missing.
+        DataError: the model folder is not one.
+        StageFailed: the disk has no room.
+        OSError: the disk is read-only or forbidden.
+    """
+    named = {f"problems.{split}": getattr(experiment.problems, split) for split in ("train", "validation", "heldout")}
+    if experiment.pretrain:
+        named["pretrain.solutions"] = experiment.pretrain.solutions
+    for key, path in named.items():
+        if not path.is_file():
+            raise ConfigError(f"`{key}`: {path} is not a file (relative paths start at the current folder, {Path.cwd()})")
+    if experiment.model is not None:
+        policy_hash(experiment.model)
+    for folder in (experiment.runs_dir, experiment.cache_dir):
+        folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+        if free < _LEAST_FREE_BYTES:
+            raise StageFailed(f"{folder}: only {free / 2**20:.0f} MiB free on the disk; free at least 512 MiB or choose another folder")

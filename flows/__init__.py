@@ -1,0 +1,1 @@
+"""Prefect flows: the order of the stages, nothing else."""

@@ -1,0 +1,26 @@
+"""One round: sample with the newest checkpoint, verify, filter, train.
+
+Reads the checkpoint of the round before; writes ``round_NN/``.
+"""
+
+from pathlib import Path
+
+from prefect import flow
+
+from oapl_core.artifacts import Run
+from oapl_core.plan import Step, finished, round_steps
+from tasks.stage import stage_task
+
+
+def run_missing(run_dir: Path, steps: tuple[Step, ...]) -> None:
+    """Run those of ``steps`` that are not finished, in order."""
+    done = finished(Run.open(run_dir))
+    for step in steps:
+        if step not in done:
+            stage_task(step)(run_dir, step)
+
+
+@flow(name="oapl-round", flow_run_name="round-{number}", validate_parameters=False)
+def oapl_round(run_dir: Path, number: int) -> None:
+    """Bring round ``number`` (counted from 0) of ``run_dir`` to its end; finished steps are not redone."""
+    run_missing(run_dir, round_steps(number))

@@ -1,0 +1,111 @@
+"""What a run consists of: its steps in order, which are finished, and where the time went.
+
+A step is one process of one stage. Flows execute this list, `oapl status` and `--dry-run` print it, so they cannot disagree.
+Reads only the ledger and the names of files.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from oapl_core.artifacts import Run, is_intact, sha256_of
+from oapl_core.config import Experiment
+from oapl_core.ledger import ArtifactEntry
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage process: ``python -m oapl_core.<verb> RUN_DIR <arguments>``."""
+
+    title: str
+    """What a person calls it."""
+    verb: str
+    """Module below ``oapl_core``."""
+    round: int | None
+    """Round it belongs to, counted from 0; None outside rounds."""
+    outputs: tuple[str, ...]
+    """Prefixes of the names of its artifacts in the ledger."""
+
+    @property
+    def arguments(self) -> list[str]:
+        """Arguments after the run folder."""
+        return [] if self.round is None else ["--round", str(self.round)]
+
+    @property
+    def label(self) -> str:
+        """Its name in the ledger's stage lines."""
+        return self.verb if self.round is None else f"{self.verb} round {self.round}"
+
+
+def preparation(config: Experiment) -> tuple[Step, ...]:
+    """Base model (if it is made here), problems and prompts."""
+    pretrain = Step("base model", "pretraining.pretrain", None, ("base_model.json",))
+    prepare = Step("problems and prompts", "problems.prepare", None, ("problems.parquet", "prompts.parquet"))
+    return (pretrain, prepare) if config.pretrain else (prepare,)
+
+
+def round_steps(number: int) -> tuple[Step, ...]:
+    """Sample, verify, filter, train."""
+    folder = f"round_{number:02d}"
+    return (
+        Step(f"round {number}: sampling", "rollouts.generate", number, (f"{folder}/1_rollouts/",)),
+        Step(f"round {number}: verification", "verdicts.verify", number, (f"{folder}/2_verdicts/",)),
+        Step(f"round {number}: groups", "groups.build", number, (f"{folder}/3_groups.parquet",)),
+        Step(f"round {number}: training", "training.train", number, (f"{folder}/4_checkpoint/",)),
+    )
+
+
+def conclusion(config: Experiment) -> tuple[Step, ...]:
+    """Evaluation and report."""
+    folder = f"round_{len(config.rounds) - 1:02d}/5_evaluation/"
+    return (
+        Step("evaluation", "evaluation.evaluate", None, (folder,)),
+        Step("report", "reports.write", None, ("report",)),
+    )
+
+
+def steps(config: Experiment) -> tuple[Step, ...]:
+    """Every step of a run, in order."""
+    rounds = [step for number in range(len(config.rounds)) for step in round_steps(number)]
+    return (*preparation(config), *rounds, *conclusion(config))
+
+
+def finished(run: Run) -> list[Step]:
+    """The leading steps that need not run again; the first unfinished one and all after it are left out.
+
+    A step is finished when its last process ended well, each artifact it recorded is still what was recorded, and was
+    made from inputs that are still what they were.
+    """
+    ended = {entry.stage: entry.exit_code for entry in run.ledger.stages()}
+    artifacts = run.ledger.artifacts()
+    external: dict[str, str] = {}
+    done = []
+    for step in steps(run.config):
+        mine = [e for name, e in artifacts.items() if name.startswith(step.outputs)]
+        ok = ended.get(step.label) == 0 and bool(mine) and all(_current(run, e, artifacts, external) for e in mine)
+        if not ok:
+            break
+        done.append(step)
+    return done
+
+
+def _current(run: Run, entry: ArtifactEntry, artifacts: Mapping[str, ArtifactEntry], external: dict[str, str]) -> bool:
+    if not is_intact(run.root / entry.artifact, entry):
+        return False
+    for name, digest in entry.inputs.items():
+        if name in artifacts:
+            now = artifacts[name].sha256
+        else:
+            now = external.setdefault(name, sha256_of(Path(name)) if Path(name).exists() else "missing")
+        if now != digest:
+            return False
+    return True
+
+
+def seconds_by_step(run: Run) -> Iterator[tuple[Step, float, int]]:
+    """Each started step with the seconds of all its processes together and how many there were."""
+    entries = run.ledger.stages()
+    for step in steps(run.config):
+        mine = [entry.seconds for entry in entries if entry.stage == step.label]
+        if mine:
+            yield step, sum(mine), len(mine)

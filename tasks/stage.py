@@ -1,0 +1,54 @@
+"""The one task there is: run a step's process to its end.
+
+Reads and writes nothing itself. Prefect's result cache is off: whether a step is finished is asked of the run folder.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.tasks import Task
+
+from oapl_core.artifacts import Run
+from oapl_core.errors import ConfigError, DataError
+from oapl_core.launch import run_stage
+from oapl_core.plan import Step
+from tasks.settings import STAGES
+
+progress = logging.getLogger("oapl_core.progress")
+
+
+def execute(run_dir: Path, step: Step) -> None:
+    """Run ``step`` in ``run_dir`` and forward its progress lines to the ``oapl_core.progress`` logger.
+
+    Raises:
+        OaplError: the stage failed; the message is one line for a person.
+    """
+    progress.info("%s: starting", step.title)
+    run_stage(
+        Run.open(run_dir), step.verb, step.arguments, lambda line: progress.info("%s", line), STAGES[step.verb].timeout_s
+    )
+
+
+def stage_task(step: Step) -> Task[[Path, Step], None]:
+    """``execute`` as a Prefect task with the settings of this step's stage."""
+    settings = STAGES[step.verb]
+    return task(
+        execute,
+        name=step.verb,
+        task_run_name=step.title,
+        retries=settings.retries,
+        retry_delay_seconds=settings.retry_delay_s,
+        retry_condition_fn=_is_worth_a_retry,
+        tags=settings.tags,
+        cache_policy=NO_CACHE,
+        persist_result=False,
+    )
+
+
+async def _is_worth_a_retry(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
+    error = await state.aresult(raise_on_failure=False)
+    return not isinstance(error, ConfigError | DataError)

@@ -1,0 +1,93 @@
+"""The experiment file: bad input gets one line that names the file and the key."""
+
+from pathlib import Path
+
+import pytest
+
+from oapl_core.config import Experiment, load_experiment
+from oapl_core.errors import ConfigError
+
+MINIMAL = """
+name = "small"
+model = "somewhere"
+[problems]
+train = "a.jsonl"
+validation = "b.jsonl"
+heldout = "c.jsonl"
+"""
+
+
+@pytest.fixture
+def minimal(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(MINIMAL)
+    return path
+
+
+def test_a_file_holds_only_differences_and_defaults_are_the_papers(minimal: Path) -> None:
+    experiment = load_experiment(minimal)
+    assert experiment.objective.value_temperature == 1.0
+    assert experiment.objective.regression_temperature == 1e-3
+    assert experiment.sampling.group_size == 8
+    assert [r.epochs for r in experiment.rounds] == [1, 4]
+
+
+def test_an_override_wins_over_the_file_and_keeps_its_type(minimal: Path) -> None:
+    experiment = load_experiment(minimal, ["training.learning_rate=1e-4", "name=other", "rounds=[{epochs = 3}]", "rounds.0.problems=5"])
+    assert experiment.training.learning_rate == 1e-4
+    assert experiment.name == "other"
+    assert experiment.rounds[0].epochs == 3
+    assert experiment.rounds[0].problems == 5
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("training.learning_rat=1", "unknown key `training.learning_rat`"),
+        ("training.learning_rate=fast", "`training.learning_rate`"),
+        ("sampling.group_size=1", "`sampling.group_size`"),
+        ("rounds=[]", "`rounds`"),
+        ("rounds.7.epochs=1", "`rounds`"),
+        ("seed", "write key=value"),
+        ("name.x=1", "is not a table"),
+        ("name=a/b", "`name`"),
+        ("pretrain.solutions=x", "exactly one of `model`"),
+    ],
+)
+def test_a_wrong_override_is_named_in_one_line(minimal: Path, override: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(minimal, [override])
+    assert "\n" not in str(caught.value)
+    assert says in str(caught.value)
+
+
+def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such experiment file"):
+        load_experiment(tmp_path / "none.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("name = [")
+    with pytest.raises(ConfigError, match=r"broken\.toml: not valid TOML"):
+        load_experiment(broken)
+
+
+def test_the_resolved_experiment_survives_json(minimal: Path) -> None:
+    experiment = load_experiment(minimal)
+    assert Experiment.model_validate_json(experiment.model_dump_json()) == experiment
+
+
+def test_two_seeds_never_share_a_run_folder(minimal: Path) -> None:
+    folders = {load_experiment(minimal, [f"seed={seed}"]).run_dir for seed in range(3)}
+    assert len(folders) == 3
+
+
+def test_every_setting_explains_itself() -> None:
+    def undocumented(model: type, where: str = "") -> list[str]:
+        missing = []
+        for name, field in model.model_fields.items():  # type: ignore[attr-defined]
+            if not field.description:
+                missing.append(f"{where}{name}")
+            if isinstance(field.annotation, type) and hasattr(field.annotation, "model_fields"):
+                missing += undocumented(field.annotation, f"{where}{name}.")
+        return missing
+
+    assert undocumented(Experiment) == []

@@ -1,0 +1,105 @@
+"""The guard: progress is forwarded, errors become one line, and no process outlives its orchestrator."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from oapl_core import launch
+from oapl_core.artifacts import Run
+from oapl_core.config import parse_experiment
+from oapl_core.errors import DataError, StageFailed
+
+# A stage whose grandchild moves to a session of its own and ignores SIGTERM, as engine workers do.
+STUBBORN = """
+import os, signal, subprocess, sys, time
+code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.PIPE)
+child.stdout.readline()
+open({pids!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
+print("progress | working | 1/2 things", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run whose 'engine' is a shell script, so that any command can play the stage."""
+    interpreter = tmp_path / "python"
+    interpreter.write_text('#!/bin/sh\nexec "$STAGE_PYTHON" "$STAGE_SCRIPT"\n')
+    interpreter.chmod(0o755)
+    monkeypatch.setenv("STAGE_PYTHON", sys.executable)
+    monkeypatch.setenv("STAGE_SCRIPT", str(tmp_path / "stage.py"))
+    values = {
+        "name": "t", "model": "m", "runs_dir": str(tmp_path), "engine_python": str(interpreter),
+        "problems": {"train": "a", "validation": "b", "heldout": "c"},
+    }  # fmt: skip
+    return Run.create(parse_experiment(values, "test"))
+
+
+def stage(tmp_path: Path, code: str) -> None:
+    (tmp_path / "stage.py").write_text(code)
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(condition: object, seconds: float = 20.0) -> bool:
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_progress_is_forwarded_and_the_rest_stays_in_the_log(run: Run, tmp_path: Path) -> None:
+    stage(tmp_path, "print('chatter'); print('progress | half'); print('progress | whole')")
+    lines: list[str] = []
+    launch.run_stage(run, "some.verb", ["--round", "0"], lines.append)
+    assert lines == ["half", "whole"]
+    assert "chatter" in (run.root / "logs" / "some.verb_round_0.log").read_text()
+    assert [(s.stage, s.exit_code) for s in run.ledger.stages()] == [("some.verb round 0", 0)]
+
+
+def test_a_stages_own_error_line_is_raised_with_its_type(run: Run, tmp_path: Path) -> None:
+    stage(tmp_path, "import sys; print('error: x.jsonl line 3: no answer', file=sys.stderr); sys.exit(2)")
+    with pytest.raises(DataError, match=r"^x\.jsonl line 3: no answer$"):
+        launch.run_stage(run, "some.verb")
+
+
+@pytest.mark.parametrize(("code", "says"), [("raise RuntimeError('boom')", "boom"), ("import os; os.kill(os.getpid(), 9)", "signal 9")])
+def test_a_crash_names_the_log_and_its_last_line(run: Run, tmp_path: Path, code: str, says: str) -> None:
+    stage(tmp_path, code)
+    with pytest.raises(StageFailed, match=says) as caught:
+        launch.run_stage(run, "some.verb")
+    assert "some.verb.log" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_deadline_ends_the_whole_tree(run: Run, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    stage(tmp_path, STUBBORN.format(pids=str(pids)))
+    with pytest.raises(StageFailed, match="time limit"):
+        launch.run_stage(run, "some.verb", timeout_s=3.0)
+    assert not any(alive(int(p)) for p in pids.read_text().split())
+
+
+def test_nothing_outlives_a_killed_orchestrator(run: Run, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    stage(tmp_path, STUBBORN.format(pids=str(pids)))
+    code = f"from pathlib import Path\nfrom oapl_core.artifacts import Run\nfrom oapl_core.launch import run_stage\nrun_stage(Run.open(Path({str(run.root)!r})), 'some.verb')"
+    orchestrator = subprocess.Popen([sys.executable, "-c", code], env=dict(os.environ), stdout=subprocess.DEVNULL)
+    assert wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    os.kill(orchestrator.pid, signal.SIGKILL)
+    orchestrator.wait()
+    assert wait_until(lambda: not any(alive(int(p)) for p in pids.read_text().split()))

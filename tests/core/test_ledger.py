@@ -1,0 +1,83 @@
+"""The ledger survives torn writes, concurrent writers and a second holder."""
+
+import multiprocessing
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oapl_core.errors import LedgerError
+from oapl_core.ledger import ArtifactEntry, Ledger, StageEntry, hold
+
+
+def entry(name: str, sha: str = "0" * 64) -> ArtifactEntry:
+    return ArtifactEntry(name, sha, 1, 2, {"in": "x"}, {"seed": 1}, {"kept": 3}, 0.5, 7)
+
+
+def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    assert ledger.artifacts() == {}
+    ledger.append(entry("a"))
+    ledger.append(StageEntry("rollouts.generate round 0", 3.5, 0))
+    assert ledger.artifacts() == {"a": entry("a")}
+    assert ledger.stages() == [StageEntry("rollouts.generate round 0", 3.5, 0)]
+
+
+def test_the_newest_entry_of_an_artifact_counts(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    for sha in ("1", "2"):
+        ledger.append(entry("a", sha))
+    assert ledger.artifacts()["a"].sha256 == "2"
+
+
+@pytest.mark.parametrize("keep", [1, 20, -1])
+def test_a_torn_last_line_is_ignored_and_then_cut_off(tmp_path: Path, keep: int) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path)
+    ledger.append(entry("a"))
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:keep])
+    assert list(ledger.artifacts()) == ["a"]
+    ledger.append(entry("b"))
+    assert list(ledger.artifacts()) == ["a", "b"]
+
+
+def test_a_broken_line_inside_is_an_error_with_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path)
+    ledger.append(entry("a"))
+    path.write_bytes(b"rubbish\n" + path.read_bytes())
+    with pytest.raises(LedgerError, match="line 1 is not a ledger entry"):
+        ledger.artifacts()
+
+
+def _append_many(path: Path, name: str) -> None:
+    for number in range(20):
+        Ledger(path).append(entry(f"{name}{number}"))
+
+
+def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_append_many, args=(path, name)) for name in "ab"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(Ledger(path).artifacts()) == 40
+
+
+def test_a_second_holder_is_told_who_holds_it_and_a_dead_one_is_taken_over(tmp_path: Path) -> None:
+    code = f"from pathlib import Path; from oapl_core.ledger import hold\nwith hold(Path({str(tmp_path)!r})): print('held', flush=True); input()"
+    holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout is not None and holder.stdin is not None
+    assert holder.stdout.readline() == b"held\n"
+    with pytest.raises(LedgerError, match=f"process {holder.pid} on "), hold(tmp_path):
+        pass
+    holder.kill()
+    holder.wait()
+    holder.stdin.close()
+    holder.stdout.close()
+    with hold(tmp_path):
+        assert (tmp_path / "run.lock").read_text().startswith("process ")
