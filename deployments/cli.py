@@ -1,7 +1,7 @@
 """The `oapl` command: run an experiment, look at a run, check a machine.
 
-Exit codes: 0 done; 1 a stage failed; 2 something a person wrote or gave is wrong; 3 no sandbox; 4 the run folder is held
-by another process or its ledger is broken; 130 interrupted. Every error is one line on standard error.
+Exit codes: 0 done; 1 a stage failed; 2 something a person wrote or gave is wrong; 3 no sandbox; 4 the run folder is
+held by another process or its ledger is broken; 130 interrupted. Every error is one line on standard error.
 """
 
 import sys
@@ -12,8 +12,12 @@ import typer
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 
-ExperimentFile = Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="Experiment file, see deployments/experiments/.")]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="For example seed=1 training.learning_rate=1e-6.")]
+ExperimentFile = Annotated[
+    Path, typer.Argument(metavar="EXPERIMENT.toml", help="Experiment file, see deployments/experiments/.")
+]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="For example seed=1 training.learning_rate=1e-6.")
+]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Run folder, or its name below data/runs.")]
 
 
@@ -21,7 +25,9 @@ RunName = Annotated[str, typer.Argument(metavar="RUN", help="Run folder, or its 
 def run(
     experiment: ExperimentFile,
     overrides: Overrides = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved experiment and its steps, start nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved experiment and its steps, start nothing.")
+    ] = False,
 ) -> None:
     """Run an experiment to its end; a run that was stopped continues, a finished one says so."""
     from deployments import starting

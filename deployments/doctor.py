@@ -81,7 +81,11 @@ def _sandbox() -> Iterator[Finding]:
     if level == "full":
         yield Finding("sandbox", "ok", "full: namespaces, landlock, seccomp and rlimits, proven by canaries")
     else:
-        yield Finding("sandbox", "warn", "fallback: seccomp, landlock and rlimits without namespaces; allow user namespaces for the full level")
+        yield Finding(
+            "sandbox",
+            "warn",
+            "fallback: seccomp, landlock and rlimits without namespaces; allow user namespaces for the full level",
+        )
 
 
 def _gpus() -> Iterator[Finding]:
@@ -101,7 +105,9 @@ def _disk() -> Iterator[Finding]:
     folder = Path("data") if Path("data").is_dir() else Path()
     free = shutil.disk_usage(folder).free / 2**30
     if not os.access(folder, os.W_OK):
-        yield Finding("disk", "fail", f"{folder.resolve()} is not writable; choose others with runs_dir=... and cache_dir=...")
+        yield Finding(
+            "disk", "fail", f"{folder.resolve()} is not writable; choose others with runs_dir=... and cache_dir=..."
+        )
     elif free < 1:
         yield Finding("disk", "fail", f"{free:.1f} GiB free at {folder.resolve()}; the demo needs 1 GiB")
     else:

@@ -31,7 +31,10 @@ def run(path: Path, overrides: Sequence[str]) -> None:
             console.print(f"{opened.root}: every step is finished, nothing to do", markup=False)
         else:
             if done:
-                console.print(f"{opened.root}: {len(done)} of {len(steps(experiment))} steps are finished, continuing", markup=False)
+                console.print(
+                    f"{opened.root}: {len(done)} of {len(steps(experiment))} steps are finished, continuing",
+                    markup=False,
+                )
             _run_flow(opened)
         show_result(opened)
 
@@ -71,7 +74,9 @@ def show_result(opened: Run) -> None:
 def write_report(opened: Run) -> None:
     """Make the report anew."""
     with hold(opened.root):
-        run_stage(opened, conclusion(opened.config)[-1].verb, on_progress=lambda line: console.print(line, markup=False))
+        run_stage(
+            opened, conclusion(opened.config)[-1].verb, on_progress=lambda line: console.print(line, markup=False)
+        )
     console.print(f"report: {opened.report / 'index.html'}", markup=False, soft_wrap=True)
 
 
@@ -89,11 +94,15 @@ def check(experiment: Experiment) -> None:
         named["pretrain.solutions"] = experiment.pretrain.solutions
     for key, path in named.items():
         if not path.is_file():
-            raise ConfigError(f"`{key}`: {path} is not a file (relative paths start at the current folder, {Path.cwd()})")
+            raise ConfigError(
+                f"`{key}`: {path} is not a file (relative paths start at the current folder, {Path.cwd()})"
+            )
     if experiment.model is not None:
         policy_hash(experiment.model)
     for folder in (experiment.runs_dir, experiment.cache_dir):
         folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free
         if free < _LEAST_FREE_BYTES:
-            raise StageFailed(f"{folder}: only {free / 2**20:.0f} MiB free on the disk; free at least 512 MiB or choose another folder")
+            raise StageFailed(
+                f"{folder}: only {free / 2**20:.0f} MiB free on the disk; free 512 MiB or choose another folder"
+            )

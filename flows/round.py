@@ -13,10 +13,9 @@ from tasks.stage import stage_task
 
 
 def run_missing(run_dir: Path, steps: tuple[Step, ...]) -> None:
-    """Run those of ``steps`` that are not finished, in order."""
-    done = finished(Run.open(run_dir))
+    """Run those of ``steps`` that are not finished, in order; one that comes out as before reopens nothing after it."""
     for step in steps:
-        if step not in done:
+        if step not in finished(Run.open(run_dir)):
             stage_task(step)(run_dir, step)
 
 

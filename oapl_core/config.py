@@ -80,7 +80,7 @@ class EngineConfig(Settings):
 
 
 class SamplingConfig(Settings):
-    """Rollouts to train on: T=1, top-p=1, top-k off and no penalties always, so that the engine's log-probs are the policy's."""
+    """Training rollouts: always T=1, top-p=1, top-k off, no penalties, so that the engine's log-probs are the policy's."""
 
     group_size: Annotated[int, Field(ge=2)] = 8
     """G, answers per problem (paper, section 5)."""
@@ -213,7 +213,10 @@ class Experiment(Settings):
     """Loss."""
     training: TrainingConfig = TrainingConfig()
     """Optimiser and DeepSpeed."""
-    rounds: Annotated[tuple[RoundConfig, ...], Field(min_length=1)] = (RoundConfig(), RoundConfig(problems=4000, epochs=4))
+    rounds: Annotated[tuple[RoundConfig, ...], Field(min_length=1)] = (
+        RoundConfig(),
+        RoundConfig(problems=4000, epochs=4),
+    )
     """The paper's recipe: every problem for 1 epoch, then 4,000 problems for 4."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """Validation and held-out measurement."""
@@ -239,7 +242,9 @@ def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     try:
         values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such experiment file; deployments/experiments/ holds the ones that ship") from None
+        raise ConfigError(
+            f"{path}: no such experiment file; deployments/experiments/ holds the ones that ship"
+        ) from None
     except IsADirectoryError:
         raise ConfigError(f"{path}: is a folder, not an experiment file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

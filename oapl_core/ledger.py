@@ -1,8 +1,8 @@
 """The ledger: what is finished, in one append-only file of JSON lines per run (``ledger.jsonl``).
 
-Each line is fsynced before its writer goes on. A line torn by a crash is ignored and cut off at the next append: its artifact
-counts as not finished. Two kinds of line: an ``artifact`` (name, sha256, bytes, rows, inputs, config slice, details) and
-a ``stage`` (one process's wall time and exit code), from which the report says where the time went.
+Each line is fsynced before its writer goes on. A line torn by a crash is ignored and cut off at the next append: its
+artifact counts as not finished. Two kinds of line: an ``artifact`` (name, sha256, bytes, rows, inputs, config slice,
+details) and a ``stage`` (one process's wall time and exit code), from which the report says where the time went.
 """
 
 import fcntl
@@ -85,7 +85,9 @@ class Ledger:
                 matches = entry.pop("kind") == kind
                 entry.pop("at")
             except (json.JSONDecodeError, KeyError, AttributeError, UnicodeDecodeError):
-                raise LedgerError(f"{self.path}: line {number} is not a ledger entry; restore it or delete the line") from None
+                raise LedgerError(
+                    f"{self.path}: line {number} is not a ledger entry; restore it or delete the line"
+                ) from None
             if matches:
                 yield entry
 

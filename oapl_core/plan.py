@@ -1,7 +1,7 @@
 """What a run consists of: its steps in order, which are finished, and where the time went.
 
-A step is one process of one stage. Flows execute this list, `oapl status` and `--dry-run` print it, so they cannot disagree.
-Reads only the ledger and the names of files.
+A step is one process of one stage. Flows execute this list, `oapl status` and `--dry-run` print it, so they cannot
+disagree. Reads only the ledger and the names of files.
 """
 
 from collections.abc import Iterator, Mapping

@@ -48,7 +48,11 @@ class Progress:
         self._last = time.monotonic()
         seconds = max(self._last - self._start, 1e-9)
         rate = (self.done - self._skipped) / seconds
-        left = f"{(self.total - self.done) / rate:.0f} s left" if 0 < rate and self.done < self.total else f"{seconds:.0f} s"
+        left = (
+            f"{(self.total - self.done) / rate:.0f} s left"
+            if rate > 0 and self.done < self.total
+            else f"{seconds:.0f} s"
+        )
         parts = [self.what, f"{self.done}/{self.total} {self.unit}", f"{rate:.3g}/s", left]
         say(" | ".join(parts + ([self._note] if self._note else [])))
 

@@ -1,4 +1,4 @@
-"""What every verb module shares: its command line, and one clear line instead of a traceback for errors a person can mend."""
+"""What every verb module shares: its command line, and one clear line instead of a traceback for mendable errors."""
 
 import argparse
 import errno
@@ -33,7 +33,9 @@ def disk_error(error: OSError) -> OaplError:
     """The one-line error for a full, read-only or forbidden disk; anything else is raised again as it is."""
     where = error.filename or "the run folder"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StageFailed(f"{where}: no space left on the disk; free some and run the same command again, finished parts are kept")
+        return StageFailed(
+            f"{where}: no space left on the disk; free some and run the same command again, finished parts are kept"
+        )
     if error.errno == errno.EROFS:
         return StageFailed(f"{where}: the disk is read-only; choose another with runs_dir=... and cache_dir=...")
     if error.errno in (errno.EACCES, errno.EPERM):

@@ -111,4 +111,6 @@ def read_table(path: Path, fields: Sequence[tuple[str, str]], columns: Sequence[
     except FileNotFoundError:
         raise DataError(f"{path}: is missing; run the same command again to make it") from None
     except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]}); delete it to remake it") from None
+        raise DataError(
+            f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]}); delete it to remake it"
+        ) from None

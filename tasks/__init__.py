@@ -1,1 +1,1 @@
-"""Prefect tasks: one task is one stage process. Knows retries, time limits and tags; knows nothing of what a stage does."""
+"""Prefect tasks: one task is one stage process. Knows retries, time limits and tags, not what a stage does."""

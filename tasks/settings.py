@@ -1,7 +1,7 @@
 """Retries, time limits and tags of each stage, in one table.
 
-A retry is cheap because a stage continues where it stopped: the ledger, not Prefect, knows what is finished. Errors that
-a person must mend (ConfigError, DataError) are never retried.
+A retry is cheap because a stage continues where it stopped: the ledger, not Prefect, knows what is finished. Errors
+that a person must mend (ConfigError, DataError) are never retried.
 """
 
 from dataclasses import dataclass

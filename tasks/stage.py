@@ -29,7 +29,11 @@ def execute(run_dir: Path, step: Step) -> None:
     """
     progress.info("%s: starting", step.title)
     run_stage(
-        Run.open(run_dir), step.verb, step.arguments, lambda line: progress.info("%s", line), STAGES[step.verb].timeout_s
+        Run.open(run_dir),
+        step.verb,
+        step.arguments,
+        lambda line: progress.info("%s", line),
+        STAGES[step.verb].timeout_s,
     )
 
 
@@ -37,7 +41,6 @@ def stage_task(step: Step) -> Task[[Path, Step], None]:
     """``execute`` as a Prefect task with the settings of this step's stage."""
     settings = STAGES[step.verb]
     return task(
-        execute,
         name=step.verb,
         task_run_name=step.title,
         retries=settings.retries,
@@ -46,7 +49,7 @@ def stage_task(step: Step) -> Task[[Path, Step], None]:
         tags=settings.tags,
         cache_policy=NO_CACHE,
         persist_result=False,
-    )
+    )(execute)
 
 
 async def _is_worth_a_retry(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:

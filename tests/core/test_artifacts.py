@@ -118,7 +118,9 @@ def test_a_policy_is_its_weights_and_tokenizer_and_nothing_else(tmp_path: Path) 
     assert policy_hash(folder) != before
 
 
-@pytest.mark.parametrize(("missing", "says"), [("config.json", "no config.json"), ("model.safetensors", "has no weights")])
+@pytest.mark.parametrize(
+    ("missing", "says"), [("config.json", "no config.json"), ("model.safetensors", "has no weights")]
+)
 def test_an_incomplete_model_folder_is_named(tmp_path: Path, missing: str, says: str) -> None:
     folder = model_folder(tmp_path / "m")
     (folder / missing).unlink()

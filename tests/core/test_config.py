@@ -33,7 +33,9 @@ def test_a_file_holds_only_differences_and_defaults_are_the_papers(minimal: Path
 
 
 def test_an_override_wins_over_the_file_and_keeps_its_type(minimal: Path) -> None:
-    experiment = load_experiment(minimal, ["training.learning_rate=1e-4", "name=other", "rounds=[{epochs = 3}]", "rounds.0.problems=5"])
+    experiment = load_experiment(
+        minimal, ["training.learning_rate=1e-4", "name=other", "rounds=[{epochs = 3}]", "rounds.0.problems=5"]
+    )
     assert experiment.training.learning_rate == 1e-4
     assert experiment.name == "other"
     assert experiment.rounds[0].epochs == 3

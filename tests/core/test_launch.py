@@ -77,7 +77,9 @@ def test_a_stages_own_error_line_is_raised_with_its_type(run: Run, tmp_path: Pat
         launch.run_stage(run, "some.verb")
 
 
-@pytest.mark.parametrize(("code", "says"), [("raise RuntimeError('boom')", "boom"), ("import os; os.kill(os.getpid(), 9)", "signal 9")])
+@pytest.mark.parametrize(
+    ("code", "says"), [("raise RuntimeError('boom')", "boom"), ("import os; os.kill(os.getpid(), 9)", "signal 9")]
+)
 def test_a_crash_names_the_log_and_its_last_line(run: Run, tmp_path: Path, code: str, says: str) -> None:
     stage(tmp_path, code)
     with pytest.raises(StageFailed, match=says) as caught:
@@ -97,7 +99,10 @@ def test_a_deadline_ends_the_whole_tree(run: Run, tmp_path: Path) -> None:
 def test_nothing_outlives_a_killed_orchestrator(run: Run, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     stage(tmp_path, STUBBORN.format(pids=str(pids)))
-    code = f"from pathlib import Path\nfrom oapl_core.artifacts import Run\nfrom oapl_core.launch import run_stage\nrun_stage(Run.open(Path({str(run.root)!r})), 'some.verb')"
+    code = (
+        "from pathlib import Path; from oapl_core.artifacts import Run; from oapl_core.launch import run_stage; "
+        f"run_stage(Run.open(Path({str(run.root)!r})), 'some.verb')"
+    )
     orchestrator = subprocess.Popen([sys.executable, "-c", code], env=dict(os.environ), stdout=subprocess.DEVNULL)
     assert wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
     os.kill(orchestrator.pid, signal.SIGKILL)

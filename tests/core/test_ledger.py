@@ -69,7 +69,10 @@ def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_a_second_holder_is_told_who_holds_it_and_a_dead_one_is_taken_over(tmp_path: Path) -> None:
-    code = f"from pathlib import Path; from oapl_core.ledger import hold\nwith hold(Path({str(tmp_path)!r})): print('held', flush=True); input()"
+    code = (
+        "from pathlib import Path; from oapl_core.ledger import hold\n"
+        f"with hold(Path({str(tmp_path)!r})): print('held', flush=True); input()"
+    )
     holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdout is not None and holder.stdin is not None
     assert holder.stdout.readline() == b"held\n"

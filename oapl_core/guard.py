@@ -1,0 +1,101 @@
+"""The guard: a small process between the orchestrator and one stage, so that nothing of the stage outlives either.
+
+It adopts every descendant (also those in sessions of their own, which torch's and vLLM's workers are), notices by a
+closed pipe that the orchestrator is gone, even by SIGKILL, and then ends the whole tree: SIGTERM, a pause, SIGKILL.
+Standard library only, so that it starts in a few milliseconds. Reads its command line; writes nothing.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_GRACE_S = 5.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``python -m oapl_core.guard PIPE_FD COMMAND...``; returns the command's exit code (128 + n for signal n)."""
+    pipe = int(arguments[0])
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    stop = {"now": False}
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: stop.update(now=True))
+    child = subprocess.Popen(
+        arguments[1:],
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
+    )
+    poller = select.poll()
+    poller.register(pipe, select.POLLHUP)
+    while child.poll() is None and not stop["now"]:
+        if poller.poll(100):
+            stop["now"] = True
+    code = child.poll()
+    end_descendants(_GRACE_S if code is None else 1.0)
+    if code is None:
+        return 128 + signal.SIGTERM
+    return 128 - code if code < 0 else code
+
+
+def end_descendants(grace_s: float) -> None:
+    """SIGTERM, then SIGKILL, everything below this process, also what has moved to another session."""
+    deadline = time.monotonic() + grace_s
+    sent: set[int] = set()
+    while True:
+        _reap()
+        living = _descendants(os.getpid())
+        if not living:
+            return
+        late = time.monotonic() > deadline
+        for process in living:
+            if late or process not in sent:
+                sent.add(process)
+                _kill(process, signal.SIGKILL if late else signal.SIGTERM)
+        time.sleep(0.05)
+
+
+def _reap() -> None:
+    try:
+        while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return
+
+
+def _kill(process: int, number: int) -> None:
+    try:
+        os.kill(process, number)
+    except ProcessLookupError:
+        return
+
+
+def _descendants(root: int) -> list[int]:
+    """Process ids below ``root``, zombies left out."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                fields = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if fields[0] != "Z":
+                children.setdefault(int(fields[1]), []).append(int(entry))
+    found, stack = list[int](), [root]
+    while stack:
+        below = children.get(stack.pop(), [])
+        found += below
+        stack += below
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

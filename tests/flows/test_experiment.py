@@ -1,0 +1,116 @@
+"""The flow: each step once and in order, only what is missing, and a failure that stops what depends on it.
+
+The stages are played by a small script behind the ``engine_python`` setting: real processes under the real guard.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prefect.testing.utilities import prefect_test_harness
+
+from oapl_core.artifacts import Run
+from oapl_core.config import parse_experiment
+from oapl_core.errors import DataError, StageFailed
+from oapl_core.plan import finished, steps
+
+PLAYER = """
+import pathlib, sys
+from oapl_core.artifacts import Run
+from oapl_core.plan import steps
+verb, run = sys.argv[2].removeprefix("oapl_core."), Run.open(pathlib.Path(sys.argv[3]))
+number = int(sys.argv[5]) if len(sys.argv) > 5 else None
+step = next(s for s in steps(run.config) if (s.verb, s.round) == (verb, number))
+with open(run.root / "calls", "a") as calls:
+    calls.write(step.label + "\\n")
+failures = run.root / "fail"
+if failures.exists() and failures.read_text().partition("=")[0] == step.label:
+    how = failures.read_text().partition("=")[2]
+    if how == "once":
+        failures.unlink()
+    if how == "data":
+        print("error: broken row", file=sys.stderr)
+    sys.exit(2 if how == "data" else 1)
+for output in step.outputs:
+    path = run.root / (output + "part" if output.endswith("/") else output)
+    with run.writing(path, {}, {}) as draft:
+        draft.path.write_text(step.label)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def prefect() -> Iterator[None]:
+    with prefect_test_harness(server_startup_timeout=180):
+        yield
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Run:
+    (tmp_path / "player.py").write_text(PLAYER)
+    interpreter = tmp_path / "python"
+    interpreter.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{tmp_path}/player.py" "$@"\n')
+    interpreter.chmod(0o755)
+    values = {
+        "name": "t", "model": "m", "runs_dir": str(tmp_path), "engine_python": str(interpreter),
+        "rounds": [{}] * getattr(request, "param", 1),
+        "problems": {"train": "a", "validation": "b", "heldout": "c"},
+    }  # fmt: skip
+    monkeypatch.setattr("tasks.stage.STAGES", _without_pauses())
+    return Run.create(parse_experiment(values, "test"))
+
+
+def _without_pauses() -> dict[str, object]:
+    import dataclasses
+
+    from tasks.settings import STAGES
+
+    return {verb: dataclasses.replace(settings, retry_delay_s=0.0) for verb, settings in STAGES.items()}
+
+
+def calls(run: Run) -> list[str]:
+    return (run.root / "calls").read_text().splitlines()
+
+
+def experiment(run: Run) -> None:
+    from flows.experiment import oapl_experiment
+
+    oapl_experiment(run.root)
+
+
+@pytest.mark.parametrize("run", [2], indirect=True)
+def test_every_step_runs_once_in_the_order_of_the_plan(run: Run) -> None:
+    experiment(run)
+    assert calls(run) == [step.label for step in steps(run.config)]
+    assert len(finished(run)) == len(steps(run.config))
+    experiment(run)
+    assert len(calls(run)) == len(steps(run.config)), "a finished run starts nothing"
+    (run.root / "round_01" / "3_groups.parquet").unlink()
+    experiment(run)
+    assert calls(run)[len(steps(run.config)) :] == ["groups.build round 1"], "only what is missing is made again"
+
+
+def test_a_crashed_stage_is_started_again(run: Run) -> None:
+    (run.root / "fail").write_text("rollouts.generate round 0=once")
+    experiment(run)
+    assert calls(run).count("rollouts.generate round 0") == 2
+    assert len(finished(run)) == len(steps(run.config))
+
+
+def test_what_a_person_must_mend_is_not_retried_and_stops_the_run(run: Run) -> None:
+    (run.root / "fail").write_text("verdicts.verify round 0=data")
+    with pytest.raises(DataError, match=r"^broken row$"):
+        experiment(run)
+    assert calls(run)[-1] == "verdicts.verify round 0"
+    assert calls(run).count("verdicts.verify round 0") == 1
+
+
+def test_a_stage_that_keeps_crashing_ends_the_run_and_the_next_run_continues_there(run: Run) -> None:
+    (run.root / "fail").write_text("training.train round 0=always")
+    with pytest.raises(StageFailed, match=r"training\.train round 0 exited with code 1"):
+        experiment(run)
+    (run.root / "fail").unlink()
+    before = len(calls(run))
+    experiment(run)
+    assert calls(run)[before] == "training.train round 0"
+    assert len(finished(run)) == len(steps(run.config))
