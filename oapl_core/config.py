@@ -80,7 +80,7 @@ class EngineConfig(Settings):
 
 
 class SamplingConfig(Settings):
-    """Training rollouts: always T=1, top-p=1, top-k off, no penalties, so that the engine's log-probs are the policy's."""
+    """Training rollouts: always T=1, top-p=1, top-k off, no penalties: the engine's log-probs are the policy's."""
 
     group_size: Annotated[int, Field(ge=2)] = 8
     """G, answers per problem (paper, section 5)."""
