@@ -1,0 +1,118 @@
+"""Who may import what: layers, one door per library, nothing heavy at start."""
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.sources import PACKAGES, ROOT, files, imported, is_type_checking, python_files, tree
+
+DOORS = {"vllm": "rollouts", "deepspeed": "training", "matplotlib": "reports", "math_verify": "verdicts"}
+HEAVY = {"torch", "vllm", "deepspeed", "transformers", "matplotlib", "math_verify", "datasets", "sympy", "pandas"}
+SLOW_TO_START = HEAVY | {"prefect", "polars", "pyarrow", "numpy", "jinja2"}
+CONTRACTS = {
+    contract["type"]: contract
+    for contract in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+}
+# torch.autograd.Function and nn.Module are subclassed here, which cannot be done inside a function.
+TORCH_AT_TOP = {"objectives", "training", "pretraining"}
+
+
+STAGES = {name.removeprefix("oapl_core.") for name in CONTRACTS["independence"]["modules"]}
+PRESENT = {path.parts[1] for path in python_files("oapl_core") if len(path.parts) == 3}
+complete = pytest.mark.skipif(not PRESENT >= STAGES, reason=f"not there yet: {sorted(STAGES - PRESENT)}")
+
+
+def lint_imports(checkout: Path) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).parent / "lint-imports"), "--no-cache", "--config", "pyproject.toml"]
+    return subprocess.run(command, cwd=checkout, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages without the rest of the checkout, to be broken on purpose."""
+    checkout = tmp_path_factory.mktemp("checkout")
+    for path in [*python_files(*PACKAGES), Path("pyproject.toml")]:
+        (checkout / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, checkout / path)
+    return checkout
+
+
+@complete
+def test_import_contracts_hold() -> None:
+    result = lint_imports(ROOT)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@complete
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("oapl_core/tables.py", "import prefect"),
+        ("oapl_core/tables.py", "import tasks"),
+        ("tasks/settings.py", "import flows"),
+        ("flows/round.py", "import deployments"),
+        ("oapl_core/rollouts/__init__.py", "import oapl_core.training"),
+        ("oapl_core/reports/__init__.py", "import oapl_core.evaluation"),
+        ("oapl_core/sandbox/__init__.py", "import oapl_core.verdicts"),
+    ],
+)
+def test_contracts_catch_a_forbidden_import(copy: Path, module: str, line: str) -> None:
+    original = (copy / module).read_text()
+    (copy / module).write_text(f"{original}\n{line}\n")
+    result = lint_imports(copy)
+    (copy / module).write_text(original)
+    assert result.returncode == 1
+    assert "BROKEN" in result.stdout
+
+
+def test_every_stage_package_is_in_the_independence_contract() -> None:
+    assert PRESENT <= STAGES
+
+
+@pytest.mark.parametrize(("library", "package"), DOORS.items())
+def test_library_has_one_door(library: str, package: str) -> None:
+    doors = [
+        path
+        for path in python_files(*PACKAGES)
+        if any(library in imported(node) for node in ast.walk(tree(path)) if not is_type_checking(node))
+    ]
+    assert len(doors) == 1 or not PRESENT >= STAGES, f"{library} is imported in {[str(path) for path in doors]}"
+    assert {path.parts[:2] for path in doors} <= {("oapl_core", package)}
+
+
+@pytest.mark.parametrize("path", python_files(*PACKAGES), ids=str)
+def test_heavy_libraries_are_imported_inside_functions(path: Path) -> None:
+    allowed = {"torch"} if path.parts[0] == "oapl_core" and path.parts[1] in TORCH_AT_TOP else set()
+    at_import = {name for node in tree(path).body for name in imported(node)}
+    assert not (at_import & HEAVY) - allowed
+
+
+@pytest.mark.parametrize("module", ["deployments.cli", "oapl_core.config", "oapl_core.artifacts", "oapl_core.ledger"])
+def test_module_starts_without_heavy_libraries(module: str) -> None:
+    program = f"import json, sys, {module}; print(json.dumps(sorted({{n.split('.')[0] for n in sys.modules}})))"
+    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert not SLOW_TO_START & set(json.loads(result.stdout))
+
+
+def test_help_answers_without_heavy_libraries() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "deployments.cli", "--help"]
+    result = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    assert "run" in result.stdout
+    loaded = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in result.stderr.splitlines() if "|" in line}
+    assert "typer" in loaded, "importtime was not understood"
+    assert not SLOW_TO_START & loaded
+
+
+def test_no_module_of_the_core_names_prefect_in_an_import() -> None:
+    core = python_files("oapl_core")
+    assert not [str(path) for path in core if any("prefect" in imported(node) for node in ast.walk(tree(path)))]
+
+
+def test_git_knows_the_packages() -> None:
+    assert {path.parts[0] for path in files()} >= set(PACKAGES)

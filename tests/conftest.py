@@ -1,0 +1,42 @@
+"""What every test shares: nothing is phoned home, nothing is fetched, nothing is written outside temporary folders."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Set before any library is imported; child processes inherit it.
+QUIET_AND_OFFLINE = {
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "VLLM_NO_USAGE_STATS": "1",
+    "MPLBACKEND": "Agg",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+os.environ.update(QUIET_AND_OFFLINE)
+_prefect_home = tempfile.TemporaryDirectory(prefix="oapl-test-prefect-", ignore_cleanup_errors=True)
+os.environ["PREFECT_HOME"] = _prefect_home.name
+
+
+def pytest_unconfigure() -> None:
+    _prefect_home.cleanup()
+
+
+@pytest.fixture
+def root() -> Path:
+    """The checkout."""
+    return ROOT
+
+
+@pytest.fixture(autouse=True)
+def _own_prefect_storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Each test has its own result storage: Prefect's default one outlives the test that filled it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PREFECT_LOCAL_STORAGE_PATH", str(tmp_path_factory.getbasetemp() / "prefect-results"))
+        yield
