@@ -1,0 +1,131 @@
+"""Which rollouts are trained on, decided from keys and verdicts alone; pure.
+
+A row is dropped for the first reason that applies:
+
+    missing_verdict        the verifier's part does not mention it
+    verifier_error         the verifier could not judge it (outcome ``verifier_error``, or no reward)
+    empty_response         no token was sampled
+    fewer_than_two_valid   its group has fewer than two rows left, so no value can be estimated
+    no_correct_answer      no row of its group has the full reward 1        (keep = any_correct, mixed)
+    all_correct            every row of its group has the full reward 1     (keep = mixed)
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from oapl_core.errors import DataError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+ROW_REASONS = ("missing_verdict", "verifier_error", "empty_response")
+GROUP_REASONS = ("fewer_than_two_valid", "no_correct_answer", "all_correct")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Where every rollout went."""
+
+    rollouts: int
+    groups: int
+    kept_rollouts: int
+    kept_groups: int
+    correct_rollouts: int
+    dropped: dict[str, int]
+    """Rollouts by reason; with the kept ones they add up to ``rollouts``."""
+    dropped_groups: dict[str, int]
+    """Problems none of whose rollouts is kept, by the reason of their last rollouts."""
+
+    def details(self) -> dict[str, Any]:
+        """For the ledger."""
+        return dict(self.__dict__)
+
+    def __str__(self) -> str:
+        """For a person."""
+        reasons = ", ".join(f"{n} {reason.replace('_', ' ')}" for reason, n in self.dropped.items()) or "none"
+        return f"kept {self.kept_rollouts} of {self.rollouts} rollouts in {self.kept_groups} of {self.groups} groups; dropped: {reasons}"
+
+
+def select(keys: "pl.DataFrame", verdicts: "pl.DataFrame", keep: str) -> "tuple[pl.DataFrame, Counts]":
+    """Choose rollouts.
+
+    Args:
+        keys: one row per rollout: rollout_id, problem_id, sample, part (of the rollouts that it lies in), response_tokens.
+        verdicts: rollout_id, reward (null: not judged), outcome.
+        keep: ``any_correct``, ``mixed`` or ``all``.
+
+    Returns:
+        The kept rows of ``keys`` with ``reward`` and ``group`` (0, 1, ... in order of first appearance), and the counts.
+
+    Raises:
+        DataError: a rollout id occurs twice, or a problem's rollouts lie in several parts.
+    """
+    import polars as pl
+
+    for name, frame in (("rollouts", keys), ("verdicts", verdicts)):
+        twice = frame.filter(frame["rollout_id"].is_duplicated())
+        if len(twice):
+            raise DataError(f"{name}: rollout {twice['rollout_id'][0]} occurs more than once; delete the round's folder and run again")
+    split = keys.group_by("problem_id").agg(pl.col("part").n_unique()).filter(pl.col("part") > 1)
+    if len(split):
+        raise DataError(f"rollouts: problem {split['problem_id'][0]} lies in several parts; delete the round's folder and run again")
+    judged = (
+        keys.lazy().with_row_index("row")
+        .join(verdicts.lazy().with_columns(judged=pl.lit(True)), on="rollout_id", how="left", maintain_order="left")
+        .with_columns(reason=_row_reason())
+        .with_columns(reason=pl.coalesce("reason", _group_reason(keep)))
+        .with_columns(first=pl.col("row").min().over("problem_id"))
+        .collect()
+    )  # fmt: skip
+    kept = judged.filter(pl.col("reason").is_null()).sort("first", "sample").with_columns(
+        group=(pl.col("first").rank("dense") - 1).cast(pl.Int32)
+    )  # fmt: skip
+    return kept.drop("row", "judged", "outcome", "reason", "first"), _count(judged)
+
+
+def _row_reason() -> "pl.Expr":
+    import polars as pl
+
+    unjudged = (pl.col("outcome") == "verifier_error") | pl.col("reward").is_null() | pl.col("reward").is_nan()
+    return (
+        pl.when(pl.col("judged").is_null()).then(pl.lit("missing_verdict"))
+        .when(unjudged).then(pl.lit("verifier_error"))
+        .when(pl.col("response_tokens") == 0).then(pl.lit("empty_response"))
+    )  # fmt: skip
+
+
+def _group_reason(keep: str) -> "pl.Expr":
+    """Looks only at rows without a reason of their own."""
+    import polars as pl
+
+    valid = pl.col("reason").is_null()
+    correct = valid & (pl.col("reward") >= 1.0)
+    valids, corrects = valid.sum().over("problem_id"), correct.sum().over("problem_id")
+    reason = pl.when(valids < 2).then(pl.lit("fewer_than_two_valid"))
+    if keep in ("any_correct", "mixed"):
+        reason = reason.when(corrects == 0).then(pl.lit("no_correct_answer"))
+    if keep == "mixed":
+        reason = reason.when(corrects == valids).then(pl.lit("all_correct"))
+    return reason
+
+
+def _count(judged: "pl.DataFrame") -> Counts:
+    import polars as pl
+
+    kept = judged.filter(pl.col("reason").is_null())
+    dropped = judged.filter(pl.col("reason").is_not_null())
+    by_row = dict(dropped["reason"].value_counts().iter_rows())
+    lost = dropped.join(kept, on="problem_id", how="anti")
+    order = {reason: i for i, reason in enumerate((*ROW_REASONS, *GROUP_REASONS))}
+    ranked = lost.with_columns(rank=pl.col("reason").replace_strict(order, return_dtype=pl.Int32, default=None))
+    last = ranked.sort("rank").group_by("problem_id", maintain_order=True).agg(pl.col("reason").last())
+    by_group = dict(last["reason"].value_counts().iter_rows())
+    counts = Counts(
+        len(judged), judged["problem_id"].n_unique(), len(kept), kept["problem_id"].n_unique(),
+        len(judged.filter((pl.col("outcome") != "verifier_error") & (pl.col("reward") >= 1.0))),
+        {reason: by_row[reason] for reason in order if reason in by_row},
+        {reason: by_group[reason] for reason in order if reason in by_group},
+    )  # fmt: skip
+    assert counts.kept_rollouts + sum(counts.dropped.values()) == counts.rollouts, "every rollout is kept or counted"
+    assert counts.kept_groups + sum(counts.dropped_groups.values()) == counts.groups, "every group is kept or counted"
+    return counts

@@ -1,0 +1,65 @@
+"""Which sequences form an optimiser step, and how a step is cut into micro-batches; pure, the same on every rank.
+
+An epoch visits every sequence once in an order shuffled by a derived seed. A global batch of consecutive sequences is
+dealt to the ranks by length, and each rank cuts its share, sorted by length, into right-padded micro-batches whose
+padded size stays within a token budget. Every rank gets the same number of micro-batches: empty ones are appended,
+because collective operations must happen equally often everywhere.
+"""
+
+import random
+from collections.abc import Sequence
+
+from oapl_core.seeds import derive_seed
+
+
+def epoch_order(sequences: int, seed: int, round_number: int, epoch: int) -> list[int]:
+    """A permutation of ``range(sequences)`` that depends on nothing but the arguments."""
+    order = list(range(sequences))
+    random.Random(derive_seed(seed, "training order", round_number, epoch)).shuffle(order)
+    return order
+
+
+def global_batches(order: Sequence[int], batch_size: int) -> list[list[int]]:
+    """Consecutive slices of ``order``; the last one may be short, none is dropped.
+
+    Raises:
+        ValueError: ``batch_size`` is not positive.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be positive, not {batch_size}")
+    return [list(order[i : i + batch_size]) for i in range(0, len(order), batch_size)]
+
+
+def micro_batches(batch: Sequence[int], lengths: Sequence[int], token_budget: int, ranks: int = 1) -> list[list[list[int]]]:
+    """Cut a global batch for each rank.
+
+    Args:
+        batch: sequence numbers.
+        lengths: tokens of every sequence of the data set, indexed by sequence number.
+        token_budget: largest (rows x longest row) of a micro-batch; a longer sequence goes alone.
+        ranks: processes to deal to.
+
+    Returns:
+        For each rank its micro-batches, equally many for all; empty lists stand for "nothing, but take part".
+
+    Raises:
+        ValueError: ``token_budget`` or ``ranks`` is not positive.
+    """
+    if token_budget < 1 or ranks < 1:
+        raise ValueError(f"token_budget and ranks must be positive, not {token_budget} and {ranks}")
+    # Longest first: an allocation too large for the device fails on the first micro-batch, not on the last.
+    by_length = sorted(batch, key=lambda i: (-lengths[i], i))
+    shares = [_cut(by_length[rank::ranks], lengths, token_budget) for rank in range(ranks)]
+    most = max(len(share) for share in shares)
+    return [share + [[] for _ in range(most - len(share))] for share in shares]
+
+
+def _cut(by_length: Sequence[int], lengths: Sequence[int], token_budget: int) -> list[list[int]]:
+    share: list[list[int]] = []
+    for i in by_length:
+        # sorted: a micro-batch is as wide as its first row
+        if share and (len(share[-1]) + 1) * lengths[share[-1][0]] <= token_budget:
+            share[-1].append(i)
+        else:
+            share.append([i])
+    return share

@@ -1,0 +1,73 @@
+"""Reads a Hugging Face folder into a model to train and writes a trained model as such a folder.
+
+An exported folder is a byte copy of the folder that training started from (config, tokenizer, chat template,
+generation settings), except for the weights: same names, same types, new values, as safetensors.
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oapl_core.errors import DataError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+_COPIED = (".json", ".txt", ".jinja", ".model", ".py")
+_INDEX = ".index.json"
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A transformers model, the types its weights were stored in, and the folder it was read from."""
+
+    model: Any
+    types: "Mapping[str, torch.dtype]"
+    folder: Path
+
+    def export(self, weights: "Mapping[str, Tensor]", target: Path) -> None:
+        """Write ``weights`` as ``target``, a Hugging Face folder that loads wherever ``self.folder`` does.
+
+        Raises:
+            OSError: the disk is full or read-only.
+        """
+        assert weights.keys() == self.types.keys(), f"weights and model differ in {sorted(weights.keys() ^ self.types.keys())[:3]}"
+        cast: dict[int, Tensor] = {}  # tied weights stay one tensor, so that they are stored once
+        state = {
+            # a copy: DeepSpeed's weights are views of one flat buffer, which would look like shared weights
+            name: cast.setdefault(weight.data_ptr(), weight.detach().to("cpu", self.types[name], copy=True).contiguous())
+            for name, weight in weights.items()
+        }
+        self.model.save_pretrained(target, state_dict=state)
+        for file in sorted(self.folder.iterdir()):
+            if file.is_file() and file.suffix in _COPIED and not file.name.endswith(_INDEX):
+                shutil.copyfile(file, target / file.name)
+
+
+def load_model(model_dir: Path) -> "StoredModel":
+    """The causal language model of ``model_dir``, in its stored type, on CPU.
+
+    Raises:
+        DataError: files are missing, truncated, of an unknown architecture, or do not hold every weight.
+    """
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    if not (model_dir / "config.json").is_file():
+        raise DataError(f"{model_dir}: is not a Hugging Face model folder (no config.json); give one to `model`")
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            model_dir, dtype="auto", local_files_only=True, output_loading_info=True
+        )
+    except (SafetensorError, OSError, EOFError, ValueError, RuntimeError, KeyError) as error:
+        line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise DataError(f"{model_dir}: cannot be loaded ({line[:200]}); copy the whole model folder again") from None
+    lost = sorted([*report["missing_keys"], *(str(key[0]) for key in report["mismatched_keys"])])
+    if lost:
+        raise DataError(f"{model_dir}: {len(lost)} weights are missing or misshapen ({', '.join(lost[:3])}); copy the model folder again")
+    return StoredModel(model, {name: tensor.dtype for name, tensor in model.state_dict().items()}, model_dir)

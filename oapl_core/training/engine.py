@@ -1,0 +1,138 @@
+"""DeepSpeed, behind one door: starts the engine, steps it, saves and loads its state, gathers its weights.
+
+Knows neither objective nor data. A loss given to ``backward`` is already divided by the global number of sequences;
+here it is multiplied by the number of ranks (DeepSpeed averages gradients over ranks) and not scaled by anything else,
+so the gradient is the same however a batch is cut into micro-batches and dealt to ranks.
+"""
+
+import logging
+import os
+import socket
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oapl_core.config import TrainingConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+_STATE = "state"
+
+
+class Engine:
+    """One rank's DeepSpeed engine around ``module``."""
+
+    def __init__(self, module: "nn.Module", training: TrainingConfig) -> None:
+        """Join the other ranks, if a launcher started some, and hand ``module`` over to DeepSpeed."""
+        import torch
+
+        _prepare_environment()
+        import deepspeed
+
+        logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+        # A shared-memory all-reduce for CPUs would be compiled here (half a minute, needs a compiler); gloo does without.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
+        self._dist: Any = torch.distributed
+        self.rank, self.ranks = self._dist.get_rank(), self._dist.get_world_size()
+        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+        optimizer = torch.optim.AdamW(
+            module.parameters(), lr=training.learning_rate, betas=training.adam_betas, eps=training.adam_eps,
+            weight_decay=training.weight_decay,
+        )  # fmt: skip
+        self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=settings(training, self.ranks))
+        self._zero_stage = training.zero_stage
+
+    def __call__(self, *inputs: "Tensor", last: bool) -> "Tensor":
+        """The module's forward pass; ``last`` marks the last micro-batch before ``step``."""
+        self._engine.set_gradient_accumulation_boundary(last)
+        output: Tensor = self._engine(*inputs)
+        return output
+
+    def backward(self, loss: "Tensor") -> None:
+        """Accumulate the gradient of this rank's share of the step's loss."""
+        self._engine.backward(loss * self.ranks, scale_wrt_gas=False)
+
+    def step(self, learning_rate: float) -> float:
+        """Clip, update the weights, forget the gradients; returns the global gradient norm before clipping."""
+        import torch
+
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = learning_rate
+        gradients = [p.grad for p in self._engine.module.parameters() if p.grad is not None] if self._zero_stage == 0 else []
+        norm = float(torch.nn.utils.get_total_norm(gradients)) if gradients else None
+        self._engine.step()
+        return float(self._engine.get_global_grad_norm()) if norm is None else norm
+
+    def total(self, values: "Tensor") -> "Tensor":
+        """Elementwise sum over ranks."""
+        self._dist.all_reduce(values)
+        return values
+
+    def largest(self, values: "Tensor") -> "Tensor":
+        """Elementwise maximum over ranks."""
+        self._dist.all_reduce(values, op=self._dist.ReduceOp.MAX)
+        return values
+
+    def wait(self) -> None:
+        """Until every rank is here."""
+        self._dist.barrier()
+
+    def save(self, folder: Path) -> None:
+        """Write weights and optimiser state into ``folder``; every rank calls it."""
+        self._engine.save_checkpoint(str(folder), tag=_STATE)
+
+    def load(self, folder: Path) -> None:
+        """Continue from what ``save`` wrote; every rank calls it."""
+        loaded, _ = self._engine.load_checkpoint(str(folder), tag=_STATE)
+        assert loaded is not None, f"{folder}: is recorded but holds no state"
+
+    def weights(self) -> "dict[str, Tensor]":
+        """Every weight by the module's own name, complete on the first rank; every rank calls it."""
+        if self._zero_stage == 3:
+            return dict(self._engine._zero3_consolidated_16bit_state_dict() or {})
+        return dict(self._engine.module.state_dict())
+
+    def close(self) -> None:
+        """Leave the process group."""
+        self._engine.destroy()
+        self._dist.destroy_process_group()
+
+
+def settings(training: TrainingConfig, ranks: int) -> dict[str, Any]:
+    """DeepSpeed's own configuration for ``training``.
+
+    Micro-batch sizes are placeholders: micro-batches hold a token budget, and accumulation is steered explicitly.
+    """
+    return {
+        "train_batch_size": ranks,
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": training.max_grad_norm,
+        "zero_optimization": {"stage": training.zero_stage},
+        "zero_allow_untested_optimizer": True,
+        "bf16": {"enabled": training.dtype == "bfloat16"},
+        "steps_per_print": None,
+        "wall_clock_breakdown": False,
+    }
+
+
+def _prepare_environment() -> None:
+    """What DeepSpeed would otherwise look for at length: the accelerator, the ranks, a place for compiled operators."""
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    # A build that was killed leaves a lock that hangs every later start; nothing here needs one, but a private place is safe.
+    extensions = Path(tempfile.gettempdir()) / f"oapl-torch-extensions-{os.getuid()}-{os.getpid()}"
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(extensions))
+    if "RANK" not in os.environ:
+        alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port()}
+        os.environ.update(alone)
+
+
+def _free_port() -> str:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return str(server.getsockname()[1])

@@ -1,0 +1,20 @@
+"""The learning rate of every optimiser step of a round (paper, appendix A): linear warm-up, then a cosine to a floor."""
+
+import math
+
+
+def learning_rate(step: int, steps: int, peak: float, warmup_share: float, floor_share: float) -> float:
+    """Learning rate of ``step`` (from 0) of a round of ``steps``.
+
+    The first step already moves (its rate is peak / warm-up steps, never 0); the last one has the floor's rate.
+
+    Raises:
+        ValueError: ``step`` is not one of the round's.
+    """
+    if not 0 <= step < steps:
+        raise ValueError(f"step {step} is not one of 0..{steps - 1}")
+    warmup = math.ceil(warmup_share * steps)
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    done = (step - warmup) / max(1, steps - 1 - warmup)
+    return peak * (floor_share + (1.0 - floor_share) * 0.5 * (1.0 + math.cos(math.pi * done)))

@@ -1,0 +1,61 @@
+"""A run folder with a tiny model and groups whose log-probs that model gave, for tests of the trainer."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+from oapl_core import tables
+from oapl_core.artifacts import Run, policy_hash
+from oapl_core.config import parse_experiment
+
+TRAINING = {"dtype": "float32", "batch_size": 12, "tokens_per_micro_batch": 160, "learning_rate": 1e-3, "logprob_chunk": 32}
+
+
+def make_run(folder: Path, model: Path, epochs: int = 3, **training: Any) -> Run:
+    """A run of one round that starts from ``model``."""
+    problems = {split: folder / "unused.jsonl" for split in ("train", "validation", "heldout")}
+    values = {
+        "name": "tiny", "runs_dir": folder, "model": model, "problems": problems, "rounds": [{"epochs": epochs}],
+        "training": TRAINING | training, "objective": {"regression_temperature": 0.05},
+    }  # fmt: skip
+    return Run.create(parse_experiment(values, "test"))
+
+
+def made_groups(model: Path, groups: int = 6, size: int = 4, seed: int = 0) -> list[dict[str, Any]]:
+    """Rows of tables.GROUPS: random tokens of random lengths, scored by plain transformers code, not by the trainer's."""
+    rng = random.Random(seed)
+    rows = []
+    for g in range(groups):
+        prompt = [rng.randrange(3, 300) for _ in range(rng.randrange(2, 9))]
+        for i in range(size):
+            response = [rng.randrange(3, 300) for _ in range(rng.randrange(1, 24))]
+            rows.append(
+                {
+                    "rollout_id": f"r{g}-{i}", "problem_id": f"p{g}", "group": g, "policy_hash": policy_hash(model), "prompt_ids": prompt,
+                    "response_ids": response, "behavior_logprobs": [], "temperature": 1.0, "reward": float(i <= g % size),
+                }
+            )  # fmt: skip
+    for row, logprobs in zip(rows, plain_logprobs(model, rows), strict=True):
+        row["behavior_logprobs"] = logprobs
+    return rows
+
+
+def plain_logprobs(model_dir: Path, rows: list[dict[str, Any]]) -> list[list[float]]:
+    """log_softmax of each whole row by itself: the textbook's way."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(model_dir)
+    found = []
+    for row in rows:
+        ids = torch.tensor([row["prompt_ids"] + row["response_ids"]])
+        with torch.no_grad():
+            logprobs = model(ids).logits[0, :-1].double().log_softmax(1).gather(1, ids[0, 1:, None])[:, 0]
+        found.append(logprobs[len(row["prompt_ids"]) - 1 :].tolist())
+    return found
+
+
+def write_groups(run: Run, rows: list[dict[str, Any]]) -> None:
+    """The groups file of round 0, recorded."""
+    with run.writing(run.groups(0), {}, {}) as draft:
+        draft.rows = tables.write_table(draft.path, tables.GROUPS, rows)
