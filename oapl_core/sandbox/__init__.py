@@ -1,0 +1,34 @@
+"""Runs one untrusted Python program on one input under limits; returns bytes and facts, never a judgement.
+
+    with Sandbox() as sandbox:                                   # from oapl_core.sandbox.sandbox import Sandbox
+        execution, = sandbox.run(Program("print(input())"), [b"hello"], Limits())
+
+Threat model
+------------
+A program is hostile: it wants a reward it has not earned, or to harm the run, the machine or other programs. Expected
+outputs never enter this package, so there is nothing here to steal; what it must not do is reach anything else.
+
+=============================  ===========================================  ====================================
+A program must not             full level                                   fallback level (no user namespaces)
+=============================  ===========================================  ====================================
+read the host's files          read-only root: interpreter, libraries       landlock, the same list
+write anywhere                 private tmpfs of 16 MiB, gone with it        landlock: nowhere
+see or signal processes        own pid namespace, no /proc, seccomp         seccomp, landlock hides /proc
+use a network or sockets       own net namespace without devices, seccomp   seccomp
+start processes                seccomp: threads only                        the same
+gain privileges                no capabilities, no_new_privs, uid nobody    no capabilities, no_new_privs
+exhaust CPU, memory, disk      kernel CPU clock, RLIMIT_AS, RLIMIT_FSIZE    the same
+outlive its test               its pid namespace is killed                  it is one process and is killed
+reach other programs           own child, own files, own /tmp, own ipc      own child, own files
+=============================  ===========================================  ====================================
+
+Tests of one program may share a child; its inputs are there, and a program may keep state between its own tests.
+
+Not covered: bugs of the kernel and of the CPU (speculation, timing channels: there is no secret to time); many threads
+at the fallback level (bounded by memory only); total memory of the private directory and anonymous files (bounded, up
+to 64 MiB beside `memory_mb`); weak tests, and answers learnt by heart, which no sandbox can see.
+"""
+
+from oapl_core.sandbox.execution import Execution, Limits, Program
+
+__all__ = ["Execution", "Limits", "Program"]

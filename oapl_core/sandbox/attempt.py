@@ -1,0 +1,233 @@
+"""One child of a fork server, from the outside: its files, its limits, its records, and the facts made of them.
+
+Runs inside the fork server and never looks into what a program wrote. CPU time is the kernel's count for the whole
+process; a test that exceeds its share is killed with its pid namespace, so nothing it started survives.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from oapl_core.sandbox import linux
+from oapl_core.sandbox.child import (
+    BROKEN,
+    DONE,
+    NOT_COMPILED,
+    OUT_OF_MEMORY,
+    RAISED,
+    READY,
+    RECORD,
+    Task,
+    run_child,
+)
+from oapl_core.sandbox.jail import Jail
+
+Message = tuple[dict[str, Any], list[bytes]]
+
+MAX_TESTS = 64
+"""Tests that share a child, at most; the supervisor sends the others again."""
+_STDERR_TAIL = 2048
+_START_SECONDS = 20.0
+
+
+class ChildBroken(Exception):
+    """The child failed before it looked at the program: our fault or the machine's, never a verdict."""
+
+
+@dataclass
+class Attempt:
+    """A running child and what it has used."""
+
+    task: Task
+    cpu_s: float
+    wall_s: float
+    pid: int
+    pidfd: int
+    records: int
+    """Read end of the child's record pipe."""
+    ready: bool = False
+    finished: int = 0
+    test_start: float = field(default_factory=time.monotonic)
+    cpu_before: float = 0.0
+    peak_kb: int = 0
+    sent: int = 0
+    reaped: tuple[int, float] | None = None
+    """Wait status and CPU seconds, once it is dead."""
+
+    def reap(self, kill: bool) -> tuple[int, float]:
+        """Waits for its end, after SIGKILL if `kill`; returns wait status and CPU seconds."""
+        if self.reaped is None:
+            if kill:
+                os.kill(self.pid, signal.SIGKILL)
+            _, status, usage = os.wait4(self.pid, 0)
+            self.peak_kb = usage.ru_maxrss
+            self.reaped = status, usage.ru_utime + usage.ru_stime
+        return self.reaped
+
+    def cpu_now(self) -> float:
+        """CPU seconds of the child so far."""
+        return self.reaped[1] if self.reaped else linux.cpu_seconds(self.pid)
+
+
+def start(jail: Jail, header: dict[str, Any], source: str, inputs: list[bytes], names: dict[str, Any]) -> Attempt:
+    """Makes the files and forks the child."""
+    status_read, status_write = os.pipe()
+    call = header["entry_point"] is not None
+    task = Task(
+        source=source,
+        entry_point=header["entry_point"],
+        inputs=tuple(_file(data) for data in inputs),
+        outputs=tuple(_file() for _ in inputs),
+        results=tuple(_file() for _ in inputs) if call else (),
+        errors=_file(),
+        status=status_write,
+        cpu_s=int(header["cpu_s"] * len(inputs)) + 2,
+        memory_mb=header["memory_mb"],
+        file_bytes=int(header["output_mb"] * (1 << 20)),
+    )
+    server_pid = os.getpid()
+    pid = jail.fork()
+    if pid == 0:
+        run_child(jail, task, names, server_pid)
+    os.close(status_write)
+    os.set_blocking(status_read, False)
+    return Attempt(task, header["cpu_s"], header["wall_s"], pid, os.pidfd_open(pid), status_read)
+
+
+def close(attempt: Attempt) -> None:
+    """Kills what is left and closes every file."""
+    attempt.reap(kill=True)
+    task = attempt.task  # its status fd was closed after the fork
+    for fd in (*task.inputs, *task.outputs, *task.results, task.errors, attempt.pidfd, attempt.records):
+        os.close(fd)
+
+
+def _file(content: bytes = b"") -> int:
+    """An anonymous file; one with content is sealed, so that the program can read it only."""
+    fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    if content:
+        os.write(fd, content)
+        os.lseek(fd, 0, os.SEEK_SET)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    return fd
+
+
+def watch(attempt: Attempt, control: socket.socket) -> Iterator[Message]:
+    """Yields one message for every test that ended, until the child ends or the supervisor asks to stop.
+
+    Raises:
+        ChildBroken: the child failed before it was ready.
+        EOFError: the supervisor is gone.
+    """
+    poll = select.poll()
+    for fd in (attempt.records, attempt.pidfd, control.fileno()):
+        poll.register(fd, select.POLLIN)
+    total = len(attempt.task.inputs)
+    while attempt.finished < total:
+        wait_s, exceeded = _time_left(attempt)
+        ready = {fd for fd, _ in poll.poll(wait_s * 1000)} if not exceeded else set()
+        if control.fileno() in ready:
+            if not control.recv(1):
+                raise EOFError("the supervisor is gone")
+            return
+        records = _records(attempt)
+        for kind, exit_code, text in records:
+            _note(attempt, kind, text)
+            if kind in (DONE, RAISED, OUT_OF_MEMORY, NOT_COMPILED) and attempt.finished < total:
+                last = kind != DONE or attempt.finished + 1 == total
+                if last:
+                    attempt.reap(kill=True)
+                yield _message(attempt, exit_code=exit_code, kind=kind, raised="" if kind == DONE else text)
+                if last or attempt.sent > 2 * attempt.task.file_bytes:
+                    return
+        if not records and (exceeded or attempt.pidfd in ready):
+            yield _ending(attempt, exceeded)
+            return
+
+
+def _time_left(attempt: Attempt) -> tuple[float, str]:
+    """Seconds until the next look at the child, and which limit it has exceeded, if any."""
+    wall_left = (attempt.wall_s if attempt.ready else _START_SECONDS) - (time.monotonic() - attempt.test_start)
+    cpu_left = attempt.cpu_s - (attempt.cpu_now() - attempt.cpu_before)
+    exceeded = "cpu" if cpu_left <= 0 else "wall" if wall_left <= 0 else ""
+    return min(wall_left, max(cpu_left / (os.cpu_count() or 1), 0.002)), exceeded
+
+
+def _records(attempt: Attempt) -> list[tuple[int, int, str]]:
+    try:
+        data = os.read(attempt.records, RECORD.size * 100)
+    except BlockingIOError:
+        return []
+    found = []
+    for offset in range(0, len(data) - RECORD.size + 1, RECORD.size):
+        kind, exit_code, peak_kb, text = RECORD.unpack_from(data, offset)
+        attempt.peak_kb = peak_kb
+        found.append((kind, exit_code, text.rstrip(b"\0").decode("ascii", "replace")))
+    return found
+
+
+def _note(attempt: Attempt, kind: int, text: str) -> None:
+    """Start of the untrusted part, or a failure before it."""
+    if kind == BROKEN and not attempt.ready:
+        raise ChildBroken(text)
+    if kind == READY and not attempt.ready:
+        attempt.ready = True
+        attempt.test_start, attempt.cpu_before = time.monotonic(), attempt.cpu_now()
+
+
+def _ending(attempt: Attempt, exceeded: str) -> Message:
+    """The message for a test whose child died without a record, or was killed for its time."""
+    status, cpu = attempt.reap(kill=bool(exceeded))
+    if not attempt.ready:
+        raise ChildBroken(f"the child ended before it was ready (wait status {status})")
+    if os.WIFEXITED(status):
+        return _message(attempt, exit_code=os.WEXITSTATUS(status), kind=DONE, raised="")
+    number = os.WTERMSIG(status)
+    if not exceeded and number == signal.SIGKILL:
+        # Programs cannot send signals; the kernel does so at RLIMIT_CPU, and when the machine is out of memory.
+        if cpu - attempt.cpu_before < attempt.cpu_s:
+            raise ChildBroken("the child was killed by the system; the machine may be out of memory")
+        exceeded = "cpu"
+    return _message(attempt, signal=number, kind=DONE, raised="", exceeded=exceeded)
+
+
+def _message(attempt: Attempt, kind: int, raised: str, exceeded: str = "", **ending: int) -> Message:
+    """Facts and bytes of the test that just ended; moves on to the next one."""
+    number, task = attempt.finished, attempt.task
+    now, cpu = time.monotonic(), attempt.cpu_now()
+    stdout = _content(task.outputs[number], task.file_bytes)
+    result = _content(task.results[number], task.file_bytes) if task.results else b""
+    facts = {
+        "exit_code": ending.get("exit_code"),
+        "signal": ending.get("signal"),
+        "raised": raised,
+        "compile_error": kind == NOT_COMPILED,
+        "memory_limit": kind == OUT_OF_MEMORY,
+        "cpu_limit": exceeded == "cpu",
+        "wall_limit": exceeded == "wall",
+        "output_limit": max(len(stdout), len(result)) >= task.file_bytes,
+        "cpu_s": max(0.0, cpu - attempt.cpu_before),
+        "wall_s": now - attempt.test_start,
+        "peak_memory_mb": attempt.peak_kb / 1024,
+        "fresh": number == 0,
+    }
+    attempt.finished, attempt.test_start, attempt.cpu_before = number + 1, now, cpu
+    attempt.sent += len(stdout) + len(result)
+    return facts, [stdout, result, _tail(task.errors)]
+
+
+def _content(fd: int, most: int) -> bytes:
+    return os.pread(fd, min(os.fstat(fd).st_size, most), 0)
+
+
+def _tail(fd: int) -> bytes:
+    size = os.fstat(fd).st_size
+    return os.pread(fd, _STDERR_TAIL, max(0, size - _STDERR_TAIL))

@@ -1,0 +1,225 @@
+"""The process that runs a program: confines itself, then executes the source once per test, in a fresh `__main__`.
+
+It holds the inputs of the program's tests and nothing else: no expected output, no other program. What it reports goes
+to its fork server as fixed-size records; a program could forge them, but only about itself, which gains nothing: a
+verdict depends on the bytes it printed. One kind of record is an exception, BROKEN, and is believed only before READY,
+that is before the first untrusted byte was looked at.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import io
+import json
+import os
+import resource
+import struct
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from types import CodeType, ModuleType
+from typing import Any, NoReturn
+
+from oapl_core.sandbox.jail import Jail
+
+RECORD = struct.Struct("<BiI80s")
+"""kind, exit code, largest resident set in KiB, name of an exception or a message."""
+READY, DONE, RAISED, OUT_OF_MEMORY, NOT_COMPILED, BROKEN = 1, 2, 3, 4, 5, 6
+
+_MODULES = (
+    "string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools",
+    "functools", "operator", "io", "sys", "json", "builtins", "typing",
+)  # fmt: skip
+_STREAMS = ("stdin", "stdout", "stderr")
+_real_open = open
+RECURSION_LIMIT = 50_000
+INT_DIGITS = 50_000
+
+
+def prelude() -> dict[str, Any]:
+    """The names that LiveCodeBench's harness imports ahead of every program; solutions rely on them (`List`)."""
+    namespace: dict[str, Any] = {}
+    exec("".join(f"from {m} import *\n" for m in _MODULES), namespace)
+    exec("".join(f"import {m}\n" for m in _MODULES), namespace)
+    return {k: v for k, v in namespace.items() if k not in _STREAMS and not k.startswith("__")}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a child inherits: one program and the open files of its tests."""
+
+    source: str
+    entry_point: str | None
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    results: tuple[int, ...]
+    """JSON results; empty without `entry_point`."""
+    errors: int
+    status: int
+    cpu_s: int
+    memory_mb: int
+    file_bytes: int
+
+    def files(self) -> set[int]:
+        """Everything that stays open."""
+        return {*self.inputs, *self.outputs, *self.results, self.errors, self.status}
+
+
+def run_child(jail: Jail, task: Task, names: dict[str, Any], server_pid: int) -> NoReturn:
+    """Confines this process, runs the tests of `task` in order and exits; ends early after an abnormal test."""
+    try:
+        jail.confine(server_pid, task.cpu_s, task.memory_mb, task.file_bytes)
+        _close_all_but(task.files())
+    except OSError as error:
+        _report(task.status, BROKEN, text=str(error))
+        os._exit(1)
+    for name in [n for n in sys.modules if n.split(".")[0] == "oapl_core"]:
+        del sys.modules[name]
+    sys.setrecursionlimit(RECURSION_LIMIT)
+    sys.argv = ["main.py"]
+    _report(task.status, READY)
+    code = _compile(task)
+    if "/dev/stdin" in task.source:
+        names = {**names, "open": _open}
+        builtins.open = io.open = _open
+    for number in range(len(task.inputs)):
+        if not _run_test(task, number, code, names) or _is_marked():
+            break
+    os._exit(0)
+
+
+def _is_marked() -> bool:
+    """Whether the test left something that would reach into the next one: live threads or a closed thread pool."""
+    return threading.active_count() > 1 or bool(getattr(threading, "_threading_atexits", ()))
+
+
+def _close_all_but(keep: set[int]) -> None:
+    low = 3
+    for fd in sorted(keep):
+        os.closerange(low, fd)
+        low = fd + 1
+    os.closerange(low, 4096)
+
+
+def _report(status: int, kind: int, exit_code: int = 0, text: str = "") -> None:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    os.write(status, RECORD.pack(kind, exit_code, peak, text.encode("ascii", "replace")[:80]))
+
+
+def _compile(task: Task) -> CodeType:
+    os.dup2(task.errors, 2)
+    try:
+        return compile(task.source, "main.py", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
+        os.write(2, "".join(traceback.format_exception_only(error)).encode("utf-8", "replace"))
+        _report(task.status, NOT_COMPILED, text=type(error).__name__)
+        os._exit(1)
+
+
+def _run_test(task: Task, number: int, code: CodeType, names: dict[str, Any]) -> bool:
+    """One test; False when the process should not be used for another one."""
+    for source, target in ((task.inputs[number], 0), (task.outputs[number], 1), (task.errors, 2)):
+        os.dup2(source, target)
+    _open_streams()
+    main = ModuleType("__main__")
+    main.__dict__.update(names, __builtins__=builtins, __file__="main.py", stdin=sys.stdin, stdout=sys.stdout)
+    sys.modules["__main__"] = main
+    exit_code = 0
+    try:
+        try:
+            if task.entry_point:
+                _call(task, number, code, main)
+            else:
+                exec(code, main.__dict__)
+        except SystemExit as ending:
+            exit_code = _exit_code(ending)
+        _finish()
+    except MemoryError:
+        _report(task.status, OUT_OF_MEMORY, 1, "MemoryError")
+        return False
+    except BaseException as error:  # whatever an untrusted program raises is a fact about it
+        _report_exception(task.status, error)
+        return False
+    _report(task.status, DONE, exit_code)
+    return True
+
+
+def _open_streams() -> None:
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "rb", closefd=False)), encoding="utf-8")
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "wb", closefd=False)), encoding="utf-8")
+    sys.stderr = io.TextIOWrapper(
+        io.BufferedWriter(io.FileIO(2, "wb", closefd=False)), encoding="utf-8", errors="backslashreplace"
+    )
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
+
+
+def _call(task: Task, number: int, code: CodeType, main: ModuleType) -> None:
+    """Calls the entry point with the JSON arguments of its input and writes its value, as JSON, to its result file.
+
+    A value that is not JSON leaves the file empty: it cannot equal an expected value.
+    """
+    assert task.entry_point
+    size = os.fstat(task.inputs[number]).st_size
+    arguments = json.loads(os.pread(task.inputs[number], size, 0))
+    exec(code, main.__dict__)
+    solution = main.__dict__.get("Solution")
+    if isinstance(solution, type) and hasattr(solution, task.entry_point):
+        function = getattr(solution(), task.entry_point)
+    else:
+        function = main.__dict__[task.entry_point]
+    value = function(*arguments)
+    try:
+        text = json.dumps(value, default=_plain)
+    except (TypeError, ValueError):
+        return
+    data = memoryview(text.encode())
+    while data:
+        data = data[os.write(task.results[number], data) :]
+
+
+def _plain(value: Any) -> Any:
+    """numpy arrays and scalars as lists and numbers."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} is not JSON")
+
+
+def _open(file: Any, *arguments: Any, **named: Any) -> Any:
+    """The built-in open, with an alias for the standard input: there is no /proc for /dev/stdin to point into."""
+    return _real_open(os.dup(0) if file == "/dev/stdin" else file, *arguments, **named)
+
+
+def _exit_code(ending: SystemExit) -> int:
+    if ending.code is None:
+        return 0
+    if isinstance(ending.code, int):
+        return ending.code & 0xFF
+    print(ending.code, file=sys.stderr)
+    return 1
+
+
+def _finish() -> None:
+    """What the interpreter does at its end: waits for threads, runs exit handlers, flushes."""
+    for close_pool in getattr(threading, "_threading_atexits", ()):
+        close_pool()
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.main_thread():
+            thread.join()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.__stdout__, sys.stderr, sys.__stderr__):
+        if stream is not None and not getattr(stream, "closed", False):
+            stream.flush()
+
+
+def _report_exception(status: int, error: BaseException) -> None:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != "main.py":
+        trace = trace.tb_next
+    try:
+        lines = traceback.format_exception(type(error), error, trace or error.__traceback__, limit=-8)
+        os.write(2, "".join(lines).encode("utf-8", "replace"))
+    except BaseException:  # an exception whose own __str__ raises; its name is all there is to say
+        os.write(2, type(error).__name__.encode("utf-8", "replace"))
+    _report(status, RAISED, 1, type(error).__name__)

@@ -1,0 +1,70 @@
+"""The nouns of the sandbox: what is run, within which limits, and the facts that come back."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one program may use for ONE test."""
+
+    cpu_s: float = 6.0
+    """CPU time of all its threads, counted by the kernel."""
+    wall_s: float = 18.0
+    """Elapsed time; catches a program that sleeps."""
+    memory_mb: int = 1024
+    """Address space in MiB (RLIMIT_AS): with fork and memfd denied, a true total."""
+    output_mb: float = 16.0
+    """Largest output, and largest file in the private directory, in MiB."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a limit under which no Python program can start."""
+        if min(self.cpu_s, self.wall_s, self.output_mb) <= 0 or self.memory_mb < 64:
+            raise ValueError(f"limits must be positive and memory_mb at least 64, got {self}")
+
+
+@dataclass(frozen=True)
+class Program:
+    """Untrusted Python source.
+
+    Without `entry_point` an input is its standard input. With one, an input is a JSON array of arguments for that
+    function (or that method of a class `Solution`), and the return value comes back as JSON.
+    """
+
+    source: str
+    entry_point: str | None = None
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What happened on one input: facts, never a judgement."""
+
+    exit_code: int | None
+    """As Python would exit: 0, 1 after an uncaught exception, or the program's own; None if it was killed."""
+    signal: int | None
+    """The signal that ended it, whoever sent it."""
+    raised: str
+    """Type of the exception that left the program, as the child reports it; empty if none did."""
+    compile_error: bool
+    """The source did not compile."""
+    cpu_limit: bool
+    wall_limit: bool
+    output_limit: bool
+    memory_limit: bool
+    result: bytes | None
+    """JSON of the return value (entry_point only); None when it returned nothing that is JSON."""
+    stdout: bytes
+    """At most `Limits.output_mb`."""
+    stderr: bytes
+    """The last 2 KiB of what its child wrote there."""
+    cpu_s: float
+    wall_s: float
+    peak_memory_mb: float
+    """Largest resident set of its process: from the kernel for the last test of a child, else as the child reports."""
+    fresh: bool
+    """Whether it was the first test of its process: only then can nothing from an earlier test have touched it."""
+
+    @property
+    def completed(self) -> bool:
+        """Whether it ran to its own end: no exception, signal or limit. sys.exit(n) counts as its own end."""
+        limited = self.cpu_limit or self.wall_limit or self.output_limit or self.memory_limit
+        return not (limited or self.compile_error or self.raised) and self.exit_code is not None

@@ -1,0 +1,194 @@
+"""The fork server: a small fresh Python process, one per core, that forks a confined child for every program.
+
+Started by sandbox.py as `python -I -S -c ... FD LEVEL LIBRARY...`; speaks wire.py over the socket FD. Three processes:
+
+    watcher    in the host's namespaces; writes the id maps, dies with the supervisor, takes the others with it
+    gatekeeper (full level) unshares user, mount, pid, net, ipc and uts namespaces and waits
+    server     first process of the new pid namespace; replaces the root, forks children, never runs untrusted code
+
+When the supervisor dies, the server reads the end of its socket and the watcher sees its parent change; when any of the
+three dies, the kernel kills the ones below (PR_SET_PDEATHSIG, end of a pid namespace).
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from oapl_core.sandbox import attempt, child, linux, wire
+from oapl_core.sandbox.jail import FALLBACK, FULL, NOBODY, Jail, Layout, enter_root, interpreter_layout
+
+_ALL_NAMESPACES = (
+    linux.CLONE_NEWUSER
+    | linux.CLONE_NEWNS
+    | linux.CLONE_NEWPID
+    | linux.CLONE_NEWNET
+    | linux.CLONE_NEWIPC
+    | linux.CLONE_NEWUTS
+)
+_TWO_IDS, _ONE_ID = b"2", b"1"
+
+
+def main(arguments: list[str]) -> None:
+    """Runs the watcher; returns when the server has ended or the supervisor is gone."""
+    fd, level, *libraries = arguments
+    linux.require_supported()
+    supervisor = os.getppid()
+    connection = socket.socket(fileno=int(fd))
+    layout = interpreter_layout(libraries)
+    if level == FULL:
+        asked, answer, pid = _start_gatekeeper(connection, layout)
+        if os.read(asked, 1):
+            os.write(answer, _write_id_maps(pid))
+    else:
+        watcher = os.getpid()
+        pid = _fork(lambda: _serve_fallback(connection, layout, watcher))
+    connection.close()
+    gone = os.pidfd_open(pid)
+    while not select.select([gone], [], [], 0.5)[0]:
+        if os.getppid() != supervisor:
+            os.kill(pid, signal.SIGKILL)
+            return
+    os.waitpid(pid, 0)
+
+
+def _fork(body: Callable[[], None]) -> int:
+    """Forks a process that runs `body` and exits; an exception ends it with a traceback on stderr."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        body()
+        code = 0
+    finally:
+        if code:
+            traceback.print_exc()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _start_gatekeeper(connection: socket.socket, layout: Layout) -> tuple[int, int, int]:
+    asked, ask = os.pipe()
+    hear, answer = os.pipe()
+    watcher = os.getpid()
+
+    def gatekeeper() -> None:
+        os.close(asked)
+        os.close(answer)
+        linux.die_with_parent(signal.SIGKILL)
+        if os.getppid() != watcher:
+            return
+        linux.unshare(_ALL_NAMESPACES)
+        os.write(ask, b"?")
+        ids = os.read(hear, 1)
+        os.close(ask)
+        os.close(hear)
+        if not ids:
+            return
+        server = _fork(lambda: _serve_full(connection, layout, ids == _TWO_IDS))
+        connection.close()
+        os.waitpid(server, 0)
+
+    pid = _fork(gatekeeper)
+    os.close(ask)
+    os.close(hear)
+    return asked, answer, pid
+
+
+def _write_id_maps(pid: int) -> bytes:
+    """Maps the server to root of its user namespace and, where the host lets us, programs to nobody.
+
+    An unprivileged user may map only itself; a program then keeps that user's id, without any capability.
+    """
+    try:
+        for kind in ("uid", "gid"):
+            _write(f"/proc/{pid}/{kind}_map", f"0 0 1\n{NOBODY} {NOBODY} 1\n")
+        return _TWO_IDS
+    except PermissionError:
+        _write(f"/proc/{pid}/uid_map", f"0 {os.geteuid()} 1\n")
+        _write(f"/proc/{pid}/setgroups", "deny")
+        _write(f"/proc/{pid}/gid_map", f"0 {os.getegid()} 1\n")
+        return _ONE_ID
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def _serve_full(connection: socket.socket, layout: Layout, drop_uid: bool) -> None:
+    linux.die_with_parent(signal.SIGKILL)
+    pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    names = _warm_up()
+    enter_root(layout)
+    serve(connection, Jail(FULL, layout, drop_uid, pid_namespace), names, layout)
+
+
+def _serve_fallback(connection: socket.socket, layout: Layout, watcher: int) -> None:
+    linux.die_with_parent(signal.SIGKILL)
+    if os.getppid() == watcher:
+        names = _warm_up()
+        serve(connection, Jail(FALLBACK, layout, drop_uid=False, pid_namespace=-1), names, layout)
+
+
+def _warm_up() -> dict[str, Any]:
+    """Does once what every child would do: imports, a compilation, a traceback, text streams."""
+    sys.path = [p for p in sys.path if not Path(p, "oapl_core").is_dir()]
+    sys.set_int_max_str_digits(child.INT_DIGITS)
+    sys.setrecursionlimit(child.RECURSION_LIMIT)
+    names = child.prelude()
+    compile("def f(x: int) -> str:\n    return f'{x}'\n", "main.py", "exec")
+    traceback.format_exception(ValueError("warm"))
+    for name in ("threading", "queue", "decimal", "fractions", "array", "textwrap", "encodings.idna"):
+        importlib.import_module(name)
+    return names
+
+
+def serve(connection: socket.socket, jail: Jail, names: dict[str, Any], layout: Layout) -> None:
+    """Answers requests until the supervisor closes its end."""
+    scratch = jail.scratch if jail.level == FULL else "/"
+    os.environ.update(TMPDIR=scratch, HOME=scratch)
+    packages = {Path(p).name.split(".")[0] for p in layout.libraries}
+    gc.collect()
+    gc.freeze()
+    wire.send(connection, {"level": jail.level, "pid": os.getpid()})
+    while kind := connection.recv(1):
+        if kind == wire.REQUEST:  # otherwise a STOP that came after its request had ended
+            header, (source, *inputs) = wire.receive(connection)
+            text = source.decode()
+            _import_wanted(packages, text)
+            _answer(connection, attempt.start(jail, header, text, inputs[: attempt.MAX_TESTS], names))
+
+
+def _import_wanted(packages: set[str], source: str) -> None:
+    """Imports a permitted package here, once, as soon as a program mentions it: in a child it would cost 0.1 s each."""
+    for name in [p for p in packages if p in source]:
+        packages.discard(name)
+        importlib.import_module(name)
+        gc.collect()
+        gc.freeze()
+
+
+def _answer(connection: socket.socket, running: attempt.Attempt) -> None:
+    broken = ""
+    try:
+        for facts, blobs in attempt.watch(running, connection):
+            wire.send(connection, facts, blobs)
+    except attempt.ChildBroken as error:
+        broken = str(error)
+    finally:
+        attempt.close(running)
+    wire.send(connection, {"end": True, "broken": broken})

@@ -1,0 +1,205 @@
+"""What a program can see and touch: the read-only root of the full level and the landlock rules of both levels.
+
+Reads the host's file system once, at start; writes nothing on it (all mounts lie in a private mount namespace).
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from oapl_core.sandbox import linux
+from oapl_core.sandbox.seccomp import Filter, allowlist
+
+FULL, FALLBACK = "full", "fallback"
+NOBODY = 65534
+_SYSTEM_LIBRARIES = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64")
+_DEVICES = ("/dev/null", "/dev/urandom")
+_LIBRARIES = "/libraries"
+_NEW_ROOT = "/proc"  # a directory that every host has and that no interpreter lies in
+_SCRATCH_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Host paths that a program may read."""
+
+    readable: tuple[str, ...]
+    """Interpreter, its shared libraries and time zones; bound at the same place."""
+    hidden: tuple[str, ...]
+    """Below `readable` and yet not to be read: installed packages."""
+    libraries: tuple[str, ...]
+    """Packages that programs may import; bound below /libraries at the full level."""
+
+    @property
+    def scratch(self) -> str:
+        """Private directory of a program at the full level: /tmp, unless the interpreter itself lies there."""
+        return "/scratch" if any(p.startswith("/tmp/") for p in self.readable) else "/tmp"
+
+
+def interpreter_layout(libraries: list[str]) -> Layout:
+    """The layout for the running interpreter; `libraries` are absolute paths of packages."""
+    standard = str(Path(os.__file__).resolve().parent)
+    base = sys.base_prefix.rstrip("/")
+    own = [standard] if base in ("", "/usr") else [f"{base}/lib"]
+    candidates = [*own, *_SYSTEM_LIBRARIES, "/usr/share/zoneinfo"]
+    readable = tuple(p for p in dict.fromkeys(candidates) if os.path.isdir(p))
+    hidden = tuple(p for n in ("site-packages", "dist-packages") if os.path.isdir(p := f"{standard}/{n}"))
+    return Layout(readable, hidden, tuple(libraries))
+
+
+def enter_root(layout: Layout) -> None:
+    """Replaces the root of this mount namespace by a read-only one that holds only `layout`. Full level, once."""
+    linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
+    linux.mount("tmpfs", _NEW_ROOT, "tmpfs", linux.MS_NOSUID, "size=1m,mode=755")
+    for path in layout.readable:
+        os.makedirs(_NEW_ROOT + path)
+        linux.mount(path, _NEW_ROOT + path, None, linux.MS_BIND | linux.MS_REC)
+    for path in layout.hidden:
+        linux.mount("tmpfs", _NEW_ROOT + path, "tmpfs", 0, "size=4k,mode=755")
+    for path in layout.libraries:
+        _bind_anywhere(path, f"{_NEW_ROOT}{_LIBRARIES}/{os.path.basename(path)}")
+    for path in _DEVICES:
+        _bind_anywhere(path, _NEW_ROOT + path)
+    os.makedirs(_NEW_ROOT + layout.scratch)
+    linux.make_read_only(_NEW_ROOT, recursive=True)
+    os.chdir(_NEW_ROOT)
+    linux.pivot_root_here()
+    if layout.libraries:
+        sys.path.append(_LIBRARIES)
+
+
+def _bind_anywhere(path: str, target: str) -> None:
+    if os.path.isdir(path):
+        os.makedirs(target)
+    elif os.path.exists(path):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
+    else:
+        return
+    linux.mount(path, target, None, linux.MS_BIND | linux.MS_REC)
+
+
+class Jail:
+    """Forks children into isolation and confines them; one per fork server, made after the root is in place."""
+
+    def __init__(self, level: str, layout: Layout, drop_uid: bool, pid_namespace: int) -> None:
+        """`pid_namespace`: the fork server's own /proc/self/ns/pid, opened before the pivot (-1 at the fallback)."""
+        self.level, self.scratch, self._drop_uid = level, layout.scratch, drop_uid
+        self._pid_namespace = pid_namespace
+        self._filter = Filter(allowlist())
+        self._has_landlock = linux.landlock_abi() > 0
+        self._read_root = -1
+        self._ruleset = -1
+        if level == FULL:
+            self._read_root = os.open("/", os.O_PATH)
+        else:
+            self._ruleset = _fallback_ruleset(layout)
+            sys.path += dict.fromkeys(os.path.dirname(p) for p in layout.libraries)
+
+    def fork(self) -> int:
+        """As os.fork; at the full level the child is the first process of a pid namespace of its own."""
+        if self.level == FALLBACK:
+            return os.fork()
+        linux.unshare(linux.CLONE_NEWPID)
+        pid = os.fork()
+        if pid:
+            linux.setns(self._pid_namespace, linux.CLONE_NEWPID)
+        return pid
+
+    def confine(self, server_pid: int, cpu_s: int, memory_mb: int, file_bytes: int) -> None:
+        """In the child, before any untrusted byte: gives up everything that a program must not have.
+
+        Raises:
+            OSError: the kernel refused a step; the caller must not go on.
+        """
+        rules = self._private_directory(file_bytes) if self.level == FULL else []
+        _set_limits(cpu_s, memory_mb, file_bytes)
+        if self._drop_uid:
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+        linux.drop_capabilities()
+        linux.no_new_privileges()
+        if self.level == FALLBACK:
+            linux.die_with_parent(9)
+            if os.getppid() != server_pid:
+                raise OSError("the fork server is gone")
+            linux.landlock_enforce(self._ruleset)
+        elif self._has_landlock:
+            linux.landlock_enforce(linux.landlock_ruleset(rules))
+        self._filter.apply()
+
+    def _private_directory(self, file_bytes: int) -> list[tuple[int, int]]:
+        """Mounts an empty writable directory that only this child sees; returns landlock rules."""
+        linux.unshare(linux.CLONE_NEWNS)
+        size = max(_SCRATCH_BYTES, file_bytes)
+        flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+        linux.mount("tmpfs", self.scratch, "tmpfs", flags, f"size={size},mode=777,nr_inodes=1024")
+        os.chdir(self.scratch)
+        here = os.open(".", os.O_PATH)
+        null = os.open("/dev/null", os.O_PATH)
+        return [
+            (self._read_root, linux.LANDLOCK_READ),
+            (here, linux.LANDLOCK_READ | linux.LANDLOCK_SCRATCH),
+            (null, linux.LANDLOCK_WRITE_FILE),
+        ]
+
+
+def _set_limits(cpu_s: int, memory_mb: int, file_bytes: int) -> None:
+    """Soft = hard everywhere: a program can lower its limits, never raise them. The stack may grow, within memory."""
+    memory = memory_mb << 20
+    for kind, value in (
+        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_CPU, cpu_s),
+        (resource.RLIMIT_FSIZE, file_bytes),
+        (resource.RLIMIT_NOFILE, 512),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MEMLOCK, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
+    ):
+        _, hard = resource.getrlimit(kind)
+        value = value if hard < 0 else min(value, hard)
+        resource.setrlimit(kind, (value, value))
+    _, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    wanted = min(memory // 4, 128 << 20)
+    resource.setrlimit(resource.RLIMIT_STACK, (wanted if hard < 0 else min(wanted, hard), hard))
+
+
+def _fallback_ruleset(layout: Layout) -> int:
+    rules = [rule for path in (*layout.readable, *layout.libraries) for rule in _visible(path, layout.hidden)]
+    devices = [(p, linux.LANDLOCK_READ_FILE | linux.LANDLOCK_WRITE_FILE) for p in _DEVICES if os.path.exists(p)]
+    opened = [(os.open(path, os.O_PATH), access) for path, access in [*rules, *devices]]
+    ruleset = linux.landlock_ruleset(opened)
+    for fd, _ in opened:
+        os.close(fd)
+    return ruleset
+
+
+def _visible(path: str, hidden: tuple[str, ...]) -> list[tuple[str, int]]:
+    """Rules for everything below `path` but not below `hidden`; landlock itself knows no exceptions."""
+    if path in hidden:
+        return []
+    if not os.path.isdir(path):
+        return [(path, linux.LANDLOCK_READ & ~linux.LANDLOCK_READ_DIR)]
+    if not any(h.startswith(path + "/") for h in hidden):
+        return [(path, linux.LANDLOCK_READ)]
+    below = [rule for name in sorted(os.listdir(path)) for rule in _visible(f"{path}/{name}", hidden)]
+    return [(path, linux.LANDLOCK_READ_DIR), *below]
+
+
+def confine_reader(paths: list[str], memory_mb: int) -> None:
+    """Confines this process itself, for our own code that handles untrusted text: it may read `paths` and the
+    interpreter and use the files it has open, nothing else; no socket, no new process. One way. Raises OSError."""
+    linux.require_supported()
+    memory = memory_mb << 20
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    linux.drop_capabilities()
+    linux.no_new_privileges()
+    if linux.landlock_abi() > 0:
+        layout = interpreter_layout([p for p in paths if os.path.exists(p)])
+        linux.landlock_enforce(_fallback_ruleset(Layout(layout.readable, (), layout.libraries)))
+    Filter(allowlist()).apply()

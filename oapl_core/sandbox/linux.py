@@ -1,0 +1,151 @@
+"""The Linux calls the sandbox needs and Python 3.11 does not offer, through ctypes on the C library.
+
+Reads nothing, writes nothing. Every function raises OSError with the kernel's errno. x86-64 only: the syscall numbers
+below and the seccomp allowlist (seccomp.py) are written for that architecture; `require_supported` says so in one line.
+Sources: the man pages unshare(2), setns(2), mount(2), pivot_root(2), mount_setattr(2), capset(2), prctl(2),
+landlock(7).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+import sys
+import time
+
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 4096, 16384, 1 << 18
+
+_MNT_DETACH = 2
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+_SYS_PIVOT_ROOT, _SYS_CAPSET = 155, 126
+_SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_ADD, _SYS_LANDLOCK_RESTRICT = 444, 445, 446
+_SYS_MOUNT_SETATTR = 442
+_AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
+_MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID = 1, 2
+
+# Landlock access bits (linux/landlock.h).
+LANDLOCK_EXECUTE, LANDLOCK_WRITE_FILE, LANDLOCK_READ_FILE, LANDLOCK_READ_DIR = 1, 2, 4, 8
+LANDLOCK_READ = LANDLOCK_EXECUTE | LANDLOCK_READ_FILE | LANDLOCK_READ_DIR
+_LANDLOCK_ALL_V1 = (1 << 13) - 1
+_LANDLOCK_REFER, _LANDLOCK_TRUNCATE, _LANDLOCK_IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+def require_supported() -> None:
+    """Raises OSError when the machine is not Linux on x86-64."""
+    if not sys.platform.startswith("linux") or platform.machine() != "x86_64":
+        raise OSError(f"the sandbox knows Linux on x86_64 only, this is {sys.platform} on {platform.machine()}")
+
+
+def _check(result: int, call: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{call}: {os.strerror(number)}")
+    return result
+
+
+def _syscall(call: str, number: int, *arguments: object) -> int:
+    wide = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    return _check(_libc.syscall(ctypes.c_long(number), *wide), call)
+
+
+def unshare(flags: int) -> None:
+    """Leaves the namespaces named by the CLONE_NEW* flags."""
+    _check(_libc.unshare(ctypes.c_int(flags)), "unshare")
+
+
+def setns(fd: int, kind: int) -> None:
+    """Enters the namespace an open /proc/*/ns file stands for."""
+    _check(_libc.setns(ctypes.c_int(fd), ctypes.c_int(kind)), "setns")
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    """mount(2)."""
+    result = _libc.mount(
+        source.encode(),
+        target.encode(),
+        kind.encode() if kind else None,
+        ctypes.c_ulong(flags),
+        data.encode() if data else None,
+    )
+    _check(result, f"mount {target}")
+
+
+def make_read_only(path: str, recursive: bool) -> None:
+    """Makes a mount (and with `recursive` all below it) read-only and nosuid, keeping its other flags. Linux 5.12."""
+    attributes = struct.pack("QQQQ", _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID, 0, 0, 0)
+    flags = _AT_RECURSIVE if recursive else 0
+    _syscall("mount_setattr", _SYS_MOUNT_SETATTR, _AT_FDCWD, path.encode(), flags, attributes, len(attributes))
+
+
+def pivot_root_here() -> None:
+    """Makes the current directory (a mount point) the root and drops the old root out of sight."""
+    _syscall("pivot_root", _SYS_PIVOT_ROOT, b".", b".")
+    _check(_libc.umount2(b".", _MNT_DETACH), "umount2")
+    os.chdir("/")
+
+
+def die_with_parent(signal_number: int) -> None:
+    """The kernel sends `signal_number` when the thread that forked this process ends."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal_number), 0, 0, 0), "prctl PDEATHSIG")
+
+
+def no_new_privileges() -> None:
+    """No later execve can gain privileges; needed before landlock and seccomp without CAP_SYS_ADMIN."""
+    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), 0, 0, 0), "prctl NO_NEW_PRIVS")
+
+
+def drop_capabilities() -> None:
+    """Empties the effective, permitted and inheritable capability sets of this thread."""
+    header = struct.pack("Ii", 0x20080522, 0)
+    _syscall("capset", _SYS_CAPSET, header, bytes(24))
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of another process of this pid namespace so far, from the kernel (clock_getcpuclockid(3))."""
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+def landlock_abi() -> int:
+    """The kernel's landlock version, 0 where there is none."""
+    try:
+        return _syscall("landlock_create_ruleset", _SYS_LANDLOCK_CREATE, 0, 0, 1)
+    except OSError:
+        return 0
+
+
+def landlock_ruleset(rules: list[tuple[int, int]]) -> int:
+    """A ruleset's fd that allows only `rules`, pairs of an open path fd and the access bits beneath it.
+
+    Network (bind, connect) and the scopes (signals, abstract sockets) are denied where the kernel can.
+    """
+    abi = landlock_abi()
+    if abi < 1:
+        raise OSError("the kernel has no landlock")
+    handled = _LANDLOCK_ALL_V1
+    for version, bit in ((2, _LANDLOCK_REFER), (3, _LANDLOCK_TRUNCATE), (5, _LANDLOCK_IOCTL_DEV)):
+        handled |= bit if abi >= version else 0
+    network = 3 if abi >= 4 else 0
+    scopes = 3 if abi >= 6 else 0
+    attributes = struct.pack("QQQ", handled, network, scopes)
+    size = 24 if abi >= 6 else 16 if abi >= 4 else 8
+    ruleset = _syscall("landlock_create_ruleset", _SYS_LANDLOCK_CREATE, attributes, size, 0)
+    for path_fd, access in rules:
+        rule = struct.pack("=Qi", access & handled, path_fd)
+        _syscall("landlock_add_rule", _SYS_LANDLOCK_ADD, ruleset, 1, rule, 0)
+    return ruleset
+
+
+def landlock_enforce(ruleset: int) -> None:
+    """Applies a ruleset to this thread and its children for ever."""
+    _syscall("landlock_restrict_self", _SYS_LANDLOCK_RESTRICT, ruleset, 0)
+
+
+LANDLOCK_SCRATCH = _LANDLOCK_ALL_V1 & ~(1 << 6 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12) | _LANDLOCK_TRUNCATE
+"""Everything except making devices, sockets, fifos and symbolic links: for a program's private directory."""

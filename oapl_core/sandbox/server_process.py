@@ -1,0 +1,149 @@
+"""The supervisor's end of one fork server: starts it by exec, sends programs, reads facts, notices its death."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from oapl_core.errors import SandboxError
+from oapl_core.sandbox import wire
+from oapl_core.sandbox.execution import Execution, Limits, Program
+
+_CODE_ROOT = str(Path(__file__).resolve().parents[2])
+_BOOT = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from oapl_core.sandbox.fork_server import main; main(sys.argv[2:])"
+)
+_START_SECONDS = 60.0
+
+
+class ServerLost(Exception):
+    """The fork server died or fell silent; what it was running must be sent to another one."""
+
+
+class ProgramNotRun(Exception):
+    """The fork server lives, but could not start a child for this program."""
+
+
+class ServerProcess:
+    """One fork server. Not thread-safe: one user at a time."""
+
+    def __init__(self, level: str, libraries: Sequence[str]) -> None:
+        """Starts it and waits until it is ready at `level`.
+
+        Raises:
+            SandboxError: this level cannot be set up here; the message has the kernel's reason.
+        """
+        ours, theirs = socket.socketpair()
+        self._errors = os.memfd_create("fork-server-stderr")
+        command = [_interpreter(), "-I", "-S", "-B", "-c", _BOOT, _CODE_ROOT, str(theirs.fileno()), level]
+        self._process = subprocess.Popen(
+            [*command, *package_paths(libraries)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+            cwd="/",
+            env={"LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+        )
+        theirs.close()
+        self._connection = ours
+        self._connection.settimeout(_START_SECONDS)
+        try:
+            hello, _ = wire.receive(self._connection)
+        except (EOFError, OSError) as error:
+            self.close()
+            raise SandboxError(f"level {level!r} is not available: {self._complaint() or error}") from None
+        self.level = str(hello["level"])
+
+    @property
+    def pid(self) -> int:
+        """Process id of the watcher; killing it takes the whole server down."""
+        return self._process.pid
+
+    def close(self) -> None:
+        """Ends the server and every child of it. Safe to call twice."""
+        self._connection.close()
+        self._process.kill()
+        self._process.wait()
+
+    def executions(self, program: Program, inputs: Sequence[bytes], limits: Limits) -> Iterator[Execution]:
+        """Runs tests of one program in order in one child, yields each as it ends. Closing the iterator stops the child.
+
+        May end early: after an abnormal test, 64 tests, or much output. The rest is to be sent again.
+
+        Raises:
+            ServerLost: the server died. ProgramNotRun: it could not start the child.
+        """
+        header = {
+            "entry_point": program.entry_point,
+            "cpu_s": limits.cpu_s,
+            "wall_s": limits.wall_s,
+            "memory_mb": limits.memory_mb,
+            "output_mb": limits.output_mb,
+        }
+        self._connection.settimeout(limits.wall_s + _START_SECONDS)
+        ended = False
+        try:
+            source = program.source.encode("utf-8", "replace")
+            wire.send(self._connection, header, [source, *inputs], prefix=wire.REQUEST)
+            while True:
+                facts, blobs = wire.receive(self._connection)
+                if "end" in facts:
+                    ended = True
+                    if facts["broken"]:
+                        raise ProgramNotRun(facts["broken"])
+                    return
+                yield _execution(facts, blobs)
+        except GeneratorExit:
+            if not ended:
+                self._stop()
+            raise
+        except (EOFError, OSError) as error:
+            raise ServerLost(f"the fork server died ({self._complaint() or error})") from None
+
+    def _stop(self) -> None:
+        self._connection.sendall(wire.STOP)
+        while "end" not in wire.receive(self._connection)[0]:
+            pass
+
+    def _complaint(self) -> str:
+        """Last line that the server wrote before it died."""
+        size = os.fstat(self._errors).st_size
+        lines = os.pread(self._errors, 4096, max(0, size - 4096)).decode("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+    def __del__(self) -> None:
+        """Closes the file that caught its complaints."""
+        os.close(self._errors)
+
+
+def _execution(facts: dict[str, object], blobs: list[bytes]) -> Execution:
+    stdout, result, stderr = blobs
+    return Execution(**facts, stdout=stdout, result=result or None, stderr=stderr)  # type: ignore[arg-type]
+
+
+def _interpreter() -> str:
+    """The interpreter below a virtual environment, if this user may run it."""
+    base = getattr(sys, "_base_executable", sys.executable)
+    return base if os.access(base, os.X_OK) else sys.executable
+
+
+def package_paths(names: Sequence[str]) -> list[str]:
+    """Folders (or files) of installed packages, with the shared libraries that wheels keep beside them (`numpy.libs`).
+
+    A package that is not installed is left out: a program that imports it fails as it would anywhere.
+    """
+    found = []
+    for name in names:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            continue
+        path = Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin)
+        found += [str(p) for p in (path, path.parent / f"{name}.libs") if p.exists()]
+    return found

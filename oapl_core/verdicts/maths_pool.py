@@ -1,0 +1,152 @@
+"""Persistent math-verify workers: bounded from outside, replaced when they die, hang or have served long enough."""
+
+from __future__ import annotations
+
+import json
+import queue
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from oapl_core.sandbox import linux
+
+_CODE_ROOT = str(Path(__file__).resolve().parents[2])
+_BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from oapl_core.verdicts.maths import main; main()"
+_START_SECONDS = 60.0
+_REQUESTS_PER_WORKER = 2000
+"""sympy's caches grow; a worker is replaced after so many answers."""
+
+
+class MathsWorkerDied(Exception):
+    """Two workers in a row died of one pair of answers without exceeding a limit: no judgement can be made."""
+
+
+class _TooSlow(Exception):
+    """The pair used up its time."""
+
+
+class _Worker:
+    """One worker process; started by exec."""
+
+    def __init__(self) -> None:
+        paths = [_CODE_ROOT, *(p for p in sys.path if p)]
+        self.served = 0
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-B", "-c", _BOOT, json.dumps(paths)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+            env={"LANG": "C.UTF-8"},
+        )
+        self._ready = False
+
+    def judge(self, gold: str, answer: str, cpu_s: float) -> dict[str, Any]:
+        """One pair. Raises _TooSlow, or EOFError / OSError if the process died."""
+        if not self._ready:
+            self._read(_START_SECONDS, _START_SECONDS)
+            self._ready = True
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps({"gold": gold, "answer": answer}).encode() + b"\n")
+        self._process.stdin.flush()
+        self.served += 1
+        return self._read(cpu_s, 5 * cpu_s)
+
+    def _read(self, cpu_s: float, wall_s: float) -> dict[str, Any]:
+        """The next reply, within CPU time (counted by the kernel) and elapsed time."""
+        stream = self._process.stdout
+        assert stream
+        start, cpu_before = time.monotonic(), linux.cpu_seconds(self._process.pid)
+        while not select.select([stream], [], [], 0.1)[0]:
+            if linux.cpu_seconds(self._process.pid) - cpu_before > cpu_s or time.monotonic() - start > wall_s:
+                raise _TooSlow
+        line = stream.readline()
+        if not line:
+            raise EOFError("the maths worker died")
+        reply: dict[str, Any] = json.loads(line)
+        return reply
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream
+            try:
+                stream.close()
+            except BrokenPipeError:
+                continue  # an unsent request dies with its worker
+
+
+class MathsPool:
+    """Up to `workers` worker processes, started when first needed. Thread-safe."""
+
+    def __init__(self, workers: int, cpu_s: float = 4.0) -> None:
+        """`cpu_s`: what one pair may cost before it counts as unequal."""
+        self._cpu_s = cpu_s
+        self._slots: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
+        for _ in range(workers):
+            self._slots.put(None)
+        self._started: set[_Worker] = set()
+        self._lock = threading.Lock()
+        self.too_slow = 0
+        """Pairs that were called unequal because they used up their time."""
+        self.deaths = 0
+        """Workers that died by themselves."""
+
+    def close(self) -> None:
+        """Ends every worker."""
+        while self._started:
+            self._started.pop().close()
+
+    def equal(self, gold: str, answer: str) -> bool:
+        """Whether `answer` means the same as `gold`. Identical text does; a pair that takes too long does not.
+
+        Raises:
+            MathsWorkerDied: two fresh workers died of it.
+        """
+        if gold.strip() == answer.strip():
+            return True
+        return self.judge(gold, answer)["equal"] is True
+
+    def judge(self, gold: str, answer: str) -> dict[str, Any]:
+        """math-verify's own word on a pair: {"equal": bool, "parsed": bool}. Raises MathsWorkerDied."""
+        for _ in range(2):
+            with self._slot() as worker:
+                try:
+                    return worker.judge(gold, answer, self._cpu_s)
+                except _TooSlow:
+                    self._retire(worker)
+                    with self._lock:
+                        self.too_slow += 1
+                    return {"equal": False, "parsed": False}
+                except (EOFError, OSError):
+                    self._retire(worker)
+                    with self._lock:
+                        self.deaths += 1
+        raise MathsWorkerDied("two maths workers died of one answer")
+
+    @contextmanager
+    def _slot(self) -> Iterator[_Worker]:
+        worker = self._slots.get()
+        try:
+            if worker is None:
+                worker = _Worker()
+                with self._lock:
+                    self._started.add(worker)
+            yield worker
+        finally:
+            if worker is not None and worker.served >= _REQUESTS_PER_WORKER:
+                self._retire(worker)
+            self._slots.put(worker if worker in self._started else None)
+
+    def _retire(self, worker: _Worker) -> None:
+        with self._lock:
+            self._started.discard(worker)
+        worker.close()

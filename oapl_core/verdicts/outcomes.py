@@ -1,0 +1,45 @@
+"""The possible outcomes of one rollout, and the facts of a test turned into one."""
+
+from enum import StrEnum
+
+from oapl_core.sandbox import Execution
+
+
+class Outcome(StrEnum):
+    """Why a rollout got its reward; the value is what stands in tables.VERDICTS."""
+
+    PASSED = "passed"
+    WRONG_ANSWER = "wrong_answer"
+    RUNTIME_ERROR = "runtime_error"
+    TIME_LIMIT = "time_limit"
+    MEMORY_LIMIT = "memory_limit"
+    OUTPUT_LIMIT = "output_limit"
+    COMPILE_ERROR = "compile_error"
+    NO_ANSWER = "no_answer"
+    TRUNCATED = "truncated"
+    VERIFIER_ERROR = "verifier_error"
+
+    @property
+    def reward(self) -> float | None:
+        """1 for passed, 0 for every other judgement, None where there is none: a broken verifier is no evidence."""
+        if self is Outcome.VERIFIER_ERROR:
+            return None
+        return 1.0 if self is Outcome.PASSED else 0.0
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the same answer would get it again: limits depend on the machine's load, errors on its health."""
+        return self in (Outcome.PASSED, Outcome.WRONG_ANSWER, Outcome.RUNTIME_ERROR, Outcome.COMPILE_ERROR)
+
+
+def failure(execution: Execution) -> Outcome | None:
+    """The outcome of a test that did not run to its own end; None if it did, and its output is to be compared."""
+    if execution.compile_error:
+        return Outcome.COMPILE_ERROR
+    if execution.output_limit:
+        return Outcome.OUTPUT_LIMIT
+    if execution.cpu_limit or execution.wall_limit:
+        return Outcome.TIME_LIMIT
+    if execution.memory_limit:
+        return Outcome.MEMORY_LIMIT
+    return None if execution.completed else Outcome.RUNTIME_ERROR

@@ -1,0 +1,210 @@
+"""The verifier: problems and responses in, verdicts out. Also used by the evaluation, beside an engine.
+
+It starts its own small processes by exec and none of them runs before `__enter__`; enter it before a heavy import or
+after, in any process. Expected outputs never leave this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Self
+
+from oapl_core.config import VerifierConfig
+from oapl_core.errors import SandboxError, StageFailed
+from oapl_core.sandbox import Limits
+from oapl_core.sandbox.sandbox import Sandbox
+from oapl_core.verdicts import extraction
+from oapl_core.verdicts.maths_pool import MathsPool, MathsWorkerDied
+from oapl_core.verdicts.outcomes import Outcome
+from oapl_core.verdicts.programs import grade_program
+
+VERIFIER_VERSION = "1"
+"""Raised whenever a verdict could change; part of every verdict and of the ledger's config slice."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One rollout judged; the columns of tables.VERDICTS without rollout_id."""
+
+    problem_id: str
+    outcome: Outcome
+    answer: str | None
+    sandbox_level: str
+    tests_passed: int = 0
+    tests_run: int = 0
+    first_failing_test: int | None = None
+    excerpt: str | None = None
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    peak_memory_mb: float = 0.0
+
+    @property
+    def reward(self) -> float | None:
+        """1, 0, or None after a verifier error."""
+        return self.outcome.reward
+
+    def row(self, rollout_id: str) -> dict[str, Any]:
+        """A row of tables.VERDICTS."""
+        columns = {name: value for name, value in self.__dict__.items() if name != "outcome"}
+        return {
+            "rollout_id": rollout_id,
+            "reward": self.reward,
+            "outcome": self.outcome.value,
+            "verifier_version": VERIFIER_VERSION,
+            **columns,
+        }
+
+
+@dataclass(frozen=True)
+class _Job:
+    """An answer to judge."""
+
+    problem: Mapping[str, Any]
+    answer: str
+
+
+class Verifier:
+    """Judges responses on every core. Use as a context manager.
+
+    With `reuse_identical`, equal answers to the same problem are graded once per call of `verify` if the outcome is
+    repeatable (passed, wrong, crashed, did not compile; never a limit or a verifier error). A program that draws random
+    numbers then gets one draw for all its copies, which is as fair as one draw each.
+    """
+
+    def __init__(self, config: VerifierConfig | None = None, reuse_identical: bool = True) -> None:
+        """Starts nothing yet."""
+        self._config = config or VerifierConfig()
+        self._limits = Limits(
+            self._config.cpu_s, self._config.wall_s, self._config.memory_mb, float(self._config.output_mb)
+        )
+        self._reuse = reuse_identical
+        self._sandbox = Sandbox(self._config.workers, self._config.minimum_level)
+        self._maths = MathsPool(self._sandbox.workers)
+        self.errors_retried = 0
+        """Judgements that failed for the verifier's own reasons and were tried again."""
+
+    def __enter__(self) -> Self:
+        """Starts the fork servers and proves the sandbox level. Raises SandboxError."""
+        self._sandbox.__enter__()
+        return self
+
+    def __exit__(self, _k: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
+        """Ends every process it started."""
+        self._sandbox.close()
+        self._maths.close()
+
+    @property
+    def sandbox_level(self) -> str:
+        """The proven level."""
+        return self._sandbox.level
+
+    @property
+    def maths_too_slow(self) -> int:
+        """Maths answers called wrong because they used up their time."""
+        return self._maths.too_slow
+
+    def verify(
+        self, problems: Sequence[Mapping[str, Any]], texts: Sequence[str], finish_reasons: Sequence[str | None]
+    ) -> list[Verdict]:
+        """One verdict for each response, in order.
+
+        `problems[i]` is the row of tables.PROBLEMS that `texts[i]` answers (problems may repeat); `finish_reasons[i]`
+        is the engine's: "length" without an answer is outcome truncated.
+        """
+        return list(self.stream(problems, texts, finish_reasons))
+
+    def stream(
+        self, problems: Sequence[Mapping[str, Any]], texts: Sequence[str], finish_reasons: Sequence[str | None]
+    ) -> Iterator[Verdict]:
+        """As `verify`, but yields each verdict as soon as it and all before it are known."""
+        assert len(problems) == len(texts) == len(finish_reasons)
+        slots = [self._slot(*row) for row in zip(problems, texts, finish_reasons, strict=True)]
+        copies = self._copies(slots)
+        first = [number for number, original in enumerate(copies) if original == number]
+        judged = self._sandbox.stream(lambda number: self._judge(slots[number]), first)
+        known: dict[int, Verdict] = {}
+        for number, original in enumerate(copies):
+            if original == number:
+                known[number] = next(judged)
+                yield known[number]
+            elif known[original].outcome.is_repeatable:
+                yield known[original]
+            else:
+                yield self._judge(slots[number])
+
+    def _copies(self, slots: Sequence[Verdict | _Job]) -> list[int]:
+        """For each slot the number of the first slot with the same problem and answer (itself, if it is the first)."""
+        seen: dict[tuple[str, str], int] = {}
+        return [
+            seen.setdefault((slot.problem["problem_id"], slot.answer), number)
+            if self._reuse and isinstance(slot, _Job)
+            else number
+            for number, slot in enumerate(slots)
+        ]
+
+    def _slot(self, problem: Mapping[str, Any], text: str, finish_reason: str | None) -> Verdict | _Job:
+        """The answer to judge, or the verdict on a response without one."""
+        answer = extraction.maths(text) if problem["kind"] == "math" else extraction.program(text)
+        if answer is not None:
+            return _Job(problem, answer)
+        outcome = Outcome.TRUNCATED if finish_reason == "length" else Outcome.NO_ANSWER
+        return Verdict(problem["problem_id"], outcome, None, self.sandbox_level)
+
+    def _judge(self, slot: Verdict | _Job) -> Verdict:
+        """Judges one answer; what fails for the verifier's own reasons is tried once more, then a verifier error."""
+        if isinstance(slot, Verdict):
+            return slot
+        blank = Verdict(slot.problem["problem_id"], Outcome.VERIFIER_ERROR, slot.answer, self.sandbox_level)
+        for _ in range(2):
+            try:
+                if slot.problem["kind"] == "math":
+                    equal = self._maths.equal(slot.problem["answer"], slot.answer)
+                    return replace(blank, outcome=Outcome.PASSED if equal else Outcome.WRONG_ANSWER)
+                problem = slot.problem
+                entry_point = problem["entry_point"] if problem["kind"] == "function" else None
+                grade = grade_program(self._sandbox, slot.answer, entry_point, problem["tests"], self._limits)
+                return replace(blank, **grade.__dict__)
+            except (SandboxError, MathsWorkerDied) as error:
+                self.errors_retried += 1
+                blank = replace(blank, excerpt=str(error))
+        return blank
+
+    def check_canaries(self) -> None:
+        """Judges programs and maths answers that are known to be right or wrong.
+
+        Raises:
+            StageFailed: one was misjudged; no verdict of this verifier can be trusted.
+        """
+        problems, texts, expected = zip(*_CANARIES, strict=True)
+        for verdict, right in zip(self.verify(problems, texts, ["stop"] * len(texts)), expected, strict=True):
+            if verdict.outcome is not right:
+                raise StageFailed(
+                    f"the verifier misjudged canary {verdict.problem_id!r}: {verdict.outcome} instead of {right} "
+                    f"({verdict.excerpt}); run `oapl doctor`, nothing of this part was recorded"
+                )
+
+
+def _canary(kind: str, name: str, answer: str, right: Outcome) -> tuple[dict[str, Any], str, Outcome]:
+    problem = {
+        "problem_id": f"canary-{kind}-{name}",
+        "kind": kind,
+        "entry_point": "add" if kind == "function" else None,
+        "tests": [{"input": "[2, 3]", "output": "5"}, {"input": "[4, 4]", "output": "8"}]
+        if kind == "function"
+        else [{"input": "2 3\n", "output": "5\n"}, {"input": "4 4\n", "output": "8\n"}],
+        "answer": "x^2 + 8x + 16",
+    }
+    return problem, answer, right
+
+
+_READ = "a, b = map(int, input().split())"
+_CANARIES = (
+    _canary("stdin", "right", f"```python\n{_READ}\nprint(a + b)\n```", Outcome.PASSED),
+    _canary("stdin", "wrong", f"```python\n{_READ}\nprint(a * b - 1)\n```", Outcome.WRONG_ANSWER),
+    _canary("function", "right", "```python\ndef add(a, b):\n    return a + b\n```", Outcome.PASSED),
+    _canary("function", "wrong", "```python\ndef add(a, b):\n    return 5\n```", Outcome.WRONG_ANSWER),
+    _canary("math", "right", r"\boxed{(x+4)^2}", Outcome.PASSED),
+    _canary("math", "wrong", r"\boxed{(x+4)^2 + 1}", Outcome.WRONG_ANSWER),
+)
