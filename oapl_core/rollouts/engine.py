@@ -1,0 +1,181 @@
+"""vLLM, behind one door: starts its engine in this process, feeds it, yields answers as they finish, swaps weights.
+
+Measured on two cores with 1-3 million parameters (docs/benchmarks/sampling.md): cache blocks of 32 tokens halve the time of
+a group against the default of 128, because G answers share their prompt; compilation only delays the start.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from oapl_core.config import EngineConfig
+from oapl_core.errors import ConfigError, DataError, StageFailed
+from oapl_core.rollouts.model_folder import check_model_folder, check_same_architecture, end_token_ids
+from oapl_core.rollouts.requests import Completion, Request
+
+_ENVIRONMENT = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
+_CPU_BLOCK_TOKENS = 32
+_CPU_BATCH_TOKENS = 8192
+_WAITING_SHARE = 0.25  # requests queued inside the engine beyond those decoded, so that a free place is filled at once
+
+
+class Engine:
+    """A running engine. One per process; use as a context manager."""
+
+    logprobs_mode = "raw_logprobs"
+
+    def __init__(self, model_dir: Path, config: EngineConfig) -> None:
+        """Look at the model folder; ``__enter__`` starts the engine.
+
+        Raises:
+            DataError: the folder is missing, cut short or has no tokenizer.
+        """
+        check_model_folder(model_dir)
+        self.name = "vllm"
+        self.startup_s: dict[str, float] = {}
+        self._model_dir, self._config = model_dir, config
+        self._end_ids = end_token_ids(model_dir)
+        self._engine: Any = None
+
+    def __enter__(self) -> Self:
+        """Import vLLM and load the model.
+
+        Raises:
+            DataError: vLLM cannot load this model or cannot run it with these settings; its own reason in one line.
+        """
+        start = time.monotonic()
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        import vllm
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.platforms import current_platform
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        imported = time.monotonic()
+        self.name = f"vllm {vllm.__version__}"
+        settings = _settings(self._model_dir, self._config, bool(current_platform.is_cpu()), self.logprobs_mode)
+        try:
+            self._engine = LLMEngine.from_engine_args(EngineArgs(**settings))
+        except (ValueError, OSError, NotImplementedError) as error:
+            raise DataError(f"{self._model_dir}: vLLM cannot run this model: {_first_line(error)}") from error
+        self._tokenizer = self._engine.get_tokenizer()
+        self.startup_s = {"import": imported - start, "engine": time.monotonic() - imported}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """End the engine and its workers."""
+        if self._engine is not None:
+            self._engine.engine_core.shutdown()
+            self._engine = None
+
+    def sample(self, requests: Iterable[Request], with_logprobs: bool = True) -> Iterator[Completion]:
+        """Yield each answer as soon as it is finished.
+
+        Raises:
+            ConfigError: a prompt and its max_tokens are longer than engine.max_model_len.
+            StageFailed: the engine gave up on an answer.
+        """
+        source, waiting = iter(requests), dict[str, Request]()
+        places = round(self._config.max_num_seqs * (1 + _WAITING_SHARE))
+        while True:
+            while len(waiting) < places and (request := next(source, None)) is not None:
+                self._add(request, with_logprobs)
+                assert request.key not in waiting, f"request {request.key!r} is in flight already"
+                waiting[request.key] = request
+            if not waiting:
+                return
+            for output in self._engine.step():
+                if output.finished:
+                    yield self._completion(waiting.pop(output.request_id), output.outputs[0], with_logprobs)
+
+    def load(self, model_dir: Path) -> None:
+        """Replace the weights by those of ``model_dir`` and forget everything computed with the old ones.
+
+        Raises:
+            DataError: the folder is not whole, or not a checkpoint of the same model.
+        """
+        check_model_folder(model_dir)
+        check_same_architecture(self._model_dir, model_dir)
+        assert not self._engine.has_unfinished_requests(), "weights are replaced between two calls of sample"
+        self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(model_dir)})
+        forgotten = self._engine.reset_prefix_cache()
+        assert forgotten, "the prefix cache holds keys and values of the old weights"
+        self._model_dir = model_dir
+
+    def _add(self, request: Request, with_logprobs: bool) -> None:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        needed = len(request.prompt_ids) + request.max_tokens
+        if needed > self._config.max_model_len:
+            raise ConfigError(
+                f"request {request.key!r} needs {len(request.prompt_ids)} + {request.max_tokens} tokens, but "
+                f"engine.max_model_len is {self._config.max_model_len}; raise it or lower max_tokens"
+            )
+        parameters = SamplingParams(
+            temperature=request.temperature, top_p=request.top_p, top_k=0, min_p=0.0, presence_penalty=0.0,
+            frequency_penalty=0.0, repetition_penalty=1.0, seed=request.seed, max_tokens=request.max_tokens,
+            stop_token_ids=self._end_ids, logprobs=0 if with_logprobs else None, flat_logprobs=with_logprobs,
+            detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY, skip_clone=True,
+        )  # fmt: skip
+        self._engine.add_request(request.key, {"prompt_token_ids": list(request.prompt_ids)}, parameters)
+
+    def _completion(self, request: Request, output: Any, with_logprobs: bool) -> Completion:
+        if output.finish_reason not in ("stop", "length"):
+            raise StageFailed(f"the engine ended request {request.key!r} with {output.finish_reason!r}; see the log, then run again")
+        ids = list(output.token_ids)
+        logprobs = list(output.logprobs.logprobs) if with_logprobs else []
+        assert not with_logprobs or output.logprobs.token_ids == ids, "one log-prob for each sampled token"
+        text = self._tokenizer.decode(ids, skip_special_tokens=True)
+        return Completion(request, ids, logprobs, output.finish_reason, text)
+
+
+def _settings(model_dir: Path, config: EngineConfig, on_cpu: bool, logprobs_mode: str) -> dict[str, Any]:
+    """vLLM's engine arguments."""
+    settings: dict[str, Any] = {
+        "model": str(model_dir),
+        "dtype": config.dtype,
+        "max_model_len": config.max_model_len,
+        "max_num_seqs": config.max_num_seqs,
+        "tensor_parallel_size": config.tensor_parallel_size,
+        "gpu_memory_utilization": config.gpu_memory_utilization,
+        "enforce_eager": config.enforce_eager,
+        "generation_config": "vllm",  # not the model's own sampling defaults
+        "logprobs_mode": logprobs_mode,
+        "enable_prefix_caching": True,
+        "disable_log_stats": True,
+        "seed": 0,
+    }
+    if on_cpu:
+        _prepare_cpu()
+        settings |= {
+            "dtype": "float32" if config.dtype == "auto" else config.dtype,
+            "enforce_eager": True,
+            "block_size": _CPU_BLOCK_TOKENS,
+            "kv_cache_memory_bytes": int(config.kv_cache_gib * 2**30),
+            # A seeded request whose prompt is prefilled in two steps crashes vLLM on CPU ("CPU Generator does not use offset").
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(config.max_model_len, _CPU_BATCH_TOKENS),
+        }
+    return settings
+
+
+def _prepare_cpu() -> None:
+    """In-process engine (the multi-process one starts in 54 s instead of 4), and no just-in-time C++ for single functions."""
+    import torch
+
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    torch._dynamo.config.disable = True
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]

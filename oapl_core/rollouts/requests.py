@@ -1,0 +1,62 @@
+"""What is asked of an engine and what it answers; tests put a made-up sampler behind the same Protocol."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One answer to be sampled, with top-k off and no penalties."""
+
+    key: str
+    """What the caller knows it by; unique among the requests in flight."""
+    prompt_ids: Sequence[int]
+    seed: int
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished answer."""
+
+    request: Request
+    response_ids: list[int]
+    """As sampled, the end token included if it was sampled."""
+    logprobs: list[float]
+    """Natural logarithms, one for each response id, in the sampler's ``logprobs_mode``; empty if they were not asked for."""
+    finish_reason: str
+    """"stop" (the end token was sampled) or "length"."""
+    text: str
+    """The response decoded, special tokens left out."""
+
+
+class Sampler(Protocol):
+    """A started engine; a context manager that ends it."""
+
+    name: str
+    """Library and version."""
+    logprobs_mode: str
+    """What the log-probs are of, in vLLM's words."""
+    startup_s: dict[str, float]
+    """Seconds that starting took, by what they were spent on."""
+
+    def sample(self, requests: Iterable[Request], with_logprobs: bool = True) -> Iterator[Completion]:
+        """Yield each answer as soon as it is finished, in any order; ``requests`` is read as places become free."""
+        ...
+
+    def load(self, model_dir: Path) -> None:
+        """Go on with the weights of ``model_dir``, a model of the same architecture."""
+        ...
+
+    def __enter__(self) -> Self:
+        """Start."""
+        ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """End and free everything."""
+        ...
