@@ -1,0 +1,173 @@
+"""The verb that makes the demo's base model: a tokenizer and a tiny causal LM trained from nothing.
+
+Reads the made-up solutions (JSONL of problem_id, statement, solutions). Writes a Hugging Face folder under the cache,
+named by the content of everything that decides it (the settings, the solutions, this package's code, the seed), and
+`base_model.json` in the run folder, which says where it is. A folder that exists is complete and is used as it is.
+
+    python -m oapl_core.pretraining.pretrain RUN_DIR
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oapl_core.artifacts import Run, sha256_of
+from oapl_core.config import PretrainConfig
+from oapl_core.errors import ConfigError, DataError
+from oapl_core.progress import Progress, say
+from oapl_core.seeds import derive_seed
+from oapl_core.stage import run_verb
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from oapl_core.pretraining.model import Example
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A training problem's statement and its made-up solutions."""
+
+    statement: str
+    solutions: list[str]
+
+
+def pretrain(run: Run) -> None:
+    """Make the run's base model, or find it in the cache, and record where it is."""
+    config = run.config.pretrain
+    if config is None:
+        raise ConfigError(f"{run.root}: the experiment gives a `model`; there is nothing to pretrain")
+    if run.config.problems.prompt_style != "plain":
+        raise ConfigError(
+            "`problems.prompt_style` must be `plain` with [pretrain]: the tiny model learns that style alone"
+        )
+    record = run.root / "base_model.json"
+    settings = {**config.model_dump(mode="json"), "seed": run.config.seed, "recipe": _recipe()}
+    inputs = run.inputs([config.solutions])
+    folder = run.config.cache_dir / "models" / content_key(settings, inputs)
+    if not folder.is_dir():
+        start = time.monotonic()
+        build(read_solved(config.solutions), config, run.config.seed, folder)
+        say(f"base model made in {time.monotonic() - start:.0f} s")
+    if run.is_done(record, inputs, settings):
+        say("base model is up to date")
+        return
+    with run.writing(record, inputs, settings) as draft:
+        draft.path.write_text(json.dumps({"path": str(folder)}) + "\n")
+        draft.rows = 1
+    say(f"base model: {folder}")
+
+
+def content_key(settings: dict[str, Any], inputs: dict[str, str]) -> str:
+    """Name of the cached folder: 16 hex digits of everything that decides its content; paths do not."""
+    decisive = {k: v for k, v in settings.items() if k not in ("solutions", "threads")}
+    text = json.dumps([decisive, sorted(inputs.values())], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def build(solved: Sequence[Solved], config: PretrainConfig, seed: int, folder: Path) -> None:
+    """Train tokenizer and model and save them as ``folder``, which appears complete or not at all."""
+    import torch
+
+    from oapl_core.pretraining.model import new_model, train_model
+    from oapl_core.pretraining.tokenizer import train_tokenizer
+
+    torch.set_num_threads(config.threads)
+    tokenizer = train_tokenizer(corpus(solved), config.vocabulary)
+    examples = encode(solved, tokenizer)
+    longest = max(len(example) for example in examples)
+    if longest > config.max_positions:
+        raise ConfigError(
+            f"`pretrain.max_positions` is {config.max_positions}, but a solution needs {longest} tokens; raise it"
+        )
+    model = new_model(config, tokenizer, derive_seed(seed, "pretrain", "weights"))
+    say(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens, {len(examples)} solutions")
+    with Progress("base model", 0, "steps") as progress:
+
+        def on_step(done: int, total: int, loss: float) -> None:
+            progress.total = total
+            progress.advance(done - progress.done, f"loss {loss:.3f}")
+
+        train_model(model, examples, config, derive_seed(seed, "pretrain", "order"), on_step)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.with_name(f".tmp-{os.getpid()}-{folder.name}")
+    model.save_pretrained(temporary)
+    tokenizer.save_pretrained(temporary)
+    try:
+        temporary.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+        shutil.rmtree(temporary)  # another run made the same model meanwhile
+
+
+def corpus(solved: Sequence[Solved]) -> list[str]:
+    """What the tokenizer is trained on: roles, statements and solutions, each as often as the model will see it."""
+    roles = ["user\n", "assistant\n"]
+    return roles + [text for item in solved for solution in item.solutions for text in (item.statement, solution)]
+
+
+def encode(solved: Sequence[Solved], tokenizer: "PreTrainedTokenizerFast") -> list["Example"]:
+    """One example per solution: the chat prompt, then the answer and the end-of-turn token."""
+    from oapl_core.pretraining.model import Example
+
+    examples = []
+    for item in solved:
+        conversation = [{"role": "user", "content": item.statement}]
+        prompt = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
+        prompt_ids = tokenizer(prompt)["input_ids"]
+        examples += [Example(prompt_ids, [*tokenizer(s)["input_ids"], tokenizer.eos_token_id]) for s in item.solutions]
+    return examples
+
+
+def read_solved(path: Path) -> list[Solved]:
+    """The made-up solutions.
+
+    Raises:
+        DataError: one line that names the file and the broken line.
+    """
+    solved = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); make it with data/demo/generate.py") from None
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+            item = Solved(row["statement"], row["solutions"])
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise DataError(f"{path}: line {number}: needs `statement` and `solutions` ({error!r})") from None
+        if not (_are_texts([row["statement"]]) and _are_texts(row["solutions"])):
+            raise DataError(f"{path}: line {number}: `statement` must be a text and `solutions` a list of texts")
+        solved.append(item)
+    if not solved:
+        raise DataError(f"{path}: holds no solutions; make it with data/demo/generate.py")
+    return solved
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
+
+
+def _recipe() -> str:
+    """Hash of the code that makes the model, so that a changed recipe never meets an old cache."""
+    here = Path(__file__).parent
+    return hashlib.sha256(
+        "".join(sha256_of(here / f"{n}.py") for n in ("model", "tokenizer", "pretrain")).encode()
+    ).hexdigest()
+
+
+def main() -> int:
+    """Command line."""
+    return run_verb(pretrain, has_round=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

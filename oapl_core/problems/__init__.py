@@ -1,0 +1,1 @@
+"""Problem sets and the prompts made of them: the first station of the path (problems.parquet, prompts.parquet)."""

@@ -1,0 +1,139 @@
+"""The verb that makes problems.parquet and prompts.parquet of a run (tables.PROBLEMS, tables.PROMPTS).
+
+Reads the three problem sets and the base model's tokenizer. A prompt is the problem's chat messages through the
+model's own chat template, encoded once: everything later uses these ids. A prompt longer than `max_prompt_tokens` is
+dropped and counted in the ledger (`details.dropped`), never cut; its problem stays in problems.parquet.
+
+    python -m oapl_core.problems.prepare RUN_DIR
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from oapl_core import tables
+from oapl_core.artifacts import Run
+from oapl_core.config import ProblemsConfig
+from oapl_core.errors import DataError
+from oapl_core.problems.problem_set import SPLITS, read_problem_set
+from oapl_core.problems.prompts import messages
+from oapl_core.progress import say
+from oapl_core.stage import run_verb
+
+_TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json", "merges.txt", "tokenizer.model",
+)  # fmt: skip
+_ROWS_PER_GROUP = 64  # tests can be megabytes each
+
+Encode = Callable[[list[dict[str, str]]], tuple[str, list[int]]]
+"""Chat messages -> the prompt's text and its token ids."""
+
+
+def prepare(run: Run) -> None:
+    """Write the run's problems and prompts, unless they are there and made from the same inputs."""
+    sets = {split: Path(getattr(run.config.problems, split)) for split in SPLITS}
+    config = run.config.problems.model_dump(mode="json")
+    sources = run.inputs(sets.values())
+    if run.is_done(run.problems, sources, config):
+        say("problems are up to date")
+    else:
+        with run.writing(run.problems, sources, config) as draft:
+            draft.rows = tables.write_table(draft.path, tables.PROBLEMS, _problems(sets), _ROWS_PER_GROUP)
+        say(f"{draft.rows} problems")
+    model = run.base_model()
+    inputs = run.inputs([run.problems, *tokenizer_files(model)])
+    if run.is_done(run.prompts, inputs, config):
+        say("prompts are up to date")
+        return
+    encode = load_encoder(model)
+    with run.writing(run.prompts, inputs, config) as draft:
+        problems = _statements(run.problems)
+        counts = dict.fromkeys(SPLITS, 0)
+        rows = prompts(problems, encode, run.config.problems, counts)
+        draft.rows = tables.write_table(draft.path, tables.PROMPTS, rows)
+        draft.details = {"dropped": {"prompt too long": sum(counts.values())}, "dropped_by_split": counts}
+    limit = run.config.problems.max_prompt_tokens
+    say(f"{draft.rows} prompts, {sum(counts.values())} dropped for more than {limit} tokens")
+
+
+def prompts(
+    problems: Iterator[Mapping[str, Any]], encode: Encode, config: ProblemsConfig, dropped: dict[str, int]
+) -> Iterator[dict[str, Any]]:
+    """Rows of tables.PROMPTS; adds to ``dropped[split]`` for each prompt that is too long.
+
+    Raises:
+        DataError: a split has no prompt left.
+    """
+    kept = dict.fromkeys(SPLITS, 0)
+    for problem in problems:
+        text, ids = encode(messages(problem, config.prompt_style))
+        if len(ids) > config.max_prompt_tokens:
+            dropped[problem["split"]] += 1
+            continue
+        kept[problem["split"]] += 1
+        yield {"problem_id": problem["problem_id"], "split": problem["split"], "prompt": text, "prompt_ids": ids}
+    for split, n in kept.items():
+        if n == 0:
+            raise DataError(
+                f"{getattr(config, split)}: every prompt is longer than {config.max_prompt_tokens} tokens; "
+                "raise problems.max_prompt_tokens"
+            )
+
+
+def load_encoder(model: Path) -> Encode:
+    """The chat template and tokenizer of a model folder.
+
+    Raises:
+        DataError: the folder has no usable tokenizer, or the tokenizer no chat template.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{model}: has no usable tokenizer ({reason:.120}); copy the whole model folder") from None
+    if not tokenizer.chat_template:
+        raise DataError(f"{model}: its tokenizer has no chat template; use an instruction-tuned model's folder")
+
+    def encode(conversation: list[dict[str, str]]) -> tuple[str, list[int]]:
+        text = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
+        return text, tokenizer(text, add_special_tokens=False)["input_ids"]  # the template wrote every marker itself
+
+    return encode
+
+
+def tokenizer_files(model: Path) -> list[Path]:
+    """The files that decide how a prompt is encoded."""
+    found = [model / name for name in _TOKENIZER_FILES if (model / name).is_file()]
+    if not found:
+        raise DataError(f"{model}: has no tokenizer files; copy the whole Hugging Face folder")
+    return found
+
+
+def _problems(sets: Mapping[str, Path]) -> Iterator[dict[str, Any]]:
+    owner: dict[str, Path] = {}
+    for split, path in sets.items():
+        for problem in read_problem_set(path, split):
+            name = problem["problem_id"]
+            if name in owner:
+                raise DataError(
+                    f"{path}: problem_id {name!r} is also in {owner[name]}; an id names one problem of the run"
+                )
+            owner[name] = path
+            yield problem
+
+
+def _statements(path: Path) -> Iterator[dict[str, Any]]:
+    columns = ["problem_id", "split", "kind", "statement", "starter_code", "entry_point"]
+    yield from tables.read_table(path, tables.PROBLEMS, columns).to_pylist()
+
+
+def main() -> int:
+    """Command line."""
+    return run_verb(prepare, has_round=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

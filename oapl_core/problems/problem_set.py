@@ -1,0 +1,145 @@
+"""Reads a problem set (.jsonl, .jsonl.gz or .parquet) row by row and refuses the first row that is not a problem.
+
+Writes nothing. A row has the columns of tables.PROBLEMS; `starter_code`, `entry_point`, `answer`, `tests` and
+`structure` may be left out where the kind does not need them, and `split` where the file has one split alone.
+"""
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from oapl_core.errors import DataError
+
+KINDS = ("stdin", "function", "math")
+SPLITS = ("train", "validation", "heldout")
+_OPTIONAL = {"starter_code": None, "entry_point": None, "answer": None, "tests": (), "structure": ""}
+_COLUMNS = frozenset({"problem_id", "split", "kind", "statement", *_OPTIONAL})
+_ROWS_PER_READ = 64  # one problem of LiveCodeBench has 189 MB of tests
+
+
+def read_problem_set(path: Path, split: str) -> Iterator[dict[str, Any]]:
+    """Every problem of ``path``, complete and checked, in the file's order.
+
+    Raises:
+        DataError: the file is missing or unreadable, or a row is broken: one line with file, row and remedy.
+    """
+    assert split in SPLITS
+    seen: dict[str, int] = {}
+    number = 0
+    for number, raw in _raw_rows(path):
+        where = f"{path}: {'row' if path.suffix == '.parquet' else 'line'} {number}"
+        problem = checked(raw, split, where)
+        first = seen.setdefault(problem["problem_id"], number)
+        if first != number:
+            raise DataError(
+                f"{where}: problem_id {problem['problem_id']!r} was used before (at {first}); give each its own"
+            )
+        yield problem
+    if number == 0:
+        raise DataError(f"{path}: holds no problems; give a set with at least one")
+
+
+def checked(raw: Any, split: str, where: str) -> dict[str, Any]:
+    """The complete problem of a raw row; ``where`` (file and line) opens the error message."""
+    if not isinstance(raw, dict):
+        raise DataError(f"{where}: is not a JSON object; write one problem per line")
+    if unknown := sorted(set(raw) - _COLUMNS):
+        raise DataError(f"{where}: unknown column `{unknown[0]}`; the columns are {', '.join(sorted(_COLUMNS))}")
+    problem: dict[str, Any] = {"split": split, **_OPTIONAL, **{k: v for k, v in raw.items() if v is not None}}
+    if problem["split"] != split:
+        raise DataError(
+            f"{where}: `split` is {problem['split']!r} in a file given as {split}; change the row or the experiment"
+        )
+    for key in ("problem_id", "kind", "statement"):
+        if not isinstance(problem.get(key), str) or not problem[key].strip():
+            raise DataError(f"{where}: `{key}` must be a text that is not empty")
+    for key in ("starter_code", "entry_point", "answer", "structure"):
+        if not isinstance(problem[key], str | None):
+            raise DataError(f"{where}: `{key}` must be a text or null")
+    if problem["kind"] not in KINDS:
+        raise DataError(f"{where}: `kind` is {problem['kind']!r}; choose one of {', '.join(KINDS)}")
+    complaint = _math_complaint(problem) if problem["kind"] == "math" else _program_complaint(problem)
+    if complaint:
+        raise DataError(f"{where}: {complaint}")
+    return {**problem, "tests": list(problem["tests"])}
+
+
+def _math_complaint(problem: Mapping[str, Any]) -> str | None:
+    if not problem["answer"] or not problem["answer"].strip():
+        return "a math problem needs an `answer`; drop the row or fill it in"
+    return "a math problem has no `tests`; remove them or change `kind`" if problem["tests"] else None
+
+
+def _program_complaint(problem: Mapping[str, Any]) -> str | None:
+    tests = problem["tests"]
+    if not isinstance(tests, list) or not tests:
+        return "`tests` must be a list with at least one {input, output}"
+    for index, test in enumerate(tests):
+        if not isinstance(test, dict) or set(test) != {"input", "output"}:
+            return f"test {index} must be an object with `input` and `output` and nothing else"
+        if not all(isinstance(text, str) for text in test.values()):
+            return f"test {index}: `input` and `output` must be texts (for kind function: JSON written as text)"
+    if problem["kind"] != "function":
+        return None
+    if not problem["entry_point"] or not problem["entry_point"].isidentifier():
+        return "a function problem needs `entry_point`, the name of the function that the tests call"
+    for index, test in enumerate(tests):
+        if not isinstance(_json(test["input"]), list):
+            return f"test {index}: `input` must be a JSON array of the call's arguments, for example [[1, 2], 3]"
+        if _json(test["output"]) is _NOT_JSON:
+            return f"test {index}: `output` must be a JSON value"
+    return None
+
+
+_NOT_JSON = object()
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return _NOT_JSON
+
+
+def _raw_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    """(number counted from 1, row) of every row; empty lines are skipped."""
+    if not path.exists():
+        raise DataError(f"{path}: no such problem set; check [problems] in the experiment")
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder; give one file (.jsonl, .jsonl.gz or .parquet)")
+    if path.suffix == ".parquet":
+        yield from _parquet_rows(path)
+    elif path.name.endswith((".jsonl", ".jsonl.gz")):
+        yield from _json_rows(path)
+    else:
+        raise DataError(f"{path}: unknown kind of file; give .jsonl, .jsonl.gz or .parquet")
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    number = 0
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, json.loads(line)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: line {number}: is not JSON ({error}); mend or delete the line") from None
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise DataError(f"{path}: after line {number}: is not a whole gzip file ({error}); fetch it again") from None
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    number = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=_ROWS_PER_READ):
+                for raw in batch.to_pylist():
+                    number += 1
+                    yield number, raw
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]}); fetch it again") from None
