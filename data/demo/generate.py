@@ -112,7 +112,7 @@ def main() -> None:
     """Draw the three splits and the solutions, and write them."""
     parser = argparse.ArgumentParser(description="Write the demo's problem set.")
     parser.add_argument("--train", type=int, default=960, help="training problems (default 960)")
-    parser.add_argument("--validation", type=int, default=60, help="validation problems (default 60)")
+    parser.add_argument("--validation", type=int, default=80, help="validation problems (default 80)")
     parser.add_argument("--heldout", type=int, default=150, help="held-out problems (default 150)")
     parser.add_argument("--solutions", type=int, default=6, help="made-up solutions per training problem (default 6)")
     parser.add_argument("--seed", type=int, default=1)
