@@ -62,7 +62,8 @@ class Engine:
 
         imported = time.monotonic()
         self.name = f"vllm {vllm.__version__}"
-        settings = _settings(self._model_dir, self._config, bool(current_platform.is_cpu()), self.logprobs_mode)
+        self._on_cpu = bool(current_platform.is_cpu())
+        settings = _settings(self._model_dir, self._config, self._on_cpu, self.logprobs_mode)
         try:
             self._engine = LLMEngine.from_engine_args(EngineArgs(**settings))
         except (ValueError, OSError, NotImplementedError) as error:
@@ -107,6 +108,8 @@ class Engine:
         check_same_architecture(self._model_dir, model_dir)
         assert not self._engine.has_unfinished_requests(), "weights are replaced between two calls of sample"
         self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(model_dir)})
+        if self._on_cpu:
+            self._engine.collective_rpc(_repack_output_layer)
         forgotten = self._engine.reset_prefix_cache()
         assert forgotten, "the prefix cache holds keys and values of the old weights"
         self._model_dir = model_dir
@@ -175,6 +178,15 @@ def _prepare_cpu() -> None:
 
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     torch._dynamo.config.disable = True
+
+
+def _repack_output_layer(worker: Any) -> None:
+    """vLLM's reload on CPU leaves an output layer that is tied to the embeddings with the packed copy of the old weights."""
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+    for layer in worker.get_model().modules():
+        if isinstance(layer, ParallelLMHead):
+            layer.quant_method.process_weights_after_loading(layer)
 
 
 def _first_line(error: BaseException) -> str:
