@@ -70,21 +70,16 @@ as_root() { # runs $@ where we may, else says what to type
     fi
 }
 
-# vLLM's CPU engine links against two libraries that a minimal Debian leaves out.
+# vLLM's CPU engine links against two libraries that a minimal Debian leaves out; on GPUs Triton compiles its launchers.
+# On a CPU nothing is compiled.
 check_libraries() {
-    "$1" - <<'PY' || as_root apt-get install -y libnuma1 libstdc++6
-import ctypes, sys
-try:
-    for name in ("libnuma.so.1", "libstdc++.so.6"):
-        ctypes.CDLL(name)
-except OSError:
-    sys.exit(1)
-PY
+    "$1" -c 'import ctypes; ctypes.CDLL("libnuma.so.1"); ctypes.CDLL("libstdc++.so.6")' 2>/dev/null ||
+        as_root apt-get install -y libnuma1 libstdc++6
+    if [[ $lock == cuda ]] && ! command -v gcc >/dev/null; then as_root apt-get install -y gcc libc6-dev python3-dev; fi
 }
 
 check_disk() {
     local needed_gb=$1 free_kb
-    [[ -w . ]] || fail "$(pwd) is not writable"
     free_kb=$(df -Pk . | awk 'NR == 2 {print $4}')
     (( free_kb >= needed_gb * 1024 * 1024 )) ||
         fail "$(pwd) has $(( free_kb / 1024 )) MiB free; $venv needs about $needed_gb GiB"
@@ -154,15 +149,20 @@ install_project() {
     write_stamp project "$(project_key)"
 }
 
+needs_environment() {
+    [[ ! -x $venv/bin/python ]] || ! stamp_is environment "$(environment_key "${OAPL_PYTHON:-$venv/bin/python}")"
+}
+
+needs_project() { ! stamp_is project "$(project_key)"; }
+
 lock=$(choose_lock)
-carry_pip_settings
-if command -v flock >/dev/null; then # two set-ups at once would delete each other's files
-    exec 9>.setup.lock
-    flock 9
-fi
-if [[ ! -x $venv/bin/python ]] || ! stamp_is environment "$(environment_key "${OAPL_PYTHON:-$venv/bin/python}")"; then
-    install_environment
-fi
-if ! stamp_is project "$(project_key)"; then
-    install_project
+if needs_environment || needs_project; then
+    [[ -w . ]] || fail "$(pwd) is not writable"
+    if command -v flock >/dev/null; then # two set-ups at once would delete each other's files
+        exec 9>.setup.lock
+        flock 9
+    fi
+    carry_pip_settings
+    if needs_environment; then install_environment; fi
+    if needs_project; then install_project; fi
 fi

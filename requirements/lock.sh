@@ -13,15 +13,17 @@ if [[ ! -x $uv ]]; then
 fi
 [[ -z ${PIP_CERT:-} ]] || export SSL_CERT_FILE="${SSL_CERT_FILE:-$PIP_CERT}"
 
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
 compile() { # name, then further arguments for uv
     local name=$1 wanted
     shift
-    wanted=$(mktemp)
+    wanted=$scratch/$name
     sed '/^torch==/d' "$name.lock" >"$wanted" 2>/dev/null || true
     "$uv" pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 ${UPGRADE:+--upgrade} \
         --no-header --no-annotate "$@" project.in dev.in "$name.in" --output-file "$wanted" >/dev/null
     sed -E 's/\+[a-z0-9.]+$//' "$wanted" >"$name.lock"
-    rm "$wanted"
     echo "lock: requirements/$name.lock has $(wc -l <"$name.lock") packages"
 }
 

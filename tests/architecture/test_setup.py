@@ -1,0 +1,155 @@
+"""`make setup` with a Python and a uv that only take notes: what is installed when, and what is said when it cannot be."""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.sources import ROOT
+
+TOOLS = "bash cat sha256sum cut grep awk id mkdir mv rm cp wc flock dirname head".split()
+PYTHON = """#!/bin/bash
+case "$*" in
+    -V | -VV) echo Python 3.11.9 ;;
+    "-m venv "*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+    "-m pip install "*) cp "$(dirname "$(command -v python3.11)")/fake-uv" .venv/bin/uv ;;
+esac
+"""
+UV = """#!/bin/bash
+echo "$*" >>uv.log
+if [[ -f uv-is-killed ]]; then rm uv-is-killed; kill -9 $PPID; fi
+"""
+PLENTY = "#!/bin/bash\necho 'Filesystem 1024-blocks Used Available'; echo 'disk 9 9 99999999 1% /'\n"
+FULL = PLENTY.replace("99999999", "2048")
+
+
+@dataclass
+class Checkout:
+    """A copy of what set-up reads, and a PATH on which nothing but ``bin`` is found."""
+
+    folder: Path
+    bin: Path
+
+    def add_program(self, name: str, text: str) -> None:
+        (self.bin / name).write_text(text)
+        (self.bin / name).chmod(0o755)
+
+    def setup(self, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = ["bash", "requirements/install.sh"]
+        env = {"PATH": str(self.bin), "HOME": str(self.folder), **environment}
+        return subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True)
+
+    def installs(self) -> list[str]:
+        """What uv was asked for so far."""
+        log = self.folder / "uv.log"
+        return log.read_text().splitlines() if log.exists() else []
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    made = Checkout(tmp_path / "checkout", tmp_path / "bin")
+    made.bin.mkdir()
+    (made.folder / "requirements").mkdir(parents=True)
+    for name in ("pyproject.toml", "requirements/install.sh", "requirements/cpu.lock", "requirements/cuda.lock"):
+        shutil.copy(ROOT / name, made.folder / name)
+    for tool in TOOLS:
+        found = shutil.which(tool, path="/usr/bin:/bin" + os.pathsep + os.environ["PATH"])
+        assert found, tool
+        (made.bin / tool).symlink_to(found)
+    made.add_program("python3.11", PYTHON)
+    made.add_program("fake-uv", UV)
+    made.add_program("df", PLENTY)
+    return made
+
+
+def test_second_setup_installs_nothing(checkout: Checkout) -> None:
+    assert checkout.setup().returncode == 0
+    environment, project = checkout.installs()
+    assert "--no-deps" in environment
+    assert "requirements/cpu.lock" in environment
+    assert "--no-deps --no-build-isolation --editable ." in project
+    again = checkout.setup()
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+    assert len(checkout.installs()) == 2
+
+
+def test_killed_setup_is_built_again_from_nothing(checkout: Checkout) -> None:
+    (checkout.folder / "uv-is-killed").touch()
+    assert checkout.setup().returncode != 0
+    half_installed = checkout.folder / ".venv/half-installed"
+    half_installed.touch()
+    assert checkout.setup().returncode == 0
+    assert not half_installed.exists()
+    assert len(checkout.installs()) == 3
+
+
+def test_new_lock_rebuilds_and_new_pyproject_only_reinstalls_the_project(checkout: Checkout) -> None:
+    checkout.setup()
+    with (checkout.folder / "pyproject.toml").open("a") as file:
+        file.write("\n")
+    checkout.setup()
+    assert ["--editable" in line for line in checkout.installs()] == [False, True, True]
+    with (checkout.folder / "requirements/cpu.lock").open("a") as file:
+        file.write("zzz==1\n")
+    checkout.setup()
+    assert ["--editable" in line for line in checkout.installs()] == [False, True, True, False, True]
+
+
+def test_moved_checkout_is_built_again(checkout: Checkout) -> None:
+    checkout.setup()
+    checkout.folder = checkout.folder.rename(checkout.folder.with_name("moved"))
+    checkout.setup()
+    assert len(checkout.installs()) == 4
+
+
+def test_wheel_folders_replace_the_torch_index(checkout: Checkout) -> None:
+    checkout.setup(PIP_FIND_LINKS="/wheels /more")
+    assert checkout.installs()[0].endswith("--find-links /wheels --find-links /more")
+
+
+@pytest.mark.parametrize(("driver", "lock", "backend"), [("", "cpu", "cpu"), ("580.65.06", "cuda", "cu130")])
+def test_lock_and_torch_build_follow_the_gpu(checkout: Checkout, driver: str, lock: str, backend: str) -> None:
+    checkout.add_program("nvidia-smi", f"#!/bin/bash\necho {driver}\n")
+    checkout.add_program("gcc", "#!/bin/bash\n")
+    assert checkout.setup().returncode == 0
+    assert checkout.installs()[0].endswith(f"-r requirements/{lock}.lock --torch-backend {backend}")
+
+
+def test_lock_can_be_chosen_by_hand(checkout: Checkout) -> None:
+    checkout.add_program("nvidia-smi", "#!/bin/bash\necho 535.1\n")
+    assert checkout.setup(OAPL_LOCK="cpu").returncode == 0
+    assert "requirements/cpu.lock" in checkout.installs()[0]
+
+
+@pytest.mark.parametrize(
+    ("program", "text", "environment", "message"),
+    [
+        ("python3.11", "#!/bin/bash\nexit 1\n", {}, "no Python 3.11, 3.12 or 3.13 found"),
+        ("nvidia-smi", "#!/bin/bash\necho 535.1\n", {}, "older than 580"),
+        ("nvidia-smi", "#!/bin/bash\n", {"OAPL_LOCK": "rocm"}, "say cpu or cuda"),
+        ("df", FULL, {}, "2 MiB free"),
+        ("fake-uv", "#!/bin/bash\nexit 2\n", {}, "`make setup` again continues"),
+    ],
+    ids=["no python", "old driver", "unknown lock", "full disk", "failed download"],
+)
+def test_what_cannot_be_set_up_is_said_in_one_line(
+    checkout: Checkout, program: str, text: str, environment: dict[str, str], message: str
+) -> None:
+    checkout.add_program(program, text)
+    result = checkout.setup(**environment)
+    assert result.returncode == 1
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith("setup: error: ")
+    assert message in result.stderr
+    assert not (checkout.folder / ".venv/setup/environment").exists()
+
+
+def test_failed_setup_can_be_repeated(checkout: Checkout) -> None:
+    checkout.add_program("fake-uv", "#!/bin/bash\nexit 2\n")
+    checkout.setup()
+    checkout.add_program("fake-uv", UV)
+    assert checkout.setup().returncode == 0
+    assert len(checkout.installs()) == 2
