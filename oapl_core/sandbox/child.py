@@ -18,6 +18,7 @@ import struct
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
@@ -43,7 +44,8 @@ def prelude() -> dict[str, Any]:
     namespace: dict[str, Any] = {}
     exec("".join(f"from {m} import *\n" for m in _MODULES), namespace)
     exec("".join(f"import {m}\n" for m in _MODULES), namespace)
-    return {k: v for k, v in namespace.items() if k not in _STREAMS and not k.startswith("__")}
+    own = {k: v for k, v in namespace.items() if k not in _STREAMS and not k.startswith("__")}
+    return {k: v for k, v in own.items() if builtins.__dict__.get(k) is not v}  # so that patched built-ins are seen
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,15 @@ class Task:
 
 
 def run_child(jail: Jail, task: Task, names: dict[str, Any], server_pid: int) -> NoReturn:
-    """Confines this process, runs the tests of `task` in order and exits; ends early after an abnormal test."""
+    """Runs `task` and exits, whatever happens: this process must never go on as a copy of the fork server."""
+    try:
+        _run(jail, task, names, server_pid)
+    finally:
+        os._exit(1)
+
+
+def _run(jail: Jail, task: Task, names: dict[str, Any], server_pid: int) -> None:
+    """Confines this process and runs the tests in order; ends early after an abnormal test."""
     try:
         jail.confine(server_pid, task.cpu_s, task.memory_mb, task.file_bytes)
         _close_all_but(task.files())
@@ -113,7 +123,7 @@ def _compile(task: Task) -> CodeType:
     try:
         return compile(task.source, "main.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
-        os.write(2, "".join(traceback.format_exception_only(error)).encode("utf-8", "replace"))
+        _complain("".join(traceback.format_exception_only(error)))
         _report(task.status, NOT_COMPILED, text=type(error).__name__)
         os._exit(1)
 
@@ -213,13 +223,19 @@ def _finish() -> None:
             stream.flush()
 
 
+def _complain(text: str) -> None:
+    """Writes to stderr, unless the program has closed or filled it."""
+    with suppress(OSError):
+        os.write(2, text.encode("utf-8", "replace"))
+
+
 def _report_exception(status: int, error: BaseException) -> None:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != "main.py":
         trace = trace.tb_next
     try:
         lines = traceback.format_exception(type(error), error, trace or error.__traceback__, limit=-8)
-        os.write(2, "".join(lines).encode("utf-8", "replace"))
+        _complain("".join(lines))
     except BaseException:  # an exception whose own __str__ raises; its name is all there is to say
-        os.write(2, type(error).__name__.encode("utf-8", "replace"))
+        _complain(type(error).__name__)
     _report(status, RAISED, 1, type(error).__name__)

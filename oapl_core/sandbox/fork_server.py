@@ -17,6 +17,7 @@ import importlib
 import os
 import select
 import signal
+import site
 import socket
 import sys
 import traceback
@@ -149,6 +150,7 @@ def _warm_up() -> dict[str, Any]:
     sys.path = [p for p in sys.path if not Path(p, "oapl_core").is_dir()]
     sys.set_int_max_str_digits(child.INT_DIGITS)
     sys.setrecursionlimit(child.RECURSION_LIMIT)
+    site.setquit()  # quit() and exit(), which an interpreter without site lacks
     names = child.prelude()
     compile("def f(x: int) -> str:\n    return f'{x}'\n", "main.py", "exec")
     traceback.format_exception(ValueError("warm"))

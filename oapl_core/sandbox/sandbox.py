@@ -73,7 +73,7 @@ class Sandbox:
                 reasons.append(str(error))
         raise SandboxError(
             f"no sandbox level works here ({'; '.join(reasons)}); allow user namespaces "
-            "(sysctl kernel.unprivileged_userns_clone=1, or start the container with --security-opt seccomp=unconfined) "
+            "(sysctl kernel.unprivileged_userns_clone=1, or a container with --security-opt seccomp=unconfined) "
             "or use Linux 5.13 or newer with landlock"
         )
 
@@ -103,7 +103,10 @@ class Sandbox:
     def _start(self, level: Level) -> None:
         first = ServerProcess(level, self._libraries)
         self._servers.add(first)
-        prove(level, lambda program, inputs, limits: list(first.executions(program, inputs, limits)))
+        try:
+            prove(level, lambda program, inputs, limits: list(first.executions(program, inputs, limits)))
+        except (ServerLost, ProgramNotRun) as error:
+            raise SandboxError(f"level {level!r} is not available: {error}") from None
         self._level = level
         self._idle.put(first)
         for _ in range(self.workers - 1):

@@ -2,8 +2,8 @@
 
 Everything not named here fails with EPERM: fork, vfork, execve, sockets, kill, ptrace, mount, unshare, memfd_create,
 io_uring, bpf, keyctl, shared memory, setting clocks ... `clone` may make threads only; `clone3` answers ENOSYS, at
-which glibc falls back to `clone`; `ioctl`, `fcntl` and `prlimit64` are allowed for a few harmless arguments. A process of
-another architecture (or x32) is killed. Numbers are x86-64's (arch/x86/entry/syscalls/syscall_64.tbl).
+which glibc falls back to `clone`; `ioctl`, `fcntl` and `prlimit64` are allowed for a few harmless arguments. A process
+of another architecture (or x32) is killed. Numbers are x86-64's (arch/x86/entry/syscalls/syscall_64.tbl).
 """
 
 import ctypes

@@ -73,7 +73,7 @@ class ServerProcess:
         self._process.wait()
 
     def executions(self, program: Program, inputs: Sequence[bytes], limits: Limits) -> Iterator[Execution]:
-        """Runs tests of one program in order in one child, yields each as it ends. Closing the iterator stops the child.
+        """Runs tests of one program in order in one child, yields each as it ends. Closing the iterator stops it.
 
         May end early: after an abnormal test, 64 tests, or much output. The rest is to be sent again.
 

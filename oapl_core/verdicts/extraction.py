@@ -35,19 +35,18 @@ def program(response: str) -> str | None:
 
 
 def maths(response: str) -> str | None:
-    r"""Content of the last non-empty \boxed{} with balanced braces; None without one or over 512 characters."""
+    r"""Content of the last \boxed{} that is not empty, has balanced braces and at most 512 characters; else None."""
     text = final_part(response)
-    found = None
-    for match in _BOXED.finditer(text):
+    for match in reversed(list(_BOXED.finditer(text))):
         content = _balanced(text, match.end())
         if content is not None and content.strip():
-            found = content.strip()
-    return found if found is not None and len(found) <= MAX_MATHS_CHARACTERS else None
+            return content.strip()
+    return None
 
 
 def _balanced(text: str, start: int) -> str | None:
-    r"""Text from `start` to the brace that closes it; a brace after a backslash is a character; else None."""
-    depth, position, end = 1, start, min(len(text), start + 4 * MAX_MATHS_CHARACTERS)
+    r"""Text from `start` to the brace that closes it, if that is near; a brace after a backslash is a character."""
+    depth, position, end = 1, start, min(len(text), start + MAX_MATHS_CHARACTERS + 1)
     while position < end:
         character = text[position]
         if character == "\\":

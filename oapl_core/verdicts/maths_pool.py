@@ -48,6 +48,10 @@ class _Worker:
         )
         self._ready = False
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def judge(self, gold: str, answer: str, cpu_s: float) -> dict[str, Any]:
         """One pair. Raises _TooSlow, or EOFError / OSError if the process died."""
         if not self._ready:
@@ -99,6 +103,11 @@ class MathsPool:
         """Pairs that were called unequal because they used up their time."""
         self.deaths = 0
         """Workers that died by themselves."""
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the live workers."""
+        return [worker.pid for worker in self._started]
 
     def close(self) -> None:
         """Ends every worker."""

@@ -6,19 +6,19 @@ after, in any process. Expected outputs never leave this process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
 from oapl_core.config import VerifierConfig
-from oapl_core.errors import SandboxError, StageFailed
+from oapl_core.errors import StageFailed
 from oapl_core.sandbox import Limits
-from oapl_core.sandbox.sandbox import Sandbox
+from oapl_core.sandbox.sandbox import Level, Sandbox
 from oapl_core.verdicts import extraction
-from oapl_core.verdicts.maths_pool import MathsPool, MathsWorkerDied
+from oapl_core.verdicts.maths_pool import MathsPool
 from oapl_core.verdicts.outcomes import Outcome
-from oapl_core.verdicts.programs import grade_program
+from oapl_core.verdicts.programs import EXCERPT_CHARACTERS, grade_program
 
 VERIFIER_VERSION = "1"
 """Raised whenever a verdict could change; part of every verdict and of the ledger's config slice."""
@@ -73,14 +73,16 @@ class Verifier:
     numbers then gets one draw for all its copies, which is as fair as one draw each.
     """
 
-    def __init__(self, config: VerifierConfig | None = None, reuse_identical: bool = True) -> None:
-        """Starts nothing yet."""
+    def __init__(
+        self, config: VerifierConfig | None = None, reuse_identical: bool = True, level: Level | None = None
+    ) -> None:
+        """Starts nothing yet. `level` forces one sandbox level instead of the strongest that works."""
         self._config = config or VerifierConfig()
         self._limits = Limits(
             self._config.cpu_s, self._config.wall_s, self._config.memory_mb, float(self._config.output_mb)
         )
         self._reuse = reuse_identical
-        self._sandbox = Sandbox(self._config.workers, self._config.minimum_level)
+        self._sandbox = Sandbox(self._config.workers, self._config.minimum_level, level)
         self._maths = MathsPool(self._sandbox.workers)
         self.errors_retried = 0
         """Judgements that failed for the verifier's own reasons and were tried again."""
@@ -99,6 +101,11 @@ class Verifier:
     def sandbox_level(self) -> str:
         """The proven level."""
         return self._sandbox.level
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Fork servers and maths workers that are alive."""
+        return [*self._sandbox.server_pids, *self._maths.pids]
 
     @property
     def maths_too_slow(self) -> int:
@@ -159,25 +166,28 @@ class Verifier:
         blank = Verdict(slot.problem["problem_id"], Outcome.VERIFIER_ERROR, slot.answer, self.sandbox_level)
         for _ in range(2):
             try:
-                if slot.problem["kind"] == "math":
-                    equal = self._maths.equal(slot.problem["answer"], slot.answer)
-                    return replace(blank, outcome=Outcome.PASSED if equal else Outcome.WRONG_ANSWER)
-                problem = slot.problem
-                entry_point = problem["entry_point"] if problem["kind"] == "function" else None
-                grade = grade_program(self._sandbox, slot.answer, entry_point, problem["tests"], self._limits)
-                return replace(blank, **grade.__dict__)
-            except (SandboxError, MathsWorkerDied) as error:
+                return self._grade(slot, blank)
+            except Exception as error:  # the boundary of one row: whatever broke is counted, and is no verdict
                 self.errors_retried += 1
-                blank = replace(blank, excerpt=str(error))
+                blank = replace(blank, excerpt=f"{type(error).__name__}: {error}"[:EXCERPT_CHARACTERS])
         return blank
 
-    def check_canaries(self) -> None:
-        """Judges programs and maths answers that are known to be right or wrong.
+    def _grade(self, job: _Job, blank: Verdict) -> Verdict:
+        problem = job.problem
+        if problem["kind"] == "math":
+            equal = self._maths.equal(problem["answer"], job.answer)
+            return replace(blank, outcome=Outcome.PASSED if equal else Outcome.WRONG_ANSWER, excerpt=None)
+        entry_point = problem["entry_point"] if problem["kind"] == "function" else None
+        grade = grade_program(self._sandbox, job.answer, entry_point, problem["tests"], self._limits)
+        return replace(blank, **grade.__dict__)
+
+    def check_canaries(self, kinds: Collection[str] = ("stdin", "function", "math")) -> None:
+        """Judges programs and maths answers of these problem kinds that are known to be right or wrong.
 
         Raises:
             StageFailed: one was misjudged; no verdict of this verifier can be trusted.
         """
-        problems, texts, expected = zip(*_CANARIES, strict=True)
+        problems, texts, expected = zip(*(canary for canary in _CANARIES if canary[0]["kind"] in kinds), strict=True)
         for verdict, right in zip(self.verify(problems, texts, ["stop"] * len(texts)), expected, strict=True):
             if verdict.outcome is not right:
                 raise StageFailed(

@@ -44,7 +44,6 @@ def verify(run: Run, number: int) -> None:
         counts: Counter[Outcome] = Counter()
         with Verifier(run.config.verifier) as verifier:
             for part in missing:
-                verifier.check_canaries()
                 judged = _judge_part(verifier, part, problems, progress)
                 counts.update(Outcome(row["outcome"]) for row in judged)
                 _check_errors(counts, run.config.verifier.max_error_share, judged)
@@ -68,6 +67,7 @@ def _judge_part(
             f"{part}: answers problem {unknown!r}, which is not in problems.parquet; delete it to remake it"
         )
     asked = [problems[r["problem_id"]] for r in rollouts]
+    verifier.check_canaries({"stdin"} | {problem["kind"] for problem in asked})
     verdicts = verifier.stream(asked, [r["text"] for r in rollouts], [r["finish_reason"] for r in rollouts])
     judged, passed = [], 0
     for rollout, verdict in zip(rollouts, verdicts, strict=True):

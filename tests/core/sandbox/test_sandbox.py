@@ -1,0 +1,274 @@
+"""The sandbox: facts are right, state does not leak, nothing survives, and it refuses where it cannot hold."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from oapl_core.errors import SandboxError
+from oapl_core.sandbox import Execution, Limits, Program
+from oapl_core.sandbox.sandbox import Sandbox
+from oapl_core.sandbox.seccomp import ALLOWED, allowlist, denylist
+from tests import sandboxes
+
+LIMITS = Limits(cpu_s=1.0, wall_s=3.0, memory_mb=512, output_mb=1)
+ECHO = Program("print(input())")
+
+
+def test_output_and_exit_code_come_back(sandbox: Sandbox) -> None:
+    (execution,) = sandbox.run(
+        Program("import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(3)"), [b""], LIMITS
+    )
+    assert (execution.stdout, execution.stderr, execution.exit_code) == (b"out\n", b"err\n", 3)
+    assert execution.completed
+
+
+def test_one_execution_per_input_in_order(sandbox: Sandbox) -> None:
+    assert [e.stdout for e in sandbox.run(ECHO, [b"1", b"2", b"3"], LIMITS)] == [b"1\n", b"2\n", b"3\n"]
+
+
+def test_tests_of_a_program_share_a_child_and_only_the_first_is_fresh(sandbox: Sandbox) -> None:
+    shared = list(sandbox.executions(ECHO, [b"1", b"2", b"3"], LIMITS))
+    assert [e.stdout for e in shared] == [b"1\n", b"2\n", b"3\n"]
+    assert [e.fresh for e in shared] == [True, False, False]
+
+
+def test_run_gives_every_input_a_process_of_its_own(sandbox: Sandbox) -> None:
+    assert all(e.fresh for e in sandbox.run(ECHO, [b"1", b"2"], LIMITS))
+
+
+def test_more_tests_than_fit_in_a_child_give_a_prefix(sandbox: Sandbox) -> None:
+    prefix = list(sandbox.executions(ECHO, [b"%d" % i for i in range(100)], LIMITS))
+    assert 0 < len(prefix) < 100
+    assert all(e.stdout == b"%d\n" % i for i, e in enumerate(prefix))
+
+
+def test_closing_the_iterator_stops_the_child(sandbox: Sandbox) -> None:
+    start = time.monotonic()
+    executions = sandbox.executions(Program("import time; time.sleep(int(input()))"), [b"0", b"60"], Limits(1, 60))
+    assert next(executions).completed
+    executions.close()
+    assert sandbox.run(ECHO, [b"still here"], LIMITS)[0].stdout == b"still here\n"
+    assert time.monotonic() - start < 10
+
+
+def test_cpu_time_is_counted_and_limited_by_the_kernels_clock(sandbox: Sandbox) -> None:
+    (loop,) = sandbox.run(Program("while 1: pass"), [b""], LIMITS)
+    assert (loop.cpu_limit, loop.wall_limit, loop.signal) == (True, False, signal.SIGKILL)
+    assert 0.95 < loop.cpu_s < 1.5
+
+
+def test_each_test_of_a_shared_child_has_its_own_cpu_budget(sandbox: Sandbox) -> None:
+    busy = Program("import time\nt = time.process_time()\nwhile time.process_time() - t < 0.4: pass\nprint(1)")
+    assert [e.completed for e in sandbox.executions(busy, [b""] * 4, LIMITS)] == [True] * 4
+
+
+def test_wall_time_catches_a_sleeper(sandbox: Sandbox) -> None:
+    (sleeper,) = sandbox.run(Program("import time; time.sleep(60)"), [b""], Limits(cpu_s=1, wall_s=0.5))
+    assert (sleeper.wall_limit, sleeper.cpu_limit) == (True, False)
+    assert sleeper.wall_s < 3
+
+
+def test_peak_memory_is_the_kernels_figure(sandbox: Sandbox) -> None:
+    (large,) = sandbox.run(Program("x = b'x' * (100 << 20)"), [b""], LIMITS)
+    assert 100 < large.peak_memory_mb < 200
+
+
+def test_output_is_cut_at_the_limit_and_flagged(sandbox: Sandbox) -> None:
+    (flood,) = sandbox.run(Program("while 1: print('x' * 999)"), [b""], LIMITS)
+    assert flood.output_limit
+    assert len(flood.stdout) <= 1 << 20
+
+
+def test_a_test_cannot_see_files_or_modules_of_another_run(sandbox: Sandbox) -> None:
+    write = "import os, sys\ntry: open('mark', 'w').write('x')\nexcept OSError: pass\nsys.modules['mark'] = sys\n"
+    look = "import os, sys\nprint(os.path.exists('mark'), 'mark' in sys.modules)"
+    assert sandbox.run(Program(write + look), [b""], LIMITS)[0].completed
+    for _ in range(4):
+        assert sandbox.run(Program(look), [b""], LIMITS)[0].stdout == b"False False\n"
+
+
+def test_a_fork_does_not_copy_the_state_of_random(sandbox: Sandbox) -> None:
+    draws = {sandbox.run(Program("import random; print(random.random())"), [b""], LIMITS)[0].stdout for _ in range(4)}
+    assert len(draws) == 4
+
+
+def test_function_result_and_prints_are_kept_apart(sandbox: Sandbox) -> None:
+    (execution,) = sandbox.run(
+        Program("def f(a, b):\n    print('note')\n    return {'sum': a + b}", "f"), [b"[2, 3]"], LIMITS
+    )
+    assert (execution.result, execution.stdout) == (b'{"sum": 5}', b"note\n")
+
+
+def test_a_large_input_arrives_whole(sandbox: Sandbox) -> None:
+    data = b"x" * (20 << 20)
+    (execution,) = sandbox.run(Program("import sys; print(len(sys.stdin.read()))"), [data], LIMITS)
+    assert execution.stdout == b"%d\n" % len(data)
+
+
+def test_records_forged_as_a_broken_sandbox_are_not_believed(sandbox: Sandbox) -> None:
+    forge = (
+        "import os, struct\nfor fd in range(3, 300):\n"
+        "    try: os.write(fd, struct.pack('<BiI80s', 6, 0, 0, b'not my fault'))\n    except OSError: pass\n"
+    )
+    (execution,) = sandbox.run(Program(forge), [b""], LIMITS)
+    assert isinstance(execution, Execution)
+
+
+def test_stream_keeps_the_order_and_uses_every_server(sandbox: Sandbox) -> None:
+    def run(number: int) -> bytes:
+        return sandbox.run(ECHO, [b"%d" % number], LIMITS)[0].stdout
+
+    assert list(sandbox.stream(run, range(50))) == [b"%d\n" % n for n in range(50)]
+
+
+def test_killing_fork_servers_loses_no_execution() -> None:
+    with sandboxes.sandbox() as sandbox:
+        seen = []
+
+        def run(number: int) -> bytes:
+            if number in (20, 40):
+                os.kill(sandbox.server_pids[0], signal.SIGKILL)
+            return sandbox.run(ECHO, [b"%d" % number], LIMITS)[0].stdout
+
+        seen = list(sandbox.stream(run, range(60)))
+        assert seen == [b"%d\n" % n for n in range(60)]
+        assert sandbox.servers_lost >= 1
+
+
+def test_killing_the_process_inside_the_namespaces_loses_no_execution() -> None:
+    with sandboxes.sandbox(workers=1) as sandbox:
+        before = sandbox.run(ECHO, [b"1"], LIMITS)
+        for pid in sandboxes.descendants(sandbox.server_pids[0]):
+            os.kill(pid, signal.SIGKILL)
+        assert sandbox.run(ECHO, [b"1"], LIMITS)[0].stdout == before[0].stdout
+
+
+def test_closing_leaves_no_process() -> None:
+    before = sandboxes.descendants(os.getpid())
+    with sandboxes.sandbox() as sandbox:
+        sandbox.run(ECHO, [b"1"], LIMITS)
+        assert sandboxes.descendants(os.getpid()) > before
+    _wait_until(lambda: sandboxes.descendants(os.getpid()) <= before)
+
+
+def _wait_until(condition: object) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "took longer than 10 s"
+        time.sleep(0.05)
+
+
+_ORPHANING = """
+import sys, time
+from tests import sandboxes
+from oapl_core.sandbox import Limits, Program
+with sandboxes.sandbox() as sandbox:
+    print("ready", flush=True)
+    sandbox.run(Program("import time; time.sleep(100)"), [b""], Limits(100, 100))
+"""
+
+
+def test_killing_the_supervisor_kills_servers_and_programs(root: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
+    with subprocess.Popen([sys.executable, "-c", _ORPHANING], stdout=subprocess.PIPE, env=environment) as supervisor:
+        assert supervisor.stdout
+        assert supervisor.stdout.readline() == b"ready\n"
+        _wait_until(lambda: len(sandboxes.descendants(supervisor.pid)) >= (5 if sandboxes.IS_FALLBACK else 7))
+        below = sandboxes.descendants(supervisor.pid)
+        supervisor.kill()
+    _wait_until(lambda: not any(Path(f"/proc/{pid}/status").exists() for pid in below))
+
+
+_REFUSED = """
+import sys
+from oapl_core.sandbox import linux, seccomp
+from oapl_core.sandbox.sandbox import Sandbox
+from oapl_core.errors import SandboxError
+linux.no_new_privileges()
+seccomp.Filter(seccomp.denylist(tuple(int(n) for n in sys.argv[1].split(",")))).apply()
+try:
+    with Sandbox(workers=1, minimum_level=sys.argv[2]) as sandbox:
+        print("level", sandbox.level)
+except SandboxError as error:
+    print("refused:", error)
+"""
+UNSHARE, LANDLOCK, SECCOMP = 272, 444, 317
+
+
+def _on_a_host_without(root: Path, calls: tuple[int, ...], minimum: str = "fallback") -> str:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-c", _REFUSED, ",".join(map(str, calls)), minimum]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_host_without_namespaces_gets_the_fallback_level(root: Path) -> None:
+    assert _on_a_host_without(root, (UNSHARE,)) == "level fallback"
+
+
+def test_a_host_without_namespaces_and_landlock_is_refused(root: Path) -> None:
+    said = _on_a_host_without(root, (UNSHARE, LANDLOCK))
+    assert said.startswith("refused: no sandbox level works here")
+    assert "unshare: Operation not permitted" in said
+    assert "landlock" in said
+
+
+def test_a_host_without_seccomp_is_refused(root: Path) -> None:
+    assert _on_a_host_without(root, (SECCOMP,)).startswith("refused:")
+
+
+def test_a_level_below_the_wanted_minimum_is_refused(root: Path) -> None:
+    assert _on_a_host_without(root, (UNSHARE,), minimum="full").startswith("refused:")
+
+
+def test_a_program_is_not_run_before_the_sandbox_was_started() -> None:
+    with pytest.raises(AssertionError):
+        _ = Sandbox(workers=1).level
+
+
+def test_impossible_limits_are_refused() -> None:
+    with pytest.raises(ValueError, match="positive"):
+        Limits(cpu_s=0)
+    with pytest.raises(ValueError, match="workers"):
+        Sandbox(workers=0)
+
+
+def test_the_filters_fit_the_kernels_jump_offsets() -> None:
+    assert len(ALLOWED) < 255
+    assert len(allowlist()) % 8 == len(denylist((1, 2))) % 8 == 0
+    assert len(set(ALLOWED.values())) == len(ALLOWED)
+
+
+def test_probe_says_what_was_proven(sandbox: Sandbox) -> None:
+    assert sandbox.probe().startswith(sandbox.level)
+    assert "canaries held" in sandbox.probe()
+
+
+def test_a_canary_that_escapes_is_a_sandbox_error() -> None:
+    from oapl_core.sandbox.canaries import prove
+
+    def unprotected(_program: Program, _inputs: object, _limits: Limits) -> list[Execution]:
+        facts = dict.fromkeys(("compile_error", "cpu_limit", "wall_limit", "output_limit", "memory_limit"), False)
+        escaped = b'["fork"]'
+        return [
+            Execution(
+                0,
+                None,
+                "",
+                **facts,
+                result=None,
+                stdout=escaped,
+                stderr=b"",
+                cpu_s=0,
+                wall_s=0,
+                peak_memory_mb=1,
+                fresh=True,
+            )
+        ]
+
+    with pytest.raises(SandboxError, match="fork"):
+        prove("full", unprotected)

@@ -1,0 +1,153 @@
+"""The verb: one verdict part for each rollout part, resumable, and failing rather than guessing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oapl_core import tables
+from oapl_core.artifacts import Run
+from oapl_core.config import parse_experiment
+from oapl_core.errors import DataError, StageFailed
+from oapl_core.verdicts import verify as module
+from oapl_core.verdicts.outcomes import Outcome
+from oapl_core.verdicts.verifier import Verifier
+from oapl_core.verdicts.verify import verify
+
+RIGHT = "```python\nprint(sum(map(int, input().split())))\n```"
+WRONG = "```python\nprint(-1)\n```"
+SLOW = "```python\nimport time\ntime.sleep(0.15)\nprint(sum(map(int, input().split())))\n```"
+
+
+def made_run(tmp_path: Path, parts: int = 3, right: str = RIGHT) -> Run:
+    """A run with one problem and `parts` rollout parts of four answers: right, wrong, none, right."""
+    values = {
+        "name": "t", "model": "m", "runs_dir": str(tmp_path / "runs"), "verifier": {"workers": 2},
+        "problems": {"train": "a", "validation": "b", "heldout": "c"},
+    }  # fmt: skip
+    run = Run.create(parse_experiment(values, "test"))
+    problem = {
+        "problem_id": "p", "split": "train", "kind": "stdin", "statement": "add", "starter_code": None,
+        "entry_point": None, "answer": None, "structure": "s",
+        "tests": [{"input": f"{i} 1\n", "output": f"{i + 1}\n"} for i in range(3)],
+    }  # fmt: skip
+    with run.writing(run.problems, {}, {}) as draft:
+        draft.rows = tables.write_table(draft.path, tables.PROBLEMS, [problem])
+    for number in range(parts):
+        rows = [rollout(number, i, text) for i, text in enumerate((right, WRONG, "nothing", right))]
+        with run.writing(run.rollouts(0) / f"part-{number:05d}.parquet", {}, {}) as draft:
+            draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, rows)
+    return run
+
+
+def rollout(part: int, sample: int, text: str, problem_id: str = "p") -> dict[str, Any]:
+    return {
+        "run": "t", "round": 0, "problem_id": problem_id, "rollout_id": f"{part}-{sample}", "sample": sample,
+        "policy_hash": "h", "response_ids": [1], "logprobs": [-0.5], "logprobs_mode": "raw", "finish_reason": "stop",
+        "text": text, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_tokens": 8, "seed": 0, "engine": "e",
+        "sampled_at": datetime.now(UTC),
+    }  # fmt: skip
+
+
+def verdicts(run: Run) -> list[dict[str, Any]]:
+    parts = sorted(run.verdicts(0).glob("part-*.parquet"))
+    return [row for part in parts for row in tables.read_table(part, tables.VERDICTS).to_pylist()]
+
+
+def test_every_rollout_gets_one_verdict_in_a_part_of_the_same_name(tmp_path: Path) -> None:
+    run = made_run(tmp_path)
+    verify(run, 0)
+    rows = verdicts(run)
+    assert [r["rollout_id"] for r in rows] == [f"{part}-{sample}" for part in range(3) for sample in range(4)]
+    assert [r["outcome"] for r in rows[:4]] == ["passed", "wrong_answer", "no_answer", "passed"]
+    assert [r["reward"] for r in rows[:4]] == [1.0, 0.0, 0.0, 1.0]
+    names = [p.name for p in sorted(run.rollouts(0).iterdir())]
+    assert [p.name for p in sorted(run.verdicts(0).iterdir())] == names
+    details = run.ledger.artifacts()[f"round_00/2_verdicts/{names[0]}"].details
+    assert details == {"outcomes": {"passed": 2, "wrong_answer": 1, "no_answer": 1}}
+
+
+def test_a_second_run_starts_no_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = made_run(tmp_path)
+    verify(run, 0)
+
+    def fail(_config: object) -> Verifier:
+        raise AssertionError("a verifier was started")
+
+    monkeypatch.setattr(module, "Verifier", fail)
+    verify(run, 0)
+
+
+def test_only_the_missing_part_is_judged_again(tmp_path: Path) -> None:
+    run = made_run(tmp_path)
+    verify(run, 0)
+    first, second = run.verdicts(0) / "part-00000.parquet", run.verdicts(0) / "part-00001.parquet"
+    kept = first.stat().st_mtime_ns
+    second.unlink()
+    verify(run, 0)
+    assert second.exists()
+    assert first.stat().st_mtime_ns == kept
+
+
+def test_killed_in_the_middle_it_resumes_with_the_same_verdicts(tmp_path: Path, root: Path) -> None:
+    run = made_run(tmp_path, parts=6, right=SLOW)
+    command = [sys.executable, "-m", "oapl_core.verdicts.verify", str(run.root), "--round", "0"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
+    with subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.DEVNULL) as process:
+        while not list(run.verdicts(0).glob("part-*")):
+            assert process.poll() is None, "it ended before its first part"
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    finished = {e.artifact: e for e in run.ledger.artifacts().values() if "2_verdicts" in e.artifact}
+    assert 0 < len(finished) < 6
+    subprocess.run(command, cwd=root, env=environment, stdout=subprocess.DEVNULL, check=True)
+    again = run.ledger.artifacts()
+    assert all(again[name].mtime_ns == entry.mtime_ns for name, entry in finished.items())
+    assert [r["outcome"] for r in verdicts(run)] == ["passed", "wrong_answer", "no_answer", "passed"] * 6
+
+
+def test_no_rollouts_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no rollouts to verify"):
+        verify(made_run(tmp_path, parts=0), 0)
+
+
+def test_a_rollout_of_an_unknown_problem_is_refused(tmp_path: Path) -> None:
+    run = made_run(tmp_path, parts=0)
+    with run.writing(run.rollouts(0) / "part-00000.parquet", {}, {}) as draft:
+        tables.write_table(draft.path, tables.ROLLOUTS, [rollout(0, 0, RIGHT, problem_id="other")])
+    with pytest.raises(DataError, match="'other'"):
+        verify(run, 0)
+
+
+class _FailsOnAnswers(Verifier):
+    """Judges canaries, breaks on everything else."""
+
+    def _grade(self, job: Any, blank: Any) -> Any:
+        if job.problem["problem_id"].startswith("canary"):
+            return super()._grade(job, blank)
+        raise OSError("broken")
+
+
+def test_too_many_verifier_errors_fail_the_stage_and_record_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = made_run(tmp_path, parts=1)
+    monkeypatch.setattr(module, "Verifier", _FailsOnAnswers)
+    with pytest.raises(StageFailed, match="3 of 4 rollouts could not be judged.*OSError: broken"):
+        verify(run, 0)
+    assert not verdicts(run)
+
+
+def test_a_few_verifier_errors_are_null_and_not_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = made_run(tmp_path, parts=1)
+    monkeypatch.setattr(module, "Verifier", _FailsOnAnswers)
+    monkeypatch.setattr(module, "_check_errors", lambda *_: None)
+    verify(run, 0)
+    assert [r["reward"] for r in verdicts(run)] == [None, None, 0.0, None]
+    assert verdicts(run)[0]["outcome"] == Outcome.VERIFIER_ERROR
