@@ -1,4 +1,4 @@
-"""Joins rollouts, verdicts and prompts and keeps what is trained on: ``python -m oapl_core.groups.build RUN_DIR --round N``.
+"""Joins rollouts, verdicts and prompts into groups: ``python -m oapl_core.groups.build RUN_DIR --round N``.
 
 Reads round_NN/1_rollouts, round_NN/2_verdicts (part by part) and prompts.parquet; writes round_NN/3_groups.parquet
 (tables.GROUPS, the rows of a group next to each other, samples in order). A group is every valid rollout of one problem
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 _KEYS = (
-    "rollout_id", "problem_id", "sample", "policy_hash", "response_ids", "logprobs_mode", "temperature", "top_p", "top_k",
+    "rollout_id", "problem_id", "sample", "policy_hash", "response_ids", "logprobs_mode", "temperature",
+    "top_p", "top_k",
 )  # fmt: skip
 
 
@@ -38,8 +39,10 @@ def build(run: Run, round_number: int) -> None:
     rollouts, verdicts = _parts(run.rollouts(round_number)), _parts(run.verdicts(round_number))
     lacking = sorted({p.name for p in rollouts} - {p.name for p in verdicts})
     if lacking:
-        raise DataError(f"{run.verdicts(round_number)}: has no {lacking[0]} ({len(lacking)} parts lack); run the experiment again to verify them")
-    path, inputs, settings = run.groups(round_number), run.inputs([run.prompts, *rollouts, *verdicts]), {"keep": keep}
+        where = f"{run.verdicts(round_number)}: has no {lacking[0]} ({len(lacking)} such parts)"
+        raise DataError(f"{where}; run the experiment again to verify them")
+    path, settings = run.groups(round_number), {"keep": keep}
+    inputs = run.inputs([run.prompts, *rollouts, *verdicts])
     if run.is_done(path, inputs, settings):
         say(f"groups of round {round_number}: done")
         return
@@ -80,13 +83,15 @@ def _check_sampling(keys: "pl.DataFrame", folder: Path) -> None:
     """The engine's log-probs must be those of one policy's own distribution, or the log-ratios mean nothing."""
     hashes = keys["policy_hash"].unique().sort().to_list()
     if len(hashes) > 1:
-        raise DataError(f"{folder}: was sampled by {len(hashes)} policies ({', '.join(hashes)}); delete the folder and sample the round again")
+        raise DataError(
+            f"{folder}: was sampled by several policies ({', '.join(hashes)}); delete the folder and sample again"
+        )
     raw_but_scaled = keys["logprobs_mode"].str.starts_with("raw") & (keys["temperature"] != 1.0)
     foreign = keys.filter((keys["top_p"] < 1.0) | (keys["top_k"] > 0) | raw_but_scaled)
     if len(foreign):
         raise DataError(
-            f"{folder}: rollout {foreign['rollout_id'][0]} ({len(foreign)} such rows) has log-probs of another distribution than it was "
-            "sampled from; sample the round again with temperature=1, top_p=1 and top_k off"
+            f"{folder}: rollout {foreign['rollout_id'][0]} ({len(foreign)} such rows) has log-probs of another "
+            "distribution than it was sampled from; sample the round again with temperature=1, top_p=1 and top_k off"
         )
 
 
@@ -95,16 +100,22 @@ def _rows(chosen: "pl.DataFrame", rollouts: Sequence[Path], prompts: Path) -> It
     import polars as pl
 
     prompt_ids = _read([prompts], tables.PROMPTS, ("problem_id", "prompt_ids"))
+    order = [name for name, _ in tables.GROUPS]
     for part, path in enumerate(rollouts):
         mine = chosen.filter(pl.col("part") == part)
         if mine.is_empty():
             continue
-        tokens = _read([path], tables.ROLLOUTS, ("rollout_id", "response_ids", "logprobs")).rename({"logprobs": "behavior_logprobs"})
-        joined = mine.join(tokens, on="rollout_id", how="left", validate="1:1").join(prompt_ids, on="problem_id", how="left", validate="m:1")
-        unknown = joined.filter(pl.col("prompt_ids").is_null())
+        tokens = _read([path], tables.ROLLOUTS, ("rollout_id", "response_ids", "logprobs"))
+        joined = mine.join(
+            tokens.rename({"logprobs": "behavior_logprobs"}), on="rollout_id", how="left", validate="1:1"
+        )
+        joined = joined.join(prompt_ids, on="problem_id", how="left", validate="m:1")
+        unknown = joined.filter(pl.col("prompt_ids").is_null())["problem_id"]
         if len(unknown):
-            raise DataError(f"{prompts}: has no prompt for problem {unknown['problem_id'][0]} of {path}; delete the round's folder and run again")
-        yield from joined.sort("group", "sample").select([name for name, _ in tables.GROUPS]).iter_rows(named=True)
+            raise DataError(
+                f"{prompts}: has no prompt for problem {unknown[0]} of {path}; delete the round's folder and run again"
+            )
+        yield from joined.sort("group", "sample").select(order).iter_rows(named=True)
 
 
 if __name__ == "__main__":

@@ -43,19 +43,20 @@ class Counts:
     def __str__(self) -> str:
         """For a person."""
         reasons = ", ".join(f"{n} {reason.replace('_', ' ')}" for reason, n in self.dropped.items()) or "none"
-        return f"kept {self.kept_rollouts} of {self.rollouts} rollouts in {self.kept_groups} of {self.groups} groups; dropped: {reasons}"
+        kept = f"kept {self.kept_rollouts} of {self.rollouts} rollouts in {self.kept_groups} of {self.groups} groups"
+        return f"{kept}; dropped: {reasons}"
 
 
 def select(keys: "pl.DataFrame", verdicts: "pl.DataFrame", keep: str) -> "tuple[pl.DataFrame, Counts]":
     """Choose rollouts.
 
     Args:
-        keys: one row per rollout: rollout_id, problem_id, sample, part (of the rollouts that it lies in), response_tokens.
+        keys: one row per rollout: rollout_id, problem_id, sample, response_tokens, part (the number of its file).
         verdicts: rollout_id, reward (null: not judged), outcome.
         keep: ``any_correct``, ``mixed`` or ``all``.
 
     Returns:
-        The kept rows of ``keys`` with ``reward`` and ``group`` (0, 1, ... in order of first appearance), and the counts.
+        The kept rows of ``keys`` with ``reward`` and ``group`` (0, 1, ... by first appearance), and the counts.
 
     Raises:
         DataError: a rollout id occurs twice, or a problem's rollouts lie in several parts.
@@ -63,12 +64,14 @@ def select(keys: "pl.DataFrame", verdicts: "pl.DataFrame", keep: str) -> "tuple[
     import polars as pl
 
     for name, frame in (("rollouts", keys), ("verdicts", verdicts)):
-        twice = frame.filter(frame["rollout_id"].is_duplicated())
+        twice = frame.filter(frame["rollout_id"].is_duplicated())["rollout_id"]
         if len(twice):
-            raise DataError(f"{name}: rollout {twice['rollout_id'][0]} occurs more than once; delete the round's folder and run again")
-    split = keys.group_by("problem_id").agg(pl.col("part").n_unique()).filter(pl.col("part") > 1)
+            raise DataError(
+                f"{name}: rollout {twice[0]} occurs more than once; delete the round's folder and run again"
+            )
+    split = keys.group_by("problem_id").agg(pl.col("part").n_unique()).filter(pl.col("part") > 1)["problem_id"]
     if len(split):
-        raise DataError(f"rollouts: problem {split['problem_id'][0]} lies in several parts; delete the round's folder and run again")
+        raise DataError(f"rollouts: problem {split[0]} lies in several parts; delete the round's folder and run again")
     judged = (
         keys.lazy().with_row_index("row")
         .join(verdicts.lazy().with_columns(judged=pl.lit(True)), on="rollout_id", how="left", maintain_order="left")
@@ -101,12 +104,12 @@ def _group_reason(keep: str) -> "pl.Expr":
     valid = pl.col("reason").is_null()
     correct = valid & (pl.col("reward") >= 1.0)
     valids, corrects = valid.sum().over("problem_id"), correct.sum().over("problem_id")
-    reason = pl.when(valids < 2).then(pl.lit("fewer_than_two_valid"))
-    if keep in ("any_correct", "mixed"):
-        reason = reason.when(corrects == 0).then(pl.lit("no_correct_answer"))
-    if keep == "mixed":
-        reason = reason.when(corrects == valids).then(pl.lit("all_correct"))
-    return reason
+    needs_right, needs_wrong = pl.lit(keep in ("any_correct", "mixed")), pl.lit(keep == "mixed")
+    return (
+        pl.when(valids < 2).then(pl.lit("fewer_than_two_valid"))
+        .when(needs_right & (corrects == 0)).then(pl.lit("no_correct_answer"))
+        .when(needs_wrong & (corrects == valids)).then(pl.lit("all_correct"))
+    )  # fmt: skip
 
 
 def _count(judged: "pl.DataFrame") -> Counts:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def oapl_loss(log_ratio_S: "Tensor", advantage_S: "Tensor", regression_temperature: float, global_sequences: int) -> "Tensor":
+def oapl_loss(
+    log_ratio_S: "Tensor", advantage_S: "Tensor", regression_temperature: float, global_sequences: int
+) -> "Tensor":
     """The part of eq. 3 that the given sequences contribute; parts of one global batch add up to its loss.
 
     Args:
@@ -30,7 +32,7 @@ def oapl_loss(log_ratio_S: "Tensor", advantage_S: "Tensor", regression_temperatu
         ValueError: the two vectors differ in shape, or there are fewer global sequences than given ones.
     """
     if log_ratio_S.shape != advantage_S.shape:
-        raise ValueError(f"log-ratios {tuple(log_ratio_S.shape)} and advantages {tuple(advantage_S.shape)} differ in shape")
+        raise ValueError(f"log-ratios and advantages differ in shape: {log_ratio_S.shape}, {advantage_S.shape}")
     if global_sequences < max(1, len(log_ratio_S)):
         raise ValueError(f"{len(log_ratio_S)} sequences cannot be part of a batch of {global_sequences}")
     residual_S = regression_temperature * log_ratio_S - advantage_S.detach()
@@ -50,4 +52,5 @@ class OaplObjective:
 
     def loss(self, log_ratio_ST: "Tensor", advantage_S: "Tensor", global_sequences: int) -> "Tensor":
         """Eq. 3 over padded per-token log-ratios, summed in float64."""
-        return oapl_loss(log_ratio_ST.double().sum(1), advantage_S, self.settings.regression_temperature, global_sequences)
+        log_ratio_S = log_ratio_ST.double().sum(1)
+        return oapl_loss(log_ratio_S, advantage_S, self.settings.regression_temperature, global_sequences)

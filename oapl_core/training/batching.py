@@ -30,7 +30,9 @@ def global_batches(order: Sequence[int], batch_size: int) -> list[list[int]]:
     return [list(order[i : i + batch_size]) for i in range(0, len(order), batch_size)]
 
 
-def micro_batches(batch: Sequence[int], lengths: Sequence[int], token_budget: int, ranks: int = 1) -> list[list[list[int]]]:
+def micro_batches(
+    batch: Sequence[int], lengths: Sequence[int], token_budget: int, ranks: int = 1
+) -> list[list[list[int]]]:
     """Cut a global batch for each rank.
 
     Args:

@@ -34,13 +34,13 @@ class StoredModel:
         Raises:
             OSError: the disk is full or read-only.
         """
-        assert weights.keys() == self.types.keys(), f"weights and model differ in {sorted(weights.keys() ^ self.types.keys())[:3]}"
+        assert weights.keys() == self.types.keys(), f"names differ: {sorted(weights.keys() ^ self.types.keys())[:3]}"
         cast: dict[int, Tensor] = {}  # tied weights stay one tensor, so that they are stored once
-        state = {
-            # a copy: DeepSpeed's weights are views of one flat buffer, which would look like shared weights
-            name: cast.setdefault(weight.data_ptr(), weight.detach().to("cpu", self.types[name], copy=True).contiguous())
-            for name, weight in weights.items()
-        }
+        for name, weight in weights.items():
+            if weight.data_ptr() not in cast:
+                # a copy: DeepSpeed's weights are views of one flat buffer, which would look like shared weights
+                cast[weight.data_ptr()] = weight.detach().to("cpu", self.types[name], copy=True).contiguous()
+        state = {name: cast[weight.data_ptr()] for name, weight in weights.items()}
         self.model.save_pretrained(target, state_dict=state)
         for file in sorted(self.folder.iterdir()):
             if file.is_file() and file.suffix in _COPIED and not file.name.endswith(_INDEX):
@@ -69,5 +69,6 @@ def load_model(model_dir: Path) -> "StoredModel":
         raise DataError(f"{model_dir}: cannot be loaded ({line[:200]}); copy the whole model folder again") from None
     lost = sorted([*report["missing_keys"], *(str(key[0]) for key in report["mismatched_keys"])])
     if lost:
-        raise DataError(f"{model_dir}: {len(lost)} weights are missing or misshapen ({', '.join(lost[:3])}); copy the model folder again")
+        what = f"{len(lost)} weights are missing or misshapen ({', '.join(lost[:3])})"
+        raise DataError(f"{model_dir}: {what}; copy the whole model folder again")
     return StoredModel(model, {name: tensor.dtype for name, tensor in model.state_dict().items()}, model_dir)

@@ -31,17 +31,19 @@ class Engine:
         import deepspeed
 
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-        # A shared-memory all-reduce for CPUs would be compiled here (half a minute, needs a compiler); gloo does without.
+        # A shared-memory all-reduce for CPUs would be compiled here, in half a minute; gloo does without.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
         self._dist: Any = torch.distributed
         self.rank, self.ranks = self._dist.get_rank(), self._dist.get_world_size()
-        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+        cuda = torch.cuda.is_available()
+        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
         optimizer = torch.optim.AdamW(
             module.parameters(), lr=training.learning_rate, betas=training.adam_betas, eps=training.adam_eps,
             weight_decay=training.weight_decay,
         )  # fmt: skip
-        self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=settings(training, self.ranks))
+        config = settings(training, self.ranks)
+        self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
         self._zero_stage = training.zero_stage
 
     def __call__(self, *inputs: "Tensor", last: bool) -> "Tensor":
@@ -60,10 +62,13 @@ class Engine:
 
         for group in self._engine.optimizer.param_groups:
             group["lr"] = learning_rate
-        gradients = [p.grad for p in self._engine.module.parameters() if p.grad is not None] if self._zero_stage == 0 else []
-        norm = float(torch.nn.utils.get_total_norm(gradients)) if gradients else None
+        norm = None
+        if self._zero_stage == 0:  # the one stage whose norm DeepSpeed does not tell
+            norm = torch.nn.utils.get_total_norm(
+                [p.grad for p in self._engine.module.parameters() if p.grad is not None]
+            )
         self._engine.step()
-        return float(self._engine.get_global_grad_norm()) if norm is None else norm
+        return float(self._engine.get_global_grad_norm() if norm is None else norm)
 
     def total(self, values: "Tensor") -> "Tensor":
         """Elementwise sum over ranks."""
@@ -124,12 +129,13 @@ def _prepare_environment() -> None:
 
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    # A build that was killed leaves a lock that hangs every later start; nothing here needs one, but a private place is safe.
+    # DeepSpeed decorates an optimizer that is not used here with torch.compile, which imports a compiler for seconds.
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    # A killed build leaves a lock that hangs every later start. Nothing here is built, but a private place is safe.
     extensions = Path(tempfile.gettempdir()) / f"oapl-torch-extensions-{os.getuid()}-{os.getpid()}"
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(extensions))
     if "RANK" not in os.environ:
-        alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port()}
-        os.environ.update(alone)
+        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=_free_port())
 
 
 def _free_port() -> str:

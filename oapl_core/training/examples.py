@@ -109,20 +109,27 @@ def read_examples(path: Path, expected_hash: str, model_dir: Path) -> Examples:
     """
     table = tables.read_table(path, tables.GROUPS)
     if not table.num_rows:
-        raise DataError(f"{path}: has no group to train on; the ledger counts why every rollout was dropped (`oapl status`)")
+        raise DataError(f"{path}: has no group to train on; the ledger counts why every rollout was dropped")
     hashes = sorted(map(str, table["policy_hash"].unique().to_pylist()))
     if hashes != [expected_hash]:
         raise DataError(
-            f"{path}: was sampled by policy {', '.join(hashes)}, but the round's policy is {expected_hash} ({model_dir}); "
-            "delete the round's folder and run the same command again"
+            f"{path}: was sampled by policy {', '.join(hashes)}, but the round's policy is {expected_hash} "
+            f"({model_dir}); delete the round's folder and run the same command again"
         )
     temperatures = table["temperature"].unique().to_pylist()
     if len(temperatures) != 1 or not temperatures[0] > 0:
-        raise DataError(f"{path}: must be sampled at one positive temperature, not {temperatures}; sample the round again")
+        raise DataError(
+            f"{path}: was sampled at temperatures {temperatures}, not at one above 0; sample the round again"
+        )
     examples = Examples(
-        table["rollout_id"], Ragged(table["prompt_ids"]), Ragged(table["response_ids"]), Ragged(table["behavior_logprobs"]),
-        table["reward"].to_numpy().copy(), table["group"].to_numpy().copy(), float(temperatures[0]),
-    )  # fmt: skip
+        rollout_ids=table["rollout_id"],
+        prompt_ids=Ragged(table["prompt_ids"]),
+        response_ids=Ragged(table["response_ids"]),
+        behavior=Ragged(table["behavior_logprobs"]),
+        reward_S=table["reward"].to_numpy().copy(),  # torch wants arrays that it may write to
+        group_S=table["group"].to_numpy().copy(),
+        temperature=float(temperatures[0]),
+    )
     _check_rows(examples, path, model_dir)
     return examples
 
@@ -136,7 +143,8 @@ def _check_rows(examples: Examples, path: Path, model_dir: Path) -> None:
     def refuse(bad: Any, what: str) -> None:
         if bad.any():
             row = int(bad.argmax())
-            raise DataError(f"{path}: rollout {examples.rollout_ids[row]} {what} ({int(bad.sum())} such rows); sample the round again")
+            rows = f"rollout {examples.rollout_ids[row]} {what} ({int(bad.sum())} such rows)"
+            raise DataError(f"{path}: {rows}; sample the round again")
 
     def anywhere(column: Ragged, bad: Any) -> Any:
         """Rows of ``column`` that hold a bad element."""
@@ -150,7 +158,8 @@ def _check_rows(examples: Examples, path: Path, model_dir: Path) -> None:
     refuse(anywhere(examples.behavior, ~np.isfinite(examples.behavior.flat)), "has a log-prob that is not finite")
     refuse(~np.isfinite(examples.reward_S), "has a reward that is not finite")
     for column in (prompts, responses):
-        refuse(anywhere(column, (column.flat < 0) | (column.flat >= vocabulary)), f"has a token outside the {vocabulary} the model knows")
+        foreign = (column.flat < 0) | (column.flat >= vocabulary)
+        refuse(anywhere(column, foreign), f"has a token outside the {vocabulary} that the model knows")
 
 
 def _limits(model_dir: Path) -> tuple[float, float]:
@@ -162,4 +171,4 @@ def _limits(model_dir: Path) -> tuple[float, float]:
     except FileNotFoundError:
         raise DataError(f"{model_dir}: is not a Hugging Face model folder (no config.json)") from None
     except (json.JSONDecodeError, UnicodeDecodeError, AttributeError) as error:
-        raise DataError(f"{model_dir / 'config.json'}: is not readable ({error}); copy the model folder again") from None
+        raise DataError(f"{model_dir}: config.json is not readable ({error}); copy the model folder again") from None

@@ -55,7 +55,9 @@ class _ChunkedLogprobs(torch.autograd.Function):
         return hidden_gradient, weight_gradient, None, None, None
 
 
-def token_logprobs(hidden_TD: Tensor, weight_VD: Tensor, id_T: Tensor, temperature: float = 1.0, chunk: int = 4096) -> Tensor:
+def token_logprobs(
+    hidden_TD: Tensor, weight_VD: Tensor, id_T: Tensor, temperature: float = 1.0, chunk: int = 4096
+) -> Tensor:
     """ln softmax(hidden @ weight.T / temperature)[id] of each row, float32, shape [T].
 
     Args:
@@ -97,8 +99,8 @@ _LOGIT_SCALINGS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 class Policy(nn.Module):
     """A Hugging Face causal model that scores right-padded rows of prompt + response.
 
-    No attention mask is passed: causal attention never lets a token see the padding behind it, and both an all-ones mask
-    and the key-value cache were seen to change log-probs.
+    No attention mask is passed: causal attention never lets a token see the padding behind it, and both an all-ones
+    mask and the key-value cache were seen to change log-probs.
     """
 
     def __init__(self, model: Any, temperature: float = 1.0, chunk: int = 4096) -> None:
@@ -130,7 +132,8 @@ class Policy(nn.Module):
         """
         hidden_STD = self.model.base_model(input_ids=id_ST, use_cache=False).last_hidden_state
         is_response_ST = response_mask(prompt_length_S, length_S, id_ST.shape[1])
-        logprob_T = self.model.get_output_embeddings()(hidden_STD[:, :-1][is_response_ST], id_ST[:, 1:][is_response_ST])
+        head = self.model.get_output_embeddings()
+        logprob_T: Tensor = head(hidden_STD[:, :-1][is_response_ST], id_ST[:, 1:][is_response_ST])
         return logprob_T.new_zeros(is_response_ST.shape).masked_scatter(is_response_ST, logprob_T)
 
 

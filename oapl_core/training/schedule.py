@@ -1,9 +1,11 @@
-"""The learning rate of every optimiser step of a round (paper, appendix A): linear warm-up, then a cosine to a floor."""
+"""The learning rate of each optimiser step of a round (paper, appendix A): linear warm-up, then a cosine to a floor."""
 
 import math
 
+from oapl_core.config import TrainingConfig
 
-def learning_rate(step: int, steps: int, peak: float, warmup_share: float, floor_share: float) -> float:
+
+def learning_rate(step: int, steps: int, training: TrainingConfig) -> float:
     """Learning rate of ``step`` (from 0) of a round of ``steps``.
 
     The first step already moves (its rate is peak / warm-up steps, never 0); the last one has the floor's rate.
@@ -13,7 +15,8 @@ def learning_rate(step: int, steps: int, peak: float, warmup_share: float, floor
     """
     if not 0 <= step < steps:
         raise ValueError(f"step {step} is not one of 0..{steps - 1}")
-    warmup = math.ceil(warmup_share * steps)
+    peak, floor_share = training.learning_rate, training.floor_share
+    warmup = math.ceil(training.warmup_share * steps)
     if step < warmup:
         return peak * (step + 1) / warmup
     done = (step - warmup) / max(1, steps - 1 - warmup)

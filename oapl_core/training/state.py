@@ -1,7 +1,7 @@
 """DeepSpeed's own state after an epoch, from which a killed round goes on: scratch beside the checkpoints, no artifact.
 
-A state is complete or absent: it is written under a temporary name, fsynced and renamed, with a note of what it belongs to
-(inputs, settings). It is deleted as soon as a later epoch has one, and when the round is finished.
+A state is complete or absent: it is written under a temporary name, fsynced and renamed, with a note of what it belongs
+to (inputs, settings). It is deleted as soon as a later epoch has one, and when the round is finished.
 """
 
 import json

@@ -1,8 +1,9 @@
 """Trains the round's policy on its groups with DeepSpeed: ``python -m oapl_core.training.train RUN_DIR --round N``.
 
 Reads round_NN/3_groups.parquet and the checkpoint that sampled it. Writes one Hugging Face folder for each epoch,
-4_checkpoint/<objective>/epoch_NN, with ``training_metrics.jsonl`` (one line for each optimiser step) in it. A killed round goes on
-after its last finished epoch and ends with the same bits. The objective is the config's (docs/objectives.md).
+4_checkpoint/<objective>/epoch_NN, with ``training_metrics.jsonl`` (one line for each optimiser step) in it. A killed
+round goes on after its last finished epoch and ends with the same bits. The objective is the config's
+(docs/objectives.md).
 """
 
 import json
@@ -27,10 +28,11 @@ from oapl_core.training.state import delete_states, load_state, save_state, save
 
 if TYPE_CHECKING:
     from oapl_core.training.checkpoint import StoredModel
-    from oapl_core.training.steps import Metrics, Trainer
+    from oapl_core.training.metrics import Metrics
+    from oapl_core.training.steps import Trainer
 
 METRICS_FILE = "training_metrics.jsonl"
-# Mean difference per token between engine and trainer above which a person should look (bfloat16 differs by about 0.01).
+# Mean difference per token between engine and trainer, in nats, above which a person should look.
 _SUSPICIOUS_MISMATCH = 0.05
 
 
@@ -128,14 +130,26 @@ def _train_rank(job: _Job, examples: Examples) -> None:
         model.train()
     engine = Engine(Policy(model, examples.temperature, config.training.logprob_chunk), config.training)
     objective = make_objective(config.objective)
-    advantage_S = objective.advantages(torch.from_numpy(examples.reward_S), torch.from_numpy(examples.group_S))
-    trainer = Trainer(engine, objective, examples, advantage_S, config.training, config.seed, job.round_number, job.epochs)
+    reward_S = torch.from_numpy(examples.reward_S)
+    trainer = Trainer(
+        engine=engine,
+        objective=objective,
+        examples=examples,
+        reward_S=reward_S,
+        advantage_S=objective.advantages(reward_S, torch.from_numpy(examples.group_S)),
+        training=config.training,
+        seed=config.seed,
+        round_number=job.round_number,
+        epochs=job.epochs,
+    )
     finished = job.finished_epochs()
     if finished:
         load_state(engine, job.states, finished)
     started_s = time.monotonic() - began
     if engine.rank == 0:
-        say(f"training round {job.round_number}: started in {started_s:.0f} s; {finished} of {job.epochs} epochs are done")
+        say(
+            f"training round {job.round_number}: started in {started_s:.0f} s, {finished} of {job.epochs} epochs are done"
+        )
     _train_epochs(job, trainer, stored, finished, started_s)
     engine.close()
 
@@ -164,7 +178,8 @@ def _train_epochs(job: _Job, trainer: "Trainer", stored: "StoredModel", finished
             if engine.rank == 0 and not job.is_done(epoch):
                 with job.run.writing(job.checkpoint(epoch), job.inputs, job.settings) as draft:
                     stored.export(weights, draft.path)
-                    (draft.path / METRICS_FILE).write_text("".join(json.dumps(step) + "\n" for step in steps), encoding="utf-8")
+                    lines = "".join(json.dumps(step) + "\n" for step in steps)
+                    (draft.path / METRICS_FILE).write_text(lines, encoding="utf-8")
                     draft.rows = sequences
                     draft.details = _details(steps, seconds, started_s, policy_hash(draft.path))
             if epoch < job.epochs:
@@ -178,7 +193,7 @@ def _report_mismatch(step: "Metrics") -> None:
     mean, largest = step["token_log_ratio_abs"], step["token_log_ratio_max"]
     say(f"log-probs of trainer and engine differ by {mean:.2g} nats per token, {largest:.2g} at most")
     if mean > _SUSPICIOUS_MISMATCH:
-        say("that is more than rounding explains: check that engine and trainer load the same model in comparable types")
+        say("that is more than rounding explains: do engine and trainer load the same model in comparable types?")
 
 
 def _details(steps: "Sequence[Metrics]", seconds: float, started_s: float, identity: str) -> dict[str, Any]:
