@@ -1,0 +1,111 @@
+"""Facts -> Report: which sections there are, in which order, with which figures. Writes the figures' PNGs."""
+
+from pathlib import Path
+
+from oapl_core.reports import process, results
+from oapl_core.reports.blocks import Picture, Report, Section, percent, whole
+from oapl_core.reports.facts import Facts
+from oapl_core.reports.figures import Curve, draw_dropped, draw_pass_at_k, draw_samples_spent, draw_training
+from oapl_core.reports.results import Results, label
+
+_PANELS = {
+    "loss": "loss", "learning_rate": "learning rate", "log_ratio_right": "log-ratio of right answers, nats",
+    "log_ratio_wrong": "log-ratio of wrong answers, nats", "log_ratio": "mean log-ratio, nats", "grad_norm": "gradient norm before clipping",
+}  # fmt: skip
+
+
+def compose(facts: Facts, folder: Path) -> Report:
+    """The report of what there is so far; its PNGs are written to ``folder``."""
+    found = results.results(facts)
+    config = facts.run.config
+    sections = [
+        *([_heldout(facts, found, folder), _choice(found), _by_kind(facts, found)] if found else []),
+        *([_training(facts, folder)] if any(r.metrics for r in facts.rounds) else []),
+        *([_rollouts(facts, folder)] if any(r.rollouts for r in facts.rounds) else []),
+        *([_answers(facts, found)] if found else []),
+        Section("Time", tables=(process.time_table(facts),)),
+        Section("Reproduction", tables=(process.settings_table(facts), process.policies_table(facts), process.versions_table(facts))),
+    ]
+    objective = config.objective.name.upper()
+    subtitle = f"{objective}, {len(config.rounds)} round{'s' * (len(config.rounds) != 1)}, seed {config.seed}. Run folder: {facts.run.root.name}."
+    return Report(
+        title=f"Report of {facts.run.root.name}",
+        subtitle=subtitle + " Every number is computed from files of this run.",
+        conclusions=results.conclusions(found) if found else (),
+        tiles=results.tiles(facts, found) if found else (),
+        missing=tuple(facts.missing),
+        sections=tuple(section for section in sections if section.tables or section.samples),
+    )
+
+
+def _heldout(facts: Facts, found: Results, folder: Path) -> Section:
+    curves = [_curve(found, i) for i in range(len(found.heldout))]
+    draw_pass_at_k(folder / "pass_at_k.png", curves)
+    ends = ", ".join(f"{c.label} from {percent(c.y[0])} to {percent(c.y[-1])}" for c in curves)
+    pass_at_k = Picture(
+        "pass_at_k.png", f"pass@k from k = {curves[0].x[0]:.0f} to {curves[0].x[-1]:.0f} on held-out problems: {ends}.",
+        "pass@k on held-out problems; shaded: 95 % bootstrap interval over problems. k on a logarithmic axis.",
+    )  # fmt: skip
+    return Section("Held-out problems", pictures=(pass_at_k, _spent(facts, found, folder)), tables=(results.heldout_table(found),))
+
+
+def _curve(found: Results, index: int) -> Curve:
+    one = found.heldout[index]
+    known = [(k, e) for k in range(1, one.samples + 1) if (e := one.pass_at(k))]
+    return Curve(
+        label(found, one.checkpoint), [k for k, _ in known], [e.mean for _, e in known], [e.low for _, e in known], [e.high for _, e in known]
+    )
+
+
+def _spent(facts: Facts, found: Results, folder: Path) -> Picture:
+    known = [(s, e) for s in found.heldout if (e := s.pass_at(1))]
+    spent = [facts.rollouts_spent(s.policy_hash) for s, _ in known]
+    estimates = [e for _, e in known]
+    curve = Curve("", spent, [e.mean for e in estimates], [e.low for e in estimates], [e.high for e in estimates])
+    draw_samples_spent(folder / "samples_spent.png", curve, [label(found, s.checkpoint) for s, _ in known])
+    ends = "; ".join(f"{percent(e.mean)} after {whole(n)} rollouts" for n, e in zip(spent, estimates, strict=True))
+    return Picture(
+        "samples_spent.png", f"Held-out pass@1 against rollouts sampled for training: {ends}.",
+        "Held-out pass@1 against rollouts sampled for training so far (kept or not), with 95 % bootstrap intervals over problems.",
+    )  # fmt: skip
+
+
+def _choice(found: Results) -> Section:
+    return Section("Choice of the epoch", tables=(results.validation_table(found),) if found.validation else ())
+
+
+def _by_kind(facts: Facts, found: Results) -> Section:
+    return Section("Kinds of problems", tables=(results.kinds_table(facts, found),))
+
+
+def _answers(facts: Facts, found: Results) -> Section:
+    text = "Held-out problems drawn at random from each kind, not picked by result; the first answer of each checkpoint."
+    return Section("Sample answers", (text,), samples=results.samples(facts, found))
+
+
+def _training(facts: Facts, folder: Path) -> Section:
+    rounds = {r.label: r.metrics for r in facts.rounds if r.metrics}
+    draw_training(folder / "training.png", rounds, _PANELS)
+    sizes = ", ".join(f"{name} {len(metrics['step'])} steps" for name, metrics in rounds.items())
+    picture = Picture(
+        "training.png", f"Six panels over optimiser steps ({sizes}): {', '.join(_PANELS.values())}.",
+        "One value for each optimiser step. The log-ratio of an answer is the sum over its tokens of ln policy - ln behavior, "
+        "averaged over the answers of the step.",
+    )  # fmt: skip
+    return Section("Training", pictures=(picture,), tables=(process.training_table(facts),))
+
+
+def _rollouts(facts: Facts, folder: Path) -> Section:
+    tables = [process.rollouts_table(facts)]
+    if any(r.outcomes for r in facts.rounds):
+        tables.append(process.outcomes_table(facts))
+    counts = process.dropped_counts(facts)
+    pictures = []
+    if counts:
+        tables.append(process.dropped_table(facts))
+        draw_dropped(folder / "dropped.png", counts)
+        each = "; ".join(
+            f"{name}: {', '.join(f'{n:,} {kind}' for kind, n in c.items() if n)}" for name, c in counts.items()
+        )
+        pictures.append(Picture("dropped.png", f"Rollouts by what became of them. {each}.", "What became of each round's rollouts."))
+    return Section("Rollouts", pictures=tuple(pictures), tables=tuple(tables))

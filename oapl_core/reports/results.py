@@ -1,0 +1,192 @@
+"""What the run achieved: pass rates, the choice of the epoch, kinds of problems, sample answers, and sentences about them.
+
+Computes from Facts (files of this run) what the report says; nothing here knows Markdown, HTML or files.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from oapl_core import tables
+from oapl_core.evaluation.pass_at_k import Estimate
+from oapl_core.reports.blocks import DASH, Answer, Sample, Table, Tile, interval, percent, shortened, table, whole
+from oapl_core.reports.facts import Facts
+from oapl_core.reports.scores import Difference, Resampling, Score, difference, score, shown_ks
+from oapl_core.seeds import derive_seed
+
+_SAMPLES_PER_KIND = 2
+
+
+@dataclass(frozen=True)
+class Results:
+    """Scores of every measured checkpoint."""
+
+    heldout: Sequence[Score]
+    """base, earlier rounds, chosen epoch."""
+    validation: Sequence[Score]
+    chosen: str | None
+    """Name of the chosen checkpoint."""
+
+    @property
+    def base(self) -> Score:
+        """The model that the run started from."""
+        return self.heldout[0]
+
+    @property
+    def last(self) -> Score:
+        """The chosen epoch of the last round."""
+        return self.heldout[-1]
+
+
+def results(facts: Facts) -> Results | None:
+    """Scores from the evaluation's rows; None if nothing held out was measured yet."""
+    import polars as pl
+
+    if facts.evaluation is None:
+        return None
+    config = facts.run.config
+    resampling = Resampling(config.evaluation.bootstrap_resamples, config.seed)
+    splits = {s: facts.evaluation.filter(pl.col("split") == s) for s in ("heldout", "validation")}
+    heldout = score(splits["heldout"], resampling)
+    if not heldout:
+        return None
+    chosen = facts.evaluation_details.get("chosen")
+    return Results(heldout, score(splits["validation"], resampling), None if chosen is None else str(chosen))
+
+
+def label(results: Results, checkpoint: str) -> str:
+    """What a person calls a checkpoint."""
+    return f"{checkpoint} (chosen)" if checkpoint == results.chosen else checkpoint
+
+
+def heldout_table(results: Results) -> Table:
+    """One row for each checkpoint on held-out problems."""
+    ks = shown_ks(results.base.samples)
+    columns = ["checkpoint", "pass@1>", "95 % interval>", *(f"pass@{k}>" for k in ks if k > 1)]
+    columns += ["problems>", "truncated>", "verifier errors>"]
+    rows = [_headline_row(results, s, ks) for s in results.heldout]
+    note = "Unbiased pass@k; interval: bootstrap over problems. Truncated: answers cut at the length limit."
+    short = [f"{s.checkpoint}: {n}" for s in results.heldout if (n := _short(s, ks[-1]))]
+    if short:
+        note += f" Problems with fewer than {ks[-1]} judged answers, left out of pass@{ks[-1]}: {', '.join(short)}."
+    return table("Pass rates of held-out problems", columns, rows, note, marked=len(rows) - 1)
+
+
+def _headline_row(results: Results, one: Score, ks: Sequence[int]) -> list[str]:
+    first, *others = [one.pass_at(k) for k in ks]
+    return [
+        label(results, one.checkpoint), percent(first and first.mean), first and interval(first.low, first.high) or DASH,
+        *(percent(e and e.mean) for e in others), whole(one.problems),
+        percent(one.truncated / one.answers), whole(one.verifier_errors),
+    ]  # fmt: skip
+
+
+def _short(one: Score, k: int) -> int:
+    return sum(n < k for n, _ in one.judged_P.values())
+
+
+def validation_table(results: Results) -> Table:
+    """Every epoch on validation problems; the chosen one is marked."""
+    ks = shown_ks(max(s.samples for s in results.validation))
+    rows = [
+        [label(results, s.checkpoint), percent(e and e.mean), e and interval(e.low, e.high) or DASH, _at(s, ks[-1]), whole(s.problems)]
+        for s in results.validation
+        for e in [s.pass_at(1)]
+    ]
+    columns = ("checkpoint", "pass@1>", "95 % interval>", f"pass@{ks[-1]}>", "problems>")
+    names = [s.checkpoint for s in results.validation]
+    marked = names.index(results.chosen) if results.chosen in names else None
+    return table("Pass rates of validation problems", columns, rows, "The epoch is chosen here, before any look at held-out problems.", marked)
+
+
+def _at(one: Score, k: int) -> str:
+    estimate = one.pass_at(k)
+    return percent(estimate and estimate.mean)
+
+
+def kinds_table(facts: Facts, results: Results) -> Table:
+    """Held-out pass@1 of each checkpoint for each kind of problem."""
+    import polars as pl
+
+    assert facts.evaluation is not None
+    rows_of = facts.evaluation.filter(pl.col("split") == "heldout")
+    rows = []
+    for kind in rows_of["kind"].unique().sort():
+        scores = score(rows_of.filter(pl.col("kind") == kind), results.base.resampling)
+        estimates = {s.checkpoint: s.pass_at(1) for s in scores}
+        cells = [estimates.get(s.checkpoint) for s in results.heldout]
+        rows.append([kind, whole(max(s.problems for s in scores)), *(_with_interval(e) for e in cells)])
+    columns = ["kind", "problems>", *(f"{label(results, s.checkpoint)}>" for s in results.heldout)]
+    return table("Held-out pass@1 by kind of problem", columns, rows, "In brackets: 95 % interval over the problems of that kind.")
+
+
+def _with_interval(estimate: Estimate | None) -> str:
+    return DASH if estimate is None else f"{percent(estimate.mean)} ({interval(estimate.low, estimate.high)})"
+
+
+def tiles(facts: Facts, results: Results) -> tuple[Tile, ...]:
+    """The largest numbers of the page."""
+    base, last, change = results.base.pass_at(1), results.last.pass_at(1), difference(results.base, results.last, 1)
+    spent = sum(r.rollouts for r in facts.rounds)
+    gain = change and change.gain
+    return (
+        Tile("held-out pass@1, base", percent(base and base.mean), base and interval(base.low, base.high) or ""),
+        Tile("held-out pass@1, trained", percent(last and last.mean), last and interval(last.low, last.high) or ""),
+        Tile("difference", points(gain.mean) if gain else DASH, f"{points(gain.low)} to {points(gain.high)}" if gain else ""),
+        Tile("rollouts sampled to train", whole(spent), f"in {len(facts.rounds)} round{'s' * (len(facts.rounds) != 1)}"),
+    )
+
+
+def points(share: float) -> str:
+    """A difference of shares in percentage points, signed."""
+    return f"{100 * share:+.1f} points"
+
+
+def conclusions(results: Results) -> tuple[str, ...]:
+    """What the numbers say, in sentences."""
+    if len(results.heldout) < 2:
+        return ()
+    changes = [difference(results.base, results.last, k) for k in sorted({1, results.base.samples}) if k]
+    sentences = [_change(change, results.base.problems) for change in changes if change]
+    unjudged, answers = sum(s.verifier_errors for s in results.heldout), sum(s.answers for s in results.heldout)
+    if unjudged:
+        sentences.append(f"{unjudged:,} of {answers:,} held-out answers could not be judged; they count neither as right nor as wrong.")
+    return tuple(sentences)
+
+
+def _change(change: Difference, problems: int) -> str:
+    gain = change.gain
+    low, high = f"{100 * gain.low:+.1f}", f"{100 * gain.high:+.1f}"
+    size = f"{100 * abs(gain.mean):.1f}"
+    verb = "did not change" if size == "0.0" else f"{'rose' if gain.mean > 0 else 'fell'} by {size} points"
+    text = f"Held-out pass@{change.k} {verb}, from {percent(change.before)} to {percent(change.after)}"
+    text += f" (95 % interval of the difference over problems: {low} to {high} points)."
+    if gain.problems < problems:
+        text += f" This is over the {gain.problems:,} of {problems:,} problems with {change.k} judged answers from both checkpoints."
+    return text + (" The interval includes 0: this may be chance." if gain.low <= 0 <= gain.high and size != "0.0" else "")
+
+
+def samples(facts: Facts, results: Results) -> tuple[Sample, ...]:
+    """Problems drawn at random, the same number of each kind, with the first answer of the base and of the chosen epoch."""
+    import polars as pl
+
+    assert facts.evaluation is not None
+    ends = (results.base.checkpoint, results.last.checkpoint)
+    rows = facts.evaluation.filter((pl.col("split") == "heldout") & (pl.col("sample") == 0) & pl.col("checkpoint").is_in(ends))
+    drawn = []
+    for kind in rows["kind"].unique().sort():
+        ids = rows.filter(pl.col("kind") == kind)["problem_id"].unique().to_list()
+        drawn += sorted(ids, key=lambda i: derive_seed(facts.run.config.seed, "report samples", i))[:_SAMPLES_PER_KIND]
+    prompts = tables.read_table(facts.run.prompts, tables.PROMPTS, ("problem_id", "prompt"))
+    texts = dict(zip(prompts["problem_id"].to_pylist(), prompts["prompt"].to_pylist(), strict=True))
+    found = []
+    for problem in drawn:
+        mine = rows.filter(pl.col("problem_id") == problem)
+        by_checkpoint = {row["checkpoint"]: row for row in mine.iter_rows(named=True)}
+        answers = tuple(
+            Answer(label(results, name), by_checkpoint[name]["outcome"].replace("_", " "), shortened(by_checkpoint[name]["text"]))
+            for name in ends if name in by_checkpoint
+        )  # fmt: skip
+        rights = [f"{s.judged_P[problem][1]} of {s.judged_P[problem][0]}" for s in (results.base, results.last) if problem in s.judged_P]
+        found.append(Sample(f"{problem} ({mine['kind'][0]}): right {' → '.join(rights)}", shortened(texts.get(problem, "")), answers))
+    return tuple(found)
+

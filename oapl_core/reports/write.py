@@ -1,0 +1,48 @@
+"""Writes the report of a run: ``python -m oapl_core.reports.write RUN_DIR``.
+
+Reads the ledger and the run's Parquet files; writes report/index.html, report/report.md and PNG figures. A run that is not
+finished gets a report of what there is, which says what is missing. The report is recorded in the ledger like every
+artifact; it is out of date as soon as the run has gone on.
+"""
+
+from oapl_core.artifacts import Run
+from oapl_core.progress import say
+from oapl_core.reports.compose import compose
+from oapl_core.reports.facts import Facts, gather
+from oapl_core.reports.markdown import markdown
+from oapl_core.reports.page import page
+from oapl_core.stage import run_verb
+
+LAYOUT_VERSION = 1
+"""Raised when the same facts would give another report."""
+
+
+def write(run: Run) -> None:
+    """Write the run's report, unless it is there and the run has not gone on since.
+
+    Raises:
+        DataError: a file of the run is broken.
+    """
+    facts = gather(run)
+    inputs, settings = _inputs(facts), {"layout_version": LAYOUT_VERSION}
+    if run.is_done(run.report, inputs, settings):
+        say(f"report: {run.report / 'index.html'} is up to date")
+        return
+    with run.writing(run.report, inputs, settings) as draft:
+        draft.path.mkdir()
+        report = compose(facts, draft.path)
+        (draft.path / "index.html").write_text(page(report), encoding="utf-8")
+        (draft.path / "report.md").write_text(markdown(report), encoding="utf-8")
+        draft.details = {"complete": not facts.missing, "missing": list(facts.missing)}
+    say(f"report: {run.report / 'index.html'}" + (" (partial)" if facts.missing else ""))
+
+
+def _inputs(facts: Facts) -> dict[str, str]:
+    """Everything the ledger knows, and the word "missing" for the evaluation: a partial report is not a finished one."""
+    report = facts.run.name(facts.run.report)
+    known = {name: entry.sha256 for name, entry in facts.artifacts.items() if name != report}
+    return {facts.run.name(facts.run.evaluation()): "missing", **known}
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_verb(write, has_round=False))
