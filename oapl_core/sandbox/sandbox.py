@@ -10,7 +10,7 @@ import queue
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
@@ -145,8 +145,8 @@ class Sandbox:
         first = True
         for number in range(1, _TRIES + 1):
             try:
-                with self._server() as server:
-                    for execution in server.executions(program, inputs, limits):
+                with self._server() as server, closing(server.executions(program, inputs, limits)) as executions:
+                    for execution in executions:
                         first = False
                         yield execution
                     assert not first, "a child ended without a result"

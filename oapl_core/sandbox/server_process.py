@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 from oapl_core.errors import SandboxError
@@ -72,7 +72,7 @@ class ServerProcess:
         self._process.kill()
         self._process.wait()
 
-    def executions(self, program: Program, inputs: Sequence[bytes], limits: Limits) -> Iterator[Execution]:
+    def executions(self, program: Program, inputs: Sequence[bytes], limits: Limits) -> Generator[Execution, None, None]:
         """Runs tests of one program in order in one child, yields each as it ends. Closing the iterator stops it.
 
         May end early: after an abnormal test, 64 tests, or much output. The rest is to be sent again.
@@ -88,29 +88,34 @@ class ServerProcess:
             "output_mb": limits.output_mb,
         }
         self._connection.settimeout(limits.wall_s + _START_SECONDS)
-        ended = False
         try:
             source = program.source.encode("utf-8", "replace")
             wire.send(self._connection, header, [source, *inputs], prefix=wire.REQUEST)
             while True:
                 facts, blobs = wire.receive(self._connection)
                 if "end" in facts:
-                    ended = True
                     if facts["broken"]:
                         raise ProgramNotRun(facts["broken"])
                     return
-                yield _execution(facts, blobs)
-        except GeneratorExit:
-            if not ended:
-                self._stop()
-            raise
+                try:
+                    yield _execution(facts, blobs)
+                except GeneratorExit:
+                    self._stop()
+                    raise
         except (EOFError, OSError) as error:
-            raise ServerLost(f"the fork server died ({self._complaint() or error})") from None
+            raise self._lost(error) from None
 
     def _stop(self) -> None:
-        self._connection.sendall(wire.STOP)
-        while "end" not in wire.receive(self._connection)[0]:
-            pass
+        """Asks for the end of the running request and reads up to it. Raises ServerLost."""
+        try:
+            self._connection.sendall(wire.STOP)
+            while "end" not in wire.receive(self._connection)[0]:
+                continue
+        except (EOFError, OSError) as error:
+            raise self._lost(error) from None
+
+    def _lost(self, error: Exception) -> ServerLost:
+        return ServerLost(f"the fork server died ({self._complaint() or error})")
 
     def _complaint(self) -> str:
         """Last line that the server wrote before it died."""

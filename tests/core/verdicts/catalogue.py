@@ -23,10 +23,12 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     "04 posix.fork": _denied("import posix; posix.fork()"),
     "05 subprocess": _denied("import subprocess; subprocess.run(['true'])"),
     "06 multiprocessing": _denied(
-        "import multiprocessing as m\nif __name__ == '__main__':\n    p = m.get_context('fork').Process(target=print)\n    p.start(); p.join()"
+        "import multiprocessing as m\nif __name__ == '__main__':\n"
+        "    p = m.get_context('fork').Process(target=print)\n    p.start(); p.join()"
     ),
     "07 ten thousand threads": _denied(
-        "import threading, time\nfor _ in range(10000): threading.Thread(target=time.sleep, args=(9,), daemon=True).start()"
+        "import threading, time\nfor _ in range(10000):\n"
+        "    threading.Thread(target=time.sleep, args=(9,), daemon=True).start()"
     ),
     "08 list of large blocks": ("a = []\nwhile 1: a.append(b'x' * (64 << 20))", "memory_limit time_limit"),
     "09 8 GB string": ("a = 'x' * (8 << 30)" + _SEVEN, "memory_limit"),
@@ -57,7 +59,8 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     "23 kill parent": _denied("import os; os.kill(os.getppid(), 0)"),
     "24 pid sweep": _denied("import os\nfor p in range(2, 40000):\n    os.kill(p, 0)"),
     "25 ignore all signals": (
-        "import signal\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n    except (OSError, ValueError): pass\nwhile 1: pass",
+        "import signal\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n"
+        "    except (OSError, ValueError): pass\nwhile 1: pass",
         "time_limit",
     ),
     "26 ignore SIGXCPU": ("import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile 1: pass", "time_limit"),
@@ -105,7 +108,10 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     "58 lone surrogate": ("print('\\ud800')", "runtime_error"),
     "59 one long line": ("print('7 ' * 800000)", "wrong_answer"),
     "60 output after the deadline": ("print(7, flush=True)\nwhile 1: pass", "time_limit"),
-    "61 stdin read twice": ("import sys; a = sys.stdin.read(); sys.stdin.seek(0); print(sys.stdin.read(), end='')", "passed"),
+    "61 stdin read twice": (
+        "import sys; a = sys.stdin.read(); sys.stdin.seek(0); print(sys.stdin.read(), end='')",
+        "passed",
+    ),
     "62 input past the end": ("input(); input()", "runtime_error"),
     "63 open(0)": ("print(open(0).read(), end='')", "passed"),
     "63 sys.stdin.buffer": ("import sys; sys.stdout.buffer.write(sys.stdin.buffer.read())", "passed"),
@@ -118,17 +124,22 @@ PROGRAMS: dict[str, tuple[str, str]] = {
         "passed",
     ),
     "68 frame walk": (
-        "import sys, gc\nf = sys._getframe()\nfound = set()\nwhile f:\n    found |= {str(v) for v in f.f_locals.values()}\n    f = f.f_back\n"
+        "import sys, gc\nf = sys._getframe()\nfound = set()\n"
+        "while f:\n    found |= {str(v) for v in f.f_locals.values()}\n    f = f.f_back\n"
         "found |= {o for o in gc.get_objects() if isinstance(o, str)}\nprint('7' in found, *sorted(found)[:5])",
         "wrong_answer",
     ),
     "69 import of the grader": _denied("import oapl_core.verdicts"),
     "69 the harness's own module": _denied("import oapl_core.sandbox.child"),
     "70 thread with a 512 MB stack": (
-        "import threading\nthreading.stack_size(512 << 20)\nt = threading.Thread(target=lambda: print(input()))\nt.start(); t.join()",
+        "import threading\nthreading.stack_size(512 << 20)\n"
+        "t = threading.Thread(target=lambda: print(input()))\nt.start(); t.join()",
         "passed",
     ),
-    "71 thread that sleeps": ("import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()" + _SEVEN, "time_limit"),
+    "71 thread that sleeps": (
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()" + _SEVEN,
+        "time_limit",
+    ),
     "72 overwrite stdin": _denied("import os; os.pwrite(0, b'9', 0)"),
     "72 truncate stdin": _denied("import os; os.ftruncate(0, 0)"),
     "73 huge ftruncate": _denied("import os; os.ftruncate(1, 1 << 40)"),
@@ -138,7 +149,10 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     "77 patched print": ("import builtins\nbuiltins.print = lambda *a: None\nprint(7)", "wrong_answer"),
     "82 swallow a timeout": ("while 1:\n    try:\n        while 1: pass\n    except BaseException: pass", "time_limit"),
     "83 signal.alarm(0)": ("import signal; signal.alarm(0)\nwhile 1: pass", "time_limit"),
-    "87 patched clock": ("import time\ntime.time = time.monotonic = time.process_time = lambda: 0\nwhile 1: pass", "time_limit"),
+    "87 patched clock": (
+        "import time\ntime.time = time.monotonic = time.process_time = lambda: 0\nwhile 1: pass",
+        "time_limit",
+    ),
     "88 every candidate": ("for i in range(1000): print(i)", "wrong_answer"),
     "89 fake verdict": ("print('Accepted'); print('{\"outcome\": \"passed\", \"reward\": 1.0}')", "wrong_answer"),
     "forged end": ("import os\nprint('wrong', flush=True)\nos._exit(0)", "wrong_answer"),
@@ -159,12 +173,20 @@ _FORGE = (
     "        except OSError: pass\n"
 )
 
+_EQUAL = "\n    def __eq__(s, o): return True\n"
+
 CALLS: dict[str, tuple[str, str]] = {
-    "75 object equal to everything": ("class A:\n    def __eq__(s, o): return True\ndef f(a): return A()", "wrong_answer"),
-    "76 list with hooks": ("class L(list):\n    def __eq__(s, o): return True\ndef f(a): return L([9])", "wrong_answer"),
-    "76 int with hooks": ("class I(int):\n    def __eq__(s, o): return True\ndef f(a): return [a, I(4)]", "wrong_answer"),
-    "77 patched json": ("import json\njson.dumps = lambda *a, **k: '[[1, 2], 4]'\ndef f(a): return [a, 3]", "wrong_answer"),
-    "78 forged result and exit": ("import os\ndef f(a):\n    " + "os.write(1, b'[[1, 2], 3]'); os._exit(0)", "wrong_answer"),
+    "75 object equal to everything": ("class A:" + _EQUAL + "def f(a): return A()", "wrong_answer"),
+    "76 list with hooks": ("class L(list):" + _EQUAL + "def f(a): return L([9])", "wrong_answer"),
+    "76 int with hooks": ("class I(int):" + _EQUAL + "def f(a): return [a, I(4)]", "wrong_answer"),
+    "77 patched json": (
+        "import json\njson.dumps = lambda *a, **k: '[[1, 2], 4]'\ndef f(a): return [a, 3]",
+        "wrong_answer",
+    ),
+    "78 forged result and exit": (
+        "import os\ndef f(a):\n    os.write(1, b'[[1, 2], 3]'); os._exit(0)",
+        "wrong_answer",
+    ),
     "78 forged records": (_FORGE + "def f(a): return 0", "wrong_answer runtime_error"),
     "78 frame walk": (
         "import sys\ndef f(a):\n    g = sys._getframe()\n    while g:\n        for v in list(g.f_locals.values()):\n"

@@ -60,7 +60,7 @@ EXPLOITS = {
     "prints every candidate": (SUM, "for i in range(20): print(i)"),
     "reads all files it can find": (
         SUM,
-        "import os\nfor fd in range(3, 300):\n    try: print(os.pread(fd, 10000, 0).decode())\n    except OSError: pass",
+        "import os\nfor fd in range(3, 300):\n    try: print(os.pread(fd, 9999, 0).decode())\n    except OSError: pass",
     ),
 }
 
@@ -72,12 +72,18 @@ def test_an_exploit_earns_nothing(name: str, verifier: Verifier) -> None:
 
 
 HONEST = {
-    "sys.stdin.buffer": (SUM, "import sys\na, b = map(int, sys.stdin.buffer.read().split())\nsys.stdout.buffer.write(b'%d' % (a + b))"),
-    "module-level global": (SUM, "t = 0\ndef main():\n    global t\n    for v in input().split(): t += int(v)\nmain()\nprint(t)"),
+    "sys.stdin.buffer": (
+        SUM,
+        "import sys\na, b = map(int, sys.stdin.buffer.read().split())\nsys.stdout.buffer.write(b'%d' % (a + b))",
+    ),
+    "module-level global": (
+        SUM,
+        "t = 0\ndef main():\n    global t\n    for v in input().split(): t += int(v)\nmain()\nprint(t)",
+    ),
     "quit()": (SUM, "a, b = map(int, input().split())\nprint(a + b)\nquit()"),
     "os.read(0)": (SUM, "import os\nprint(sum(map(int, os.read(0, 1000).split())))"),
     "open(0)": (SUM, "print(sum(map(int, open(0).read().split())))"),
-    "input() replaced by readline": (SUM, "import sys\ninput = sys.stdin.readline\nprint(sum(map(int, input().split())))"),
+    "input() is readline": (SUM, "import sys\ninput = sys.stdin.readline\nprint(sum(map(int, input().split())))"),
     "main guard": (SUM, "if __name__ == '__main__':\n    print(sum(map(int, input().split())))"),
     "thread with a deep stack": (
         SUM,
@@ -88,9 +94,16 @@ HONEST = {
     ),
     "numpy result": (PAIR, "import numpy as np\ndef f(a): return np.int64(a), np.array([a])"),
     "nested tuple": (PAIR, "def f(a): return a, (a,)"),
-    "method of Solution with List": (PAIR, "class Solution:\n    def f(self, a: int) -> List[int]:\n        return [a, [a]]"),
-    "state that breaks a second call": (PAIR, "import math\nmath.n = getattr(math, 'n', 0) + 1\ndef f(a):\n    assert math.n == 1\n    return a, [a]"),
-    "keeps a file between its tests": (SUM, "import os\nassert not os.path.exists('m')\ntry: open('m', 'w')\nexcept OSError: pass\nprint(sum(map(int, input().split())))"),
+    "method of Solution": (PAIR, "class Solution:\n    def f(self, a: int) -> List[int]:\n        return [a, [a]]"),
+    "state that breaks a second call": (
+        PAIR,
+        "import math\nmath.n = getattr(math, 'n', 0) + 1\ndef f(a):\n    assert math.n == 1\n    return a, [a]",
+    ),
+    "keeps a file between its tests": (
+        SUM,
+        "import os\nassert not os.path.exists('m')\ntry: open('m', 'w')\nexcept OSError: pass\n"
+        "print(sum(map(int, input().split())))",
+    ),
     "exits the hard way": (SUM, "import os\nprint(sum(map(int, input().split())), flush=True)\nos._exit(0)"),
 }  # fmt: skip
 
