@@ -90,7 +90,7 @@ make_venv() {
     local python=$1 uv_pin
     uv_pin=$(grep '^uv==' "requirements/$lock.lock")
     rm -rf "$venv"
-    if "$python" -c 'import ensurepip' 2>/dev/null; then
+    if "$python" -c 'from ensurepip import bootstrap' 2>/dev/null; then
         "$python" -m venv "$venv"
         "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$uv_pin" || failed_install
     elif "$python" -m pip --version >/dev/null 2>&1; then

@@ -1,4 +1,4 @@
-"""`make setup` with a Python and a uv that only take notes: what is installed when, and what is said when it cannot be."""
+"""`make setup` with a Python and a uv that only take notes: what is installed when, what is said if it fails."""
 
 import os
 import shutil
@@ -10,7 +10,10 @@ import pytest
 
 from tests.architecture.sources import ROOT
 
-TOOLS = "bash cat sha256sum cut grep awk id mkdir mv rm cp wc flock dirname head".split()
+TOOLS = (
+    *("bash", "cat", "sha256sum", "cut", "grep", "awk", "id", "head"),
+    *("mkdir", "mv", "rm", "cp", "wc", "flock", "dirname"),
+)
 PYTHON = """#!/bin/bash
 case "$*" in
     -V | -VV) echo Python 3.11.9 ;;
