@@ -4,8 +4,8 @@ Reads nothing, writes nothing. Differs from Qwen's in the pre-tokenizer alone: t
 words, so that a whole phrase or line of code can become one token, while digits stay single. That keeps answers near 15
 tokens, and makes copying a constant the copying of one token.
 
-Trap: AutoTokenizer goes by the model's type and may rebuild Qwen's own pre-tokenizer, which drops nothing visibly and
-encodes differently. The class name `PreTrainedTokenizerFast` beside a `qwen3` config keeps tokenizer.json as it is
+Trap: AutoTokenizer goes by the model's type and, beside a `qwen2` config, rebuilds Qwen's own pre-tokenizer, which
+encodes differently and says nothing. Beside a `qwen3` config tokenizer.json is kept as it is
 (tests/core/pretraining/test_tokenizer.py holds transformers and vLLM to it).
 """
 

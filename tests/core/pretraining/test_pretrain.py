@@ -1,0 +1,174 @@
+"""The verb: a model folder made once, found by content, and complete or absent."""
+
+import itertools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oapl_core.artifacts import Run, policy_hash
+from oapl_core.config import PretrainConfig, parse_experiment
+from oapl_core.errors import ConfigError, DataError
+from oapl_core.pretraining import model as model_module
+from oapl_core.pretraining.model import Example, batch_loss, learning_rate_share, plan_batches
+from oapl_core.pretraining.pretrain import content_key, pretrain, read_solved
+
+TINY = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "layers": 1,
+    "heads": 1,
+    "epochs": 200,
+    "batch_size": 8,
+    "threads": 1,
+}
+SOLVED = [
+    {"problem_id": f"p{k}", "statement": f"add {k} to each\n", "solutions": [f"a = [v + {k} for v in a]\n"]}
+    for k in range(1, 9)
+]
+
+
+def write_solutions(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def make_run(tmp_path: Path, name: str = "r", style: str = "plain", **changes: Any) -> Run:
+    solutions = write_solutions(tmp_path / "solutions.jsonl", SOLVED)
+    sets = dict.fromkeys(("train", "validation", "heldout"), str(solutions))
+    values = {
+        "name": name, "runs_dir": str(tmp_path / "runs"), "cache_dir": str(tmp_path / "cache"),
+        "problems": {**sets, "prompt_style": style}, "pretrain": {"solutions": str(solutions), **TINY, **changes},
+    }  # fmt: skip
+    return Run.create(parse_experiment(values, "test"))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = make_run(tmp_path_factory.mktemp("made"))
+    pretrain(run)
+    return run
+
+
+def test_the_model_learns_to_copy_a_constant_and_to_stop(made: Run) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(made.base_model())
+    model = AutoModelForCausalLM.from_pretrained(made.base_model())
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "add 4 to each\n"}],
+        add_generation_prompt=True,
+        return_tensors="pt",
+        return_dict=True,
+    )
+    ids = model.generate(**prompt, max_new_tokens=20, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    assert tokenizer.decode(ids) == "a = [v + 4 for v in a]\n<|im_end|>"
+
+
+def test_the_folder_says_where_a_turn_ends(made: Run) -> None:
+    from transformers import AutoTokenizer, GenerationConfig
+
+    tokenizer = AutoTokenizer.from_pretrained(made.base_model())
+    settings = GenerationConfig.from_pretrained(made.base_model())
+    assert settings.eos_token_id == tokenizer.eos_token_id
+    assert settings.pad_token_id == tokenizer.pad_token_id != tokenizer.eos_token_id
+
+
+def test_a_second_run_finds_the_model_in_the_cache(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(model_module, "train_model", refuse)
+    other = make_run(made.root.parents[1], name="other")
+    pretrain(other)
+    assert other.base_model() == made.base_model()
+
+
+def test_the_same_settings_and_seed_give_the_same_weights(made: Run, tmp_path: Path) -> None:
+    again = make_run(tmp_path)
+    pretrain(again)
+    assert again.base_model() != made.base_model()
+    assert policy_hash(again.base_model()) == policy_hash(made.base_model())
+
+
+def test_nothing_temporary_is_left_in_the_cache(made: Run) -> None:
+    assert [path.name for path in made.base_model().parent.iterdir()] == [made.base_model().name]
+
+
+def test_the_cache_key_follows_content_not_paths() -> None:
+    key = content_key({"epochs": 1, "solutions": "a", "seed": 0}, {"a": "hash"})
+    assert key == content_key({"epochs": 1, "solutions": "b", "seed": 0, "threads": 4}, {"b": "hash"})
+    assert (
+        len({key, content_key({"epochs": 2}, {"a": "hash"}), content_key({"epochs": 1, "seed": 0}, {"a": "other"})})
+        == 3
+    )
+
+
+def test_another_prompt_style_is_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="prompt_style"):
+        pretrain(make_run(tmp_path, style="deepcoder"))
+
+
+def test_solutions_longer_than_the_model_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"max_positions.*needs \d+ tokens"):
+        pretrain(make_run(tmp_path, max_positions=8))
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("{", "line 2"),
+        ('{"statement": "a"}', "line 2"),
+        ('{"statement": "a", "solutions": []}', "line 2"),
+        ('{"statement": "a", "solutions": [1]}', "line 2"),
+        ('{"statement": 1, "solutions": ["a"]}', "line 2"),
+    ],
+)
+def test_a_broken_line_of_solutions_is_named(tmp_path: Path, line: str, expected: str) -> None:
+    path = tmp_path / "solutions.jsonl"
+    path.write_text(json.dumps(SOLVED[0]) + "\n" + line + "\n")
+    with pytest.raises(DataError, match=expected):
+        read_solved(path)
+
+
+def test_missing_or_empty_solutions_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be read"):
+        read_solved(tmp_path / "missing.jsonl")
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(DataError, match="holds no solutions"):
+        read_solved(tmp_path / "empty.jsonl")
+
+
+def test_the_loss_counts_answer_tokens_alone_and_ignores_padding(made: Run) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(made.base_model())
+    short, long = Example([5, 6], [7, 8]), Example([5, 6, 7, 8, 9], [10, 11, 12])
+    with torch.no_grad():
+        together = batch_loss(model, [short, long]).item()
+        alone = [batch_loss(model, [example]).item() for example in (short, long)]
+        logits = model(torch.tensor([[5, 6, 7, 8]])).logits.log_softmax(-1)[0]
+    assert together == pytest.approx((2 * alone[0] + 3 * alone[1]) / 5, rel=1e-5)
+    assert alone[0] == pytest.approx(-(logits[1, 7] + logits[2, 8]).item() / 2, rel=1e-5)
+
+
+def test_an_epoch_uses_every_sequence_once_with_neighbours_in_length() -> None:
+    lengths = [random.Random(1).randint(5, 40) for _ in range(50)]
+    batches = plan_batches(lengths, 8, random.Random(0))
+    assert sorted(i for batch in batches for i in batch) == list(range(50))
+    spans = sorted((min(lengths[i] for i in batch), max(lengths[i] for i in batch)) for batch in batches)
+    assert all(one[1] <= two[0] for one, two in itertools.pairwise(spans))
+
+
+def test_the_learning_rate_rises_from_above_zero_to_its_peak_and_falls_to_nothing() -> None:
+    shares = [learning_rate_share(step, 100) for step in range(100)]
+    assert shares[0] > 0
+    assert max(shares) == pytest.approx(1, abs=0.02)
+    assert 0 < shares[-1] < 0.02
+
+
+def test_the_defaults_fit_two_cores() -> None:
+    assert PretrainConfig(solutions=Path("s")).threads == 2

@@ -1,0 +1,117 @@
+"""The verb: problems and prompts of a run, over-long prompts counted, nothing redone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oapl_core import tables
+from oapl_core.artifacts import Run
+from oapl_core.config import parse_experiment
+from oapl_core.errors import DataError
+from oapl_core.problems.prepare import load_encoder, prepare
+from tests.tiny_model import write_tiny_model
+
+
+def problem(name: str, split: str, statement: str = "Print 1.") -> dict[str, Any]:
+    return {"problem_id": name, "split": split, "kind": "math", "statement": statement, "answer": "1"}
+
+
+def write_set(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+def run_with(tmp_path: Path, model: Path, rows: list[dict[str, Any]], limit: int = 200) -> Run:
+    sets = {
+        split: str(write_set(tmp_path / f"{split}.jsonl", *(row for row in rows if row["split"] == split)))
+        for split in ("train", "validation", "heldout")
+    }
+    problems = {**sets, "prompt_style": "plain", "max_prompt_tokens": limit}
+    values = {"name": "p", "runs_dir": str(tmp_path / "runs"), "model": str(model), "problems": problems}
+    return Run.create(parse_experiment(values, "test"))
+
+
+ROWS = [problem("a", "train"), problem("b", "train", "x" * 300), problem("c", "validation"), problem("d", "heldout")]
+
+
+def test_over_long_prompts_are_dropped_and_counted_but_stay_problems(tmp_path: Path, model: Path) -> None:
+    run = run_with(tmp_path, model, ROWS)
+    prepare(run)
+    problems = tables.read_table(run.problems, tables.PROBLEMS).to_pylist()
+    prompts = tables.read_table(run.prompts, tables.PROMPTS).to_pylist()
+    assert [row["problem_id"] for row in problems] == ["a", "b", "c", "d"]
+    assert [row["problem_id"] for row in prompts] == ["a", "c", "d"]
+    details = run.ledger.artifacts()["prompts.parquet"].details
+    assert details["dropped"] == {"prompt too long": 1}
+    assert details["dropped_by_split"] == {"train": 1, "validation": 0, "heldout": 0}
+
+
+def test_prompt_ids_are_the_chat_template_with_the_answer_opened(tmp_path: Path, model: Path) -> None:
+    run = run_with(tmp_path, model, ROWS)
+    prepare(run)
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    row = tables.read_table(run.prompts, tables.PROMPTS).to_pylist()[0]
+    conversation = [{"role": "user", "content": "Print 1."}]
+    expected = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, return_dict=False)
+    assert row["prompt_ids"] == expected
+    assert (
+        tokenizer.decode(expected) == row["prompt"] == "<|im_start|>user\nPrint 1.<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_a_second_call_does_nothing(tmp_path: Path, model: Path) -> None:
+    run = run_with(tmp_path, model, ROWS)
+    prepare(run)
+    before = (run.root / "ledger.jsonl").read_bytes()
+    prepare(run)
+    assert (run.root / "ledger.jsonl").read_bytes() == before
+
+
+def test_an_edited_problem_set_is_prepared_again(tmp_path: Path, model: Path) -> None:
+    run = run_with(tmp_path, model, ROWS)
+    prepare(run)
+    write_set(tmp_path / "validation.jsonl", problem("c", "validation", "Print 2."))
+    prepare(run)
+    prompts = tables.read_table(run.prompts, tables.PROMPTS).to_pylist()
+    assert any("Print 2." in row["prompt"] for row in prompts)
+
+
+def test_a_split_without_any_prompt_left_is_an_error(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(DataError, match="max_prompt_tokens"):
+        prepare(run_with(tmp_path, model, ROWS, limit=3))
+
+
+def test_an_id_in_two_splits_is_an_error(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(DataError, match=r"'a' is also in .*train.jsonl"):
+        prepare(run_with(tmp_path, model, [*ROWS, problem("a", "heldout")]))
+
+
+def test_a_model_without_tokenizer_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has no tokenizer files"):
+        prepare(run_with(tmp_path, tmp_path, ROWS))
+
+
+def test_a_torn_tokenizer_is_one_line(tmp_path: Path, model: Path) -> None:
+    for file in model.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "tokenizer.json").write_text('{"version": ')
+    with pytest.raises(DataError, match="no usable tokenizer") as caught:
+        load_encoder(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_tokenizer_without_chat_template_is_one_line(tmp_path: Path, model: Path) -> None:
+    for file in model.iterdir():
+        if file.name != "chat_template.jinja":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(DataError, match="no chat template"):
+        load_encoder(tmp_path)

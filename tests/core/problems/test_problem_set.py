@@ -1,0 +1,121 @@
+"""A problem set is read whole or refused with one line that names file, row and remedy."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from oapl_core.errors import DataError
+from oapl_core.problems.problem_set import read_problem_set
+
+MATH: dict[str, Any] = {"problem_id": "m", "split": "train", "kind": "math", "statement": "1 + 1?", "answer": "2"}
+STDIN: dict[str, Any] = {
+    "problem_id": "s", "split": "train", "kind": "stdin", "statement": "Echo.",
+    "tests": [{"input": "1\n", "output": "1\n"}],
+}  # fmt: skip
+FUNCTION: dict[str, Any] = {
+    "problem_id": "f", "split": "train", "kind": "function", "statement": "Return n.", "entry_point": "same",
+    "starter_code": "def same(n):", "tests": [{"input": "[1]", "output": "1"}],
+}  # fmt: skip
+COMPLETE = {"problem_id", "split", "kind", "statement", "starter_code", "entry_point", "tests", "answer", "structure"}
+
+
+def write(path: Path, *rows: Any) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def complaint(path: Path, split: str = "train") -> str:
+    with pytest.raises(DataError) as caught:
+        list(read_problem_set(path, split))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(path) in message
+    return message
+
+
+def test_every_row_comes_back_complete_and_in_order(tmp_path: Path) -> None:
+    found = list(read_problem_set(write(tmp_path / "a.jsonl", MATH, STDIN, FUNCTION), "train"))
+    assert [row["problem_id"] for row in found] == ["m", "s", "f"]
+    assert all(row.keys() == COMPLETE for row in found)
+    assert found[0]["tests"] == []
+
+
+def test_jsonl_gzip_and_parquet_give_the_same_problems(tmp_path: Path) -> None:
+    plain = write(tmp_path / "a.jsonl", MATH, STDIN, FUNCTION)
+    zipped = tmp_path / "a.jsonl.gz"
+    zipped.write_bytes(gzip.compress(plain.read_bytes()))
+    expected = list(read_problem_set(plain, "train"))
+    pq.write_table(pa.Table.from_pylist(expected), tmp_path / "a.parquet")
+    assert list(read_problem_set(zipped, "train")) == expected
+    assert list(read_problem_set(tmp_path / "a.parquet", "train")) == expected
+
+
+def test_the_split_may_be_left_out(tmp_path: Path) -> None:
+    row = {key: value for key, value in MATH.items() if key != "split"}
+    assert next(iter(read_problem_set(write(tmp_path / "a.jsonl", row), "heldout")))["split"] == "heldout"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"problem_id": ""}, "`problem_id`"),
+        ({"statement": None}, "`statement`"),
+        ({"kind": "essay"}, "stdin, function, math"),
+        ({"split": "heldout"}, "`split` is 'heldout' in a file given as train"),
+        ({"tests": []}, "at least one"),
+        ({"tests": [{"input": "1"}]}, "test 0"),
+        ({"tests": [{"input": "[1]", "output": 1}]}, "must be texts"),
+        (
+            {"tests": [{"input": "[1]", "output": "1"}, {"input": "1", "output": "1"}]},
+            "test 1: `input` must be a JSON array",
+        ),
+        ({"tests": [{"input": "[1]", "output": "one"}]}, "`output` must be a JSON value"),
+        ({"entry_point": None}, "`entry_point`"),
+        ({"entry_point": "not a name"}, "`entry_point`"),
+        ({"answer": 3}, "`answer` must be a text"),
+        ({"kind": "math", "tests": [], "answer": " "}, "needs an `answer`"),
+        ({"kind": "math", "answer": "2"}, "has no `tests`"),
+        ({"difficulty": "hard"}, "unknown column `difficulty`"),
+    ],
+)
+def test_a_broken_row_is_one_line_with_its_place(tmp_path: Path, change: dict[str, Any], expected: str) -> None:
+    message = complaint(write(tmp_path / "a.jsonl", MATH, {**FUNCTION, **change}))
+    assert "line 2" in message
+    assert expected in message
+
+
+def test_a_line_that_is_not_json_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", MATH)
+    path.write_text(path.read_text() + '{"problem_id": \n')
+    assert "line 2: is not JSON" in complaint(path)
+
+
+def test_a_line_that_is_no_object_is_named(tmp_path: Path) -> None:
+    assert "line 1: is not a JSON object" in complaint(write(tmp_path / "a.jsonl", [1]))
+
+
+def test_an_id_used_twice_is_named_with_both_places(tmp_path: Path) -> None:
+    message = complaint(write(tmp_path / "a.jsonl", MATH, STDIN, MATH))
+    assert "line 3" in message
+    assert "at 1" in message
+
+
+def test_files_that_cannot_be_problem_sets_are_refused(tmp_path: Path) -> None:
+    assert "no such problem set" in complaint(tmp_path / "missing.jsonl")
+    assert "is a folder" in complaint(tmp_path)
+    assert "unknown kind of file" in complaint(write(tmp_path / "a.csv", MATH))
+    assert "holds no problems" in complaint(write(tmp_path / "empty.jsonl"))
+
+
+def test_torn_files_are_refused(tmp_path: Path) -> None:
+    torn = tmp_path / "a.jsonl.gz"
+    torn.write_bytes(gzip.compress(json.dumps(MATH).encode())[:-9])
+    assert "is not a whole gzip file" in complaint(torn)
+    table = tmp_path / "a.parquet"
+    table.write_bytes(b"PAR1 and no more")
+    assert "cannot be read as Parquet" in complaint(table)
