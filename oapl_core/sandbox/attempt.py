@@ -54,6 +54,8 @@ class Attempt:
     records: int
     """Read end of the child's record pipe."""
     ready: bool = False
+    silent: bool = False
+    """Its record pipe has been closed."""
     finished: int = 0
     test_start: float = field(default_factory=time.monotonic)
     cpu_before: float = 0.0
@@ -138,7 +140,7 @@ def watch(attempt: Attempt, control: socket.socket) -> Iterator[Message]:
             if not control.recv(1):
                 raise EOFError("the supervisor is gone")
             return
-        records = _records(attempt)
+        records = _records(attempt, poll)
         for kind, exit_code, text in records:
             _note(attempt, kind, text)
             if kind in (DONE, RAISED, OUT_OF_MEMORY, NOT_COMPILED) and attempt.finished < total:
@@ -161,11 +163,14 @@ def _time_left(attempt: Attempt) -> tuple[float, str]:
     return min(wall_left, max(cpu_left / (os.cpu_count() or 1), 0.002)), exceeded
 
 
-def _records(attempt: Attempt) -> list[tuple[int, int, str]]:
+def _records(attempt: Attempt, poll: select.poll) -> list[tuple[int, int, str]]:
     try:
         data = os.read(attempt.records, RECORD.size * 100)
     except BlockingIOError:
         return []
+    if not data and not attempt.silent:
+        poll.unregister(attempt.records)  # the program closed the pipe; only its end can be waited for
+        attempt.silent = True
     found = []
     for offset in range(0, len(data) - RECORD.size + 1, RECORD.size):
         kind, exit_code, peak_kb, text = RECORD.unpack_from(data, offset)

@@ -21,6 +21,7 @@ _DEVICES = ("/dev/null", "/dev/urandom")
 _LIBRARIES = "/libraries"
 _NEW_ROOT = "/proc"  # a directory that every host has and that no interpreter lies in
 _SCRATCH_BYTES = 16 << 20
+_THREADS = 256
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Jail:
             OSError: the kernel refused a step; the caller must not go on.
         """
         rules = self._private_directory(file_bytes) if self.level == FULL else []
-        _set_limits(cpu_s, memory_mb, file_bytes)
+        _set_limits(cpu_s, memory_mb, file_bytes, _THREADS if self.level == FULL else -1)
         if self._drop_uid:
             os.setgroups([])
             os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -149,20 +150,24 @@ class Jail:
         ]
 
 
-def _set_limits(cpu_s: int, memory_mb: int, file_bytes: int) -> None:
-    """Soft = hard everywhere: a program can lower its limits, never raise them. The stack may grow, within memory."""
+def _set_limits(cpu_s: int, memory_mb: int, file_bytes: int, threads: int) -> None:
+    """Soft = hard everywhere: a program can lower its limits, never raise them. The stack may grow, within memory.
+
+    `threads` is -1 at the fallback level, where the kernel would count all processes of the user.
+    """
     memory = memory_mb << 20
     for kind, value in (
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_CPU, cpu_s),
         (resource.RLIMIT_FSIZE, file_bytes),
         (resource.RLIMIT_NOFILE, 512),
+        (resource.RLIMIT_NPROC, threads),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
     ):
         _, hard = resource.getrlimit(kind)
-        value = value if hard < 0 else min(value, hard)
+        value = hard if value < 0 else value if hard < 0 else min(value, hard)
         resource.setrlimit(kind, (value, value))
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
     wanted = min(memory // 4, 128 << 20)

@@ -21,6 +21,8 @@ _BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from oapl_core
 _START_SECONDS = 60.0
 _REQUESTS_PER_WORKER = 2000
 """sympy's caches grow; a worker is replaced after so many answers."""
+_KNOWN_PAIRS = 50_000
+"""Judged pairs that are remembered: a model that is still learning repeats itself, and a wrong pair costs 10 ms."""
 
 
 class MathsWorkerDied(Exception):
@@ -99,6 +101,7 @@ class MathsPool:
             self._slots.put(None)
         self._started: set[_Worker] = set()
         self._lock = threading.Lock()
+        self._known: dict[tuple[str, str], bool] = {}
         self.too_slow = 0
         """Pairs that were called unequal because they used up their time."""
         self.deaths = 0
@@ -122,7 +125,16 @@ class MathsPool:
         """
         if gold.strip() == answer.strip():
             return True
-        return self.judge(gold, answer)["equal"] is True
+        known = self._known.get((gold, answer))
+        if known is not None:
+            return known
+        reply = self.judge(gold, answer)
+        equal = reply["equal"] is True
+        if "too_slow" not in reply:
+            if len(self._known) >= _KNOWN_PAIRS:
+                self._known.clear()
+            self._known[gold, answer] = equal
+        return equal
 
     def judge(self, gold: str, answer: str) -> dict[str, Any]:
         """math-verify's own word on a pair: {"equal": bool, "parsed": bool}. Raises MathsWorkerDied."""
@@ -134,7 +146,7 @@ class MathsPool:
                     self._retire(worker)
                     with self._lock:
                         self.too_slow += 1
-                    return {"equal": False, "parsed": False}
+                    return {"equal": False, "parsed": False, "too_slow": True}
                 except (EOFError, OSError):
                     self._retire(worker)
                     with self._lock:

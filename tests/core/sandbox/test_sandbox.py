@@ -119,6 +119,23 @@ def test_records_forged_as_a_broken_sandbox_are_not_believed(sandbox: Sandbox) -
     assert isinstance(execution, Execution)
 
 
+def test_a_program_that_closes_every_file_is_still_judged_by_its_output(sandbox: Sandbox) -> None:
+    source = "import os, time\nprint(1, flush=True)\nos.closerange(3, 500)\ntime.sleep(0.3)"
+    (execution,) = sandbox.run(Program(source), [b""], LIMITS)
+    assert execution.completed
+    assert execution.stdout == b"1\n"
+
+
+@pytest.mark.skipif(sandboxes.IS_FALLBACK, reason="the kernel would count all processes of the user")
+def test_threads_with_small_stacks_are_bounded(sandbox: Sandbox) -> None:
+    source = (
+        "import threading, time\nthreading.stack_size(1 << 16)\n"
+        "for i in range(1000):\n    threading.Thread(target=time.sleep, args=(9,), daemon=True).start()"
+    )
+    (execution,) = sandbox.run(Program(source), [b""], LIMITS)
+    assert execution.raised == "RuntimeError"
+
+
 def test_stream_keeps_the_order_and_uses_every_server(sandbox: Sandbox) -> None:
     def run(number: int) -> bytes:
         return sandbox.run(ECHO, [b"%d" % number], LIMITS)[0].stdout

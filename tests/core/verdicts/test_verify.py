@@ -15,6 +15,7 @@ from oapl_core import tables
 from oapl_core.artifacts import Run
 from oapl_core.config import parse_experiment
 from oapl_core.errors import DataError, StageFailed
+from oapl_core.ledger import ArtifactEntry
 from oapl_core.verdicts import verify as module
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier
@@ -60,6 +61,10 @@ def verdicts(run: Run) -> list[dict[str, Any]]:
     return [row for part in parts for row in tables.read_table(part, tables.VERDICTS).to_pylist()]
 
 
+def recorded(run: Run) -> dict[str, ArtifactEntry]:
+    return {name: entry for name, entry in run.ledger.artifacts().items() if "2_verdicts" in name}
+
+
 def test_every_rollout_gets_one_verdict_in_a_part_of_the_same_name(tmp_path: Path) -> None:
     run = made_run(tmp_path)
     verify(run, 0)
@@ -100,11 +105,11 @@ def test_killed_in_the_middle_it_resumes_with_the_same_verdicts(tmp_path: Path, 
     command = [sys.executable, "-m", "oapl_core.verdicts.verify", str(run.root), "--round", "0"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
     with subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.DEVNULL) as process:
-        while not list(run.verdicts(0).glob("part-*")):
+        while not recorded(run):
             assert process.poll() is None, "it ended before its first part"
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
-    finished = {e.artifact: e for e in run.ledger.artifacts().values() if "2_verdicts" in e.artifact}
+    finished = recorded(run)
     assert 0 < len(finished) < 6
     subprocess.run(command, cwd=root, env=environment, stdout=subprocess.DEVNULL, check=True)
     again = run.ledger.artifacts()
