@@ -8,7 +8,13 @@ from oapl_core import tables
 from oapl_core.artifacts import Run, policy_hash
 from oapl_core.config import parse_experiment
 
-TRAINING = {"dtype": "float32", "batch_size": 12, "tokens_per_micro_batch": 160, "learning_rate": 1e-3, "logprob_chunk": 32}
+TRAINING = {
+    "dtype": "float32",
+    "batch_size": 12,
+    "tokens_per_micro_batch": 160,
+    "learning_rate": 1e-3,
+    "logprob_chunk": 32,
+}
 
 
 def make_run(folder: Path, model: Path, epochs: int = 3, **training: Any) -> Run:
