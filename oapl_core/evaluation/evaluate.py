@@ -1,7 +1,7 @@
 """``python -m oapl_core.evaluation.evaluate RUN_DIR``: chooses the last round's epoch, then measures what was gained.
 
-Reads problems.parquet, prompts.parquet and the checkpoints; writes 5_evaluation/<objective>/<checkpoint>_<split>.parquet and, of
-all of them, 5_evaluation/<objective>.parquet (tables.EVALUATIONS). Validation problems decide between the last round's
+Reads problems.parquet, prompts.parquet and the checkpoints; writes a part for each checkpoint and split, then
+5_evaluation/<objective>.parquet of all parts (tables.EVALUATIONS). Validation problems decide between the last round's
 epochs (highest mean reward; of equal ones the earlier); base, the end of each earlier round and the chosen epoch answer
 the held-out problems. One engine process for all checkpoints; while one set is judged the next is sampled.
 """
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from oapl_core.artifacts import Run
 from oapl_core.config import EngineConfig, VerifierConfig
-from oapl_core.errors import DataError, StageFailed
+from oapl_core.errors import StageFailed
 from oapl_core.evaluation.choice import best, measures
 from oapl_core.progress import Progress, say
 from oapl_core.rollouts.engine import Engine
@@ -163,7 +163,8 @@ class _Evaluation:
             rows.set_result(read_table(target.path, EVALUATIONS).to_pylist())
             return rows
         judge, sampler = self._judge_ready(), self._sampler_with(checkpoint.folder)
-        answers = sorted(sampler.sample(self._requests(split), with_logprobs=False), key=lambda c: self._place(c, split))
+        finished = sampler.sample(self._requests(split), with_logprobs=False)
+        answers = sorted(finished, key=lambda answer: self._place(answer, split))
         assert len(answers) == self._answers(split), "every request is answered once"
         return self._thread.submit(self._finish, judge, target, policy_hash, answers)
 

@@ -1,4 +1,4 @@
-"""pass@k: the chance that at least one of k answers drawn without replacement from n is right (arXiv 2107.03374, eq. 1).
+"""pass@k: the chance that one of k answers, drawn from n without replacement, is right (arXiv 2107.03374, eq. 1).
 
 Pure: reads and writes nothing. A problem is the unit of everything: its estimate first, then the mean over problems,
 then an interval from resampling problems. Shapes: P problems, K values of k, R resamples.
@@ -53,12 +53,15 @@ def estimate(counts: Sequence[tuple[int, int]], k: int, resamples: int, seed: in
     return Estimate(math.fsum(values) / len(values), low, high, len(values))
 
 
-def bootstrap_interval(values_P: Sequence[float], resamples: int, seed: int, level: float = 0.95) -> tuple[float, float]:
+def bootstrap_interval(
+    values_P: Sequence[float], resamples: int, seed: int, level: float = 0.95
+) -> tuple[float, float]:
     """Percentile interval of the mean over problems drawn with replacement; the same seed gives the same interval."""
     import numpy as np
 
     values = np.asarray(values_P, dtype=np.float64)
-    draws_RP = np.random.default_rng(seed).multinomial(len(values), np.full(len(values), 1 / len(values)), size=resamples)
-    means_R: FloatArray = draws_RP @ values / len(values)
+    problems = len(values)
+    draws_RP = np.random.default_rng(seed).multinomial(problems, np.full(problems, 1 / problems), size=resamples)
+    means_R: FloatArray = draws_RP @ values / problems
     low, high = np.quantile(means_R, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)

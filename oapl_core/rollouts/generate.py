@@ -1,8 +1,8 @@
 """``python -m oapl_core.rollouts.generate RUN_DIR --round N``: samples a round.
 
-Reads prompts.parquet and the round's policy; writes round_NN/1_rollouts/part-*.parquet (tables.ROLLOUTS), G answers for each
-of the round's training problems, at T=1 (paper, section 5). A part is written as soon as its last answer is finished,
-while answers of the next are being sampled already; a second run samples only the parts that are missing.
+Reads prompts.parquet and the round's policy; writes round_NN/1_rollouts/part-*.parquet (tables.ROLLOUTS), G answers for
+each of the round's training problems, at T=1 (paper, section 5). A part is written as soon as its last answer is
+finished, while answers of the next are being sampled already; a second run samples only the parts that are missing.
 """
 
 import random
@@ -85,7 +85,8 @@ def read_prompts(run: Run, split: str) -> Prompts:
     rows = read_table(run.prompts, PROMPTS, ["problem_id", "split", "prompt_ids"]).to_pylist()
     prompts = {row["problem_id"]: row["prompt_ids"] for row in rows if row["split"] == split}
     if not prompts:
-        raise DataError(f"{run.prompts}: has no {split} prompts; look at problems.{split} and problems.max_prompt_tokens")
+        what = f"has no {split} prompts; look at problems.{split} and problems.max_prompt_tokens"
+        raise DataError(f"{run.prompts}: {what}")
     return prompts
 
 
@@ -96,10 +97,11 @@ def check_lengths(run: Run, prompts: Prompts, max_tokens: int, name: str) -> Non
         ConfigError: names the settings.
     """
     longest = max(len(ids) for ids in prompts.values())
-    if longest + max_tokens > run.config.engine.max_model_len:
+    limit = run.config.engine.max_model_len
+    if longest + max_tokens > limit:
         raise ConfigError(
-            f"engine.max_model_len={run.config.engine.max_model_len} is too small for the longest prompt ({longest} tokens) "
-            f"and {name}={max_tokens}; raise the one or lower the other"
+            f"engine.max_model_len={limit} is too small for the longest prompt ({longest} tokens) and "
+            f"{name}={max_tokens}; raise the one or lower the other"
         )
 
 

@@ -1,6 +1,6 @@
-"""A Hugging Face model folder as seen from outside: is it whole, are two of one architecture, is it what was recorded.
+"""A Hugging Face model folder as seen from outside: is it whole, is it what was recorded, are two of one architecture.
 
-Reads config.json, the headers of ``*.safetensors`` (names and shapes of the tensors) and the run's ledger; loads no weights.
+Reads config.json, the headers of ``*.safetensors`` (names and shapes) and the run's ledger; loads no weights.
 """
 
 import json
@@ -36,7 +36,8 @@ def model_config(model_dir: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        raise DataError(f"{model_dir}: is not a Hugging Face model folder (no config.json); give one to `model`") from None
+        what = "is not a Hugging Face model folder (no config.json); give one to `model`"
+        raise DataError(f"{model_dir}: {what}") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: is not JSON ({error}); copy the model folder again") from None
     return content
@@ -68,7 +69,8 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
             raise ValueError(f"{8 + length + end} bytes expected, {size} found")
         return {name: tuple(entry["shape"]) for name, entry in entries.items()}
     except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-        raise DataError(f"{path}: is not a whole safetensors file ({error}); copy or make the model folder again") from None
+        what = f"is not a whole safetensors file ({error}); copy or make the model folder again"
+        raise DataError(f"{path}: {what}") from None
 
 
 def check_same_architecture(first: Path, other: Path) -> None:
@@ -83,16 +85,20 @@ def check_same_architecture(first: Path, other: Path) -> None:
     wrong = sorted(name for name in have if new.get(name) != have[name])
     if wrong or not have:
         what = f"`{wrong[0]}` is {new.get(wrong[0], 'missing')}, not {have[wrong[0]]}" if wrong else "no safetensors"
-        raise DataError(f"{other}: cannot take the place of {first} in a running engine ({what}); they are not one model's checkpoints")
+        raise DataError(f"{other}: cannot take the place of {first} in a running engine: {what}")
     for name in _TOKENIZERS:
-        if (first / name).is_file() and ((other / name).read_bytes() if (other / name).is_file() else b"") != (first / name).read_bytes():
-            raise DataError(f"{other}: has another {name} than {first}; the prompts' token ids would mean something else")
+        if _content(first / name) != _content(other / name):
+            raise DataError(f"{other}: has another {name} than {first}; the prompts' token ids would change meaning")
+
+
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
 
 
 def end_token_ids(model_dir: Path) -> list[int]:
     """Every token that ends a response: those of config.json and generation_config.json.
 
-    The rest of generation_config.json (temperature, top-k, penalties) is a model's advice to chat programs and is not used.
+    The rest of generation_config.json (temperature, top-k, penalties) is advice to chat programs and is not used.
     """
     found: set[int] = set()
     for name in ("config.json", "generation_config.json"):

@@ -28,7 +28,7 @@ class Completion:
     response_ids: list[int]
     """As sampled, the end token included if it was sampled."""
     logprobs: list[float]
-    """Natural logarithms, one for each response id, in the sampler's ``logprobs_mode``; empty if they were not asked for."""
+    """Natural logarithms, one for each response id, in the sampler's ``logprobs_mode``; empty if not asked for."""
     finish_reason: str
     """"stop" (the end token was sampled) or "length"."""
     text: str
@@ -57,6 +57,6 @@ class Sampler(Protocol):
         """Start."""
         ...
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, _k: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
         """End and free everything."""
         ...
