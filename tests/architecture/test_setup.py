@@ -17,6 +17,8 @@ TOOLS = (
 PYTHON = """#!/bin/bash
 case "$*" in
     -V | -VV) echo Python 3.11.9 ;;
+    "-c import sys; print"*) echo 3.11 ;;
+    "-c from ensurepip"* | "-m pip --version") [[ ! -f no-ensurepip-no-pip ]] ;;
     "-m venv "*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
     "-m pip install "*) cp "$(dirname "$(command -v python3.11)")/fake-uv" .venv/bin/uv ;;
 esac
@@ -148,6 +150,15 @@ def test_what_cannot_be_set_up_is_said_in_one_line(
     assert result.stderr.startswith("setup: error: ")
     assert message in result.stderr
     assert not (checkout.folder / ".venv/setup/environment").exists()
+
+
+def test_missing_venv_package_is_named_with_the_command_that_adds_it(checkout: Checkout) -> None:
+    (checkout.folder / "no-ensurepip-no-pip").touch()
+    (checkout.bin / "id").unlink()
+    checkout.add_program("id", "#!/bin/bash\necho 1000\n")
+    result = checkout.setup()
+    assert result.returncode == 1
+    assert result.stderr.endswith("run: sudo apt-get install -y python3.11-venv\n")
 
 
 def test_failed_setup_can_be_repeated(checkout: Checkout) -> None:
