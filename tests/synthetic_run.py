@@ -15,8 +15,10 @@ from typing import Any
 from oapl_core import tables
 from oapl_core.artifacts import Run, policy_hash
 from oapl_core.config import Experiment, parse_experiment
+from oapl_core.evaluation.choice import measures
 from oapl_core.ledger import StageEntry
 from oapl_core.plan import steps
+from oapl_core.seeds import derive_seed
 
 KINDS = ("stdin", "function", "math")
 HOSTILE = "</pre><script>alert('model text')</script> | `````` \x1b[31m \ud800".encode("utf-8", "replace").decode()
@@ -36,28 +38,35 @@ class Sizes:
     epochs: tuple[int, ...] = (1, 3)
 
 
-def experiment(runs_dir: Path, sizes: Sizes = Sizes(), seed: int = 0) -> Experiment:  # noqa: B008
+def experiment(runs_dir: Path, sizes: Sizes = Sizes(), seed: int = 0) -> Experiment:
     """Settings of a small run; its model folder is made by ``write_synthetic_run``."""
     values = {
-        "name": "synthetic", "seed": seed, "runs_dir": str(runs_dir), "model": str(runs_dir / "base"),
+        "name": "synthetic",
+        "seed": seed,
+        "runs_dir": str(runs_dir),
+        "model": str(runs_dir / "base"),
         "problems": {"train": "train.jsonl", "validation": "validation.jsonl", "heldout": "heldout.jsonl"},
         "sampling": {"group_size": sizes.group, "max_tokens": 64, "problems_per_part": 8},
         "training": {"batch_size": 16, "learning_rate": 3e-4},
         "rounds": [{"epochs": n, "problems": None if i == 0 else sizes.train // 2} for i, n in enumerate(sizes.epochs)],
         "evaluation": {"validation_samples": 4, "heldout_samples": sizes.samples, "bootstrap_resamples": 300},
-    }  # fmt: skip
+    }
     return parse_experiment(values, "the synthetic run")
 
 
 def write_synthetic_run(
-    runs_dir: Path, sizes: Sizes = Sizes(), until: str = "evaluation", gain: float = 0.3, seed: int = 0  # noqa: B008
+    runs_dir: Path,
+    sizes: Sizes = Sizes(),
+    until: str = "evaluation",
+    gain: float = 0.3,
+    seed: int = 0,
 ) -> Run:
-    """Write a run that got as far as ``until`` (one of UNTIL; stages of rounds apply to every round).
+    """Write a run that got as far as ``until`` (one of UNTIL).
 
     Args:
         runs_dir: folder for the run folder and its base model.
         sizes: how many problems, answers and epochs.
-        until: last stage that is finished.
+        until: last stage that is finished in round 0; from "training" on all rounds are trained.
         gain: what the rounds together add to the share of right answers.
         seed: of the random numbers.
     """
@@ -94,7 +103,15 @@ class _Writer:
         rows = [self._problem(split, i) for split, count in counts.items() for i in range(count)]
         with run.writing(run.problems, {}, {}) as draft:
             draft.rows = tables.write_table(draft.path, tables.PROBLEMS, rows)
-        prompts = [{"problem_id": r["problem_id"], "split": r["split"], "prompt": f"<user>{r['statement']}</user>", "prompt_ids": [1, 2, 3]} for r in rows]
+        prompts = [
+            {
+                "problem_id": r["problem_id"],
+                "split": r["split"],
+                "prompt": f"<user>{r['statement']}</user>",
+                "prompt_ids": [1, 2, 3],
+            }
+            for r in rows
+        ]
         with run.writing(run.prompts, run.inputs([run.problems]), {}) as draft:
             draft.rows = tables.write_table(draft.path, tables.PROMPTS, prompts)
 
@@ -103,25 +120,36 @@ class _Writer:
         self.difficulty[problem_id] = self.random.gauss(0, 0.22)
         tests = [] if kind == "math" else [{"input": "[[1]]", "output": "1"}] * 6
         return {
-            "problem_id": problem_id, "split": split, "kind": kind, "statement": f"Print the sum of {index} numbers.",
-            "starter_code": "def solve(a):" if kind == "function" else None, "entry_point": "solve" if kind == "function" else None,
-            "tests": tests, "answer": "x + 1" if kind == "math" else None, "structure": f"{kind}: sum > first",
-        }  # fmt: skip
+            "problem_id": problem_id,
+            "split": split,
+            "kind": kind,
+            "statement": f"Print the sum of {index} numbers.",
+            "starter_code": "def solve(a):" if kind == "function" else None,
+            "entry_point": "solve" if kind == "function" else None,
+            "tests": tests,
+            "answer": "x + 1" if kind == "math" else None,
+            "structure": f"{kind}: sum > first",
+        }
 
     def round(self, run: Run, number: int) -> None:
-        if not self.reaches("rollouts"):
-            return
+        if not self.reaches("rollouts" if number == 0 else "training"):
+            return  # a later round needs the checkpoint of the one before
         identity = policy_hash(run.policy(number))
         ids = [i for i in self.difficulty if i.startswith("train")][: run.config.rounds[number].problems]
         rollouts = [self._rollout(run, number, i, sample, identity) for i in ids for sample in range(self.sizes.group)]
         verdicts = [self._verdict(r) for r in rollouts]
         size = run.config.sampling.problems_per_part * self.sizes.group
         for part, start in enumerate(range(0, len(rollouts), size)):
-            name, rows, judged = f"part-{part:05d}.parquet", rollouts[start : start + size], verdicts[start : start + size]
+            name, rows, judged = (
+                f"part-{part:05d}.parquet",
+                rollouts[start : start + size],
+                verdicts[start : start + size],
+            )
             path = run.rollouts(number) / name
             with run.writing(path, run.inputs([run.prompts]), {}) as draft:
                 draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, rows)
-                draft.details = {"response_tokens": sum(len(r["response_ids"]) for r in rows)}
+                tokens = sum(len(r["response_ids"]) for r in rows)
+                draft.details = {"response_tokens": tokens, "startup_s": {"import": 20.0, "engine": 4.5}}
             if self.reaches("verdicts"):
                 with run.writing(run.verdicts(number) / name, run.inputs([path]), {}) as draft:
                     draft.rows = tables.write_table(draft.path, tables.VERDICTS, judged)
@@ -136,13 +164,25 @@ class _Writer:
         cut = not right and self.random.random() < 0.08
         tokens = 64 if cut else self.random.randint(8, 60)
         return {
-            "run": run.root.name, "round": number, "problem_id": problem_id, "rollout_id": f"{number}-{problem_id}-{sample}",
-            "sample": sample, "policy_hash": identity, "response_ids": [self.random.randrange(300) for _ in range(tokens)],
-            "logprobs": [-self.random.expovariate(4) for _ in range(tokens)], "logprobs_mode": "raw_logprobs",
-            "finish_reason": "length" if cut else "stop", "text": "print(1)" if right else f"print(2) {HOSTILE}",
-            "temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_tokens": 64, "seed": self.random.randrange(2**31),
-            "engine": "vllm 0.32.0", "sampled_at": datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=sample),
-        }  # fmt: skip
+            "run": run.root.name,
+            "round": number,
+            "problem_id": problem_id,
+            "rollout_id": f"{problem_id}/r{number:02d}/s{sample}",
+            "sample": sample,
+            "policy_hash": identity,
+            "response_ids": [self.random.randrange(300) for _ in range(tokens)],
+            "logprobs": [-self.random.expovariate(4) for _ in range(tokens)],
+            "logprobs_mode": "raw_logprobs",
+            "finish_reason": "length" if cut else "stop",
+            "text": "print(1)" if right else f"print(2) {HOSTILE}",
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "top_k": 0,
+            "max_tokens": 64,
+            "seed": self.random.randrange(2**31),
+            "engine": "vllm 0.32.0",
+            "sampled_at": datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=sample),
+        }
 
     def _skill(self, problem_id: str, rounds_done: int) -> float:
         return 0.3 + self.difficulty[problem_id] + self.gain * rounds_done / len(self.sizes.epochs)
@@ -156,11 +196,21 @@ class _Writer:
         right = rollout["text"] == "print(1)"
         outcome = self._outcome(right, rollout["finish_reason"] == "length")
         return {
-            "rollout_id": rollout["rollout_id"], "problem_id": rollout["problem_id"], "reward": _reward(outcome), "outcome": outcome,
-            "tests_passed": 6 if right else 1, "tests_run": 6 if right else 2, "first_failing_test": None if right else 1,
-            "excerpt": None if right else "2", "answer": rollout["text"], "cpu_s": 0.01, "wall_s": 0.02, "peak_memory_mb": 9.0,
-            "verifier_version": "1", "sandbox_level": "full",
-        }  # fmt: skip
+            "rollout_id": rollout["rollout_id"],
+            "problem_id": rollout["problem_id"],
+            "reward": _reward(outcome),
+            "outcome": outcome,
+            "tests_passed": 6 if right else 1,
+            "tests_run": 6 if right else 2,
+            "first_failing_test": None if right else 1,
+            "excerpt": None if right else "2",
+            "answer": rollout["text"],
+            "cpu_s": 0.01,
+            "wall_s": 0.02,
+            "peak_memory_mb": 9.0,
+            "verifier_version": "1",
+            "sandbox_level": "full",
+        }
 
     def _groups(self, run: Run, number: int, rollouts: Sequence[Any], verdicts: Sequence[Any], identity: str) -> None:
         right = {r["problem_id"] for r, v in zip(rollouts, verdicts, strict=True) if v["reward"] == 1}
@@ -171,14 +221,27 @@ class _Writer:
                 dropped["verifier_error" if v["reward"] is None else "no_correct_answer"] += 1
                 continue
             kept = {n: r[n] for n in ("rollout_id", "problem_id", "policy_hash", "response_ids", "temperature")}
-            rows.append({**kept, "group": number_of[r["problem_id"]], "prompt_ids": [1, 2, 3], "behavior_logprobs": r["logprobs"], "reward": v["reward"]})
+            rows.append(
+                {
+                    **kept,
+                    "group": number_of[r["problem_id"]],
+                    "prompt_ids": [1, 2, 3],
+                    "behavior_logprobs": r["logprobs"],
+                    "reward": v["reward"],
+                }
+            )
         parts = sorted(run.rollouts(number).iterdir())
         with run.writing(run.groups(number), run.inputs(parts), {"keep": "any_correct"}) as draft:
             draft.rows = tables.write_table(draft.path, tables.GROUPS, rows)
             draft.details = {
-                "policy_hash": identity, "rollouts": len(rollouts), "groups": len({r["problem_id"] for r in rollouts}),
-                "kept_rollouts": len(rows), "kept_groups": len(right), "dropped": dict(dropped), "dropped_groups": {},
-            }  # fmt: skip
+                "policy_hash": identity,
+                "rollouts": len(rollouts),
+                "groups": len({r["problem_id"] for r in rollouts}),
+                "kept_rollouts": len(rows),
+                "kept_groups": len(right),
+                "dropped": dict(dropped),
+                "dropped_groups": {},
+            }
 
     def _train(self, run: Run, number: int) -> None:
         epochs, steps_each = run.config.rounds[number].epochs, 6
@@ -188,19 +251,29 @@ class _Writer:
                 step = (epoch - 1) * steps_each + i + 1
                 progress = step / (steps_each * epochs)
                 right = None if step == 2 else 3 * progress + self.random.gauss(0, 0.3)
-                lines.append({
-                    "step": step, "epoch": epoch, "learning_rate": 3e-4 * (1 - 0.95 * progress), "grad_norm": self.random.uniform(0.2, 0.5),
-                    "seconds": 1.0, "loss": 0.25 - 0.1 * progress + self.random.gauss(0, 0.01), "sequences": 16, "tokens": 800,
-                    "log_ratio": progress + self.random.gauss(0, 0.2), "log_ratio_right": right, "log_ratio_wrong": -2 * progress,
-                })  # fmt: skip
+                lines.append(
+                    {
+                        "step": step,
+                        "epoch": epoch,
+                        "learning_rate": 3e-4 * (1 - 0.95 * progress),
+                        "grad_norm": self.random.uniform(0.2, 0.5),
+                        "seconds": 1.0,
+                        "loss": 0.25 - 0.1 * progress + self.random.gauss(0, 0.01),
+                        "sequences": 16,
+                        "tokens": 800,
+                        "log_ratio": progress + self.random.gauss(0, 0.2),
+                        "log_ratio_right": right,
+                        "log_ratio_wrong": -2 * progress,
+                    }
+                )
             with run.writing(run.checkpoint(number, epoch), run.inputs([run.groups(number)]), {}) as draft:
                 _model(draft.path, f"round {number} epoch {epoch}")
                 (draft.path / "training_metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
                 draft.rows = 96
-                draft.details = {"policy_hash": policy_hash(draft.path), "epoch": epoch}
+                draft.details = {"policy_hash": policy_hash(draft.path), "epoch": epoch, "start_up_s": 11.0}
 
     def evaluation(self, run: Run) -> None:
-        """Validation of every epoch of the last round, held-out problems of base, earlier rounds and the second last epoch."""
+        """Every epoch of the last round on validation; base, earlier rounds and the second last epoch held out."""
         if not self.reaches("evaluation"):
             return
         last = len(self.sizes.epochs) - 1
@@ -214,22 +287,46 @@ class _Writer:
         rows = [row for entry in measured for row in self._answers(run, *entry)]
         with run.writing(run.evaluation(), run.inputs([run.prompts]), {}) as draft:
             draft.rows = tables.write_table(draft.path, tables.EVALUATIONS, rows)
-            draft.details = {"chosen": named[chosen][0]}
+            draft.details = {"chosen": named[chosen][0], "chosen_epoch": chosen, **self._measures(run, rows)}
+
+    def _measures(self, run: Run, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """As the evaluation writes them."""
+        found: dict[str, Any] = {"heldout": {}, "validation": {}}
+        for split, checkpoint in dict.fromkeys((r["split"], r["checkpoint"]) for r in rows):
+            mine = [r for r in rows if (r["split"], r["checkpoint"]) == (split, checkpoint)]
+            seed = derive_seed(run.config.seed, "bootstrap")
+            found[split][checkpoint] = measures(mine, run.config.evaluation.bootstrap_resamples, seed)
+        return found
 
     def _answers(self, run: Run, checkpoint: str, folder: Path, rounds_done: float, split: str) -> list[dict[str, Any]]:
         settings, rows, identity = run.config.evaluation, [], policy_hash(folder)
         ids = [i for i in self.difficulty if i.startswith(split)]
         for index, problem_id in enumerate(ids):
             for sample in range(settings.heldout_samples if split == "heldout" else settings.validation_samples):
-                right = self.random.random() < self._skill(problem_id, 0) + self.gain * rounds_done / len(self.sizes.epochs)
+                right = self.random.random() < self._skill(problem_id, 0) + self.gain * rounds_done / len(
+                    self.sizes.epochs
+                )
                 cut = not right and self.random.random() < 0.05
                 outcome = self._outcome(right, cut)
-                rows.append({
-                    "checkpoint": checkpoint, "policy_hash": identity, "split": split, "problem_id": problem_id, "kind": KINDS[index % 3],
-                    "sample": sample, "reward": _reward(outcome), "outcome": outcome, "response_tokens": self.random.randint(8, 64),
-                    "finish_reason": "length" if cut else "stop", "text": "print(1)" if right else f"print(2) {HOSTILE}",
-                    "temperature": settings.temperature, "top_p": settings.top_p, "max_tokens": 64, "seed": sample,
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "checkpoint": checkpoint,
+                        "policy_hash": identity,
+                        "split": split,
+                        "problem_id": problem_id,
+                        "kind": KINDS[index % 3],
+                        "sample": sample,
+                        "reward": _reward(outcome),
+                        "outcome": outcome,
+                        "response_tokens": self.random.randint(8, 64),
+                        "finish_reason": "length" if cut else "stop",
+                        "text": "print(1)" if right else f"print(2) {HOSTILE}",
+                        "temperature": settings.temperature,
+                        "top_p": settings.top_p,
+                        "max_tokens": 64,
+                        "seed": sample,
+                    }
+                )
         return rows
 
 

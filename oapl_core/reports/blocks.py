@@ -90,7 +90,9 @@ class Report:
     sections: tuple[Section, ...]
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], note: str = "", marked: int | None = None) -> Table:
+def table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], note: str = "", marked: int | None = None
+) -> Table:
     """A table whose columns are aligned right where their name ends in ``>`` (which is cut off)."""
     names = tuple(c.removesuffix(">") for c in columns)
     numeric = tuple(c.endswith(">") for c in columns)
@@ -114,7 +116,7 @@ def whole(number: float | None) -> str:
 
 def duration(seconds: float) -> str:
     """Seconds as ``4.2 s``, ``3 min 05 s`` or ``2 h 07 min``."""
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:

@@ -9,9 +9,13 @@ from oapl_core.reports.figures import Curve, draw_dropped, draw_pass_at_k, draw_
 from oapl_core.reports.results import Results, label
 
 _PANELS = {
-    "loss": "loss", "learning_rate": "learning rate", "log_ratio_right": "log-ratio of right answers, nats",
-    "log_ratio_wrong": "log-ratio of wrong answers, nats", "log_ratio": "mean log-ratio, nats", "grad_norm": "gradient norm before clipping",
-}  # fmt: skip
+    "loss": "loss",
+    "learning_rate": "learning rate",
+    "log_ratio_right": "log-ratio of right answers, nats",
+    "log_ratio_wrong": "log-ratio of wrong answers, nats",
+    "log_ratio": "mean log-ratio, nats",
+    "grad_norm": "gradient norm before clipping",
+}
 
 
 def compose(facts: Facts, folder: Path) -> Report:
@@ -24,13 +28,17 @@ def compose(facts: Facts, folder: Path) -> Report:
         *([_rollouts(facts, folder)] if any(r.rollouts for r in facts.rounds) else []),
         *([_answers(facts, found)] if found else []),
         Section("Time", tables=(process.time_table(facts),)),
-        Section("Reproduction", tables=(process.settings_table(facts), process.policies_table(facts), process.versions_table(facts))),
+        Section(
+            "Reproduction",
+            tables=(process.settings_table(facts), process.policies_table(facts), process.versions_table(facts)),
+        ),
     ]
     objective = config.objective.name.upper()
-    subtitle = f"{objective}, {len(config.rounds)} round{'s' * (len(config.rounds) != 1)}, seed {config.seed}. Run folder: {facts.run.root.name}."
+    rounds = f"{len(config.rounds)} round{'s' * (len(config.rounds) != 1)}"
+    subtitle = f"{objective}, {rounds}, seed {config.seed}. Every number is computed from files of this run."
     return Report(
         title=f"Report of {facts.run.root.name}",
-        subtitle=subtitle + " Every number is computed from files of this run.",
+        subtitle=subtitle,
         conclusions=results.conclusions(found) if found else (),
         tiles=results.tiles(facts, found) if found else (),
         missing=tuple(facts.missing),
@@ -43,17 +51,24 @@ def _heldout(facts: Facts, found: Results, folder: Path) -> Section:
     draw_pass_at_k(folder / "pass_at_k.png", curves)
     ends = ", ".join(f"{c.label} from {percent(c.y[0])} to {percent(c.y[-1])}" for c in curves)
     pass_at_k = Picture(
-        "pass_at_k.png", f"pass@k from k = {curves[0].x[0]:.0f} to {curves[0].x[-1]:.0f} on held-out problems: {ends}.",
+        "pass_at_k.png",
+        f"pass@k from k = {curves[0].x[0]:.0f} to {curves[0].x[-1]:.0f} on held-out problems: {ends}.",
         "pass@k on held-out problems; shaded: 95 % bootstrap interval over problems. k on a logarithmic axis.",
-    )  # fmt: skip
-    return Section("Held-out problems", pictures=(pass_at_k, _spent(facts, found, folder)), tables=(results.heldout_table(found),))
+    )
+    return Section(
+        "Held-out problems", pictures=(pass_at_k, _spent(facts, found, folder)), tables=(results.heldout_table(found),)
+    )
 
 
 def _curve(found: Results, index: int) -> Curve:
     one = found.heldout[index]
     known = [(k, e) for k in range(1, one.samples + 1) if (e := one.pass_at(k))]
     return Curve(
-        label(found, one.checkpoint), [k for k, _ in known], [e.mean for _, e in known], [e.low for _, e in known], [e.high for _, e in known]
+        label(found, one.checkpoint),
+        [k for k, _ in known],
+        [e.mean for _, e in known],
+        [e.low for _, e in known],
+        [e.high for _, e in known],
     )
 
 
@@ -65,9 +80,11 @@ def _spent(facts: Facts, found: Results, folder: Path) -> Picture:
     draw_samples_spent(folder / "samples_spent.png", curve, [label(found, s.checkpoint) for s, _ in known])
     ends = "; ".join(f"{percent(e.mean)} after {whole(n)} rollouts" for n, e in zip(spent, estimates, strict=True))
     return Picture(
-        "samples_spent.png", f"Held-out pass@1 against rollouts sampled for training: {ends}.",
-        "Held-out pass@1 against rollouts sampled for training so far (kept or not), with 95 % bootstrap intervals over problems.",
-    )  # fmt: skip
+        "samples_spent.png",
+        f"Held-out pass@1 against rollouts sampled for training: {ends}.",
+        "Held-out pass@1 against rollouts sampled for training so far, kept or not; bars: 95 % bootstrap interval over "
+        "problems.",
+    )
 
 
 def _choice(found: Results) -> Section:
@@ -79,7 +96,7 @@ def _by_kind(facts: Facts, found: Results) -> Section:
 
 
 def _answers(facts: Facts, found: Results) -> Section:
-    text = "Held-out problems drawn at random from each kind, not picked by result; the first answer of each checkpoint."
+    text = "Held-out problems drawn at random from each kind, not by result; the first answer of each checkpoint."
     return Section("Sample answers", (text,), samples=results.samples(facts, found))
 
 
@@ -88,10 +105,11 @@ def _training(facts: Facts, folder: Path) -> Section:
     draw_training(folder / "training.png", rounds, _PANELS)
     sizes = ", ".join(f"{name} {len(metrics['step'])} steps" for name, metrics in rounds.items())
     picture = Picture(
-        "training.png", f"Six panels over optimiser steps ({sizes}): {', '.join(_PANELS.values())}.",
-        "One value for each optimiser step. The log-ratio of an answer is the sum over its tokens of ln policy - ln behavior, "
-        "averaged over the answers of the step.",
-    )  # fmt: skip
+        "training.png",
+        f"Six panels over optimiser steps ({sizes}): {', '.join(_PANELS.values())}.",
+        "One value for each optimiser step. The log-ratio of an answer is the sum over its tokens of "
+        "ln policy - ln behavior, averaged over the answers of the step.",
+    )
     return Section("Training", pictures=(picture,), tables=(process.training_table(facts),))
 
 
@@ -107,5 +125,7 @@ def _rollouts(facts: Facts, folder: Path) -> Section:
         each = "; ".join(
             f"{name}: {', '.join(f'{n:,} {kind}' for kind, n in c.items() if n)}" for name, c in counts.items()
         )
-        pictures.append(Picture("dropped.png", f"Rollouts by what became of them. {each}.", "What became of each round's rollouts."))
+        pictures.append(
+            Picture("dropped.png", f"Rollouts by what became of them. {each}.", "What became of each round's rollouts.")
+        )
     return Section("Rollouts", pictures=tuple(pictures), tables=tuple(tables))

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     import polars as pl
 
 METRICS_FILE = "training_metrics.jsonl"
-METRIC_COLUMNS = ("step", "epoch", "loss", "log_ratio", "log_ratio_right", "log_ratio_wrong", "learning_rate", "grad_norm")
+METRIC_COLUMNS = (
+    "step",
+    "epoch",
+    "loss",
+    "log_ratio",
+    "log_ratio_right",
+    "log_ratio_wrong",
+    "learning_rate",
+    "grad_norm",
+)
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,9 @@ class Facts:
             if policy_hash in facts.epochs.values():
                 return spent
         where = self.run.evaluation()
-        raise DataError(f"{where}: measured checkpoint {policy_hash}, which no round of this run made; delete the file to remake it")
+        raise DataError(
+            f"{where}: measured checkpoint {policy_hash}, which no round of this run made; delete the file to remake it"
+        )
 
 
 def gather(run: Run) -> Facts:
@@ -92,7 +103,8 @@ def gather(run: Run) -> Facts:
     rounds = [_round(run, number, artifacts) for number in range(len(run.config.rounds))]
     entry = artifacts.get(run.name(run.evaluation()))
     evaluation = _frame([run.evaluation()], tables.EVALUATIONS) if entry and run.evaluation().exists() else None
-    missing = [text for facts in rounds for text in _missing(run, facts)]
+    missing = [] if run.name(run.prompts) in artifacts else ["problems and prompts"]
+    missing += [text for facts in rounds for text in _missing(run, facts)]
     if evaluation is None:
         missing.append("the evaluation: no pass rates, figures of pass@k, or sample answers")
     details = entry.details if entry and evaluation is not None else {}
@@ -150,11 +162,15 @@ def _recorded(run: Run, folder: Path, artifacts: Mapping[str, ArtifactEntry]) ->
 
 def _detail(entry: ArtifactEntry, key: str) -> Any:
     if key not in entry.details:
-        raise DataError(f"{entry.artifact}: the ledger does not say `{key}`; it was made by another version, delete it to remake it")
+        raise DataError(
+            f"{entry.artifact}: the ledger does not say `{key}`; it was made by another version, delete it to remake it"
+        )
     return entry.details[key]
 
 
-def _frame(paths: Sequence[Path], fields: Sequence[tuple[str, str]], columns: Sequence[str] | None = None) -> "pl.DataFrame":
+def _frame(
+    paths: Sequence[Path], fields: Sequence[tuple[str, str]], columns: Sequence[str] | None = None
+) -> "pl.DataFrame":
     import polars as pl
 
     frames = [pl.from_arrow(tables.read_table(path, fields, columns)) for path in paths]
@@ -173,13 +189,19 @@ def read_metrics(files: Sequence[Path]) -> dict[str, list[float]]:
             lines = path.read_text(encoding="utf-8").splitlines()
             steps = [json.loads(line) for line in lines if line]
         except FileNotFoundError:
-            raise DataError(f"{path}: is missing; delete the checkpoint's folder and run the experiment again") from None
+            raise DataError(
+                f"{path}: is missing; delete the checkpoint's folder and run the experiment again"
+            ) from None
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise DataError(f"{path}: is not JSON lines ({error}); delete the checkpoint's folder and run the experiment again") from None
+            raise DataError(
+                f"{path}: is not JSON lines ({error}); delete the checkpoint's folder and run the experiment again"
+            ) from None
         for number, step in enumerate(steps, start=1):
             absent = [name for name in METRIC_COLUMNS if name not in step]
             if absent:
-                raise DataError(f"{path}: line {number} has no `{absent[0]}`; the training that wrote it is of another version")
+                raise DataError(
+                    f"{path}: line {number} has no `{absent[0]}`; the training that wrote it is of another version"
+                )
             for name in METRIC_COLUMNS:
                 columns[name].append(float("nan") if step[name] is None else float(step[name]))
     return columns

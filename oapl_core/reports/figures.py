@@ -1,14 +1,14 @@
 """The report's figures as PNG files; the only file of the project that imports matplotlib.
 
-Reads plain numbers, writes one PNG for each function. The backend is Agg: no display is needed. Figures can be told apart in
-greyscale too: curves differ by marker, bars carry their numbers.
+Reads plain numbers, writes one PNG for each function. The backend is Agg: no display is needed. Curves and bars can be
+told apart in greyscale too, by markers and numbers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 _COLOURS = ("#5b6470", "#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b83280", "#97700f", "#2c7a7b")
 _KEPT = "#2f855a"
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.size": 10.5, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e2e5ea",
     "grid.linewidth": 0.8, "axes.edgecolor": "#8a929d", "axes.labelcolor": "#30363d", "text.color": "#1f2328",
     "xtick.color": "#4a525c", "ytick.color": "#4a525c", "axes.axisbelow": True, "legend.frameon": False,
     "axes.titlesize": 10.5, "axes.titleweight": "bold", "axes.titlelocation": "left", "figure.facecolor": "white",
-    "axes.formatter.limits": (-3, 5), "axes.formatter.useoffset": False,
 }  # fmt: skip
 _DPI = 150
 _FEW_STEPS = 40
@@ -88,10 +87,11 @@ def draw_training(path: Path, rounds: Mapping[str, Mapping[str, Sequence[float]]
             for index, (label, metrics) in enumerate(rounds.items()):
                 few = len(metrics["step"]) <= _FEW_STEPS
                 marker, colour = _MARKERS[index % len(_MARKERS)], _COLOURS[(index + 1) % len(_COLOURS)]
-                style = {"color": colour, "marker": marker if few else "", "markersize": 3, "linewidth": 1.2}
-                axes.plot(metrics["step"], metrics[column], label=label, **style)
+                line = axes.plot(metrics["step"], metrics[column], color=colour, linewidth=1.2, label=label)[0]
+                line.set(marker=marker if few else "", markersize=3)
             axes.set_title(title)
-            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.yaxis.set_major_formatter("{x:.3g}")
+            axes.locator_params(axis="x", integer=True)
         for axes in panels[len(titles) :]:
             axes.set_axis_off()
         for axes in panels[-2:]:
@@ -128,7 +128,9 @@ def draw_dropped(path: Path, rounds: Mapping[str, Mapping[str, int]]) -> None:
 
 
 @contextmanager
-def _drawing(path: Path, width: float, height: float, rows: int = 1, columns: int = 1) -> "Iterator[tuple[Figure, list[Axes]]]":
+def _drawing(
+    path: Path, width: float, height: float, rows: int = 1, columns: int = 1
+) -> "Iterator[tuple[Figure, list[Axes]]]":
     """A figure of ``width`` x ``height`` inches with its panels; written and closed at the end."""
     import matplotlib as mpl
 
@@ -144,7 +146,7 @@ def _drawing(path: Path, width: float, height: float, rows: int = 1, columns: in
             plt.close(figure)
 
 
-def _thousands(value: float, _position: int) -> str:
+def _thousands(value: float, _position: float | None) -> str:
     return f"{value:,.0f}"
 
 

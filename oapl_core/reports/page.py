@@ -10,7 +10,12 @@ def page(report: Report) -> str:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_printable, keep_trailing_newline=True
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_printable,
+        keep_trailing_newline=True,
     )
     source = files("oapl_core.reports").joinpath("page.html.jinja").read_text(encoding="utf-8")
     return environment.from_string(source).render(report=report)

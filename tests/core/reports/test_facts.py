@@ -1,0 +1,72 @@
+"""What the report reads agrees with the files."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from oapl_core.artifacts import Run
+from oapl_core.reports.facts import gather
+from oapl_core.reports.process import dropped_counts, dropped_table, outcomes_table, rollouts_table, time_table
+from tests.synthetic_run import Sizes, write_synthetic_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return write_synthetic_run(tmp_path_factory.mktemp("runs"), Sizes(train=20))
+
+
+def test_kept_and_dropped_rows_add_up_to_the_rollouts(run: Run) -> None:
+    facts = gather(run)
+    for one in facts.rounds:
+        files = pl.read_parquet(sorted(run.rollouts(one.number).glob("*.parquet")))
+        assert sum(dropped_counts(facts)[one.label].values()) == one.rollouts == len(files)
+
+
+def test_every_round_names_the_same_reasons_in_the_same_order(run: Run) -> None:
+    first, second = dropped_counts(gather(run)).values()
+    assert list(first) == list(second)
+
+
+def test_response_tokens_of_the_ledger_are_those_of_the_files(run: Run) -> None:
+    for one in gather(run).rounds:
+        files = pl.read_parquet(sorted(run.rollouts(one.number).glob("*.parquet")))
+        assert one.response_tokens == files["response_ids"].list.len().sum()
+
+
+def test_samples_spent_count_every_rollout_up_to_the_checkpoint(run: Run) -> None:
+    facts = gather(run)
+    first, second = facts.rounds
+    assert first.policy_hash is not None
+    assert facts.rollouts_spent(first.policy_hash) == 0
+    assert facts.rollouts_spent(first.epochs[1]) == first.rollouts
+    assert {facts.rollouts_spent(h) for h in second.epochs.values()} == {first.rollouts + second.rollouts}
+
+
+def test_a_step_without_wrong_or_right_answers_has_no_number(run: Run) -> None:
+    values = gather(run).rounds[0].metrics["log_ratio_right"]
+    assert [value != value for value in values] == [False, True, False, False, False, False]
+
+
+def test_tables_of_the_rounds_add_up(run: Run) -> None:
+    facts = gather(run)
+    for shown in (outcomes_table(facts), dropped_table(facts)):
+        for column in (1, 3):
+            counts = [int(row[column].replace(",", "")) for row in shown.rows]
+            assert sum(counts[:-1]) == counts[-1]
+    assert [row[3] for row in rollouts_table(facts).rows] == [f"{r.rollouts:,}" for r in facts.rounds]
+
+
+def test_time_is_shown_for_every_stage_that_ran(run: Run) -> None:
+    shown = time_table(gather(run))
+    titles = [row[0] for row in shown.rows]
+    assert titles[0] == "problems and prompts"
+    assert titles[-1] == "all"
+    assert shown.rows[1][3] == "24.5 s", "the engine's start-up, counted once for all parts of one process"
+
+
+def test_gathering_writes_nothing(tmp_path: Path) -> None:
+    run = write_synthetic_run(tmp_path, until="verdicts")
+    before = {path: path.stat().st_mtime_ns for path in run.root.rglob("*")}
+    gather(run)
+    assert {path: path.stat().st_mtime_ns for path in run.root.rglob("*")} == before

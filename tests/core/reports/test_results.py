@@ -1,0 +1,131 @@
+"""Sentences and tables about what the run achieved say what the rows say."""
+
+from pathlib import Path
+
+import pytest
+
+from oapl_core.artifacts import Run
+from oapl_core.reports.facts import gather
+from oapl_core.reports.headline import headline, headline_table
+from oapl_core.reports.results import (
+    Results,
+    conclusions,
+    heldout_table,
+    kinds_table,
+    results,
+    samples,
+    validation_table,
+)
+from oapl_core.reports.scores import Resampling, Score
+from tests.synthetic_run import Sizes, write_synthetic_run
+
+RESAMPLING = Resampling(300, 0)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return write_synthetic_run(tmp_path_factory.mktemp("runs"), Sizes(heldout=30, samples=8))
+
+
+def made(before: list[tuple[int, int]], after: list[tuple[int, int]]) -> Results:
+    """Results of two checkpoints, from (judged, right) of each problem."""
+
+    def one(name: str, counts: list[tuple[int, int]]) -> Score:
+        judged = {f"p{i}": count for i, count in enumerate(counts)}
+        answers = 4 * len(counts)
+        return Score(name, name, answers, 0, answers - sum(n for n, _ in counts), judged, RESAMPLING)
+
+    return Results([one("base", before), one("round 0", after)], [], "round 0")
+
+
+def test_a_rise_is_called_a_rise_with_its_size() -> None:
+    first, *_ = conclusions(made([(4, 1)] * 20, [(4, 3)] * 20))
+    assert first.startswith("Held-out pass@1 rose by 50.0 points, from 25.0 % to 75.0 % (95 % interval")
+    assert "+50.0 to +50.0 points" in first
+
+
+def test_a_fall_is_called_a_fall_with_signed_interval() -> None:
+    first, *_ = conclusions(made([(4, 3)] * 20, [(4, 1)] * 20))
+    assert "fell by 50.0 points, from 75.0 % to 25.0 %" in first
+    assert "-50.0 to -50.0 points" in first
+
+
+def test_no_change_is_called_no_change() -> None:
+    first, *_ = conclusions(made([(4, 2)] * 20, [(4, 2)] * 20))
+    assert "did not change" in first
+    assert "chance" not in first
+
+
+def test_a_change_within_its_interval_may_be_chance() -> None:
+    first, *_ = conclusions(made([(4, 0), (4, 4)] * 5, [(4, 4), (4, 0)] * 5 + [(4, 1)]))
+    assert "rose" not in first
+    first, *_ = conclusions(made([(4, 0), (4, 4)] * 5, [(4, 4), (4, 1)] * 5))
+    assert "rose by 12.5 points" in first
+    assert "may be chance" in first
+
+
+def test_unjudged_answers_and_left_out_problems_are_said() -> None:
+    sentences = conclusions(made([(3, 1), (4, 1)], [(4, 4), (4, 4)]))
+    assert "over the 1 of 2 problems with 4 judged answers from both." in sentences[1]
+    assert sentences[2].startswith("1 of 16 held-out answers could not be judged")
+
+
+def test_one_checkpoint_alone_allows_no_conclusion() -> None:
+    both = made([(4, 1)], [(4, 1)])
+    assert conclusions(Results(both.heldout[:1], [], None)) == ()
+
+
+def test_report_and_ledger_show_the_same_estimates(run: Run) -> None:
+    found = results(gather(run))
+    assert found is not None
+    recorded = gather(run).evaluation_details["heldout"]
+    for one in found.heldout:
+        for k, expected in recorded[one.checkpoint]["pass_at_k"].items():
+            estimate = one.pass_at(int(k))
+            assert estimate is not None
+            assert [estimate.mean, estimate.low, estimate.high] == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_chosen_epoch_is_marked_wherever_it_stands(run: Run) -> None:
+    found = results(gather(run))
+    assert found is not None
+    for shown in (heldout_table(found), validation_table(found)):
+        assert shown.marked is not None
+        assert shown.rows[shown.marked][0] == "round 1 epoch 2 (chosen)"
+    assert [row[0] for row in validation_table(found).rows] == [
+        "round 1 epoch 1",
+        "round 1 epoch 2 (chosen)",
+        "round 1 epoch 3",
+    ]
+
+
+def test_every_kind_of_problem_has_its_row(run: Run) -> None:
+    facts = gather(run)
+    found = results(facts)
+    assert found is not None
+    assert [row[:2] for row in kinds_table(facts, found).rows] == [("function", "10"), ("math", "10"), ("stdin", "10")]
+
+
+def test_samples_are_drawn_without_looking_at_results_and_show_both_ends(run: Run) -> None:
+    facts = gather(run)
+    found = results(facts)
+    assert found is not None
+    drawn = samples(facts, found)
+    assert drawn == samples(facts, found)
+    assert [s.problem.split("(")[1].split(")")[0] for s in drawn] == ["function"] * 2 + ["math"] * 2 + ["stdin"] * 2
+    assert all([a.checkpoint for a in s.answers] == ["base", "round 1 epoch 2 (chosen)"] for s in drawn)
+    assert all(s.prompt.startswith("<user>") for s in drawn)
+
+
+def test_the_headline_of_the_terminal_is_the_table_of_the_report(run: Run) -> None:
+    found = results(gather(run))
+    assert found is not None
+    shown = heldout_table(found)
+    assert headline(run) == [shown.columns, *shown.rows]
+    assert headline_table(run).row_count == 3
+
+
+def test_the_headline_of_an_unfinished_run_is_empty(tmp_path: Path) -> None:
+    run = write_synthetic_run(tmp_path, until="training")
+    assert headline(run) == []
+    assert "not measured yet" in str(headline_table(run).title)
