@@ -8,39 +8,47 @@ from oapl_core import tables
 from oapl_core.artifacts import Run, policy_hash
 from oapl_core.config import parse_experiment
 
+BETA1, BETA2 = 1.0, 0.05
+# A larger eps than the default: where a gradient is almost 0, Adam would turn its rounding into whole steps.
 TRAINING = {
-    "dtype": "float32",
-    "batch_size": 12,
-    "tokens_per_micro_batch": 160,
-    "learning_rate": 1e-3,
-    "logprob_chunk": 32,
-}
+    "dtype": "float32", "batch_size": 10, "tokens_per_micro_batch": 100, "learning_rate": 1e-3, "logprob_chunk": 32,
+    "adam_eps": 1e-5,
+}  # fmt: skip
 
 
 def make_run(folder: Path, model: Path, epochs: int = 3, **training: Any) -> Run:
     """A run of one round that starts from ``model``."""
-    problems = {split: folder / "unused.jsonl" for split in ("train", "validation", "heldout")}
     values = {
-        "name": "tiny", "runs_dir": folder, "model": model, "problems": problems, "rounds": [{"epochs": epochs}],
-        "training": TRAINING | training, "objective": {"regression_temperature": 0.05},
-    }  # fmt: skip
+        "name": "tiny",
+        "runs_dir": folder,
+        "model": model,
+        "problems": dict.fromkeys(("train", "validation", "heldout"), folder / "unused.jsonl"),
+        "rounds": [{"epochs": epochs}],
+        "training": TRAINING | training,
+        "objective": {"value_temperature": BETA1, "regression_temperature": BETA2},
+    }
     return Run.create(parse_experiment(values, "test"))
 
 
 def made_groups(model: Path, groups: int = 6, size: int = 4, seed: int = 0) -> list[dict[str, Any]]:
-    """Rows of tables.GROUPS: random tokens of random lengths, scored by plain transformers code, not by the trainer's."""
+    """Rows of tables.GROUPS: random tokens of random lengths, scored by plain transformers code."""
     rng = random.Random(seed)
-    rows = []
-    for g in range(groups):
+    identity, rows = policy_hash(model), []
+    for group in range(groups):
         prompt = [rng.randrange(3, 300) for _ in range(rng.randrange(2, 9))]
         for i in range(size):
-            response = [rng.randrange(3, 300) for _ in range(rng.randrange(1, 24))]
-            rows.append(
-                {
-                    "rollout_id": f"r{g}-{i}", "problem_id": f"p{g}", "group": g, "policy_hash": policy_hash(model), "prompt_ids": prompt,
-                    "response_ids": response, "behavior_logprobs": [], "temperature": 1.0, "reward": float(i <= g % size),
-                }
-            )  # fmt: skip
+            row = {
+                "rollout_id": f"r{group}-{i}",
+                "problem_id": f"p{group}",
+                "group": group,
+                "policy_hash": identity,
+                "prompt_ids": prompt,
+                "response_ids": [rng.randrange(3, 300) for _ in range(rng.randrange(1, 24))],
+                "behavior_logprobs": [],
+                "temperature": 1.0,
+                "reward": float(i <= group % size),
+            }
+            rows.append(row)
     for row, logprobs in zip(rows, plain_logprobs(model, rows), strict=True):
         row["behavior_logprobs"] = logprobs
     return rows

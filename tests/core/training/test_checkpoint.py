@@ -1,0 +1,113 @@
+"""Model folders: damaged ones are refused in one line; an exported one is the start folder with other weights."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from oapl_core.errors import DataError
+from oapl_core.training.checkpoint import load_model
+from tests.tiny_model import write_tiny_model
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def folder(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "model"))
+
+
+def moved_weights(model: Any) -> dict[str, torch.Tensor]:
+    """Every weight plus 1, tied weights still tied."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 1.0
+    return dict(model.state_dict())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_exported_folder_is_the_start_folder_with_other_weights(folder: Path, tmp_path: Path, dtype: torch.dtype) -> None:
+    from safetensors import safe_open
+    from transformers import AutoModelForCausalLM
+
+    load_model(folder).model.to(dtype).save_pretrained(folder)
+    stored = load_model(folder)
+    (folder / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes() + b" \n")  # not what a rewrite gives
+    weights = moved_weights(stored.model.float())  # trained in float32
+    stored.export(weights, tmp_path / "out")
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {p.name for p in folder.iterdir()}
+    for file in folder.iterdir():
+        if file.suffix != ".safetensors":
+            assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes()
+    contents = []
+    for place in (folder, tmp_path / "out"):
+        with safe_open(place / "model.safetensors", "pt") as tensors:
+            contents.append({name: (tensors.get_tensor(name).dtype, tensors.get_tensor(name).shape) for name in tensors.keys()})  # noqa: SIM118
+    assert contents[0] == contents[1], "the same names, types and shapes: tied weights are stored once"
+    reloaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert reloaded.dtype == dtype
+    for name, weight in reloaded.state_dict().items():
+        assert torch.equal(weight, weights[name].to(dtype))
+
+
+def test_views_of_one_flat_buffer_are_stored_apart(folder: Path, tmp_path: Path) -> None:
+    stored = load_model(folder)
+    flat = torch.cat([weight.flatten() for weight in stored.model.state_dict().values()])
+    weights, start = {}, 0
+    for name, weight in stored.model.state_dict().items():
+        weights[name] = flat[start : start + weight.numel()].view(weight.shape)
+        start += weight.numel()
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    stored.export(weights, tmp_path / "out")
+    again = load_model(tmp_path / "out").model.state_dict()
+    assert all(torch.equal(again[name], weight) for name, weight in weights.items())
+    assert (tmp_path / "out" / "model.safetensors").stat().st_size < 1.2 * (folder / "model.safetensors").stat().st_size
+
+
+def test_a_truncated_weights_file_is_refused(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(DataError, match=r"model: cannot be loaded .*copy the whole model folder again"):
+        load_model(folder)
+
+
+def test_an_empty_weights_file_is_refused(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"")
+    with pytest.raises(DataError, match="cannot be loaded"):
+        load_model(folder)
+
+
+def test_missing_weights_are_refused_rather_than_invented(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DataError, match=r"1 weights are missing or misshapen \(model.norm.weight\)"):
+        load_model(folder)
+
+
+def test_a_folder_without_config_is_refused(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    with pytest.raises(DataError, match="no config.json"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("config", ['{"model_type": "qwen3"', json.dumps({"model_type": "no-such-model"}), "{}"])
+def test_an_unusable_config_is_refused(folder: Path, config: str) -> None:
+    (folder / "config.json").write_text(config)
+    with pytest.raises(DataError, match="cannot be loaded"):
+        load_model(folder)
+
+
+def test_a_config_of_another_shape_is_refused(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"hidden_size": 64}))
+    with pytest.raises(DataError, match="cannot be loaded|misshapen"):
+        load_model(folder)
