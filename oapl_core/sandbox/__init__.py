@@ -31,4 +31,16 @@ to 64 MiB beside `memory_mb`); weak tests, and answers learnt by heart, which no
 
 from oapl_core.sandbox.execution import Execution, Limits, Program
 
-__all__ = ["Execution", "Limits", "Program"]
+__all__ = ["Execution", "Limits", "Program", "probe"]
+
+
+def probe() -> str:
+    """Starts a sandbox, lets its canaries try to get out, ends it, and returns the proven level, "full" or "fallback".
+
+    Raises:
+        SandboxError: neither level can be proven here; the message has the reasons and what to do.
+    """
+    from oapl_core.sandbox.sandbox import Sandbox  # fork servers import this package and need nothing of the pool
+
+    with Sandbox(workers=1) as sandbox:
+        return sandbox.level

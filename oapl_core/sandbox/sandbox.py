@@ -178,17 +178,3 @@ class Sandbox:
             finally:
                 for future in waiting:
                     future.cancel()
-
-    def probe(self) -> str:
-        """One line for a person: the level, what it means, and how many servers. Used by `oapl doctor`."""
-        meaning = {
-            "full": "own namespaces, read-only root, private /tmp, landlock, seccomp, limits",
-            "fallback": "no user namespaces here: landlock, seccomp and limits only, no private /tmp",
-        }
-        return f"{self.level} ({meaning[self.level]}; {self.workers} fork servers; canaries held)"
-
-
-def probe() -> str:
-    """Starts a sandbox, proves its level and describes it in one line. Raises SandboxError when there is none."""
-    with Sandbox(workers=1) as sandbox:
-        return sandbox.probe()

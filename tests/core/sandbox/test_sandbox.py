@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from oapl_core.errors import SandboxError
-from oapl_core.sandbox import Execution, Limits, Program
+from oapl_core.sandbox import Execution, Limits, Program, probe
 from oapl_core.sandbox.sandbox import Sandbox
 from oapl_core.sandbox.seccomp import ALLOWED, allowlist, denylist
 from tests import sandboxes
@@ -260,9 +260,8 @@ def test_the_filters_fit_the_kernels_jump_offsets() -> None:
     assert len(set(ALLOWED.values())) == len(ALLOWED)
 
 
-def test_probe_says_what_was_proven(sandbox: Sandbox) -> None:
-    assert sandbox.probe().startswith(sandbox.level)
-    assert "canaries held" in sandbox.probe()
+def test_probe_gives_the_strongest_level_that_holds(sandbox: Sandbox) -> None:
+    assert probe() == "full" or sandbox.level == "fallback"
 
 
 def test_a_canary_that_escapes_is_a_sandbox_error() -> None:
