@@ -4,6 +4,7 @@ Writes config, float32 weights, a byte-level BPE tokenizer (exact round trip of 
 """
 
 from pathlib import Path
+from typing import Any
 
 TEXTS = [
     "Read integers from one line, keep those below 7, print the sum.\n",
@@ -20,7 +21,13 @@ CHAT_TEMPLATE = (
 
 
 def write_tiny_model(
-    folder: Path, seed: int = 0, hidden_size: int = 32, layers: int = 2, vocabulary: int = 320, sharpness: float = 1.0
+    folder: Path,
+    seed: int = 0,
+    hidden_size: int = 32,
+    layers: int = 2,
+    vocabulary: int = 320,
+    sharpness: float = 1.0,
+    tied: bool = True,
 ) -> Path:
     """Write a random Qwen3 model of about 50,000 parameters to ``folder`` and return it.
 
@@ -31,6 +38,7 @@ def write_tiny_model(
         layers: number of blocks.
         vocabulary: size of the byte-level BPE vocabulary, at least 260. Tokens.
         sharpness: scale of the random weights: 1 is almost uniform over the tokens, 10 is peaked.
+        tied: whether the output layer shares the embeddings' weights.
     """
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -39,7 +47,7 @@ def write_tiny_model(
     config = Qwen3Config(
         vocab_size=len(tokenizer), hidden_size=hidden_size, intermediate_size=2 * hidden_size, num_hidden_layers=layers,
         num_attention_heads=max(1, hidden_size // 32), num_key_value_heads=max(1, hidden_size // 32), head_dim=32,
-        max_position_embeddings=2048, tie_word_embeddings=True, initializer_range=0.02 * sharpness,
+        max_position_embeddings=2048, tie_word_embeddings=tied, initializer_range=0.02 * sharpness,
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, bos_token_id=None, dtype="float32",
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
@@ -51,7 +59,7 @@ def write_tiny_model(
     return folder
 
 
-def _tokenizer(vocabulary: int):  # type: ignore[no-untyped-def]
+def _tokenizer(vocabulary: int) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -63,6 +71,8 @@ def _tokenizer(vocabulary: int):  # type: ignore[no-untyped-def]
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )  # fmt: skip
     core.train_from_iterator(TEXTS, trainer)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=END, pad_token=PAD, clean_up_tokenization_spaces=False)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core, eos_token=END, pad_token=PAD, clean_up_tokenization_spaces=False
+    )
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer

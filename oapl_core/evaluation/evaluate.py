@@ -146,7 +146,7 @@ class _Evaluation:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._thread.shutdown(cancel_futures=True)
+        self._thread.shutdown()  # what is sampled is judged and written, also when the engine broke afterwards
         self._stack.__exit__(*error)
 
     def _answers(self, split: str) -> int:

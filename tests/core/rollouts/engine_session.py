@@ -1,0 +1,114 @@
+"""What the engine tests need of a real vLLM, in one process: ``python -m tests.core.rollouts.engine_session FOLDER``.
+
+Writes FOLDER/session.json; test_engine.py starts it once and looks at what it found. Asserts nothing itself.
+"""
+
+import json
+import random
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from oapl_core.artifacts import Run
+from oapl_core.config import EngineConfig
+from oapl_core.errors import ConfigError, DataError
+from oapl_core.rollouts.engine import Engine
+from oapl_core.rollouts.generate import generate
+from oapl_core.rollouts.requests import Request
+from tests.sampling_run import make_run
+from tests.tiny_model import TEXTS, write_tiny_model
+
+CONFIG = EngineConfig(max_model_len=256, max_num_seqs=32, kv_cache_gib=0.25)
+PROMPTS, GROUP = 16, 4
+
+
+def requests(temperature: float = 1.0, top_p: float = 1.0) -> list[Request]:
+    """Prompts of 33 to 110 tokens: longer than a block of the prefix cache, so that groups really share one."""
+    draw = random.Random(0)
+    prompts = [[draw.randrange(3, 290) for _ in range(draw.randint(33, 110))] for _ in range(PROMPTS)]
+    pairs = [(p, g) for p in range(PROMPTS) for g in range(GROUP)]
+    return [Request(f"{p}/{g}", prompts[p], 1000 * p + g, 12 + p, temperature, top_p) for p, g in pairs]
+
+
+def sampling_run(folder: Path, model: Path) -> Run:
+    """A run of a few seconds of sampling in eight parts."""
+    prompts = {"train": [list(r.prompt_ids) for r in requests()], "validation": [[5]], "heldout": [[5]]}
+    sampling = {"group_size": 8, "max_tokens": 100, "problems_per_part": 8}
+    return make_run(folder, model, prompts, sampling=sampling, engine=CONFIG.model_dump())
+
+
+def sample(engine: Engine, asked: Iterable[Request], with_logprobs: bool = True) -> dict[str, list[Any]]:
+    """Response ids, log-probs, finish reason and text by key."""
+    found = engine.sample(asked, with_logprobs)
+    return {c.request.key: [c.response_ids, c.logprobs, c.finish_reason, c.text] for c in found}
+
+
+def advise(model: Path) -> Path:
+    """Give the model sampling advice that would make all answers of a group equal."""
+    path = model / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"do_sample": True, "top_k": 1, "temperature": 0.01}))
+    return model
+
+
+def reference(model_dir: Path, answers: dict[str, list[Any]]) -> dict[str, list[float]]:
+    """transformers' float32 log-probs of the sampled ids."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+    found = {}
+    for request in requests():
+        response = answers[request.key][0]
+        ids = torch.tensor([[*request.prompt_ids, *response]])
+        with torch.no_grad():
+            logprobs = model(ids).logits[0].float().log_softmax(-1)
+        steps = range(len(request.prompt_ids) - 1, ids.shape[1] - 1)
+        found[request.key] = [float(logprobs[t, ids[0, t + 1]]) for t in steps]
+    return found
+
+
+def refused(act: Any) -> str:
+    """The message of the OaplError that ``act`` raises."""
+    try:
+        act()
+    except (DataError, ConfigError) as error:
+        return str(error)
+    return "nothing was refused"
+
+
+def session(folder: Path) -> dict[str, Any]:
+    """What was found."""
+    found: dict[str, Any] = {}
+    first = advise(write_tiny_model(folder / "first", seed=1, sharpness=8))
+    second = write_tiny_model(folder / "second", seed=2, sharpness=8)
+    untied = [write_tiny_model(folder / f"untied_{seed}", seed=seed, sharpness=8, tied=False) for seed in (3, 4)]
+    foreign = write_tiny_model(folder / "foreign", hidden_size=64)
+    with Engine(first, CONFIG) as engine:
+        found["name"], found["startup_s"] = engine.name, engine.startup_s
+        found["first"] = sample(engine, requests())
+        found["shuffled"] = sample(engine, random.Random(1).sample(requests(), PROMPTS * GROUP))
+        found["alone"] = {k: v for r in requests()[::9] for k, v in sample(engine, [r]).items()}
+        found["nucleus"] = sample(engine, requests(0.6, 0.95), with_logprobs=False)
+        found["greedy"] = sample(engine, requests(0.0), with_logprobs=False)
+        found["too long"] = refused(lambda: list(engine.sample([Request("long", [5] * 250, 0, 7)])))
+        found["foreign"] = refused(lambda: engine.load(foreign))
+        found["encoded"] = [engine._tokenizer.encode(text) for text in TEXTS]
+        engine.load(second)
+        found["swapped"] = sample(engine, requests())
+        engine.load(first)
+        found["swapped back"] = sample(engine, requests())
+    with Engine(second, CONFIG) as engine:
+        found["fresh"] = sample(engine, requests())
+    with Engine(untied[0], CONFIG) as engine:
+        engine.load(untied[1])
+        found["untied swapped"] = sample(engine, requests())
+    generate(sampling_run(folder / "whole", first), 0)
+    found["reference"] = {n: reference(folder / n, found[k]) for n, k in (("first", "first"), ("second", "swapped"))}
+    found["reference"]["untied"] = reference(untied[1], found["untied swapped"])
+    return found
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    (target / "session.json").write_text(json.dumps(session(target)))

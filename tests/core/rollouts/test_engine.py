@@ -1,0 +1,154 @@
+"""The engine against transformers, against itself, and against kill -9; all on one real vLLM process and two more."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oapl_core.artifacts import Run
+from oapl_core.tables import ROLLOUTS, read_table
+from tests.core.rollouts.engine_session import GROUP, PROMPTS, requests, sampling_run
+from tests.tiny_model import TEXTS
+
+pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="the engine is not installed")
+
+Answers = dict[str, list[Any]]
+KEYS = {request.key for request in requests()}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("engine")
+
+
+@pytest.fixture(scope="module")
+def session(folder: Path) -> dict[str, Any]:
+    root = Path(__file__).resolve().parents[3]
+    command = [sys.executable, "-m", "tests.core.rollouts.engine_session", str(folder)]
+    result = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+    found: dict[str, Any] = json.loads((folder / "session.json").read_text())
+    return found
+
+
+def largest_difference(one: Answers, other: dict[str, list[float]]) -> float:
+    return max(abs(float(a) - b) for key in KEYS for a, b in zip(one[key][1], other[key], strict=True))
+
+
+def same_ids(one: Answers, other: Answers) -> float:
+    """Share of equal answers."""
+    return sum(bool(one[key][0] == other[key][0]) for key in other) / len(other)
+
+
+def test_every_request_is_answered_once_within_its_length(session: dict[str, Any]) -> None:
+    assert set(session["first"]) == KEYS
+    for request in requests():
+        ids, logprobs, reason, _ = session["first"][request.key]
+        assert 1 <= len(ids) <= request.max_tokens
+        assert len(logprobs) == len(ids)
+        assert (len(ids) == request.max_tokens) or reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("model", "answers"), [("first", "first"), ("second", "swapped"), ("untied", "untied swapped")]
+)
+def test_logprobs_are_those_of_transformers_in_float32(session: dict[str, Any], model: str, answers: str) -> None:
+    assert largest_difference(session[answers], session["reference"][model]) < 1e-4
+
+
+def test_logprobs_can_fail_that_test(session: dict[str, Any]) -> None:
+    wrong = {key: session["reference"]["second"][key] for key in KEYS}
+    shorter = {k: [None, a[1][:3]] for k, a in session["first"].items() if len(a[1]) >= 3 and len(wrong[k]) >= 3}
+    assert max(abs(x - y) for k, a in shorter.items() for x, y in zip(a[1], wrong[k][:3], strict=True)) > 1e-2
+
+
+@pytest.mark.parametrize("other", ["shuffled", "alone"])
+def test_a_seed_gives_the_same_answer_whatever_is_sampled_beside_it(session: dict[str, Any], other: str) -> None:
+    assert same_ids(session["first"], session[other]) == 1.0
+
+
+def test_different_seeds_give_different_answers_to_one_prompt(session: dict[str, Any]) -> None:
+    """And the model's own advice (top-k 1, temperature 0.01) is not followed."""
+    for prompt in range(PROMPTS):
+        answers = {tuple(session["first"][f"{prompt}/{g}"][0]) for g in range(GROUP)}
+        assert len(answers) > 1
+
+
+def test_temperature_and_nucleus_change_what_is_sampled(session: dict[str, Any]) -> None:
+    assert same_ids(session["first"], session["nucleus"]) < 1.0
+    assert all(not answer[1] for answer in session["nucleus"].values()), "log-probs were not asked for"
+    for prompt in range(PROMPTS):
+        assert len({tuple(session["greedy"][f"{prompt}/{g}"][0]) for g in range(GROUP)}) == 1
+
+
+def test_swapped_weights_sample_exactly_what_a_fresh_engine_samples(session: dict[str, Any]) -> None:
+    assert same_ids(session["swapped"], session["fresh"]) == 1.0
+    fresh = {key: session["fresh"][key][1] for key in KEYS}
+    assert largest_difference(session["swapped"], fresh) < 1e-5
+    assert same_ids(session["first"], session["swapped"]) < 0.5, "the two models differ"
+
+
+def test_swapping_back_restores_the_first_weights(session: dict[str, Any]) -> None:
+    assert same_ids(session["first"], session["swapped back"]) == 1.0
+
+
+def test_an_end_token_is_part_of_the_response_and_not_of_the_text(session: dict[str, Any], folder: Path) -> None:
+    end = json.loads((folder / "first" / "config.json").read_text())["eos_token_id"]
+    answers = [a for name in ("first", "swapped", "untied swapped", "nucleus") for a in session[name].values()]
+    stopped = [a for a in answers if a[2] == "stop"]
+    assert stopped, "some answer ended by itself"
+    assert all(a[0][-1] == end and end not in a[0][:-1] for a in stopped)
+    assert all("<|im_end|>" not in a[3] for a in stopped)
+    assert all(end not in a[0] for a in answers if a[2] == "length")
+
+
+def test_the_engines_tokenizer_encodes_like_the_one_that_was_saved(session: dict[str, Any], folder: Path) -> None:
+    from tokenizers import Tokenizer
+
+    saved = Tokenizer.from_file(str(folder / "first" / "tokenizer.json"))
+    assert session["encoded"] == [saved.encode(text).ids for text in TEXTS]
+
+
+def test_what_cannot_be_done_is_refused_in_one_line(session: dict[str, Any]) -> None:
+    assert "engine.max_model_len is 256" in session["too long"]
+    assert "cannot take the place of" in session["foreign"]
+
+
+def test_the_engine_names_itself(session: dict[str, Any]) -> None:
+    assert session["name"].startswith("vllm ")
+    assert set(session["startup_s"]) == {"import", "engine"}
+
+
+def test_a_round_killed_while_sampling_goes_on_and_ends_the_same(
+    session: dict[str, Any], folder: Path, root: Path
+) -> None:
+    whole, run = Run.open(folder / "whole" / "sampled-seed3"), sampling_run(folder / "killed", folder / "first")
+    command = [sys.executable, "-m", "oapl_core.rollouts.generate", str(run.root), "--round", "0"]
+    process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and not recorded(run):
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = {path: path.stat().st_mtime_ns for path in recorded(run)}
+    assert 0 < len(kept) < len(recorded(whole)), "killed in the middle"
+    finished = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert rows(run) == rows(whole)
+
+
+def recorded(run: Run) -> list[Path]:
+    return sorted(run.root / name for name in run.ledger.artifacts() if "1_rollouts" in name)
+
+
+def rows(run: Run) -> list[tuple[Any, ...]]:
+    names = ("rollout_id", "problem_id", "sample", "seed", "response_ids", "text", "finish_reason", "policy_hash")
+    table = [row for path in recorded(run) for row in read_table(path, ROLLOUTS).to_pylist()]
+    return [tuple(map(str, (row[name] for name in names))) for row in table]
