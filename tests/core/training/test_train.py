@@ -1,0 +1,232 @@
+"""The verb with real DeepSpeed in processes of its own: parity, exact resume, export, ranks."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from oapl_core.artifacts import Run, policy_hash
+from oapl_core.objectives import make_objective
+from oapl_core.training.batching import epoch_order, global_batches
+from oapl_core.training.examples import read_examples
+from oapl_core.training.logprobs import Policy
+from oapl_core.training.steps import Trainer
+from oapl_core.training.train import METRICS_FILE, train
+from tests.core.training.made_round import BETA2, TRAINING, made_groups, make_run, plain_logprobs, write_groups
+from tests.core.training.plain_engine import PlainEngine
+from tests.tiny_model import write_tiny_model
+
+EPOCHS = 3
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("model"), sharpness=3.0)
+
+
+@pytest.fixture(scope="module")
+def rows(model_dir: Path) -> list[dict[str, Any]]:
+    # 241 rows: the last batch of an epoch has one sequence, so that one of two ranks has nothing to do
+    return made_groups(model_dir, groups=60) + made_groups(model_dir, groups=61, size=1, seed=9)[-1:]
+
+
+def prepare(folder: Path, model_dir: Path, rows: list[dict[str, Any]], **settings: Any) -> Run:
+    run = make_run(folder, model_dir, **settings)
+    write_groups(run, rows)
+    return run
+
+
+def command(run: Run) -> list[str]:
+    return [sys.executable, "-m", "oapl_core.training.train", str(run.root), "--round", "0"]
+
+
+def execute(run: Run) -> str:
+    result = subprocess.run(command(run), capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def steps_of(run: Run, epoch: int) -> list[dict[str, Any]]:
+    lines = (run.checkpoint(0, epoch) / METRICS_FILE).read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return dict(AutoModelForCausalLM.from_pretrained(folder).state_dict())
+
+
+def gap(one: Path, other: Path) -> float:
+    """Largest difference of a weight."""
+    a, b = weights_of(one), weights_of(other)
+    assert a.keys() == b.keys()
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, model_dir: Path, rows: list[dict[str, Any]]) -> Run:
+    """A round trained without interruption."""
+    run = prepare(tmp_path_factory.mktemp("trained"), model_dir, rows, epochs=EPOCHS)
+    output = execute(run)
+    assert "log-probs of trainer and engine differ by" in output
+    assert "723/723 sequences" in output
+    return run
+
+
+def test_deepspeed_gives_the_weights_of_a_plain_torch_loop(
+    trained: Run, tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]]
+) -> None:
+    config, examples = trained.config, read_examples(trained.groups(0), policy_hash(model_dir), model_dir)
+    policy, objective = Policy(AutoModelForCausalLM.from_pretrained(model_dir)), make_objective(config.objective)
+    reward_S = torch.from_numpy(examples.reward_S)
+    engine = PlainEngine(policy, config.training)
+    trainer = Trainer(
+        engine=engine, objective=objective, examples=examples, reward_S=reward_S,
+        advantage_S=objective.advantages(reward_S, torch.from_numpy(examples.group_S)),
+        training=config.training, seed=config.seed, round_number=0, epochs=EPOCHS,
+    )  # fmt: skip
+    for epoch in range(1, EPOCHS + 1):
+        steps = trainer.epoch(epoch, lambda _: None)
+        for found, expected in zip(steps_of(trained, epoch), steps, strict=True):
+            assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+            assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3)
+            assert found["learning_rate"] == expected["learning_rate"]
+        exported = weights_of(trained.checkpoint(0, epoch))
+        for name, weight in Policy.model_weights(engine.weights()).items():
+            torch.testing.assert_close(exported[name], weight, rtol=0, atol=2e-5)
+    start = weights_of(model_dir)
+    moved = max(float((exported[name] - start[name]).abs().max()) for name in start)
+    assert moved > 0.01, "the comparison would mean nothing had the weights not moved"
+
+
+def test_an_exported_epoch_scores_what_the_trainer_scored_next(trained: Run, rows: list[dict[str, Any]]) -> None:
+    """From the exported folder alone, plain code reproduces the loss of the next epoch's first step."""
+    batch = global_batches(epoch_order(len(rows), trained.config.seed, 0, 2), TRAINING["batch_size"])[0]  # type: ignore[arg-type]
+    chosen = [rows[i] for i in batch]
+    residuals = []
+    for row, logprobs in zip(chosen, plain_logprobs(trained.checkpoint(0, 1), chosen), strict=True):
+        rewards = np.array([r["reward"] for r in rows if r["group"] == row["group"]])
+        advantage = row["reward"] - np.log(np.mean(np.exp(rewards)))
+        residuals.append(BETA2 * (np.sum(logprobs) - np.sum(row["behavior_logprobs"])) - advantage)
+    assert steps_of(trained, 2)[0]["loss"] == pytest.approx(np.mean(np.square(residuals)), rel=1e-4)
+
+
+def test_an_exported_folder_is_a_plain_model_of_the_same_type(trained: Run, model_dir: Path) -> None:
+    folder = trained.checkpoint(0, EPOCHS)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert model.dtype == AutoModelForCausalLM.from_pretrained(model_dir).dtype == torch.float32
+    for file in model_dir.iterdir():
+        if file.suffix != ".safetensors":
+            assert (folder / file.name).read_bytes() == file.read_bytes()
+    assert policy_hash(folder) not in (policy_hash(model_dir), policy_hash(trained.checkpoint(0, 1)))
+
+
+def test_the_ledger_tells_what_an_epoch_did(trained: Run) -> None:
+    entries = {n: e for n, e in trained.ledger.artifacts().items() if "/4_checkpoint/" in n}
+    assert list(entries) == [f"round_00/4_checkpoint/oapl/epoch_0{e}" for e in (1, 2, 3)]
+    first = entries["round_00/4_checkpoint/oapl/epoch_01"].details
+    assert first["policy_hash"] == policy_hash(trained.checkpoint(0, 1))
+    assert (first["sequences"], first["steps"], first["epoch"]) == (241, 25, 1)
+    assert first["engine_mismatch_max"] < 1e-4, "plain code scored these rollouts with the same weights"
+    assert first["loss"] == pytest.approx(sum(s["loss"] * s["sequences"] for s in steps_of(trained, 1)) / 241)
+    last = entries["round_00/4_checkpoint/oapl/epoch_03"].details
+    assert last["engine_mismatch_max"] is None
+    assert last["log_ratio_right"] > last["log_ratio_wrong"]
+
+
+def test_steps_are_counted_over_the_round(trained: Run) -> None:
+    numbers = [step["step"] for epoch in (1, 2, 3) for step in steps_of(trained, epoch)]
+    assert numbers == list(range(1, 76))
+
+
+def test_a_finished_round_keeps_no_optimizer_state_and_is_not_trained_again(
+    trained: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sorted(p.name for p in trained.checkpoints(0).iterdir()) == ["epoch_01", "epoch_02", "epoch_03"]
+    before = len(trained.ledger.artifacts())
+    train(trained, 0)
+    assert "all 3 epochs are trained" in capsys.readouterr().out
+    assert len(trained.ledger.artifacts()) == before
+
+
+@pytest.fixture
+def killed(tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]]) -> Iterator[Run]:
+    """A round whose process got SIGKILL in its third epoch."""
+    run = prepare(tmp_path, model_dir, rows, epochs=EPOCHS)
+    process = subprocess.Popen(command(run), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (run.checkpoints(0) / "state" / "epoch_02").exists():
+        assert process.poll() is None, "ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not run.checkpoint(0, 3).exists()
+    yield run
+
+
+def test_a_killed_round_goes_on_and_ends_with_the_same_bits(killed: Run, trained: Run) -> None:
+    done = [killed.checkpoint(0, epoch).stat().st_mtime_ns for epoch in (1, 2)]
+    (killed.checkpoints(0) / ".tmp-epoch_03").mkdir(exist_ok=True)  # as if it had been exporting
+    output = execute(killed)
+    assert "epochs done: 2 of 3" in output
+    assert done == [killed.checkpoint(0, epoch).stat().st_mtime_ns for epoch in (1, 2)], "finished epochs are not redone"
+    for epoch in range(1, EPOCHS + 1):
+        files = [run.checkpoint(0, epoch) / "model.safetensors" for run in (killed, trained)]
+        assert files[0].read_bytes() == files[1].read_bytes()
+        timeless = [[step | {"seconds": 0} for step in steps_of(run, epoch)] for run in (killed, trained)]
+        assert timeless[0] == timeless[1]
+    assert sorted(p.name for p in killed.checkpoints(0).iterdir()) == ["epoch_01", "epoch_02", "epoch_03"]
+
+
+def test_two_ranks_train_the_weights_of_one(
+    trained: Run, tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]]
+) -> None:
+    run = prepare(tmp_path, model_dir, rows, epochs=EPOCHS, processes=2)
+    execute(run)
+    for alone, together in zip(steps_of(trained, 1), steps_of(run, 1), strict=True):
+        for key in ("loss", "grad_norm", "log_ratio", "kl"):
+            assert together[key] == pytest.approx(alone[key], rel=1e-3, abs=1e-6)
+        assert (together["sequences"], together["tokens"]) == (alone["sequences"], alone["tokens"])
+    assert gap(run.checkpoint(0, EPOCHS), trained.checkpoint(0, EPOCHS)) < 2e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [0, 2, 3])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_every_zero_stage_trains_the_same_weights(
+    trained: Run, tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]], stage: int, processes: int
+) -> None:
+    run = prepare(tmp_path, model_dir, rows, epochs=EPOCHS, processes=processes, zero_stage=stage)
+    execute(run)
+    assert gap(run.checkpoint(0, EPOCHS), trained.checkpoint(0, EPOCHS)) < 2e-5
+
+
+@pytest.mark.slow
+def test_bfloat16_training_exports_the_stored_type(tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]]) -> None:
+    run = prepare(tmp_path, model_dir, rows, epochs=1, dtype="bfloat16", gradient_checkpointing=True)
+    execute(run)
+    assert AutoModelForCausalLM.from_pretrained(run.checkpoint(0, 1)).dtype == torch.float32
+    assert steps_of(run, 1)[-1]["loss"] < 1.0
+
+
+def test_a_rank_that_fails_says_why_in_the_last_error_line(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    broken = write_tiny_model(tmp_path / "model", sharpness=3.0)
+    run = prepare(tmp_path, broken, [row | {"policy_hash": policy_hash(broken)} for row in rows], processes=2)
+    file = broken / "model.safetensors"
+    intact = file.read_bytes()
+    file.write_bytes(intact[:-100])
+    write_groups(run, [row | {"policy_hash": policy_hash(broken)} for row in rows])
+    result = subprocess.run(command(run), capture_output=True, text=True)
+    assert result.returncode != 0
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert "cannot be loaded" in errors[-1]
