@@ -91,7 +91,7 @@ def time_table(facts: Facts) -> Table:
             [step.title, duration(seconds), share, _start_up(mine), writing, whole(len(mine)), whole(processes)]
         )
     rows.append(["all", duration(total), "", "", "", "", ""])
-    note = "Start-up: of engine or trainer, where recorded. Writing: writing and hashing artifacts. Without this report."
+    note = "Start-up: of engine or trainer, where recorded. Writing: writing and hashing files. Without this report."
     columns = ("stage", "wall time>", "share>", "start-up>", "writing>", "artifacts>", "processes>")
     return table("Where the time went", columns, rows, note)
 

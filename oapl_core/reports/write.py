@@ -38,7 +38,7 @@ def write(run: Run) -> None:
 
 
 def _inputs(facts: Facts) -> dict[str, str]:
-    """Everything the ledger knows, and "missing" for a lacking evaluation, so that no report without it counts as final."""
+    """Everything the ledger knows, and "missing" for a lacking evaluation, so no report without it counts as final."""
     report = facts.run.name(facts.run.report)
     known = {name: entry.sha256 for name, entry in facts.artifacts.items() if name != report}
     return {facts.run.name(facts.run.evaluation()): "missing", **known}
