@@ -33,7 +33,8 @@ def make_run(folder: Path, keep: str = "any_correct") -> Run:
 def rollout(problem: str, sample: int, **changes: Any) -> dict[str, Any]:
     row = {
         "run": "g", "round": 0, "problem_id": problem, "rollout_id": f"{problem}/{sample}", "sample": sample,
-        "policy_hash": "abc", "response_ids": [5, sample], "logprobs": [-0.5, -1.0 - sample], "logprobs_mode": "raw_logprobs",
+        "policy_hash": "abc", "response_ids": [5, sample], "logprobs": [-0.5, -1.0 - sample],
+        "logprobs_mode": "raw_logprobs",
         "finish_reason": "stop", "text": "x", "temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_tokens": 9,
         "seed": 1, "engine": "test", "sampled_at": datetime(2026, 1, 1, tzinfo=UTC),
     }  # fmt: skip
@@ -146,14 +147,18 @@ def test_an_empty_response_is_dropped_and_counted(tmp_path: Path) -> None:
 
 def test_rollouts_of_two_policies_are_refused_naming_both(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    write_round(run, [[rollout("a", 0), rollout("a", 1, policy_hash="def")]], [[verdict("a", 0, 1.0), verdict("a", 1, 0.0)]])
+    write_round(
+        run, [[rollout("a", 0), rollout("a", 1, policy_hash="def")]], [[verdict("a", 0, 1.0), verdict("a", 1, 0.0)]]
+    )
     with pytest.raises(DataError, match="abc, def"):
         build(run, 0)
     assert not run.groups(0).exists()
 
 
 @pytest.mark.parametrize("changes", [{"top_p": 0.95}, {"top_k": 20}, {"temperature": 0.6}])
-def test_log_probs_of_another_distribution_than_the_sampled_one_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_log_probs_of_another_distribution_than_the_sampled_one_are_refused(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
     run = make_run(tmp_path)
     write_round(run, [[rollout("a", 0), rollout("a", 1, **changes)]], [[verdict("a", 0, 1.0), verdict("a", 1, 0.0)]])
     with pytest.raises(DataError, match=r"a/1 \(1 such rows\)"):

@@ -64,7 +64,7 @@ def test_loss_of_a_hand_computed_group() -> None:
 def test_gradient_is_a_finite_difference() -> None:
     log_ratio_ST, reward_S, group_S = scene(3)
     log_ratio_ST = log_ratio_ST.double().requires_grad_()
-    loss_of(log_ratio_ST, reward_S, group_S).backward()  # type: ignore[no-untyped-call]
+    loss_of(log_ratio_ST, reward_S, group_S).backward()
     gradient, step = log_ratio_ST.grad, 1e-4
     assert gradient is not None
     with torch.no_grad():
@@ -80,7 +80,7 @@ def test_at_the_behavior_policy_the_gradient_is_reinforce_with_baseline_v() -> N
     _, reward_S, group_S = scene(1)
     advantage_S = objective().advantages(reward_S, group_S)
     log_ratio_S = torch.zeros(len(reward_S), dtype=torch.float64, requires_grad=True)
-    oapl_loss(log_ratio_S, advantage_S, BETA2, len(reward_S)).backward()  # type: ignore[no-untyped-call]
+    oapl_loss(log_ratio_S, advantage_S, BETA2, len(reward_S)).backward()
     reinforce = advantage_S / len(reward_S)  # of (1/N) sum (r - V) ln pi
     torch.testing.assert_close(log_ratio_S.grad, -2 * BETA2 * reinforce)
 
@@ -90,7 +90,7 @@ def test_loss_and_gradient_vanish_at_the_regressions_solution() -> None:
     advantage_S = objective().advantages(reward_S, group_S)
     log_ratio_S = (advantage_S / BETA2).requires_grad_()
     loss = oapl_loss(log_ratio_S, advantage_S, BETA2, len(reward_S))
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     assert float(loss.detach()) == pytest.approx(0.0, abs=1e-24)
     assert log_ratio_S.grad is not None
     assert float(log_ratio_S.grad.abs().max()) == pytest.approx(0.0, abs=1e-14)
@@ -109,13 +109,13 @@ def test_neither_order_nor_micro_batches_change_loss_or_gradient(rng: object, cu
     advantage_S = objective().advantages(reward_S, group_S)
     whole = log_ratio_ST.clone().requires_grad_()
     expected = objective().loss(whole, advantage_S, 40)
-    expected.backward()  # type: ignore[no-untyped-call]
+    expected.backward()
     order = list(range(40))
     rng.shuffle(order)  # type: ignore[attr-defined]
     parted, total = log_ratio_ST.clone().requires_grad_(), 0.0
     for rows in (order[:cut], order[cut:]):
         loss = objective().loss(parted[rows], advantage_S[rows], 40)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         total += float(loss.detach())
     assert total == pytest.approx(float(expected.detach()), rel=1e-12)
     torch.testing.assert_close(parted.grad, whole.grad, rtol=1e-6, atol=1e-9)
@@ -124,7 +124,7 @@ def test_neither_order_nor_micro_batches_change_loss_or_gradient(rng: object, cu
 def test_advantages_carry_no_gradient() -> None:
     advantage_S = torch.ones(2, requires_grad=True)
     loss = oapl_loss(torch.zeros(2, requires_grad=True), advantage_S, BETA2, 2)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     assert advantage_S.grad is None
 
 

@@ -22,7 +22,7 @@ class PlainEngine(Engine):
         return output
 
     def backward(self, loss: Tensor) -> None:
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
 
     def step(self, learning_rate: float) -> float:
         parameters = dict(self.policy.named_parameters())

@@ -25,7 +25,9 @@ def test_an_epoch_visits_every_sequence_exactly_once(
 
 
 @given(LENGTHS, st.integers(1, 500), st.integers(1, 5))
-def test_no_micro_batch_exceeds_the_budget_unless_it_is_one_sequence(lengths: list[int], budget: int, ranks: int) -> None:
+def test_no_micro_batch_exceeds_the_budget_unless_it_is_one_sequence(
+    lengths: list[int], budget: int, ranks: int
+) -> None:
     for share in micro_batches(range(len(lengths)), lengths, budget, ranks):
         for rows in share:
             padded = len(rows) * max((lengths[i] for i in rows), default=0)

@@ -32,13 +32,17 @@ def moved_weights(model: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_an_exported_folder_is_the_start_folder_with_other_weights(folder: Path, tmp_path: Path, dtype: torch.dtype) -> None:
+def test_an_exported_folder_is_the_start_folder_with_other_weights(
+    folder: Path, tmp_path: Path, dtype: torch.dtype
+) -> None:
     from safetensors import safe_open
     from transformers import AutoModelForCausalLM
 
     load_model(folder).model.to(dtype).save_pretrained(folder)
     stored = load_model(folder)
-    (folder / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes() + b" \n")  # not what a rewrite gives
+    (folder / "tokenizer.json").write_bytes(
+        (folder / "tokenizer.json").read_bytes() + b" \n"
+    )  # not what a rewrite gives
     weights = moved_weights(stored.model.float())  # trained in float32
     stored.export(weights, tmp_path / "out")
     assert {p.name for p in (tmp_path / "out").iterdir()} == {p.name for p in folder.iterdir()}
@@ -48,7 +52,8 @@ def test_an_exported_folder_is_the_start_folder_with_other_weights(folder: Path,
     contents = []
     for place in (folder, tmp_path / "out"):
         with safe_open(place / "model.safetensors", "pt") as tensors:
-            contents.append({name: (tensors.get_tensor(name).dtype, tensors.get_tensor(name).shape) for name in tensors.keys()})  # noqa: SIM118
+            names = tensors.keys()
+            contents.append({name: (tensors.get_tensor(name).dtype, tensors.get_tensor(name).shape) for name in names})
     assert contents[0] == contents[1], "the same names, types and shapes: tied weights are stored once"
     reloaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert reloaded.dtype == dtype

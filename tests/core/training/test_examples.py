@@ -66,7 +66,10 @@ def broken(rows: list[dict[str, Any]], row: int, **changes: Any) -> list[dict[st
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"response_ids": [5] * 2100, "behavior_logprobs": [-1.0] * 2100}, "r1-1 is longer than the model's 2048 positions"),
+        (
+            {"response_ids": [5] * 2100, "behavior_logprobs": [-1.0] * 2100},
+            "r1-1 is longer than the model's 2048 positions",
+        ),
         ({"behavior_logprobs": [-1.0]}, "r1-1 has not one log-prob for each response token"),
         ({"response_ids": [], "behavior_logprobs": []}, "r1-1 has an empty prompt or response"),
         ({"response_ids": [5, 99999], "behavior_logprobs": [-1.0, -1.0]}, r"r1-1 has a token outside the \d+"),

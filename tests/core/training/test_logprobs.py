@@ -1,4 +1,4 @@
-"""Per-token log-probs against log_softmax: values, both gradients, temperature, chunks, tied weights, memory, padding."""
+"""Per-token log-probs against log_softmax: values, gradients, temperature, chunks, tied weights, memory, padding."""
 
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def test_values_and_gradients_are_those_of_log_softmax(temperature: float, chunk
 
 def test_gradient_is_a_finite_difference() -> None:
     hidden, weight, ids, upstream = scene()
-    (token_logprobs(hidden, weight, ids, 0.8, 5) * upstream).sum().backward()  # type: ignore[no-untyped-call]
+    (token_logprobs(hidden, weight, ids, 0.8, 5) * upstream).sum().backward()
     step = 1e-6
     for leaf, at in ((hidden, (3, 2)), (weight, (int(ids[0]), 4)), (weight, (100, 0))):
         with torch.no_grad():
@@ -69,7 +69,7 @@ def test_low_precision_inputs_still_give_float32_log_probs() -> None:
 
 def test_a_frozen_weight_gets_no_gradient() -> None:
     hidden, weight, ids, upstream = scene()
-    weight.requires_grad_(requires_grad=False)
+    weight.requires_grad = False
     token_logprobs(hidden, weight, ids).backward(upstream)
     assert weight.grad is None
     assert hidden.grad is not None
@@ -87,7 +87,7 @@ def test_no_tensor_of_tokens_times_vocabulary_is_ever_allocated() -> None:
             return out
 
     hidden, weight, ids, upstream = scene()
-    with Watch():
+    with Watch():  # type: ignore[no-untyped-call]
         token_logprobs(hidden, weight, ids, chunk=4).backward(upstream)
     assert largest == V * D  # the weight; a chunk's logits are 4 x V
     assert largest < T * V

@@ -34,7 +34,9 @@ def make_trainer(folder: Path, model_dir: Path, rows: list[dict[str, Any]], **tr
     write_groups(run, rows)
     examples = read_examples(run.groups(0), policy_hash(model_dir), model_dir)
     config, objective = run.config, make_objective(run.config.objective)
-    policy = Policy(AutoModelForCausalLM.from_pretrained(model_dir), examples.temperature, config.training.logprob_chunk)
+    policy = Policy(
+        AutoModelForCausalLM.from_pretrained(model_dir), examples.temperature, config.training.logprob_chunk
+    )
     reward_S = torch.from_numpy(examples.reward_S)
     return Trainer(
         engine=PlainEngine(policy, config.training), objective=objective, examples=examples, reward_S=reward_S,
@@ -57,7 +59,9 @@ def advantages(rows: list[dict[str, Any]]) -> np.ndarray:
     return np.array(found)
 
 
-@pytest.mark.parametrize("changes", [{"tokens_per_micro_batch": 1}, {"tokens_per_micro_batch": 64}, {"logprob_chunk": 3}])
+@pytest.mark.parametrize(
+    "changes", [{"tokens_per_micro_batch": 1}, {"tokens_per_micro_batch": 64}, {"logprob_chunk": 3}]
+)
 def test_loss_and_gradient_do_not_depend_on_how_a_batch_is_cut(
     tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]], changes: dict[str, int]
 ) -> None:
@@ -84,7 +88,9 @@ def test_an_idle_ranks_stand_in_changes_nothing(tmp_path: Path, model_dir: Path,
     with pytest.raises(ZeroDivisionError):  # alone it has no sequence to average over
         trainer.step([5], trainer.examples.lengths, 1e-3)
     assert all(not g.any() for g in engine.gradients[1].values())
-    assert engine.gradients[1].keys() == engine.gradients[0].keys(), "every parameter takes part in the collective operations"
+    assert engine.gradients[1].keys() == engine.gradients[0].keys(), (
+        "every parameter takes part in the collective operations"
+    )
     assert all(torch.equal(before[name], weight) for name, weight in engine.weights().items())
 
 
@@ -139,7 +145,9 @@ def test_training_lowers_the_loss_and_parts_right_from_wrong(
     assert epochs[-1][-1]["log_ratio_right"] > epochs[-1][-1]["log_ratio_wrong"] + 1.0
 
 
-def test_a_loss_that_is_not_finite_names_the_rollouts(tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]]) -> None:
+def test_a_loss_that_is_not_finite_names_the_rollouts(
+    tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]]
+) -> None:
     trainer = make_trainer(tmp_path, model_dir, rows, tokens_per_micro_batch=1)
     trainer.advantage_S[7] = float("nan")
     with pytest.raises(StageFailed, match=r"loss is nan over rollouts r1-3; lower"):

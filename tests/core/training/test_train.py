@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +93,7 @@ def test_deepspeed_gives_the_weights_of_a_plain_torch_loop(
         advantage_S=objective.advantages(reward_S, torch.from_numpy(examples.group_S)),
         training=config.training, seed=config.seed, round_number=0, epochs=EPOCHS,
     )  # fmt: skip
+    exported = weights_of(model_dir)
     for epoch in range(1, EPOCHS + 1):
         steps = trainer.epoch(epoch, lambda _: None)
         for found, expected in zip(steps_of(trained, epoch), steps, strict=True):
@@ -148,7 +148,7 @@ def test_steps_are_counted_over_the_round(trained: Run) -> None:
     assert numbers == list(range(1, 76))
 
 
-def test_a_finished_round_keeps_no_optimizer_state_and_is_not_trained_again(
+def test_a_finished_round_keeps_no_state_and_is_not_trained_again(
     trained: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sorted(p.name for p in trained.checkpoints(0).iterdir()) == ["epoch_01", "epoch_02", "epoch_03"]
@@ -159,7 +159,7 @@ def test_a_finished_round_keeps_no_optimizer_state_and_is_not_trained_again(
 
 
 @pytest.fixture
-def killed(tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]]) -> Iterator[Run]:
+def killed(tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]]) -> Run:
     """A round whose process got SIGKILL in its third epoch."""
     run = prepare(tmp_path, model_dir, rows, epochs=EPOCHS)
     process = subprocess.Popen(command(run), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -171,7 +171,7 @@ def killed(tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]]) -> Itera
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert not run.checkpoint(0, 3).exists()
-    yield run
+    return run
 
 
 def test_a_killed_round_goes_on_and_ends_with_the_same_bits(killed: Run, trained: Run) -> None:
@@ -179,7 +179,9 @@ def test_a_killed_round_goes_on_and_ends_with_the_same_bits(killed: Run, trained
     (killed.checkpoints(0) / ".tmp-epoch_03").mkdir(exist_ok=True)  # as if it had been exporting
     output = execute(killed)
     assert "epochs done: 2 of 3" in output
-    assert done == [killed.checkpoint(0, epoch).stat().st_mtime_ns for epoch in (1, 2)], "finished epochs are not redone"
+    assert done == [killed.checkpoint(0, epoch).stat().st_mtime_ns for epoch in (1, 2)], (
+        "finished epochs are not redone"
+    )
     for epoch in range(1, EPOCHS + 1):
         files = [run.checkpoint(0, epoch) / "model.safetensors" for run in (killed, trained)]
         assert files[0].read_bytes() == files[1].read_bytes()
