@@ -3,7 +3,7 @@
 #
 #   OAPL_PYTHON=python3.12   the interpreter to build on       (default: the first of 3.11, 3.12, 3.13 that runs)
 #   OAPL_LOCK=cpu|cuda       the lock to install               (default: cuda where nvidia-smi finds a GPU, else cpu)
-#   OAPL_TORCH_BACKEND=...   where uv takes PyTorch from       (default: the build that the lock was resolved for)
+#   OAPL_TORCH_BACKEND=...   uv's --torch-backend for PyTorch  (default: the build that the lock was resolved for)
 #   PIP_FIND_LINKS=DIR...    extra places with wheels; PyTorch is then expected there or in the configured registry
 #
 # .venv/setup/environment is written last, so an interrupted install is noticed and built again from uv's download cache.
@@ -38,7 +38,8 @@ choose_lock() {
     if [[ -n ${OAPL_LOCK:-} ]]; then
         [[ -f requirements/$OAPL_LOCK.lock ]] || fail "OAPL_LOCK=$OAPL_LOCK: say cpu or cuda"
         echo "$OAPL_LOCK"
-    elif driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1) && [[ -n $driver ]]; then
+    elif driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1) &&
+        [[ -n $driver ]]; then
         (( ${driver%%.*} >= 580 )) || fail "NVIDIA driver $driver is older than 580, which cuda.lock (CUDA 13.0) needs:" \
             "update the driver, or say OAPL_LOCK=cpu make setup"
         echo cuda
@@ -115,28 +116,29 @@ carry_pip_settings() {
     [[ -z ${PIP_EXTRA_INDEX_URL:-} ]] || export UV_INDEX="${UV_INDEX:-$PIP_EXTRA_INDEX_URL}"
 }
 
-# Where PyTorch comes from. uv's own guess (`auto`) takes the newest CUDA that the driver can run, or XPU where it sees
-# an Intel display adapter; with --no-deps that would not fit the CUDA libraries in the lock. So: the build of the lock.
-torch_source() {
-    local place
+uv_install() { "$venv/bin/uv" pip install --python "$venv/bin/python" --no-deps "$@" || failed_install; }
+
+# The registry's PyTorch is the CUDA build, which cuda.lock wants. cpu.lock takes PyTorch, and nothing else, from PyTorch's
+# CPU index first: that index lacks other pins. uv's own guess, `auto`, is not asked: it takes the newest CUDA that the
+# driver runs, or XPU where it sees an Intel display adapter, and neither fits libraries locked with --no-deps.
+install_packages() {
+    local places=() place backend=${OAPL_TORCH_BACKEND:-}
     if [[ -n ${PIP_FIND_LINKS:-} ]]; then
-        for place in $PIP_FIND_LINKS; do printf '%s\n' --find-links "$place"; done
-    else
-        case $lock in cpu) set -- cpu ;; *) set -- cu130 ;; esac
-        printf '%s\n' --torch-backend "${OAPL_TORCH_BACKEND:-$1}"
+        for place in $PIP_FIND_LINKS; do places+=(--find-links "$place"); done
+    elif [[ $lock == cpu || -n $backend ]]; then
+        uv_install --torch-backend "${backend:-cpu}" -r <(grep -E '^torch(vision|audio|codec)?==' "requirements/$lock.lock")
     fi
+    uv_install --compile-bytecode -r "requirements/$lock.lock" "${places[@]}"
 }
 
 install_environment() {
-    local python started=$SECONDS source
+    local python started=$SECONDS
     python=$(find_python)
     case $lock in cpu) check_disk 5 ;; *) check_disk 14 ;; esac
     say "$("$python" -V), $(wc -l <"requirements/$lock.lock") packages of requirements/$lock.lock into $venv"
     check_libraries "$python"
     make_venv "$python"
-    mapfile -t source < <(torch_source)
-    "$venv/bin/uv" pip install --python "$venv/bin/python" --no-deps --compile-bytecode \
-        -r "requirements/$lock.lock" "${source[@]}" || failed_install
+    install_packages
     "$venv/bin/python" -c "import torch, sys; sys.exit((torch.version.cuda is None) != ('$lock' == 'cpu'))" ||
         fail "the PyTorch that was installed is not the $lock build; see OAPL_LOCK, OAPL_TORCH_BACKEND and PIP_FIND_LINKS"
     write_stamp environment "$(environment_key "$venv/bin/python")"
@@ -144,8 +146,7 @@ install_environment() {
 }
 
 install_project() {
-    "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" --no-deps --no-build-isolation --editable . ||
-        failed_install
+    uv_install --quiet --no-build-isolation --editable .
     write_stamp project "$(project_key)"
 }
 
