@@ -54,11 +54,11 @@ class PretrainConfig(Settings):
     """Number of transformer blocks."""
     heads: PositiveInt = 4
     """Number of attention heads (and key-value heads)."""
-    epochs: PositiveInt = 3
+    epochs: PositiveInt = 5
     """Passes over the solutions."""
     batch_size: PositiveInt = 32
     """Sequences per optimiser step."""
-    learning_rate: PositiveFloat = 5e-3
+    learning_rate: PositiveFloat = 3e-3
     """Peak learning rate."""
     threads: PositiveInt = 2
     """Cores used."""
