@@ -119,7 +119,7 @@ carry_pip_settings() {
 uv_install() { "$venv/bin/uv" pip install --python "$venv/bin/python" --no-deps "$@" || failed_install; }
 
 # The registry's PyTorch is the CUDA build, which cuda.lock wants. cpu.lock takes PyTorch, and nothing else, from PyTorch's
-# CPU index first: that index lacks other pins. uv's own guess, `auto`, is not asked: it takes the newest CUDA that the
+# CPU index first: that index need not have the other pins. uv's own guess, `auto`, is not asked: it takes the newest CUDA that the
 # driver runs, or XPU where it sees an Intel display adapter, and neither fits libraries locked with --no-deps.
 install_packages() {
     local places=() place backend=${OAPL_TORCH_BACKEND:-}
