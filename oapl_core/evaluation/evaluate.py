@@ -134,7 +134,7 @@ class _Evaluation:
         self._problems = {p["problem_id"]: p for p in read_table(run.problems, PROBLEMS).to_pylist()}
         sets = {"validation": validations, "heldout": heldouts}
         total = sum(n * self._answers(split) for split, n in sets.items())
-        self._progress = Progress("evaluation", total, "answers judged")
+        self._progress = Progress("evaluation", total, "answers")
         self._stack = ExitStack()
         self._thread = ThreadPoolExecutor(1, "judge")
         self._sampler: Sampler | None = None
@@ -142,7 +142,6 @@ class _Evaluation:
         self._judge: Judge | None = None
 
     def __enter__(self) -> "_Evaluation":
-        self._stack.enter_context(self._progress)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -163,9 +162,12 @@ class _Evaluation:
             rows.set_result(read_table(target.path, EVALUATIONS).to_pylist())
             return rows
         judge, sampler = self._judge_ready(), self._sampler_with(checkpoint.folder)
-        finished = sampler.sample(self._requests(split), with_logprobs=False)
-        answers = sorted(finished, key=lambda answer: self._place(answer, split))
+        answers = []
+        for answer in sampler.sample(self._requests(split), with_logprobs=False):
+            answers.append(answer)
+            self._progress.advance(note=f"{checkpoint.label}, {split} problems")
         assert len(answers) == self._answers(split), "every request is answered once"
+        answers.sort(key=lambda answer: self._place(answer, split))
         return self._thread.submit(self._finish, judge, target, policy_hash, answers)
 
     def _target(self, checkpoint: Checkpoint, split: str) -> _Target:
@@ -202,6 +204,7 @@ class _Evaluation:
         if self._sampler is None:
             self._sampler = self._stack.enter_context(self._start(folder, self._run.config.engine))
             say(started(self._sampler))
+            self._stack.enter_context(self._progress)
         elif self._loaded != folder:
             self._sampler.load(folder)
         self._loaded = folder
@@ -216,7 +219,6 @@ class _Evaluation:
         for answer, (problem, sample), verdict in zip(answers, places, verdicts, strict=True):
             kind = self._problems[problem]["kind"]
             rows.append(_row(target, policy_hash, answer, problem, kind, sample, verdict))
-            self._progress.advance(note=f"{target.checkpoint.label}, {target.split} problems")
         errors = sum(row["reward"] is None for row in rows)
         if errors > self._run.config.verifier.max_error_share * len(rows):
             raise StageFailed(
@@ -249,6 +251,7 @@ def _conclude(
     resamples = run.config.evaluation.bootstrap_resamples
     inputs, settings = run.inputs(parts), {"seed": run.config.seed, "bootstrap_resamples": resamples}
     if run.is_done(run.evaluation(), inputs, settings):
+        say("evaluation: done")
         return
     seed = derive_seed(run.config.seed, "bootstrap")
     details = {s: {label: measures(r, resamples, seed) for label, r in sets.items()} for s, sets in found.items()}

@@ -64,16 +64,17 @@ def generate(run: Run, number: int, start: Callable[[Path, EngineConfig], Sample
     missing = [part for part in parts if not run.is_done(part.path, inputs, settings)]
     total = sum(part.answers for part in parts)
     check_lengths(run, prompts, run.config.sampling.max_tokens, "sampling.max_tokens")
-    with Progress(f"round {number}: sampling", total, "rollouts") as progress:
-        progress.skip(total - sum(part.answers for part in missing))
-        if not missing:
-            return
-        with start(policy, run.config.engine) as sampler:
-            say(started(sampler))
+    if not missing:
+        say(f"round {number}: {total:,} rollouts are done")
+        return
+    with start(policy, run.config.engine) as sampler:
+        say(started(sampler))
+        with Progress(f"round {number}: sampling", total, "rollouts") as progress:
+            progress.skip(total - sum(part.answers for part in missing))
             round_ = _Round(run, number, sampler, policy_hash, progress)
             for part in round_.finish(missing, prompts):
                 round_.write(part, inputs, settings)
-            say(round_.summary())
+        say(round_.summary())
 
 
 def read_prompts(run: Run, split: str) -> Prompts:
