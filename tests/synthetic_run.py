@@ -16,6 +16,7 @@ from oapl_core import tables
 from oapl_core.artifacts import Run, policy_hash
 from oapl_core.config import Experiment, parse_experiment
 from oapl_core.evaluation.choice import measures
+from oapl_core.groups.build import build
 from oapl_core.ledger import StageEntry
 from oapl_core.plan import steps
 from oapl_core.seeds import derive_seed
@@ -114,6 +115,7 @@ class _Writer:
         ]
         with run.writing(run.prompts, run.inputs([run.problems]), {}) as draft:
             draft.rows = tables.write_table(draft.path, tables.PROMPTS, prompts)
+            draft.details = {"dropped": {"prompt too long": 2}, "dropped_by_split": {"train": 2}}
 
     def _problem(self, split: str, index: int) -> dict[str, Any]:
         kind, problem_id = KINDS[index % 3], f"{split}-{index:05d}"
@@ -155,7 +157,7 @@ class _Writer:
                     draft.rows = tables.write_table(draft.path, tables.VERDICTS, judged)
                     draft.details = {"outcomes": dict(Counter(v["outcome"] for v in judged))}
         if self.reaches("groups"):
-            self._groups(run, number, rollouts, verdicts, identity)
+            build(run, number)  # the real stage: its ledger details are what reports read
         if self.reaches("training"):
             self._train(run, number)
 
@@ -211,37 +213,6 @@ class _Writer:
             "verifier_version": "1",
             "sandbox_level": "full",
         }
-
-    def _groups(self, run: Run, number: int, rollouts: Sequence[Any], verdicts: Sequence[Any], identity: str) -> None:
-        right = {r["problem_id"] for r, v in zip(rollouts, verdicts, strict=True) if v["reward"] == 1}
-        number_of = {p: i for i, p in enumerate(sorted(right))}
-        rows, dropped = [], Counter[str]()
-        for r, v in zip(rollouts, verdicts, strict=True):
-            if v["reward"] is None or r["problem_id"] not in right:
-                dropped["verifier_error" if v["reward"] is None else "no_correct_answer"] += 1
-                continue
-            kept = {n: r[n] for n in ("rollout_id", "problem_id", "policy_hash", "response_ids", "temperature")}
-            rows.append(
-                {
-                    **kept,
-                    "group": number_of[r["problem_id"]],
-                    "prompt_ids": [1, 2, 3],
-                    "behavior_logprobs": r["logprobs"],
-                    "reward": v["reward"],
-                }
-            )
-        parts = sorted(run.rollouts(number).iterdir())
-        with run.writing(run.groups(number), run.inputs(parts), {"keep": "any_correct"}) as draft:
-            draft.rows = tables.write_table(draft.path, tables.GROUPS, rows)
-            draft.details = {
-                "policy_hash": identity,
-                "rollouts": len(rollouts),
-                "groups": len({r["problem_id"] for r in rollouts}),
-                "kept_rollouts": len(rows),
-                "kept_groups": len(right),
-                "dropped": dict(dropped),
-                "dropped_groups": {},
-            }
 
     def _train(self, run: Run, number: int) -> None:
         epochs, steps_each = run.config.rounds[number].epochs, 6

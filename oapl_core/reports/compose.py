@@ -128,4 +128,4 @@ def _rollouts(facts: Facts, folder: Path) -> Section:
         pictures.append(
             Picture("dropped.png", f"Rollouts by what became of them. {each}.", "What became of each round's rollouts.")
         )
-    return Section("Rollouts", pictures=tuple(pictures), tables=tuple(tables))
+    return Section("Rollouts", (process.prompts_note(facts),), pictures=tuple(pictures), tables=tuple(tables))

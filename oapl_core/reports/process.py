@@ -28,6 +28,15 @@ def outcomes_table(facts: Facts) -> Table:
     return table("Outcomes of the training rollouts", columns, rows, note)
 
 
+def prompts_note(facts: Facts) -> str:
+    """How many problems never reached the model."""
+    entry = facts.artifacts.get(facts.run.name(facts.run.prompts))
+    dropped = sum(entry.details.get("dropped", {}).values()) if entry else 0
+    total = (entry.rows if entry else 0) + dropped
+    limit = facts.run.config.problems.max_prompt_tokens
+    return f"{dropped:,} of {total:,} problems were left out because their prompt is longer than {limit:,} tokens."
+
+
 def rollouts_table(facts: Facts) -> Table:
     """What each round sampled and what of it was trained on."""
     columns = ("round", "policy", "problems>", "rollouts>", "response tokens>", "truncated>", "trained on>", "groups>")

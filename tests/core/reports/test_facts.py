@@ -7,7 +7,14 @@ import pytest
 
 from oapl_core.artifacts import Run
 from oapl_core.reports.facts import gather
-from oapl_core.reports.process import dropped_counts, dropped_table, outcomes_table, rollouts_table, time_table
+from oapl_core.reports.process import (
+    dropped_counts,
+    dropped_table,
+    outcomes_table,
+    prompts_note,
+    rollouts_table,
+    time_table,
+)
 from tests.synthetic_run import Sizes, write_synthetic_run
 
 
@@ -55,6 +62,12 @@ def test_tables_of_the_rounds_add_up(run: Run) -> None:
             counts = [int(row[column].replace(",", "")) for row in shown.rows]
             assert sum(counts[:-1]) == counts[-1]
     assert [row[3] for row in rollouts_table(facts).rows] == [f"{r.rollouts:,}" for r in facts.rounds]
+
+
+def test_problems_that_never_reached_the_model_are_counted(run: Run) -> None:
+    facts = gather(run)
+    total = facts.artifacts["prompts.parquet"].rows + 2
+    assert prompts_note(facts).startswith(f"2 of {total} problems were left out")
 
 
 def test_time_is_shown_for_every_stage_that_ran(run: Run) -> None:

@@ -1,0 +1,32 @@
+"""The names that reports read are the names that other stages write."""
+
+from typing import Any
+
+import torch
+
+from oapl_core.reports import facts
+from oapl_core.training import train
+from oapl_core.training.metrics import StepMeter
+
+
+class _OneRank:
+    """An engine, as far as the meter looks at it."""
+
+    def total(self, sums: torch.Tensor) -> torch.Tensor:
+        return sums
+
+    def largest(self, value: torch.Tensor) -> torch.Tensor:
+        return value
+
+
+def test_the_trainer_writes_every_metric_that_reports_read() -> None:
+    meter = StepMeter(torch.device("cpu"))
+    ones = torch.ones(2, 3)
+    meter.add(torch.tensor(0.5), ones, ones, torch.tensor([4, 4]), torch.tensor([1, 0]))
+    engine: Any = _OneRank()
+    added_by_the_step = {"step", "epoch", "learning_rate", "grad_norm"}
+    assert set(facts.METRIC_COLUMNS) <= meter.result(engine).keys() | added_by_the_step
+
+
+def test_the_trainer_writes_its_metrics_where_reports_look() -> None:
+    assert facts.METRICS_FILE == train.METRICS_FILE
