@@ -66,8 +66,7 @@ def _parts(folder: Path) -> list[Path]:
 def _read(parts: Sequence[Path], fields: Any, columns: Sequence[str]) -> "pl.DataFrame":
     import polars as pl
 
-    frames = [pl.from_arrow(tables.read_table(part, fields, columns)) for part in parts]
-    return pl.concat([frame for frame in frames if isinstance(frame, pl.DataFrame)])
+    return pl.concat([pl.DataFrame(tables.read_table(part, fields, columns)) for part in parts])
 
 
 def _keys(rollouts: Sequence[Path]) -> "pl.DataFrame":

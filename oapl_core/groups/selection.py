@@ -80,7 +80,7 @@ def select(keys: "pl.DataFrame", verdicts: "pl.DataFrame", keep: str) -> "tuple[
         .with_columns(first=pl.col("row").min().over("problem_id"))
         .collect()
     )  # fmt: skip
-    kept = judged.filter(pl.col("reason").is_null()).sort("first", "sample").with_columns(
+    kept = judged.filter(pl.col("reason").is_null()).with_columns(
         group=(pl.col("first").rank("dense") - 1).cast(pl.Int32)
     )  # fmt: skip
     return kept.drop("row", "judged", "outcome", "reason", "first"), _count(judged)

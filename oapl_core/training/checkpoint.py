@@ -38,8 +38,7 @@ class StoredModel:
         cast: dict[int, Tensor] = {}  # tied weights stay one tensor, so that they are stored once
         for name, weight in weights.items():
             if weight.data_ptr() not in cast:
-                # a copy: DeepSpeed's weights are views of one flat buffer, which would look like shared weights
-                cast[weight.data_ptr()] = weight.detach().to("cpu", self.types[name], copy=True).contiguous()
+                cast[weight.data_ptr()] = weight.detach().to("cpu", self.types[name]).contiguous()
         state = {name: cast[weight.data_ptr()] for name, weight in weights.items()}
         self.model.save_pretrained(target, state_dict=state)
         for file in sorted(self.folder.iterdir()):
