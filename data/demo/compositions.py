@@ -3,7 +3,7 @@
 Reads nothing, writes nothing. A problem defines f, g and perhaps h, and asks for their composition. The made-up
 solutions substitute without simplifying; the gold answer is the expanded polynomial, so grading needs real symbolic
 equality. Habits: the order of composition reversed, a sign flipped, a product read as a sum, a power read as a product,
-a quotient read as a product.
+a quotient read as a product, a difference turned round.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ _TEXTS = {
     "multiply": ("{k}x", "*{k}", " + {k}"),
     "divide": ("x/{k}", "/{k}", "*{k}"),
     "power": ("x^{k}", "^{k}", "*{k}"),
+    "minus": ("{k} - x", "*(-1) + {k}", " - {k}"),
 }
-P_RIGHT = {"add": 0.9, "subtract": 0.5, "multiply": 0.75, "divide": 0.6, "power": 0.4}
+P_RIGHT = {"add": 0.95, "subtract": 0.6, "multiply": 0.9, "divide": 0.75, "power": 0.25, "minus": 0.35}
 """Per kind of function: the share of made-up solutions that apply it rightly."""
-P_ORDER = 0.75
+P_ORDER = 0.8
 """The share that composes the functions in the right order."""
 
 
 @dataclass(frozen=True)
 class Function:
-    """One of x + k, x - k, k x, x / k, x^k."""
+    """One of x + k, x - k, k x, x / k, x^k, k - x."""
 
     name: str
     k: int
@@ -85,6 +86,8 @@ def _apply(function: Function, inner: Polynomial) -> Polynomial:
         return product
     if function.name in ("multiply", "divide"):
         return tuple(c * k if function.name == "multiply" else c / k for c in inner)
+    if function.name == "minus":
+        return (k - inner[0], *(-c for c in inner[1:]))
     return (inner[0] + (k if function.name == "add" else -k), *inner[1:])
 
 

@@ -29,7 +29,7 @@ CHAT_TEMPLATE = (
 
 SINGLE = "|".join(
     (
-        r"(?!2 == )\d(?<!== \d)",  # digits, but for those that every program with a parity or divisibility test shares
+        r"(?!2 == |1\) \+)\d(?<!== \d)",  # digits, but for those of a parity or divisibility test and of `*(-1) + `
         r" {4}",  # one level of indentation
         r"[fgh]\(x\) = ",  # the head of a definition
         r"\\boxed\{\(*x",  # the innermost term of an answer
