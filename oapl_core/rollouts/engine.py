@@ -55,6 +55,14 @@ class Engine:
         Raises:
             DataError: vLLM cannot load this model or cannot run it with these settings; its own reason in one line.
         """
+        gc.disable()  # a million objects come to stay: looking for garbage among them costs a second
+        try:
+            self._start()
+        finally:
+            gc.enable()
+        return self
+
+    def _start(self) -> None:
         start = time.monotonic()
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
@@ -70,11 +78,9 @@ class Engine:
         try:
             self._engine = LLMEngine.from_engine_args(EngineArgs(**settings))
         except (ValueError, OSError, NotImplementedError) as error:
-            raise DataError(f"{self._model_dir}: vLLM cannot run this model: {_first_line(error)}") from error
+            raise DataError(f"{self._model_dir}: vLLM cannot run this model: {_one_line(error)}") from error
         self._tokenizer = self._engine.get_tokenizer()
-        gc.freeze()  # a million objects of imported modules need not be looked at again while sampling
         self.startup_s = {"import": imported - start, "engine": time.monotonic() - imported}
-        return self
 
     def __exit__(self, _k: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
         """End the engine and its workers."""
@@ -93,8 +99,8 @@ class Engine:
         places = round(self._config.max_num_seqs * (1 + _WAITING_SHARE))
         while True:
             while len(waiting) < places and (request := next(source, None)) is not None:
-                self._add(request, with_logprobs)
                 assert request.key not in waiting, f"request {request.key!r} is in flight already"
+                self._add(request, with_logprobs)
                 waiting[request.key] = request
             if not waiting:
                 return
@@ -194,5 +200,5 @@ def _repack_output_layer(worker: Any) -> None:
             layer.quant_method.process_weights_after_loading(layer)
 
 
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:400] or type(error).__name__

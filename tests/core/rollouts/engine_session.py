@@ -93,6 +93,7 @@ def session(folder: Path) -> dict[str, Any]:
         found["greedy"] = sample(engine, requests(0.0), with_logprobs=False)
         found["too long"] = refused(lambda: list(engine.sample([Request("long", [5] * 250, 0, 7)])))
         found["foreign"] = refused(lambda: engine.load(foreign))
+        found["too wide"] = refused(Engine(first, CONFIG.model_copy(update={"max_model_len": 4096})).__enter__)
         found["encoded"] = [engine._tokenizer.encode(text) for text in TEXTS]
         engine.load(second)
         found["swapped"] = sample(engine, requests())

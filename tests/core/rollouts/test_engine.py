@@ -119,6 +119,7 @@ def test_the_engines_tokenizer_encodes_like_the_one_that_was_saved(session: dict
 def test_what_cannot_be_done_is_refused_in_one_line(session: dict[str, Any]) -> None:
     assert "engine.max_model_len is 256" in session["too long"]
     assert "cannot take the place of" in session["foreign"]
+    assert "vLLM cannot run this model" in session["too wide"] and "max_model_len" in session["too wide"]
 
 
 def test_the_engine_names_itself(session: dict[str, Any]) -> None:

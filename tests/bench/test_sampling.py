@@ -1,0 +1,18 @@
+"""The rollouts stage loses at most a twentieth of a bare engine's speed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.bench
+
+
+def test_the_stage_is_about_as_fast_as_a_bare_engine(root: Path) -> None:
+    command = [sys.executable, "-m", "tests.bench.sampling"]
+    result = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert max(found["stage"]) >= 0.95 * max(found["bare"]["with_logprobs"]), found
