@@ -50,12 +50,13 @@ def pretrain(run: Run) -> None:
         )
     record = run.root / "base_model.json"
     settings = {**config.model_dump(mode="json"), "seed": run.config.seed, "recipe": _recipe()}
-    inputs = run.inputs([config.solutions])
-    folder = run.config.cache_dir / "models" / content_key(settings, inputs)
+    folder = run.config.cache_dir / "models" / content_key(settings, run.inputs([config.solutions]))
+    _remove_damaged(run, record, folder)
     if not folder.is_dir():
         start = time.monotonic()
         build(read_solved(config.solutions), config, run.config.seed, folder)
         say(f"base model made in {time.monotonic() - start:.0f} s")
+    inputs = run.inputs([config.solutions, folder])  # so that a model that vanished from the cache is made again
     if run.is_done(record, inputs, settings):
         say("base model is up to date")
         return
@@ -63,6 +64,15 @@ def pretrain(run: Run) -> None:
         draft.path.write_text(json.dumps({"path": str(folder)}) + "\n")
         draft.rows = 1
     say(f"base model: {folder}")
+
+
+def _remove_damaged(run: Run, record: Path, folder: Path) -> None:
+    """Remove a cached model whose bytes are no longer those that this run recorded; making it again gives the same."""
+    entry = run.ledger.artifacts().get(run.name(record))
+    expected = entry.inputs.get(run.name(folder)) if entry else None
+    if expected and folder.is_dir() and sha256_of(folder) != expected:
+        say(f"{folder} was changed after it was made: making it again")
+        shutil.rmtree(folder)
 
 
 def content_key(settings: dict[str, Any], inputs: dict[str, str]) -> str:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,19 @@ def test_the_same_settings_and_seed_give_the_same_weights(made: Run, tmp_path: P
     pretrain(again)
     assert again.base_model() != made.base_model()
     assert policy_hash(again.base_model()) == policy_hash(made.base_model())
+
+
+@pytest.mark.parametrize("damage", ["removed", "changed"])
+def test_a_cached_model_that_is_damaged_is_made_again(tmp_path: Path, damage: str) -> None:
+    run = make_run(tmp_path, epochs=1)
+    pretrain(run)
+    before = policy_hash(run.base_model())
+    if damage == "removed":
+        shutil.rmtree(run.base_model())
+    else:
+        (run.base_model() / "model.safetensors").write_bytes(b"torn")
+    pretrain(run)
+    assert policy_hash(run.base_model()) == before
 
 
 def test_nothing_temporary_is_left_in_the_cache(made: Run) -> None:
