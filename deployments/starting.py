@@ -7,8 +7,9 @@ from pathlib import Path
 
 from deployments.terminal import Narrator, console, print_plan, print_times
 from oapl_core.artifacts import Run, policy_hash
-from oapl_core.config import Experiment, load_experiment
+from oapl_core.config import Experiment
 from oapl_core.errors import ConfigError, Interrupted, StageFailed
+from oapl_core.experiment_file import load_experiment
 from oapl_core.launch import run_stage
 from oapl_core.ledger import hold
 from oapl_core.plan import conclusion, finished, steps

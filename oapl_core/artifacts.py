@@ -25,8 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from oapl_core.config import Experiment, parse_experiment
+from oapl_core.config import Experiment
 from oapl_core.errors import ConfigError, DataError
+from oapl_core.experiment_file import parse_experiment
 from oapl_core.ledger import ArtifactEntry, Ledger
 
 _TEMPORARY = ".tmp-"

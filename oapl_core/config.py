@@ -1,17 +1,15 @@
 """The experiment: everything a person can choose, with its default, unit and source, in one place.
 
-Reads a TOML file that holds only differences from the defaults below, plus ``key.sub=value`` overrides; the resolved
+An experiment file holds only differences from the defaults below (``experiment_file.py`` reads it); the resolved
 experiment is written to ``run.json`` and read back by every stage. Nothing else in the project has a default setting.
+Where no other source is named, defaults are those of the DeepCoder replication in the OAPL paper (arXiv 2602.19362,
+appendix A).
 """
 
-import tomllib
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
-
-from oapl_core.errors import ConfigError
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -69,8 +67,8 @@ class EngineConfig(Settings):
 
     max_num_seqs: PositiveInt = 256
     """Requests decoded at once."""
-    max_model_len: PositiveInt = 32768
-    """Prompt plus response. Tokens."""
+    max_model_len: PositiveInt = 69632
+    """Longest prompt plus longest response, training or evaluation. Tokens."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type the engine computes in."""
     gpu_memory_utilization: Fraction = 0.9
@@ -88,7 +86,7 @@ class SamplingConfig(Settings):
 
     group_size: Annotated[int, Field(ge=2)] = 8
     """G, answers per problem (paper, section 5)."""
-    max_tokens: PositiveInt = 16384
+    max_tokens: PositiveInt = 32000
     """Longest response. Tokens."""
     problems_per_part: PositiveInt = 128
     """Problems per Parquet part: what a crash can lose at most."""
@@ -231,78 +229,17 @@ class Experiment(Settings):
             raise ValueError("give exactly one of `model` (a Hugging Face folder) and `[pretrain]`")
         return self
 
+    @model_validator(mode="after")
+    def _answers_fit(self) -> Self:
+        needed = self.problems.max_prompt_tokens + max(self.sampling.max_tokens, self.evaluation.max_tokens)
+        if self.engine.max_model_len < needed:
+            raise ValueError(
+                f"engine.max_model_len={self.engine.max_model_len} is less than the {needed} tokens of "
+                "problems.max_prompt_tokens plus the larger of sampling.max_tokens and evaluation.max_tokens"
+            )
+        return self
+
     @property
     def run_dir(self) -> Path:
         """The run's folder; two seeds never share one."""
         return self.runs_dir / f"{self.name}-seed{self.seed}"
-
-
-def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
-    """Read ``path`` and apply ``key.sub=value`` overrides (values in TOML syntax; a bare word is a string).
-
-    Raises:
-        ConfigError: one line that names the file or override, the key and what is expected.
-    """
-    try:
-        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(
-            f"{path}: no such experiment file; deployments/experiments/ holds the ones that ship"
-        ) from None
-    except IsADirectoryError:
-        raise ConfigError(f"{path}: is a folder, not an experiment file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    for override in overrides:
-        _apply(values, override)
-    return parse_experiment(values, str(path))
-
-
-def parse_experiment(values: Mapping[str, Any], where: str) -> Experiment:
-    """Validate ``values``; ``where`` names their origin in the one-line error."""
-    try:
-        return Experiment.model_validate(values)
-    except ValidationError as error:
-        complaints = [_complaint(dict(e)) for e in error.errors()]
-        raise ConfigError(f"{where}: " + "; ".join(complaints)) from None
-
-
-def _complaint(error: dict[str, Any]) -> str:
-    key = ".".join(str(part) for part in error["loc"]) or "experiment"
-    if error["type"] == "extra_forbidden":
-        return f"unknown key `{key}`"
-    if error["type"] == "missing":
-        return f"`{key}` is missing"
-    return f"`{key}`: {error['msg'].removeprefix('Value error, ')} (got {error['input']!r:.80})"
-
-
-def _apply(values: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    parts = key.strip().split(".")
-    if not equals or not all(parts):
-        raise ConfigError(f"override {override!r}: write key=value, for example training.learning_rate=1e-6")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
-    node: Any = values
-    for part in parts[:-1]:
-        node = node.setdefault(part, {}) if isinstance(node, dict) else _item(node, part, override)
-    if isinstance(node, list):
-        node[_index(node, parts[-1], override)] = value
-    elif isinstance(node, dict):
-        node[parts[-1]] = value
-    else:
-        raise ConfigError(f"override {override!r}: `{'.'.join(parts[:-1])}` is not a table")
-
-
-def _item(node: Any, part: str, override: str) -> Any:
-    if not isinstance(node, list):
-        raise ConfigError(f"override {override!r}: `{part}` is not inside a table")
-    return node[_index(node, part, override)]
-
-
-def _index(node: list[Any], part: str, override: str) -> int:
-    if not part.isdigit() or int(part) >= len(node):
-        raise ConfigError(f"override {override!r}: `{part}` must be one of 0..{len(node) - 1}")
-    return int(part)

@@ -2,7 +2,7 @@
 
 Reads nothing: everything is drawn from a seed, with the standard library alone.
 
-    python data/demo/generate.py [--train 960] [--validation 80] [--heldout 150] [--solutions 6] [--seed 1] [--output .]
+    python -m data.demo.generate [--train 960] [--validation 80] [--heldout 150] [--solutions 6] [--seed 1] [--output .]
 
 A structure is the ordered list of a problem's operations. Some ordered pairs of neighbouring operations are reserved:
 every held-out problem contains at least one of them, no training or validation problem contains any. solutions.jsonl
@@ -19,8 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import compositions
-import programs
+from data.demo import compositions, programs
 
 N_TESTS = 6
 KINDS = ("stdin", "function", "math")

@@ -19,7 +19,7 @@ from oapl_core.errors import StageFailed
 from oapl_core.evaluation.choice import best, measures
 from oapl_core.progress import Progress, say
 from oapl_core.rollouts.engine import Engine
-from oapl_core.rollouts.generate import Prompts, check_lengths, read_prompts, started
+from oapl_core.rollouts.generate import Prompts, read_prompts, started
 from oapl_core.rollouts.model_folder import identity
 from oapl_core.rollouts.requests import Completion, Request, Sampler
 from oapl_core.seeds import derive_seed
@@ -129,8 +129,6 @@ class _Evaluation:
         self._run, self._start, self._judge_factory = run, start, judge
         self._samples = {"validation": config.validation_samples, "heldout": config.heldout_samples}
         self._prompts: dict[str, Prompts] = {split: read_prompts(run, split) for split in self._samples}
-        for prompts in self._prompts.values():
-            check_lengths(run, prompts, config.max_tokens, "evaluation.max_tokens")
         self._problems = {p["problem_id"]: p for p in read_table(run.problems, PROBLEMS).to_pylist()}
         sets = {"validation": validations, "heldout": heldouts}
         total = sum(n * self._answers(split) for split, n in sets.items())
@@ -168,7 +166,7 @@ class _Evaluation:
             self._progress.advance(note=f"{checkpoint.label}, {split} problems")
         assert len(answers) == self._answers(split), "every request is answered once"
         answers.sort(key=lambda answer: self._place(answer, split))
-        return self._thread.submit(self._finish, judge, target, policy_hash, answers)
+        return self._thread.submit(self._finish, sampler, judge, target, policy_hash, answers)
 
     def _target(self, checkpoint: Checkpoint, split: str) -> _Target:
         run, config = self._run, self._run.config.evaluation
@@ -210,7 +208,9 @@ class _Evaluation:
         self._loaded = folder
         return self._sampler
 
-    def _finish(self, judge: Judge, target: _Target, policy_hash: str, answers: Sequence[Completion]) -> list[Row]:
+    def _finish(
+        self, sampler: Sampler, judge: Judge, target: _Target, policy_hash: str, answers: Sequence[Completion]
+    ) -> list[Row]:
         """Judge and write one set; runs in the thread."""
         places = [self._place(answer, target.split) for answer in answers]
         problems = [self._problems[problem] for problem, _ in places]
@@ -227,7 +227,12 @@ class _Evaluation:
             )
         with self._run.writing(target.path, target.inputs, target.settings) as draft:
             draft.rows = write_table(draft.path, EVALUATIONS, rows)
-            draft.details = {"policy_hash": policy_hash, "verifier_errors": errors}
+            draft.details = {
+                "policy_hash": policy_hash,
+                "verifier_errors": errors,
+                "engine": sampler.name,
+                "startup_s": dict(sampler.startup_s),
+            }
         return rows
 
 

@@ -147,7 +147,7 @@ def read_solved(path: Path) -> list[Solved]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); make it with data/demo/generate.py") from None
+        raise DataError(f"{path}: cannot be read ({error}); make it with `python -m data.demo.generate`") from None
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
@@ -158,7 +158,7 @@ def read_solved(path: Path) -> list[Solved]:
             raise DataError(f"{path}: line {number}: `statement` must be a text and `solutions` a list of texts")
         solved.append(item)
     if not solved:
-        raise DataError(f"{path}: holds no solutions; make it with data/demo/generate.py")
+        raise DataError(f"{path}: holds no solutions; make it with `python -m data.demo.generate`")
     return solved
 
 

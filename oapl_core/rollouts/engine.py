@@ -80,7 +80,7 @@ class Engine:
         except (ValueError, OSError, NotImplementedError) as error:
             raise DataError(f"{self._model_dir}: vLLM cannot run this model: {_one_line(error)}") from error
         self._tokenizer = self._engine.get_tokenizer()
-        self.startup_s = {"import": imported - start, "engine": time.monotonic() - imported}
+        self.startup_s = {"import": round(imported - start, 3), "engine": round(time.monotonic() - imported, 3)}
 
     def __exit__(self, _k: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
         """End the engine and its workers."""

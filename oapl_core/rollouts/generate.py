@@ -15,7 +15,7 @@ from typing import Any
 
 from oapl_core.artifacts import Run
 from oapl_core.config import EngineConfig
-from oapl_core.errors import ConfigError, DataError
+from oapl_core.errors import DataError
 from oapl_core.progress import Progress, say
 from oapl_core.rollouts.engine import Engine
 from oapl_core.rollouts.model_folder import identity
@@ -52,7 +52,6 @@ def generate(run: Run, number: int, start: Callable[[Path, EngineConfig], Sample
 
     Raises:
         DataError: no such round, no prompts, the policy's folder is missing, broken or not the recorded one.
-        ConfigError: prompts and answers do not fit into the engine's context.
     """
     if not 0 <= number < len(run.config.rounds):
         raise DataError(f"round {number}: the experiment has rounds 0..{len(run.config.rounds) - 1}")
@@ -63,7 +62,6 @@ def generate(run: Run, number: int, start: Callable[[Path, EngineConfig], Sample
     parts = _parts(run, number, choose_problems(run, number, prompts))
     missing = [part for part in parts if not run.is_done(part.path, inputs, settings)]
     total = sum(part.answers for part in parts)
-    check_lengths(run, prompts, run.config.sampling.max_tokens, "sampling.max_tokens")
     if not missing:
         say(f"round {number}: {total:,} rollouts are done")
         return
@@ -89,21 +87,6 @@ def read_prompts(run: Run, split: str) -> Prompts:
         what = f"has no {split} prompts; look at problems.{split} and problems.max_prompt_tokens"
         raise DataError(f"{run.prompts}: {what}")
     return prompts
-
-
-def check_lengths(run: Run, prompts: Prompts, max_tokens: int, name: str) -> None:
-    """Refuse, before an engine is started, prompts whose answers could not have their full length.
-
-    Raises:
-        ConfigError: names the settings.
-    """
-    longest = max(len(ids) for ids in prompts.values())
-    limit = run.config.engine.max_model_len
-    if longest + max_tokens > limit:
-        raise ConfigError(
-            f"engine.max_model_len={limit} is too small for the longest prompt ({longest} tokens) and "
-            f"{name}={max_tokens}; raise the one or lower the other"
-        )
 
 
 def started(sampler: Sampler) -> str:
@@ -201,7 +184,7 @@ class _Round:
                 "response_tokens": sum(len(row["response_ids"]) for row in rows),
                 "truncated": sum(row["finish_reason"] == "length" for row in rows),
                 "engine": self._sampler.name,
-                "startup_s": {what: round(seconds, 3) for what, seconds in self._sampler.startup_s.items()},
+                "startup_s": dict(self._sampler.startup_s),
                 "sampling_s": round(start - part.started_s, 3),
             }
         part.rows.clear()

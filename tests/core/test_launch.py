@@ -11,8 +11,8 @@ import pytest
 
 from oapl_core import launch
 from oapl_core.artifacts import Run
-from oapl_core.config import parse_experiment
 from oapl_core.errors import DataError, StageFailed
+from oapl_core.experiment_file import parse_experiment
 
 # A stage whose grandchild moves to a session of its own and ignores SIGTERM, as engine workers do.
 STUBBORN = """

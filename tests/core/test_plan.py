@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from oapl_core.artifacts import Run
-from oapl_core.config import parse_experiment
+from oapl_core.experiment_file import parse_experiment
 from oapl_core.ledger import StageEntry
 from oapl_core.plan import finished, seconds_by_step, steps
 

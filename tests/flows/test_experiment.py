@@ -11,8 +11,8 @@ import pytest
 from prefect.testing.utilities import prefect_test_harness
 
 from oapl_core.artifacts import Run
-from oapl_core.config import parse_experiment
 from oapl_core.errors import DataError, StageFailed
+from oapl_core.experiment_file import parse_experiment
 from oapl_core.plan import finished, steps
 
 PLAYER = """

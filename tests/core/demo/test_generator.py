@@ -41,7 +41,7 @@ def pairs(split: str) -> set[tuple[str, str]]:
 
 
 def test_committed_files_are_what_the_generator_writes(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, DEMO / "generate.py", "--output", tmp_path], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "data.demo.generate", "--output", tmp_path], check=True, capture_output=True)
     digests = [[hashlib.sha256((folder / f).read_bytes()).hexdigest() for f in FILES] for folder in (DEMO, tmp_path)]
     assert digests[0] == digests[1]
 
@@ -49,7 +49,7 @@ def test_committed_files_are_what_the_generator_writes(tmp_path: Path) -> None:
 def test_another_seed_gives_other_problems_and_sizes_follow_the_arguments(tmp_path: Path) -> None:
     options = ["--train", "9", "--validation", "3", "--heldout", "6", "--solutions", "2", "--seed", "5"]
     subprocess.run(
-        [sys.executable, DEMO / "generate.py", *options, "--output", tmp_path], check=True, capture_output=True
+        [sys.executable, "-m", "data.demo.generate", *options, "--output", tmp_path], check=True, capture_output=True
     )
     made = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
     assert len(made) == 9

@@ -9,8 +9,8 @@ import pytest
 
 from oapl_core import tables
 from oapl_core.artifacts import Run
-from oapl_core.config import parse_experiment
 from oapl_core.errors import DataError
+from oapl_core.experiment_file import parse_experiment
 from oapl_core.groups.build import build
 
 # problem -> reward of each sample; None: verifier_error, "": no verdict at all

@@ -161,7 +161,9 @@ def test_tied_embeddings_get_the_gradient_of_both_uses(model_dir: Path) -> None:
     expected = dict(plain.named_parameters())
     assert found.keys() == expected.keys()
     for name, parameter in expected.items():
-        torch.testing.assert_close(found[name].grad, parameter.grad, rtol=1e-4, atol=1e-5)
+        # float32 sums in another order: an entry is off by up to 1e-5 of the largest ones, whatever its own size
+        largest = parameter.grad.abs().max().item()
+        torch.testing.assert_close(found[name].grad, parameter.grad, rtol=0, atol=1e-5 * largest)
 
 
 def test_the_policy_keeps_the_models_names_and_its_tied_weight(model_dir: Path) -> None:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.config import Experiment, load_experiment
+from oapl_core.config import Experiment
 from oapl_core.errors import ConfigError
+from oapl_core.experiment_file import load_experiment
 
 MINIMAL = """
 name = "small"
@@ -54,6 +55,7 @@ def test_an_override_wins_over_the_file_and_keeps_its_type(minimal: Path) -> Non
         ("name.x=1", "is not a table"),
         ("name=a/b", "`name`"),
         ("pretrain.solutions=x", "exactly one of `model`"),
+        ("engine.max_model_len=65536", "engine.max_model_len=65536 is less than the 69632 tokens"),
     ],
 )
 def test_a_wrong_override_is_named_in_one_line(minimal: Path, override: str, says: str) -> None:

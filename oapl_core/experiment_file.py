@@ -1,0 +1,82 @@
+"""The experiment file: TOML with differences from the defaults in ``config.py``, and ``key.sub=value`` overrides."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from oapl_core.config import Experiment
+from oapl_core.errors import ConfigError
+
+
+def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
+    """Read ``path`` and apply ``key.sub=value`` overrides (values in TOML syntax; a bare word is a string).
+
+    Raises:
+        ConfigError: one line that names the file or override, the key and what is expected.
+    """
+    try:
+        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{path}: no such experiment file; deployments/experiments/ holds the ones that ship"
+        ) from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: is a folder, not an experiment file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    for override in overrides:
+        _apply(values, override)
+    return parse_experiment(values, str(path))
+
+
+def parse_experiment(values: Mapping[str, Any], where: str) -> Experiment:
+    """Validate ``values``; ``where`` names their origin in the one-line error."""
+    try:
+        return Experiment.model_validate(values)
+    except ValidationError as error:
+        complaints = [_complaint(dict(e)) for e in error.errors()]
+        raise ConfigError(f"{where}: " + "; ".join(complaints)) from None
+
+
+def _complaint(error: dict[str, Any]) -> str:
+    key = ".".join(str(part) for part in error["loc"]) or "experiment"
+    if error["type"] == "extra_forbidden":
+        return f"unknown key `{key}`"
+    if error["type"] == "missing":
+        return f"`{key}` is missing"
+    return f"`{key}`: {error['msg'].removeprefix('Value error, ')} (got {error['input']!r:.80})"
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise ConfigError(f"override {override!r}: write key=value, for example training.learning_rate=1e-6")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    node: Any = values
+    for part in parts[:-1]:
+        node = node.setdefault(part, {}) if isinstance(node, dict) else _item(node, part, override)
+    if isinstance(node, list):
+        node[_index(node, parts[-1], override)] = value
+    elif isinstance(node, dict):
+        node[parts[-1]] = value
+    else:
+        raise ConfigError(f"override {override!r}: `{'.'.join(parts[:-1])}` is not a table")
+
+
+def _item(node: Any, part: str, override: str) -> Any:
+    if not isinstance(node, list):
+        raise ConfigError(f"override {override!r}: `{part}` is not inside a table")
+    return node[_index(node, part, override)]
+
+
+def _index(node: list[Any], part: str, override: str) -> int:
+    if not part.isdigit() or int(part) >= len(node):
+        raise ConfigError(f"override {override!r}: `{part}` must be one of 0..{len(node) - 1}")
+    return int(part)
