@@ -1,14 +1,25 @@
-"""Runs a flow with no server to start: Prefect's embedded server, quiet, offline, with its own home.
+"""Runs a flow with no server to start: a Prefect server of our own, quiet, offline, that ends with us.
 
-If PREFECT_API_URL or a Prefect profile says where a real server is, that one is used.
+If PREFECT_API_URL or a Prefect profile says where a server is, that one is used. Prefect's own ephemeral server would
+outlive a SIGKILL of its client; this one stands under the same guard as the stages.
 """
 
 import logging
 import os
-from collections.abc import Mapping
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from oapl_core.artifacts import Run
+from oapl_core.errors import StageFailed
+from oapl_core.launch import guarded
+
+_START_S = 180.0
 
 
 def settings(home: Path) -> Mapping[str, str]:
@@ -18,7 +29,6 @@ def settings(home: Path) -> Mapping[str, str]:
         "PREFECT_SERVER_MEMO_STORE_PATH": str(home / "memo_store.toml"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
         "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
         "PREFECT_LOGGING_LEVEL": "CRITICAL",  # failures are reported once, by us, in one line
         "PREFECT_LOGGING_TO_API_ENABLED": "false",  # the run folder keeps the logs
@@ -38,18 +48,61 @@ def run_experiment(run: Run, handler: logging.Handler) -> None:
     Raises:
         OaplError: the error of the stage that failed, as it raised it.
     """
-    if not uses_a_server():
-        home = run.config.cache_dir.resolve() / "prefect"
-        home.mkdir(parents=True, exist_ok=True)
-        for key, value in settings(home).items():
-            os.environ.setdefault(key, value)
-    from flows.experiment import oapl_experiment
-
     logger = logging.getLogger("oapl_core.progress")
     logger.setLevel(logging.INFO)
     logger.propagate = False
     logger.addHandler(handler)
     try:
-        oapl_experiment(run.root)
+        with nullcontext() if uses_a_server() else _server(run):
+            from flows.experiment import oapl_experiment
+
+            oapl_experiment(run.root)
     finally:
         logger.removeHandler(handler)
+
+
+@contextmanager
+def _server(run: Run) -> Iterator[None]:
+    """A Prefect server for this run; both it and Prefect's client are loading while we wait.
+
+    Raises:
+        StageFailed: it does not come up.
+    """
+    home = run.config.cache_dir.resolve() / "prefect"
+    home.mkdir(parents=True, exist_ok=True)
+    for key, value in settings(home).items():
+        os.environ.setdefault(key, value)
+    port, log = _free_port(), run.root / "logs" / "prefect.log"
+    command = [sys.executable, "-m", "prefect", "server", "start", "--no-ui", "--no-services"]
+    with (
+        log.open("ab") as sink,
+        guarded([*command, "--host", "127.0.0.1", "--port", str(port)], sink.fileno()) as guard,
+    ):
+        os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
+        try:
+            import flows.experiment  # noqa: F401  seconds of imports, beside those of the server
+
+            deadline = time.monotonic() + _START_S
+            while not _is_healthy(port):
+                if guard.poll() is not None or time.monotonic() > deadline:
+                    raise StageFailed(
+                        f"Prefect's server did not start; see {log}, or set PREFECT_API_URL to another one"
+                    )
+                time.sleep(0.1)
+            yield
+        finally:
+            del os.environ["PREFECT_API_URL"]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_healthy(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/health", timeout=5.0) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from deployments.terminal import Narrator, console, print_plan, print_times
+from deployments.terminal import Narrator, console, print_plan, print_times, tell
 from oapl_core.artifacts import Run, policy_hash
 from oapl_core.config import Experiment
 from oapl_core.errors import ConfigError, Interrupted, StageFailed
@@ -25,17 +25,15 @@ def run(path: Path, overrides: Sequence[str]) -> None:
     """
     experiment = load_experiment(path, overrides)
     check(experiment)
+    check_disk(experiment)
     with hold(experiment.run_dir):
         opened = Run.create(experiment)
         done = finished(opened)
         if len(done) == len(steps(experiment)):
-            console.print(f"{opened.root}: every step is finished, nothing to do", markup=False)
+            tell(f"{opened.root}: every step is finished, nothing to do")
         else:
             if done:
-                console.print(
-                    f"{opened.root}: {len(done)} of {len(steps(experiment))} steps are finished, continuing",
-                    markup=False,
-                )
+                tell(f"{opened.root}: {len(done)} of {len(steps(experiment))} steps are finished, continuing")
             _run_flow(opened)
         show_result(opened)
 
@@ -69,16 +67,14 @@ def show_result(opened: Run) -> None:
     print_times(opened)
     console.print()
     console.print(headline_table(opened))
-    console.print(f"report: {opened.report / 'index.html'}", markup=False, soft_wrap=True)
+    tell(f"report: {opened.report / 'index.html'}")
 
 
 def write_report(opened: Run) -> None:
     """Make the report anew."""
     with hold(opened.root):
-        run_stage(
-            opened, conclusion(opened.config)[-1].verb, on_progress=lambda line: console.print(line, markup=False)
-        )
-    console.print(f"report: {opened.report / 'index.html'}", markup=False, soft_wrap=True)
+        run_stage(opened, conclusion(opened.config)[-1].verb, on_progress=tell)
+    tell(f"report: {opened.report / 'index.html'}")
 
 
 def check(experiment: Experiment) -> None:
@@ -87,8 +83,6 @@ def check(experiment: Experiment) -> None:
     Raises:
         ConfigError: a file that the experiment names is missing.
         DataError: the model folder is not one.
-        StageFailed: the disk has no room.
-        OSError: the disk is read-only or forbidden.
     """
     named = {f"problems.{split}": getattr(experiment.problems, split) for split in ("train", "validation", "heldout")}
     if experiment.pretrain:
@@ -100,6 +94,15 @@ def check(experiment: Experiment) -> None:
             )
     if experiment.model is not None:
         policy_hash(experiment.model)
+
+
+def check_disk(experiment: Experiment) -> None:
+    """Make the folders that runs and base models lie in, and see that there is room.
+
+    Raises:
+        StageFailed: there is none.
+        OSError: the disk is read-only or forbidden.
+    """
     for folder in (experiment.runs_dir, experiment.cache_dir):
         folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free

@@ -15,6 +15,11 @@ console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
 
 
+def tell(text: str) -> None:
+    """Print one line as it is: no markup, no hard line breaks (a path stays a path)."""
+    console.print(text, markup=False, soft_wrap=True)
+
+
 class Narrator(logging.Handler):
     """Shows progress lines with the time since the start and the step of the plan.
 
@@ -43,7 +48,7 @@ class Narrator(logging.Handler):
         if self._status and not begins:
             self._status.update(line)
         if begins or not self._status or _is_last(text):
-            console.print(line, markup=False)
+            tell(line)
 
     def close(self) -> None:
         """Take the live line away."""
@@ -78,13 +83,13 @@ def print_plan(run: Run, done_titles: Sequence[str]) -> None:
     """Every step with its state."""
     for step in steps(run.config):
         mark = "done" if step.title in done_titles else "to do"
-        console.print(f"  {mark:<6} {step.title:<24} python -m oapl_core.{step.verb}", markup=False)
+        tell(f"  {mark:<6} {step.title:<24} python -m oapl_core.{step.verb}")
 
 
 def print_status(run: Run) -> None:
     """The plan's state, then each artifact with rows and size."""
     done = [step.title for step in finished(run)]
-    console.print(f"{run.root}: {len(done)} of {len(steps(run.config))} steps finished", markup=False)
+    tell(f"{run.root}: {len(done)} of {len(steps(run.config))} steps finished")
     print_plan(run, done)
     table = Table("artifact", "rows", "MiB", "seconds", box=None)
     for column in table.columns[1:]:

@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from oapl_core.artifacts import Run
@@ -48,36 +49,45 @@ def run_stage(
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as sink:
         offset = sink.tell()
-        code = _guarded(command, sink.fileno(), lambda: _forward(log, offset, on_progress), timeout_s)
+        code = _watch(command, sink.fileno(), lambda: _forward(log, offset, on_progress), timeout_s)
     run.ledger.append(StageEntry(label, round(time.monotonic() - start, 3), code))
     if code:
         raise _failure(label, code, log, offset)
 
 
-def _guarded(
-    command: Sequence[str], sink: int, forward: Callable[[], Callable[[], None]], timeout_s: float | None
-) -> int:
-    """Run ``command`` under a guard until it ends; the pipe's end tells the guard that we are gone."""
+@contextmanager
+def guarded(command: Sequence[str], sink: int) -> Iterator[subprocess.Popen[bytes]]:
+    """``command`` under a guard that writes to the file descriptor ``sink``.
+
+    Leaving the context ends the whole tree; so does our own death, even by SIGKILL, because a pipe closes with us.
+    """
     reading, writing = os.pipe()
     guard = subprocess.Popen(
         [sys.executable, "-m", "oapl_core.guard", str(reading), *command],
         stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, pass_fds=(reading,), start_new_session=True,
     )  # fmt: skip
     os.close(reading)
-    poll, timed_out = forward(), False
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
     try:
-        while guard.poll() is None:
-            if deadline is not None and time.monotonic() > deadline:
-                timed_out = True
-                break
+        yield guard
+    finally:
+        os.close(writing)
+        guard.wait()
+
+
+def _watch(
+    command: Sequence[str], sink: int, forward: Callable[[], Callable[[], None]], timeout_s: float | None
+) -> int:
+    """Run ``command`` under a guard to its end, forwarding what it says; returns its exit code."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    timed_out = False
+    with guarded(command, sink) as guard:
+        poll = forward()
+        while guard.poll() is None and not timed_out:
             time.sleep(0.1)
             poll()
-    finally:
-        os.close(writing)  # whatever ends the loop, the guard ends the tree
-        code = guard.wait()
-        poll()
-    return _TIMED_OUT if timed_out else code
+            timed_out = deadline is not None and time.monotonic() > deadline
+    poll()
+    return _TIMED_OUT if timed_out else guard.wait()
 
 
 def _forward(log: Path, offset: int, on_progress: Callable[[str], None]) -> Callable[[], None]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oapl_core.artifacts import Run, sha256_of
+from oapl_core.artifacts import Run, policy_hash, sha256_of
 from oapl_core.config import PretrainConfig
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.progress import Progress, say
@@ -61,8 +61,9 @@ def pretrain(run: Run) -> None:
         say("base model is up to date")
         return
     with run.writing(record, inputs, settings) as draft:
-        draft.path.write_text(json.dumps({"path": str(folder)}) + "\n")
-        draft.rows = 1
+        identity = policy_hash(folder)
+        draft.path.write_text(json.dumps({"path": str(folder), "policy_hash": identity}) + "\n")
+        draft.rows, draft.details = 1, {"policy_hash": identity}
     say(f"base model: {folder}")
 
 

@@ -1,4 +1,4 @@
-"""The headline for the terminal: the table that also opens the report, and the sentences about it. Reads only."""
+"""The headline for the terminal: the pass rates that also open the report, and the sentences about them. Reads only."""
 
 from typing import TYPE_CHECKING
 
@@ -10,21 +10,8 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 
-def headline(run: Run) -> list[tuple[str, ...]]:
-    """Rows of text, the first one the column names; empty if nothing held out was measured yet.
-
-    Raises:
-        DataError: a file of the run is broken.
-    """
-    found = results(gather(run))
-    if found is None:
-        return []
-    shown = heldout_table(found)
-    return [shown.columns, *shown.rows]
-
-
 def headline_table(run: Run) -> "RichTable":
-    """The same rows as a Rich table, with what they say as its caption; it says so if there is nothing to show yet.
+    """Pass rates as a Rich table, narrow enough for 80 columns; it says so if there is nothing to show yet.
 
     Raises:
         DataError: a file of the run is broken.
@@ -38,8 +25,9 @@ def headline_table(run: Run) -> "RichTable":
     shown = heldout_table(found)
     caption = Text("\n".join(conclusions(found)))
     rich = RichTable(title=Text(shown.title), title_justify="left", caption=caption, caption_justify="left", box=None)
-    for name, numeric in zip(shown.columns, shown.numeric, strict=True):
-        rich.add_column(Text(name), justify="right" if numeric else "left")
+    rates = [i for i, name in enumerate(shown.columns) if i == 0 or "%" in name or "pass@" in name]
+    for i in rates:
+        rich.add_column(Text(shown.columns[i]), justify="right" if shown.numeric[i] else "left", no_wrap=True)
     for row in shown.rows:
-        rich.add_row(*map(Text, row))
+        rich.add_row(*(Text(row[i]) for i in rates))
     return rich

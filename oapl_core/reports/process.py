@@ -62,17 +62,17 @@ def dropped_counts(facts: Facts) -> dict[str, dict[str, int]]:
     """
     rounds = [r for r in facts.rounds if r.kept is not None]
     reasons = list(dict.fromkeys(reason for r in rounds for reason in r.dropped))
-    return {r.label: {"trained on": r.kept or 0, **{x: r.dropped.get(x, 0) for x in reasons}} for r in rounds}
+    return {
+        r.label: {"trained on": r.kept or 0, **{x.replace("_", " "): r.dropped.get(x, 0) for x in reasons}}
+        for r in rounds
+    }
 
 
 def dropped_table(facts: Facts) -> Table:
     """The same counts as numbers; a round's column adds up to its rollouts."""
     counts = dropped_counts(facts)
     kinds = list(dict.fromkeys(kind for c in counts.values() for kind in c))
-    rows = [
-        [kind.replace("_", " "), *(cell for c in counts.values() for cell in _count(c[kind], sum(c.values())))]
-        for kind in kinds
-    ]
+    rows = [[kind, *(cell for c in counts.values() for cell in _count(c[kind], sum(c.values())))] for kind in kinds]
     rows.append(["all", *(cell for c in counts.values() for cell in (whole(sum(c.values())), ""))])
     columns = ["", *(column for name in counts for column in (f"{name}>", "share>"))]
     return table(

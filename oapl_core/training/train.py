@@ -147,9 +147,7 @@ def _train_rank(job: _Job, examples: Examples) -> None:
         load_state(engine, job.states, finished)
     started_s = time.monotonic() - began
     if engine.rank == 0:
-        say(
-            f"training round {job.round_number}: ready in {started_s:.0f} s, epochs done: {finished} of {job.epochs}"
-        )
+        say(f"training round {job.round_number}: ready in {started_s:.0f} s, epochs done: {finished} of {job.epochs}")
     _train_epochs(job, trainer, stored, finished, started_s)
     engine.close()
 

@@ -16,6 +16,7 @@ from oapl_core.experiment_file import parse_experiment
 from oapl_core.pretraining import model as model_module
 from oapl_core.pretraining.model import Example, batch_loss, learning_rate_share, plan_batches
 from oapl_core.pretraining.pretrain import content_key, pretrain, read_solved
+from oapl_core.rollouts.model_folder import identity
 
 TINY = {
     "hidden_size": 32,
@@ -76,6 +77,10 @@ def test_the_folder_says_where_a_turn_ends(made: Run) -> None:
     settings = GenerationConfig.from_pretrained(made.base_model())
     assert settings.eos_token_id == tokenizer.eos_token_id
     assert settings.pad_token_id == tokenizer.pad_token_id != tokenizer.eos_token_id
+
+
+def test_the_run_records_the_identity_that_rollouts_are_checked_against(made: Run) -> None:
+    assert identity(made, made.base_model()) == policy_hash(made.base_model())
 
 
 def test_a_second_run_finds_the_model_in_the_cache(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:

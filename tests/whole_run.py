@@ -1,0 +1,82 @@
+"""Whole runs through the command line: a scaled-down demo, a way to kill one at a chosen moment, and what it made."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+
+from oapl_core.artifacts import Run, policy_hash
+from oapl_core.ledger import ArtifactEntry
+
+ROOT = Path(__file__).resolve().parent.parent
+DEMO = ROOT / "data" / "demo"
+EXPERIMENT = ROOT / "deployments" / "experiments" / "demo.toml"
+
+CLOCKS = ("sampled_at", "cpu_s", "wall_s", "peak_memory_mb")
+"""Columns that clock or kernel fill; everything else is the same when an artifact is made again."""
+
+
+def small_demo(folder: Path, train: int = 96, heldout: int = 12, validation: int = 12) -> list[str]:
+    """Arguments of `oapl run` for the demo with few problems, few epochs and folders of its own."""
+    sets = {"train": train, "validation": validation, "heldout": heldout, "solutions": train}
+    for name, rows in sets.items():
+        lines = (DEMO / f"{name}.jsonl").read_text().splitlines()[:rows]
+        (folder / f"{name}.jsonl").write_text("".join(line + "\n" for line in lines))
+    changes = {
+        "runs_dir": folder / "runs", "cache_dir": folder / "cache",
+        **{f"problems.{split}": folder / f"{split}.jsonl" for split in ("train", "validation", "heldout")},
+        "pretrain.solutions": folder / "solutions.jsonl", "pretrain.epochs": 8, "pretrain.batch_size": 16,
+        "sampling.group_size": 4, "sampling.problems_per_part": 8, "engine.max_num_seqs": 32, "training.batch_size": 16,
+        "rounds.1.problems": 24, "rounds.1.epochs": 2,
+        "evaluation.validation_samples": 2, "evaluation.heldout_samples": 4,
+    }  # fmt: skip
+    return [str(EXPERIMENT), *(f"{key}={value}" for key, value in changes.items())]
+
+
+def command(arguments: list[str]) -> list[str]:
+    """The `oapl` command of this interpreter."""
+    return [sys.executable, "-m", "deployments.cli", *arguments]
+
+
+def oapl(arguments: list[str]) -> str:
+    """Run `oapl` to its end and give its output; it must succeed."""
+    done = subprocess.run(command(arguments), cwd=ROOT, capture_output=True, text=True, timeout=1500)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def kill_when(arguments: list[str], log: Path, moment: Callable[[], bool]) -> None:
+    """Start `oapl`, end it with SIGKILL at ``moment``, and wait until nothing of it is left."""
+    with log.open("w") as sink:
+        process = psutil.Popen(command(arguments), cwd=ROOT, stdout=sink, stderr=sink)
+        family: set[psutil.Process] = set()
+        while not moment():
+            assert process.poll() is None, f"ended before it could be killed: {log.read_text()[-3000:]}"
+            family |= set(process.children(recursive=True))
+            time.sleep(0.05)
+        family |= set(process.children(recursive=True))
+        process.kill()
+        process.wait()
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert not alive, f"left behind: {alive}"
+
+
+def content(run: Run, entry: ArtifactEntry) -> Any:
+    """What an artifact says, without the clock: rows of a table, identity of a checkpoint."""
+    path = run.root / entry.artifact
+    if path.is_dir():
+        return policy_hash(path)
+    return [{k: v for k, v in row.items() if k not in CLOCKS} for row in pq.read_table(path).to_pylist()]
+
+
+def made_more_than_once(run: Run) -> list[str]:
+    """Artifacts that the ledger records twice."""
+    lines = [json.loads(line) for line in (run.root / "ledger.jsonl").read_text().splitlines()]
+    names = [line["artifact"] for line in lines if line["kind"] == "artifact"]
+    return sorted({name for name in names if names.count(name) > 1})
