@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deployments.terminal import Narrator, console, print_plan, print_times, tell
-from oapl_core.artifacts import Run, policy_hash
+from oapl_core.artifacts import Run
 from oapl_core.config import Experiment
 from oapl_core.errors import ConfigError, Interrupted, StageFailed
 from oapl_core.experiment_file import load_experiment
 from oapl_core.launch import run_stage
 from oapl_core.ledger import hold
 from oapl_core.plan import conclusion, finished, steps
+from oapl_core.rollouts.model_folder import check_model_folder
 
 _LEAST_FREE_BYTES = 512 * 2**20
 
@@ -82,7 +83,7 @@ def check(experiment: Experiment) -> None:
 
     Raises:
         ConfigError: a file that the experiment names is missing.
-        DataError: the model folder is not one.
+        DataError: the model folder is not a whole one.
     """
     named = {f"problems.{split}": getattr(experiment.problems, split) for split in ("train", "validation", "heldout")}
     if experiment.pretrain:
@@ -93,18 +94,22 @@ def check(experiment: Experiment) -> None:
                 f"`{key}`: {path} is not a file (relative paths start at the current folder, {Path.cwd()})"
             )
     if experiment.model is not None:
-        policy_hash(experiment.model)
+        check_model_folder(experiment.model)
 
 
 def check_disk(experiment: Experiment) -> None:
     """Make the folders that runs and base models lie in, and see that there is room.
 
     Raises:
-        StageFailed: there is none.
+        ConfigError: something else has the name of a folder.
+        StageFailed: there is no room.
         OSError: the disk is read-only or forbidden.
     """
     for folder in (experiment.runs_dir, experiment.cache_dir):
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (NotADirectoryError, FileExistsError):
+            raise ConfigError(f"{folder}: a file is in the way of this folder; choose another") from None
         free = shutil.disk_usage(folder).free
         if free < _LEAST_FREE_BYTES:
             raise StageFailed(

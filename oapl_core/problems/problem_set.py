@@ -125,7 +125,8 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
                 if line.strip():
                     yield number, json.loads(line)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: line {number}: is not JSON ({error}); mend or delete the line") from None
+        why = f"{error.msg} at character {error.pos}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise DataError(f"{path}: line {number}: is not JSON ({why}); mend or delete the line") from None
     except (gzip.BadGzipFile, EOFError) as error:
         raise DataError(f"{path}: after line {number}: is not a whole gzip file ({error}); fetch it again") from None
 

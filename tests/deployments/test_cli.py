@@ -1,0 +1,108 @@
+"""The command line: bad input is one line and an exit code, before anything heavy starts; --dry-run writes nothing."""
+
+import json
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.whole_run import EXPERIMENT, ROOT, command, small_demo
+
+
+def oapl(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(list(arguments)), cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def complaint(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line on standard error."""
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+def write_model(folder: Path, tensor_bytes: int = 4) -> Path:
+    folder.mkdir()
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * tensor_bytes)
+    (folder / "config.json").write_text("{}")
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> list[str]:
+    return small_demo(tmp_path, train=3, heldout=3, validation=3)
+
+
+@pytest.fixture
+def own_model(tmp_path: Path) -> list[str]:
+    """Arguments of an experiment that starts from the folder tmp_path/model."""
+    lines = [f'name = "own"\nmodel = "{tmp_path}/model"\nruns_dir = "{tmp_path}/runs"\n[problems]\n']
+    lines += [f'{split} = "{ROOT}/data/demo/{split}.jsonl"\n' for split in ("train", "validation", "heldout")]
+    (tmp_path / "own.toml").write_text("".join(lines))
+    return [str(tmp_path / "own.toml")]
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("sampling.group_siz=4", "unknown key `sampling.group_siz`"),
+        ("training.learning_rate=fast", "`training.learning_rate`"),
+        ("problems.train=nowhere.jsonl", "`problems.train`: nowhere.jsonl is not a file"),
+        ("sampling.max_tokens=4000", "engine.max_model_len"),
+    ],
+)
+def test_a_wrong_setting_is_named(demo: list[str], override: str, says: str) -> None:
+    done = oapl("run", *demo, override)
+    assert done.returncode == 2
+    assert says in complaint(done)
+
+
+@pytest.mark.parametrize("break_it", ["missing", "no config", "torn config", "torn weights", "no tokenizer"])
+def test_a_missing_or_torn_model_is_named_before_anything_starts(
+    own_model: list[str], tmp_path: Path, break_it: str
+) -> None:
+    model = write_model(tmp_path / "model", tensor_bytes=3 if break_it == "torn weights" else 4)
+    if break_it == "missing":
+        shutil.rmtree(model)
+    elif break_it == "torn config":
+        (model / "config.json").write_text('{"a": ')
+    elif break_it.startswith("no "):
+        (model / {"no config": "config.json", "no tokenizer": "tokenizer.json"}[break_it]).unlink()
+    done = oapl("run", *own_model)
+    assert done.returncode == 2
+    assert str(model) in complaint(done)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("verb", ["status", "report"])
+def test_what_is_not_a_run_is_named(verb: str, tmp_path: Path) -> None:
+    done = oapl(verb, str(tmp_path))
+    assert done.returncode == 2
+    assert "is not a run folder" in complaint(done)
+
+
+def test_a_dry_run_prints_settings_and_steps_and_writes_nothing(demo: list[str], tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    done = oapl("run", *demo, "--dry-run")
+    assert done.returncode == 0
+    assert '"group_size": 4' in done.stdout
+    assert done.stdout.count("to do") == 12
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_that_cannot_be_written_is_named(demo: list[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = oapl("run", str(EXPERIMENT), *demo[1:], f"runs_dir={tmp_path / 'file' / 'runs'}")
+    assert done.returncode == 2
+    assert str(tmp_path / "file") in complaint(done)
+
+
+def test_the_doctor_looks_at_everything_a_run_needs() -> None:
+    done = oapl("doctor")
+    assert done.returncode == 0
+    subjects = {line.split()[1] for line in done.stdout.splitlines() if line.split()[0] in ("ok", "warn", "bad")}
+    assert subjects >= {"python", "packages", "engine", "sandbox", "gpus", "disk"}
