@@ -5,6 +5,7 @@ Between the orchestrator and the stage stands ``guard.py``. Reads the stage's pr
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -16,9 +17,10 @@ from oapl_core.artifacts import Run
 from oapl_core.errors import DataError, OaplError, SandboxError, StageFailed
 from oapl_core.ledger import StageEntry
 from oapl_core.progress import PREFIX
-from oapl_core.stage import ERROR_PREFIX
+from oapl_core.stage import ERROR_PREFIX, disk_full
 
 _TIMED_OUT = 124
+_FULL_DISK_BYTES = 2**20
 _BY_EXIT_CODE: dict[int, type[OaplError]] = {2: DataError, 3: SandboxError}
 
 
@@ -114,6 +116,8 @@ def _failure(label: str, code: int, log: Path, offset: int) -> OaplError:
     for line in reversed(lines):
         if line.startswith(ERROR_PREFIX):
             return _BY_EXIT_CODE.get(code, StageFailed)(line.removeprefix(ERROR_PREFIX))
+    if shutil.disk_usage(log.parent).free < _FULL_DISK_BYTES:  # then the stage could not even write why it failed
+        return disk_full(log.parent.parent)
     how = f"was killed by signal {code - 128}" if code > 128 else f"exited with code {code}"
     how = "ran past its time limit and was ended" if code == _TIMED_OUT else how
     last = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")

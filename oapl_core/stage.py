@@ -29,13 +29,18 @@ def run_verb(verb: Callable[[Run], None] | Callable[[Run, int], None], has_round
     return 0
 
 
+def disk_full(where: object) -> StageFailed:
+    """The one-line error for a disk without room."""
+    return StageFailed(
+        f"{where}: no space left on the disk; free some and run the same command again, finished parts are kept"
+    )
+
+
 def disk_error(error: OSError) -> OaplError:
     """The one-line error for a full, read-only or forbidden disk; anything else is raised again as it is."""
     where = error.filename or "the run folder"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StageFailed(
-            f"{where}: no space left on the disk; free some and run the same command again, finished parts are kept"
-        )
+        return disk_full(where)
     if error.errno == errno.EROFS:
         return StageFailed(f"{where}: the disk is read-only; choose another with runs_dir=... and cache_dir=...")
     if error.errno in (errno.EACCES, errno.EPERM):

@@ -1,6 +1,7 @@
 """The guard: progress is forwarded, errors become one line, and no process outlives its orchestrator."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -108,3 +109,13 @@ def test_nothing_outlives_a_killed_orchestrator(run: Run, tmp_path: Path) -> Non
     os.kill(orchestrator.pid, signal.SIGKILL)
     orchestrator.wait()
     assert wait_until(lambda: not any(alive(int(p)) for p in pids.read_text().split()))
+
+
+def test_a_full_disk_is_named_although_the_log_is_on_it(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage(tmp_path, "raise SystemExit(1)")
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=4096))
+    with pytest.raises(StageFailed, match="no space left on the disk"):
+        launch.run_stage(run, "some.verb")
