@@ -34,7 +34,7 @@ def make_run(folder: Path, model: Path, prompts: dict[str, list[list[int]]] | No
     sets = prompts or {"train": [[5, i] for i in range(7)], "validation": [[6]] * 3, "heldout": [[7]] * 4}
     values: dict[str, Any] = {
         "name": "sampled", "seed": 3, "runs_dir": folder, "model": model,
-        "problems": {split: folder / f"{split}.jsonl" for split in SPLITS} | {"max_prompt_tokens": 256},
+        "problems": {split: folder / f"{split}.jsonl" for split in SPLITS} | {"max_prompt_tokens": 128},
         "engine": {"max_model_len": 512, "max_num_seqs": 64, "kv_cache_gib": 0.25},
         "sampling": {"group_size": 2, "max_tokens": 12, "problems_per_part": 3},
         "rounds": [{}, {"problems": 4, "epochs": 3}],
