@@ -25,8 +25,10 @@ reach other programs           own child, own files, own /tmp, own ipc      own 
 Tests of one program may share a child; its inputs are there, and a program may keep state between its own tests.
 
 Not covered: bugs of the kernel and of the CPU (speculation, timing channels: there is no secret to time); many threads
-at the fallback level (bounded by memory only); total memory of the private directory and anonymous files (bounded, up
-to 64 MiB beside `memory_mb`); weak tests, and answers learnt by heart, which no sandbox can see.
+at the fallback level (bounded by memory only); memory of the private directory, the three output files and pipes, which
+comes beside `memory_mb` (at most 4 x `output_mb` + 32 MiB); a machine that runs out of memory all the same (the kernel
+may then kill any process: a verifier error, not a verdict); weak tests, and answers learnt by heart, which no sandbox
+can see: `verdicts.audit` and a person look for those.
 """
 
 from oapl_core.sandbox.execution import Execution, Limits, Program

@@ -31,6 +31,9 @@ from oapl_core.sandbox.child import (
 from oapl_core.sandbox.jail import Jail
 
 Message = tuple[dict[str, Any], list[bytes]]
+Ends = tuple[int, int]
+Record = tuple[int, int, Ends, str]
+"""Kind, exit code, where output and results end, and a text."""
 
 MAX_TESTS = 64
 """Tests that share a child, at most; the supervisor sends the others again."""
@@ -60,7 +63,9 @@ class Attempt:
     test_start: float = field(default_factory=time.monotonic)
     cpu_before: float = 0.0
     peak_kb: int = 0
-    sent: int = 0
+    output_end: int = 0
+    """Where the output of the last finished test ends."""
+    results_end: int = 0
     reaped: tuple[int, float] | None = None
     """Wait status and CPU seconds, once it is dead."""
 
@@ -82,13 +87,12 @@ class Attempt:
 def start(jail: Jail, header: dict[str, Any], source: str, inputs: list[bytes], names: dict[str, Any]) -> Attempt:
     """Makes the files and forks the child."""
     status_read, status_write = os.pipe()
-    call = header["entry_point"] is not None
     task = Task(
         source=source,
         entry_point=header["entry_point"],
         inputs=tuple(_file(data) for data in inputs),
-        outputs=tuple(_file() for _ in inputs),
-        results=tuple(_file() for _ in inputs) if call else (),
+        output=_file(),
+        results=_file(),
         errors=_file(),
         status=status_write,
         cpu_s=int(header["cpu_s"] * len(inputs)) + 2,
@@ -108,14 +112,14 @@ def close(attempt: Attempt) -> None:
     """Kills what is left and closes every file."""
     attempt.reap(kill=True)
     task = attempt.task  # its status fd was closed after the fork
-    for fd in (*task.inputs, *task.outputs, *task.results, task.errors, attempt.pidfd, attempt.records):
+    for fd in (*task.inputs, task.output, task.results, task.errors, attempt.pidfd, attempt.records):
         os.close(fd)
 
 
-def _file(content: bytes = b"") -> int:
-    """An anonymous file; one with content is sealed, so that the program can read it only."""
+def _file(content: bytes | None = None) -> int:
+    """An anonymous file; one with content (even none at all) is sealed: the program can only read it."""
     fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    if content:
+    if content is not None:
         os.write(fd, content)
         os.lseek(fd, 0, os.SEEK_SET)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
@@ -141,14 +145,14 @@ def watch(attempt: Attempt, control: socket.socket) -> Iterator[Message]:
                 raise EOFError("the supervisor is gone")
             return
         records = _records(attempt, poll)
-        for kind, exit_code, text in records:
+        for kind, exit_code, ends, text in records:
             _note(attempt, kind, text)
             if kind in (DONE, RAISED, OUT_OF_MEMORY, NOT_COMPILED) and attempt.finished < total:
                 last = kind != DONE or attempt.finished + 1 == total
                 if last:
                     attempt.reap(kill=True)
-                yield _message(attempt, exit_code=exit_code, kind=kind, raised="" if kind == DONE else text)
-                if last or attempt.sent > 2 * attempt.task.file_bytes:
+                yield _message(attempt, kind, "" if kind == DONE else text, ends, exit_code=exit_code)
+                if last or max(attempt.output_end, attempt.results_end) > attempt.task.file_bytes // 2:
                     return
         if not records and (exceeded or attempt.pidfd in ready):
             yield _ending(attempt, exceeded)
@@ -163,7 +167,7 @@ def _time_left(attempt: Attempt) -> tuple[float, str]:
     return min(wall_left, max(cpu_left / (os.cpu_count() or 1), 0.002)), exceeded
 
 
-def _records(attempt: Attempt, poll: select.poll) -> list[tuple[int, int, str]]:
+def _records(attempt: Attempt, poll: select.poll) -> list[Record]:
     try:
         data = os.read(attempt.records, RECORD.size * 100)
     except BlockingIOError:
@@ -173,9 +177,9 @@ def _records(attempt: Attempt, poll: select.poll) -> list[tuple[int, int, str]]:
         attempt.silent = True
     found = []
     for offset in range(0, len(data) - RECORD.size + 1, RECORD.size):
-        kind, exit_code, peak_kb, text = RECORD.unpack_from(data, offset)
+        kind, exit_code, peak_kb, output_end, results_end, text = RECORD.unpack_from(data, offset)
         attempt.peak_kb = peak_kb
-        found.append((kind, exit_code, text.rstrip(b"\0").decode("ascii", "replace")))
+        found.append((kind, exit_code, (output_end, results_end), text.rstrip(b"\0").decode("ascii", "replace")))
     return found
 
 
@@ -194,22 +198,28 @@ def _ending(attempt: Attempt, exceeded: str) -> Message:
     if not attempt.ready:
         raise ChildBroken(f"the child ended before it was ready (wait status {status})")
     if os.WIFEXITED(status):
-        return _message(attempt, exit_code=os.WEXITSTATUS(status), kind=DONE, raised="")
+        return _message(attempt, DONE, exit_code=os.WEXITSTATUS(status))
     number = os.WTERMSIG(status)
     if not exceeded and number == signal.SIGKILL:
         # Programs cannot send signals; the kernel does so at RLIMIT_CPU, and when the machine is out of memory.
         if cpu - attempt.cpu_before < attempt.cpu_s:
             raise ChildBroken("the child was killed by the system; the machine may be out of memory")
         exceeded = "cpu"
-    return _message(attempt, signal=number, kind=DONE, raised="", exceeded=exceeded)
+    return _message(attempt, DONE, exceeded=exceeded, signal=number)
 
 
-def _message(attempt: Attempt, kind: int, raised: str, exceeded: str = "", **ending: int) -> Message:
-    """Facts and bytes of the test that just ended; moves on to the next one."""
+def _message(
+    attempt: Attempt, kind: int, raised: str = "", ends: Ends | None = None, exceeded: str = "", **ending: int
+) -> Message:
+    """Facts and bytes of the test that just ended; moves on to the next one.
+
+    `ends` is the child's word on where its output stops. It may lie: then it chooses among bytes that it wrote itself.
+    """
     number, task = attempt.finished, attempt.task
     now, cpu = time.monotonic(), attempt.cpu_now()
-    stdout = _content(task.outputs[number], task.file_bytes)
-    result = _content(task.results[number], task.file_bytes) if task.results else b""
+    output_end, results_end = ends or (task.file_bytes, task.file_bytes)
+    stdout, attempt.output_end = _content(task.output, attempt.output_end, output_end)
+    result, attempt.results_end = _content(task.results, attempt.results_end, results_end)
     facts = {
         "exit_code": ending.get("exit_code"),
         "signal": ending.get("signal"),
@@ -218,19 +228,20 @@ def _message(attempt: Attempt, kind: int, raised: str, exceeded: str = "", **end
         "memory_limit": kind == OUT_OF_MEMORY,
         "cpu_limit": exceeded == "cpu",
         "wall_limit": exceeded == "wall",
-        "output_limit": max(len(stdout), len(result)) >= task.file_bytes,
+        "output_limit": max(attempt.output_end, attempt.results_end) >= task.file_bytes,
         "cpu_s": max(0.0, cpu - attempt.cpu_before),
         "wall_s": now - attempt.test_start,
         "peak_memory_mb": attempt.peak_kb / 1024,
         "fresh": number == 0,
     }
     attempt.finished, attempt.test_start, attempt.cpu_before = number + 1, now, cpu
-    attempt.sent += len(stdout) + len(result)
     return facts, [stdout, result, _tail(task.errors)]
 
 
-def _content(fd: int, most: int) -> bytes:
-    return os.pread(fd, min(os.fstat(fd).st_size, most), 0)
+def _content(fd: int, start: int, end: int) -> tuple[bytes, int]:
+    """What lies between the two offsets, and where it ends: the file may be shorter."""
+    end = max(start, min(end, os.fstat(fd).st_size))
+    return os.pread(fd, end - start, start), end
 
 
 def _tail(fd: int) -> bytes:

@@ -25,8 +25,9 @@ from typing import Any, NoReturn
 
 from oapl_core.sandbox.jail import Jail
 
-RECORD = struct.Struct("<BiI80s")
-"""kind, exit code, largest resident set in KiB, name of an exception or a message."""
+RECORD = struct.Struct("<BiIQQ80s")
+"""kind, exit code, largest resident set in KiB, sizes of the output and the result file, name of an exception or a
+message."""
 READY, DONE, RAISED, OUT_OF_MEMORY, NOT_COMPILED, BROKEN = 1, 2, 3, 4, 5, 6
 
 _MODULES = (
@@ -55,9 +56,10 @@ class Task:
     source: str
     entry_point: str | None
     inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    results: tuple[int, ...]
-    """JSON results; empty without `entry_point`."""
+    output: int
+    """One file for the standard output of all tests, one after the other: its size limit bounds them together."""
+    results: int
+    """The same for the JSON results; unused without `entry_point`."""
     errors: int
     status: int
     cpu_s: int
@@ -66,7 +68,7 @@ class Task:
 
     def files(self) -> set[int]:
         """Everything that stays open."""
-        return {*self.inputs, *self.outputs, *self.results, self.errors, self.status}
+        return {*self.inputs, self.output, self.results, self.errors, self.status}
 
 
 def run_child(jail: Jail, task: Task, names: dict[str, Any], server_pid: int) -> NoReturn:
@@ -83,13 +85,13 @@ def _run(jail: Jail, task: Task, names: dict[str, Any], server_pid: int) -> None
         jail.confine(server_pid, task.cpu_s, task.memory_mb, task.file_bytes)
         _close_all_but(task.files())
     except OSError as error:
-        _report(task.status, BROKEN, text=str(error))
+        _report(task, BROKEN, text=str(error))
         os._exit(1)
     for name in [n for n in sys.modules if n.split(".")[0] == "oapl_core"]:
         del sys.modules[name]
     sys.setrecursionlimit(RECURSION_LIMIT)
     sys.argv = ["main.py"]
-    _report(task.status, READY)
+    _report(task, READY)
     code = _compile(task)
     if "/dev/stdin" in task.source:
         names = {**names, "open": _open}
@@ -113,9 +115,10 @@ def _close_all_but(keep: set[int]) -> None:
     os.closerange(low, 4096)
 
 
-def _report(status: int, kind: int, exit_code: int = 0, text: str = "") -> None:
+def _report(task: Task, kind: int, exit_code: int = 0, text: str = "") -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    os.write(status, RECORD.pack(kind, exit_code, peak, text.encode("ascii", "replace")[:80]))
+    sizes = os.fstat(task.output).st_size, os.fstat(task.results).st_size
+    os.write(task.status, RECORD.pack(kind, exit_code, peak, *sizes, text.encode("ascii", "replace")[:80]))
 
 
 def _compile(task: Task) -> CodeType:
@@ -124,14 +127,15 @@ def _compile(task: Task) -> CodeType:
         return compile(task.source, "main.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         _complain("".join(traceback.format_exception_only(error)))
-        _report(task.status, NOT_COMPILED, text=type(error).__name__)
+        _report(task, NOT_COMPILED, text=type(error).__name__)
         os._exit(1)
 
 
 def _run_test(task: Task, number: int, code: CodeType, names: dict[str, Any]) -> bool:
     """One test; False when the process should not be used for another one."""
-    for source, target in ((task.inputs[number], 0), (task.outputs[number], 1), (task.errors, 2)):
+    for source, target in ((task.inputs[number], 0), (task.output, 1), (task.errors, 2)):
         os.dup2(source, target)
+    os.lseek(1, 0, os.SEEK_END)  # an earlier test may have moved it
     _open_streams()
     main = ModuleType("__main__")
     main.__dict__.update(names, __builtins__=builtins, __file__="main.py", stdin=sys.stdin, stdout=sys.stdout)
@@ -147,12 +151,12 @@ def _run_test(task: Task, number: int, code: CodeType, names: dict[str, Any]) ->
             exit_code = _exit_code(ending)
         _finish()
     except MemoryError:
-        _report(task.status, OUT_OF_MEMORY, 1, "MemoryError")
+        _report(task, OUT_OF_MEMORY, 1, "MemoryError")
         return False
     except BaseException as error:  # whatever an untrusted program raises is a fact about it
-        _report_exception(task.status, error)
+        _report_exception(task, error)
         return False
-    _report(task.status, DONE, exit_code)
+    _report(task, DONE, exit_code)
     return True
 
 
@@ -186,7 +190,7 @@ def _call(task: Task, number: int, code: CodeType, main: ModuleType) -> None:
         return
     data = memoryview(text.encode())
     while data:
-        data = data[os.write(task.results[number], data) :]
+        data = data[os.write(task.results, data) :]
 
 
 def _plain(value: Any) -> Any:
@@ -229,7 +233,7 @@ def _complain(text: str) -> None:
         os.write(2, text.encode("utf-8", "replace"))
 
 
-def _report_exception(status: int, error: BaseException) -> None:
+def _report_exception(task: Task, error: BaseException) -> None:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != "main.py":
         trace = trace.tb_next
@@ -238,4 +242,4 @@ def _report_exception(status: int, error: BaseException) -> None:
         _complain("".join(lines))
     except BaseException:  # an exception whose own __str__ raises; its name is all there is to say
         _complain(type(error).__name__)
-    _report(status, RAISED, 1, type(error).__name__)
+    _report(task, RAISED, 1, type(error).__name__)

@@ -84,6 +84,27 @@ def test_output_is_cut_at_the_limit_and_flagged(sandbox: Sandbox) -> None:
     assert len(flood.stdout) <= 1 << 20
 
 
+def test_the_files_of_all_tests_together_are_bounded_by_the_output_limit(sandbox: Sandbox) -> None:
+    fill = (
+        "import os, sys\ntotal = 0\nfor fd in range(512):\n    try:\n        while True:\n"
+        "            total += os.pwrite(fd, bytes(1 << 16), os.fstat(fd).st_size)\n"
+        "    except OSError: pass\nsys.exit(total >> 20)"
+    )
+    first = next(sandbox.executions(Program(fill, "f"), [b"[]", *[b""] * 63], LIMITS))
+    assert first.exit_code == 3  # MiB: standard output, results and standard error
+
+
+def test_each_test_of_a_shared_child_gets_its_own_output(sandbox: Sandbox) -> None:
+    seeks = Program("import os\nprint(input())\nimport sys; sys.stdout.flush(); os.lseek(1, 0, 0)")
+    assert [e.stdout for e in sandbox.executions(seeks, [b"1", b"22", b"333"], LIMITS)] == [b"1\n", b"22\n", b"333\n"]
+
+
+def test_much_output_in_a_shared_child_ends_it_early_and_flags_no_honest_test(sandbox: Sandbox) -> None:
+    much = list(sandbox.executions(Program("print('x' * 200_000)"), [b""] * 10, LIMITS))
+    assert 1 < len(much) < 10
+    assert all(e.completed and len(e.stdout) == 200_001 for e in much)
+
+
 def test_a_test_cannot_see_files_or_modules_of_another_run(sandbox: Sandbox) -> None:
     write = "import os, sys\ntry: open('mark', 'w').write('x')\nexcept OSError: pass\nsys.modules['mark'] = sys\n"
     look = "import os, sys\nprint(os.path.exists('mark'), 'mark' in sys.modules)"
@@ -113,7 +134,7 @@ def test_a_large_input_arrives_whole(sandbox: Sandbox) -> None:
 def test_records_forged_as_a_broken_sandbox_are_not_believed(sandbox: Sandbox) -> None:
     forge = (
         "import os, struct\nfor fd in range(3, 300):\n"
-        "    try: os.write(fd, struct.pack('<BiI80s', 6, 0, 0, b'not my fault'))\n    except OSError: pass\n"
+        "    try: os.write(fd, struct.pack('<BiIQQ80s', 6, 0, 0, 0, 0, b'not my fault'))\n    except OSError: pass\n"
     )
     (execution,) = sandbox.run(Program(forge), [b""], LIMITS)
     assert isinstance(execution, Execution)

@@ -1,6 +1,7 @@
 """Programs and the outcomes they must get, one per line of the catalogue (several allowed where limits race).
 
 PROGRAMS read "7" from standard input and should print 7. CALLS define f([1, 2]), which should return [[1, 2], 3].
+RESPONSES are whole answers of a model to the problem of PROGRAMS. A name begins with its number in the catalogue.
 """
 
 _LIBC = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\ndef ok(r):\n    if r == -1: raise OSError('denied')\n"
@@ -15,6 +16,17 @@ def _denied(attack: str) -> tuple[str, str]:
 def _syscall(number: int, arguments: str = "0, 0, 0, 0") -> tuple[str, str]:
     return _denied(f"{_LIBC}ok(libc.syscall({number}, {arguments}))")
 
+
+_STATE = """
+import builtins, os, sys
+places = ("/tmp/mark", "/scratch/mark", "/dev/shm/mark", "mark")
+found = [p for p in places if os.path.exists(p)] + [m for m in (builtins, os, sys) if hasattr(m, "mark")]
+for place in places:
+    try: open(place, "w").write("x")
+    except OSError: pass
+builtins.mark = os.mark = sys.mark = True
+print("found" if found else 7)
+"""
 
 PROGRAMS: dict[str, tuple[str, str]] = {
     "01 endless loop": ("while 1: pass", "time_limit"),
@@ -58,6 +70,7 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     "22 kill(-1)": _denied("import os; os.kill(-1, 9)"),
     "23 kill parent": _denied("import os; os.kill(os.getppid(), 0)"),
     "24 pid sweep": _denied("import os\nfor p in range(2, 40000):\n    os.kill(p, 0)"),
+    "24 kill(1)": _denied("import os; os.kill(1, 0)"),
     "25 ignore all signals": (
         "import signal\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n"
         "    except (OSError, ValueError): pass\nwhile 1: pass",
@@ -83,6 +96,7 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     "39 power tower": ("9**9**9", "time_limit memory_limit"),
     "40 ptrace": _syscall(101),
     "41 process_vm_readv": _syscall(310, "1, 0, 0, 0, 0, 0"),
+    "41 process_vm_writev": _syscall(311, "1, 0, 0, 0, 0, 0"),
     "42 raise a limit": _denied("import resource as r; r.setrlimit(r.RLIMIT_AS, (1 << 40, 1 << 40))"),
     "43 chroot": _denied("import os; os.chroot('/')"),
     "44 mount": _syscall(165),
@@ -97,9 +111,13 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     "52 set the clock": _denied("import time; time.clock_settime(time.CLOCK_REALTIME, 0)"),
     "53 shared memory": _denied("from multiprocessing import shared_memory as s; s.SharedMemory(create=True, size=10)"),
     "53 SysV shared memory": _syscall(29, "0, 4096, 0o1777"),
+    "53 message queue": _syscall(240, "b'/q', 0o102, 0o600, 0"),
     "54 perf_event_open": _syscall(298),
     "54 pidfd_open": _syscall(434, "1, 0"),
+    "54 pidfd_send_signal": _syscall(424, "0, 0, 0, 0"),
+    "54 pidfd_getfd": _syscall(438, "0, 0, 0"),
     "54 open_by_handle_at": _syscall(304),
+    "54 name_to_handle_at": _syscall(303, "0, 0, 0, 0, 0"),
     "55 symbolic link": _denied("import os; os.symlink('/etc/passwd', 'x'); open('x').read()"),
     "55 hard link": _denied("import os; os.link(os.__file__, 'x')"),
     "55 write into the library": _denied("import os; open(os.__file__, 'a')"),
@@ -149,6 +167,14 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     "77 patched print": ("import builtins\nbuiltins.print = lambda *a: None\nprint(7)", "wrong_answer"),
     "82 swallow a timeout": ("while 1:\n    try:\n        while 1: pass\n    except BaseException: pass", "time_limit"),
     "83 signal.alarm(0)": ("import signal; signal.alarm(0)\nwhile 1: pass", "time_limit"),
+    "84 state, the first program": (_STATE, "passed"),
+    "84 state, the next program": (_STATE, "passed"),
+    "85 nothing to time or to read: the environment": (
+        "import os\nours = {'LANG', 'LC_CTYPE', 'HOME', 'TMPDIR', 'OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', "
+        "'MKL_NUM_THREADS'}\nprint(7 if set(os.environ) <= ours else sorted(os.environ))",
+        "passed",
+    ),
+    "86 naps instead of work": ("import time\nwhile 1: time.sleep(0.01)", "time_limit"),
     "87 patched clock": (
         "import time\ntime.time = time.monotonic = time.process_time = lambda: 0\nwhile 1: pass",
         "time_limit",
@@ -167,8 +193,10 @@ PROGRAMS: dict[str, tuple[str, str]] = {
 
 _FORGE = (
     "import os, struct\n"
+    "done = struct.pack('<BiIQQ80s', 2, 0, 0, 2**40, 2**40, b'')\n"
+    "broken = struct.pack('<BiIQQ80s', 6, 0, 0, 0, 0, b'broken')\n"
     "for fd in range(3, 300):\n"
-    "    for data in (struct.pack('<BiI80s', 2, 0, 0, b''), struct.pack('<BiI80s', 6, 0, 0, b'broken')):\n"
+    "    for data in (done, broken):\n"
     "        try: os.write(fd, data)\n"
     "        except OSError: pass\n"
 )
@@ -179,6 +207,8 @@ CALLS: dict[str, tuple[str, str]] = {
     "75 object equal to everything": ("class A:" + _EQUAL + "def f(a): return A()", "wrong_answer"),
     "76 list with hooks": ("class L(list):" + _EQUAL + "def f(a): return L([9])", "wrong_answer"),
     "76 int with hooks": ("class I(int):" + _EQUAL + "def f(a): return [a, I(4)]", "wrong_answer"),
+    "76 dict with hooks": ("class D(dict):" + _EQUAL + "def f(a): return D(a=9)", "wrong_answer"),
+    "76 str with hooks": ("class S(str):" + _EQUAL + "def f(a): return S('[[1, 2], 3]')", "wrong_answer"),
     "77 patched json": (
         "import json\njson.dumps = lambda *a, **k: '[[1, 2], 4]'\ndef f(a): return [a, 3]",
         "wrong_answer",
@@ -208,3 +238,18 @@ CALLS: dict[str, tuple[str, str]] = {
     "no such function": ("def g(a): return [a, 3]", "runtime_error"),
     "true is not 3": ("def f(a): return [a, True]", "wrong_answer"),
 }  # fmt: skip
+
+RESPONSES: dict[str, tuple[str, str]] = {
+    "91 no code block": ("print(7)", "no_answer"),
+    "91 a block that is never closed": ("```python\nprint(7)\n", "no_answer"),
+    "91 two blocks, the last one counts": ("```python\nprint(8)\n```\nNo:\n```python\nprint(7)\n```", "passed"),
+    "91 two blocks, the last one is wrong": ("```python\nprint(7)\n```\nNo:\n```python\nprint(8)\n```", "wrong_answer"),
+    "91 a fence that says py": ("```py\nprint(7)\n```", "passed"),
+    "91 another language": ("```cpp\nint main() {}\n```", "no_answer"),
+    "91 a block inside the reasoning": ("<think>\n```python\nprint(7)\n```\n</think>\nDone.", "no_answer"),
+}
+
+FALLBACK: dict[str, tuple[str, str]] = {
+    "private directory": ("runtime_error", "without a mount namespace it has no private directory: none is writable"),
+}
+"""Items whose verdict differs at the fallback level, and why."""
