@@ -72,9 +72,10 @@ def print_times(run: Run) -> None:
     for column in table.columns[1:]:
         column.justify = "right"
     rows = list(seconds_by_step(run))
-    total = sum(seconds for _, seconds, _ in rows) or 1.0
+    total = sum(seconds for step, seconds, _ in rows if not step.options) or 1.0
     for step, seconds, processes in rows:
-        table.add_row(step.title, f"{seconds:.1f}", f"{seconds / total:.0%}", str(processes))
+        share = "beside" if step.options else f"{seconds / total:.0%}"
+        table.add_row(step.title.partition(", ")[0], f"{seconds:.1f}", share, str(processes))
     table.add_row("total", f"{total:.1f}", "100%", str(sum(n for _, _, n in rows)), style="bold")
     console.print(table)
 

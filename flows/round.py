@@ -1,4 +1,4 @@
-"""One round: sample with the newest checkpoint, verify, filter, train.
+"""One round: sample with the newest checkpoint and verify what is sampled meanwhile, verify the rest, filter, train.
 
 Reads the checkpoint of the round before; writes ``round_NN/``.
 """
@@ -8,8 +8,8 @@ from pathlib import Path
 from prefect import flow
 
 from oapl_core.artifacts import Run
-from oapl_core.plan import Step, finished, round_steps
-from tasks.stage import stage_task
+from oapl_core.plan import Step, finished, round_steps, verification_beside_sampling
+from tasks.stage import beside, stage_task
 
 
 def run_missing(run_dir: Path, steps: tuple[Step, ...]) -> None:
@@ -22,4 +22,8 @@ def run_missing(run_dir: Path, steps: tuple[Step, ...]) -> None:
 @flow(name="oapl-round", flow_run_name="round-{number}", validate_parameters=False)
 def oapl_round(run_dir: Path, number: int) -> None:
     """Bring round ``number`` (counted from 0) of ``run_dir`` to its end; finished steps are not redone."""
-    run_missing(run_dir, round_steps(number))
+    sampling, *later = round_steps(number)
+    if sampling not in finished(Run.open(run_dir)):
+        with beside(run_dir, verification_beside_sampling(number)):
+            run_missing(run_dir, (sampling,))
+    run_missing(run_dir, tuple(later))

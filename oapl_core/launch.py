@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from pathlib import Path
 from oapl_core.artifacts import Run
 from oapl_core.errors import DataError, OaplError, SandboxError, StageFailed
 from oapl_core.ledger import StageEntry
+from oapl_core.plan import stage_label
 from oapl_core.progress import PREFIX
 from oapl_core.stage import ERROR_PREFIX, disk_full
 
@@ -43,18 +45,54 @@ def run_stage(
     Raises:
         OaplError: the stage's own one-line error, or StageFailed with the last lines of its log.
     """
-    label = " ".join([verb, *(a.lstrip("-") for a in arguments)])
-    log = run.root / "logs" / f"{label.replace(' ', '_')}.log"
-    python = str(run.config.engine_python or sys.executable)
-    command = [python, "-m", f"oapl_core.{verb}", str(run.root), *arguments]
+    label, log, command = _process(run, verb, arguments)
     start = time.monotonic()
-    log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as sink:
         offset = sink.tell()
         code = _watch(command, sink.fileno(), lambda: _forward(log, offset, on_progress), timeout_s)
     run.ledger.append(StageEntry(label, round(time.monotonic() - start, 3), code))
     if code:
         raise _failure(label, code, log, offset)
+
+
+@contextmanager
+def beside(run: Run, verb: str, arguments: Sequence[str], on_progress: Callable[[str], None]) -> Iterator[None]:
+    """Run a stage beside the body of the context: the body's end waits for it, the body's failure ends it.
+
+    That it failed is said through ``on_progress`` and recorded, but not raised: the same work follows as a step.
+    """
+    label, log, command = _process(run, verb, arguments)
+    start, over = time.monotonic(), threading.Event()
+    with log.open("ab") as sink:
+        offset = sink.tell()
+        poll = _forward(log, offset, on_progress)
+
+        def forward() -> None:
+            while not over.wait(0.2):
+                poll()
+
+        thread = threading.Thread(target=forward, name=label)
+        with guarded(command, sink.fileno()) as guard:
+            thread.start()
+            try:
+                yield
+                code = guard.wait()
+            finally:
+                over.set()
+                thread.join()
+    poll()
+    run.ledger.append(StageEntry(label, round(time.monotonic() - start, 3), code))
+    if code:
+        on_progress(str(_failure(label, code, log, offset)))
+
+
+def _process(run: Run, verb: str, arguments: Sequence[str]) -> tuple[str, Path, list[str]]:
+    """Label, log file and command of a stage's process."""
+    label = stage_label(verb, arguments)
+    log = run.root / "logs" / f"{label.replace(' ', '_')}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    python = str(run.config.engine_python or sys.executable)
+    return label, log, [python, "-m", f"oapl_core.{verb}", str(run.root), *arguments]
 
 
 @contextmanager

@@ -4,8 +4,8 @@ A step is one process of one stage. Flows execute this list, `oapl status` and `
 disagree. Reads only the ledger and the names of files.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oapl_core.artifacts import Run, is_intact, sha256_of
@@ -25,16 +25,23 @@ class Step:
     """Round it belongs to, counted from 0; None outside rounds."""
     outputs: tuple[str, ...]
     """Prefixes of the names of its artifacts in the ledger."""
+    options: tuple[str, ...] = ()
+    """Further arguments."""
 
     @property
     def arguments(self) -> list[str]:
         """Arguments after the run folder."""
-        return [] if self.round is None else ["--round", str(self.round)]
+        return [*([] if self.round is None else ["--round", str(self.round)]), *self.options]
 
     @property
     def label(self) -> str:
         """Its name in the ledger's stage lines."""
-        return self.verb if self.round is None else f"{self.verb} round {self.round}"
+        return stage_label(self.verb, self.arguments)
+
+
+def stage_label(verb: str, arguments: Sequence[str]) -> str:
+    """``rollouts.generate round 0`` for the verb with ``--round 0``."""
+    return " ".join([verb, *(argument.lstrip("-") for argument in arguments)])
 
 
 def preparation(config: Experiment) -> tuple[Step, ...]:
@@ -53,6 +60,12 @@ def round_steps(number: int) -> tuple[Step, ...]:
         Step(f"round {number}: groups", "groups.build", number, (f"{folder}/3_groups.parquet",)),
         Step(f"round {number}: training", "training.train", number, (f"{folder}/4_checkpoint/",)),
     )
+
+
+def verification_beside_sampling(number: int) -> Step:
+    """Judges the parts of round ``number`` as they are sampled; the step of the plan then does what is left."""
+    verification = round_steps(number)[1]
+    return replace(verification, title=f"{verification.title}, beside sampling", options=("--follow",))
 
 
 def conclusion(config: Experiment) -> tuple[Step, ...]:
@@ -103,9 +116,19 @@ def _current(run: Run, entry: ArtifactEntry, artifacts: Mapping[str, ArtifactEnt
 
 
 def seconds_by_step(run: Run) -> Iterator[tuple[Step, float, int]]:
-    """Each started step with the seconds of all its processes together and how many there were."""
+    """Each started step with the seconds of all its processes together and how many there were.
+
+    A step with ``options`` went on beside another one: its seconds are not in addition to the others.
+    """
     entries = run.ledger.stages()
-    for step in steps(run.config):
+    for step in _with_followers(run.config):
         mine = [entry.seconds for entry in entries if entry.stage == step.label]
         if mine:
             yield step, sum(mine), len(mine)
+
+
+def _with_followers(config: Experiment) -> Iterator[Step]:
+    for step in steps(config):
+        yield step
+        if step.verb == "rollouts.generate" and step.round is not None:
+            yield verification_beside_sampling(step.round)

@@ -3,8 +3,9 @@
 import argparse
 import errno
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from oapl_core.artifacts import Run
 from oapl_core.errors import OaplError, StageFailed
@@ -12,16 +13,22 @@ from oapl_core.errors import OaplError, StageFailed
 ERROR_PREFIX = "error: "
 
 
-def run_verb(verb: Callable[[Run], None] | Callable[[Run, int], None], has_round: bool) -> int:
-    """Parse ``RUN_DIR [--round N]``, call ``verb`` and return its exit code; ``launch.py`` reads the error line."""
+def run_verb(verb: Callable[..., None], has_round: bool, options: Mapping[str, Mapping[str, Any]] | None = None) -> int:
+    """Parse ``RUN_DIR [--round N]``, call ``verb`` and return its exit code; ``launch.py`` reads the error line.
+
+    ``options`` maps further options to what ``argparse`` says of them; the verb gets each as a keyword.
+    """
+    options = options or {}
     parser = argparse.ArgumentParser(description=sys.modules[verb.__module__].__doc__)
     parser.add_argument("run_dir", type=Path, help="run folder made by `oapl run`")
     if has_round:
         parser.add_argument("--round", type=int, required=True, help="round, counted from 0")
+    for name, meaning in options.items():
+        parser.add_argument(f"--{name}", **meaning)
     args = parser.parse_args()
     try:
         run = Run.open(args.run_dir)
-        verb(run, args.round) if has_round else verb(run)  # type: ignore[call-arg]
+        verb(run, *([args.round] if has_round else []), **{name: getattr(args, name) for name in options})
     except OaplError as error:
         return _complain(str(error), error.exit_code)
     except OSError as error:

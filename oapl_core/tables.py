@@ -3,7 +3,7 @@
 One row of ROLLOUTS, VERDICTS and GROUPS is one rollout, keyed by ``rollout_id``. Log-probs are natural logarithms.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,13 +92,21 @@ def write_table(
     return total + len(chunk)
 
 
-def read_table(path: Path, fields: Sequence[tuple[str, str]], columns: Sequence[str] | None = None) -> "pa.Table":
-    """Read ``path`` and check it against the schema of ``fields``.
+def read_table(
+    path: Path,
+    fields: Sequence[tuple[str, str]],
+    columns: Sequence[str] | None = None,
+    only: tuple[str, Collection[str]] | None = None,
+) -> "pa.Table":
+    """Read ``path`` and check it against the schema of ``fields``; ``only`` keeps rows whose column has these values.
+
+    Row groups are read one at a time, so that memory holds what is kept and little more.
 
     Raises:
         DataError: the file is missing, torn, or has other columns than documented.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     schema = _schema(fields)
@@ -107,10 +115,33 @@ def read_table(path: Path, fields: Sequence[tuple[str, str]], columns: Sequence[
             if file.schema_arrow.remove_metadata() != schema:
                 wrong = sorted(set(file.schema_arrow.names) ^ set(schema.names)) or "types"
                 raise DataError(f"{path}: does not have the documented columns ({wrong}); see data/README.md")
-            return file.read(columns=None if columns is None else list(columns))
+            names = None if columns is None else list(columns)
+            if only is None:
+                return file.read(columns=names)
+            column, values = only
+            wanted = pc.field(column).isin(pa.array(list(values), schema.field(column).type))
+            groups = [file.read_row_group(g, columns=names).filter(wanted) for g in range(file.num_row_groups)]
+            return pa.concat_tables([file.schema_arrow.empty_table(), *groups])
     except FileNotFoundError:
         raise DataError(f"{path}: is missing; run the same command again to make it") from None
     except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(
+            f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]}); delete it to remake it"
+        ) from None
+
+
+def count_rows(path: Path) -> int:
+    """Number of rows, from the file's footer alone.
+
+    Raises:
+        DataError: the file is missing or torn.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except (FileNotFoundError, pa.ArrowInvalid, OSError) as error:
         raise DataError(
             f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]}); delete it to remake it"
         ) from None

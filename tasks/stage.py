@@ -4,6 +4,8 @@ Reads and writes nothing itself. Prefect's result cache is off: whether a step i
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,9 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.tasks import Task
 
+from oapl_core import launch
 from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.launch import run_stage
 from oapl_core.plan import Step
 from tasks.settings import STAGES
 
@@ -28,13 +30,20 @@ def execute(run_dir: Path, step: Step) -> None:
         OaplError: the stage failed; the message is one line for a person.
     """
     progress.info("%s: starting", step.title)
-    run_stage(
+    launch.run_stage(
         Run.open(run_dir),
         step.verb,
         step.arguments,
         lambda line: progress.info("%s", line),
         STAGES[step.verb].timeout_s,
     )
+
+
+@contextmanager
+def beside(run_dir: Path, step: Step) -> Iterator[None]:
+    """``step`` goes on beside the body of the context; it is no task of its own, so that cancelling stays quick."""
+    with launch.beside(Run.open(run_dir), step.verb, step.arguments, lambda line: progress.info("%s", line)):
+        yield
 
 
 def stage_task(step: Step) -> Task[[Path, Step], None]:

@@ -90,17 +90,20 @@ def _count(number: int, total: int) -> tuple[str, str]:
 def time_table(facts: Facts) -> Table:
     """Wall time of each stage, every process of it counted, and the part of it spent on its artifacts."""
     measured = list(seconds_by_step(facts.run))
-    total = sum(seconds for _, seconds, _ in measured)
+    total = sum(seconds for step, seconds, _ in measured if not step.options)
     rows = []
     for step, seconds, processes in measured:
-        mine = _mine(facts, step)
-        share = percent(seconds / total if total else None, 0)
+        mine = [] if step.options else _mine(facts, step)
+        share = "beside" if step.options else percent(seconds / total if total else None, 0)
         writing = duration(sum(entry.seconds for entry in mine))
         rows.append(
             [step.title, duration(seconds), share, _start_up(mine), writing, whole(len(mine)), whole(processes)]
         )
     rows.append(["all", duration(total), "", "", "", "", ""])
-    note = "Start-up: of engine or trainer, where recorded. Writing: writing and hashing files. Without this report."
+    note = (
+        "Start-up: of engine or trainer, where recorded. Writing: writing and hashing files. Beside: while the "
+        "stage above went on. Without this report."
+    )
     columns = ("stage", "wall time>", "share>", "start-up>", "writing>", "artifacts>", "processes>")
     return table("Where the time went", columns, rows, note)
 

@@ -21,6 +21,10 @@ from oapl_core.artifacts import Run
 from oapl_core.plan import steps
 verb, run = sys.argv[2].removeprefix("oapl_core."), Run.open(pathlib.Path(sys.argv[3]))
 number = int(sys.argv[5]) if len(sys.argv) > 5 else None
+if "--follow" in sys.argv:
+    with open(run.root / "beside", "a") as beside:
+        beside.write(f"{verb} round {number}\\n")
+    sys.exit(1 if (run.root / "fail beside").exists() else 0)
 step = next(s for s in steps(run.config) if (s.verb, s.round) == (verb, number))
 with open(run.root / "calls", "a") as calls:
     calls.write(step.label + "\\n")
@@ -88,6 +92,16 @@ def test_every_step_runs_once_in_the_order_of_the_plan(run: Run) -> None:
     (run.root / "round_01" / "3_groups.parquet").unlink()
     experiment(run)
     assert calls(run)[len(steps(run.config)) :] == ["groups.build round 1"], "only what is missing is made again"
+
+
+@pytest.mark.parametrize("run", [2], indirect=True)
+def test_verification_goes_on_beside_sampling_and_its_failure_there_stops_nothing(run: Run) -> None:
+    (run.root / "fail beside").write_text("")
+    experiment(run)
+    assert (run.root / "beside").read_text().splitlines() == ["verdicts.verify round 0", "verdicts.verify round 1"]
+    assert len(finished(run)) == len(steps(run.config))
+    experiment(run)
+    assert len((run.root / "beside").read_text().splitlines()) == 2, "nothing is sampled, so nothing is followed"
 
 
 def test_a_crashed_stage_is_started_again(run: Run) -> None:

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from oapl_core import tables
 from oapl_core.artifacts import Run
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.experiment_file import parse_experiment
-from oapl_core.ledger import ArtifactEntry
+from oapl_core.ledger import ArtifactEntry, StageEntry
 from oapl_core.verdicts import verify as module
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier
@@ -156,3 +158,72 @@ def test_a_few_verifier_errors_are_null_and_not_zero(tmp_path: Path, monkeypatch
     verify(run, 0)
     assert [r["reward"] for r in verdicts(run)] == [None, None, 0.0, None]
     assert verdicts(run)[0]["outcome"] == Outcome.VERIFIER_ERROR
+
+
+class Sampling:
+    """Plays the sampler beside a verification: writes parts, and records the end of its process when told."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.parts = run, 0
+        prompts = [{"problem_id": f"p{i}", "split": "train", "prompt": "", "prompt_ids": [1]} for i in range(2)]
+        with run.writing(run.prompts, {}, {}) as draft:
+            draft.rows = tables.write_table(draft.path, tables.PROMPTS, prompts)
+
+    def write_part(self) -> None:
+        rows = [rollout(self.parts, i, text) for i, text in enumerate((RIGHT, WRONG))]
+        with self.run.writing(self.run.rollouts(0) / f"part-{self.parts:05d}.parquet", {}, {}) as draft:
+            draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, rows)
+        self.parts += 1
+
+    def end(self, exit_code: int = 0) -> None:
+        self.run.ledger.append(StageEntry("rollouts.generate round 0", 1.0, exit_code))
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def test_parts_are_judged_while_others_are_still_being_sampled(tmp_path: Path) -> None:
+    run = made_run(tmp_path, parts=0)
+    sampling = Sampling(run)
+    sampling.end()  # of an earlier run: says nothing about this one
+    with ThreadPoolExecutor(1) as thread:
+        verification = thread.submit(verify, run, 0, follow=True)
+        for number in (1, 2):
+            sampling.write_part()
+            wait_for(lambda: len(recorded(run)) == number)  # noqa: B023
+        sampling.end(exit_code=1)  # crashed, and will be started again
+        time.sleep(0.6)
+        assert not verification.done()
+        sampling.write_part()
+        sampling.end()
+        verification.result(timeout=30)
+    assert len(recorded(run)) == 3
+    assert [r["outcome"] for r in verdicts(run)] == ["passed", "wrong_answer"] * 3
+
+
+def test_a_part_that_is_not_recorded_yet_is_not_judged_beside_sampling(tmp_path: Path) -> None:
+    run = made_run(tmp_path, parts=0)
+    sampling = Sampling(run)
+    with ThreadPoolExecutor(1) as thread:
+        verification = thread.submit(verify, run, 0, follow=True)
+        run.rollouts(0).mkdir(parents=True)
+        (run.rollouts(0) / "part-00000.parquet").write_bytes(b"half a file")
+        time.sleep(0.6)
+        assert not verification.done()
+        sampling.write_part()
+        sampling.end()
+        verification.result(timeout=30)
+    assert len(verdicts(run)) == 2
+
+
+def test_only_the_problems_that_a_part_answers_are_read(tmp_path: Path) -> None:
+    rows = [{name: None for name, _ in tables.PROBLEMS} | {"problem_id": f"p{i}", "tests": []} for i in range(9)]
+    path = tmp_path / "problems.parquet"
+    tables.write_table(path, tables.PROBLEMS, rows, rows_per_group=2)
+    found = tables.read_table(path, tables.PROBLEMS, only=("problem_id", {"p3", "p8", "p99"}))
+    assert found["problem_id"].to_pylist() == ["p3", "p8"]
+    assert tables.read_table(path, tables.PROBLEMS, only=("problem_id", set())).num_rows == 0
