@@ -9,7 +9,7 @@ from rich.status import Status
 from rich.table import Table
 
 from oapl_core.artifacts import Run
-from oapl_core.plan import finished, seconds_by_step, steps
+from oapl_core.plan import finished, times, steps
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
@@ -71,12 +71,12 @@ def print_times(run: Run) -> None:
     table = Table("stage", "seconds", "share", "processes", title="Where the time went", title_justify="left", box=None)
     for column in table.columns[1:]:
         column.justify = "right"
-    rows = list(seconds_by_step(run))
-    total = sum(seconds for step, seconds, _ in rows if not step.options) or 1.0
-    for step, seconds, processes in rows:
-        share = "beside" if step.options else f"{seconds / total:.0%}"
-        table.add_row(step.title.partition(", ")[0], f"{seconds:.1f}", share, str(processes))
-    table.add_row("total", f"{total:.1f}", "100%", str(sum(n for _, _, n in rows)), style="bold")
+    rows = list(times(run))
+    total = sum(row.added_s for row in rows) or 1.0
+    for row in rows:
+        share = f"{row.added_s / total:.0%}"
+        table.add_row(row.step.title, f"{row.seconds:.1f}", share, str(row.processes))
+    table.add_row("total", f"{total:.1f}", "100%", str(sum(row.processes for row in rows)), style="bold")
     console.print(table)
 
 

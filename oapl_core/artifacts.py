@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -118,7 +119,7 @@ class Run:
             raise DataError(f"{record}: is not readable ({error}); delete the run folder or restore the file") from None
         return cls(root, parse_experiment(content, str(record)))
 
-    @property
+    @cached_property
     def ledger(self) -> Ledger:
         """What is finished."""
         return Ledger(self.root / "ledger.jsonl")

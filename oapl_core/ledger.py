@@ -43,19 +43,22 @@ class StageEntry:
 
 
 class Ledger:
-    """Reads and appends ``path``; safe for several processes of one run."""
+    """Reads and appends ``path``; safe for several processes of one run. Reads only what was added since it last did."""
 
     def __init__(self, path: Path) -> None:
         """The file need not exist yet."""
         self.path = path
+        self._forget()
 
     def artifacts(self) -> dict[str, ArtifactEntry]:
         """The newest entry of every artifact, in the order in which they were first finished."""
-        return {e["artifact"]: ArtifactEntry(**e) for e in self._lines("artifact")}
+        self._catch_up()
+        return dict(self._artifacts)
 
     def stages(self) -> list[StageEntry]:
         """Every stage process that ended, in order."""
-        return [StageEntry(**e) for e in self._lines("stage")]
+        self._catch_up()
+        return list(self._stages)
 
     def append(self, entry: ArtifactEntry | StageEntry) -> None:
         """Add one entry and fsync it.
@@ -73,23 +76,46 @@ class Ledger:
             file.flush()
             os.fsync(file.fileno())
 
-    def _lines(self, kind: str) -> Iterator[dict[str, Any]]:
-        if not self.path.exists():
-            return
-        lines = self.path.read_bytes().split(b"\n")
-        for number, line in enumerate(lines, start=1):
-            if not line or number == len(lines):
-                continue  # empty, or without its newline: torn
-            try:
-                entry = json.loads(line)
-                matches = entry.pop("kind") == kind
-                entry.pop("at")
-            except (json.JSONDecodeError, KeyError, AttributeError, UnicodeDecodeError):
-                raise LedgerError(
-                    f"{self.path}: line {number} is not a ledger entry; restore it or delete the line"
-                ) from None
-            if matches:
-                yield entry
+    def _forget(self) -> None:
+        self._file = (0, 0)
+        """Device and inode of what was read."""
+        self._offset = self._read = 0
+        """Bytes and lines read."""
+        self._artifacts: dict[str, ArtifactEntry] = {}
+        self._stages: list[StageEntry] = []
+
+    def _catch_up(self) -> None:
+        """Read the whole lines that follow what was read; everything, if this is no longer the file it was."""
+        try:
+            file = self.path.open("rb")
+        except FileNotFoundError:
+            return self._forget()
+        with file:
+            now = os.fstat(file.fileno())
+            if (now.st_dev, now.st_ino) != self._file or now.st_size < self._offset:
+                self._forget()
+                self._file = (now.st_dev, now.st_ino)
+            file.seek(self._offset)
+            *lines, _torn = file.read().split(b"\n")
+        for line in lines:
+            if line:
+                self._note(line, self._read + 1)
+            self._offset += len(line) + 1
+            self._read += 1
+
+    def _note(self, line: bytes, number: int) -> None:
+        try:
+            content = json.loads(line)
+            kind = content.pop("kind")
+            content.pop("at")
+        except (json.JSONDecodeError, KeyError, AttributeError, UnicodeDecodeError):
+            raise LedgerError(
+                f"{self.path}: line {number} is not a ledger entry; restore it or delete the line"
+            ) from None
+        if kind == "artifact":
+            self._artifacts[content["artifact"]] = ArtifactEntry(**content)
+        elif kind == "stage":
+            self._stages.append(StageEntry(**content))
 
 
 def _cut_torn_line(file: Any) -> None:

@@ -115,16 +115,27 @@ def _current(run: Run, entry: ArtifactEntry, artifacts: Mapping[str, ArtifactEnt
     return True
 
 
-def seconds_by_step(run: Run) -> Iterator[tuple[Step, float, int]]:
-    """Each started step with the seconds of all its processes together and how many there were.
+@dataclass(frozen=True)
+class StepTime:
+    """What a step has cost so far."""
 
-    A step with ``options`` went on beside another one: its seconds are not in addition to the others.
-    """
-    entries = run.ledger.stages()
+    step: Step
+    seconds: float
+    """Wall time of all its processes together."""
+    added_s: float
+    """How much longer the run took for it: all of it, or what a step beside another one took longer than that one."""
+    processes: int
+
+
+def times(run: Run) -> Iterator[StepTime]:
+    """Each started step, in the order of the plan, one beside sampling after sampling."""
+    entries, before = run.ledger.stages(), 0.0
     for step in _with_followers(run.config):
         mine = [entry.seconds for entry in entries if entry.stage == step.label]
         if mine:
-            yield step, sum(mine), len(mine)
+            seconds = sum(mine)
+            yield StepTime(step, seconds, max(0.0, seconds - before) if step.options else seconds, len(mine))
+            before = seconds
 
 
 def _with_followers(config: Experiment) -> Iterator[Step]:

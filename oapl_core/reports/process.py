@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 
 from oapl_core.ledger import ArtifactEntry
-from oapl_core.plan import Step, seconds_by_step
+from oapl_core.plan import Step, times
 from oapl_core.reports.blocks import DASH, Table, duration, percent, table, whole
 from oapl_core.reports.facts import Facts
 from oapl_core.reports.provenance import differing_settings, versions
@@ -89,20 +89,21 @@ def _count(number: int, total: int) -> tuple[str, str]:
 
 def time_table(facts: Facts) -> Table:
     """Wall time of each stage, every process of it counted, and the part of it spent on its artifacts."""
-    measured = list(seconds_by_step(facts.run))
-    total = sum(seconds for step, seconds, _ in measured if not step.options)
+    measured = list(times(facts.run))
+    total = sum(time.added_s for time in measured)
     rows = []
-    for step, seconds, processes in measured:
-        mine = [] if step.options else _mine(facts, step)
-        share = "beside" if step.options else percent(seconds / total if total else None, 0)
+    for time in measured:
+        mine = [] if time.step.options else _mine(facts, time.step)
+        share = percent(time.added_s / total if total else None, 0)
         writing = duration(sum(entry.seconds for entry in mine))
         rows.append(
-            [step.title, duration(seconds), share, _start_up(mine), writing, whole(len(mine)), whole(processes)]
-        )
+            [time.step.title, duration(time.seconds), share, _start_up(mine), writing, whole(len(mine)),
+             whole(time.processes)]
+        )  # fmt: skip
     rows.append(["all", duration(total), "", "", "", "", ""])
     note = (
-        "Start-up: of engine or trainer, where recorded. Writing: writing and hashing files. Beside: while the "
-        "stage above went on. Without this report."
+        "Start-up: of engine or trainer, where recorded. Writing: writing and hashing files. What goes on beside "
+        "another stage counts in share and sum only as far as it outlasts it. Without this report."
     )
     columns = ("stage", "wall time>", "share>", "start-up>", "writing>", "artifacts>", "processes>")
     return table("Where the time went", columns, rows, note)

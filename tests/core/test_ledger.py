@@ -84,3 +84,20 @@ def test_a_second_holder_is_told_who_holds_it_and_a_dead_one_is_taken_over(tmp_p
     holder.stdout.close()
     with hold(tmp_path):
         assert (tmp_path / "run.lock").read_text().startswith("process ")
+
+
+def test_a_reader_follows_what_other_writers_add_and_notices_a_replaced_file(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    reader, writer = Ledger(path), Ledger(path)
+    assert reader.stages() == []
+    writer.append(StageEntry("a", 1.0, 0))
+    assert [entry.stage for entry in reader.stages()] == ["a"]
+    with path.open("ab") as file:
+        file.write(b'{"kind": "stage", "at"')
+    assert [entry.stage for entry in reader.stages()] == ["a"], "a torn line counts for nothing"
+    writer.append(StageEntry("b", 1.0, 0))
+    assert [entry.stage for entry in reader.stages()] == ["a", "b"]
+    path.unlink()
+    assert reader.stages() == []
+    writer.append(StageEntry("c", 1.0, 0))
+    assert [entry.stage for entry in reader.stages()] == ["c"]

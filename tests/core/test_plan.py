@@ -7,7 +7,7 @@ import pytest
 from oapl_core.artifacts import Run
 from oapl_core.experiment_file import parse_experiment
 from oapl_core.ledger import StageEntry
-from oapl_core.plan import finished, seconds_by_step, steps
+from oapl_core.plan import finished, steps, times
 
 
 @pytest.fixture
@@ -71,7 +71,14 @@ def test_a_remade_input_reopens_what_was_made_from_it(run: Run) -> None:
 
 def test_seconds_of_interrupted_and_continued_processes_add_up(run: Run) -> None:
     finish_two_steps(run)
-    assert [(step.title, s, n) for step, s, n in seconds_by_step(run)] == [
+    assert [(time.step.title, time.seconds, time.processes) for time in times(run)] == [
         ("problems and prompts", 1.0, 1),
         ("round 0: sampling", 5.0, 2),
     ]
+
+
+@pytest.mark.parametrize(("beside_s", "added_s"), [(7.0, 2.0), (4.0, 0.0)])
+def test_a_step_beside_another_adds_what_it_outlasts_that_one_by(run: Run, beside_s: float, added_s: float) -> None:
+    run.ledger.append(StageEntry("rollouts.generate round 0", 5.0, 0))
+    run.ledger.append(StageEntry("verdicts.verify round 0 follow", beside_s, 0))
+    assert [time.added_s for time in times(run)] == [5.0, added_s]
