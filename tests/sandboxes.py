@@ -1,17 +1,78 @@
-"""One sandbox and one verifier for all tests of a session; OAPL_TEST_SANDBOX_LEVEL=fallback runs them at that level."""
+"""One sandbox for all tests of a session; OAPL_TEST_SANDBOX_LEVEL=fallback runs them at that level alone."""
 
 import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import cast
 
+import pytest
+
+from oapl_core.errors import SandboxError
 from oapl_core.sandbox.sandbox import Level, Sandbox
 
 LEVEL = cast("Level | None", os.environ.get("OAPL_TEST_SANDBOX_LEVEL"))
 IS_FALLBACK = LEVEL == "fallback"
+LEVELS: tuple[Level, ...] = (LEVEL,) if LEVEL else ("full", "fallback")
+"""For tests that look at every level in one session."""
+NOBODY = 65534
 
 
 def sandbox(workers: int = 2) -> Sandbox:
     """A sandbox at the level under test."""
     return Sandbox(workers=workers, level=LEVEL)
+
+
+@cache
+def _complaint(level: Level) -> str:
+    try:
+        with Sandbox(workers=1, level=level):
+            return ""
+    except SandboxError as error:
+        return str(error)
+
+
+def require(level: Level) -> None:
+    """Skips the test where the host does not offer this level; at least one of them is required everywhere else."""
+    if complaint := _complaint(level):
+        pytest.skip(complaint)
+
+
+def as_nobody(arguments: Sequence[str], root: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python with `arguments` in `root` as a user without privileges; skips the test where that cannot be done.
+
+    Root becomes uid 65534; anyone else has no privileges to give up. The interpreter below the virtual environment may
+    lie in a folder of root's alone: then any other Python of this version runs, with the same packages.
+    """
+    if os.geteuid() != 0:
+        prefix, python = [], sys.executable
+    else:
+        if shutil.which("setpriv") is None:
+            pytest.skip("needs setpriv (Debian package util-linux) to give up privileges")
+        prefix = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=-all"]
+        python = _interpreter_for_all(prefix, root)
+    packages = [p for p in sys.path if p.endswith("site-packages")]
+    variables = {
+        "PATH": os.environ["PATH"],
+        "HOME": "/nonexistent",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": os.pathsep.join([str(root), *packages]),
+        **environment,
+    }
+    return subprocess.run([*prefix, python, *arguments], cwd=root, env=variables, capture_output=True, text=True)
+
+
+def _interpreter_for_all(prefix: list[str], root: Path) -> str:
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for python in (os.path.realpath(sys.executable), f"/usr/bin/{name}", f"/usr/local/bin/{name}"):
+        code = "import os, sys; open(os.__file__).close(); os.listdir(sys.argv[1]); os.listdir(sys.base_prefix)"
+        asked = subprocess.run([*prefix, "/usr/bin/env", python, "-c", code, str(root)], capture_output=True)
+        if asked.returncode == 0:
+            return python
+    pytest.skip(f"no {name} that another user may run, or the checkout is not readable for others")
 
 
 def descendants(pid: int) -> set[int]:

@@ -1,56 +1,97 @@
-"""Every program of the catalogue of hostile and awkward programs gets its right verdict, and leaves nothing behind.
+"""Every item of the catalogue of hostile and awkward programs gets its right verdict, and leaves nothing behind.
 
-A hostile program prints the right answer after its attack, so an attack that works would show as `passed`.
+Each goes the whole way, from a model's response to a verdict, at the full and at the fallback level, and once more as a
+user without privileges. A hostile program prints the right answer after its attack, so an attack that works would show
+as `passed`.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from oapl_core.sandbox import Limits
-from oapl_core.sandbox.sandbox import Sandbox
+from oapl_core import tables
+from oapl_core.config import VerifierConfig
+from oapl_core.sandbox.sandbox import Level
 from oapl_core.verdicts.outcomes import Outcome
-from oapl_core.verdicts.programs import ProgramGrade, grade_program
+from oapl_core.verdicts.verifier import Verdict, Verifier
 from tests import sandboxes
-from tests.core.verdicts.catalogue import CALLS, PROGRAMS
+from tests.core.verdicts.catalogue import CALLS, FALLBACK, PROGRAMS, RESPONSES
 
-LIMITS = Limits(cpu_s=1.0, wall_s=3.0, memory_mb=1024, output_mb=2)
-STDIN_TESTS = [{"input": "7\n", "output": "7\n"}]
-CALL_TESTS = [{"input": "[[1, 2]]", "output": "[[1, 2], 3]"}]
-
-
-def _traces() -> tuple[object, ...]:
-    shared_memory = sorted(p.name for p in Path("/dev/shm").iterdir()) if Path("/dev/shm").exists() else []
-    segments = Path("/proc/sysvipc/shm").read_text() if Path("/proc/sysvipc/shm").exists() else ""
-    return Path("/proc/self/mountinfo").read_text(), shared_memory, segments
+CONFIG = VerifierConfig(workers=2, cpu_s=1.0, wall_s=3.0, memory_mb=1024, output_mb=2)
+ITEMS = PROGRAMS | CALLS | RESPONSES
+HONEST = "```python\nprint(input())\n```"
+COUNTERS = ("/proc/sysvipc/shm", "/proc/sysvipc/sem", "/proc/sysvipc/msg", "/proc/self/mountinfo")
 
 
-@pytest.fixture(scope="module")
-def grades(sandbox: Sandbox) -> Iterator[dict[str, ProgramGrade]]:
-    """Every program of the catalogue graded once, on both servers at the same time."""
-    before, servers = _traces(), sandbox.server_pids
-    below = len(sandboxes.descendants(os.getpid()))
-    names = [*PROGRAMS, *CALLS]
-
-    def grade(name: str) -> ProgramGrade:
-        if name in PROGRAMS:
-            return grade_program(sandbox, PROGRAMS[name][0], None, STDIN_TESTS, LIMITS)
-        return grade_program(sandbox, CALLS[name][0], "f", CALL_TESTS, LIMITS)
-
-    yield dict(zip(names, sandbox.stream(grade, names), strict=True))
-    assert _traces() == before, "a mount, file or shared-memory segment was left behind"
-    assert sandbox.server_pids == servers, "a fork server died"
-    assert len(sandboxes.descendants(os.getpid())) <= below, "a process was left behind"
-    honest = grade_program(sandbox, "print(input())", None, STDIN_TESTS, LIMITS)
-    assert honest.outcome is Outcome.PASSED
+def problem(kind: str) -> dict[str, Any]:
+    """The one problem of its kind that the catalogue's programs answer."""
+    own = {
+        "stdin": {"entry_point": None, "tests": [{"input": "7\n", "output": "7\n"}]},
+        "function": {"entry_point": "f", "tests": [{"input": "[[1, 2]]", "output": "[[1, 2], 3]"}]},
+    }[kind]
+    return {name: None for name, _ in tables.PROBLEMS} | {"problem_id": kind, "kind": kind} | own
 
 
-@pytest.mark.parametrize("name", [*PROGRAMS, *CALLS])
-def test_the_verdict_is_the_catalogues(name: str, grades: dict[str, ProgramGrade]) -> None:
-    right = (PROGRAMS | CALLS)[name][1].split()
-    if sandboxes.IS_FALLBACK and name == "private directory":
-        right = ["runtime_error"]  # without a mount namespace there is no directory of its own: nothing is writable
-    grade = grades[name]
-    assert grade.outcome.value in right, grade
+def response(name: str) -> tuple[dict[str, Any], str]:
+    text = ITEMS[name][0]
+    fenced = text if name in RESPONSES else f"```python\n{text}\n```"
+    return problem("function" if name in CALLS else "stdin"), fenced
+
+
+def traces() -> tuple[object, ...]:
+    """What a program could leave on this machine, and the files that this process holds open."""
+    shared = sorted(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else []
+    counters = [Path(path).read_text() for path in COUNTERS if Path(path).exists()]
+    return shared, counters, len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture(scope="module", params=sandboxes.LEVELS)
+def verdicts(request: pytest.FixtureRequest) -> Iterator[dict[str, Verdict]]:
+    """Every item judged once, on two servers at the same time; then nothing may be left and all must still work."""
+    level: Level = request.param
+    sandboxes.require(level)
+    with Verifier(CONFIG, reuse_identical=False, level=level) as verifier:
+        verifier.verify([problem("stdin")], [HONEST], ["stop"])
+        before, servers, below = traces(), verifier.process_ids, sandboxes.descendants(os.getpid())
+        problems, texts = zip(*map(response, ITEMS), strict=True)
+        found = verifier.verify(problems, texts, ["stop"] * len(texts))
+        assert traces() == before, "a mount, file or shared-memory segment was left behind"
+        assert verifier.process_ids == servers, "a fork server died"
+        assert sandboxes.descendants(os.getpid()) == below, "a process was left behind, or one of ours is gone"
+        (honest,) = verifier.verify([problem("stdin")], [HONEST], ["stop"])
+        assert honest.outcome is Outcome.PASSED
+        assert verifier.errors_retried == 0
+        yield dict(zip(ITEMS, found, strict=True))
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_the_verdict_is_the_catalogues(name: str, verdicts: dict[str, Verdict]) -> None:
+    verdict, right = verdicts[name], ITEMS[name][1]
+    if verdict.sandbox_level == "fallback" and name in FALLBACK:
+        right, why = FALLBACK[name]
+        assert why
+    assert verdict.outcome.value in right.split(), verdict
+    assert verdict.reward == float(verdict.outcome is Outcome.PASSED)
+
+
+def test_every_number_of_the_catalogue_is_there() -> None:
+    numbers = {int(found[0]) for name in ITEMS if (found := re.match(r"\d\d", name))}
+    assert numbers == set(range(1, 93))
+    assert set(FALLBACK) <= set(ITEMS)
+
+
+@pytest.mark.parametrize(
+    "level", [*sandboxes.LEVELS[:1], *(pytest.param(x, marks=pytest.mark.slow) for x in sandboxes.LEVELS[1:])]
+)
+def test_the_catalogue_holds_for_a_user_without_privileges(level: str, root: Path, tmp_path: Path) -> None:
+    module = Path(__file__).relative_to(root)
+    names = "test_the_verdict_is_the_catalogues"
+    done = sandboxes.as_nobody(
+        ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", names, str(module)], root, OAPL_TEST_SANDBOX_LEVEL=level
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert f"{len(ITEMS)} passed" in done.stdout
