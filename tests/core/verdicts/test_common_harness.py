@@ -1,8 +1,8 @@
 """What the harness that most projects share gets wrong is judged right here, at both levels.
 
-Each of EXPLOITS earns a full reward from LiveCodeBench's checker (in-process exec behind a "reliability guard"), and each
-of HONEST none: `python -m tests.core.verdicts.test_common_harness DIR` says so for a checkout DIR of it. That runs these
-programs without isolation.
+LiveCodeBench's checker runs a program in its grading process, behind a guard. Each of EXPLOITS earns a full reward
+there, and each of HONEST none: `python -m tests.core.verdicts.test_common_harness DIR` says so for a checkout DIR of
+it, running these programs without isolation.
 """
 
 import sys
