@@ -27,7 +27,7 @@ def _schema(fields: Sequence[tuple[str, str]]) -> "pa.Schema":
 
 PROBLEMS = (
     ("problem_id", "str"), ("split", "str"), ("kind", "str"), ("statement", "text"), ("starter_code", "text"),
-    ("entry_point", "str"), ("tests", "tests"), ("answer", "text"), ("structure", "str"),
+    ("entry_point", "str"), ("tests", "tests"), ("answer", "text"), ("checker", "str"), ("structure", "str"),
 )  # fmt: skip
 
 PROMPTS = (("problem_id", "str"), ("split", "str"), ("prompt", "text"), ("prompt_ids", "ids"))

@@ -131,6 +131,7 @@ class _Writer:
             "entry_point": "solve" if kind == "function" else None,
             "tests": tests,
             "answer": "x + 1" if kind == "math" else None,
+            "checker": None,
             "structure": f"{kind}: sum > first",
         }
 

@@ -1,7 +1,7 @@
 """Reads a problem set (.jsonl, .jsonl.gz or .parquet) row by row and refuses the first row that is not a problem.
 
-Writes nothing. A row has the columns of tables.PROBLEMS; `starter_code`, `entry_point`, `answer`, `tests` and
-`structure` may be left out where the kind does not need them, and `split` where the file has one split alone.
+Writes nothing. A row has the columns of tables.PROBLEMS; `starter_code`, `entry_point`, `answer`, `tests`, `checker`
+and `structure` may be left out where the kind does not need them, and `split` where the file has one split alone.
 """
 
 import gzip
@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from oapl_core.checkers import resolve
 from oapl_core.errors import DataError
 
-KINDS = ("stdin", "function", "math")
+KINDS = ("stdin", "function", "assert", "math")
 SPLITS = ("train", "validation", "heldout")
-_OPTIONAL = {"starter_code": None, "entry_point": None, "answer": None, "tests": (), "structure": ""}
+_OPTIONAL = {"starter_code": None, "entry_point": None, "answer": None, "tests": (), "checker": None, "structure": ""}
 _COLUMNS = frozenset({"problem_id", "split", "kind", "statement", *_OPTIONAL})
 _ROWS_PER_READ = 64  # one problem of LiveCodeBench has 189 MB of tests
 
@@ -55,12 +56,13 @@ def checked(raw: Any, split: str, where: str) -> dict[str, Any]:
     for key in ("problem_id", "kind", "statement"):
         if not isinstance(problem.get(key), str) or not problem[key].strip():
             raise DataError(f"{where}: `{key}` must be a text that is not empty")
-    for key in ("starter_code", "entry_point", "answer", "structure"):
+    for key in ("starter_code", "entry_point", "answer", "checker", "structure"):
         if not isinstance(problem[key], str | None):
             raise DataError(f"{where}: `{key}` must be a text or null")
     if problem["kind"] not in KINDS:
         raise DataError(f"{where}: `kind` is {problem['kind']!r}; choose one of {', '.join(KINDS)}")
     complaint = _math_complaint(problem) if problem["kind"] == "math" else _program_complaint(problem)
+    complaint = complaint or _checker_complaint(problem)
     if complaint:
         raise DataError(f"{where}: {complaint}")
     return {**problem, "tests": list(problem["tests"])}
@@ -81,10 +83,37 @@ def _program_complaint(problem: Mapping[str, Any]) -> str | None:
             return f"test {index} must be an object with `input` and `output` and nothing else"
         if not all(isinstance(text, str) for text in test.values()):
             return f"test {index}: `input` and `output` must be texts (for kind function: JSON written as text)"
-    if problem["kind"] != "function":
+    if problem["kind"] == "stdin":
         return None
     if not problem["entry_point"] or not problem["entry_point"].isidentifier():
-        return "a function problem needs `entry_point`, the name of the function that the tests call"
+        return f"a problem of kind {problem['kind']} needs `entry_point`, the name of the function that the tests call"
+    return _assert_complaint(tests) if problem["kind"] == "assert" else _function_complaint(tests)
+
+
+def _assert_complaint(tests: list[dict[str, str]]) -> str | None:
+    for index, test in enumerate(tests):
+        if test["output"]:
+            return f"test {index}: `output` must be empty for kind assert; the checks stand in `input`"
+        try:
+            compile(test["input"], "input", "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            return f"test {index}: `input` must be Python code that checks `entry_point` ({error})"
+    return None
+
+
+def _checker_complaint(problem: Mapping[str, Any]) -> str | None:
+    if problem["checker"] is None:
+        return None
+    if problem["kind"] not in ("stdin", "function"):
+        return f"a problem of kind {problem['kind']} has no use for a `checker`; remove it"
+    try:
+        resolve(problem["checker"])
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _function_complaint(tests: list[dict[str, str]]) -> str | None:
     for index, test in enumerate(tests):
         if not isinstance(_json(test["input"]), list):
             return f"test {index}: `input` must be a JSON array of the call's arguments, for example [[1, 2], 3]"

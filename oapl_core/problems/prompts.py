@@ -34,7 +34,7 @@ def messages(problem: Mapping[str, Any], style: Style) -> list[dict[str, str]]:
 def _deepcoder(problem: Mapping[str, Any]) -> str:
     if problem["kind"] == "math":
         return f"{problem['statement']} {_BOXED}"
-    if problem["kind"] == "function":
+    if problem["kind"] in ("function", "assert"):
         starter = problem["starter_code"] or f"def {problem['entry_point']}("
         wanted, fenced = _WITH_STARTER, starter
     else:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oapl_core.sandbox import linux
+from oapl_core.sandbox.checks import SECRET_BYTES
 from oapl_core.sandbox.child import (
     BROKEN,
     DONE,
@@ -66,6 +67,8 @@ class Attempt:
     output_end: int = 0
     """Where the output of the last finished test ends."""
     results_end: int = 0
+    secret: bytes = b""
+    """What the child can write to its result file only after the last assert-style check."""
     reaped: tuple[int, float] | None = None
     """Wait status and CPU seconds, once it is dead."""
 
@@ -87,6 +90,7 @@ class Attempt:
 def start(jail: Jail, header: dict[str, Any], source: str, inputs: list[bytes], names: dict[str, Any]) -> Attempt:
     """Makes the files and forks the child."""
     status_read, status_write = os.pipe()
+    secret_read, secret_write = os.pipe() if header["is_checked"] else (-1, -1)
     task = Task(
         source=source,
         entry_point=header["entry_point"],
@@ -95,6 +99,7 @@ def start(jail: Jail, header: dict[str, Any], source: str, inputs: list[bytes], 
         results=_file(),
         errors=_file(),
         status=status_write,
+        secret=secret_read,
         cpu_s=int(header["cpu_s"] * len(inputs)) + 2,
         memory_mb=header["memory_mb"],
         file_bytes=int(header["output_mb"] * (1 << 20)),
@@ -105,7 +110,13 @@ def start(jail: Jail, header: dict[str, Any], source: str, inputs: list[bytes], 
         run_child(jail, task, names, server_pid)
     os.close(status_write)
     os.set_blocking(status_read, False)
-    return Attempt(task, header["cpu_s"], header["wall_s"], pid, os.pidfd_open(pid), status_read)
+    attempt = Attempt(task, header["cpu_s"], header["wall_s"], pid, os.pidfd_open(pid), status_read)
+    if header["is_checked"]:
+        attempt.secret = os.urandom(SECRET_BYTES)  # made after the fork: the child has no copy in its memory
+        os.write(secret_write, attempt.secret)
+        os.close(secret_write)
+        os.close(secret_read)
+    return attempt
 
 
 def close(attempt: Attempt) -> None:
@@ -232,6 +243,7 @@ def _message(
         "cpu_s": max(0.0, cpu - attempt.cpu_before),
         "wall_s": now - attempt.test_start,
         "peak_memory_mb": attempt.peak_kb / 1024,
+        "checks_ended": bool(attempt.secret) and result == attempt.secret,
         "fresh": number == 0,
     }
     attempt.finished, attempt.test_start, attempt.cpu_before = number + 1, now, cpu

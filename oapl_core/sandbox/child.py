@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
+from oapl_core.sandbox import checks
 from oapl_core.sandbox.jail import Jail
 
 RECORD = struct.Struct("<BiIQQ80s")
@@ -59,16 +60,18 @@ class Task:
     output: int
     """One file for the standard output of all tests, one after the other: its size limit bounds them together."""
     results: int
-    """The same for the JSON results; unused without `entry_point`."""
+    """The same for the JSON results, or for the proof that the checks ended; unused without `entry_point`."""
     errors: int
     status: int
+    secret: int
+    """Pipe with the secret of assert-style checks; -1 without such checks."""
     cpu_s: int
     memory_mb: int
     file_bytes: int
 
     def files(self) -> set[int]:
         """Everything that stays open."""
-        return {*self.inputs, self.output, self.results, self.errors, self.status}
+        return {*self.inputs, self.output, self.results, self.errors, self.status, self.secret} - {-1}
 
 
 def run_child(jail: Jail, task: Task, names: dict[str, Any], server_pid: int) -> NoReturn:
@@ -143,7 +146,9 @@ def _run_test(task: Task, number: int, code: CodeType, names: dict[str, Any]) ->
     exit_code = 0
     try:
         try:
-            if task.entry_point:
+            if task.secret >= 0 and task.entry_point:
+                checks.prove(task.secret, task.results, task.inputs[number], code, main, task.entry_point)
+            elif task.entry_point:
                 _call(task, number, code, main)
             else:
                 exec(code, main.__dict__)
@@ -235,7 +240,7 @@ def _complain(text: str) -> None:
 
 def _report_exception(task: Task, error: BaseException) -> None:
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename != "main.py":
+    while trace is not None and trace.tb_frame.f_code.co_filename not in ("main.py", checks.FILE_NAME):
         trace = trace.tb_next
     try:
         lines = traceback.format_exception(type(error), error, trace or error.__traceback__, limit=-8)

@@ -27,11 +27,13 @@ class Program:
     """Untrusted Python source.
 
     Without `entry_point` an input is its standard input. With one, an input is a JSON array of arguments for that
-    function (or that method of a class `Solution`), and the return value comes back as JSON.
+    function (or that method of a class `Solution`), and the return value comes back as JSON. With `is_checked` as well,
+    an input is Python code that is executed after the program and calls the entry point: assert-style checks.
     """
 
     source: str
     entry_point: str | None = None
+    is_checked: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class Execution:
     """Largest resident set of its process: from the kernel for the last test of a child, else as the child reports."""
     fresh: bool
     """Whether it was the first test of its process: only then can nothing from an earlier test have touched it."""
+    checks_ended: bool = False
+    """The child proved that the assert-style checks ran to their end and none failed (checks.py says how far)."""
 
     @property
     def completed(self) -> bool:

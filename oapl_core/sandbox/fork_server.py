@@ -172,7 +172,8 @@ def serve(connection: socket.socket, jail: Jail, names: dict[str, Any], layout: 
             header, (source, *inputs) = wire.receive(connection)
             text = source.decode()
             _import_wanted(packages, text)
-            _answer(connection, attempt.start(jail, header, text, inputs[: attempt.MAX_TESTS], names))
+            shared = 1 if header["is_checked"] else attempt.MAX_TESTS
+            _answer(connection, attempt.start(jail, header, text, inputs[:shared], names))
 
 
 def _import_wanted(packages: set[str], source: str) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
@@ -21,6 +22,7 @@ from oapl_core.sandbox.server_process import ProgramNotRun, ServerLost, ServerPr
 
 Level = Literal["full", "fallback"]
 DEFAULT_LIBRARIES = ("numpy",)
+"""For a sandbox used alone; the verifier passes its own setting."""
 _TRIES = 3
 
 Item = TypeVar("Item")
@@ -42,13 +44,15 @@ class Sandbox:
         libraries: Sequence[str] = DEFAULT_LIBRARIES,
     ) -> None:
         """`level` forces one level, otherwise the strongest that works, down to `minimum_level`; `libraries` are the
-        installed packages that programs may import."""
+        installed packages that programs may import. Raises ValueError, or SandboxError for a missing package."""
         if workers is not None and workers < 1:
             raise ValueError(f"workers must be at least 1, got {workers}")
         self.workers = workers or len(os.sched_getaffinity(0))
         self._candidates: tuple[Level, ...] = (level,) if level else ("full", "fallback")
         if not level and minimum_level == "full":
             self._candidates = ("full",)
+        if missing := [name for name in libraries if find_spec(name) is None]:
+            raise SandboxError(f"library {missing[0]!r} is not installed here; install it or take it off the list")
         self._libraries = tuple(libraries)
         self._level: Level | None = None
         self._idle: queue.SimpleQueue[ServerProcess] = queue.SimpleQueue()

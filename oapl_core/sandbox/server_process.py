@@ -82,6 +82,7 @@ class ServerProcess:
         """
         header = {
             "entry_point": program.entry_point,
+            "is_checked": program.is_checked,
             "cpu_s": limits.cpu_s,
             "wall_s": limits.wall_s,
             "memory_mb": limits.memory_mb,
@@ -142,7 +143,7 @@ def _interpreter() -> str:
 def package_paths(names: Sequence[str]) -> list[str]:
     """Folders (or files) of installed packages, with the shared libraries that wheels keep beside them (`numpy.libs`).
 
-    A package that is not installed is left out: a program that imports it fails as it would anywhere.
+    The packages are installed: Sandbox has looked.
     """
     found = []
     for name in names:

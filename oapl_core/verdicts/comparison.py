@@ -3,48 +3,95 @@
 `stdout_equal` follows LiveCodeBench's checker (lcb_runner/evaluation/testing_util.py): strip the whole, split on
 newlines, strip each line, equal line counts, each line equal or all its tokens equal as Decimal. `result_equal` is JSON
 equality: a tuple equals a list (at any depth; the official checker knows only the outermost), floats have no tolerance.
+
+With a `Tolerance` (mode "tolerant") a number may also be near the expected one where that is written as a real number,
+with a point or an exponent: 1000001 is never 1000000, and no tolerance spans more than one token.
 The work is bounded by the size of the expected output, whatever a program printed.
 """
 
 import json
+import math
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 _MAX_INT_DIGITS = 4300
 
 
-def stdout_equal(printed: bytes, expected: str) -> bool:
-    """Parity mode "livecodebench" for programs with standard input and output."""
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a real number may be from the expected one: the larger of the two allowances counts."""
+
+    absolute: float = 1e-6
+    """In the number's own unit."""
+    relative: float = 1e-6
+    """As a share of the expected number."""
+
+    def near(self, ours: float, theirs: float) -> bool:
+        """Whether `ours` is near enough; what is not finite is near nothing."""
+        allowed = max(self.absolute, self.relative * abs(theirs))
+        return math.isfinite(ours) and math.isfinite(theirs) and abs(ours - theirs) <= allowed
+
+
+def stdout_equal(printed: bytes, expected: str, tolerance: Tolerance | None = None) -> bool:
+    """For programs with standard input and output; without `tolerance` the parity mode "livecodebench"."""
     ours = printed.decode("utf-8", "surrogateescape").strip()
     theirs = expected.strip()
     if ours == theirs:
         return True
     if ours.count("\n") != theirs.count("\n"):
         return False
-    return all(_line_equal(a.strip(), b.strip()) for a, b in zip(ours.split("\n"), theirs.split("\n"), strict=True))
+    lines = zip(ours.split("\n"), theirs.split("\n"), strict=True)
+    return all(_line_equal(a.strip(), b.strip(), tolerance) for a, b in lines)
 
 
-def _line_equal(ours: str, theirs: str) -> bool:
+def _line_equal(ours: str, theirs: str, tolerance: Tolerance | None) -> bool:
     if ours == theirs:
         return True
     expected_tokens = theirs.split()
     tokens = ours.split(maxsplit=len(expected_tokens))
     if len(tokens) != len(expected_tokens):
         return False
+    if tolerance:
+        return all(_token_near(a, b, tolerance) for a, b in zip(tokens, expected_tokens, strict=True))
     try:
         return all(Decimal(a) == Decimal(b) for a, b in zip(tokens, expected_tokens, strict=True))
     except InvalidOperation:
         return False
 
 
-def result_equal(returned: bytes | None, expected: str) -> bool:
+def _token_near(ours: str, theirs: str, tolerance: Tolerance) -> bool:
+    if ours == theirs:
+        return True
+    try:
+        if Decimal(ours) == Decimal(theirs):
+            return True
+        return not theirs.lstrip("+-").isdigit() and tolerance.near(float(ours), float(theirs))
+    except (InvalidOperation, ValueError):
+        return False
+
+
+def result_equal(returned: bytes | None, expected: str, tolerance: Tolerance | None = None) -> bool:
     """JSON equality for functions. Not JSON, too deep, or far longer than the expected text is unequal."""
     if returned is None or len(returned) > 32 * len(expected) + 4096:
         return False
     try:
-        return bool(_parse(returned.decode("utf-8", "surrogateescape")) == _parse(expected))
-    except (ValueError, RecursionError):
+        ours, theirs = _parse(returned.decode("utf-8", "surrogateescape")), _parse(expected)
+        return _value_near(ours, theirs, tolerance) if tolerance else bool(ours == theirs)
+    except (ValueError, OverflowError, RecursionError):
         return False
+
+
+def _value_near(ours: Any, theirs: Any, tolerance: Tolerance) -> bool:
+    if isinstance(theirs, list):
+        same = isinstance(ours, list) and len(ours) == len(theirs)
+        return same and all(_value_near(a, b, tolerance) for a, b in zip(ours, theirs, strict=True))
+    if isinstance(theirs, dict):
+        same = isinstance(ours, dict) and ours.keys() == theirs.keys()
+        return same and all(_value_near(ours[key], theirs[key], tolerance) for key in theirs)
+    if isinstance(theirs, float) and isinstance(ours, int | float):
+        return tolerance.near(ours, theirs)
+    return bool(ours == theirs)
 
 
 def _parse(text: str) -> Any:

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from oapl_core.sandbox import Execution, Limits, Program
+from oapl_core.sandbox import Execution, Limits
 from oapl_core.sandbox.sandbox import Sandbox
-from oapl_core.verdicts.comparison import result_equal, stdout_equal
-from oapl_core.verdicts.outcomes import Outcome, failure
+from oapl_core.verdicts.outcomes import Outcome
+from oapl_core.verdicts.rules import Rules
 
 EXCERPT_CHARACTERS = 400
 
@@ -34,41 +34,56 @@ class ProgramGrade:
 
 
 def grade_program(
-    sandbox: Sandbox, source: str, entry_point: str | None, tests: Sequence[Mapping[str, str]], limits: Limits
+    sandbox: Sandbox, source: str, tests: Sequence[Mapping[str, str]], limits: Limits, rules: Rules | None = None
 ) -> ProgramGrade:
-    """Runs `source` until its first failing test.
+    """Runs `source` on the tests that `rules` choose, until the first failure unless they say otherwise.
 
     Raises:
         SandboxError: it could not be run for reasons that are not its own.
     """
     assert tests, "a program problem has at least one test"
-    program = Program(source, entry_point)
-    inputs = [test["input"].encode() for test in tests]
-    passed, cpu_s, wall_s, peak = 0, 0.0, 0.0, 0.0
-    while passed < len(tests):
-        with closing(sandbox.executions(program, inputs[passed:], limits)) as executions:
+    rules = rules or Rules()
+    program, chosen = rules.program(source), rules.chosen(tests)
+    inputs = [tests[index]["input"].encode() for index in chosen]
+    tally = _Tally()
+    while tally.run < len(chosen) and not (tally.failed and rules.stop_at_first_failure):
+        with closing(sandbox.executions(program, inputs[tally.run :], limits)) as executions:
             for execution in executions:
-                outcome = _judge(execution, entry_point, tests[passed]["output"])
+                index = chosen[tally.run]
+                outcome = rules.judge(execution, tests[index])
                 if outcome is not Outcome.PASSED and not execution.fresh:
                     break  # again from here in a fresh child
-                cpu_s, wall_s = cpu_s + execution.cpu_s, wall_s + execution.wall_s
-                peak = max(peak, execution.peak_memory_mb)
-                if outcome is not Outcome.PASSED:
-                    excerpt = _excerpt(execution, outcome)
-                    return ProgramGrade(outcome, passed, passed + 1, passed, excerpt, cpu_s, wall_s, peak)
-                passed += 1
-    return ProgramGrade(Outcome.PASSED, passed, passed, None, None, cpu_s, wall_s, peak)
+                tally.add(index, execution, outcome)
+                if outcome is not Outcome.PASSED and rules.stop_at_first_failure:
+                    break
+    return tally.grade()
 
 
-def _judge(execution: Execution, entry_point: str | None, expected: str) -> Outcome:
-    failed = failure(execution)
-    if failed:
-        return failed
-    if entry_point:
-        equal = result_equal(execution.result, expected)
-    else:
-        equal = stdout_equal(execution.stdout, expected)
-    return Outcome.PASSED if equal else Outcome.WRONG_ANSWER
+@dataclass
+class _Tally:
+    """What the tests that counted came to."""
+
+    run: int = 0
+    passed: int = 0
+    failed: tuple[int, Outcome, str] | None = None
+    """Of the first failure: index of its test, outcome, excerpt."""
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    peak_memory_mb: float = 0.0
+
+    def add(self, index: int, execution: Execution, outcome: Outcome) -> None:
+        self.run += 1
+        self.passed += outcome is Outcome.PASSED
+        if outcome is not Outcome.PASSED and not self.failed:
+            self.failed = index, outcome, _excerpt(execution, outcome)
+        self.cpu_s, self.wall_s = self.cpu_s + execution.cpu_s, self.wall_s + execution.wall_s
+        self.peak_memory_mb = max(self.peak_memory_mb, execution.peak_memory_mb)
+
+    def grade(self) -> ProgramGrade:
+        index, outcome, excerpt = self.failed or (None, Outcome.PASSED, None)
+        return ProgramGrade(
+            outcome, self.passed, self.run, index, excerpt, self.cpu_s, self.wall_s, self.peak_memory_mb
+        )
 
 
 def _excerpt(execution: Execution, outcome: Outcome) -> str:

@@ -19,8 +19,9 @@ from oapl_core.verdicts import extraction
 from oapl_core.verdicts.maths_pool import MathsPool
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import EXCERPT_CHARACTERS, grade_program
+from oapl_core.verdicts.rules import Rules
 
-VERIFIER_VERSION = "1"
+VERIFIER_VERSION = "2"
 """Raised whenever a verdict could change; part of every verdict and of the ledger's config slice."""
 
 
@@ -82,7 +83,7 @@ class Verifier:
             self._config.cpu_s, self._config.wall_s, self._config.memory_mb, float(self._config.output_mb)
         )
         self._reuse = reuse_identical
-        self._sandbox = Sandbox(self._config.workers, self._config.minimum_level, level)
+        self._sandbox = Sandbox(self._config.workers, self._config.minimum_level, level, self._config.libraries)
         self._maths = MathsPool(self._sandbox.workers)
         self.errors_retried = 0
         """Judgements that failed for the verifier's own reasons and were tried again."""
@@ -177,11 +178,11 @@ class Verifier:
         if problem["kind"] == "math":
             equal = self._maths.equal(problem["answer"], job.answer)
             return replace(blank, outcome=Outcome.PASSED if equal else Outcome.WRONG_ANSWER, excerpt=None)
-        entry_point = problem["entry_point"] if problem["kind"] == "function" else None
-        grade = grade_program(self._sandbox, job.answer, entry_point, problem["tests"], self._limits)
+        rules = Rules.of(problem, self._config)
+        grade = grade_program(self._sandbox, job.answer, problem["tests"], self._limits, rules)
         return replace(blank, **grade.__dict__)
 
-    def check_canaries(self, kinds: Collection[str] = ("stdin", "function", "math")) -> None:
+    def check_canaries(self, kinds: Collection[str] = ("stdin", "function", "assert", "math")) -> None:
         """Judges programs and maths answers of these problem kinds that are known to be right or wrong.
 
         Raises:
@@ -196,14 +197,19 @@ class Verifier:
                 )
 
 
+_CANARY_TESTS = {
+    "stdin": (("2 3\n", "5\n"), ("4 4\n", "8\n")),
+    "function": (("[2, 3]", "5"), ("[4, 4]", "8")),
+    "assert": (("assert add(2, 3) == 5\nassert add(4, 4) == 8\n", ""),),
+}
+
+
 def _canary(kind: str, name: str, answer: str, right: Outcome) -> tuple[dict[str, Any], str, Outcome]:
     problem = {
         "problem_id": f"canary-{kind}-{name}",
         "kind": kind,
-        "entry_point": "add" if kind == "function" else None,
-        "tests": [{"input": "[2, 3]", "output": "5"}, {"input": "[4, 4]", "output": "8"}]
-        if kind == "function"
-        else [{"input": "2 3\n", "output": "5\n"}, {"input": "4 4\n", "output": "8\n"}],
+        "entry_point": "add",
+        "tests": [{"input": given, "output": wanted} for given, wanted in _CANARY_TESTS.get(kind, ())],
         "answer": "x^2 + 8x + 16",
     }
     return problem, answer, right
@@ -215,6 +221,9 @@ _CANARIES = (
     _canary("stdin", "wrong", f"```python\n{_READ}\nprint(a * b - 1)\n```", Outcome.WRONG_ANSWER),
     _canary("function", "right", "```python\ndef add(a, b):\n    return a + b\n```", Outcome.PASSED),
     _canary("function", "wrong", "```python\ndef add(a, b):\n    return 5\n```", Outcome.WRONG_ANSWER),
+    _canary("assert", "right", "```python\ndef add(a, b):\n    return a + b\n```", Outcome.PASSED),
+    _canary("assert", "wrong", "```python\ndef add(a, b):\n    return 5\n```", Outcome.WRONG_ANSWER),
+    _canary("assert", "early", "```python\ndef add(a, b):\n    raise SystemExit\n```", Outcome.WRONG_ANSWER),
     _canary("math", "right", r"\boxed{(x+4)^2}", Outcome.PASSED),
     _canary("math", "wrong", r"\boxed{(x+4)^2 + 1}", Outcome.WRONG_ANSWER),
 )

@@ -43,9 +43,7 @@ def test_programs() -> None:
 
 def _throughput(sandbox: Sandbox, tests: int, programs: int) -> None:
     start = time.perf_counter()
-    grades = list(
-        sandbox.stream(lambda _: grade_program(sandbox, SOURCE, None, TESTS[:tests], LIMITS), range(programs))
-    )
+    grades = list(sandbox.stream(lambda _: grade_program(sandbox, SOURCE, TESTS[:tests], LIMITS), range(programs)))
     seconds = time.perf_counter() - start
     assert all(grade.tests_passed == tests for grade in grades)
     print(

@@ -21,7 +21,10 @@ FUNCTION: dict[str, Any] = {
     "problem_id": "f", "split": "train", "kind": "function", "statement": "Return n.", "entry_point": "same",
     "starter_code": "def same(n):", "tests": [{"input": "[1]", "output": "1"}],
 }  # fmt: skip
-COMPLETE = {"problem_id", "split", "kind", "statement", "starter_code", "entry_point", "tests", "answer", "structure"}
+COMPLETE = {
+    "problem_id", "split", "kind", "statement", "starter_code", "entry_point", "tests", "answer", "checker",
+    "structure",
+}  # fmt: skip
 
 
 def write(path: Path, *rows: Any) -> Path:
@@ -65,7 +68,7 @@ def test_the_split_may_be_left_out(tmp_path: Path) -> None:
     [
         ({"problem_id": ""}, "`problem_id`"),
         ({"statement": None}, "`statement`"),
-        ({"kind": "essay"}, "stdin, function, math"),
+        ({"kind": "essay"}, "stdin, function, assert, math"),
         ({"split": "heldout"}, "`split` is 'heldout' in a file given as train"),
         ({"tests": []}, "at least one"),
         ({"tests": [{"input": "1"}]}, "test 0"),

@@ -1,0 +1,61 @@
+"""Trusted functions that accept any of several right answers, named by the column `checker` of a problem.
+
+A checker is ``checker(test_input, expected, printed) -> bool``, three texts: what the program was given, what the
+problem set expects, and what the program printed (for kind `function`: arguments, expected and returned value as JSON).
+It replaces the comparison, runs inside the verifier and sees hostile text, so it must be pure, quick, and return False
+for text that it cannot read: an exception in it is a verifier error, never a 0. A problem names one of `CHECKERS`, or
+one of its own as ``module:function``, importable where the problems are prepared and where answers are verified.
+"""
+
+import importlib
+from collections.abc import Callable
+
+Checker = Callable[[str, str, str], bool]
+
+
+def unordered_lines(test_input: str, expected: str, printed: str) -> bool:
+    """The expected lines in any order; blanks at the ends of lines do not count."""
+    return sorted(_lines(printed)) == sorted(_lines(expected))
+
+
+def unordered_tokens(test_input: str, expected: str, printed: str) -> bool:
+    """The expected numbers or words in any order, whatever the line breaks."""
+    return sorted(printed.split()) == sorted(expected.split())
+
+
+def any_line(test_input: str, expected: str, printed: str) -> bool:
+    """`expected` lists every right answer, one on each line; the program printed one of them and nothing else."""
+    return printed.strip() in _lines(expected)
+
+
+def any_permutation(test_input: str, expected: str, printed: str) -> bool:
+    """Line by line the expected tokens, each line in an order of its own."""
+    return [sorted(line.split()) for line in _lines(printed)] == [sorted(line.split()) for line in _lines(expected)]
+
+
+CHECKERS: dict[str, Checker] = {c.__name__: c for c in (unordered_lines, unordered_tokens, any_line, any_permutation)}
+
+
+def resolve(name: str) -> Checker:
+    """The checker of that name.
+
+    Raises:
+        ValueError: there is none; one line with what to write instead.
+    """
+    if name in CHECKERS:
+        return CHECKERS[name]
+    module, colon, function = name.partition(":")
+    if not colon:
+        raise ValueError(f"checker {name!r} is unknown; name one of {', '.join(CHECKERS)}, or module:function")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"checker {name!r} cannot be imported ({error}); install it or mend the name") from None
+    if not callable(found):
+        raise ValueError(f"checker {name!r} is not a function")
+    checker: Checker = found
+    return checker
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.strip().split("\n")]

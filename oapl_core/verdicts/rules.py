@@ -1,0 +1,76 @@
+"""What counts as right for the tests of one problem: how an execution is compared, and which tests are run.
+
+Kinds of program tests: "stdin" (printed output), "function" (returned JSON) and "assert" (checks that ran to their end
+beside the program: weaker evidence, see sandbox/checks.py). A problem's checker takes the comparison's place.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from oapl_core.checkers import Checker, resolve
+from oapl_core.config import VerifierConfig
+from oapl_core.sandbox import Execution, Program
+from oapl_core.verdicts.comparison import Tolerance, result_equal, stdout_equal
+from oapl_core.verdicts.outcomes import Outcome, failure
+
+WEAK_KINDS = frozenset({"assert"})
+"""Kinds whose passes a hostile program can forge, with effort: never the only kind that a result rests on."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How the tests of one problem are judged. Without arguments: printed output, as LiveCodeBench compares it."""
+
+    kind: str = "stdin"
+    entry_point: str | None = None
+    tolerance: Tolerance | None = None
+    """None: parity with LiveCodeBench."""
+    checker: Checker | None = None
+    stop_at_first_failure: bool = True
+    max_tests: int | None = None
+    """Only so many tests, those with the longest inputs; None: all."""
+
+    @classmethod
+    def of(cls, problem: Mapping[str, Any], config: VerifierConfig) -> Self:
+        """The rules for a row of tables.PROBLEMS. Raises ValueError for a checker that cannot be found."""
+        name = problem.get("checker")
+        tolerant = config.comparison == "tolerant"
+        return cls(
+            kind=problem["kind"],
+            entry_point=problem["entry_point"],
+            tolerance=Tolerance(config.absolute_tolerance, config.relative_tolerance) if tolerant else None,
+            checker=resolve(name) if name else None,
+            stop_at_first_failure=config.stop_at_first_failure,
+            max_tests=config.max_tests,
+        )
+
+    def program(self, source: str) -> Program:
+        """What the sandbox runs."""
+        return Program(source, None if self.kind == "stdin" else self.entry_point, is_checked=self.kind == "assert")
+
+    def chosen(self, tests: Sequence[Mapping[str, str]]) -> list[int]:
+        """Indices of the tests to run, in their own order; of equally long inputs the earlier ones."""
+        order = sorted(range(len(tests)), key=lambda index: -len(tests[index]["input"]))
+        return sorted(order[: self.max_tests])
+
+    def judge(self, execution: Execution, test: Mapping[str, str]) -> Outcome:
+        """The outcome of one test. What a checker raises is passed on: it is the verifier's failure."""
+        failed = failure(execution)
+        if self.kind == "assert":
+            is_false = execution.raised == "AssertionError"
+            return Outcome.WRONG_ANSWER if is_false else failed or _judged(execution.checks_ended)
+        return failed or _judged(self._equal(execution, test))
+
+    def _equal(self, execution: Execution, test: Mapping[str, str]) -> bool:
+        output = execution.result if self.kind == "function" else execution.stdout
+        if self.checker:
+            text = (output or b"").decode("utf-8", "surrogateescape")
+            return output is not None and bool(self.checker(test["input"], test["output"], text))
+        if self.kind == "function":
+            return result_equal(execution.result, test["output"], self.tolerance)
+        return stdout_equal(execution.stdout, test["output"], self.tolerance)
+
+
+def _judged(is_right: bool) -> Outcome:
+    return Outcome.PASSED if is_right else Outcome.WRONG_ANSWER
