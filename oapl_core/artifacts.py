@@ -153,6 +153,10 @@ class Run:
         """Folder of verdict parts (tables.VERDICTS), one for each rollout part."""
         return self.round_dir(number) / "2_verdicts"
 
+    def audit(self, number: int) -> Path:
+        """What the second executor said about a share of the passes (tables.AUDITS)."""
+        return self.round_dir(number) / "2_audit.parquet"
+
     def groups(self, number: int) -> Path:
         """What is trained on (tables.GROUPS)."""
         return self.round_dir(number) / "3_groups.parquet"

@@ -46,6 +46,11 @@ VERDICTS = (
     ("sandbox_level", "str"),
 )  # fmt: skip
 
+AUDITS = (
+    ("rollout_id", "str"), ("problem_id", "str"), ("outcome", "str"), ("tests_run", "int32"),
+    ("first_failing_test", "int32"), ("excerpt", "text"), ("wall_s", "float32"),
+)  # fmt: skip
+
 GROUPS = (
     ("rollout_id", "str"), ("problem_id", "str"), ("group", "int32"), ("policy_hash", "str"), ("prompt_ids", "ids"),
     ("response_ids", "ids"), ("behavior_logprobs", "logprobs"), ("temperature", "float32"), ("reward", "float32"),
@@ -98,7 +103,8 @@ def read_table(
     columns: Sequence[str] | None = None,
     only: tuple[str, Collection[str]] | None = None,
 ) -> "pa.Table":
-    """Read ``path`` and check it against the schema of ``fields``; ``only`` keeps rows whose column has these values.
+    """Read ``path`` and check it against the schema of ``fields``; ``only`` keeps rows whose column has these values
+    (with ``columns``, one of them).
 
     Row groups are read one at a time, so that memory holds what is kept and little more.
 
@@ -115,13 +121,13 @@ def read_table(
             if file.schema_arrow.remove_metadata() != schema:
                 wrong = sorted(set(file.schema_arrow.names) ^ set(schema.names)) or "types"
                 raise DataError(f"{path}: does not have the documented columns ({wrong}); see data/README.md")
-            names = None if columns is None else list(columns)
+            names = [name for name in schema.names if columns is None or name in columns]
             if only is None:
                 return file.read(columns=names)
             column, values = only
             wanted = pc.field(column).isin(pa.array(list(values), schema.field(column).type))
             groups = [file.read_row_group(g, columns=names).filter(wanted) for g in range(file.num_row_groups)]
-            return pa.concat_tables([file.schema_arrow.empty_table(), *groups])
+            return pa.concat_tables([file.schema_arrow.empty_table().select(names), *groups])
     except FileNotFoundError:
         raise DataError(f"{path}: is missing; run the same command again to make it") from None
     except (pa.ArrowInvalid, OSError) as error:

@@ -1,0 +1,191 @@
+"""``python -m oapl_core.verdicts.audit RUN_DIR --round N [--share S]``: 2_verdicts/part-* -> 2_audit.parquet.
+
+Runs a seeded share of the round's passed programs again, each test in a process of its own under another sandbox
+(bubblewrap.py), and compares with a rule of its own: texts as words, numbers by value, line breaks ignored. That is
+laxer than the verifier's rules, so what passed there must pass here. A disagreement means that one of the two is wrong,
+or that the program is random: the verb prints each, records all, and ends with exit code 1. Maths answers are not
+programs and are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal, InvalidOperation
+from functools import partial
+from typing import Any
+
+from oapl_core.artifacts import Run
+from oapl_core.checkers import resolve
+from oapl_core.config import VerifierConfig
+from oapl_core.errors import DataError, StageFailed
+from oapl_core.progress import Progress, say
+from oapl_core.seeds import derive_seed
+from oapl_core.stage import run_verb
+from oapl_core.tables import AUDITS, PROBLEMS, VERDICTS, read_table, write_table
+from oapl_core.verdicts.bubblewrap import RESULT, Bubblewrap, Ending
+from oapl_core.verdicts.outcomes import Outcome
+
+DEFAULT_SHARE = 0.01
+_SHOWN = 20
+_EXCERPT_CHARACTERS = 400
+
+
+def audit(run: Run, number: int, share: float = DEFAULT_SHARE) -> None:
+    """Check the share of round `number`'s passed programs again, at least one of them.
+
+    Raises:
+        DataError: there are no verdicts, or `share` is no share.
+        SandboxError: bubblewrap is missing or cannot run here.
+        StageFailed: the two executors disagree about a program.
+    """
+    if not 0 < share <= 1:
+        raise DataError(f"--share is {share}; give a part of the passes, more than 0 and at most 1")
+    parts = sorted(run.verdicts(number).glob("part-*.parquet"))
+    if not parts:
+        raise DataError(f"{run.verdicts(number)}: has no verdicts to audit; run the experiment again to make them")
+    config = run.config.verifier
+    executor = Bubblewrap(config.libraries, config.cpu_s, config.wall_s, config.memory_mb, config.output_mb)
+    chosen, passes = _chosen(run, number, share)
+    problems = _problems(run, {row["problem_id"] for row in chosen})
+    with Progress(f"audit round {number}", len(chosen), "programs") as progress:
+        judge = partial(_judge, executor, config)
+        with ThreadPoolExecutor(config.workers or len(os.sched_getaffinity(0))) as threads:
+            rows = []
+            for row in threads.map(judge, chosen, [problems[row["problem_id"]] for row in chosen]):
+                rows.append(row)
+                progress.advance()
+    wrong = [row for row in rows if row["outcome"] != Outcome.PASSED]
+    target = run.audit(number)
+    with run.writing(target, run.inputs([*parts, run.problems]), {"share": share, "seed": run.config.seed}) as draft:
+        draft.rows = write_table(draft.path, AUDITS, rows)
+        draft.details = {"passes": passes, "audited": len(rows), "disagreements": len(wrong)}
+    _show(wrong)
+    if wrong:
+        raise StageFailed(
+            f"{len(wrong)} of {len(rows)} audited passes fail under the second executor (all in {target}); "
+            "do not train on this round before a person has looked at them"
+        )
+    say(f"{len(rows)} of {passes} passed programs audited, no disagreement")
+
+
+def _chosen(run: Run, number: int, share: float) -> tuple[list[dict[str, Any]], int]:
+    """Rollout, problem and program of the passes to audit, and how many passed programs there are."""
+    kinds = read_table(run.problems, PROBLEMS, ["problem_id", "kind"]).to_pylist()
+    programs = {row["problem_id"] for row in kinds if row["kind"] != "math"}
+    passed = [
+        row["rollout_id"]
+        for row in _verdicts(run, number, ["rollout_id", "problem_id", "outcome"])
+        if row["outcome"] == Outcome.PASSED and row["problem_id"] in programs
+    ]
+    passed.sort(key=lambda rollout: (derive_seed(run.config.seed, "audit", number, rollout), rollout))
+    chosen = set(passed[: math.ceil(share * len(passed))])
+    columns = ["rollout_id", "problem_id", "answer"]
+    return list(_verdicts(run, number, columns, ("rollout_id", chosen))), len(passed)
+
+
+def _verdicts(run: Run, number: int, columns: list[str], only: Any = None) -> Iterator[dict[str, Any]]:
+    for part in sorted(run.verdicts(number).glob("part-*.parquet")):
+        yield from read_table(part, VERDICTS, columns, only).to_pylist()
+
+
+def _problems(run: Run, wanted: set[str]) -> dict[str, dict[str, Any]]:
+    rows = read_table(run.problems, PROBLEMS, only=("problem_id", wanted)).to_pylist()
+    return {row["problem_id"]: row for row in rows}
+
+
+def _judge(
+    executor: Bubblewrap, config: VerifierConfig, row: Mapping[str, Any], problem: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A row of tables.AUDITS: the first test that the program fails here, or that it fails none."""
+    judged = {"rollout_id": row["rollout_id"], "problem_id": row["problem_id"], "outcome": str(Outcome.PASSED)}
+    judged |= {"tests_run": 0, "first_failing_test": None, "excerpt": None, "wall_s": 0.0}
+    for index in _tests(problem["tests"], config.max_tests):
+        test = problem["tests"][index]
+        ending = executor.run(row["answer"], problem["kind"], problem["entry_point"], test["input"])
+        judged["tests_run"] += 1
+        judged["wall_s"] += ending.wall_s
+        outcome = _outcome(ending, problem, test, config)
+        if outcome is not Outcome.PASSED:
+            shown = ending.stdout.decode("utf-8", "replace") if outcome is Outcome.WRONG_ANSWER else ending.stderr
+            judged |= {"outcome": str(outcome), "first_failing_test": index, "excerpt": shown[-_EXCERPT_CHARACTERS:]}
+            break
+    return judged
+
+
+def _tests(tests: list[dict[str, str]], most: int | None) -> list[int]:
+    """The tests that the verifier ran: all, or the `most` with the longest inputs."""
+    return sorted(sorted(range(len(tests)), key=lambda index: -len(tests[index]["input"]))[:most])
+
+
+def _outcome(ending: Ending, problem: Mapping[str, Any], test: Mapping[str, str], config: VerifierConfig) -> Outcome:
+    if ending.timed_out:
+        return Outcome.TIME_LIMIT
+    if ending.raised:
+        return Outcome.RUNTIME_ERROR
+    printed, mark, result = ending.stdout.decode("utf-8", "surrogateescape").rpartition(RESULT.decode())
+    tolerance = config.relative_tolerance if config.comparison == "tolerant" else 0.0
+    absolute = config.absolute_tolerance if config.comparison == "tolerant" else 0.0
+    if problem["kind"] != "stdin" and not mark:
+        return Outcome.WRONG_ANSWER
+    text = result if problem["kind"] != "stdin" else printed + mark + result
+    if problem["checker"]:
+        same = resolve(problem["checker"])(test["input"], test["output"], text)
+    elif problem["kind"] == "stdin":
+        same = same_words(text, test["output"], tolerance, absolute)
+    else:
+        same = same_json(text, test["output"] or "true", tolerance, absolute)
+    return Outcome.PASSED if same else Outcome.WRONG_ANSWER
+
+
+def same_words(printed: str, expected: str, relative: float = 0.0, absolute: float = 0.0) -> bool:
+    """Word by word: the same text, or the same number (within the tolerances)."""
+    ours, theirs = printed.split(), expected.split()
+    return len(ours) == len(theirs) and all(
+        a == b or _same_number(a, b, relative, absolute) for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def _same_number(ours: str, theirs: str, relative: float, absolute: float) -> bool:
+    try:
+        if Decimal(ours) == Decimal(theirs):
+            return True
+        return math.isclose(float(ours), float(theirs), rel_tol=relative, abs_tol=absolute)
+    except (InvalidOperation, ValueError, OverflowError):
+        return False
+
+
+def same_json(returned: str, expected: str, relative: float = 0.0, absolute: float = 0.0) -> bool:
+    """The same JSON value; numbers within the tolerances."""
+    try:
+        return _same(json.loads(returned), json.loads(expected), relative, absolute)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _same(ours: Any, theirs: Any, relative: float, absolute: float) -> bool:
+    if isinstance(ours, list) and isinstance(theirs, list):
+        pairs = list(zip(ours, theirs, strict=False))
+        return len(ours) == len(theirs) and all(_same(a, b, relative, absolute) for a, b in pairs)
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return ours.keys() == theirs.keys() and all(_same(ours[k], theirs[k], relative, absolute) for k in ours)
+    if isinstance(ours, float) and isinstance(theirs, float):
+        return math.isclose(ours, theirs, rel_tol=relative, abs_tol=absolute)
+    return bool(ours == theirs)
+
+
+def _show(wrong: list[dict[str, Any]]) -> None:
+    for row in wrong[:_SHOWN]:
+        excerpt = " ".join((row["excerpt"] or "").split())[-80:]
+        say(f"disagreement: {row['rollout_id']} | test {row['first_failing_test']} | {row['outcome']} | {excerpt}")
+    if len(wrong) > _SHOWN:
+        say(f"and {len(wrong) - _SHOWN} more")
+
+
+if __name__ == "__main__":
+    share = {"type": float, "default": DEFAULT_SHARE, "metavar": "S", "help": "part of the passed programs (0.01)"}
+    sys.exit(run_verb(audit, has_round=True, options={"share": share}))

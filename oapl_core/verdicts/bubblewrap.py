@@ -1,0 +1,163 @@
+"""The second executor: one test of a program in one plain Python process under bubblewrap, a sandbox of other authors.
+
+Shares no code with oapl_core.sandbox and compares nothing, so that a fault there is not repeated here. It is slow (some
+30 ms for each test), and its limits are twice as wide as the verifier's: it should never fail a program for its load.
+Writes only below a temporary folder; the program sees the interpreter, /usr, the permitted libraries and its own input.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from oapl_core.errors import SandboxError
+
+RESULT = b"\n\x1eresult: "
+"""In front of the JSON that a called function returned, at the end of the output."""
+_RAISED = 97
+"""Exit code after an uncaught exception; a program's own exit codes say nothing."""
+_TIME_SIGNALS = (128 + 9, 128 + 24)
+_STDERR_BYTES = 1000
+_ROOT_FOLDERS = (Path("/lib"), Path("/lib64"), Path("/bin"))
+
+_RUNNER = """
+import json, resource, site, sys, traceback, types
+site.setquit()
+kind, entry_point, limits = json.loads(sys.argv[1])
+sys.path.append("/libraries")
+for name, value in limits.items():
+    resource.setrlimit(getattr(resource, name), (value, value))
+sys.setrecursionlimit(50_000)
+sys.set_int_max_str_digits(50_000)
+main = sys.modules["__main__"] = types.ModuleType("__main__")
+for module in ("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics",
+               "itertools", "functools", "operator", "io", "sys", "json", "typing"):
+    exec(f"from {module} import *\\nimport {module}", main.__dict__)
+for name in ("open", "stdin", "stdout", "stderr"):
+    main.__dict__.pop(name, None)
+source, data = open("/task/main.py", encoding="utf-8").read(), open("/task/input", encoding="utf-8", newline="").read()
+try:
+    try:
+        exec(compile(source, "main.py", "exec"), main.__dict__)
+        if kind != "stdin":
+            solution = main.__dict__.get("Solution")
+            if isinstance(solution, type) and hasattr(solution, entry_point):
+                main.__dict__[entry_point] = getattr(solution(), entry_point)
+        if kind == "function":
+            value = main.__dict__[entry_point](*json.loads(data))
+            print("\\n\\x1eresult: " + json.dumps(value, default=lambda v: v.tolist()))
+        elif kind == "assert":
+            exec(compile(data, "checks.py", "exec"), main.__dict__)
+            print("\\n\\x1eresult: true")
+    except SystemExit:
+        pass
+    sys.stdout.flush()
+except BaseException:
+    traceback.print_exc()
+    sys.stderr.flush()
+    import os
+    os._exit(97)
+"""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How one process ended: facts."""
+
+    stdout: bytes
+    stderr: str
+    """Its last 1000 bytes."""
+    raised: bool
+    """An uncaught exception or a crash."""
+    timed_out: bool
+    wall_s: float
+
+
+class Bubblewrap:
+    """Runs Python under bwrap. Thread-safe; holds no process between calls."""
+
+    def __init__(self, libraries: Sequence[str], cpu_s: float, wall_s: float, memory_mb: int, output_mb: float) -> None:
+        """`libraries` are installed packages that programs may import; the limits are the verifier's for one test.
+
+        Raises:
+            SandboxError: bwrap is not installed, or cannot run a harmless program here.
+        """
+        found = shutil.which("bwrap")
+        if found is None:
+            raise SandboxError(
+                "the audit needs `bwrap` and finds none on PATH; install it (on Debian: apt-get install bubblewrap)"
+            )
+        self._wall_s = 2 * wall_s + 2
+        self._limits = {
+            "RLIMIT_CPU": int(2 * cpu_s) + 2,
+            "RLIMIT_AS": 2 * memory_mb << 20,
+            "RLIMIT_FSIZE": int(2 * output_mb * (1 << 20)),
+        }
+        self._command = [found, *_view(libraries)]
+        tried = self.run("print(input())", "stdin", None, "ready\n")
+        if tried.stdout != b"ready\n":
+            reason = tried.stderr.strip().splitlines() or ["it printed nothing"]
+            raise SandboxError(f"the audit's bwrap cannot run a program here ({reason[-1]}); allow user namespaces")
+
+    def run(self, source: str, kind: str, entry_point: str | None, data: str) -> Ending:
+        """One test in one process; `data` is its standard input, JSON arguments or checks, as the `kind` has it."""
+        with tempfile.TemporaryDirectory(prefix="oapl-audit-") as folder:
+            for name, text in (("main.py", source), ("input", data), ("runner.py", _RUNNER)):
+                Path(folder, name).write_bytes(text.encode("utf-8", "replace"))
+            arguments = json.dumps([kind, entry_point, self._limits])
+            command = [
+                *self._command, "--ro-bind", folder, "/task",
+                os.path.realpath(sys.executable), "-I", "-S", "-B", "/task/runner.py", arguments,
+            ]  # fmt: skip
+            given = Path(folder, "input") if kind == "stdin" else Path(os.devnull)
+            with given.open("rb") as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+                start, code = time.monotonic(), -1
+                with subprocess.Popen(command, stdin=stdin, stdout=out, stderr=err) as process:
+                    try:
+                        code = process.wait(self._wall_s)
+                    except subprocess.TimeoutExpired:
+                        process.kill()
+                wall_s = time.monotonic() - start
+                size = err.seek(0, os.SEEK_END)
+                err.seek(max(0, size - _STDERR_BYTES))
+                complaint = err.read().decode("utf-8", "replace")
+                out.seek(0)
+                printed = out.read()
+        timed_out = code == -1 or code in _TIME_SIGNALS
+        return Ending(printed, complaint, not timed_out and (code == _RAISED or code > 128), timed_out, wall_s)
+
+
+def _view(libraries: Sequence[str]) -> list[str]:
+    """Options of bwrap: new namespaces for everything, no capability, a read-only view, an empty /tmp."""
+    options = ["--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]
+    options += ["--setenv", "LANG", "C.UTF-8", "--setenv", "OPENBLAS_NUM_THREADS", "1", "--ro-bind", "/usr", "/usr"]
+    for folder in _ROOT_FOLDERS:
+        if folder.is_symlink():
+            options += ["--symlink", str(folder.readlink()), str(folder)]
+        elif folder.is_dir():
+            options += ["--ro-bind", str(folder), str(folder)]
+    if not sys.base_prefix.startswith("/usr"):
+        options += ["--ro-bind", sys.base_prefix, sys.base_prefix]
+    options += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--chdir", "/tmp"]
+    for path in [path for name in libraries for path in _places(name)]:
+        options += ["--ro-bind", str(path), f"/libraries/{path.name}"]
+    return options
+
+
+def _places(library: str) -> list[Path]:
+    """Where an installed package lies, with the shared libraries that its wheel keeps beside it."""
+    spec = importlib.util.find_spec(library)
+    if spec is None or spec.origin is None:
+        return []
+    origin = Path(spec.origin)
+    place = origin.parent if origin.name == "__init__.py" else origin
+    return [path for path in (place, place.parent / f"{library}.libs") if path.exists()]
