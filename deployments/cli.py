@@ -1,7 +1,7 @@
-"""The `oapl` command: run an experiment, look at a run, check a machine.
+"""The `oapl` command: run an experiment, look at a run, judge an answer, check a machine.
 
-Exit codes: 0 done; 1 a stage failed; 2 something a person wrote or gave is wrong; 3 no sandbox; 4 the run folder is
-held by another process or its ledger is broken; 130 interrupted. Every error is one line on standard error.
+Exit codes: 0 done; 1 a stage or an answer failed; 2 something a person wrote or gave is wrong; 3 no sandbox; 4 the run
+folder is held by another process or its ledger is broken; 130 interrupted. Every error is one line on standard error.
 """
 
 import sys
@@ -54,6 +54,25 @@ def report(run: RunName) -> None:
     from deployments.starting import write_report
 
     write_report(_open(run))
+
+
+@app.command()
+def verify(
+    program: Annotated[Path | None, typer.Argument(metavar="[PROGRAM.py]", help="A program to judge.")] = None,
+    tests: Annotated[
+        Path | None, typer.Option(help="JSON: a list of {input, output}, or {kind, entry_point, tests, checker}.")
+    ] = None,
+    rollouts: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="RUN/round_NN/1_rollouts: judge them again, show what changed.")
+    ] = None,
+    write: Annotated[bool, typer.Option("--write", help="With --rollouts: replace the stored verdicts.")] = False,
+    answer: Annotated[str | None, typer.Option(help="A maths answer to judge.")] = None,
+    expected: Annotated[str | None, typer.Option(help="What the maths answer should mean.")] = None,
+) -> None:
+    """Judge one program test by test, one maths answer, or a round's rollouts again; 1 unless all pass."""
+    from deployments import verifying
+
+    raise typer.Exit(verifying.verify(program, tests, rollouts, answer, expected, write))
 
 
 @app.command()

@@ -5,6 +5,7 @@ A stage prints them to its standard output, which is its log file; ``launch.py``
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -14,8 +15,11 @@ PREFIX = "progress | "
 class Progress:
     """Prints at most one line every ``every_s`` seconds, and a last one when it is closed."""
 
-    def __init__(self, what: str, total: int, unit: str, every_s: float = 2.0) -> None:
-        """``what`` is said first; ``total`` counts ``unit``s (a plural noun)."""
+    def __init__(
+        self, what: str, total: int, unit: str, every_s: float = 2.0, tell: Callable[[str], None] | None = None
+    ) -> None:
+        """``what`` is said first; ``total`` counts ``unit``s (a plural noun); ``tell`` replaces `say`."""
+        self._tell = tell or say
         self.what, self.total, self.unit, self.every_s = what, total, unit, every_s
         self.done = 0
         self._skipped = 0
@@ -54,7 +58,7 @@ class Progress:
             else f"{seconds:.0f} s"
         )
         parts = [self.what, f"{self.done}/{self.total} {self.unit}", f"{rate:.3g}/s", left]
-        say(" | ".join(parts + ([self._note] if self._note else [])))
+        self._tell(" | ".join(parts + ([self._note] if self._note else [])))
 
 
 def say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""``python -m oapl_core.verdicts.audit RUN_DIR --round N [--share S]``: 2_verdicts/part-* -> 2_audit.parquet.
+"""``python -m oapl_core.verdicts.audit RUN_DIR --round N [--fraction F]``: 2_verdicts/part-* -> 2_audit.parquet.
 
 Runs a seeded share of the round's passed programs again, each test in a process of its own under another sandbox
 (bubblewrap.py), and compares with a rule of its own: texts as words, numbers by value, line breaks ignored. That is
@@ -30,27 +30,27 @@ from oapl_core.tables import AUDITS, PROBLEMS, VERDICTS, read_table, write_table
 from oapl_core.verdicts.bubblewrap import RESULT, Bubblewrap, Ending
 from oapl_core.verdicts.outcomes import Outcome
 
-DEFAULT_SHARE = 0.01
+DEFAULT_FRACTION = 0.01
 _SHOWN = 20
 _EXCERPT_CHARACTERS = 400
 
 
-def audit(run: Run, number: int, share: float = DEFAULT_SHARE) -> None:
-    """Check the share of round `number`'s passed programs again, at least one of them.
+def audit(run: Run, number: int, fraction: float = DEFAULT_FRACTION) -> None:
+    """Check that fraction of round `number`'s passed programs again, at least one of them.
 
     Raises:
-        DataError: there are no verdicts, or `share` is no share.
+        DataError: there are no verdicts, or `fraction` is none.
         SandboxError: bubblewrap is missing or cannot run here.
         StageFailed: the two executors disagree about a program.
     """
-    if not 0 < share <= 1:
-        raise DataError(f"--share is {share}; give a part of the passes, more than 0 and at most 1")
+    if not 0 < fraction <= 1:
+        raise DataError(f"--fraction is {fraction}; give a part of the passes, more than 0 and at most 1")
     parts = sorted(run.verdicts(number).glob("part-*.parquet"))
     if not parts:
         raise DataError(f"{run.verdicts(number)}: has no verdicts to audit; run the experiment again to make them")
     config = run.config.verifier
     executor = Bubblewrap(config.libraries, config.cpu_s, config.wall_s, config.memory_mb, config.output_mb)
-    chosen, passes = _chosen(run, number, share)
+    chosen, passes = _chosen(run, number, fraction)
     problems = _problems(run, {row["problem_id"] for row in chosen})
     with Progress(f"audit round {number}", len(chosen), "programs") as progress:
         judge = partial(_judge, executor, config)
@@ -61,7 +61,9 @@ def audit(run: Run, number: int, share: float = DEFAULT_SHARE) -> None:
                 progress.advance()
     wrong = [row for row in rows if row["outcome"] != Outcome.PASSED]
     target = run.audit(number)
-    with run.writing(target, run.inputs([*parts, run.problems]), {"share": share, "seed": run.config.seed}) as draft:
+    with run.writing(
+        target, run.inputs([*parts, run.problems]), {"fraction": fraction, "seed": run.config.seed}
+    ) as draft:
         draft.rows = write_table(draft.path, AUDITS, rows)
         draft.details = {"passes": passes, "audited": len(rows), "disagreements": len(wrong)}
     _show(wrong)
@@ -73,7 +75,7 @@ def audit(run: Run, number: int, share: float = DEFAULT_SHARE) -> None:
     say(f"{len(rows)} of {passes} passed programs audited, no disagreement")
 
 
-def _chosen(run: Run, number: int, share: float) -> tuple[list[dict[str, Any]], int]:
+def _chosen(run: Run, number: int, fraction: float) -> tuple[list[dict[str, Any]], int]:
     """Rollout, problem and program of the passes to audit, and how many passed programs there are."""
     kinds = read_table(run.problems, PROBLEMS, ["problem_id", "kind"]).to_pylist()
     programs = {row["problem_id"] for row in kinds if row["kind"] != "math"}
@@ -83,7 +85,7 @@ def _chosen(run: Run, number: int, share: float) -> tuple[list[dict[str, Any]], 
         if row["outcome"] == Outcome.PASSED and row["problem_id"] in programs
     ]
     passed.sort(key=lambda rollout: (derive_seed(run.config.seed, "audit", number, rollout), rollout))
-    chosen = set(passed[: math.ceil(share * len(passed))])
+    chosen = set(passed[: math.ceil(fraction * len(passed))])
     columns = ["rollout_id", "problem_id", "answer"]
     return list(_verdicts(run, number, columns, ("rollout_id", chosen))), len(passed)
 
@@ -187,5 +189,10 @@ def _show(wrong: list[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    share = {"type": float, "default": DEFAULT_SHARE, "metavar": "S", "help": "part of the passed programs (0.01)"}
-    sys.exit(run_verb(audit, has_round=True, options={"share": share}))
+    fraction = {
+        "type": float,
+        "default": DEFAULT_FRACTION,
+        "metavar": "F",
+        "help": "part of the passed programs (0.01)",
+    }
+    sys.exit(run_verb(audit, has_round=True, options={"fraction": fraction}))

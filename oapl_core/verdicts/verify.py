@@ -1,8 +1,9 @@
-"""``python -m oapl_core.verdicts.verify RUN_DIR --round N [--follow]``: 1_rollouts/part-* -> 2_verdicts/part-*.
+"""``python -m oapl_core.verdicts.verify RUN_DIR --round N [--follow] [--share 1-of-2]``: 1_rollouts -> 2_verdicts.
 
 One verdict part for each rollout part, under the same number, recorded in the ledger as it is finished; a second run
 does only what is missing. Canaries are judged with every part. Memory holds one part and its problems at a time. With
-``--follow`` it goes on beside sampling, judges each part as soon as it is recorded, and ends after sampling has.
+``--follow`` it goes on beside sampling, judges each part as soon as it is recorded, and ends after sampling has. With
+``--share`` it judges every n-th part only, so that n processes on as many machines divide a round.
 """
 
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 from oapl_core.artifacts import Run
 from oapl_core.errors import DataError, StageFailed
-from oapl_core.plan import round_steps
+from oapl_core.plan import finished, round_steps
 from oapl_core.progress import Progress, say
 from oapl_core.stage import run_verb
 from oapl_core.tables import PROBLEMS, PROMPTS, ROLLOUTS, VERDICTS, count_rows, read_table, write_table
@@ -26,32 +27,34 @@ _READ = ("rollout_id", "problem_id", "text", "finish_reason")
 _LOOK_EVERY_S = 0.25
 
 
-def verify(run: Run, number: int, follow: bool = False) -> None:
+def verify(run: Run, number: int, follow: bool = False, share: tuple[int, int] = (1, 1)) -> None:
     """Judge every rollout of round `number` that has no verdict yet; with `follow`, also those still to be sampled.
+
+    `share` (k, n), k counted from 1, takes the parts whose number is k - 1 modulo n.
 
     Raises:
         DataError: there are no rollouts, or one answers an unknown problem.
         SandboxError: no sandbox level works here.
         StageFailed: a canary was misjudged, or too many judgements failed for the verifier's own reasons.
     """
-    parts = _parts(run, number, recorded_only=False)
+    parts = _parts(run, number, share, recorded_only=False)
     if not parts and not follow:
         raise DataError(f"{run.rollouts(number)}: has no rollouts to verify; run the experiment again to sample them")
-    settings = run.config.verifier.model_dump(mode="json", exclude={"workers"}) | {"version": VERIFIER_VERSION}
-    total = _expected(run, number) if follow else sum(count_rows(part) for part in parts)
+    settings = run.config.verifier.slice | {"version": VERIFIER_VERSION}
+    total = _expected(run, number, share) if follow else sum(count_rows(part) for part in parts)
     counts: Counter[Outcome] = Counter()
     with ExitStack() as stack:
         progress = stack.enter_context(Progress(f"verify round {number}", total, "rollouts"))
         verifier: Verifier | None = None
-        for part in _sampled(run, number) if follow else iter(parts):
+        for part in _sampled(run, number, share) if follow else iter(parts):
             inputs, target = run.inputs([part, run.problems]), run.verdicts(number) / part.name
             if run.is_done(target, inputs, settings):
                 progress.skip(count_rows(part))
                 continue
             verifier = verifier or stack.enter_context(Verifier(run.config.verifier))
-            judged = _judge_part(verifier, part, _problems_of(run, part), progress)
+            judged = judge_part(verifier, part, problems_of(run, part), progress)
             counts.update(Outcome(row["outcome"]) for row in judged)
-            _check_errors(counts, run.config.verifier.max_error_share, judged)
+            check_errors(counts, run.config.verifier.max_error_share, judged)
             with run.writing(target, inputs, settings) as draft:
                 draft.rows = write_table(draft.path, VERDICTS, judged)
                 draft.details = {"outcomes": dict(Counter(row["outcome"] for row in judged))}
@@ -59,19 +62,27 @@ def verify(run: Run, number: int, follow: bool = False) -> None:
             _summary(counts, verifier)
 
 
-def _parts(run: Run, number: int, recorded_only: bool) -> list[Path]:
+def _parts(run: Run, number: int, share: tuple[int, int], recorded_only: bool) -> list[Path]:
     """Rollout parts on disk; a part that is still being sampled has no name yet, one being recorded no entry."""
     parts = sorted(run.rollouts(number).glob("part-*.parquet"))
     recorded = run.ledger.artifacts() if recorded_only else {}
-    return [part for part in parts if not recorded_only or run.name(part) in recorded]
+    return [
+        part for part in parts
+        if _is_in(share, int(part.stem.removeprefix("part-"))) and (not recorded_only or run.name(part) in recorded)
+    ]  # fmt: skip
 
 
-def _sampled(run: Run, number: int) -> Iterator[Path]:
-    """Parts as they are recorded, until a sampling process of this round has ended well after we began to look."""
-    ends_before, seen = _sampling_ends(run, number), set[Path]()
+def _is_in(share: tuple[int, int], part: int) -> bool:
+    return part % share[1] == share[0] - 1
+
+
+def _sampled(run: Run, number: int, share: tuple[int, int]) -> Iterator[Path]:
+    """Parts as they are recorded, until sampling is finished: it was before, or a process of it ends well."""
+    sampling, ends_before, seen = round_steps(number)[0], _sampling_ends(run, number), set[Path]()
+    finished_before = sampling in finished(run)
     while True:
-        over = _sampling_ends(run, number) > ends_before  # asked before looking, so that no last part is missed
-        new = [part for part in _parts(run, number, recorded_only=True) if part not in seen]
+        over = finished_before or _sampling_ends(run, number) > ends_before  # asked before looking: no part is missed
+        new = [part for part in _parts(run, number, share, recorded_only=True) if part not in seen]
         seen.update(new)
         yield from new
         if over:
@@ -84,23 +95,26 @@ def _sampling_ends(run: Run, number: int) -> int:
     return sum(entry.stage == label and entry.exit_code == 0 for entry in run.ledger.stages())
 
 
-def _expected(run: Run, number: int) -> int:
-    """How many rollouts the round will have."""
+def _expected(run: Run, number: int, share: tuple[int, int]) -> int:
+    """How many rollouts the share of the round will have."""
     splits: list[str] = read_table(run.prompts, PROMPTS, ["split"])["split"].to_pylist()
     problems = min(splits.count("train"), run.config.rounds[number].problems or len(splits))
-    return problems * run.config.sampling.group_size
+    size = run.config.sampling.problems_per_part
+    starts = (start for start in range(0, problems, size) if _is_in(share, start // size))
+    return sum(min(size, problems - start) for start in starts) * run.config.sampling.group_size
 
 
-def _problems_of(run: Run, part: Path) -> dict[str, Mapping[str, Any]]:
+def problems_of(run: Run, part: Path) -> dict[str, Mapping[str, Any]]:
     """The problems that a part answers: all of a large set's tests would not fit into memory."""
     asked = set(read_table(part, ROLLOUTS, ["problem_id"])["problem_id"].to_pylist())
     rows = read_table(run.problems, PROBLEMS, only=("problem_id", asked)).to_pylist()
     return {row["problem_id"]: row for row in rows}
 
 
-def _judge_part(
+def judge_part(
     verifier: Verifier, part: Path, problems: Mapping[str, Mapping[str, Any]], progress: Progress
 ) -> list[dict[str, Any]]:
+    """Rows of tables.VERDICTS for a rollout part, in its order; canaries are judged first. Raises as `verify`."""
     rollouts = read_table(part, ROLLOUTS, _READ).to_pylist()
     unknown = next((r["problem_id"] for r in rollouts if r["problem_id"] not in problems), None)
     if unknown is not None:
@@ -118,7 +132,8 @@ def _judge_part(
     return judged
 
 
-def _check_errors(counts: Counter[Outcome], allowed: float, judged: list[dict[str, Any]]) -> None:
+def check_errors(counts: Counter[Outcome], allowed: float, judged: list[dict[str, Any]]) -> None:
+    """Raises StageFailed when the share of verifier errors so far is more than `allowed`; names the last reason."""
     errors, total = counts[Outcome.VERIFIER_ERROR], counts.total()
     if errors > allowed * total:
         reason = next((r["excerpt"] for r in judged if r["outcome"] == Outcome.VERIFIER_ERROR), None)
@@ -134,6 +149,22 @@ def _summary(counts: Counter[Outcome], verifier: Verifier) -> None:
     say(f"outcomes: {outcomes}; sandbox {verifier.sandbox_level}; {verifier.errors_retried} judgements retried{slow}")
 
 
+def _share(text: str) -> tuple[int, int]:
+    """``1-of-2``; argparse turns the ValueError into its one line."""
+    share, _, shares = text.partition("-of-")
+    if not 1 <= int(share) <= int(shares):
+        raise ValueError
+    return int(share), int(shares)
+
+
 if __name__ == "__main__":
-    options = {"follow": {"action": "store_true", "help": "go on beside sampling, until it ends"}}
+    options: dict[str, dict[str, Any]] = {
+        "follow": {"action": "store_true", "help": "go on beside sampling, until it ends"},
+        "share": {
+            "type": _share,
+            "default": (1, 1),
+            "metavar": "K-of-N",
+            "help": "every N-th part only, from the K-th",
+        },
+    }
     sys.exit(run_verb(verify, has_round=True, options=options))

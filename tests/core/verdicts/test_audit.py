@@ -48,7 +48,7 @@ def forge(run: Run, forged: Callable[[dict[str, Any]], bool]) -> None:
 def test_right_verdicts_are_confirmed_and_recorded(tmp_path: Path) -> None:
     run = made_run(tmp_path, parts=2)
     verify(run, 0)
-    audit(run, 0, share=1.0)
+    audit(run, 0, fraction=1.0)
     assert [(row["rollout_id"], row["outcome"], row["tests_run"]) for row in audited(run)] == [
         (name, "passed", 3) for name in ("0-0", "0-3", "1-0", "1-3")
     ]
@@ -57,12 +57,12 @@ def test_right_verdicts_are_confirmed_and_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("executor")
-def test_a_share_is_chosen_by_the_runs_seed_and_is_never_nothing(tmp_path: Path) -> None:
+def test_a_fraction_is_chosen_by_the_runs_seed_and_is_never_nothing(tmp_path: Path) -> None:
     run = made_run(tmp_path, parts=2)
     verify(run, 0)
     chosen = []
-    for share in (0.01, 0.01, 0.5):
-        audit(run, 0, share)
+    for fraction in (0.01, 0.01, 0.5):
+        audit(run, 0, fraction)
         chosen.append({row["rollout_id"] for row in audited(run)})
     assert [len(names) for names in chosen] == [1, 1, 2]
     assert chosen[0] == chosen[1] < chosen[2]
@@ -75,7 +75,7 @@ def test_a_wrong_pass_is_found_and_the_verb_ends_with_exit_code_1(tmp_path: Path
     forge(run, lambda row: row["rollout_id"] == "0-1")
     path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-m", "oapl_core.verdicts.audit", str(run.root), "--round", "0", "--share", "1"],
+        [sys.executable, "-m", "oapl_core.verdicts.audit", str(run.root), "--round", "0", "--fraction", "1"],
         capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     assert done.returncode == 1
@@ -116,11 +116,11 @@ def test_every_kind_of_program_is_audited(kind: str, tmp_path: Path) -> None:
     with run.writing(run.rollouts(0) / "part-00000.parquet", {}, {}) as draft:
         draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, rows)
     verify(run, 0)
-    audit(run, 0, share=1.0)
+    audit(run, 0, fraction=1.0)
     assert [row["rollout_id"] for row in audited(run)] == ["0-0"]
     forge(run, lambda _: True)
     with pytest.raises(StageFailed, match="1 of 2 audited passes"):
-        audit(run, 0, share=1.0)
+        audit(run, 0, fraction=1.0)
 
 
 @pytest.mark.parametrize(
@@ -192,9 +192,9 @@ def test_without_bubblewrap_it_says_how_to_install_it(tmp_path: Path, monkeypatc
     assert not run.audit(0).exists()
 
 
-def test_no_verdicts_and_an_impossible_share_are_one_line(tmp_path: Path) -> None:
+def test_no_verdicts_and_an_impossible_fraction_are_one_line(tmp_path: Path) -> None:
     run = made_run(tmp_path, parts=0)
     with pytest.raises(DataError, match="no verdicts to audit"):
         audit(run, 0)
-    with pytest.raises(DataError, match="--share is 2"):
-        audit(run, 0, share=2)
+    with pytest.raises(DataError, match="--fraction is 2"):
+        audit(run, 0, fraction=2)

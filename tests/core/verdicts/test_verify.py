@@ -154,7 +154,7 @@ def test_too_many_verifier_errors_fail_the_stage_and_record_nothing(
 def test_a_few_verifier_errors_are_null_and_not_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = made_run(tmp_path, parts=1)
     monkeypatch.setattr(module, "Verifier", _FailsOnAnswers)
-    monkeypatch.setattr(module, "_check_errors", lambda *_: None)
+    monkeypatch.setattr(module, "check_errors", lambda *_: None)
     verify(run, 0)
     assert [r["reward"] for r in verdicts(run)] == [None, None, 0.0, None]
     assert verdicts(run)[0]["outcome"] == Outcome.VERIFIER_ERROR

@@ -1,0 +1,157 @@
+"""`oapl verify`: one program test by test, one maths answer, or the rollouts of a round judged again."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from deployments.terminal import console, tell
+from oapl_core.config import VerifierConfig
+from oapl_core.errors import ConfigError, DataError
+from oapl_core.ledger import hold
+from oapl_core.problems.problem_set import checked
+from oapl_core.sandbox import Limits
+from oapl_core.sandbox.sandbox import Sandbox
+from oapl_core.verdicts.outcomes import Outcome
+from oapl_core.verdicts.programs import ProgramGrade, grade_program
+from oapl_core.verdicts.regrade import regrade, round_of
+from oapl_core.verdicts.rules import Rules
+from oapl_core.verdicts.verifier import Verifier
+
+_SHOWN_CHARACTERS = 60
+_SHOWN_CHANGES = 50
+
+
+def verify(
+    program: Path | None,
+    tests: Path | None,
+    rollouts: Path | None,
+    answer: str | None,
+    expected: str | None,
+    write: bool,
+) -> int:
+    """Does what the options ask for; 0 if everything passes (or the judgement did), else 1.
+
+    Raises:
+        ConfigError: the options do not go together.
+    """
+    modes = {"PROGRAM --tests": program or tests, "--rollouts": rollouts, "--answer --expected": answer or expected}
+    if sum(given is not None for given in modes.values()) != 1:
+        raise ConfigError(f"give one of {', '.join(modes)}; see `oapl verify --help`")
+    if write and not rollouts:
+        raise ConfigError("--write goes with --rollouts only")
+    if rollouts:
+        return verify_again(rollouts, write)
+    if answer is not None and expected is not None:
+        return verify_answer(answer, expected)
+    if program is None or tests is None:
+        missing = (
+            {"PROGRAM": program, "--tests": tests} if program or tests else {"--answer": answer, "--expected": expected}
+        )
+        raise ConfigError(f"{next(k for k, v in missing.items() if v is None)} is missing; see `oapl verify --help`")
+    return verify_program(program, tests)
+
+
+def verify_program(program: Path, tests: Path) -> int:
+    """A table with one row for each test, each run in a process of its own; 1 unless all pass."""
+    source, problem, config = _read(program), _problem(tests), VerifierConfig()
+    limits = Limits(config.cpu_s, config.wall_s, config.memory_mb, config.output_mb)
+    rules, passed = Rules.of(problem, config), 0
+    table = Table("test", "outcome", "CPU ms", "wall ms", "MiB", "expected", "printed", box=None)
+    with Sandbox(1, config.minimum_level, libraries=config.libraries) as sandbox:
+        for number, test in enumerate(problem["tests"]):
+            grade = grade_program(sandbox, source, [test], limits, rules)
+            passed += grade.outcome is Outcome.PASSED
+            table.add_row(*_row(number, grade, test))
+        level = sandbox.level
+    console.print(table)
+    tell(f"{passed} of {len(problem['tests'])} tests pass; kind {problem['kind']}, sandbox {level}")
+    return int(passed < len(problem["tests"]))
+
+
+def _row(number: int, grade: ProgramGrade, test: Mapping[str, str]) -> list[Text]:
+    has_passed = grade.outcome is Outcome.PASSED
+    shown = ["", ""] if has_passed else [_short(test["output"]), _short(grade.excerpt or "")]
+    numbers = [f"{1000 * grade.cpu_s:.0f}", f"{1000 * grade.wall_s:.0f}", f"{grade.peak_memory_mb:.0f}"]
+    outcome = Text(grade.outcome, style="green" if has_passed else "red")
+    return [Text(str(number)), outcome, *map(Text, numbers), *map(Text, shown)]
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN_CHARACTERS else f"...{line[-_SHOWN_CHARACTERS:]}"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError):
+        raise ConfigError(f"{path}: is not a file") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text ({error.reason} at byte {error.start})") from None
+
+
+def _problem(path: Path) -> dict[str, Any]:
+    """A problem of tests.json: a list of {input, output}, or an object {kind, entry_point, tests, checker}."""
+    try:
+        content = json.loads(_read(path))
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}: line {error.lineno} is not JSON ({error.msg})") from None
+    raw = {"tests": content} if isinstance(content, list) else content
+    if not isinstance(raw, dict) or not raw.keys() <= {"kind", "entry_point", "tests", "checker"}:
+        raise DataError(
+            f"{path}: must be a list of {{input, output}}, or an object with kind, entry_point, tests and checker alone"
+        )
+    kind = raw.get("kind") or ("function" if raw.get("entry_point") else "stdin")
+    if kind == "math":
+        raise DataError(f"{path}: a math problem has no tests; use `oapl verify --answer ... --expected ...`")
+    named = {"problem_id": path.name, "statement": path.name, **raw, "kind": kind}
+    if kind == "function" and isinstance(raw.get("tests"), list):
+        named["tests"] = [_as_json(test) for test in raw["tests"]]
+    return checked(named, "heldout", str(path))
+
+
+def _as_json(test: Any) -> Any:
+    """A person may write arguments and values as JSON instead of JSON in a text."""
+    if not isinstance(test, dict):
+        return test
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in test.items()}
+
+
+def verify_answer(answer: str, expected: str) -> int:
+    """One line; 1 unless the answers mean the same. Without a box the whole answer counts."""
+    text = answer if "\\boxed" in answer else f"\\boxed{{{answer}}}"
+    problem = {"problem_id": "answer", "kind": "math", "answer": expected, "tests": [], "entry_point": None}
+    with Verifier(VerifierConfig(workers=1)) as verifier:
+        (verdict,) = verifier.verify([problem], [text], ["stop"])
+    tell(
+        f"{verdict.outcome}: {verdict.answer!r} against {expected!r}"
+        + (f" ({verdict.excerpt})" if verdict.excerpt else "")
+    )
+    return int(verdict.outcome is not Outcome.PASSED)
+
+
+def verify_again(rollouts: Path, write: bool) -> int:
+    """Outcomes of the stored and of the new verdicts, then each rollout that changed; 0 also if some did."""
+    run, number = round_of(rollouts)
+    if write:
+        with hold(run.root):
+            found = regrade(run, number, write, tell)
+    else:
+        found = regrade(run, number, write, tell)
+    table = Table("outcome", "stored", "now", box=None)
+    for outcome in Outcome:
+        if found.old[outcome] or found.new[outcome]:
+            table.add_row(str(outcome), f"{found.old[outcome]:,}", f"{found.new[outcome]:,}")
+    console.print(table)
+    for change in found.changes[:_SHOWN_CHANGES]:
+        tell(f"{change.rollout_id}: {change.old} -> {change.new}  {_short(change.excerpt or '')}".rstrip())
+    if len(found.changes) > _SHOWN_CHANGES:
+        tell(f"and {len(found.changes) - _SHOWN_CHANGES} more")
+    new = f", {found.without_old} had no verdict" if found.without_old else ""
+    kept = "written" if write else "nothing was written; --write replaces the stored verdicts"
+    tell(f"{len(found.changes)} of {sum(found.new.values())} outcomes changed{new}; {kept}")
+    return 0

@@ -1,0 +1,105 @@
+"""Judges the rollouts of a round again and says what is different: 1_rollouts/part-* against 2_verdicts/part-*.
+
+For the day on which the rules, the limits or the sandbox have changed. Writes new verdict parts only when asked to, as
+the verb `verify` would; groups and checkpoints made from the old ones then count as out of date.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from oapl_core.artifacts import Run
+from oapl_core.errors import DataError
+from oapl_core.progress import Progress
+from oapl_core.tables import VERDICTS, count_rows, read_table, write_table
+from oapl_core.verdicts.outcomes import Outcome
+from oapl_core.verdicts.verifier import VERIFIER_VERSION, Verifier
+from oapl_core.verdicts.verify import check_errors, judge_part, problems_of
+
+
+@dataclass(frozen=True)
+class Change:
+    """One rollout whose outcome is another now."""
+
+    rollout_id: str
+    old: str
+    new: str
+    excerpt: str | None
+    """What the new verdict shows of the failing test."""
+
+
+@dataclass
+class Regrading:
+    """Both sides of a round, counted by outcome."""
+
+    old: Counter[str] = field(default_factory=Counter)
+    new: Counter[str] = field(default_factory=Counter)
+    changes: list[Change] = field(default_factory=list)
+    without_old: int = 0
+    """Rollouts that had no verdict."""
+
+
+def round_of(rollouts: Path) -> tuple[Run, int]:
+    """The run and the round number of a folder `RUN/round_NN/1_rollouts`.
+
+    Raises:
+        DataError: it is not such a folder.
+    """
+    folder = rollouts.resolve()
+    number = folder.parent.name.removeprefix("round_")
+    if folder.name != "1_rollouts" or not folder.is_dir() or not number.isdigit():
+        raise DataError(f"{rollouts}: is not a folder of rollouts; give RUN/round_NN/1_rollouts")
+    return Run.open(folder.parent.parent), int(number)
+
+
+def regrade(run: Run, number: int, write: bool = False, tell: Callable[[str], None] | None = None) -> Regrading:
+    """Judge every rollout of round `number` again; with `write`, replace the verdicts. `tell` gets progress lines.
+
+    Raises:
+        DataError: there are no rollouts, or one answers an unknown problem.
+        SandboxError: no sandbox level works here.
+        StageFailed: a canary was misjudged, or too many judgements failed for the verifier's own reasons.
+    """
+    parts = sorted(run.rollouts(number).glob("part-*.parquet"))
+    if not parts:
+        raise DataError(f"{run.rollouts(number)}: has no rollouts to judge")
+    settings = run.config.verifier.slice | {"version": VERIFIER_VERSION}
+    found, counts, total = Regrading(), Counter[Outcome](), sum(count_rows(part) for part in parts)
+    with ExitStack() as stack:
+        progress = stack.enter_context(Progress(f"judge round {number} again", total, "rollouts", tell=tell))
+        verifier = stack.enter_context(Verifier(run.config.verifier))
+        for part in parts:
+            target = run.verdicts(number) / part.name
+            judged = judge_part(verifier, part, problems_of(run, part), progress)
+            counts.update(Outcome(row["outcome"]) for row in judged)
+            check_errors(counts, run.config.verifier.max_error_share, judged)
+            _compare(found, _outcomes(target), judged)
+            if write:
+                with run.writing(target, run.inputs([part, run.problems]), settings) as draft:
+                    draft.rows = write_table(draft.path, VERDICTS, judged)
+                    draft.details = {"outcomes": dict(Counter(row["outcome"] for row in judged))}
+    return found
+
+
+def _outcomes(target: Path) -> dict[str, str]:
+    """Outcome of each rollout in an old part; none if there is no such part."""
+    if not target.exists():
+        return {}
+    rows = read_table(target, VERDICTS, ["rollout_id", "outcome"]).to_pylist()
+    return {row["rollout_id"]: row["outcome"] for row in rows}
+
+
+def _compare(found: Regrading, old: dict[str, str], judged: list[dict[str, Any]]) -> None:
+    found.old.update(old.values())
+    for row in judged:
+        name, new = row["rollout_id"], str(row["outcome"])
+        found.new[new] += 1
+        if name not in old:
+            found.without_old += 1
+        elif old[name] != new:
+            found.changes.append(Change(name, old[name], new, row["excerpt"]))
