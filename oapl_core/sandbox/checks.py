@@ -68,8 +68,9 @@ def _program(code: CodeType, main: ModuleType, entry_point: str) -> dict[str, An
     entry, solution = names.get(entry_point), names.get("Solution")
     if entry is None and isinstance(solution, type):
         entry = getattr(solution(), entry_point, None)
-    if callable(entry):
-        ours[entry_point] = _guarded(entry)
+    if not callable(entry):
+        raise NameError(f"the program defines no function {entry_point!r}")
+    ours[entry_point] = _guarded(entry)
     return {**ours, "__builtins__": dict(_BUILTINS)}
 
 

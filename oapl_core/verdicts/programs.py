@@ -88,7 +88,7 @@ class _Tally:
 
 def _excerpt(execution: Execution, outcome: Outcome) -> str:
     """A bounded piece of what a person would want to see first."""
-    if outcome in (Outcome.RUNTIME_ERROR, Outcome.COMPILE_ERROR, Outcome.MEMORY_LIMIT):
+    if execution.raised or outcome in (Outcome.RUNTIME_ERROR, Outcome.COMPILE_ERROR, Outcome.MEMORY_LIMIT):
         kept = execution.stderr[-EXCERPT_CHARACTERS:]
     else:
         kept = (execution.result or execution.stdout)[:EXCERPT_CHARACTERS]

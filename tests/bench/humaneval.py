@@ -1,4 +1,4 @@
-"""`python -m tests.bench.humaneval`: judges HumanEval's solutions, emptied and mutated, writes docs/benchmarks/humaneval.md.
+"""`python -m tests.bench.humaneval`: HumanEval's solutions, emptied and mutated: writes docs/benchmarks/humaneval.md.
 
 A mutant that passes is no error of the verifier: either the mutation changes nothing, or HumanEval's checks are weak.
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from oapl_core.config import VerifierConfig
 from oapl_core.verdicts.outcomes import Outcome
-from oapl_core.verdicts.verifier import Verdict, Verifier
+from oapl_core.verdicts.verifier import VERIFIER_VERSION, Verdict, Verifier
 from tests import sandboxes
 from tests.reference_sets import ROOT, emptied, fenced, humaneval, mutated, problem, shared_file, solution
 
@@ -39,8 +39,8 @@ def page(path: Path) -> str:
     lines = [
         "# HumanEval: what the assert-style verifier says",
         "",
-        f"Made by `python -m tests.bench.humaneval` from HumanEval.jsonl.gz in `../shared/data`: {len(mutants)} problems, "
-        f"{CONFIG.cpu_s:g} s of CPU each, verifier {verdicts['emptied body'][0].row('')['verifier_version']}.",
+        "Made by `python -m tests.bench.humaneval` from HumanEval.jsonl.gz in `../shared/data`: "
+        f"{len(mutants)} problems, {CONFIG.cpu_s:g} s of CPU each, verifier version {VERIFIER_VERSION}.",
         "",
         "| program | passed | other outcomes |",
         "|---|---|---|",
@@ -52,9 +52,9 @@ def page(path: Path) -> str:
         lines.append(f"| {name} | {passed} / {len(found)} | {others or 'none'} |")
     lines += [
         "",
-        "The mutant is the reference solution with the first operator of its body exchanged; the few bodies without one get",
-        "their first returned value negated. A mutant that passes shows an exchange without effect or checks that are too",
-        "weak to see it, not an error of the verifier.",
+        "The mutant is the reference solution with the first operator of its body exchanged; the few bodies without",
+        "one get their first returned value negated. A mutant that passes shows an exchange without effect or checks",
+        "that are too weak to see it, not an error of the verifier.",
         "",
         "| problem | mutation | verdict |",
         "|---|---|---|",

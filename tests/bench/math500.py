@@ -1,4 +1,4 @@
-"""`python -m tests.bench.math500`: judges every answer of MATH-500 against itself and writes docs/benchmarks/math500.md.
+"""`python -m tests.bench.math500`: every answer of MATH-500 against itself: writes docs/benchmarks/math500.md.
 
 math-verify decides, without the shortcut for identical text that verification takes.
 """
@@ -40,13 +40,13 @@ def page() -> str:
         f"Made by `python -m tests.bench.math500` from math500.jsonl in `../shared/data`: {len(rows) - len(found)} of "
         f"{len(rows)} do, {len(found)} do not.",
         "",
-        "Verification takes an answer that is the gold text itself as right without asking math-verify, so these rows can",
-        "still be solved, but only in exactly these words: an importer should drop and count them.",
+        "Verification takes an answer that is the gold text itself as right without asking math-verify, so these rows",
+        "can still be solved, but only in exactly these words: an importer should drop and count them.",
         "",
-        "| row | answer | why |",
-        "|---|---|---|",
-        *(f"| {row['unique_id']} | `{row['answer'].replace('|', chr(92) + '|')}` | {why} |" for row, why in found),
+        *(f"- {row['unique_id']}: `{row['answer']}`: {why}" for row, why in found),
     ]
+    if not found:
+        lines = [*lines[:3], "An importer drops and counts rows that do not; here there are none."]
     return "\n".join(lines) + "\n"
 
 

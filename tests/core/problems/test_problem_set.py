@@ -21,6 +21,10 @@ FUNCTION: dict[str, Any] = {
     "problem_id": "f", "split": "train", "kind": "function", "statement": "Return n.", "entry_point": "same",
     "starter_code": "def same(n):", "tests": [{"input": "[1]", "output": "1"}],
 }  # fmt: skip
+ASSERT: dict[str, Any] = {
+    "problem_id": "a", "kind": "assert", "statement": "Return n.", "entry_point": "same",
+    "tests": [{"input": "assert same(1) == 1", "output": ""}],
+}  # fmt: skip
 COMPLETE = {
     "problem_id", "split", "kind", "statement", "starter_code", "entry_point", "tests", "answer", "checker",
     "structure",
@@ -90,6 +94,41 @@ def test_a_broken_row_is_one_line_with_its_place(tmp_path: Path, change: dict[st
     message = complaint(write(tmp_path / "a.jsonl", MATH, {**FUNCTION, **change}))
     assert "line 2" in message
     assert expected in message
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"entry_point": None}, "kind assert needs `entry_point`"),
+        ({"tests": [{"input": "assert same(1) ==", "output": ""}]}, "test 0: `input` must be Python code"),
+        ({"tests": [{"input": "assert same(1)", "output": "1"}]}, "test 0: `output` must be empty"),
+        ({"tests": []}, "at least one"),
+        ({"checker": "any_line"}, "has no use for a `checker`"),
+    ],
+)
+def test_a_broken_assert_problem_is_named(tmp_path: Path, change: dict[str, Any], expected: str) -> None:
+    assert [row["kind"] for row in read_problem_set(write(tmp_path / "a.jsonl", ASSERT), "heldout")] == ["assert"]
+    assert expected in complaint(write(tmp_path / "a.jsonl", {**ASSERT, **change}), "heldout")
+
+
+@pytest.mark.parametrize(
+    ("checker", "expected"),
+    [
+        ("any_lines", "unknown; name one of unordered_lines"),
+        ("no_such_module:judge", "cannot be imported"),
+        ("json:no_such_function", "cannot be imported"),
+        ("json:__doc__", "is not a function"),
+        (7, "`checker` must be a text or null"),
+    ],
+)
+def test_a_checker_that_cannot_be_used_is_named(tmp_path: Path, checker: Any, expected: str) -> None:
+    assert expected in complaint(write(tmp_path / "a.jsonl", {**STDIN, "checker": checker}))
+
+
+def test_a_checker_by_name_or_path_is_kept(tmp_path: Path) -> None:
+    rows = [{**STDIN, "checker": "any_line"}, {**FUNCTION, "checker": "oapl_core.checkers:any_line"}]
+    found = read_problem_set(write(tmp_path / "a.jsonl", *rows), "train")
+    assert [row["checker"] for row in found] == ["any_line", "oapl_core.checkers:any_line"]
 
 
 def test_a_line_that_is_not_json_is_named(tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 """Comparison: parity with LiveCodeBench's checker for text, JSON equality for values, bounded work for both."""
 
 import time
+from decimal import Decimal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oapl_core.verdicts.comparison import result_equal, stdout_equal
+from oapl_core.verdicts.comparison import Tolerance, result_equal, stdout_equal
+
+NEAR = Tolerance()
+MODES = (None, NEAR)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +27,7 @@ from oapl_core.verdicts.comparison import result_equal, stdout_equal
     ],
 )
 def test_equal_up_to_outer_blanks_and_decimal_value(printed: bytes, expected: str) -> None:
-    assert stdout_equal(printed, expected)
+    assert all(stdout_equal(printed, expected, mode) for mode in MODES)
 
 
 @pytest.mark.parametrize(
@@ -36,17 +40,77 @@ def test_equal_up_to_outer_blanks_and_decimal_value(printed: bytes, expected: st
         (b"1 2 3", "1 2"),
         (b"1", "1 2"),
         (b"1000001", "1000000"),
-        (b"a 1.0", "a 1"),
+        (b"a 1", "b 1"),
+        (b"1 2\n4", "1 2\n3"),
+        (b"1000000.5", "1000000"),
+        (b"100000.0 7", "100000.0 8"),
+        (b"inf", "1e308"),
+        (b"1e999", "1.0e999999"),
+        (b"0.5", "0.51"),
+        (b"", "0.0000001"),
         (b"a\n\nb", "a\nb"),
         (b"7\x00", "7"),
         (b"\xff7", "7"),
         (b"sNaN", "1"),
         (b"NaN", "1"),
-        (b"0.30000000000000004", "0.3"),
+        (b"NaN", "1.5"),
     ],
 )
 def test_unequal(printed: bytes, expected: str) -> None:
-    assert not stdout_equal(printed, expected)
+    assert not any(stdout_equal(printed, expected, mode) for mode in MODES)
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected"),
+    [
+        (b"0.30000000000000004", "0.3"),
+        (b"1234567.8", "1234567.0"),
+        (b"0.0000009", "0.0"),
+        (b"a 1.0", "a 1"),
+        (b"Case 1: 2.00000001", "Case 1: 2.0"),
+        (b"1e-7 -3", "0.0 -3"),
+    ],
+)
+def test_only_the_tolerant_mode_forgives_rounding(printed: bytes, expected: str) -> None:
+    assert [stdout_equal(printed, expected, mode) for mode in MODES] == [False, True]
+
+
+def test_the_larger_allowance_counts_and_no_more() -> None:
+    assert stdout_equal(b"100.9", "100.0", Tolerance(absolute=0.0, relative=0.01))
+    assert stdout_equal(b"100.9", "100.0", Tolerance(absolute=1.0, relative=0.0))
+    assert not stdout_equal(b"101.1", "100.0", Tolerance(absolute=1.0, relative=0.01))
+    assert not stdout_equal(b"100.1", "100.0", Tolerance(absolute=0.0, relative=0.0))
+
+
+def harness_equal(printed: str, expected: str) -> bool:
+    """LiveCodeBench's rules, written down from its grade_stdio."""
+    ours = [line.strip() for line in printed.strip().split("\n")]
+    theirs = [line.strip() for line in expected.strip().split("\n")]
+    if len(ours) != len(theirs):
+        return False
+    for a, b in zip(ours, theirs, strict=True):
+        if a != b:
+            try:
+                numbers = [[Decimal(token) for token in line.split()] for line in (a, b)]
+            except ArithmeticError:
+                return False
+            if numbers[0] != numbers[1]:
+                return False
+    return True
+
+
+PIECES = ["1", "1.0", "01", "1e0", "-0", "0", "a", "A", "NaN", " ", "\n", "\t", "2"]
+TEXTS = st.lists(st.sampled_from(PIECES)).map("".join)
+
+
+@given(TEXTS, TEXTS)
+def test_the_parity_mode_is_the_harness(printed: str, expected: str) -> None:
+    assert stdout_equal(printed.encode(), expected) == harness_equal(printed, expected)
+
+
+@given(TEXTS, TEXTS)
+def test_what_parity_accepts_the_tolerant_mode_accepts(printed: str, expected: str) -> None:
+    assert stdout_equal(printed.encode(), expected, NEAR) or not stdout_equal(printed.encode(), expected)
 
 
 @given(st.text())
@@ -56,14 +120,15 @@ def test_every_text_equals_itself(text: str) -> None:
 
 @given(st.binary(max_size=200), st.text(max_size=50))
 def test_no_output_makes_the_comparison_fail(printed: bytes, expected: str) -> None:
-    stdout_equal(printed, expected)
-    result_equal(printed, expected or "0")
+    for mode in MODES:
+        stdout_equal(printed, expected, mode)
+        result_equal(printed, expected or "0", mode)
 
 
 def test_a_huge_output_is_unequal_in_little_time() -> None:
     start = time.perf_counter()
-    assert not stdout_equal(b"1 " * (8 << 20), "1 2")
-    assert not stdout_equal(b"1\n" * (8 << 20), "1\n2")
+    assert not any(stdout_equal(b"1 " * (8 << 20), "1 2", mode) for mode in MODES)
+    assert not stdout_equal(b"1\n" * (8 << 20), "1\n2", NEAR)
     assert not result_equal(b"[" + b"[]," * (5 << 20) + b"[]]", "[[]]")
     assert time.perf_counter() - start < 3
 
@@ -80,7 +145,7 @@ def test_a_huge_output_is_unequal_in_little_time() -> None:
     ],
 )
 def test_equal_json(returned: bytes, expected: str) -> None:
-    assert result_equal(returned, expected)
+    assert all(result_equal(returned, expected, mode) for mode in MODES)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +155,11 @@ def test_equal_json(returned: bytes, expected: str) -> None:
         (b"", "null"),
         (b"[1]", "[1, 2]"),
         (b'"1"', "1"),
-        (b"0.30000000000000004", "0.3"),
+        (b"1000001", "1000000"),
+        (b"1.0000001", "1"),
+        (b"[0.5]", "0.5"),
+        (b'{"a": 0.5}', '{"b": 0.5}'),
+        (b"9" * 400, "1e300"),
         (b"NaN", "NaN"),
         (b"[" * 100000, "[]"),
         (b"9" * 4999 + b"8", "9" * 5000),
@@ -99,4 +168,12 @@ def test_equal_json(returned: bytes, expected: str) -> None:
     ],
 )
 def test_unequal_json(returned: bytes | None, expected: str) -> None:
-    assert not result_equal(returned, expected)
+    assert not any(result_equal(returned, expected, mode) for mode in MODES)
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [(b"0.30000000000000004", "0.3"), (b'[{"a": [2.0000001, 1]}]', '[{"a": [2.0, 1]}]'), (b"2", "2.000001")],
+)
+def test_only_the_tolerant_mode_forgives_rounding_in_values(returned: bytes, expected: str) -> None:
+    assert [result_equal(returned, expected, mode) for mode in MODES] == [False, True]
