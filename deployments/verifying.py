@@ -124,7 +124,13 @@ def _as_json(test: Any) -> Any:
 def verify_answer(answer: str, expected: str) -> int:
     """One line; 1 unless the answers mean the same. Without a box the whole answer counts."""
     text = answer if "\\boxed" in answer else f"\\boxed{{{answer}}}"
-    problem = {"problem_id": "answer", "kind": "math", "answer": expected, "tests": [], "entry_point": None}
+    problem: dict[str, Any] = {
+        "problem_id": "answer",
+        "kind": "math",
+        "answer": expected,
+        "tests": [],
+        "entry_point": None,
+    }
     with Verifier(VerifierConfig(workers=1)) as verifier:
         (verdict,) = verifier.verify([problem], [text], ["stop"])
     tell(

@@ -29,11 +29,12 @@ COUNTERS = ("/proc/sysvipc/shm", "/proc/sysvipc/sem", "/proc/sysvipc/msg", "/pro
 
 def problem(kind: str) -> dict[str, Any]:
     """The one problem of its kind that the catalogue's programs answer."""
-    own = {
+    own: dict[str, dict[str, Any]] = {
         "stdin": {"entry_point": None, "tests": [{"input": "7\n", "output": "7\n"}]},
         "function": {"entry_point": "f", "tests": [{"input": "[[1, 2]]", "output": "[[1, 2], 3]"}]},
-    }[kind]
-    return {name: None for name, _ in tables.PROBLEMS} | {"problem_id": kind, "kind": kind} | own
+    }
+    row = {name: None for name, _ in tables.PROBLEMS}
+    return {**row, "problem_id": kind, "kind": kind, **own[kind]}
 
 
 def response(name: str) -> tuple[dict[str, Any], str]:
