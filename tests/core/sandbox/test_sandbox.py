@@ -94,6 +94,34 @@ def test_the_files_of_all_tests_together_are_bounded_by_the_output_limit(sandbox
     assert first.exit_code == 3  # MiB: standard output, results and standard error
 
 
+@pytest.mark.skipif(sandboxes.IS_FALLBACK, reason="there is no private directory: nothing is writable")
+def test_the_private_directory_holds_16_mib_and_1024_files(sandbox: Sandbox) -> None:
+    fill = (
+        "import os, sys\nsize, files = 0, 0\n"
+        "try:\n    while True:\n        size += open(str(size), 'wb', 0).write(bytes(1 << 19))\n"
+        "except OSError: pass\n"
+        "try:\n    while True:\n        open(f'e{files}', 'w').close(); files += 1\nexcept OSError: pass\n"
+        "print(size / (1 << 20), len(os.listdir()))"
+    )
+    for _ in range(2):  # it is gone with its program: the next one has as much
+        (execution,) = sandbox.run(Program(fill), [b""], LIMITS)
+        size, files = map(float, execution.stdout.split())
+        assert 15 <= size <= 16
+        assert 1000 < files <= 1024
+
+
+def test_pipes_hold_no_more_than_the_threat_model_says(sandbox: Sandbox) -> None:
+    fill = (
+        "import os, fcntl\ntotal = 0\ntry:\n    while True:\n        _, end = os.pipe2(os.O_NONBLOCK)\n"
+        "        try: fcntl.fcntl(end, 1031, 1 << 20)\n        except OSError: pass\n"
+        "        try:\n            while True: total += os.write(end, bytes(1 << 16))\n"
+        "        except BlockingIOError: pass\n"
+        "except OSError: pass\nprint(total / (1 << 20))"
+    )
+    (execution,) = sandbox.run(Program(fill), [b""], LIMITS)
+    assert 1 < float(execution.stdout) <= 16
+
+
 def test_each_test_of_a_shared_child_gets_its_own_output(sandbox: Sandbox) -> None:
     seeks = Program("import os\nprint(input())\nimport sys; sys.stdout.flush(); os.lseek(1, 0, 0)")
     assert [e.stdout for e in sandbox.executions(seeks, [b"1", b"22", b"333"], LIMITS)] == [b"1\n", b"22\n", b"333\n"]
