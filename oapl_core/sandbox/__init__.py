@@ -27,7 +27,7 @@ who may map no second id keeps its own inside, without capabilities. `verdicts.m
 untrusted text but run none, by the fallback's means: seccomp, a memory limit, and landlock where the kernel has it.
 
 Tests of one program may share a child: its other inputs are there, and a program may keep state between its own tests.
-That can only help it where a test could be passed by knowing the inputs of others; a failure is repeated in a fresh child.
+That helps it only where one test can be passed by knowing the others' inputs; a failure is repeated in a fresh child.
 
 Assert-style tests (`Program.is_checked`) are the one case in which there is something to steal. The checks run in the
 program's own process, and a pass is a secret that is written after the last of them (checks.py). Forged output, early
@@ -38,9 +38,9 @@ Not covered: bugs of the kernel and of the CPU (speculation, timing channels: th
 at the fallback level (bounded by memory only); memory of the private directory, the three output files and pipes, which
 comes beside `memory_mb` (at most 4 x `output_mb` + 32 MiB), since no cgroup is used; a machine that runs out of memory
 all the same (the kernel may then kill any process: a verifier error, not a verdict); the host's load, which can turn a
-program near a limit into a time limit; two users of one uid at the fallback level, where only seccomp and landlock keep
-a program from the other's processes; weak tests, and answers learnt by heart, which no sandbox can see: `verdicts.audit`
-and a person look for those.
+program near a limit into a time limit; other processes of the same user at the fallback level, which only seccomp and
+landlock keep out of reach; weak tests, and answers learnt by heart, which no sandbox can see: `verdicts.audit` and a
+person look for those.
 """
 
 from oapl_core.sandbox.execution import Execution, Limits, Program
