@@ -30,6 +30,7 @@ from oapl_core.sandbox.child import (
     run_child,
 )
 from oapl_core.sandbox.jail import Jail
+from oapl_core.sandbox.prelude import Prelude
 
 Message = tuple[dict[str, Any], list[bytes]]
 Ends = tuple[int, int]
@@ -87,7 +88,7 @@ class Attempt:
         return self.reaped[1] if self.reaped else linux.cpu_seconds(self.pid)
 
 
-def start(jail: Jail, header: dict[str, Any], source: str, inputs: list[bytes], names: dict[str, Any]) -> Attempt:
+def start(jail: Jail, header: dict[str, Any], source: str, inputs: list[bytes], prelude: Prelude) -> Attempt:
     """Makes the files and forks the child."""
     status_read, status_write = os.pipe()
     secret_read, secret_write = os.pipe() if header["is_checked"] else (-1, -1)
@@ -107,7 +108,7 @@ def start(jail: Jail, header: dict[str, Any], source: str, inputs: list[bytes], 
     server_pid = os.getpid()
     pid = jail.fork()
     if pid == 0:
-        run_child(jail, task, names, server_pid)
+        run_child(jail, task, prelude, server_pid)
     os.close(status_write)
     os.set_blocking(status_read, False)
     attempt = Attempt(task, header["cpu_s"], header["wall_s"], pid, os.pidfd_open(pid), status_read)

@@ -13,6 +13,7 @@ import builtins
 import io
 import json
 import os
+import random
 import resource
 import struct
 import sys
@@ -25,29 +26,16 @@ from typing import Any, NoReturn
 
 from oapl_core.sandbox import checks
 from oapl_core.sandbox.jail import Jail
+from oapl_core.sandbox.prelude import Prelude
 
 RECORD = struct.Struct("<BiIQQ80s")
 """kind, exit code, largest resident set in KiB, sizes of the output and the result file, name of an exception or a
 message."""
 READY, DONE, RAISED, OUT_OF_MEMORY, NOT_COMPILED, BROKEN = 1, 2, 3, 4, 5, 6
 
-_MODULES = (
-    "string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools",
-    "functools", "operator", "io", "sys", "json", "builtins", "typing",
-)  # fmt: skip
-_STREAMS = ("stdin", "stdout", "stderr")
 _real_open = open
 RECURSION_LIMIT = 50_000
 INT_DIGITS = 50_000
-
-
-def prelude() -> dict[str, Any]:
-    """The names that LiveCodeBench's harness imports ahead of every program; solutions rely on them (`List`)."""
-    namespace: dict[str, Any] = {}
-    exec("".join(f"from {m} import *\n" for m in _MODULES), namespace)
-    exec("".join(f"import {m}\n" for m in _MODULES), namespace)
-    own = {k: v for k, v in namespace.items() if k not in _STREAMS and not k.startswith("__")}
-    return {k: v for k, v in own.items() if builtins.__dict__.get(k) is not v}  # so that patched built-ins are seen
 
 
 @dataclass(frozen=True)
@@ -74,15 +62,15 @@ class Task:
         return {*self.inputs, self.output, self.results, self.errors, self.status, self.secret} - {-1}
 
 
-def run_child(jail: Jail, task: Task, names: dict[str, Any], server_pid: int) -> NoReturn:
+def run_child(jail: Jail, task: Task, prelude: Prelude, server_pid: int) -> NoReturn:
     """Runs `task` and exits, whatever happens: this process must never go on as a copy of the fork server."""
     try:
-        _run(jail, task, names, server_pid)
+        _run(jail, task, prelude, server_pid)
     finally:
         os._exit(1)
 
 
-def _run(jail: Jail, task: Task, names: dict[str, Any], server_pid: int) -> None:
+def _run(jail: Jail, task: Task, prelude: Prelude, server_pid: int) -> None:
     """Confines this process and runs the tests in order; ends early after an abnormal test."""
     try:
         jail.confine(server_pid, task.cpu_s, task.memory_mb, task.file_bytes)
@@ -90,17 +78,19 @@ def _run(jail: Jail, task: Task, names: dict[str, Any], server_pid: int) -> None
     except OSError as error:
         _report(task, BROKEN, text=str(error))
         os._exit(1)
-    for name in [n for n in sys.modules if n.split(".")[0] == "oapl_core"]:
-        del sys.modules[name]
     sys.setrecursionlimit(RECURSION_LIMIT)
     sys.argv = ["main.py"]
     _report(task, READY)
-    code = _compile(task)
+    code = compiled(task)
     if "/dev/stdin" in task.source:
-        names = {**names, "open": _open}
         builtins.open = io.open = _open
+        prelude.set("open", _open)
+    if task.entry_point:
+        prelude.remove(task.entry_point)  # or operator.add would answer for a program without its own
+    if "random" in task.source:
+        random.seed()  # children of one server would all draw the same numbers
     for number in range(len(task.inputs)):
-        if not _run_test(task, number, code, names) or _is_marked():
+        if not run_test(task, number, code, prelude.main()) or _is_marked():
             break
     os._exit(0)
 
@@ -124,7 +114,8 @@ def _report(task: Task, kind: int, exit_code: int = 0, text: str = "") -> None:
     os.write(task.status, RECORD.pack(kind, exit_code, peak, *sizes, text.encode("ascii", "replace")[:80]))
 
 
-def _compile(task: Task) -> CodeType:
+def compiled(task: Task) -> CodeType:
+    """The program's code; a program that does not compile ends the process."""
     os.dup2(task.errors, 2)
     try:
         return compile(task.source, "main.py", "exec", dont_inherit=True)
@@ -134,14 +125,13 @@ def _compile(task: Task) -> CodeType:
         os._exit(1)
 
 
-def _run_test(task: Task, number: int, code: CodeType, names: dict[str, Any]) -> bool:
-    """One test; False when the process should not be used for another one."""
+def run_test(task: Task, number: int, code: CodeType, main: ModuleType) -> bool:
+    """One test in the module `main`; False when the process should not be used for another one."""
     for source, target in ((task.inputs[number], 0), (task.output, 1), (task.errors, 2)):
         os.dup2(source, target)
     os.lseek(1, 0, os.SEEK_END)  # an earlier test may have moved it
     _open_streams()
-    main = ModuleType("__main__")
-    main.__dict__.update(names, __builtins__=builtins, __file__="main.py", stdin=sys.stdin, stdout=sys.stdout)
+    main.__dict__.update(stdin=sys.stdin, stdout=sys.stdout)
     sys.modules["__main__"] = main
     exit_code = 0
     try:

@@ -23,10 +23,10 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from oapl_core.sandbox import attempt, child, linux, wire
 from oapl_core.sandbox.jail import FALLBACK, FULL, NOBODY, Jail, Layout, enter_root, interpreter_layout
+from oapl_core.sandbox.prelude import Prelude, hide_our_modules, rehearse
 
 _ALL_NAMESPACES = (
     linux.CLONE_NEWUSER
@@ -37,6 +37,11 @@ _ALL_NAMESPACES = (
     | linux.CLONE_NEWUTS
 )
 _TWO_IDS, _ONE_ID = b"2", b"1"
+_HARMLESS = (
+    ("import sys\nfor line in sys.stdin:\n    print(sum(map(int, line.split())))\n", None, b"1 2\n"),
+    ("def f(x: int) -> str:\n    return f'{x}'\n", "f", b"[1]"),
+    ("n = int(input())\nraise ValueError(n)\n", None, b"1\n"),
+)
 
 
 def main(arguments: list[str]) -> None:
@@ -133,37 +138,54 @@ def _write(path: str, text: str) -> None:
 def _serve_full(connection: socket.socket, layout: Layout, drop_uid: bool) -> None:
     linux.die_with_parent(signal.SIGKILL)
     pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
-    names = _warm_up()
+    prelude = _warm_up()
     enter_root(layout)
-    serve(connection, Jail(FULL, layout, drop_uid, pid_namespace), names, layout)
+    serve(connection, Jail(FULL, layout, drop_uid, pid_namespace), prelude, layout)
 
 
 def _serve_fallback(connection: socket.socket, layout: Layout, watcher: int) -> None:
     linux.die_with_parent(signal.SIGKILL)
     if os.getppid() == watcher:
-        names = _warm_up()
-        serve(connection, Jail(FALLBACK, layout, drop_uid=False, pid_namespace=-1), names, layout)
+        prelude = _warm_up()
+        serve(connection, Jail(FALLBACK, layout, drop_uid=False, pid_namespace=-1), prelude, layout)
 
 
-def _warm_up() -> dict[str, Any]:
-    """Does once what every child would do: imports, a compilation, a traceback, text streams."""
+def _warm_up() -> Prelude:
+    """Does once what every child would do: imports, and whole tests of harmless programs."""
     sys.path = [p for p in sys.path if not Path(p, "oapl_core").is_dir()]
     sys.set_int_max_str_digits(child.INT_DIGITS)
     sys.setrecursionlimit(child.RECURSION_LIMIT)
     site.setquit()  # quit() and exit(), which an interpreter without site lacks
-    names = child.prelude()
-    compile("def f(x: int) -> str:\n    return f'{x}'\n", "main.py", "exec")
-    traceback.format_exception(ValueError("warm"))
     for name in ("threading", "queue", "decimal", "fractions", "array", "textwrap", "encodings.idna"):
         importlib.import_module(name)
-    return names
+    for source, entry_point, data in _HARMLESS:
+        _rehearse(source, entry_point, data)
+    return Prelude()
 
 
-def serve(connection: socket.socket, jail: Jail, names: dict[str, Any], layout: Layout) -> None:
+def _rehearse(source: str, entry_point: str | None, data: bytes) -> None:
+    """Runs our own program here, unconfined, as a child would."""
+    given, written = os.memfd_create("input"), os.memfd_create("written")
+    os.write(given, data)
+    limits = {"cpu_s": 0, "memory_mb": 0, "file_bytes": 0}
+    task = child.Task(source, entry_point, (given,), written, written, written, written, secret=-1, **limits)
+    prelude = Prelude()
+
+    def test() -> None:
+        os.lseek(given, 0, os.SEEK_SET)
+        child.run_test(task, 0, child.compiled(task), prelude.main())
+
+    rehearse(test)
+    os.close(given)
+    os.close(written)
+
+
+def serve(connection: socket.socket, jail: Jail, prelude: Prelude, layout: Layout) -> None:
     """Answers requests until the supervisor closes its end."""
     scratch = jail.scratch if jail.level == FULL else "/"
     os.environ.update(TMPDIR=scratch, HOME=scratch)
     packages = {Path(p).name.split(".")[0] for p in layout.libraries}
+    hide_our_modules()
     gc.collect()
     gc.freeze()
     wire.send(connection, {"level": jail.level, "pid": os.getpid()})
@@ -173,7 +195,7 @@ def serve(connection: socket.socket, jail: Jail, names: dict[str, Any], layout: 
             text = source.decode()
             _import_wanted(packages, text)
             shared = 1 if header["is_checked"] else attempt.MAX_TESTS
-            _answer(connection, attempt.start(jail, header, text, inputs[:shared], names))
+            _answer(connection, attempt.start(jail, header, text, inputs[:shared], prelude))
 
 
 def _import_wanted(packages: set[str], source: str) -> None:

@@ -102,11 +102,11 @@ class Jail:
             sys.path += dict.fromkeys(os.path.dirname(p) for p in layout.libraries)
 
     def fork(self) -> int:
-        """As os.fork; at the full level the child is the first process of a pid namespace of its own."""
+        """As linux.fork; at the full level the child is the first process of a pid namespace of its own."""
         if self.level == FALLBACK:
-            return os.fork()
+            return linux.fork()
         linux.unshare(linux.CLONE_NEWPID)
-        pid = os.fork()
+        pid = linux.fork()
         if pid:
             linux.setns(self._pid_namespace, linux.CLONE_NEWPID)
         return pid

@@ -39,7 +39,7 @@ _ARGUMENT_VALUES = {
 }
 _CLONE_THREAD, _CLONE_NAMESPACES = 0x00010000, 0x7E020000
 
-_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _JUMP_EQUAL, _JUMP_ABOVE, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
 _ARCH_X86_64, _X32_BIT = 0xC000003E, 0x40000000
 _KILL, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 _SYS_SECCOMP, _SET_MODE_FILTER = 317, 1
@@ -57,6 +57,35 @@ def _argument(index: int) -> bytes:
 def _checked_call(number: int, body: list[bytes]) -> list[bytes]:
     """`body` runs (and must return) for this call; any other call jumps over it."""
     return [_instruction(_JUMP_EQUAL, number, 0, len(body)), *body]
+
+
+def _search(ranges: list[tuple[int, int]]) -> list[bytes]:
+    """Allows a number within one of the sorted ranges (both ends included), by bisection.
+
+    The kernel tries every system call when a filter is installed, in every child: one after the other costs 0.1 ms.
+    """
+    if len(ranges) == 1:
+        first, last = ranges[0]
+        return [
+            _instruction(_JUMP_AT_LEAST, first, 0, 2),
+            _instruction(_JUMP_ABOVE, last, 1, 0),
+            _instruction(_RETURN, _ALLOW),
+            _instruction(_RETURN, _ERRNO | errno.EPERM),
+        ]
+    middle = len(ranges) // 2
+    below, above = _search(ranges[:middle]), _search(ranges[middle:])
+    return [_instruction(_JUMP_AT_LEAST, ranges[middle][0], len(below), 0), *below, *above]
+
+
+def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
+    """Runs of consecutive numbers."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number - 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return found
 
 
 def _head() -> list[bytes]:
@@ -86,9 +115,7 @@ def allowlist() -> bytes:
     ]
     program += _checked_call(_CLONE, threads_only)
     program += _checked_call(_CLONE3, [_instruction(_RETURN, _ERRNO | errno.ENOSYS)])
-    numbers = sorted(ALLOWED.values())
-    program += [_instruction(_JUMP_EQUAL, number, len(numbers) - i, 0) for i, number in enumerate(numbers)]
-    return b"".join([*program, refuse, allow])
+    return b"".join([*program, *_search(_ranges([*ALLOWED.values()]))])
 
 
 def denylist(numbers: tuple[int, ...]) -> bytes:

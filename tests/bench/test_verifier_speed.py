@@ -1,7 +1,7 @@
-"""How fast answers are judged: ``python -m pytest -m bench -s tests/bench/test_verifier_speed.py`` prints the numbers.
+"""How fast answers are judged (prints with ``python -m pytest -m bench -s tests/bench/test_verifier_speed.py``).
 
-The same measurements as tests/bench/verifier.py, with sane verdicts asserted instead of times. OAPL_LCB names a checkout
-of LiveCodeBench, OAPL_MATHS a JSON-lines file with an "answer" in each row; without them those measurements are skipped.
+The measurements of tests/bench/verifier.py, with sane verdicts asserted instead of times. OAPL_LCB names a checkout of
+LiveCodeBench, OAPL_MATHS a JSON-lines file with an "answer" in each row; without them those measurements are skipped.
 """
 
 import os

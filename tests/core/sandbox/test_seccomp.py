@@ -1,0 +1,51 @@
+"""The filter's program, interpreted here for every system call: what the kernel will allow, without asking it."""
+
+import errno
+import struct
+
+from oapl_core.sandbox.seccomp import ALLOWED, allowlist
+
+X86_64, I386 = 0xC000003E, 0x40000003
+ALLOW, REFUSE, ABSENT, KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 0x80000000
+IOCTL, CLONE, FCNTL, PRLIMIT64, CLONE3 = 16, 56, 72, 302, 435
+INSTRUCTIONS = list(struct.iter_unpack("HBBI", allowlist()))
+
+
+def ruling(number: int, *arguments: int, architecture: int = X86_64) -> int:
+    """What the filter returns."""
+    position, value = 0, 0
+    while True:
+        code, if_true, if_false, operand = INSTRUCTIONS[position]
+        if code == 0x06:
+            return int(operand)
+        if code == 0x20:
+            data = {0: number, 4: architecture, **{16 + 8 * i: argument for i, argument in enumerate(arguments)}}
+            value = data.get(operand, 0)
+        else:
+            holds = {0x15: value == operand, 0x25: value > operand, 0x35: value >= operand, 0x45: value & operand}
+            position += if_true if holds[code] else if_false
+        position += 1
+
+
+def test_exactly_the_named_calls_are_allowed() -> None:
+    allowed = {number for number in range(1024) if ruling(number) == ALLOW}
+    assert allowed - {FCNTL, PRLIMIT64} == set(ALLOWED.values())  # those two with a first checked argument of 0
+    others = set(range(1024)) - allowed - {CLONE3}
+    assert {ruling(number) for number in others} == {REFUSE}
+
+
+def test_checked_calls_are_allowed_for_harmless_arguments_only() -> None:
+    assert ruling(CLONE, 0x003D0F00) == ALLOW  # a thread, as glibc makes it
+    assert ruling(CLONE, 0x01200011) == REFUSE  # a process
+    assert ruling(CLONE, 0x00010000 | 0x10000000) == REFUSE  # a thread in a new user namespace
+    assert ruling(CLONE3) == ABSENT
+    assert ruling(FCNTL, 0, 1030) == ALLOW
+    assert ruling(FCNTL, 0, 1033) == REFUSE  # F_ADD_SEALS
+    assert ruling(IOCTL, 0, 0x5401) == ALLOW
+    assert ruling(IOCTL, 0, 0x5412) == REFUSE  # TIOCSTI
+    assert ruling(PRLIMIT64, 1) == REFUSE  # another process
+
+
+def test_another_architecture_is_killed() -> None:
+    assert ruling(0, architecture=I386) == KILL
+    assert ruling(0x40000000) == KILL  # x32
