@@ -1,7 +1,7 @@
 """The second executor: one test of a program in one plain Python process under bubblewrap, a sandbox of other authors.
 
 Shares no code with oapl_core.sandbox and compares nothing, so that a fault there is not repeated here. It is slow (some
-30 ms for each test), and its limits are twice as wide as the verifier's: it should never fail a program for its load.
+70 ms for each test), and its limits are twice as wide as the verifier's: it should never fail a program for its load.
 Writes only below a temporary folder; the program sees the interpreter, /usr, the permitted libraries and its own input.
 """
 
