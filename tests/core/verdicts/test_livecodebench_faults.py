@@ -1,7 +1,7 @@
 """What the harness that most projects share gets wrong is judged right here, at both levels.
 
 LiveCodeBench's checker runs a program in its grading process, behind a guard. Each of EXPLOITS earns a full reward
-there, and each of HONEST none: `python -m tests.core.verdicts.test_common_harness DIR` says so for a checkout DIR of
+there, and each of HONEST none: `python -m tests.core.verdicts.test_livecodebench_faults DIR` says so for a checkout DIR of
 it, running these programs without isolation.
 """
 
