@@ -9,7 +9,7 @@ from rich.status import Status
 from rich.table import Table
 
 from oapl_core.artifacts import Run
-from oapl_core.plan import finished, times, steps
+from oapl_core.plan import finished, steps, times
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)

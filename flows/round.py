@@ -3,12 +3,14 @@
 Reads the checkpoint of the round before; writes ``round_NN/``.
 """
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from prefect import flow
 
 from oapl_core.artifacts import Run
 from oapl_core.plan import Step, finished, round_steps, verification_beside_sampling
+from tasks.cluster import beside_on_ray
 from tasks.stage import beside, stage_task
 
 
@@ -24,6 +26,15 @@ def oapl_round(run_dir: Path, number: int) -> None:
     """Bring round ``number`` (counted from 0) of ``run_dir`` to its end; finished steps are not redone."""
     sampling, *later = round_steps(number)
     if sampling not in finished(Run.open(run_dir)):
-        with beside(run_dir, verification_beside_sampling(number)):
+        with verifying(run_dir, number):
             run_missing(run_dir, (sampling,))
     run_missing(run_dir, tuple(later))
+
+
+def verifying(run_dir: Path, number: int) -> AbstractContextManager[None]:
+    """Verification beside sampling: on a Ray cluster when the experiment names one, else on this machine."""
+    settings = Run.open(run_dir).config.verifier
+    steps = verification_beside_sampling(number, settings.shares)
+    if settings.ray is None:
+        return beside(run_dir, steps[0])
+    return beside_on_ray(run_dir, steps, settings.ray, settings.workers or 1)

@@ -43,7 +43,7 @@ class StageEntry:
 
 
 class Ledger:
-    """Reads and appends ``path``; safe for several processes of one run. Reads only what was added since it last did."""
+    """Reads and appends ``path``; safe for several processes of one run. Reads only what is new since it last did."""
 
     def __init__(self, path: Path) -> None:
         """The file need not exist yet."""
@@ -89,7 +89,8 @@ class Ledger:
         try:
             file = self.path.open("rb")
         except FileNotFoundError:
-            return self._forget()
+            self._forget()
+            return
         with file:
             now = os.fstat(file.fileno())
             if (now.st_dev, now.st_ino) != self._file or now.st_size < self._offset:

@@ -62,10 +62,17 @@ def round_steps(number: int) -> tuple[Step, ...]:
     )
 
 
-def verification_beside_sampling(number: int) -> Step:
-    """Judges the parts of round ``number`` as they are sampled; the step of the plan then does what is left."""
+def verification_beside_sampling(number: int, shares: int = 1) -> tuple[Step, ...]:
+    """Judge the parts of round ``number`` as they are sampled, in so many processes; the plan's step does the rest."""
     verification = round_steps(number)[1]
-    return replace(verification, title=f"{verification.title}, beside sampling", options=("--follow",))
+    beside = replace(verification, title=f"{verification.title}, beside sampling", options=("--follow",))
+    if shares == 1:
+        return (beside,)
+    return tuple(
+        replace(beside, title=f"{beside.title}, share {share} of {shares}",
+                options=("--follow", "--share", f"{share}-of-{shares}"))
+        for share in range(1, shares + 1)
+    )  # fmt: skip
 
 
 def conclusion(config: Experiment) -> tuple[Step, ...]:
@@ -135,11 +142,11 @@ def times(run: Run) -> Iterator[StepTime]:
         if mine:
             seconds = sum(mine)
             yield StepTime(step, seconds, max(0.0, seconds - before) if step.options else seconds, len(mine))
-            before = seconds
+            before = max(before, seconds) if step.options else seconds
 
 
 def _with_followers(config: Experiment) -> Iterator[Step]:
     for step in steps(config):
         yield step
         if step.verb == "rollouts.generate" and step.round is not None:
-            yield verification_beside_sampling(step.round)
+            yield from verification_beside_sampling(step.round, config.verifier.shares)

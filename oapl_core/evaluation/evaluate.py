@@ -173,7 +173,7 @@ class _Evaluation:
         settings = {
             "seed": run.config.seed, "split": split, "samples": self._samples[split], "temperature": config.temperature,
             "top_p": config.top_p, "max_tokens": config.max_tokens, "dtype": run.config.engine.dtype,
-            "verifier_version": VERIFIER_VERSION, **run.config.verifier.model_dump(mode="json", exclude={"workers"}),
+            "verifier_version": VERIFIER_VERSION, **run.config.verifier.slice,
         }  # fmt: skip
         path = run.evaluations() / f"{checkpoint.label.replace(' ', '_')}_{split}.parquet"
         return _Target(checkpoint, split, path, run.inputs([run.problems, run.prompts, checkpoint.folder]), settings)
