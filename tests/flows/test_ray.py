@@ -1,0 +1,183 @@
+"""Verification on a real Ray cluster of two nodes, one of which is killed half-way; sampling is played."""
+
+import json
+import sys
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from prefect.testing.utilities import prefect_test_harness
+
+from oapl_core.artifacts import Run
+from oapl_core.errors import ConfigError, StageFailed
+from oapl_core.experiment_file import parse_experiment
+from oapl_core.ledger import StageEntry
+from oapl_core.plan import finished, round_steps
+from oapl_core.tables import PROBLEMS, PROMPTS, VERDICTS, read_table, write_table
+from tasks.settings import STAGES
+
+PARTS, PROBLEMS_PER_PART, GROUP = 12, 2, 4
+
+PLAYER = f"""
+import os, pathlib, sys, time
+from datetime import datetime, timezone
+from oapl_core.artifacts import Run
+from oapl_core.tables import ROLLOUTS, write_table
+arguments = sys.argv[2:]
+if arguments[0] == "oapl_core.verdicts.verify":
+    os.execv(sys.executable, [sys.executable, "-m", *arguments])
+assert arguments[0] == "oapl_core.rollouts.generate", "only sampling and verification are played"
+run = Run.open(pathlib.Path(arguments[1]))
+for part in range({PARTS}):
+    rows = [
+        dict(run="t", round=0, problem_id=f"p{{part * {PROBLEMS_PER_PART} + p}}",
+             rollout_id=f"{{part}}-{{p}}-{{sample}}",
+             sample=sample, policy_hash="h", response_ids=[1], logprobs=[-0.5], logprobs_mode="raw",
+             finish_reason="stop",
+             text="```python\\nimport time\\ntime.sleep(0.1)\\n"
+                  f"print(int(input()) + {{1 if sample else part + p}})\\n```",
+             temperature=1.0, top_p=1.0, top_k=-1, max_tokens=8, seed=0, engine="e",
+             sampled_at=datetime.now(timezone.utc))
+        for p in range({PROBLEMS_PER_PART}) for sample in range({GROUP})
+    ]
+    with run.writing(run.rollouts(0) / f"part-{{part:05d}}.parquet", {{}}, {{}}) as draft:
+        draft.rows = write_table(draft.path, ROLLOUTS, rows)
+    if (run.root / "fail sampling").exists() and part == 2:
+        sys.exit(2)
+    time.sleep(0.2)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def prefect() -> Iterator[None]:
+    with prefect_test_harness(server_startup_timeout=180):
+        yield
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """One head node without cores, and two nodes with one core each."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own
+        from ray.cluster_utils import Cluster
+
+        nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        nodes.add_node(num_cpus=1)
+        nodes.add_node(num_cpus=1)
+        yield nodes
+        nodes.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {verb: replace(stage, retries=0) for verb, stage in STAGES.items()}
+    monkeypatch.setattr("tasks.stage.STAGES", settings)
+
+
+def made_run(folder: Path, address: str) -> Run:
+    (folder / "player.py").write_text(PLAYER)
+    interpreter = folder / "python"
+    interpreter.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{folder}/player.py" "$@"\n')
+    interpreter.chmod(0o755)
+    values = {
+        "name": "t", "model": "m", "runs_dir": str(folder), "engine_python": str(interpreter),
+        "problems": {"train": "a", "validation": "b", "heldout": "c"},
+        "sampling": {"group_size": GROUP, "problems_per_part": PROBLEMS_PER_PART},
+        "verifier": {"workers": 1, "ray": {"address": address, "shares": 2}}, "rounds": [{}],
+    }  # fmt: skip
+    run = Run.create(parse_experiment(values, "test"))
+    names = [f"p{number}" for number in range(PARTS * PROBLEMS_PER_PART)]
+    problems = [
+        dict.fromkeys(column for column, _ in PROBLEMS)
+        | {"problem_id": name, "split": "train", "kind": "stdin", "statement": "s", "structure": "s"}
+        | {"tests": [{"input": f"{i}\n", "output": f"{i + 1}\n"} for i in (4, 7)]}
+        for name in names
+    ]
+    prompts = [{"problem_id": name, "split": "train", "prompt": "s", "prompt_ids": [1]} for name in names]
+    with run.writing(run.problems, {}, {}) as draft:
+        draft.rows = write_table(draft.path, PROBLEMS, problems)
+    with run.writing(run.prompts, {}, {}) as draft:
+        draft.rows = write_table(draft.path, PROMPTS, prompts)
+    run.ledger.append(StageEntry("problems.prepare", 1.0, 0))
+    return run
+
+
+def sample_and_verify(run: Run) -> None:
+    """The first two steps of a round, as the flow of a round does them."""
+    from prefect import flow
+
+    from flows.round import run_missing, verifying
+
+    @flow(validate_parameters=False)
+    def first_steps() -> None:
+        sampling, verification, *_ = round_steps(0)
+        with verifying(run.root, 0):
+            run_missing(run.root, (sampling,))
+        run_missing(run.root, (verification,))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first_steps()
+
+
+def verdict_parts(run: Run) -> list[str]:
+    lines = [json.loads(line) for line in run.ledger.path.read_text().splitlines()]
+    return [line["artifact"] for line in lines if "2_verdicts" in line.get("artifact", "")]
+
+
+def processes_of(run: Run) -> list[psutil.Process]:
+    return [p for p in psutil.process_iter(["cmdline"]) if str(run.root) in " ".join(p.info["cmdline"] or [])]
+
+
+def test_sampling_that_fails_ends_the_processes_on_the_cluster(tmp_path: Path, cluster: Any) -> None:
+    run = made_run(tmp_path, cluster.address)
+    (run.root / "fail sampling").touch()
+    with pytest.raises(StageFailed):
+        sample_and_verify(run)
+    deadline = time.monotonic() + 20
+    while processes_of(run) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert processes_of(run) == []
+
+
+def test_a_node_killed_half_way_costs_no_verdict_and_doubles_none(tmp_path: Path, cluster: Any) -> None:
+    run = made_run(tmp_path, cluster.address)
+    killed_at: list[int] = []
+
+    def kill() -> None:
+        while len(verdict_parts(run)) < PARTS // 3:
+            time.sleep(0.05)
+        killed_at.append(len(verdict_parts(run)))
+        cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    sample_and_verify(run)
+    killer.join()
+
+    assert killed_at[0] < PARTS, "the node was lost before the work was done"
+    assert Counter(verdict_parts(run)) == Counter(
+        run.name(run.verdicts(0) / f"part-{n:05d}.parquet") for n in range(PARTS)
+    )
+    verdicts = [row for part in sorted(run.verdicts(0).iterdir()) for row in read_table(part, VERDICTS).to_pylist()]
+    assert {row["rollout_id"]: row["reward"] for row in verdicts} == {
+        f"{part}-{p}-{sample}": float(sample > 0 or part + p == 1)
+        for part in range(PARTS) for p in range(PROBLEMS_PER_PART) for sample in range(GROUP)
+    }  # fmt: skip
+    assert [step.verb for step in finished(run)][-1] == "verdicts.verify"
+    shares = {stage.stage for stage in run.ledger.stages() if "share" in stage.stage}
+    assert len(shares) == 2, "both shares were worked on"
+    assert processes_of(run) == []
+
+
+def test_a_cluster_that_does_not_answer_is_one_clear_line(tmp_path: Path) -> None:
+    run = made_run(tmp_path, "127.0.0.1:9")
+    with pytest.raises(ConfigError, match=r"verifier\.ray\.address: no Ray cluster answers at 127\.0\.0\.1:9 "):
+        sample_and_verify(run)
