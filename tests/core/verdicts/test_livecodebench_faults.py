@@ -1,8 +1,8 @@
 """What the harness that most projects share gets wrong is judged right here, at both levels.
 
 LiveCodeBench's checker runs a program in its grading process, behind a guard. Each of EXPLOITS earns a full reward
-there, and each of HONEST none: `python -m tests.core.verdicts.test_livecodebench_faults DIR` says so for a checkout DIR of
-it, running these programs without isolation.
+there, and each of HONEST none. `python -m tests.core.verdicts.test_livecodebench_faults DIR` says so for a checkout
+DIR of it, and runs these programs without isolation.
 """
 
 import sys
