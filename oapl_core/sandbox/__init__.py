@@ -31,8 +31,10 @@ That helps it only where one test can be passed by knowing the others' inputs; a
 
 Assert-style tests (`Program.is_checked`) are the one case in which there is something to steal. The checks run in the
 program's own process, and a pass is a secret that is written after the last of them (checks.py). Forged output, early
-exits, patched built-ins and always-equal objects gain nothing; but a program that is written against this very code can
-reach its functions through stack frames, exchange them, and pass. Kinds that are compared outside have no such hole.
+exits, tracing, patched built-ins and always-equal results gain nothing. What remains: while it is called, a program can
+read the checks, with the values they expect, and exchange what they use next, through stack frames; patch a library
+that they call (`math.isclose`); leave an always-equal object in an argument; read raw memory through numpy's views. So
+a program that is written against this very code can pass. Kinds that are compared outside have no such hole.
 
 Not covered: bugs of the kernel and of the CPU (speculation, timing channels: there is no secret to time); many threads
 at the fallback level (bounded by memory only); memory of the private directory, the three output files and pipes, which

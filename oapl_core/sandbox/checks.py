@@ -25,9 +25,8 @@ _HEAP_TYPE = 1 << 9
 _SCALARS = frozenset({type(None), bool, int, float, complex, str, bytes, range})
 _flags = type.__dict__["__flags__"].__get__  # a metaclass may lie about it
 _BUILTINS = dict(vars(builtins))
-globals()["__builtins__"] = (
-    _BUILTINS  # functions below take their built-ins from here: the program can patch only the real module
-)
+# Where the functions below look up their built-ins: the program can patch the real module, this process keeps a copy.
+globals()["__builtins__"] = _BUILTINS
 _write = os.write
 
 

@@ -11,7 +11,7 @@ PROBLEM: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["stdin", "function", "math"])
+@pytest.mark.parametrize("kind", ["stdin", "function", "assert", "math"])
 @pytest.mark.parametrize("style", ["plain", "deepcoder"])
 def test_a_prompt_is_one_user_turn_that_holds_the_statement(kind: str, style: Any) -> None:
     (turn,) = messages({**PROBLEM, "kind": kind, "entry_point": "add"}, style)
