@@ -1,5 +1,6 @@
 """The verb: one verdict part for each rollout part, resumable, and failing rather than guessing."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from oapl_core import tables
@@ -227,3 +229,48 @@ def test_only_the_problems_that_a_part_answers_are_read(tmp_path: Path) -> None:
     found = tables.read_table(path, tables.PROBLEMS, only=("problem_id", {"p3", "p8", "p99"}))
     assert found["problem_id"].to_pylist() == ["p3", "p8"]
     assert tables.read_table(path, tables.PROBLEMS, only=("problem_id", set())).num_rows == 0
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_rollouts_fit_into_memory_and_an_interruption_costs_one_part(
+    tmp_path: Path, root: Path
+) -> None:
+    run = made_run(tmp_path, parts=0)
+    parts, size = 100, 1000
+    for number in range(parts):
+        bodies = [f"print({'sum(map(int, input().split()))' if i % 2 else -1})" for i in range(size)]
+        rows = [
+            rollout(number, i, f"```python\n{body}  # {number * size + i}: no two alike\n```")
+            for i, body in enumerate(bodies)
+        ]
+        with run.writing(run.rollouts(0) / f"part-{number:05d}.parquet", {}, {}) as draft:
+            draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, rows)
+    command = [sys.executable, "-m", "oapl_core.verdicts.verify", str(run.root), "--round", "0"]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL) as first:
+        peak = peak_memory(first, lambda: len(recorded(run)) >= parts // 2)
+        first.kill()
+    finished = recorded(run)
+    assert len(finished) < parts
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL) as second:
+        peak = max(peak, peak_memory(second, lambda: False))
+    again = recorded(run)
+    assert second.returncode == 0
+    assert len(again) == parts
+    assert all(again[name].mtime_ns == entry.mtime_ns for name, entry in finished.items()), "nothing is judged twice"
+    assert sum(entry.rows for entry in again.values()) == parts * size
+    assert all(entry.details["outcomes"] == {"passed": 500, "wrong_answer": 500} for entry in again.values())
+    assert peak < 1.5 * 2**30, f"{peak / 2**30:.2f} GiB"
+
+
+def peak_memory(process: "subprocess.Popen[bytes]", until: Callable[[], bool]) -> int:
+    """Largest proportional set size of a process and everything below it, twice a second. Bytes."""
+    peak = 0
+    while process.poll() is None and not until():
+        total = 0
+        for member in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                total += member.memory_full_info().pss
+        peak = max(peak, total)
+        time.sleep(0.5)
+    print(f"peak {peak / 2**30:.2f} GiB")
+    return peak
