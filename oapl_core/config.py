@@ -76,7 +76,13 @@ class EngineConfig(Settings):
     kv_cache_gib: PositiveFloat = 1.0
     """Key-value cache on CPU. GiB; ignored on GPUs."""
     tensor_parallel_size: PositiveInt = 1
-    """GPUs that share one replica of the model."""
+    """GPUs that share each layer of one replica."""
+    pipeline_parallel_size: PositiveInt = 1
+    """Stages that the layers of one replica are divided into; each has `tensor_parallel_size` GPUs."""
+    distributed_executor_backend: Literal["mp", "ray"] | None = None
+    """What runs a replica on several GPUs: `ray` reaches over machines; unset: vLLM chooses."""
+    replicas: PositiveInt = 1
+    """Engines on this machine that share a round's parts; its GPUs (or cores) are divided over them."""
     enforce_eager: bool = False
     """Skip graph capture and compilation: faster to start, slower on GPUs."""
 
@@ -89,7 +95,14 @@ class SamplingConfig(Settings):
     max_tokens: PositiveInt = 32000
     """Longest response. Tokens."""
     problems_per_part: PositiveInt = 128
-    """Problems per Parquet part: what a crash can lose at most."""
+    """Problems per Parquet part; what verification, replicas and a later run take as a whole."""
+    flush_s: PositiveFloat = 30.0
+    """Finished answers of parts in flight are written at least this often: what a crash can lose at most. Seconds."""
+
+    @property
+    def slice(self) -> dict[str, Any]:
+        """What rollouts depend on: all settings but those of durability."""
+        return self.model_dump(mode="json", exclude={"flush_s"})
 
 
 class RayConfig(Settings):

@@ -16,6 +16,7 @@ from typing import Any, Self
 from oapl_core.config import EngineConfig
 from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.rollouts.model_folder import check_model_folder, check_same_architecture, end_token_ids
+from oapl_core.rollouts.replicas import take_share
 from oapl_core.rollouts.requests import Completion, Request
 
 _ENVIRONMENT = {
@@ -36,8 +37,13 @@ class Engine:
 
     logprobs_mode = "raw_logprobs"
 
-    def __init__(self, model_dir: Path, config: EngineConfig) -> None:
+    def __init__(self, model_dir: Path, config: EngineConfig, replica: int | None = None) -> None:
         """Look at the model folder; ``__enter__`` starts the engine.
+
+        Args:
+            model_dir: Hugging Face folder.
+            config: how to start it.
+            replica: which of ``config.replicas`` on this machine it is; unset: the only one, with every device.
 
         Raises:
             DataError: the folder is missing, cut short or has no tokenizer.
@@ -45,7 +51,7 @@ class Engine:
         check_model_folder(model_dir)
         self.name = "vllm"
         self.startup_s: dict[str, float] = {}
-        self._model_dir, self._config = model_dir, config
+        self._model_dir, self._config, self._replica = model_dir, config, replica
         self._end_ids = end_token_ids(model_dir)
         self._engine: Any = None
 
@@ -66,6 +72,8 @@ class Engine:
         start = time.monotonic()
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
+        if self._replica is not None:
+            take_share(self._replica, self._config)
         import vllm
         from vllm.engine.arg_utils import EngineArgs
         from vllm.platforms import current_platform
@@ -161,6 +169,8 @@ def _settings(model_dir: Path, config: EngineConfig, on_cpu: bool, logprobs_mode
         "max_model_len": config.max_model_len,
         "max_num_seqs": config.max_num_seqs,
         "tensor_parallel_size": config.tensor_parallel_size,
+        "pipeline_parallel_size": config.pipeline_parallel_size,
+        "distributed_executor_backend": config.distributed_executor_backend,
         "gpu_memory_utilization": config.gpu_memory_utilization,
         "enforce_eager": config.enforce_eager,
         "generation_config": "vllm",  # not the model's own sampling defaults

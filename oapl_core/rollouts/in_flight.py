@@ -1,0 +1,190 @@
+"""Parts that are being sampled: which process has which, and where their finished answers wait on disk.
+
+Reads and writes ``1_rollouts/.in_flight/part-00000/``, which lives until the part is recorded. ``lock`` is held with
+flock by the process that samples the part, so the kernel frees a dead one's. ``*.piece`` are answers that finished
+since the last flush, as small Parquet files (tables.ROLLOUTS). A piece's name holds the hash of its bytes and of what
+the part depends on: a torn or edited piece, or one made from other weights or settings, is deleted and sampled again.
+No pattern for parts (``part-*.parquet``, also below subfolders) matches any of them.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from oapl_core.artifacts import sha256_of
+from oapl_core.progress import say
+from oapl_core.rollouts.parts import Part, Row
+from oapl_core.tables import ROLLOUTS, read_table, write_table
+
+_FOLDER, _LOCK, _SUFFIX = ".in_flight", "lock", ".piece"
+_DIGITS = 16
+
+
+class InFlight:
+    """The parts that this process has claimed. As a context manager it flushes them from a thread of its own.
+
+    Answers are not flushed when one is finished but by the clock: the next may take an hour.
+    """
+
+    def __init__(self, folder: Path, inputs: Mapping[str, str], settings: Mapping[str, Any], flush_s: float) -> None:
+        """``folder`` holds the round's parts, which depend on ``inputs`` and ``settings``."""
+        self._folder, self._flush_s = folder / _FOLDER, flush_s
+        content = json.dumps([dict(inputs), dict(settings)], sort_keys=True, default=str)
+        self._key = hashlib.sha256(content.encode()).hexdigest()[:_DIGITS]
+        self._locks: dict[str, IO[str]] = {}
+        self._new: dict[str, list[Row]] = {}
+        """Rows that are not on disk yet, by part; guarded by ``_adding``."""
+        self._adding, self._writing = threading.Lock(), threading.Lock()
+        self._stop = threading.Event()
+        self._thread = ThreadPoolExecutor(1, "flush")
+
+    def __enter__(self) -> Self:
+        """Start flushing."""
+        self._flushed = self._thread.submit(self._flush_by_the_clock)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
+        """Let go of every part; if the body failed, what it finished is kept."""
+        self._stop.set()
+        self._thread.shutdown()
+        if kind is not None:
+            with suppress(OSError):  # the first error is the one to tell
+                self.flush()
+        for file in self._locks.values():
+            file.close()
+        self._locks.clear()
+        if kind is None:
+            self._flushed.result()
+
+    def claim(self, part: Part) -> bool:
+        """Take ``part`` for this process, with the answers that an earlier one left; False if another process has it.
+
+        Ask afterwards whether it is still missing: another process may have finished it meanwhile.
+        """
+        file = _lock(self._of(part))
+        if file is None:
+            return False
+        self._locks[part.path.name] = file
+        for piece in sorted(self._of(part).iterdir()):
+            if piece.name != _LOCK:
+                self._take_over(piece, part)
+        return True
+
+    def holder(self, part: Part) -> str:
+        """Who samples ``part``, in words."""
+        try:
+            return (self._of(part) / _LOCK).read_text().strip() or "another process"
+        except FileNotFoundError:
+            return "another process"
+
+    def add(self, part: Part, row: Row) -> None:
+        """A row to be flushed soon.
+
+        Raises:
+            OSError: an earlier flush failed, for example because the disk is full.
+        """
+        if self._flushed.done():
+            self._flushed.result()
+        with self._adding:
+            self._new.setdefault(part.path.name, []).append(row)
+
+    def release(self, part: Part) -> None:
+        """``part`` is recorded: its pieces go, and then its lock."""
+        with self._adding:
+            self._new.pop(part.path.name, None)
+        with self._writing:
+            folder = self._of(part)
+            for piece in folder.glob(f"*{_SUFFIX}"):
+                piece.unlink(missing_ok=True)
+            (folder / _LOCK).unlink(missing_ok=True)
+            with suppress(OSError):  # another process is just looking whether the part is free
+                folder.rmdir()
+        self._locks.pop(part.path.name).close()
+
+    def flush(self) -> None:
+        """Write the rows that are not on disk yet: one piece for each part that has any.
+
+        Raises:
+            OSError: the disk is full or read-only; the rows stay in memory, and the pieces before are whole.
+        """
+        with self._writing:
+            with self._adding:
+                parts = list(self._new)
+            for name in parts:
+                with self._adding:
+                    rows = list(self._new.get(name, []))
+                if rows:
+                    self._write(self._folder / Path(name).stem, rows)
+                with self._adding:
+                    if name in self._new:
+                        self._new[name] = self._new[name][len(rows) :]
+
+    def _flush_by_the_clock(self) -> None:
+        while not self._stop.wait(self._flush_s):
+            self.flush()
+
+    def _of(self, part: Part) -> Path:
+        return self._folder / part.path.stem
+
+    def _write(self, folder: Path, rows: list[Row]) -> None:
+        temporary = folder / ".tmp-piece"
+        try:
+            write_table(temporary, ROLLOUTS, rows)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        temporary.rename(folder / f"{self._key}-{sha256_of(temporary)[:_DIGITS]}{_SUFFIX}")
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _take_over(self, piece: Path, part: Part) -> None:
+        """Its rows into ``part`` if it is whole and was made from the same inputs and settings; else it goes."""
+        key, _, digest = piece.stem.partition("-")
+        if piece.suffix == _SUFFIX and key == self._key:
+            if sha256_of(piece)[:_DIGITS] == digest:
+                for row in read_table(piece, ROLLOUTS).to_pylist():
+                    part.put(row)
+                return
+            say(f"{piece}: is damaged; its answers are sampled again")
+        piece.unlink()
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a process left that was killed after it had recorded its part. All parts must be recorded."""
+    shutil.rmtree(folder / _FOLDER, ignore_errors=True)
+
+
+def _lock(folder: Path) -> IO[str] | None:
+    """The part's lock, held until it is closed, or None if another process has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / _LOCK
+    try:
+        file = path.open("a+")
+    except FileNotFoundError:
+        return None  # its last holder has just finished it and removed the folder
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held = os.fstat(file.fileno()).st_ino == path.stat().st_ino
+    except (BlockingIOError, FileNotFoundError):
+        held = False
+    if not held:
+        file.close()
+        return None
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {os.uname().nodename}")
+    file.flush()
+    return file

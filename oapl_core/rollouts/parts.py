@@ -1,0 +1,51 @@
+"""The parts of a round: consecutive problems whose answers become one Parquet file, and the rows they have so far."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+"""One row of tables.ROLLOUTS."""
+
+
+@dataclass
+class Part:
+    """Consecutive problems of the round and the rows that they have so far."""
+
+    path: Path
+    problems: list[str]
+    group_size: int
+    rows: dict[tuple[int, int], Row] = field(default_factory=dict)
+    """By place of the problem in the part, and sample."""
+    started_s: float = 0.0
+    """Clock when its first request was made."""
+
+    @property
+    def answers(self) -> int:
+        """How many rows it will have."""
+        return len(self.problems) * self.group_size
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every row is there."""
+        return len(self.rows) == self.answers
+
+    @property
+    def missing(self) -> list[tuple[int, int]]:
+        """Places and samples that have no row, in order."""
+        places = ((place, sample) for place in range(len(self.problems)) for sample in range(self.group_size))
+        return [key for key in places if key not in self.rows]
+
+    def put(self, row: Row) -> None:
+        """Keep a row that an earlier process sampled."""
+        self.rows[self.problems.index(row["problem_id"]), row["sample"]] = row
+
+
+def cut(problems: Sequence[str], size: int, group_size: int, folder: Path) -> list[Part]:
+    """Parts of ``size`` problems, numbered from 0, the last one with what is left."""
+    starts = range(0, len(problems), size)
+    return [
+        Part(folder / f"part-{number:05d}.parquet", list(problems[start : start + size]), group_size)
+        for number, start in enumerate(starts)
+    ]

@@ -1,0 +1,104 @@
+"""Several engines on one machine: which devices each has, and the processes of all but the first.
+
+The stage's own process is replica 0; it starts the others as ``generate ... --replica i``, each under a guard, so that
+they end when it does. They share nothing but the run folder (``in_flight.py``: who samples which part), therefore a
+machine more is the same command once more, and a dead replica's parts are sampled by those that are left.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from oapl_core.config import EngineConfig
+from oapl_core.errors import ConfigError
+from oapl_core.launch import guarded
+from oapl_core.progress import say
+
+_END_S = 10.0
+_GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+
+
+class Others:
+    """The processes of replicas 1, 2, ..."""
+
+    def __init__(self, processes: Mapping[int, subprocess.Popen[bytes]], logs: Mapping[int, Path]) -> None:
+        self._living, self._logs = dict(processes), logs
+
+    def report(self) -> None:
+        """Say once of each replica that failed that it did."""
+        for replica, process in list(self._living.items()):
+            code = process.poll()
+            if code is not None:
+                del self._living[replica]
+            if code:
+                lines = self._logs[replica].read_text(errors="replace").splitlines()
+                last = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
+                say(f"replica {replica} ended with exit code {code}: {last[:300]} (see {self._logs[replica]}); "
+                    "its parts are sampled by the others")  # fmt: skip
+
+    def wait(self) -> None:
+        """Give them a moment to end by themselves when nothing is left to do; those still starting are ended."""
+        for process in self._living.values():
+            try:
+                process.wait(_END_S / len(self._living))
+            except subprocess.TimeoutExpired:
+                return
+
+
+@contextmanager
+def others(command: Sequence[str], count: int, log: Path) -> Iterator[Others]:
+    """Replicas 1 to ``count`` - 1 of ``command``; leaving the context ends them, and so does our own death.
+
+    Each writes a log of its own beside ``log``, the name with ``_replica_1`` and so on.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    logs = {replica: log.with_name(f"{log.stem}_replica_{replica}.log") for replica in range(1, count)}
+    with ExitStack() as stack:
+        processes = {}
+        for replica, path in logs.items():
+            sink = stack.enter_context(path.open("ab"))
+            process = guarded([*command, "--replica", str(replica)], sink.fileno())
+            processes[replica] = stack.enter_context(process)
+        yield Others(processes, logs)
+
+
+def take_share(replica: int, config: EngineConfig) -> None:
+    """Restrict this process to its replica's GPUs or, on a machine without any, to its share of the cores.
+
+    To be called before the engine is imported. Ray places its workers itself.
+
+    Raises:
+        ConfigError: CUDA_VISIBLE_DEVICES names fewer GPUs than the replicas need.
+    """
+    if config.replicas == 1 or config.distributed_executor_backend == "ray":
+        return
+    if any(driver.exists() for driver in _GPU_DRIVERS):
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus(replica, config, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    else:
+        os.sched_setaffinity(0, cores(replica, config.replicas, sorted(os.sched_getaffinity(0))))
+
+
+def gpus(replica: int, config: EngineConfig, visible: str | None) -> str:
+    """What CUDA_VISIBLE_DEVICES is for one replica, of the GPUs that are ``visible`` (numbers or UUIDs; None: all).
+
+    Raises:
+        ConfigError: there are too few.
+    """
+    each = config.tensor_parallel_size * config.pipeline_parallel_size
+    needed = each * config.replicas
+    found = [str(number) for number in range(needed)] if visible is None else [v for v in visible.split(",") if v]
+    if len(found) < needed:
+        raise ConfigError(
+            f"engine.replicas={config.replicas} of {each} GPUs need {needed}, but CUDA_VISIBLE_DEVICES names "
+            f"{len(found)}; lower replicas, tensor_parallel_size or pipeline_parallel_size"
+        )
+    return ",".join(found[replica * each : (replica + 1) * each])
+
+
+def cores(replica: int, replicas: int, allowed: Sequence[int]) -> list[int]:
+    """One replica's cores: neighbours, every core once; where there are fewer cores than replicas they share."""
+    if len(allowed) < replicas:
+        return [allowed[replica % len(allowed)]]
+    return [core for place, core in enumerate(allowed) if place * replicas // len(allowed) == replica]

@@ -1,0 +1,176 @@
+"""One process's work on a round: claim parts, ask the engine for what they lack, record each when it is whole.
+
+Rows go to ``in_flight.py`` as they come and to round_NN/1_rollouts/part-*.parquet when their part is whole. Training
+rollouts are always sampled at T=1, top-p=1, top-k off and no penalties (paper, section 5); nothing changes that.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from oapl_core.artifacts import Run
+from oapl_core.progress import Progress, say
+from oapl_core.rollouts.in_flight import InFlight
+from oapl_core.rollouts.parts import Part, Row
+from oapl_core.rollouts.replicas import Others
+from oapl_core.rollouts.requests import Completion, Request, Sampler
+from oapl_core.seeds import derive_seed
+from oapl_core.tables import ROLLOUTS, write_table
+
+TEMPERATURE, TOP_P, TOP_K = 1.0, 1.0, 0
+
+_WAIT_S = 0.25
+_LOOK_EVERY_S = 2.0
+
+Prompts = Mapping[str, Sequence[int]]
+"""Prompt token ids by problem id, in the order of prompts.parquet."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What every part of the round is made from."""
+
+    policy_hash: str
+    inputs: Mapping[str, str]
+    settings: Mapping[str, Any]
+
+    def has_made(self, run: Run, part: Part) -> bool:
+        """Whether ``part`` is recorded, of this source, and still what was recorded."""
+        return run.is_done(part.path, self.inputs, self.settings)
+
+
+class Sampling:
+    """One process's work on a round."""
+
+    def __init__(
+        self, run: Run, number: int, source: Source, sampler: Sampler, in_flight: InFlight, progress: Progress,
+        more: Others,
+    ) -> None:  # fmt: skip
+        self._run, self._number, self._source, self._sampler = run, number, source, sampler
+        self._in_flight, self._progress, self._more = in_flight, progress, more
+        self._open: dict[str, Part] = {}
+        """Parts that are not recorded and that this process has not claimed, by their name in the ledger."""
+        self._whole: list[Part] = []
+        """Parts whose last answer is here."""
+        self._place: dict[str, tuple[Part, int, int]] = {}
+        self._start = self._looked = time.monotonic()
+        self._tokens, self._answers, self._writing_s = 0, 0, 0.0
+
+    def finish(self, parts: Sequence[Part], prompts: Prompts) -> Iterator[Part]:
+        """Claim and sample parts until all are recorded; yield each when its last row is there, to be written."""
+        self._open = {self._run.name(part.path): part for part in parts}
+        while True:
+            for completion in self._sampler.sample(self._requests(prompts)):
+                self._keep(completion)
+                yield from self._take_whole()
+                self._look_around()
+            assert not self._place, f"{len(self._place)} requests were never answered"
+            yield from self._take_whole()
+            if not self._open:
+                return
+            time.sleep(_WAIT_S)  # others have what is left; if one of them dies, its parts are free
+            self._look_around()
+
+    def _requests(self, prompts: Prompts) -> Iterator[Request]:
+        """One pass over the open parts: those that nobody else has are claimed as the engine has room."""
+        run = self._run
+        for name, part in list(self._open.items()):
+            if not self._claim(name, part):
+                continue
+            part.started_s = time.monotonic()
+            for place, sample in part.missing:
+                problem = part.problems[place]
+                key = f"{problem}/r{self._number:02d}/s{sample}"
+                assert key not in self._place, f"{key} is asked for twice"
+                self._place[key] = part, place, sample
+                seed = derive_seed(run.config.seed, "rollout", self._number, problem, sample)
+                yield Request(key, prompts[problem], seed, run.config.sampling.max_tokens, TEMPERATURE, TOP_P)
+
+    def _claim(self, name: str, part: Part) -> bool:
+        if name not in self._open or self._is_recorded(name, part) or not self._in_flight.claim(part):
+            return False
+        if self._is_recorded(name, part):  # by another process, between the two looks
+            self._in_flight.release(part)
+            return False
+        del self._open[name]
+        if part.rows:
+            say(f"{part.path.name}: {len(part.rows)} of its {part.answers} answers were sampled before")
+            self._progress.skip(len(part.rows))
+        if part.is_whole:
+            self._whole.append(part)
+        return True
+
+    def _is_recorded(self, name: str, part: Part) -> bool:
+        """Whether another process has recorded an open part; then it is no longer open."""
+        if not self._source.has_made(self._run, part):
+            return False
+        del self._open[name]
+        self._answers += part.answers
+        self._tokens += self._run.ledger.artifacts()[name].details["response_tokens"]
+        self._progress.advance(part.answers)
+        return True
+
+    def _keep(self, completion: Completion) -> None:
+        part, place, sample = self._place.pop(completion.request.key)
+        part.rows[place, sample] = row = self._row(completion, part.problems[place], sample)
+        self._in_flight.add(part, row)
+        if part.is_whole:
+            self._whole.append(part)
+        self._tokens += len(completion.response_ids)
+        self._answers += 1
+        self._progress.advance(note=f"{self._tokens / (time.monotonic() - self._start):,.0f} tokens/s")
+
+    def _take_whole(self) -> Iterator[Part]:
+        while self._whole:
+            yield self._whole.pop(0)
+
+    def _look_around(self) -> None:
+        """Now and then: what others have recorded, and which of them died."""
+        if time.monotonic() - self._looked >= _LOOK_EVERY_S:
+            self._more.report()
+            recorded = self._run.ledger.artifacts().keys() & self._open.keys()
+            for name in sorted(recorded):
+                self._is_recorded(name, self._open[name])
+            self._progress.advance(0)
+            self._looked = time.monotonic()
+
+    def _row(self, completion: Completion, problem: str, sample: int) -> Row:
+        request = completion.request
+        assert len(completion.logprobs) == len(completion.response_ids), "one log-prob for each sampled token"
+        return {
+            "run": self._run.root.name, "round": self._number, "problem_id": problem, "rollout_id": request.key,
+            "sample": sample, "policy_hash": self._source.policy_hash, "response_ids": completion.response_ids,
+            "logprobs": completion.logprobs, "logprobs_mode": self._sampler.logprobs_mode,
+            "finish_reason": completion.finish_reason, "text": completion.text, "temperature": request.temperature,
+            "top_p": request.top_p, "top_k": TOP_K, "max_tokens": request.max_tokens, "seed": request.seed,
+            "engine": self._sampler.name, "sampled_at": datetime.now(UTC),
+        }  # fmt: skip
+
+    def write(self, part: Part) -> None:
+        """Write and record a whole part, problems and samples in order, and forget its rows."""
+        start = time.monotonic()
+        rows = [part.rows[key] for key in sorted(part.rows)]
+        with self._run.writing(part.path, self._source.inputs, self._source.settings) as draft:
+            draft.rows = write_table(draft.path, ROLLOUTS, rows)
+            draft.details = {
+                "policy_hash": self._source.policy_hash,
+                "problems": len(part.problems),
+                "response_tokens": sum(len(row["response_ids"]) for row in rows),
+                "truncated": sum(row["finish_reason"] == "length" for row in rows),
+                "engine": self._sampler.name,
+                "startup_s": dict(self._sampler.startup_s),
+                "sampling_s": round(start - part.started_s, 3),
+            }
+        self._in_flight.release(part)
+        part.rows.clear()
+        self._writing_s += time.monotonic() - start
+
+    def summary(self) -> str:
+        """One line on what was sampled and how long it took."""
+        seconds = time.monotonic() - self._start - self._writing_s
+        return (
+            f"round {self._number}: {self._answers:,} rollouts, {self._tokens:,} tokens; sampling {seconds:.1f} s "
+            f"({self._tokens / max(seconds, 1e-9):,.0f} tokens/s), writing {self._writing_s:.1f} s"
+        )
