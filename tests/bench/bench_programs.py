@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -101,14 +102,19 @@ _LOOPS = (
 )
 
 
-def cpu_bound(count: int, steps: int = 10_000_000) -> list[Case]:
-    """`count` different programs of about a second of CPU on one test; every fourth is wrong by one."""
+def cpu_bound(count: int, in_function: bool, steps: int = 10_000_000) -> list[Case]:
+    """`count` different programs of about a second of CPU on one test; every fourth is wrong by one.
+
+    `in_function`: the loop stands in `def main()`, not at the top of the file, where Python's names are slower.
+    """
     cases = []
     for number in range(count):
         body = _LOOPS[number % len(_LOOPS)].format(n=number + 3, steps=steps)
         expected = _printed(body)
         wrong = number % 4 == 3
         code = body.replace("print(", "print(1 + ") if wrong else body
+        if in_function:
+            code = f"def main():\n{textwrap.indent(code, '    ')}\n\nmain()"
         name = f"cpu-{number}"
         rows = [{"input": "\n", "output": expected}]
         cases.append(Case(name, problem(name, "stdin", rows), code, not wrong))

@@ -35,7 +35,7 @@ def test_verdicts_differ_from_the_common_checker_only_where_it_is_known_wrong() 
     if not checkout:
         pytest.skip(HOW_TO_GET_IT)
     edges = bench_programs.known_differences()
-    cases = [*bench_programs.short(100, 5), *bench_programs.cpu_bound(4), *edges]
+    cases = [*bench_programs.short(100, 5), *bench_programs.cpu_bound(4, in_function=True), *edges]
     config = VerifierConfig(workers=verifier.WORKERS)
     with Checker(Path(checkout)) as checker, Verifier(config, reuse_identical=False, level=sandboxes.LEVEL) as ours:
 
