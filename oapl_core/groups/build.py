@@ -15,6 +15,7 @@ from oapl_core import tables
 from oapl_core.artifacts import Run
 from oapl_core.errors import DataError
 from oapl_core.groups.selection import select
+from oapl_core.groups.trust import sampling_facts
 from oapl_core.progress import say
 from oapl_core.stage import run_verb
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _KEYS = (
     "rollout_id", "problem_id", "sample", "policy_hash", "response_ids", "logprobs_mode", "temperature",
-    "top_p", "top_k",
+    "top_p", "top_k", "finish_reason",
 )  # fmt: skip
 
 
@@ -52,8 +53,21 @@ def build(run: Run, round_number: int) -> None:
     with run.writing(path, inputs, settings) as draft:
         draft.rows = tables.write_table(draft.path, tables.GROUPS, _rows(chosen, rollouts, run.prompts))
         assert draft.rows == counts.kept_rollouts, "every chosen rollout is written once"
-        draft.details = {"policy_hash": keys["policy_hash"][0] if len(keys) else None, **counts.details()}
+        policy = keys["policy_hash"][0] if len(keys) else None
+        trust = sampling_facts(keys, _expected_problems(run, round_number), run.config.sampling.group_size)
+        draft.details = {"policy_hash": policy, **counts.details(), "trust": trust}
     say(f"groups of round {round_number}: {counts}")
+    say(
+        f"of {trust['expected_samples']:,} samples {trust['missing_samples']:,} are missing; {trust['duplicate_share']:.1%}"
+        f" repeat another of their group, {trust['truncated_share']:.1%} were cut at the length limit"
+    )
+
+
+def _expected_problems(run: Run, round_number: int) -> int:
+    import polars as pl
+
+    train = int((pl.Series(tables.read_table(run.prompts, tables.PROMPTS, ["split"])["split"]) == "train").sum())
+    return min(train, run.config.rounds[round_number].problems or train)
 
 
 def _parts(folder: Path) -> list[Path]:
@@ -74,7 +88,8 @@ def _keys(rollouts: Sequence[Path]) -> "pl.DataFrame":
     import polars as pl
 
     size = pl.col("response_ids").list.len().alias("response_tokens")
-    frames = [_read([path], tables.ROLLOUTS, _KEYS).with_columns(size).drop("response_ids") for path in rollouts]
+    same = pl.col("response_ids").hash().alias("response_hash")
+    frames = [_read([path], tables.ROLLOUTS, _KEYS).with_columns(size, same).drop("response_ids") for path in rollouts]
     return pl.concat([frame.with_columns(part=pl.lit(i, pl.Int32)) for i, frame in enumerate(frames)])
 
 
