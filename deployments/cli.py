@@ -57,6 +57,23 @@ def report(run: RunName) -> None:
 
 
 @app.command()
+def rollouts(
+    run: RunName,
+    number: Annotated[int | None, typer.Option("--round", help="From 0; unset: the last with rollouts.")] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help='For example "reward == 1" or "outcome = \'time_limit\'".')
+    ] = None,
+    problem: Annotated[str | None, typer.Option(metavar="ID", help="Only this problem's.")] = None,
+    show: Annotated[int, typer.Option(min=0, help="How many to print.")] = 3,
+    whole: Annotated[bool, typer.Option("--whole", help="Print long texts to their end.")] = False,
+) -> None:
+    """Print sampled answers with their verdicts; --where may name any column of data/README.md."""
+    from deployments.looking import look
+
+    look(_open(run), number, where, problem, show, whole)
+
+
+@app.command()
 def verify(
     program: Annotated[Path | None, typer.Argument(metavar="[PROGRAM.py]", help="A program to judge.")] = None,
     tests: Annotated[

@@ -1,0 +1,155 @@
+"""`oapl rollouts`: readable samples of a round, chosen by a filter over rollouts, verdicts and problems side by side.
+
+Reads Parquet lazily: of every row the columns that the filter names, whole rows only of what is shown.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.rule import Rule
+from rich.text import Text
+
+from deployments.terminal import console
+from oapl_core import tables
+from oapl_core.artifacts import Run
+from oapl_core.errors import ConfigError, DataError
+from oapl_core.reports.blocks import printable, shortened
+from oapl_core.reports.joined import chosen_round, joined, recorded_parts
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_SHOWN = (
+    "rollout_id", "problem_id", "sample", "prompt", "text", "reward", "outcome", "response_tokens", "finish_reason",
+    "mean_logprob", "kind", "answer", "expected_answer", "tests_passed", "tests_run", "problem_tests", "excerpt",
+    "first_failing_test", "failing_input", "failing_expected", "cpu_s",
+)  # fmt: skip
+_TEXT_CHARACTERS = 4000
+_TEST_CHARACTERS = 300
+_STYLES = {"passed": "green", "verifier_error": "yellow", None: "yellow"}
+
+
+def look(
+    run: Run, number: int | None = None, where: str | None = None, problem: str | None = None, show: int = 3,
+    whole: bool = False,
+) -> None:  # fmt: skip
+    """Print how many rollouts match, by outcome, then ``show`` of them, of as many problems as there are.
+
+    Args:
+        run: an opened run.
+        number: round, from 0; None: the last that has rollouts.
+        where: SQL condition over the columns of ``reports.joined.joined``; ``==`` is taken too.
+        problem: only this problem's.
+        show: how many to print.
+        whole: print long texts to their end.
+
+    Raises:
+        ConfigError: the filter, the round or the problem does not exist.
+        DataError: there are no rollouts, or a part cannot be read.
+    """
+    import polars as pl
+
+    number = chosen_round(run, number)
+    frame = joined(run, number, problem_ids=None if problem is None else [problem])
+    if where is not None:
+        frame = frame.filter(_condition(frame, where))
+    try:
+        found = frame.select("rollout_id", "problem_id", "sample", "outcome", "part").collect(engine="streaming")
+        rows = _rows(run, number, found.sort("sample", "problem_id").head(show))
+    except pl.exceptions.PolarsError as error:
+        cause = "cannot be read" if where is None else f"cannot be read, or --where {where!r} fails on some row"
+        raise DataError(f"{run.round_dir(number)}: {cause} ({_first_line(error)})") from None
+    if problem is not None and where is None and found.is_empty():
+        raise ConfigError(f"--problem {problem}: round {number} of {run.root} has no rollouts of it")
+    total = sum(map(tables.count_rows, recorded_parts(run, run.rollouts(number))))
+    _print(f"{run.root.name}, round {number}: {len(found):,} of {total:,} rollouts match{_counts(found)}")
+    for index, row in enumerate(rows):
+        if index == 0 or rows[index - 1]["problem_id"] != row["problem_id"]:
+            _print_prompt(row, whole)
+        _print_answer(row, whole)
+
+
+def _condition(frame: "pl.LazyFrame", where: str) -> "pl.Expr":
+    import polars as pl
+
+    try:
+        condition = pl.sql_expr(where)
+        kind = frame.select(condition).collect_schema().dtypes()[0]
+        frame.select(condition).explain()  # plans without reading: types that cannot be compared show here
+    except pl.exceptions.PolarsError as error:
+        names = ", ".join(frame.collect_schema().names())
+        hint = "; text goes into single quotes: outcome = 'passed'" if '"' in where else ""
+        reason = _first_line(error).partition("; valid columns")[0]
+        raise ConfigError(f"--where {where!r}: {reason}{hint}; the columns are {names}") from None
+    if kind != pl.Boolean:
+        raise ConfigError(f"--where {where!r}: is not a condition but {kind}; write for example `reward == 1`")
+    return condition
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]
+
+
+def _rows(run: Run, number: int, shown: "pl.DataFrame") -> list[dict[str, Any]]:
+    """Everything about the rollouts in ``shown``, the answers to one problem together."""
+    import polars as pl
+
+    if shown.is_empty():
+        return []
+    frame = joined(run, number, shown["part"].unique().to_list(), shown["problem_id"].unique().to_list())
+    mine = frame.filter(pl.col("rollout_id").is_in(shown["rollout_id"].to_list()))
+    return mine.select(_SHOWN).sort("problem_id", "sample").collect(engine="streaming").to_dicts()
+
+
+def _counts(found: "pl.DataFrame") -> str:
+    counts = Counter(found["outcome"].to_list()).most_common()
+    listed = ", ".join(f"{outcome or 'not judged yet'} {count:,}" for outcome, count in counts)
+    return f" ({listed})" if listed else ""
+
+
+def _print(text: str, style: str = "") -> None:
+    """Model text as it is: no markup, no emoji codes, no control characters, no hard line breaks."""
+    console.print(Text(printable(text), style=style), soft_wrap=True)
+
+
+def _print_prompt(row: Mapping[str, Any], whole: bool) -> None:
+    console.print(Rule(Text(printable(f"{row['problem_id']} ({row['kind'] or 'unknown kind'})")), align="left"))
+    _print(_cut(row["prompt"] or "(not in prompts.parquet)", _TEXT_CHARACTERS, whole).strip("\n"), "dim")
+
+
+def _print_answer(row: Mapping[str, Any], whole: bool) -> None:
+    console.print()
+    outcome = row["outcome"] or "not judged yet"
+    reward = "" if row["outcome"] is None else f" · reward {_number(row['reward'], '.0f')}"
+    _print(f"{row['rollout_id']} · {outcome}{reward}", f"bold {_STYLES.get(row['outcome'], 'red')}")
+    ended = "cut at the limit" if row["finish_reason"] == "length" else f"ended by {row['finish_reason']}"
+    mean = _number(row["mean_logprob"], ".3f")
+    _print(f"{row['response_tokens']:,} tokens, {ended} · mean log-prob {mean} nats", "dim")
+    _print(_cut(row["text"], _TEXT_CHARACTERS, whole).strip("\n"))
+    for name, text in _verdict(row):
+        _print(f"  {name:<9} " + _cut(text, _TEST_CHARACTERS, whole).strip("\n").replace("\n", "\n" + 12 * " "), "dim")
+
+
+def _verdict(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the verifier saw, line by line."""
+    if row["tests_run"]:
+        cpu = f"{1000 * row['cpu_s']:.0f} ms of CPU"
+        yield "tests", f"{row['tests_passed']} of {row['problem_tests']} passed, {row['tests_run']} judged, {cpu}"
+    if row["first_failing_test"] is not None:
+        yield f"test {row['first_failing_test']}", "failed first (counted from 0)"
+        yield "input", row["failing_input"] or ""
+        yield "expected", row["failing_expected"] or ""
+    if row["kind"] == "math" and row["outcome"] is not None:
+        yield "answer", row["answer"] or "(none)"
+        yield "expected", row["expected_answer"] or ""
+    if row["excerpt"] is not None:
+        yield "got", row["excerpt"]
+
+
+def _cut(text: str, characters: int, whole: bool) -> str:
+    return text if whole else shortened(text, characters)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "unknown" if value is None else format(value, form)

@@ -1,0 +1,109 @@
+"""A round's rollouts with their verdicts, problems and prompts side by side, as one lazy Polars table.
+
+Reads round_NN/1_rollouts, round_NN/2_verdicts (the parts that the ledger records), problems.parquet, prompts.parquet.
+Nothing is loaded before a query asks for it: token columns and tests of what is not shown stay on the disk.
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oapl_core import tables
+from oapl_core.artifacts import Run
+from oapl_core.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def recorded_parts(run: Run, folder: Path) -> list[Path]:
+    """The parts of ``folder`` that the ledger knows and that are still there, in order."""
+    known = run.ledger.artifacts()
+    return sorted(path for path in folder.glob("part-*.parquet") if run.name(path) in known)
+
+
+def chosen_round(run: Run, number: int | None) -> int:
+    """``number``, or the last round that has rollouts.
+
+    Raises:
+        ConfigError: the run has no such round.
+        DataError: nothing was sampled there yet.
+    """
+    count = len(run.config.rounds)
+    if number is not None and not 0 <= number < count:
+        raise ConfigError(f"round {number}: {run.root} has rounds 0 to {count - 1}")
+    for candidate in range(count - 1, -1, -1) if number is None else (number,):
+        if recorded_parts(run, run.rollouts(candidate)):
+            return candidate
+    where = run.root if number is None else run.rollouts(number)
+    raise DataError(f"{where}: holds no finished rollouts yet; `oapl status {run.root}` says how far the run got")
+
+
+def joined(
+    run: Run, number: int, parts: Collection[str] | None = None, problem_ids: Collection[str] | None = None
+) -> "pl.LazyFrame":
+    """One row for each rollout of round ``number``, in the order of the parts.
+
+    Columns: those of rollouts and verdicts; ``part`` (file name), ``kind``, ``structure``, ``prompt``,
+    ``expected_answer`` (of a maths problem), ``problem_tests`` (how many), ``failing_input`` and ``failing_expected``
+    (of the first failing test), ``response_tokens``, ``mean_logprob`` (nats). A rollout that is not judged yet has
+    nulls for its verdict.
+
+    Args:
+        run: an opened run.
+        number: round, from 0; see ``chosen_round``.
+        parts: only these parts, by file name.
+        problem_ids: only these problems.
+
+    Raises:
+        DataError: a part is torn.
+    """
+    import polars as pl
+
+    def scan(folder: Path) -> "pl.LazyFrame | None":
+        found = [path for path in recorded_parts(run, folder) if parts is None or path.name in parts]
+        for path in found:
+            tables.count_rows(path)  # names a part without a footer, which a scan of them all does not
+        return _of(pl.scan_parquet(found, include_file_paths="part"), problem_ids) if found else None
+
+    rollouts, verdicts = scan(run.rollouts(number)), scan(run.verdicts(number))
+    assert rollouts is not None, f"round {number} has no rollouts; chosen_round says so to a person"
+    if verdicts is None:
+        verdicts = pl.LazyFrame(schema=_verdict_schema())
+    problems = _of(pl.scan_parquet(run.problems), problem_ids).select(
+        "problem_id", "kind", "structure", "tests", pl.col("answer").alias("expected_answer")
+    )
+    prompts = _of(pl.scan_parquet(run.prompts), problem_ids).select("problem_id", "prompt")
+    side_by_side = (
+        rollouts.with_columns(pl.col("part").str.split("/").list.last())
+        .join(verdicts.drop("part", "problem_id", strict=False), on="rollout_id", how="left", maintain_order="left")
+        .join(problems, on="problem_id", how="left", maintain_order="left")
+        .join(prompts, on="problem_id", how="left", maintain_order="left")
+    )
+    return side_by_side.with_columns(**_computed()).drop("tests")
+
+
+def _of(frame: "pl.LazyFrame", problem_ids: Collection[str] | None) -> "pl.LazyFrame":
+    import polars as pl
+
+    return frame if problem_ids is None else frame.filter(pl.col("problem_id").is_in(list(problem_ids)))
+
+
+def _computed() -> "dict[str, pl.Expr]":
+    import polars as pl
+
+    failing = pl.col("tests").list.get(pl.col("first_failing_test"), null_on_oob=True)
+    return {
+        "response_tokens": pl.col("response_ids").list.len().cast(pl.Int64),
+        "mean_logprob": pl.col("logprobs").list.mean(),
+        "problem_tests": pl.col("tests").list.len().cast(pl.Int64),
+        "failing_input": failing.struct.field("input"),
+        "failing_expected": failing.struct.field("output"),
+    }
+
+
+def _verdict_schema() -> "dict[str, type[pl.DataType]]":
+    import polars as pl
+
+    types = {"str": pl.String, "text": pl.String, "int32": pl.Int32, "float32": pl.Float32}
+    return {name: types[kind] for name, kind in tables.VERDICTS}
