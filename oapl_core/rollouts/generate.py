@@ -23,9 +23,9 @@ from oapl_core.errors import DataError
 from oapl_core.plan import round_steps
 from oapl_core.progress import Progress, say
 from oapl_core.rollouts.engine import Engine
-from oapl_core.rollouts.in_flight import InFlight, sweep
+from oapl_core.rollouts.in_flight import sweep
 from oapl_core.rollouts.model_folder import identity
-from oapl_core.rollouts.parts import cut
+from oapl_core.rollouts.parts import Part, cut
 from oapl_core.rollouts.replicas import others
 from oapl_core.rollouts.requests import Sampler
 from oapl_core.rollouts.sampling import TEMPERATURE, TOP_K, TOP_P, Prompts, Sampling, Source
@@ -61,8 +61,7 @@ def generate(
     prompts = read_prompts(run, "train")
     policy = run.policy(number)
     source = Source(identity(run, policy), run.inputs([run.prompts, policy]), _settings(run, number))
-    sampling, folder = run.config.sampling, run.rollouts(number)
-    parts = cut(choose_problems(run, number, prompts), sampling.problems_per_part, sampling.group_size, folder)
+    parts = _parts(run, number, choose_problems(run, number, prompts))
     missing = [part for part in parts if not source.has_made(run, part)]
     total = sum(part.answers for part in parts)
     if missing:
@@ -72,20 +71,16 @@ def generate(
         start = start or partial(Engine, replica=replica)
         with others(arguments, count, log) as more, start(policy, run.config.engine) as sampler:
             say(started(sampler))
-            with (
-                Progress(f"round {number}: sampling", total, "rollouts") as progress,
-                InFlight(folder, source.inputs, source.settings, sampling.flush_s) as in_flight,
-            ):
+            work = Sampling(run, number, source, sampler, more)
+            with Progress(f"round {number}: sampling", total, "rollouts") as progress:
                 progress.skip(total - sum(part.answers for part in missing))
-                work = Sampling(run, number, source, sampler, in_flight, progress, more)
-                for part in work.finish(missing, prompts):
-                    work.write(part)
+                work.finish(missing, prompts, progress)
             say(work.summary())
             more.wait()
     else:
         say(f"round {number}: {total:,} rollouts are done")
     if replica == 0:
-        sweep(folder)
+        sweep(run.rollouts(number))
 
 
 def read_prompts(run: Run, split: str) -> Prompts:
@@ -117,6 +112,11 @@ def choose_problems(run: Run, number: int, prompts: Prompts) -> list[str]:
         return list(prompts)
     chosen = set(random.Random(derive_seed(run.config.seed, "problems", number)).sample(sorted(prompts), wanted))
     return [problem for problem in prompts if problem in chosen]
+
+
+def _parts(run: Run, number: int, problems: Sequence[str]) -> list[Part]:
+    sampling = run.config.sampling
+    return cut(problems, sampling.problems_per_part, sampling.group_size, run.rollouts(number))
 
 
 def _settings(run: Run, number: int) -> dict[str, Any]:

@@ -79,13 +79,6 @@ class InFlight:
                 self._take_over(piece, part)
         return True
 
-    def holder(self, part: Part) -> str:
-        """Who samples ``part``, in words."""
-        try:
-            return (self._of(part) / _LOCK).read_text().strip() or "another process"
-        except FileNotFoundError:
-            return "another process"
-
     def add(self, part: Part, row: Row) -> None:
         """A row to be flushed soon.
 
@@ -184,7 +177,7 @@ def _lock(folder: Path) -> IO[str] | None:
     if not held:
         file.close()
         return None
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {os.uname().nodename}")
-    file.flush()
+    with suppress(OSError):  # only said to a person; a full disk will be noticed where it matters
+        os.truncate(file.fileno(), 0)
+        os.write(file.fileno(), f"process {os.getpid()} on {os.uname().nodename}".encode())
     return file

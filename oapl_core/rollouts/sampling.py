@@ -44,12 +44,10 @@ class Source:
 class Sampling:
     """One process's work on a round."""
 
-    def __init__(
-        self, run: Run, number: int, source: Source, sampler: Sampler, in_flight: InFlight, progress: Progress,
-        more: Others,
-    ) -> None:  # fmt: skip
-        self._run, self._number, self._source, self._sampler = run, number, source, sampler
-        self._in_flight, self._progress, self._more = in_flight, progress, more
+    def __init__(self, run: Run, number: int, source: Source, sampler: Sampler, more: Others) -> None:
+        self._run, self._number, self._source = run, number, source
+        self._sampler, self._more = sampler, more
+        self._in_flight = InFlight(run.rollouts(number), source.inputs, source.settings, run.config.sampling.flush_s)
         self._open: dict[str, Part] = {}
         """Parts that are not recorded and that this process has not claimed, by their name in the ledger."""
         self._whole: list[Part] = []
@@ -58,26 +56,31 @@ class Sampling:
         self._start = self._looked = time.monotonic()
         self._tokens, self._answers, self._writing_s = 0, 0, 0.0
 
-    def finish(self, parts: Sequence[Part], prompts: Prompts) -> Iterator[Part]:
-        """Claim and sample parts until all are recorded; yield each when its last row is there, to be written."""
-        self._open = {self._run.name(part.path): part for part in parts}
-        while True:
-            for completion in self._sampler.sample(self._requests(prompts)):
-                self._keep(completion)
-                yield from self._take_whole()
-                self._look_around()
-            assert not self._place, f"{len(self._place)} requests were never answered"
-            yield from self._take_whole()
-            if not self._open:
-                return
-            time.sleep(_WAIT_S)  # others have what is left; if one of them dies, its parts are free
-            self._look_around()
+    def finish(self, parts: Sequence[Part], prompts: Prompts, progress: Progress) -> None:
+        """Claim, sample and write parts until all are recorded, by whomever.
 
-    def _requests(self, prompts: Prompts) -> Iterator[Request]:
+        Raises:
+            OSError: the disk is full or read-only.
+        """
+        self._open = {self._run.name(part.path): part for part in parts}
+        with self._in_flight:
+            while True:
+                for completion in self._sampler.sample(self._requests(prompts, progress)):
+                    self._keep(completion, progress)
+                    self._write_whole()
+                    self._look_around(progress)
+                assert not self._place, f"{len(self._place)} requests were never answered"
+                self._write_whole()
+                if not self._open:
+                    return
+                time.sleep(_WAIT_S)  # others have what is left; if one of them dies, its parts are free
+                self._look_around(progress)
+
+    def _requests(self, prompts: Prompts, progress: Progress) -> Iterator[Request]:
         """One pass over the open parts: those that nobody else has are claimed as the engine has room."""
         run = self._run
         for name, part in list(self._open.items()):
-            if not self._claim(name, part):
+            if not self._claim(name, part, progress):
                 continue
             part.started_s = time.monotonic()
             for place, sample in part.missing:
@@ -88,31 +91,31 @@ class Sampling:
                 seed = derive_seed(run.config.seed, "rollout", self._number, problem, sample)
                 yield Request(key, prompts[problem], seed, run.config.sampling.max_tokens, TEMPERATURE, TOP_P)
 
-    def _claim(self, name: str, part: Part) -> bool:
-        if name not in self._open or self._is_recorded(name, part) or not self._in_flight.claim(part):
+    def _claim(self, name: str, part: Part, progress: Progress) -> bool:
+        if name not in self._open or self._is_recorded(name, part, progress) or not self._in_flight.claim(part):
             return False
-        if self._is_recorded(name, part):  # by another process, between the two looks
+        if self._is_recorded(name, part, progress):  # by another process, between the two looks
             self._in_flight.release(part)
             return False
         del self._open[name]
         if part.rows:
             say(f"{part.path.name}: {len(part.rows)} of its {part.answers} answers were sampled before")
-            self._progress.skip(len(part.rows))
+            progress.skip(len(part.rows))
         if part.is_whole:
             self._whole.append(part)
         return True
 
-    def _is_recorded(self, name: str, part: Part) -> bool:
+    def _is_recorded(self, name: str, part: Part, progress: Progress) -> bool:
         """Whether another process has recorded an open part; then it is no longer open."""
         if not self._source.has_made(self._run, part):
             return False
         del self._open[name]
         self._answers += part.answers
         self._tokens += self._run.ledger.artifacts()[name].details["response_tokens"]
-        self._progress.advance(part.answers)
+        progress.advance(part.answers)
         return True
 
-    def _keep(self, completion: Completion) -> None:
+    def _keep(self, completion: Completion, progress: Progress) -> None:
         part, place, sample = self._place.pop(completion.request.key)
         part.rows[place, sample] = row = self._row(completion, part.problems[place], sample)
         self._in_flight.add(part, row)
@@ -120,20 +123,20 @@ class Sampling:
             self._whole.append(part)
         self._tokens += len(completion.response_ids)
         self._answers += 1
-        self._progress.advance(note=f"{self._tokens / (time.monotonic() - self._start):,.0f} tokens/s")
+        progress.advance(note=f"{self._tokens / (time.monotonic() - self._start):,.0f} tokens/s")
 
-    def _take_whole(self) -> Iterator[Part]:
+    def _write_whole(self) -> None:
         while self._whole:
-            yield self._whole.pop(0)
+            self._write(self._whole.pop(0))
 
-    def _look_around(self) -> None:
+    def _look_around(self, progress: Progress) -> None:
         """Now and then: what others have recorded, and which of them died."""
         if time.monotonic() - self._looked >= _LOOK_EVERY_S:
             self._more.report()
             recorded = self._run.ledger.artifacts().keys() & self._open.keys()
             for name in sorted(recorded):
-                self._is_recorded(name, self._open[name])
-            self._progress.advance(0)
+                self._is_recorded(name, self._open[name], progress)
+            progress.advance(0)
             self._looked = time.monotonic()
 
     def _row(self, completion: Completion, problem: str, sample: int) -> Row:
@@ -148,7 +151,7 @@ class Sampling:
             "engine": self._sampler.name, "sampled_at": datetime.now(UTC),
         }  # fmt: skip
 
-    def write(self, part: Part) -> None:
+    def _write(self, part: Part) -> None:
         """Write and record a whole part, problems and samples in order, and forget its rows."""
         start = time.monotonic()
         rows = [part.rows[key] for key in sorted(part.rows)]
