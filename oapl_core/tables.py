@@ -3,7 +3,9 @@
 One row of ROLLOUTS, VERDICTS and GROUPS is one rollout, keyed by ``rollout_id``. Log-probs are natural logarithms.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +13,11 @@ from oapl_core.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 
-def _schema(fields: Sequence[tuple[str, str]]) -> "pa.Schema":
+def schema_of(fields: Sequence[tuple[str, str]]) -> "pa.Schema":
+    """The Arrow schema of one of the tables below."""
     import pyarrow as pa
 
     tests = pa.list_(pa.struct([("input", pa.large_string()), ("output", pa.large_string())]))
@@ -56,6 +60,11 @@ GROUPS = (
     ("response_ids", "ids"), ("behavior_logprobs", "logprobs"), ("temperature", "float32"), ("reward", "float32"),
 )  # fmt: skip
 
+MISMATCHES = (
+    ("rollout_id", "str"), ("response_tokens", "int32"), ("mean_difference", "float32"),
+    ("max_difference", "float32"), ("sum_difference", "float32"), ("k3", "float32"), ("first_drift", "int32"),
+)  # fmt: skip
+
 EVALUATIONS = (
     ("checkpoint", "str"), ("policy_hash", "str"), ("split", "str"), ("problem_id", "str"), ("kind", "str"),
     ("sample", "int32"), ("reward", "float32"), ("outcome", "str"), ("response_tokens", "int32"),
@@ -63,8 +72,10 @@ EVALUATIONS = (
     ("max_tokens", "int32"), ("seed", "int64"),
 )  # fmt: skip
 
-# Token ids and log-probs are stored byte by byte, without a dictionary: 18 % smaller on the demo's rollouts.
+# Token ids and log-probs are stored byte by byte, without a dictionary or statistics: docs/benchmarks/store.md.
 _STREAMED = frozenset({"response_ids", "logprobs", "behavior_logprobs", "prompt_ids"})
+_ROW_GROUP_TOKENS = 2**20
+"""What a reader of a whole table holds at once; a longer single row is a row group of its own."""
 
 
 def write_table(
@@ -72,29 +83,95 @@ def write_table(
 ) -> int:
     """Write ``rows`` to ``path`` as Parquet with the schema of ``fields``; returns the number of rows.
 
-    A row must have exactly the schema's columns (an extra or missing key is our own bug: AssertionError). Not atomic:
-    callers write inside ``Run.writing``.
+    A row must have exactly the schema's columns (an extra or missing key is our own bug: AssertionError); lists may be
+    NumPy arrays. Not atomic: callers write inside ``Run.writing``.
     """
     import pyarrow as pa
+
+    schema = schema_of(fields)
+    chunks = _chunks(rows, {name for name, _ in fields}, rows_per_group, path.name)
+    return write_batches(path, fields, (pa.Table.from_pylist(chunk, schema=schema) for chunk in chunks))
+
+
+def _chunks(
+    rows: Iterable[Mapping[str, Any]], names: Collection[str], most_rows: int, file: str
+) -> Iterator[list[Mapping[str, Any]]]:
+    """``rows`` in pieces of so many rows or _ROW_GROUP_TOKENS, whichever is less."""
+    streamed = sorted(_STREAMED & set(names))
+    chunk, tokens = list[Mapping[str, Any]](), 0
+    for row in rows:
+        assert row.keys() == names, f"{file}: row has columns {sorted(row)}, the table has {sorted(names)}"
+        size = max((len(row[name]) for name in streamed if row[name] is not None), default=0)
+        if chunk and (len(chunk) == most_rows or tokens + size > _ROW_GROUP_TOKENS):
+            yield chunk
+            chunk, tokens = [], 0
+        chunk.append(row)
+        tokens += size
+    if chunk:
+        yield chunk
+
+
+def write_batches(path: Path, fields: Sequence[tuple[str, str]], batches: "Iterable[pa.Table]") -> int:
+    """Write Arrow tables with the schema of ``fields``, each as one row group; returns the number of rows.
+
+    Every page carries a checksum, which our readers verify. Not atomic: callers write inside ``Run.writing``.
+
+    Raises:
+        OSError: the disk is full or failing; names ``path``.
+    """
     import pyarrow.parquet as pq
 
-    schema = _schema(fields)
-    names = {name for name, _ in fields}
-    split = {f"{n}.list.element": "BYTE_STREAM_SPLIT" for n in sorted(names & _STREAMED)}
-    others = [n for n in schema.names if n not in _STREAMED]
-    total, chunk = 0, list[Mapping[str, Any]]()
-    with pq.ParquetWriter(
-        path, schema, compression="zstd", compression_level=1, column_encoding=split or None, use_dictionary=others
-    ) as writer:
-        for row in rows:
-            assert row.keys() == names, f"{path.name}: row has columns {sorted(row)}, the table has {sorted(names)}"
-            chunk.append(row)
-            if len(chunk) == rows_per_group:
-                writer.write_table(pa.Table.from_pylist(chunk, schema=schema))
-                total, chunk = total + len(chunk), []
-        if chunk:
-            writer.write_table(pa.Table.from_pylist(chunk, schema=schema))
-    return total + len(chunk)
+    schema = schema_of(fields)
+    streamed = [name for name in schema.names if name in _STREAMED]
+    others = [name for name in schema.names if name not in _STREAMED]
+    total = 0
+    try:
+        with pq.ParquetWriter(
+            path, schema, compression="zstd", compression_level=1, use_dictionary=others, write_statistics=others,
+            column_encoding={f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in streamed} or None,
+            write_page_checksum=True,
+        ) as writer:  # fmt: skip
+            for batch in batches:
+                writer.write_table(batch, row_group_size=max(1, batch.num_rows))
+                total += batch.num_rows
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error  # Arrow leaves the name out
+    return total
+
+
+@contextmanager
+def open_table(path: Path, fields: Sequence[tuple[str, str]]) -> "Iterator[pq.ParquetFile]":
+    """``path`` for reading row group by row group, checked against the schema of ``fields``; checksums are verified.
+
+    Raises:
+        DataError: the file is missing, torn, damaged (also found while it is read), or has other columns.
+    """
+    import pyarrow.parquet as pq
+
+    schema = schema_of(fields)
+    # without pre_buffer a reader holds one row group, not all that it will read
+    with readable(path), pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+        if file.schema_arrow.remove_metadata() != schema:
+            wrong = sorted(set(file.schema_arrow.names) ^ set(schema.names)) or "types"
+            raise DataError(f"{path}: does not have the documented columns ({wrong}); see data/README.md")
+        yield file
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turns what Arrow raises while ``path`` is read into a DataError that names it."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise DataError(f"{path}: is missing; run the same command again to make it") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(
+            f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]}); delete it to remake it"
+        ) from None
 
 
 def read_table(
@@ -109,31 +186,20 @@ def read_table(
     Row groups are read one at a time, so that memory holds what is kept and little more.
 
     Raises:
-        DataError: the file is missing, torn, or has other columns than documented.
+        DataError: the file is missing, torn or damaged, or has other columns than documented.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
-    schema = _schema(fields)
-    try:
-        with pq.ParquetFile(path) as file:
-            if file.schema_arrow.remove_metadata() != schema:
-                wrong = sorted(set(file.schema_arrow.names) ^ set(schema.names)) or "types"
-                raise DataError(f"{path}: does not have the documented columns ({wrong}); see data/README.md")
-            names = [name for name in schema.names if columns is None or name in columns]
-            if only is None:
-                return file.read(columns=names)
-            column, values = only
-            wanted = pc.field(column).isin(pa.array(list(values), schema.field(column).type))
-            groups = [file.read_row_group(g, columns=names).filter(wanted) for g in range(file.num_row_groups)]
-            return pa.concat_tables([file.schema_arrow.empty_table().select(names), *groups])
-    except FileNotFoundError:
-        raise DataError(f"{path}: is missing; run the same command again to make it") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(
-            f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]}); delete it to remake it"
-        ) from None
+    schema = schema_of(fields)
+    names = [name for name in schema.names if columns is None or name in columns]
+    with open_table(path, fields) as file:
+        if only is None:
+            return file.read(columns=names)
+        column, values = only
+        wanted = pc.field(column).isin(pa.array(list(values), schema.field(column).type))
+        groups = [file.read_row_group(g, columns=names).filter(wanted) for g in range(file.num_row_groups)]
+        return pa.concat_tables([file.schema_arrow.empty_table().select(names), *groups])
 
 
 def count_rows(path: Path) -> int:
@@ -142,12 +208,7 @@ def count_rows(path: Path) -> int:
     Raises:
         DataError: the file is missing or torn.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
+    with readable(path):
         return int(pq.read_metadata(path).num_rows)
-    except (FileNotFoundError, pa.ArrowInvalid, OSError) as error:
-        raise DataError(
-            f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]}); delete it to remake it"
-        ) from None

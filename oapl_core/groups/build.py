@@ -5,9 +5,13 @@ Reads round_NN/1_rollouts, round_NN/2_verdicts (part by part) and prompts.parque
 from one policy; a rollout without a verdict, or with ``verifier_error``, has no reward: it is left out, not scored 0.
 Which groups stay is the round's ``keep`` (paper, section 5: at least one correct answer). Every row left out is counted
 by reason in the ledger: kept + dropped = rollouts. Knows no objective.
+
+Memory holds the keys of the round's rollouts, the prompts, and a row group's tokens, whatever the number of tokens. The
+row groups of the output are small, so that a trainer can read single rows in any order (``oapl_core/rows.py``).
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +21,19 @@ from oapl_core.errors import DataError
 from oapl_core.groups.selection import select
 from oapl_core.groups.trust import sampling_facts
 from oapl_core.progress import say
+from oapl_core.rows import Rows
 from oapl_core.stage import run_verb
 
 if TYPE_CHECKING:
     import polars as pl
+    import pyarrow as pa
 
 _KEYS = (
     "rollout_id", "problem_id", "sample", "policy_hash", "response_ids", "logprobs_mode", "temperature",
     "top_p", "top_k", "finish_reason",
 )  # fmt: skip
+_ROW_GROUP_TOKENS = 2**16
+"""What reading one row at random decodes: docs/benchmarks/store.md."""
 
 
 def build(run: Run, round_number: int) -> None:
@@ -51,16 +59,15 @@ def build(run: Run, round_number: int) -> None:
     _check_sampling(keys, run.rollouts(round_number))
     chosen, counts = select(keys, _read(verdicts, tables.VERDICTS, ("rollout_id", "reward", "outcome")), keep)
     with run.writing(path, inputs, settings) as draft:
-        draft.rows = tables.write_table(draft.path, tables.GROUPS, _rows(chosen, rollouts, run.prompts))
+        draft.rows = tables.write_batches(draft.path, tables.GROUPS, _batches(chosen, rollouts, run.prompts))
         assert draft.rows == counts.kept_rollouts, "every chosen rollout is written once"
         policy = keys["policy_hash"][0] if len(keys) else None
         trust = sampling_facts(keys, _expected_problems(run, round_number), run.config.sampling.group_size)
         draft.details = {"policy_hash": policy, **counts.details(), "trust": trust}
     say(f"groups of round {round_number}: {counts}")
-    say(
-        f"of {trust['expected_samples']:,} samples {trust['missing_samples']:,} are missing; {trust['duplicate_share']:.1%}"
-        f" repeat another of their group, {trust['truncated_share']:.1%} were cut at the length limit"
-    )
+    missing, expected = trust["missing_samples"], trust["expected_samples"]
+    again, cut = trust["duplicate_share"], trust["truncated_share"]
+    say(f"{missing:,} of {expected:,} samples missing; {again:.1%} repeat another of their group, {cut:.1%} were cut")
 
 
 def _expected_problems(run: Run, round_number: int) -> int:
@@ -84,13 +91,22 @@ def _read(parts: Sequence[Path], fields: Any, columns: Sequence[str]) -> "pl.Dat
 
 
 def _keys(rollouts: Sequence[Path]) -> "pl.DataFrame":
-    """What the choice depends on, of every rollout, with the number of the part it lies in."""
+    """What the choice depends on, of every rollout, with the number of its part and its row there."""
+    import polars as pl
+
+    return pl.concat([_keys_of(path).with_columns(part=pl.lit(i, pl.Int32)) for i, path in enumerate(rollouts)])
+
+
+def _keys_of(path: Path) -> "pl.DataFrame":
     import polars as pl
 
     size = pl.col("response_ids").list.len().alias("response_tokens")
     same = pl.col("response_ids").hash().alias("response_hash")
-    frames = [_read([path], tables.ROLLOUTS, _KEYS).with_columns(size, same).drop("response_ids") for path in rollouts]
-    return pl.concat([frame.with_columns(part=pl.lit(i, pl.Int32)) for i, frame in enumerate(frames)])
+    with tables.open_table(path, tables.ROLLOUTS) as file:
+        groups = (file.read_row_group(number, columns=list(_KEYS)) for number in range(file.num_row_groups))
+        read = chain([file.schema_arrow.empty_table().select(_KEYS)], groups)
+        frames = [pl.DataFrame(table).with_columns(size, same).drop("response_ids") for table in read]
+    return pl.concat(frames).with_row_index("place")
 
 
 def _check_sampling(keys: "pl.DataFrame", folder: Path) -> None:
@@ -109,27 +125,49 @@ def _check_sampling(keys: "pl.DataFrame", folder: Path) -> None:
         )
 
 
-def _rows(chosen: "pl.DataFrame", rollouts: Sequence[Path], prompts: Path) -> Iterator[dict[str, Any]]:
-    """Rows of tables.GROUPS in order; one rollout part is in memory at a time."""
+def _batches(chosen: "pl.DataFrame", rollouts: Sequence[Path], prompts: Path) -> "Iterator[pa.Table]":
+    """Tables of tables.GROUPS in order, of _ROW_GROUP_TOKENS or a single row."""
     import polars as pl
 
-    prompt_ids = _read([prompts], tables.PROMPTS, ("problem_id", "prompt_ids"))
-    order = [name for name, _ in tables.GROUPS]
+    asked = tables.read_table(prompts, tables.PROMPTS, ("problem_id", "prompt_ids"))
+    index = {problem: i for i, problem in enumerate(asked["problem_id"].to_pylist())}
+    prompt_ids = asked["prompt_ids"].combine_chunks()
+    sizes = pl.Series("prompt_tokens", prompt_ids.value_lengths(), pl.Int64)
     for part, path in enumerate(rollouts):
-        mine = chosen.filter(pl.col("part") == part)
+        mine = chosen.filter(pl.col("part") == part).sort("group", "sample")
         if mine.is_empty():
             continue
-        tokens = _read([path], tables.ROLLOUTS, ("rollout_id", "response_ids", "logprobs"))
-        joined = mine.join(
-            tokens.rename({"logprobs": "behavior_logprobs"}), on="rollout_id", how="left", validate="1:1"
-        )
-        joined = joined.join(prompt_ids, on="problem_id", how="left", validate="m:1")
-        unknown = joined.filter(pl.col("prompt_ids").is_null())["problem_id"]
-        if len(unknown):
+        unknown = [problem for problem in mine["problem_id"] if problem not in index]
+        if unknown:
             raise DataError(
                 f"{prompts}: has no prompt for problem {unknown[0]} of {path}; delete the round's folder and run again"
             )
-        yield from joined.sort("group", "sample").select(order).iter_rows(named=True)
+        asked_row = mine["problem_id"].replace_strict(index, return_dtype=pl.Int64)
+        stored = Rows(path, tables.ROLLOUTS, ("response_ids", "logprobs"))
+        for start, stop in _cuts((sizes.gather(asked_row) + mine["response_tokens"]).to_list()):
+            yield _batch(mine[start:stop], stored, prompt_ids.take(asked_row[start:stop].to_arrow()))
+
+
+def _cuts(tokens: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Consecutive ranges of rows that hold at most _ROW_GROUP_TOKENS together; a longer row goes alone."""
+    start, held = 0, 0
+    for row, size in enumerate(tokens):
+        if row > start and held + size > _ROW_GROUP_TOKENS:
+            yield start, row
+            start, held = row, 0
+        held += size
+    yield start, len(tokens)
+
+
+def _batch(rows: "pl.DataFrame", stored: Rows, prompt_ids: "pa.Array") -> "pa.Table":
+    """The chosen ``rows`` of one part with their tokens and prompts."""
+    import pyarrow as pa
+
+    tokens = pa.concat_tables([stored[place] for place in rows["place"]])
+    columns = {name: rows[name].to_arrow() for name, _ in tables.GROUPS if name in rows.columns}
+    columns |= {"prompt_ids": prompt_ids, "response_ids": tokens["response_ids"]}
+    columns["behavior_logprobs"] = tokens["logprobs"]
+    return pa.table({name: columns[name] for name, _ in tables.GROUPS}).cast(tables.schema_of(tables.GROUPS))
 
 
 if __name__ == "__main__":
