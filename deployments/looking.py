@@ -73,12 +73,12 @@ def look(
 def _condition(frame: "pl.LazyFrame", where: str) -> "pl.Expr":
     import polars as pl
 
+    schema = frame.collect_schema()
     try:
         condition = pl.sql_expr(where)
-        kind = frame.select(condition).collect_schema().dtypes()[0]
-        frame.select(condition).explain()  # plans without reading: types that cannot be compared show here
+        kind = pl.DataFrame(schema=schema).select(condition).dtypes[0]  # on no rows: finds what can never work
     except pl.exceptions.PolarsError as error:
-        names = ", ".join(frame.collect_schema().names())
+        names = ", ".join(schema.names())
         hint = "; text goes into single quotes: outcome = 'passed'" if '"' in where else ""
         reason = _first_line(error).partition("; valid columns")[0]
         raise ConfigError(f"--where {where!r}: {reason}{hint}; the columns are {names}") from None
