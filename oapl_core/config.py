@@ -205,6 +205,11 @@ class TrainingConfig(Settings):
     """Ranks started on this machine (one per GPU)."""
     logprob_chunk: PositiveInt = 4096
     """Rows whose logits exist at once. Tokens."""
+    trust_sequences: PositiveInt = 64
+    """Rollouts whose log-probs the trainer computes again before the first update, with the weights that sampled."""
+    max_mismatch: PositiveFloat = 0.2
+    """Largest mean difference between the engine's log-probs and the trainer's; above it the stage fails before it
+    trains. Nats per token (float32: about 1e-5; bfloat16: up to about 0.1)."""
 
 
 class RoundConfig(Settings):
@@ -233,6 +238,15 @@ class EvaluationConfig(Settings):
     """Longest response. Tokens."""
     bootstrap_resamples: PositiveInt = 2000
     """Resamples of the problems for the intervals."""
+
+
+class ReportConfig(Settings):
+    """The pages that show a round's rollouts token by token."""
+
+    shown_problems: Annotated[int, Field(ge=0)] = 12
+    """Problems of each round whose rollouts are shown, drawn at random; 0: no such pages."""
+    page_mb: PositiveFloat = 4.0
+    """Largest page; long answers are cut in their middle to fit. MB."""
 
 
 class Experiment(Settings):
@@ -271,6 +285,8 @@ class Experiment(Settings):
     """The paper's recipe: every problem for 1 epoch, then 4,000 problems for 4."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """Validation and held-out measurement."""
+    report: ReportConfig = ReportConfig()
+    """What is shown."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
