@@ -1,7 +1,7 @@
 """What a round's rows say about the sampling itself, before anything is trained on them; pure.
 
-Three questions: is every sample there, how many were cut at the length limit, and how many repeat another of their group
-token for token (a sampler that forgot its seeds, or a policy that has collapsed)?
+Three questions: is every sample there, how many were cut at the length limit, and how many repeat another of their
+group token for token (a sampler that forgot its seeds, or a policy that has collapsed)?
 """
 
 from typing import TYPE_CHECKING, Any

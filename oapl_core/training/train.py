@@ -1,9 +1,9 @@
 """Trains the round's policy on its groups with DeepSpeed: ``python -m oapl_core.training.train RUN_DIR --round N``.
 
 Reads round_NN/3_groups.parquet and the checkpoint that sampled it. Writes one Hugging Face folder for each epoch,
-4_checkpoint/<objective>/epoch_NN, with ``training_metrics.jsonl`` (one line for each optimiser step) in it. A killed
-round goes on after its last finished epoch and ends with the same bits. The objective is the config's
-(docs/objectives.md).
+4_checkpoint/<objective>/epoch_NN, with ``training_metrics.jsonl`` (one line for each optimiser step) in it, and before
+them what engine and trainer say of the same rollouts (``mismatch.py``). A killed round goes on after its last finished
+epoch and ends with the same bits. The objective is the config's (docs/objectives.md).
 """
 
 import json
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from oapl_core.training.steps import Trainer
 
 METRICS_FILE = "training_metrics.jsonl"
-# Mean difference per token between engine and trainer, in nats, above which a person should look.
-_SUSPICIOUS_MISMATCH = 0.05
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,8 @@ def train(run: Run, round_number: int) -> None:
 
     Raises:
         DataError: groups or model are missing, damaged, or do not belong together.
-        StageFailed: the loss or the gradient became infinite or not a number.
+        StageFailed: engine and trainer disagree about the rollouts, or the loss or the gradient became infinite or not
+            a number.
     """
     job = _job(run, round_number)
     if all(job.is_done(epoch) for epoch in range(1, job.epochs + 1)):
@@ -120,6 +119,7 @@ def _train_rank(job: _Job, examples: Examples) -> None:
     from oapl_core.training.checkpoint import load_model
     from oapl_core.training.engine import Engine
     from oapl_core.training.logprobs import Policy
+    from oapl_core.training.mismatch import check_mismatch
     from oapl_core.training.steps import Trainer
 
     began, config = time.monotonic(), job.run.config
@@ -142,6 +142,7 @@ def _train_rank(job: _Job, examples: Examples) -> None:
         round_number=job.round_number,
         epochs=job.epochs,
     )
+    check_mismatch(job.run, job.round_number, engine, examples, job.inputs)
     finished = job.finished_epochs()
     if finished:
         load_state(engine, job.states, finished)
@@ -164,8 +165,6 @@ def _train_epochs(job: _Job, trainer: "Trainer", stored: "StoredModel", finished
         def report(step: "Metrics") -> None:
             if engine.rank == 0:
                 progress.advance(step["sequences"], f"epoch {step['epoch']} loss {step['loss']:.4f}")
-            if engine.rank == 0 and step["step"] == 1:
-                _report_mismatch(step)
 
         for epoch in range(finished + 1, job.epochs + 1):
             # nothing draws from it today; a model with dropout would, and must draw the same after a resume
@@ -186,14 +185,6 @@ def _train_epochs(job: _Job, trainer: "Trainer", stored: "StoredModel", finished
         delete_states(job.states)
 
 
-def _report_mismatch(step: "Metrics") -> None:
-    """Before the first update policy and behavior are the same weights: what differs is engine against trainer."""
-    mean, largest = step["token_log_ratio_abs"], step["token_log_ratio_max"]
-    say(f"log-probs of trainer and engine differ by {mean:.2g} nats per token, {largest:.2g} at most")
-    if mean > _SUSPICIOUS_MISMATCH:
-        say("that is more than rounding explains: do engine and trainer load the same model in comparable types?")
-
-
 def _details(steps: "Sequence[Metrics]", seconds: float, started_s: float, identity: str) -> dict[str, Any]:
     """What the ledger says about an epoch: sums, and means weighted by sequences or tokens."""
 
@@ -202,7 +193,6 @@ def _details(steps: "Sequence[Metrics]", seconds: float, started_s: float, ident
         return sum(value * w for value, w in rows) / max(1, sum(w for _, w in rows))
 
     tokens, sequences = sum(s["tokens"] for s in steps), sum(s["sequences"] for s in steps)
-    first = steps[0] if steps[0]["step"] == 1 else None
     return {
         "policy_hash": identity,
         "epoch": steps[0]["epoch"],
@@ -218,8 +208,6 @@ def _details(steps: "Sequence[Metrics]", seconds: float, started_s: float, ident
         "log_ratio_wrong": mean("log_ratio_wrong"),
         "token_log_ratio_abs": mean("token_log_ratio_abs", "response_tokens"),
         "kl": mean("kl", "response_tokens"),
-        "engine_mismatch_mean": first and first["token_log_ratio_abs"],
-        "engine_mismatch_max": first and first["token_log_ratio_max"],
         "start_up_s": round(started_s, 3),
         "epoch_s": round(seconds, 3),
         "tokens_per_s": round(tokens / seconds, 1),

@@ -26,6 +26,7 @@ from tests.core.training.plain_engine import PlainEngine
 from tests.tiny_model import write_tiny_model
 
 EPOCHS = 3
+FINISHED = ["engine_mismatch.parquet", "epoch_01", "epoch_02", "epoch_03"]
 
 
 @pytest.fixture(scope="module")
@@ -132,14 +133,16 @@ def test_an_exported_folder_is_a_plain_model_of_the_same_type(trained: Run, mode
 
 def test_the_ledger_tells_what_an_epoch_did(trained: Run) -> None:
     entries = {n: e for n, e in trained.ledger.artifacts().items() if "/4_checkpoint/" in n}
-    assert list(entries) == [f"round_00/4_checkpoint/oapl/epoch_0{e}" for e in (1, 2, 3)]
+    names = ("engine_mismatch.parquet", "epoch_01", "epoch_02", "epoch_03")
+    assert list(entries) == [f"round_00/4_checkpoint/oapl/{name}" for name in names]
     first = entries["round_00/4_checkpoint/oapl/epoch_01"].details
     assert first["policy_hash"] == policy_hash(trained.checkpoint(0, 1))
     assert (first["sequences"], first["steps"], first["epoch"]) == (241, 25, 1)
-    assert first["engine_mismatch_max"] < 1e-4, "plain code scored these rollouts with the same weights"
+    mismatch = entries["round_00/4_checkpoint/oapl/engine_mismatch.parquet"].details
+    assert mismatch["sequences"] == 64
+    assert mismatch["max"] < 1e-4, "plain code scored these rollouts with the same weights"
     assert first["loss"] == pytest.approx(sum(s["loss"] * s["sequences"] for s in steps_of(trained, 1)) / 241)
     last = entries["round_00/4_checkpoint/oapl/epoch_03"].details
-    assert last["engine_mismatch_max"] is None
     assert last["log_ratio_right"] > last["log_ratio_wrong"]
 
 
@@ -151,7 +154,7 @@ def test_steps_are_counted_over_the_round(trained: Run) -> None:
 def test_a_finished_round_keeps_no_state_and_is_not_trained_again(
     trained: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert sorted(p.name for p in trained.checkpoints(0).iterdir()) == ["epoch_01", "epoch_02", "epoch_03"]
+    assert sorted(p.name for p in trained.checkpoints(0).iterdir()) == FINISHED
     before = len(trained.ledger.artifacts())
     train(trained, 0)
     assert "all 3 epochs are trained" in capsys.readouterr().out
@@ -187,7 +190,7 @@ def test_a_killed_round_goes_on_and_ends_with_the_same_bits(killed: Run, trained
         assert files[0].read_bytes() == files[1].read_bytes()
         timeless = [[step | {"seconds": 0} for step in steps_of(run, epoch)] for run in (killed, trained)]
         assert timeless[0] == timeless[1]
-    assert sorted(p.name for p in killed.checkpoints(0).iterdir()) == ["epoch_01", "epoch_02", "epoch_03"]
+    assert sorted(p.name for p in killed.checkpoints(0).iterdir()) == FINISHED
 
 
 def test_two_ranks_train_the_weights_of_one(

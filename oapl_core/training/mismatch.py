@@ -1,0 +1,166 @@
+"""The engine's log-probs against the trainer's, for the weights that sampled, before the first update.
+
+Scores a seeded sample of the round's examples once with the policy that the trainer has just loaded, and encodes the
+decoded responses again. Writes 4_checkpoint/<objective>/engine_mismatch.parquet (tables.MISMATCHES), one row for each
+rollout of the sample; the ledger has the sums. Differences are ln policy - ln behavior of a token, in nats: 0 but for
+rounding, if both programs hold the same weights and compute alike. The log-ratios of the loss start from this error.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from oapl_core import tables
+from oapl_core.artifacts import Run
+from oapl_core.errors import DataError, StageFailed
+from oapl_core.progress import say
+from oapl_core.seeds import derive_seed
+from oapl_core.training.batching import micro_batches
+from oapl_core.training.logprobs import response_mask
+
+if TYPE_CHECKING:
+    from oapl_core.training.engine import Engine
+    from oapl_core.training.examples import Examples
+
+_COLUMNS = ("response_tokens", "mean_difference", "max_difference", "sum_difference", "k3")
+
+
+def mismatch_path(run: Run, round_number: int) -> Path:
+    """The file of ``check_mismatch`` (tables.MISMATCHES)."""
+    return run.checkpoints(round_number) / "engine_mismatch.parquet"
+
+
+def check_mismatch(
+    run: Run, round_number: int, engine: "Engine", examples: "Examples", inputs: Mapping[str, str]
+) -> None:
+    """Measure, record and judge; every rank calls it, before the first update or a state is loaded.
+
+    Raises:
+        StageFailed: the mean difference per token is more than ``training.max_mismatch``.
+    """
+    training, path = run.config.training, mismatch_path(run, round_number)
+    settings = {"sequences": training.trust_sequences, "dtype": training.dtype, "seed": run.config.seed}
+    if not run.is_done(path, inputs, settings):
+        rows = chosen(len(examples.lengths), training.trust_sequences, run.config.seed, round_number)
+        measured = score(engine, examples, rows, training.tokens_per_micro_batch)
+        if engine.rank == 0:
+            drifts = first_drifts(run.policy(round_number), [_response(examples, row) for row in rows])
+            lines = [
+                {"rollout_id": str(examples.rollout_ids[row]), **line, "first_drift": drift}
+                for row, line, drift in zip(rows, measured, drifts, strict=True)
+            ]
+            with run.writing(path, inputs, settings) as draft:
+                draft.rows = tables.write_table(draft.path, tables.MISMATCHES, lines)
+                draft.details = summary(lines, len(examples.lengths))
+        engine.wait()
+    judge(run.ledger.artifacts()[run.name(path)].details, training.max_mismatch, path, engine.rank == 0)
+
+
+def chosen(sequences: int, wanted: int, seed: int, round_number: int) -> list[int]:
+    """Rows to score: ``wanted`` of them, or all; they depend on nothing but the arguments."""
+    draw = random.Random(derive_seed(seed, "engine mismatch", round_number))
+    return sorted(draw.sample(range(sequences), min(wanted, sequences)))
+
+
+def score(engine: "Engine", examples: "Examples", rows: Sequence[int], token_budget: int) -> list[dict[str, float]]:
+    """For each of ``rows``, in order, the _COLUMNS of tables.MISMATCHES; the same on every rank."""
+    found = torch.zeros(len(rows), len(_COLUMNS), dtype=torch.float64, device=engine.device)
+    place = {row: i for i, row in enumerate(rows)}
+    share = micro_batches(rows, examples.lengths, token_budget, engine.ranks)[engine.rank]
+    for batch_rows in share:
+        batch = examples.batch(batch_rows)
+        prompt_S, length_S = batch.prompt_length_S.to(engine.device), batch.length_S.to(engine.device)
+        with torch.no_grad():
+            logprob_ST = engine(batch.id_ST.to(engine.device), prompt_S, length_S, last=True)
+        mask_ST = response_mask(prompt_S, length_S, batch.id_ST.shape[1])
+        difference_ST = (logprob_ST.double() - batch.behavior_ST.to(engine.device).double()) * mask_ST
+        tokens_S, size_ST = mask_ST.sum(1), difference_ST.abs()
+        # k3 estimates KL(behavior || policy): exp(d) - d - 1, which is 0 outside the response
+        k3_S = (difference_ST.expm1() - difference_ST).sum(1) / tokens_S
+        columns = [tokens_S, size_ST.sum(1) / tokens_S, size_ST.amax(1), difference_ST.sum(1), k3_S]
+        lines = torch.stack([column.double() for column in columns], dim=1)
+        for line, row in zip(lines, batch_rows, strict=False):  # a rank without work scored a stand-in
+            found[place[row]] = line
+    # every row was scored by one rank and is 0 on the others
+    table = engine.total(found).tolist()
+    return [{name: int(v) if name == "response_tokens" else v for name, v in zip(_COLUMNS, line, strict=True)}
+            for line in table]  # fmt: skip
+
+
+def first_drifts(model_dir: Path, responses: Sequence[Sequence[int]]) -> list[int | None]:
+    """For each response the place of the first token that decoding and encoding again changes; None if all stay.
+
+    Nothing is trained on encoded text, so drift does no harm here; it says what a pipeline that stores text would lose.
+
+    Raises:
+        DataError: the folder has no usable tokenizer.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model_dir, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{model_dir}: has no usable tokenizer ({reason:.120}); copy the whole model folder") from None
+    texts = [tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False) for ids in responses]
+    again = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+    return [_first_difference(ids, other) for ids, other in zip(responses, again, strict=True)]
+
+
+def _first_difference(ids: Sequence[int], other: Sequence[int]) -> int | None:
+    if list(ids) == list(other):
+        return None
+    same = (i for i, (a, b) in enumerate(zip(ids, other, strict=False)) if a != b)
+    return next(same, min(len(ids), len(other)))
+
+
+def _response(examples: "Examples", row: int) -> list[int]:
+    batch = examples.batch([row])
+    ids: list[int] = batch.id_ST[0, int(batch.prompt_length_S) : int(batch.length_S)].tolist()
+    return ids
+
+
+def summary(lines: Sequence[Mapping[str, Any]], sequences: int) -> dict[str, Any]:
+    """For the ledger: means over tokens (``mean``, ``k3``) and over rollouts (``sequence_sum_mean``), extremes, counts.
+
+    ``worst`` is the rollout with the largest mean difference.
+    """
+    tokens = sum(line["response_tokens"] for line in lines)
+
+    def per_token(key: str) -> float:
+        return float(sum(line[key] * line["response_tokens"] for line in lines) / tokens)
+
+    return {
+        "sequences": len(lines),
+        "share": len(lines) / sequences,
+        "tokens": tokens,
+        "mean": per_token("mean_difference"),
+        "max": max(line["max_difference"] for line in lines),
+        "k3": per_token("k3"),
+        "sequence_sum_mean": sum(line["sum_difference"] for line in lines) / len(lines),
+        "sequence_sum_max": max(abs(line["sum_difference"]) for line in lines),
+        "worst": max(lines, key=lambda line: float(line["mean_difference"]))["rollout_id"],
+        "drifted": sum(line["first_drift"] is not None for line in lines),
+    }
+
+
+def judge(found: Mapping[str, Any], allowed: float, path: Path, aloud: bool) -> None:
+    """Say what was measured; fail if it is more than rounding explains.
+
+    Raises:
+        StageFailed: the mean is above ``allowed`` nats per token, or not a number.
+    """
+    if not found["mean"] <= allowed:
+        raise StageFailed(
+            f"{path}: log-probs of engine and trainer differ by {found['mean']:.2g} nats per token over "
+            f"{found['sequences']} rollouts (worst: {found['worst']}), more than training.max_mismatch={allowed:g} "
+            "allows; look whether both load the same weights, and at engine.dtype and training.dtype"
+        )
+    if aloud:
+        say(
+            f"log-probs of trainer and engine differ by {found['mean']:.2g} nats per token, {found['max']:.2g} at most "
+            f"({found['sequences']} rollouts); encoding their text again changes {found['drifted']} of them"
+        )
