@@ -1,0 +1,79 @@
+"""replicas: who gets which devices, and what becomes of the other processes."""
+
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from oapl_core.config import EngineConfig
+from oapl_core.errors import ConfigError
+from oapl_core.rollouts.engine import _settings
+from oapl_core.rollouts.replicas import cores, gpus, others
+from tests.core.rollouts.test_in_flight import wait_for
+
+
+@pytest.mark.parametrize(
+    ("tensor", "pipeline", "visible", "expected"),
+    [
+        (1, 1, None, ["0", "1"]),
+        (2, 1, None, ["0,1", "2,3"]),
+        (2, 2, None, ["0,1,2,3", "4,5,6,7"]),
+        (2, 1, "7,5,3,1", ["7,5", "3,1"]),
+        (1, 1, "GPU-a1,GPU-b2,GPU-c3", ["GPU-a1", "GPU-b2"]),
+    ],
+)
+def test_gpus_are_divided_over_replicas(tensor: int, pipeline: int, visible: str | None, expected: list[str]) -> None:
+    config = EngineConfig(replicas=2, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline)
+    assert [gpus(replica, config, visible) for replica in range(2)] == expected
+
+
+def test_too_few_gpus_are_refused_with_both_numbers() -> None:
+    config = EngineConfig(replicas=3, tensor_parallel_size=2)
+    with pytest.raises(ConfigError, match=r"engine.replicas=3 of 2 GPUs need 6, but CUDA_VISIBLE_DEVICES names 4"):
+        gpus(0, config, "0,1,2,3")
+
+
+@pytest.mark.parametrize(("replicas", "allowed"), [(1, 4), (2, 2), (2, 5), (3, 8), (4, 2)])
+def test_every_core_is_used_and_every_replica_has_one(replicas: int, allowed: int) -> None:
+    shares = [cores(replica, replicas, range(10, 10 + allowed)) for replica in range(replicas)]
+    assert all(shares)
+    assert {core for share in shares for core in share} == set(range(10, 10 + allowed))
+    if allowed >= replicas:
+        assert sum(map(len, shares)) == allowed, "no core twice"
+
+
+def test_parallel_sizes_and_the_backend_reach_vllm() -> None:
+    config = EngineConfig(tensor_parallel_size=4, pipeline_parallel_size=2, distributed_executor_backend="ray")
+    settings = _settings(Path("model"), config, on_cpu=False, logprobs_mode="raw_logprobs")
+    assert settings["tensor_parallel_size"] == 4
+    assert settings["pipeline_parallel_size"] == 2
+    assert settings["distributed_executor_backend"] == "ray"
+    assert _settings(Path("m"), EngineConfig(), False, "raw_logprobs")["distributed_executor_backend"] is None
+
+
+def test_a_replica_that_fails_is_reported_once_with_its_last_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [sys.executable, "-c", "import sys; print('no room on GPU'); sys.exit(int(sys.argv[2]) + 2)"]
+    with others(command, 2, tmp_path / "logs" / "stage.log") as more:
+        found = ""
+        while "replica" not in found:
+            more.report()
+            found = capsys.readouterr().out
+        more.report()
+        more.wait()
+    assert "replica 1 ended with exit code 3: no room on GPU" in found
+    assert str(tmp_path / "logs" / "stage_replica_1.log") in found
+    assert not capsys.readouterr().out
+
+
+def test_replicas_end_when_the_first_one_leaves(tmp_path: Path) -> None:
+    def started() -> list[psutil.Process]:
+        return [p for p in psutil.Process().children(recursive=True) if "sleep" in " ".join(p.cmdline())]
+
+    before = set(started())
+    with others([sys.executable, "-c", "import time; time.sleep(600)"], 3, tmp_path / "stage.log"):
+        assert wait_for(lambda: len(set(started()) - before) >= 4), "two, each under its guard"
+        mine = set(started()) - before
+    assert not any(process.is_running() for process in mine)
