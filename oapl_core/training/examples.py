@@ -1,6 +1,7 @@
-"""What is trained on, in memory: reads 3_groups.parquet (tables.GROUPS), checks that it belongs here, makes tensors.
+"""What is trained on: reads 3_groups.parquet (tables.GROUPS), checks that it belongs here, makes tensors.
 
-Token ids and log-probs stay in Arrow's own flat buffers; a micro-batch is cut out of them when its turn comes.
+Token ids and log-probs stay in the file: a micro-batch's rows are read when its turn comes, in any order (``rows.py``
+keeps a small file decoded). Memory holds some numbers for each row.
 """
 
 import json
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
 from oapl_core.errors import DataError
+from oapl_core.rows import Rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,28 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-
-class Ragged:
-    """A list column as one flat array and the row limits in it."""
-
-    def __init__(self, column: "pa.ChunkedArray") -> None:
-        """No copy unless the column has several chunks."""
-        import pyarrow as pa
-
-        array = column.combine_chunks()
-        if isinstance(array, pa.ChunkedArray):  # a table without rows
-            array = pa.array([], column.type)
-        self.flat: NDArray[Any] = array.values.to_numpy(zero_copy_only=False)
-        self.limits: NDArray[np.int64] = array.offsets.to_numpy().astype("int64")
-
-    @property
-    def lengths(self) -> "NDArray[np.int64]":
-        """Length of each row."""
-        return self.limits[1:] - self.limits[:-1]
-
-    def __getitem__(self, row: int) -> "NDArray[Any]":
-        """A view of one row."""
-        return self.flat[self.limits[row] : self.limits[row + 1]]
+_TOKENS = ("prompt_ids", "response_ids", "behavior_logprobs")
 
 
 @dataclass(frozen=True)
@@ -62,17 +43,18 @@ class Examples:
     """Every row of a groups file."""
 
     rollout_ids: "pa.ChunkedArray"
-    prompt_ids: Ragged
-    response_ids: Ragged
-    behavior: Ragged
+    prompt_length_S: "NDArray[np.int32]"
+    response_length_S: "NDArray[np.int32]"
     reward_S: "NDArray[np.float32]"
     group_S: "NDArray[np.int32]"
     temperature: float
+    tokens: Rows
+    """Prompt, response and the engine's log-probs of each row."""
 
     @property
     def lengths(self) -> list[int]:
         """Tokens of prompt and response of each row."""
-        lengths: list[int] = (self.prompt_ids.lengths + self.response_ids.lengths).tolist()
+        lengths: list[int] = (self.prompt_length_S + self.response_length_S).tolist()
         return lengths
 
     def batch(self, rows: Sequence[int]) -> Batch:
@@ -80,18 +62,17 @@ class Examples:
         import numpy as np
         import torch
 
-        width = max((int(self.prompt_ids.lengths[i] + self.response_ids.lengths[i]) for i in rows), default=2)
-        ids = np.zeros((max(1, len(rows)), width), dtype=np.int64)
-        behavior = np.zeros((len(ids), width - 1), dtype=np.float32)
+        prompt_lengths = [int(self.prompt_length_S[i]) for i in rows]
+        lengths = [n + int(self.response_length_S[i]) for n, i in zip(prompt_lengths, rows, strict=True)]
+        ids = np.zeros((max(1, len(rows)), max(lengths, default=2)), dtype=np.int64)
+        behavior = np.zeros((len(ids), ids.shape[1] - 1), dtype=np.float32)
         for s, i in enumerate(rows):
-            prompt, response = self.prompt_ids[i], self.response_ids[i]
-            end = len(prompt) + len(response)
-            ids[s, : len(prompt)], ids[s, len(prompt) : end] = prompt, response
-            behavior[s, len(prompt) - 1 : end - 1] = self.behavior[i]
-        prompt_lengths = torch.tensor([len(self.prompt_ids[i]) for i in rows] or [1])
-        response_lengths = torch.tensor([len(self.response_ids[i]) for i in rows] or [1])
+            row, start, end = self.tokens[i], prompt_lengths[s], lengths[s]
+            ids[s, :start], ids[s, start:end] = _values(row["prompt_ids"]), _values(row["response_ids"])
+            behavior[s, start - 1 : end - 1] = _values(row["behavior_logprobs"])
         return Batch(
-            torch.from_numpy(ids), prompt_lengths, prompt_lengths + response_lengths, torch.from_numpy(behavior),
+            torch.from_numpy(ids), torch.tensor(prompt_lengths or [1]), torch.tensor(lengths or [2]),
+            torch.from_numpy(behavior),
             torch.tensor(list(rows) or [0]), float(bool(rows)),
         )  # fmt: skip
 
@@ -107,7 +88,8 @@ def read_examples(path: Path, expected_hash: str, model_dir: Path) -> Examples:
     Raises:
         DataError: no row, rows of another policy or of several temperatures, rows that are too long or damaged.
     """
-    table = tables.read_table(path, tables.GROUPS)
+    longest, vocabulary = _limits(model_dir)
+    table = _facts(path, vocabulary)
     if not table.num_rows:
         raise DataError(f"{path}: has no group to train on; the ledger counts why every rollout was dropped")
     hashes = sorted(map(str, table["policy_hash"].unique().to_pylist()))
@@ -121,45 +103,70 @@ def read_examples(path: Path, expected_hash: str, model_dir: Path) -> Examples:
         raise DataError(
             f"{path}: was sampled at temperatures {temperatures}, not at one above 0; sample the round again"
         )
-    examples = Examples(
+    _check_rows(table, path, longest, vocabulary)
+    return Examples(
         rollout_ids=table["rollout_id"],
-        prompt_ids=Ragged(table["prompt_ids"]),
-        response_ids=Ragged(table["response_ids"]),
-        behavior=Ragged(table["behavior_logprobs"]),
+        prompt_length_S=table["prompt_ids"].to_numpy(),
+        response_length_S=table["response_ids"].to_numpy(),
         reward_S=table["reward"].to_numpy().copy(),  # torch wants arrays that it may write to
         group_S=table["group"].to_numpy().copy(),
         temperature=float(temperatures[0]),
+        tokens=Rows(path, tables.GROUPS, _TOKENS),
     )
-    _check_rows(examples, path, model_dir)
-    return examples
 
 
-def _check_rows(examples: Examples, path: Path, model_dir: Path) -> None:
+def _values(column: "pa.ChunkedArray") -> "NDArray[Any]":
+    """What the one list of a row's column holds."""
+    values: NDArray[Any] = column.chunk(0).flatten().to_numpy(zero_copy_only=False)
+    return values
+
+
+def _facts(path: Path, vocabulary: float) -> "pa.Table":
+    """A groups file with lengths in place of its lists, and flags of bad rows; one row group is read at a time."""
+    import pyarrow as pa
+
+    with tables.open_table(path, tables.GROUPS) as file:
+        empty = _without_tokens(file.schema_arrow.empty_table(), vocabulary)
+        read = (file.read_row_group(number) for number in range(file.num_row_groups))
+        return pa.concat_tables([empty, *(_without_tokens(group, vocabulary) for group in read)])
+
+
+def _without_tokens(table: "pa.Table", vocabulary: float) -> "pa.Table":
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    foreign, infinite = np.zeros(table.num_rows, dtype=bool), np.zeros(table.num_rows, dtype=bool)
+    for name in _TOKENS:
+        lists = table[name].combine_chunks()
+        values, row_of = lists.flatten().to_numpy(zero_copy_only=False), pc.list_parent_indices(lists).to_numpy()
+        if name == "behavior_logprobs":
+            infinite[row_of[~np.isfinite(values)]] = True
+        else:
+            foreign[row_of[(values < 0) | (values >= vocabulary)]] = True
+        lengths = pc.list_value_length(lists).fill_null(0)
+        table = table.set_column(table.column_names.index(name), name, lengths)
+    return table.append_column("foreign", pa.array(foreign)).append_column("infinite", pa.array(infinite))
+
+
+def _check_rows(table: "pa.Table", path: Path, longest: float, vocabulary: float) -> None:
+    """Refuse by name what cannot be trained on; ``table`` is what _facts returns."""
     import numpy as np
 
-    longest, vocabulary = _limits(model_dir)
-    responses, prompts = examples.response_ids, examples.prompt_ids
+    prompt, response, behavior = (table[name].to_numpy() for name in _TOKENS)
 
     def refuse(bad: Any, what: str) -> None:
         if bad.any():
             row = int(bad.argmax())
-            rows = f"rollout {examples.rollout_ids[row]} {what} ({int(bad.sum())} such rows)"
+            rows = f"rollout {table['rollout_id'][row]} {what} ({int(bad.sum())} such rows)"
             raise DataError(f"{path}: {rows}; sample the round again")
 
-    def anywhere(column: Ragged, bad: Any) -> Any:
-        """Rows of ``column`` that hold a bad element."""
-        found = np.zeros(len(column.lengths), dtype=bool)
-        found[np.searchsorted(column.limits, np.flatnonzero(bad), side="right") - 1] = True
-        return found
-
-    refuse(responses.lengths != examples.behavior.lengths, "has not one log-prob for each response token")
-    refuse((responses.lengths == 0) | (prompts.lengths == 0), "has an empty prompt or response")
-    refuse(np.asarray(examples.lengths) > longest, f"is longer than the model's {longest} positions")
-    refuse(anywhere(examples.behavior, ~np.isfinite(examples.behavior.flat)), "has a log-prob that is not finite")
-    refuse(~np.isfinite(examples.reward_S), "has a reward that is not finite")
-    for column in (prompts, responses):
-        foreign = (column.flat < 0) | (column.flat >= vocabulary)
-        refuse(anywhere(column, foreign), f"has a token outside the {vocabulary} that the model knows")
+    refuse(response != behavior, "has not one log-prob for each response token")
+    refuse((response == 0) | (prompt == 0), "has an empty prompt or response")
+    refuse(prompt + response > longest, f"is longer than the model's {longest} positions")
+    refuse(table["infinite"].to_numpy(), "has a log-prob that is not finite")
+    refuse(~np.isfinite(table["reward"].to_numpy()), "has a reward that is not finite")
+    refuse(table["foreign"].to_numpy(), f"has a token outside the {vocabulary} that the model knows")
 
 
 def _limits(model_dir: Path) -> tuple[float, float]:
