@@ -1,7 +1,8 @@
 """The experiment: everything a person can choose, with its default, unit and source, in one place.
 
 An experiment file holds only differences from the defaults below (``experiment_file.py`` reads it); the resolved
-experiment is written to ``run.json`` and read back by every stage. Nothing else in the project has a default setting.
+experiment is written to ``run.json`` and read back by every stage. Nothing else in the project has a default setting
+(but the demo's base model, ``pretrain_config.py``).
 Where no other source is named, defaults are those of the DeepCoder replication in the OAPL paper (arXiv 2602.19362,
 appendix A).
 """
@@ -9,15 +10,10 @@ appendix A).
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-
-
-class Settings(BaseModel):
-    """A frozen group of settings; unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
+from oapl_core.pretrain_config import PretrainConfig
+from oapl_core.settings import Fraction, Settings
 
 
 class ProblemsConfig(Settings):
@@ -33,33 +29,6 @@ class ProblemsConfig(Settings):
     """`plain` shows the statement alone; `deepcoder` is the DeepCoder replication's single user turn."""
     max_prompt_tokens: PositiveInt = 4096
     """Longer prompts are dropped and counted, never cut. Tokens."""
-
-
-class PretrainConfig(Settings):
-    """A tiny base model trained from nothing, for machines without weights; the demo and the tests use it."""
-
-    solutions: Path
-    """JSONL of (problem_id, statement, solutions) for training problems, partly wrong on purpose."""
-    vocabulary: PositiveInt = 1024
-    """Most entries the byte-level BPE vocabulary may have. Tokens."""
-    max_positions: PositiveInt = 256
-    """Longest prompt plus response the model is meant for. Tokens."""
-    hidden_size: PositiveInt = 128
-    """Width of the model."""
-    intermediate_size: PositiveInt = 384
-    """Width of the MLP."""
-    layers: PositiveInt = 3
-    """Number of transformer blocks."""
-    heads: PositiveInt = 4
-    """Number of attention heads (and key-value heads)."""
-    epochs: PositiveInt = 5
-    """Passes over the solutions."""
-    batch_size: PositiveInt = 32
-    """Sequences per optimiser step."""
-    learning_rate: PositiveFloat = 3e-3
-    """Peak learning rate."""
-    threads: PositiveInt = 2
-    """Cores used."""
 
 
 class EngineConfig(Settings):

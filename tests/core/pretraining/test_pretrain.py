@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from oapl_core.artifacts import Run, policy_hash
-from oapl_core.config import PretrainConfig
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.experiment_file import parse_experiment
+from oapl_core.pretrain_config import PretrainConfig
 from oapl_core.pretraining import model as model_module
 from oapl_core.pretraining.model import Example, batch_loss, learning_rate_share, plan_batches
 from oapl_core.pretraining.pretrain import content_key, pretrain, read_solved

@@ -1,0 +1,61 @@
+"""Token ids and log-probs -> pieces of text to be shaded by likelihood; the only door to ``tokenizers`` in reports.
+
+A token of a byte-level vocabulary may be part of a character: such tokens form one piece with those that complete it.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+SHADES = (("a", 0.9), ("b", 0.5), ("c", 0.1), ("d", 0.01), ("e", 0.0))
+"""Name of each shade and the probability from which on it is used, the likeliest first."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One token, or several that share a character, as text with the log-probs (nats) of its tokens."""
+
+    text: str
+    logprobs: tuple[float, ...]
+
+    @property
+    def shade(self) -> str:
+        """A name of SHADES, by the least likely of its tokens; NaN is as unlikely as can be."""
+        least = math.exp(min(self.logprobs)) if not any(map(math.isnan, self.logprobs)) else 0.0
+        return next(name for name, limit in SHADES if least >= limit)
+
+    @property
+    def title(self) -> str:
+        """What is shown on hovering: the token as a Python literal, its log-prob, its probability."""
+        numbers = ", ".join(f"{value:.3f} ({math.exp(value):.1%})" for value in self.logprobs)
+        return f"{self.text!r} {numbers}"
+
+
+def read_tokenizer(folder: Path) -> "Tokenizer | None":
+    """The tokenizer of a model folder; None if it has no tokenizer.json (a cached base model may have been deleted)."""
+    from tokenizers import Tokenizer
+
+    file = folder / "tokenizer.json"
+    return Tokenizer.from_file(str(file)) if file.is_file() else None
+
+
+def pieces(tokenizer: "Tokenizer", ids: Sequence[int], logprobs: Sequence[float]) -> Iterator[Piece]:
+    """The pieces of a response in order, special tokens included; every token is in exactly one of them."""
+    from tokenizers.decoders import DecodeStream
+
+    stream, waiting = DecodeStream(skip_special_tokens=False), list[tuple[int, float]]()
+    for token, logprob in zip(ids, logprobs, strict=True):
+        waiting.append((token, logprob))
+        known = tokenizer.id_to_token(token) is not None
+        text = stream.step(tokenizer, token) if known else f"⟨id {token}⟩"
+        if text is not None:
+            yield Piece(text, tuple(value for _, value in waiting))
+            waiting = []
+    if waiting:  # cut within a character
+        text = tokenizer.decode([token for token, _ in waiting], skip_special_tokens=False)
+        yield Piece(text, tuple(value for _, value in waiting))
