@@ -1,0 +1,141 @@
+"""What the check before the first update finds: tampered numbers, another checkpoint, tokens that text cannot keep."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from oapl_core import tables
+from oapl_core.artifacts import Run, policy_hash
+from oapl_core.errors import StageFailed
+from oapl_core.training.examples import read_examples
+from oapl_core.training.logprobs import Policy
+from oapl_core.training.mismatch import check_mismatch, chosen, first_drifts, judge, mismatch_path
+from tests.core.training.made_round import made_groups, make_run, write_groups
+from tests.core.training.plain_engine import PlainEngine
+from tests.tiny_model import write_tiny_model
+
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("model"), sharpness=3.0)
+
+
+@pytest.fixture(scope="module")
+def rows(model_dir: Path) -> list[Row]:
+    return made_groups(model_dir)
+
+
+class Engine(PlainEngine):
+    """Counts its forward passes."""
+
+    forwards = 0
+
+    def __call__(self, *inputs: Any, last: bool) -> Any:
+        self.forwards += 1
+        return super().__call__(*inputs, last=last)
+
+    def wait(self) -> None:
+        """There is one rank."""
+
+
+def check(run: Run, model_dir: Path) -> Engine:
+    examples = read_examples(run.groups(0), policy_hash(model_dir), model_dir)
+    engine = Engine(Policy(AutoModelForCausalLM.from_pretrained(model_dir)), run.config.training)
+    check_mismatch(run, 0, engine, examples, run.inputs([run.groups(0)]))
+    return engine
+
+
+def measured(run: Run) -> tuple[list[Row], dict[str, Any]]:
+    """The rows of the file, and the ledger's sums."""
+    path = mismatch_path(run, 0)
+    return tables.read_table(path, tables.MISMATCHES).to_pylist(), dict(run.ledger.artifacts()[run.name(path)].details)
+
+
+def prepared(folder: Path, model_dir: Path, rows: list[Row], **training: Any) -> Run:
+    run = make_run(folder, model_dir, **training)
+    write_groups(run, rows)
+    return run
+
+
+def test_the_same_weights_differ_by_rounding_alone(tmp_path: Path, model_dir: Path, rows: list[Row]) -> None:
+    run = prepared(tmp_path, model_dir, rows)
+    check(run, model_dir)
+    lines, details = measured(run)
+    assert [line["rollout_id"] for line in lines] == [row["rollout_id"] for row in rows]
+    assert [line["response_tokens"] for line in lines] == [len(row["response_ids"]) for row in rows]
+    assert details["max"] < 1e-4
+    assert (details["sequences"], details["share"]) == (24, 1.0)
+    assert details["tokens"] == sum(len(row["response_ids"]) for row in rows)
+
+
+def test_one_tampered_log_prob_is_found_with_its_size(tmp_path: Path, model_dir: Path, rows: list[Row]) -> None:
+    """Two nats too high: the trainer's ln p is 2 lower, so d = -2 for one token of one rollout."""
+    tampered = [dict(row) for row in rows]
+    victim = tampered[7]
+    victim["behavior_logprobs"] = [victim["behavior_logprobs"][0] + 2.0, *victim["behavior_logprobs"][1:]]
+    run = prepared(tmp_path, model_dir, tampered, max_mismatch=1.0)
+    check(run, model_dir)
+    lines, details = measured(run)
+    length, tokens = len(victim["response_ids"]), details["tokens"]
+    worst = lines[7]
+    assert details["worst"] == worst["rollout_id"] == victim["rollout_id"]
+    assert worst["max_difference"] == pytest.approx(2.0, abs=1e-4)
+    assert worst["mean_difference"] == pytest.approx(2.0 / length, abs=1e-4)
+    assert worst["sum_difference"] == pytest.approx(-2.0, abs=1e-3)
+    k3 = math.exp(-2.0) + 2.0 - 1.0
+    assert worst["k3"] == pytest.approx(k3 / length, rel=1e-3)
+    assert details["mean"] == pytest.approx(2.0 / tokens, rel=0.05)
+    assert details["max"] == pytest.approx(2.0, abs=1e-4)
+    assert details["k3"] == pytest.approx(k3 / tokens, rel=1e-3)
+    assert details["sequence_sum_mean"] == pytest.approx(-2.0 / len(rows), rel=1e-2)
+    assert details["sequence_sum_max"] == pytest.approx(2.0, abs=1e-3)
+    assert sum(line["max_difference"] > 1e-3 for line in lines) == 1
+
+
+def test_another_checkpoint_under_the_right_name_fails_the_stage(
+    tmp_path: Path, model_dir: Path, rows: list[Row]
+) -> None:
+    """The rows claim this policy, as if its weights had been swapped while sampling: only the numbers tell."""
+    other = write_tiny_model(tmp_path / "other", seed=1, sharpness=3.0)
+    run = prepared(tmp_path, other, [row | {"policy_hash": policy_hash(other)} for row in rows])
+    with pytest.raises(StageFailed, match=r"differ by .* nats per token over 24 rollouts .*max_mismatch=0\.2"):
+        check(run, other)
+    lines, details = measured(run)
+    assert len(lines) == 24, "the evidence is kept"
+    assert details["mean"] > 0.2
+
+
+def test_a_measured_sample_is_judged_again_and_not_scored_again(
+    tmp_path: Path, model_dir: Path, rows: list[Row]
+) -> None:
+    run = prepared(tmp_path, model_dir, rows)
+    assert check(run, model_dir).forwards > 0
+    assert check(run, model_dir).forwards == 0
+
+
+def test_a_mean_that_is_not_a_number_cannot_pass(tmp_path: Path) -> None:
+    found = {"mean": math.nan, "max": math.nan, "sequences": 1, "worst": "r", "drifted": 0}
+    with pytest.raises(StageFailed, match="nan nats"):
+        judge(found, 1e9, tmp_path, aloud=False)
+
+
+def test_the_sample_is_bounded_seeded_and_different_for_each_round() -> None:
+    first = chosen(1000, 64, 0, 0)
+    assert len(set(first)) == 64
+    assert first == sorted(first) == chosen(1000, 64, 0, 0)
+    assert first not in (chosen(1000, 64, 0, 1), chosen(1000, 64, 1, 0))
+    assert chosen(5, 64, 0, 0) == [0, 1, 2, 3, 4]
+
+
+def test_tokens_that_text_does_not_keep_are_found_with_their_place(model_dir: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(model_dir)
+    whole = tokenizer("print(sum(int(x) for x in input().split()))", add_special_tokens=False)["input_ids"]
+    pieces = [token for letter in "print" for token in tokenizer(letter, add_special_tokens=False)["input_ids"]]
+    end = tokenizer.eos_token_id
+    assert len(pieces) > len(tokenizer("print", add_special_tokens=False)["input_ids"]), "the vocabulary merges letters"
+    assert first_drifts(model_dir, [[*whole, end], pieces, [*whole, *pieces]]) == [None, 0, len(whole)]
