@@ -243,7 +243,7 @@ class Run:
             raise
         _remove(path)
         temporary.rename(path)
-        _fsync(path.parent)
+        _fsync_one(path.parent)  # the new name; what else lies there is not ours to wait for
         stat = path.stat()
         size = sum(p.stat().st_size for p in path.rglob("*") if p.is_file()) if path.is_dir() else stat.st_size
         self.ledger.append(
@@ -277,11 +277,15 @@ def _unchanged(path: Path, entry: ArtifactEntry) -> bool:
 
 def _fsync(path: Path) -> None:
     for item in [*(path.rglob("*") if path.is_dir() else ()), path]:
-        descriptor = os.open(item, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _fsync_one(item)
+
+
+def _fsync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _remove(path: Path) -> None:
