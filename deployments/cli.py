@@ -93,6 +93,14 @@ def verify(
 
 
 @app.command()
+def check(run: RunName) -> None:
+    """Compare every byte of a run with what was recorded; name what is damaged, for `oapl run` to make it again."""
+    from deployments import keeping
+
+    raise typer.Exit(keeping.check(_open(run)))
+
+
+@app.command()
 def doctor() -> None:
     """Check this machine: Python, packages, engine, sandbox, GPUs, disk; say what to do about what is missing."""
     from deployments.doctor import examine

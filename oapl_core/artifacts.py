@@ -29,21 +29,14 @@ from typing import Any, Self
 from oapl_core.config import Experiment
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.experiment_file import parse_experiment
+from oapl_core.integrity import damage, is_unchanged, mtime_ns, sha256_of, size_of
 from oapl_core.ledger import ArtifactEntry, Ledger
+from oapl_core.progress import say
 
 _TEMPORARY = ".tmp-"
 _IDENTITY = (".safetensors", ".bin")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt",
               "chat_template.jinja", "tokenizer.model")  # fmt: skip
-
-
-def sha256_of(path: Path) -> str:
-    """Hash of a file, or of a folder's relative names and contents."""
-    if path.is_dir():
-        names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
-        return hashlib.sha256("".join(f"{n}\0{sha256_of(path / n)}\n" for n in names).encode()).hexdigest()
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def policy_hash(model_dir: Path) -> str:
@@ -214,15 +207,27 @@ class Run:
             if not path.exists():
                 raise DataError(f"{path}: is missing; run the experiment again to make it")
             entry = done.get(self.name(path))
-            found[self.name(path)] = entry.sha256 if entry and _unchanged(path, entry) else sha256_of(path)
+            found[self.name(path)] = entry.sha256 if entry and is_unchanged(path, entry) else sha256_of(path)
         return found
 
     def is_done(self, path: Path, inputs: Mapping[str, str], config: Mapping[str, Any]) -> bool:
-        """Whether ``path`` is recorded for exactly these inputs and settings and is still the recorded bytes."""
+        """Whether ``path`` is recorded for exactly these inputs and settings and is still the recorded bytes.
+
+        An artifact that would be done but is damaged is named once in the stage's progress.
+        """
         entry = self.ledger.artifacts().get(self.name(path))
-        if entry is None:
+        if entry is None or dict(entry.inputs) != dict(inputs) or dict(entry.config) != _plain(config):
             return False
-        return dict(entry.inputs) == dict(inputs) and dict(entry.config) == _plain(config) and is_intact(path, entry)
+        wrong = damage(path, entry)
+        if wrong and path not in self._named:
+            self._named.add(path)
+            say(f"{self.name(path)} {wrong}: making it again")
+        return wrong is None
+
+    @cached_property
+    def _named(self) -> set[Path]:
+        """Damaged artifacts that were told of."""
+        return set()
 
     @contextmanager
     def writing(self, path: Path, inputs: Mapping[str, str], config: Mapping[str, Any]) -> Iterator[Draft]:
@@ -244,12 +249,10 @@ class Run:
         _remove(path)
         temporary.rename(path)
         _fsync_one(path.parent)  # the new name; what else lies there is not ours to wait for
-        stat = path.stat()
-        size = sum(p.stat().st_size for p in path.rglob("*") if p.is_file()) if path.is_dir() else stat.st_size
         self.ledger.append(
             ArtifactEntry(
-                self.name(path), sha256_of(path), size, draft.rows, dict(inputs), _plain(config), draft.details,
-                round(time.monotonic() - start, 3), _mtime_ns(path),
+                self.name(path), sha256_of(path), size_of(path), draft.rows, dict(inputs), _plain(config),
+                draft.details, round(time.monotonic() - start, 3), mtime_ns(path),
             )
         )  # fmt: skip
 
@@ -258,21 +261,6 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
     """What JSON makes of the settings, so that a comparison with the ledger is exact."""
     plain: dict[str, Any] = json.loads(json.dumps(dict(config), default=str))
     return plain
-
-
-def _mtime_ns(path: Path) -> int:
-    files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
-    return max((p.stat().st_mtime_ns for p in files), default=0)
-
-
-def is_intact(path: Path, entry: ArtifactEntry) -> bool:
-    """Whether ``path`` exists and holds the recorded bytes; hashes only if size or modification time differ."""
-    return path.exists() and (_unchanged(path, entry) or sha256_of(path) == entry.sha256)
-
-
-def _unchanged(path: Path, entry: ArtifactEntry) -> bool:
-    files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
-    return sum(p.stat().st_size for p in files) == entry.bytes and _mtime_ns(path) == entry.mtime_ns
 
 
 def _fsync(path: Path) -> None:

@@ -1,0 +1,102 @@
+"""Is a run folder what its ledger says? Reads artifacts' bytes; names what is damaged and has it made again.
+
+A stage looks at size and modification time, which find what a person or a crash did; a disk that flips a bit changes
+neither. Readers of Parquet notice by page checksums (``tables.py``); here everything is compared, model weights too.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oapl_core.ledger import ArtifactEntry
+
+if TYPE_CHECKING:
+    from oapl_core.artifacts import Run
+
+
+def sha256_of(path: Path) -> str:
+    """Hash of a file, or of a folder's relative names and contents."""
+    if path.is_dir():
+        names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
+        return hashlib.sha256("".join(f"{n}\0{sha256_of(path / n)}\n" for n in names).encode()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
+    return sum(p.stat().st_size for p in files)
+
+
+def mtime_ns(path: Path) -> int:
+    """Modification time of a file, or of the newest in a folder. Nanoseconds."""
+    files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
+    return max((p.stat().st_mtime_ns for p in files), default=0)
+
+
+def is_unchanged(path: Path, entry: ArtifactEntry) -> bool:
+    """Whether size and modification time are the recorded ones; says nothing about a disk's bit flips."""
+    return size_of(path) == entry.bytes and mtime_ns(path) == entry.mtime_ns
+
+
+def is_intact(path: Path, entry: ArtifactEntry) -> bool:
+    """Whether ``path`` exists and holds the recorded bytes; hashes only if size or modification time differ."""
+    return damage(path, entry) is None
+
+
+def damage(path: Path, entry: ArtifactEntry, thorough: bool = False) -> str | None:
+    """What is wrong with an artifact, in a few words; None if it holds the recorded bytes.
+
+    Bytes are hashed only if the modification time differs, or always if ``thorough``: a disk's bit flip keeps both size
+    and time.
+    """
+    if not path.exists():
+        return "is gone"
+    if not thorough and is_unchanged(path, entry):
+        return None
+    size = size_of(path)
+    if size != entry.bytes:
+        return f"has {size:,} bytes instead of {entry.bytes:,}"
+    return None if sha256_of(path) == entry.sha256 else "does not hold the bytes that were recorded"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An artifact, or a file outside the run folder that some were made from, and what is wrong with it if anything."""
+
+    name: str
+    wrong: str | None
+
+
+def findings(run: "Run") -> Iterator[Finding]:
+    """Compare every artifact, and every input from outside the run folder, with its recorded SHA-256.
+
+    A damaged artifact's modification time is set to now, so that the next run sees it and makes it again, and only it
+    and what was made from other bytes than will come out.
+    """
+    artifacts = run.ledger.artifacts()
+    for name, entry in artifacts.items():
+        path = run.root / name
+        wrong = damage(path, entry, thorough=True)
+        if wrong and path.exists():
+            _make_stale(path)
+        yield Finding(name, wrong)
+    recorded = {name: digest for entry in artifacts.values() for name, digest in entry.inputs.items()}
+    for name in sorted(recorded.keys() - artifacts.keys()):
+        yield Finding(name, _change(Path(name), recorded[name]))
+
+
+def _make_stale(path: Path) -> None:
+    for file in (p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
+        os.utime(file)
+
+
+def _change(path: Path, digest: str) -> str | None:
+    if not path.exists():
+        return "is gone; what was made from it would be made again from another"
+    now = sha256_of(path)
+    return None if now == digest else f"was {digest[:16]} and is {now[:16]}; what was made from it will be made again"
