@@ -216,7 +216,22 @@ class _Writer:
             "sandbox_level": "full",
         }
 
+    def _mismatch(self, run: Run, number: int) -> None:
+        rows = [
+            {"rollout_id": f"train-{i:05d}/r{number:02d}/s0", "response_tokens": 20, "mean_difference": 1e-5 * i,
+             "max_difference": 1e-4 * i, "sum_difference": -1e-4 * i, "k3": 1e-9, "first_drift": 3 if i == 2 else None}
+            for i in range(4)
+        ]  # fmt: skip
+        path = run.checkpoints(number) / "engine_mismatch.parquet"
+        with run.writing(path, run.inputs([run.groups(number)]), {}) as draft:
+            draft.rows = tables.write_table(draft.path, tables.MISMATCHES, rows)
+            draft.details = {
+                "sequences": 4, "share": 0.125, "tokens": 80, "mean": 1.5e-5, "max": 3e-4, "k3": 1e-9,
+                "sequence_sum_mean": -1.5e-4, "sequence_sum_max": 3e-4, "worst": rows[3]["rollout_id"], "drifted": 1,
+            }  # fmt: skip
+
     def _train(self, run: Run, number: int) -> None:
+        self._mismatch(run, number)
         epochs, steps_each = run.config.rounds[number].epochs, 6
         for epoch in range(1, epochs + 1):
             lines = []

@@ -1,12 +1,13 @@
-"""Facts -> Report: which sections there are, in which order, with which figures. Writes the figures' PNGs."""
+"""Facts -> Report: which sections there are, in which order, with which figures. Writes figures and rounds' pages."""
 
 from pathlib import Path
 
 from oapl_core.reports import process, results
-from oapl_core.reports.blocks import Picture, Report, Section, percent, whole
+from oapl_core.reports.blocks import Link, Picture, Report, Section, percent, whole
 from oapl_core.reports.facts import Facts
 from oapl_core.reports.figures import Curve, draw_dropped, draw_pass_at_k, draw_samples_spent, draw_training
 from oapl_core.reports.results import Results, label
+from oapl_core.reports.round_page import round_page
 
 _PANELS = {
     "loss": "loss",
@@ -19,7 +20,7 @@ _PANELS = {
 
 
 def compose(facts: Facts, folder: Path) -> Report:
-    """The report of what there is so far; its PNGs are written to ``folder``."""
+    """The report of what there is so far; its PNGs and the pages of rounds are written to ``folder``."""
     found = results.results(facts)
     config = facts.run.config
     sections = [
@@ -117,6 +118,8 @@ def _rollouts(facts: Facts, folder: Path) -> Section:
     tables = [process.rollouts_table(facts)]
     if any(r.outcomes for r in facts.rounds):
         tables.append(process.outcomes_table(facts))
+    if any(r.trust for r in facts.rounds):
+        tables.append(process.trust_table(facts))
     counts = process.dropped_counts(facts)
     pictures = []
     if counts:
@@ -128,4 +131,16 @@ def _rollouts(facts: Facts, folder: Path) -> Section:
         pictures.append(
             Picture("dropped.png", f"Rollouts by what became of them. {each}.", "What became of each round's rollouts.")
         )
-    return Section("Rollouts", (process.prompts_note(facts),), pictures=tuple(pictures), tables=tuple(tables))
+    note, links = process.prompts_note(facts), _round_pages(facts, folder)
+    return Section("Rollouts", (note,), pictures=tuple(pictures), tables=tuple(tables), links=links)
+
+
+def _round_pages(facts: Facts, folder: Path) -> tuple[Link, ...]:
+    links = []
+    for one in facts.rounds:
+        page = round_page(facts.run, one.number)
+        if page is not None:
+            name = f"round_{one.number:02d}.html"
+            (folder / name).write_text(page, encoding="utf-8")
+            links.append(Link(name, f"Rollouts of {one.label}, token by token, with their verdicts"))
+    return tuple(links)

@@ -46,6 +46,10 @@ class RoundFacts:
     kept: int | None = None
     kept_groups: int | None = None
     dropped: Mapping[str, int] = field(default_factory=dict)
+    trust: Mapping[str, Any] = field(default_factory=dict)
+    """What groups/trust.py counted."""
+    mismatch: Mapping[str, Any] = field(default_factory=dict)
+    """What training/mismatch.py measured."""
     epochs: Mapping[int, str] = field(default_factory=dict)
     """Finished epoch, counted from 1 -> policy hash of its checkpoint."""
     metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -135,6 +139,7 @@ def _round(run: Run, number: int, artifacts: Mapping[str, ArtifactEntry]) -> Rou
     verdicts = _recorded(run, run.verdicts(number), artifacts)
     outcomes = _frame(verdicts, tables.VERDICTS, ("outcome",))["outcome"].to_list() if verdicts else []
     groups = artifacts.get(run.name(run.groups(number)))
+    mismatch = artifacts.get(run.name(run.checkpoints(number) / "engine_mismatch.parquet"))
     done = {e: run.checkpoint(number, e) for e in range(1, run.config.rounds[number].epochs + 1)}
     done = {e: path for e, path in done.items() if run.name(path) in artifacts and path.is_dir()}
     tokens = [artifacts[run.name(part)].details.get("response_tokens") for part in parts]
@@ -150,6 +155,8 @@ def _round(run: Run, number: int, artifacts: Mapping[str, ArtifactEntry]) -> Rou
         kept=_detail(groups, "kept_rollouts") if groups else None,
         kept_groups=_detail(groups, "kept_groups") if groups else None,
         dropped=_detail(groups, "dropped") if groups else {},
+        trust=groups.details.get("trust", {}) if groups else {},
+        mismatch=mismatch.details if mismatch else {},
         epochs={e: str(_detail(artifacts[run.name(path)], "policy_hash")) for e, path in done.items()},
         metrics=read_metrics([path / METRICS_FILE for path in done.values()]),
     )

@@ -4,7 +4,8 @@ Turns Facts (files of this run) into tables; nothing here knows Markdown, HTML o
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from oapl_core.ledger import ArtifactEntry
 from oapl_core.plan import Step, times
@@ -53,6 +54,42 @@ def rollouts_table(facts: Facts) -> Table:
         rows,
         "Policy: hash of the checkpoint that sampled. Truncated: cut at the length limit. Groups: problems trained on.",
     )
+
+
+def trust_table(facts: Facts) -> Table:
+    """Can the rollouts be trusted: are all there, are they different, do engine and trainer agree about them?"""
+    rounds = [r for r in facts.rounds if r.trust]
+    rows = [
+        [name, *(show(r.trust, r.mismatch) if r.mismatch or not needs else DASH for r in rounds)]
+        for name, needs, show in _TRUST
+    ]
+    allowed = facts.run.config.training.max_mismatch
+    note = (
+        "Engine and trainer scored the same rollouts with the same weights; a difference is ln policy - ln behavior of "
+        f"a token, in nats, and its mean may be at most {allowed:g} (training.max_mismatch). Encoded again: rollouts "
+        "whose decoded text gives other tokens; nothing is trained on encoded text. Repeats: equal to another rollout "
+        "of the group, token for token."
+    )
+    return table("Trust checks", ("", *(f"{r.label}>" for r in rounds)), rows, note)
+
+
+def _of(part: int, total: int) -> str:
+    return f"{part:,} of {total:,}"
+
+
+_TRUST: tuple[tuple[str, bool, Callable[[Mapping[str, Any], Mapping[str, Any]], str]], ...] = (
+    ("missing samples", False, lambda t, _: _of(t["missing_samples"], t["expected_samples"])),
+    ("cut at the length limit", False, lambda t, _: percent(t["truncated_share"])),
+    ("repeats", False, lambda t, _: percent(t["duplicate_share"])),
+    ("without recorded log-probs", False, lambda t, _: whole(t["without_logprobs"])),
+    ("scored again, of those trained on", True, lambda _, m: f"{m['sequences']:,}, {percent(m['share'])}"),
+    ("mean difference of a token", True, lambda _, m: f"{m['mean']:.2g}"),
+    ("largest difference of a token", True, lambda _, m: f"{m['max']:.2g}"),
+    ("k3 of a token", True, lambda _, m: f"{m['k3']:.2g}"),
+    ("mean sum over a rollout", True, lambda _, m: f"{m['sequence_sum_mean']:.2g}"),
+    ("largest sum over a rollout", True, lambda _, m: f"{m['sequence_sum_max']:.2g}"),
+    ("other tokens if encoded again", True, lambda _, m: _of(m["drifted"], m["sequences"])),
+)
 
 
 def dropped_counts(facts: Facts) -> dict[str, dict[str, int]]:

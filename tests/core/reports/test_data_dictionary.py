@@ -17,7 +17,9 @@ TABLES = {
     "Prompts": tables.PROMPTS,
     "Rollouts": tables.ROLLOUTS,
     "Verdicts": tables.VERDICTS,
+    "Audits": tables.AUDITS,
     "Groups": tables.GROUPS,
+    "Mismatches": tables.MISMATCHES,
     "Evaluations": tables.EVALUATIONS,
 }
 TYPES = {

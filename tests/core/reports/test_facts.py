@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 
 from oapl_core.artifacts import Run
+from oapl_core.reports.blocks import DASH
 from oapl_core.reports.facts import gather
 from oapl_core.reports.process import (
     dropped_counts,
@@ -14,6 +15,7 @@ from oapl_core.reports.process import (
     prompts_note,
     rollouts_table,
     time_table,
+    trust_table,
 )
 from tests.synthetic_run import Sizes, write_synthetic_run
 
@@ -62,6 +64,21 @@ def test_tables_of_the_rounds_add_up(run: Run) -> None:
             counts = [int(row[column].replace(",", "")) for row in shown.rows]
             assert sum(counts[:-1]) == counts[-1]
     assert [row[3] for row in rollouts_table(facts).rows] == [f"{r.rollouts:,}" for r in facts.rounds]
+
+
+def test_trust_checks_stand_in_the_report_as_the_ledger_has_them(run: Run) -> None:
+    facts = gather(run)
+    shown = {row[0]: row[1:] for row in trust_table(facts).rows}
+    assert shown["missing samples"] == ("0 of 80", "0 of 40")
+    assert shown["cut at the length limit"] == tuple(f"{100 * r.truncated / r.rollouts:.1f} %" for r in facts.rounds)
+    assert shown["mean difference of a token"] == ("1.5e-05", "1.5e-05")
+    assert shown["other tokens if encoded again"] == ("1 of 4", "1 of 4")
+
+
+def test_a_round_that_is_not_trained_yet_has_no_mismatch(tmp_path: Path) -> None:
+    shown = {row[0]: row[1:] for row in trust_table(gather(write_synthetic_run(tmp_path, until="groups"))).rows}
+    assert shown["repeats"] == ("0.0 %",)
+    assert shown["mean difference of a token"] == (DASH,)
 
 
 def test_problems_that_never_reached_the_model_are_counted(run: Run) -> None:
