@@ -25,6 +25,7 @@ from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
 from oapl_core.sandbox import checks
+from oapl_core.sandbox.fast_names import as_function
 from oapl_core.sandbox.jail import Jail
 from oapl_core.sandbox.prelude import Prelude
 
@@ -82,6 +83,8 @@ def _run(jail: Jail, task: Task, prelude: Prelude, server_pid: int) -> None:
     sys.argv = ["main.py"]
     _report(task, READY)
     code = compiled(task)
+    if not task.entry_point:
+        code = as_function(task.source, prelude.names) or code
     if "/dev/stdin" in task.source:
         builtins.open = io.open = _open
         prelude.set("open", _open)
