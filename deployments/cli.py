@@ -101,6 +101,20 @@ def check(run: RunName) -> None:
 
 
 @app.command()
+def fetch(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The run's folder below the `mirror` of its experiment.")],
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="[DIR]", help="Run folder to make; unset: data/runs/<end of URL>."),
+    ] = None,
+) -> None:
+    """Fetch a run from its mirror, so that `oapl run` goes on here."""
+    from deployments import keeping
+
+    keeping.fetch(url, folder)
+
+
+@app.command()
 def doctor() -> None:
     """Check this machine: Python, packages, engine, sandbox, GPUs, disk; say what to do about what is missing."""
     from deployments.doctor import examine

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from deployments.keeping import fetch_missing
 from deployments.terminal import Narrator, console, print_plan, print_times, tell
 from oapl_core.artifacts import Run
 from oapl_core.config import Experiment
@@ -12,6 +13,7 @@ from oapl_core.errors import ConfigError, Interrupted, StageFailed
 from oapl_core.experiment_file import load_experiment
 from oapl_core.launch import run_stage
 from oapl_core.ledger import hold
+from oapl_core.mirroring import mirrored
 from oapl_core.plan import conclusion, finished, steps
 from oapl_core.rollouts.model_folder import check_model_folder
 
@@ -28,10 +30,12 @@ def run(path: Path, overrides: Sequence[str]) -> None:
     check(experiment)
     check_disk(experiment)
     with hold(experiment.run_dir):
+        fetch_missing(experiment)
         opened = Run.create(experiment)
         done = finished(opened)
         if len(done) == len(steps(experiment)):
-            tell(f"{opened.root}: every step is finished, nothing to do")
+            with mirrored(opened, tell):  # what an unreachable mirror still lacks
+                tell(f"{opened.root}: every step is finished, nothing to do")
         else:
             if done:
                 tell(f"{opened.root}: {len(done)} of {len(steps(experiment))} steps are finished, continuing")

@@ -34,6 +34,10 @@ from oapl_core.ledger import ArtifactEntry, Ledger
 from oapl_core.progress import say
 
 _TEMPORARY = ".tmp-"
+_MAY_CHANGE = {"mirror", "runs_dir"}
+"""Settings that say where a run is kept, not what it is."""
+IMPORTED = "imported_from"
+"""In the ledger's details of an artifact that came from elsewhere (exchange/) and not from its stage."""
 _IDENTITY = (".safetensors", ".bin")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt",
               "chat_template.jinja", "tokenizer.model")  # fmt: skip
@@ -81,13 +85,14 @@ class Run:
         record = root / "run.json"
         if record.exists():
             run = cls.open(root)
-            changed = _differences(run.config.model_dump(mode="json"), config.model_dump(mode="json"))
+            changed = _differences(*(c.model_dump(mode="json", exclude=_MAY_CHANGE) for c in (run.config, config)))
             if changed:
                 raise ConfigError(
                     f"{root}: was started with other settings ({'; '.join(changed[:5])}); "
                     "give this experiment another name=... or delete that folder"
                 )
-            return run
+            if run.config == config:
+                return run
         (root / "logs").mkdir(parents=True, exist_ok=True)
         temporary = root / f"{_TEMPORARY}run.json"
         content = {"run": root.name, "config": config.model_dump(mode="json")}
@@ -213,10 +218,14 @@ class Run:
     def is_done(self, path: Path, inputs: Mapping[str, str], config: Mapping[str, Any]) -> bool:
         """Whether ``path`` is recorded for exactly these inputs and settings and is still the recorded bytes.
 
-        An artifact that would be done but is damaged is named once in the stage's progress.
+        An artifact that would be done but is damaged is named once in the stage's progress. One that was imported is
+        done whatever its stage would make it from.
         """
         entry = self.ledger.artifacts().get(self.name(path))
-        if entry is None or dict(entry.inputs) != dict(inputs) or dict(entry.config) != _plain(config):
+        if entry is None:
+            return False
+        made_here = IMPORTED not in entry.details
+        if made_here and (dict(entry.inputs) != dict(inputs) or dict(entry.config) != _plain(config)):
             return False
         wrong = damage(path, entry)
         if wrong and path not in self._named:

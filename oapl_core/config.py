@@ -231,6 +231,9 @@ class Experiment(Settings):
     """Where base models are kept, by content."""
     engine_python: Path | None = None
     """Interpreter that has vLLM and DeepSpeed; unset: the running one."""
+    mirror: str | None = None
+    """Where finished artifacts are copied as they are recorded, in a folder named as the run's: `file:///DISK/FOLDER`,
+    `s3://BUCKET/PREFIX?region=...&endpoint_override=...`, `gs://...`, or what fsspec opens; no credentials in it."""
     model: Path | None = None
     """Hugging Face folder to start from; unset: [pretrain] makes one."""
     pretrain: PretrainConfig | None = None

@@ -105,18 +105,30 @@ class Ledger:
             self._read += 1
 
     def _note(self, line: bytes, number: int) -> None:
-        try:
-            content = json.loads(line)
-            kind = content.pop("kind")
-            content.pop("at")
-        except (json.JSONDecodeError, KeyError, AttributeError, UnicodeDecodeError):
-            raise LedgerError(
-                f"{self.path}: line {number} is not a ledger entry; restore it or delete the line"
-            ) from None
-        if kind == "artifact":
-            self._artifacts[content["artifact"]] = ArtifactEntry(**content)
-        elif kind == "stage":
-            self._stages.append(StageEntry(**content))
+        entry = _parse(line, f"{self.path}: line {number}")
+        if isinstance(entry, ArtifactEntry):
+            self._artifacts[entry.artifact] = entry
+        elif entry:
+            self._stages.append(entry)
+
+
+def artifacts_of(lines: bytes) -> dict[str, ArtifactEntry]:
+    """The newest entry of every artifact in whole lines of a ledger."""
+    parsed = [_parse(line, f"line {number}") for number, line in enumerate(lines.splitlines(), 1) if line]
+    return {entry.artifact: entry for entry in parsed if isinstance(entry, ArtifactEntry)}
+
+
+def _parse(line: bytes, where: str) -> ArtifactEntry | StageEntry | None:
+    """None for a kind of entry that a later version may add."""
+    try:
+        content = json.loads(line)
+        kind = content.pop("kind")
+        content.pop("at")
+    except (json.JSONDecodeError, KeyError, AttributeError, UnicodeDecodeError):
+        raise LedgerError(f"{where} is not a ledger entry; restore it or delete the line") from None
+    if kind == "artifact":
+        return ArtifactEntry(**content)
+    return StageEntry(**content) if kind == "stage" else None
 
 
 def _cut_torn_line(file: Any) -> None:

@@ -1,0 +1,247 @@
+"""A second copy of a run on another disk or in an object store, from which any machine goes on.
+
+Reads the run folder; writes the same names below ``mirror/<run>/``: run.json, every recorded artifact, the base model
+if the run made it, and the ledger. An artifact's bytes are compared with its SHA-256 before they are sent, their number
+afterwards, and the SHA-256 again when they are fetched. The ledger's copy never names an artifact that was not sent
+before, so a copy that was interrupted is whole up to its ledger, and the next one sends the rest.
+
+Not copied: logs, answers of parts in flight, the optimiser's state. A round whose training was interrupted is trained
+again from its first epoch, with the same bits. Credentials come from where the store's own tools look for them.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from oapl_core.artifacts import Run
+from oapl_core.errors import ConfigError, DataError
+from oapl_core.integrity import damage, sha256_of
+from oapl_core.ledger import ArtifactEntry, artifacts_of
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+_LEDGER, _RUN, _BASE_MODEL, _BASE_RECORD = "ledger.jsonl", "run.json", "base_model", "base_model.json"
+_BLOCK_BYTES = 8 * 2**20
+_LEDGER_EVERY_S = 30.0
+_SCHEMES = "give file:///..., s3://bucket/... or gs://bucket/..."
+
+
+def locate(url: str) -> "tuple[FileSystem, str]":
+    """File system and path of a URL: what pyarrow knows (file, s3, gs, abfs, hdfs), else what fsspec knows.
+
+    Raises:
+        ConfigError: the URL holds credentials, or nobody can read such URLs here.
+    """
+    import fsspec
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
+
+    parts = urlsplit(url)
+    if parts.username or parts.password or "secret_key" in parts.query:
+        raise ConfigError("`mirror`: holds credentials, which run.json would record; use the environment of the store")
+    if "://" not in url:
+        raise ConfigError(f"`mirror`: {url} is not a URL; {_SCHEMES}")
+    try:
+        files, path = FileSystem.from_uri(url)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        try:
+            handler, path = fsspec.core.url_to_fs(url)
+        except (ValueError, ImportError):
+            why = str(error).splitlines()[0]
+            raise ConfigError(f"`mirror`: {url} cannot be opened ({why}); {_SCHEMES}") from None
+        files = PyFileSystem(FSSpecHandler(handler))
+    return files, path.rstrip("/")
+
+
+class Mirror:
+    """One run's copy."""
+
+    def __init__(self, url: str, run_name: str | None = None, tell: Callable[[str], None] = print) -> None:
+        """``url`` is the mirror's and ``run_name`` the run folder's, or ``url`` is that of the run's copy itself.
+
+        Raises:
+            ConfigError: as ``locate``.
+        """
+        self._url, self._tell = url, tell
+        self._files, self._root = locate(url)
+        if run_name:
+            self._root = f"{self._root}/{run_name}"
+        self._sent: bytes | None = None
+        """The ledger's copy; None until it was read."""
+
+    # Sending ------------------------------------------------------------------------------------------------------
+
+    def update(self, run: Run) -> None:
+        """Send what the run has recorded and the mirror lacks.
+
+        Raises:
+            ConfigError: the mirror holds another run's ledger.
+            OSError: the store does not answer, or a copy came out wrong; calling again goes on.
+        """
+        ledger = _whole_lines(run.ledger.path)
+        if self._sent is None:
+            self._sent = self._start(run, ledger)
+        if len(ledger) == len(self._sent):
+            return
+        newest, known = artifacts_of(ledger), artifacts_of(self._sent)
+        whole, last = len(self._sent), time.monotonic()
+        for line in ledger[whole:].splitlines(keepends=True):
+            for entry in artifacts_of(line).values():
+                same = known.get(entry.artifact)
+                if entry == newest[entry.artifact] and not (same and same.sha256 == entry.sha256):
+                    self._send(run, entry)
+            whole += len(line)
+            if time.monotonic() - last > _LEDGER_EVERY_S:
+                self._send_ledger(ledger[:whole])
+                last = time.monotonic()
+        self._send_ledger(ledger)
+
+    def _start(self, run: Run, ledger: bytes) -> bytes:
+        """What the mirror has; refuses to mix two runs."""
+        there = self._read(_LEDGER) or b""
+        if not ledger.startswith(there):
+            raise ConfigError(
+                f"{self._url}: holds a run {run.root.name} with another history than {run.root}; if this folder is the "
+                "older one, delete it to fetch that run, else give another mirror=..."
+            )
+        self._put(run.root / _RUN, _RUN)
+        return there
+
+    def _send(self, run: Run, entry: ArtifactEntry) -> None:
+        path = run.root / entry.artifact
+        wrong = damage(path, entry, thorough=True)
+        if wrong:  # newer bytes have a line of their own, damaged ones will be made again
+            self._tell(f"mirror: {entry.artifact} {wrong}, so it is not copied")
+            return
+        if entry.artifact == _BASE_RECORD:
+            self._send_folder(run.base_model(), _BASE_MODEL)
+        if path.is_dir():
+            self._send_folder(path, entry.artifact)
+        else:
+            self._put(path, entry.artifact)
+
+    def _send_folder(self, folder: Path, name: str) -> None:
+        files = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_file()}
+        for relative, path in sorted(files.items()):
+            self._put(path, f"{name}/{relative}")
+        for relative in self._list(name) - files.keys():
+            self._files.delete_file(f"{self._root}/{name}/{relative}")
+
+    def _put(self, source: Path, name: str) -> None:
+        target = f"{self._root}/{name}"
+        if self._files.type_name not in ("s3", "gcs", "abfs"):  # those have no folders
+            self._files.create_dir(target.rpartition("/")[0], recursive=True)
+        with source.open("rb") as file, self._files.open_output_stream(target) as stream:
+            shutil.copyfileobj(file, stream, _BLOCK_BYTES)
+        there = self._files.get_file_info(target).size
+        if there != source.stat().st_size:
+            raise OSError(f"{name} has {there} bytes in the mirror, {source.stat().st_size} here")
+
+    def _send_ledger(self, content: bytes) -> None:
+        """The old copy stays whole until the new one is."""
+        target = f"{self._root}/{_LEDGER}"
+        with self._files.open_output_stream(f"{target}.new") as stream:
+            stream.write(content)
+        self._files.move(f"{target}.new", target)
+        self._sent = content
+
+    # Fetching -----------------------------------------------------------------------------------------------------
+
+    def holds_a_run(self) -> bool:
+        """Whether there is something to fetch."""
+        return self._read(_RUN) is not None and self._read(_LEDGER) is not None
+
+    def fetch(self, root: Path) -> list[str]:
+        """Make the run folder ``root`` what the mirror holds; returns the names that are not whole there.
+
+        Files that an interrupted fetch left are kept if they are right. The folder is a run only when all is there.
+
+        Raises:
+            DataError: there is no run in the mirror, or one in ``root`` already.
+            OSError: the store does not answer.
+        """
+        record, ledger = self._read(_RUN), self._read(_LEDGER)
+        if record is None or ledger is None:
+            raise DataError(f"{self._url}: holds no run (no {_RUN} and {_LEDGER} in {self._root}); look at the URL")
+        if (root / _RUN).exists():
+            raise DataError(f"{root}: holds a run already; give another folder or delete it")
+        (root / "logs").mkdir(parents=True, exist_ok=True)
+        entries = artifacts_of(ledger)
+        lacking = [name for name, entry in entries.items() if not self._fetch(root / name, entry)]
+        if _BASE_RECORD in entries and _BASE_RECORD not in lacking:
+            self._fetch_base_model(root, entries[_BASE_RECORD])
+        for name, content in ((_LEDGER, ledger), (_RUN, record)):
+            temporary = root / f".tmp-{name}"
+            temporary.write_bytes(content)
+            temporary.rename(root / name)
+        return lacking
+
+    def _fetch(self, path: Path, entry: ArtifactEntry) -> bool:
+        if damage(path, entry, thorough=True):
+            self._get(entry.artifact, path)
+        if damage(path, entry, thorough=True):
+            return False
+        for file in [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]:
+            os.utime(file, ns=(entry.mtime_ns, entry.mtime_ns))  # as recorded: nothing is hashed again later
+        return True
+
+    def _fetch_base_model(self, root: Path, entry: ArtifactEntry) -> None:
+        """Put the base model where the run found it, unless it is there."""
+        folder = Path(json.loads((root / _BASE_RECORD).read_text())["path"])
+        expected = entry.inputs.get(folder.as_posix())
+        if folder.is_dir() and sha256_of(folder) == expected:
+            return
+        self._get(_BASE_MODEL, folder)
+
+    def _get(self, name: str, path: Path) -> None:
+        """Copy a file or folder, if the mirror has it; ``path`` appears whole."""
+        temporary = path.with_name(f".tmp-{path.name}")
+        shutil.rmtree(temporary, ignore_errors=True)
+        below = self._list(name)
+        for relative in sorted(below):
+            self._download(f"{name}/{relative}", temporary / relative)
+        if not below and not self._download(name, temporary):
+            return
+        shutil.rmtree(path, ignore_errors=True)
+        temporary.replace(path)
+
+    def _download(self, name: str, path: Path) -> bool:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with self._files.open_input_stream(f"{self._root}/{name}") as stream, path.open("wb") as file:
+                shutil.copyfileobj(stream, file, _BLOCK_BYTES)
+                file.flush()
+                os.fsync(file.fileno())
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            with self._files.open_input_stream(f"{self._root}/{name}") as stream:
+                content: bytes = stream.read()
+                return content
+        except FileNotFoundError:
+            return None
+
+    def _list(self, name: str) -> set[str]:
+        """Relative names of the files in a folder of the mirror."""
+        from pyarrow.fs import FileSelector, FileType
+
+        folder = f"{self._root}/{name}"
+        if self._files.get_file_info(folder).type != FileType.Directory:
+            return set()
+        found = self._files.get_file_info(FileSelector(folder, allow_not_found=True, recursive=True))
+        return {info.path.removeprefix(f"{folder}/") for info in found if info.type == FileType.File}
+
+
+def _whole_lines(path: Path) -> bytes:
+    """The ledger without a line that is being written."""
+    content = path.read_bytes() if path.exists() else b""
+    return content[: content.rfind(b"\n") + 1]

@@ -1,0 +1,261 @@
+"""The mirror: whatever is interrupted or unreachable, a run that was recorded can be had back and goes on."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from oapl_core.artifacts import Run
+from oapl_core.errors import ConfigError, DataError
+from oapl_core.integrity import findings
+from oapl_core.mirror import Mirror
+from oapl_core.mirroring import mirrored
+from oapl_core.rollouts.generate import generate
+from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
+
+ROOT = Path(__file__).parents[2]
+
+
+def sampled(folder: Path, url: str, parts: int = 3) -> Run:
+    """A run with rollouts, and a checkpoint folder."""
+    prompts = {"train": [[5, i] for i in range(3 * parts)], "validation": [[6]], "heldout": [[7]]}
+    run = make_run(folder, made_up_model(folder / "model"), prompts, mirror=url)
+    generate(run, 0, MadeUpSampler)
+    train(run, [0])
+    return run
+
+
+def whole(run: Run) -> bool:
+    return not [finding for finding in findings(run) if finding.wrong]
+
+
+def content(run: Run) -> dict[str, bytes]:
+    return {name: (run.root / name).read_bytes() for name in run.ledger.artifacts() if (run.root / name).is_file()}
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """``s3://runs/{}?...`` of a local server with the bucket ``runs``."""
+    from pyarrow.fs import S3FileSystem
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = (tmp_path_factory.mktemp("s3") / "log").open("wb")
+    server = subprocess.Popen([sys.executable, "-m", "moto.server", "-p", str(port)], stdout=log, stderr=log)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "test")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        try:
+            for _ in range(300):
+                with socket.socket() as client:
+                    if client.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.1)
+            where = f"127.0.0.1:{port}"
+            files = S3FileSystem(endpoint_override=where, scheme="http", region="us-east-1", allow_bucket_creation=True)
+            files.create_dir("runs")
+            yield f"s3://runs/{{}}?region=us-east-1&scheme=http&endpoint_override={where}"
+        finally:
+            server.terminate()
+            server.wait()
+            log.close()
+
+
+@pytest.fixture(params=["file", "s3", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A fresh mirror on each kind of file system: pyarrow's two, and one of fsspec's."""
+    if request.param == "s3":
+        return str(request.getfixturevalue("s3")).format(tmp_path.name)
+    return f"file://{tmp_path}/mirror" if request.param == "file" else f"memory://{tmp_path.name}"
+
+
+def test_a_run_comes_back_as_it_was_and_nothing_is_redone(tmp_path: Path, url: str) -> None:
+    run = sampled(tmp_path, url)
+    Mirror(url, run.root.name).update(run)
+    before, times = content(run), {path: path.stat().st_mtime_ns for path in run.rollouts(0).glob("part-*")}
+    shutil.rmtree(run.root)
+    assert Mirror(url, run.root.name).fetch(run.root) == []
+    back = Run.open(run.root)
+    assert whole(back)
+    assert content(back) == before
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    sampler = MadeUpSampler(back.config.model or tmp_path, back.config.engine)
+    generate(back, 0, lambda *_: sampler)
+    assert sampler.answered == []
+
+
+def test_what_is_recorded_while_the_body_runs_is_there_when_it_ends(tmp_path: Path, url: str) -> None:
+    run = make_run(tmp_path, made_up_model(tmp_path / "model"), mirror=url)
+    with mirrored(run, print, look_every_s=0.01):
+        generate(run, 0, MadeUpSampler)
+    train(run, [0])
+    with mirrored(run, print, look_every_s=0.01):
+        pass
+    shutil.rmtree(run.root)
+    assert Mirror(url, run.root.name).fetch(run.root) == []
+    assert whole(Run.open(run.root))
+
+
+def test_a_folder_that_was_replaced_leaves_no_old_file(tmp_path: Path, url: str) -> None:
+    run = make_run(tmp_path, made_up_model(tmp_path / "model"), mirror=url)
+    mirror = Mirror(url, run.root.name)
+    for names in (("a", "b"), ("a",)):
+        with run.writing(run.checkpoint(0, 1), {}, {}) as draft:
+            draft.path.mkdir()
+            for name in names:
+                (draft.path / name).write_text(name)
+        mirror.update(run)
+    shutil.rmtree(run.root)
+    assert Mirror(url, run.root.name).fetch(run.root) == []
+    assert [p.name for p in run.checkpoint(0, 1).iterdir()] == ["a"]
+
+
+COPY = """
+import sys
+from pathlib import Path
+from oapl_core.artifacts import Run
+from oapl_core.mirror import Mirror
+run = Run.open(Path(sys.argv[1]))
+print("ready", flush=True)
+Mirror(run.config.mirror, run.root.name).update(run)
+"""
+
+
+@pytest.mark.parametrize("kind", ["file", "s3"])
+def test_a_copy_killed_at_any_moment_is_a_whole_shorter_run_and_is_caught_up(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    url = str(request.getfixturevalue("s3")).format(tmp_path.name) if kind == "s3" else f"file://{tmp_path}/mirror"
+    run = sampled(tmp_path, url, parts=60)
+    for number, seconds in enumerate((0.02, 0.1, 0.3)):
+        copying = subprocess.Popen(
+            [sys.executable, "-c", COPY, str(run.root)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        with copying:
+            assert copying.stdout
+            copying.stdout.readline()
+            time.sleep(seconds)
+            copying.send_signal(signal.SIGKILL)
+        there = Mirror(url, run.root.name)
+        if there.holds_a_run():
+            half = tmp_path / f"half-{number}"
+            assert there.fetch(half) == []
+            assert whole(Run.open(half))
+    Mirror(url, run.root.name).update(run)
+    back = tmp_path / "back"
+    assert Mirror(url, run.root.name).fetch(back) == []
+    assert content(Run.open(back)) == content(run)
+
+
+def test_an_interrupted_fetch_goes_on_and_is_no_run_before_it_is_whole(tmp_path: Path) -> None:
+    run = sampled(tmp_path, f"file://{tmp_path}/mirror")
+    mirror = Mirror(run.config.mirror or "", run.root.name)
+    mirror.update(run)
+    back = tmp_path / "back"
+    mirror.fetch(back)
+    (back / "run.json").unlink()
+    (back / "prompts.parquet").unlink()
+    os.truncate(back / "round_00/1_rollouts/part-00001.parquet", 100)
+    kept = (back / "round_00/1_rollouts/part-00000.parquet").stat().st_ino
+    with pytest.raises(DataError, match="is not a run folder"):
+        Run.open(back)
+    assert mirror.fetch(back) == []
+    assert whole(Run.open(back))
+    assert (back / "round_00/1_rollouts/part-00000.parquet").stat().st_ino == kept
+    with pytest.raises(DataError, match="holds a run already"):
+        mirror.fetch(back)
+
+
+def test_an_artifact_that_is_damaged_in_the_mirror_is_named_and_left_out(tmp_path: Path) -> None:
+    run = sampled(tmp_path, f"file://{tmp_path}/mirror")
+    mirror = Mirror(run.config.mirror or "", run.root.name)
+    mirror.update(run)
+    name = "round_00/1_rollouts/part-00001.parquet"
+    os.truncate(tmp_path / "mirror" / run.root.name / name, 100)
+    assert mirror.fetch(tmp_path / "back") == [name]
+    back = Run.open(tmp_path / "back")
+    assert [finding.name for finding in findings(back) if finding.wrong] == [name]
+
+
+def test_a_damaged_artifact_does_not_replace_its_good_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = sampled(tmp_path, f"file://{tmp_path}/mirror")
+    part = run.rollouts(0) / "part-00001.parquet"
+    os.truncate(part, 100)
+    Mirror(run.config.mirror or "", run.root.name).update(run)
+    assert "part-00001.parquet has 100 bytes instead of" in capsys.readouterr().out
+    assert not (tmp_path / "mirror" / run.root.name / run.name(part)).exists()
+
+
+def test_an_unreachable_store_is_said_once_stops_nothing_and_is_caught_up(tmp_path: Path) -> None:
+    blocked = tmp_path / "disk"
+    blocked.write_text("in the way")
+    run = make_run(tmp_path, made_up_model(tmp_path / "model"), mirror=f"file://{blocked}/mirror")
+    said: list[str] = []
+    with mirrored(run, said.append, look_every_s=0.01):
+        generate(run, 0, MadeUpSampler)
+        time.sleep(0.2)
+        assert len(said) == 1
+        assert "does not take copies" in said[0]
+        blocked.unlink()
+    assert said[1:] == ["mirror: caught up"]
+    assert Mirror(run.config.mirror or "", run.root.name).fetch(tmp_path / "back") == []
+
+
+def test_a_store_that_stays_away_is_said_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "disk").write_text("in the way")
+    run = make_run(tmp_path, made_up_model(tmp_path / "model"), mirror=f"file://{tmp_path}/disk/mirror")
+    said: list[str] = []
+    with mirrored(run, said.append, look_every_s=0.01):
+        pass
+    assert "run the same command again to send the rest" in said[-1]
+
+
+def test_two_runs_are_not_mixed(tmp_path: Path) -> None:
+    run = sampled(tmp_path, f"file://{tmp_path}/mirror")
+    Mirror(run.config.mirror or "", run.root.name).update(run)
+    shutil.rmtree(run.root)
+    other = sampled(tmp_path, run.config.mirror or "")
+    with pytest.raises(ConfigError, match="another history"), mirrored(other, print):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("s3://key:secret@bucket/runs", "holds credentials"),
+        ("s3://bucket/runs?access_key=a&secret_key=b", "holds credentials"),
+        ("nonsense://bucket", "cannot be opened"),
+        ("runs/mirror", "is not a URL"),
+    ],
+)
+def test_a_url_that_cannot_serve_is_refused(url: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Mirror(url)
+
+
+def test_a_run_may_get_another_mirror_later(tmp_path: Path) -> None:
+    run = make_run(tmp_path, made_up_model(tmp_path / "model"))
+    elsewhere = run.config.model_copy(update={"mirror": f"file://{tmp_path}/mirror"})
+    assert Run.open(Run.create(elsewhere).root).config.mirror == elsewhere.mirror
+
+
+def test_polars_reads_a_table_from_the_mirror(tmp_path: Path, s3: str) -> None:
+    run = sampled(tmp_path, s3.format("remote"))
+    Mirror(run.config.mirror or "", run.root.name).update(run)
+    options = {
+        "aws_endpoint_url": "http://" + s3.rpartition("=")[2], "aws_region": "us-east-1", "aws_allow_http": "true",
+        "aws_access_key_id": "test", "aws_secret_access_key": "test",
+    }  # fmt: skip
+    where = f"s3://runs/remote/{run.root.name}/round_00/1_rollouts/part-00000.parquet"
+    there = pl.scan_parquet(where, storage_options=options).select("rollout_id", "response_ids").collect()
+    assert there.equals(pl.read_parquet(run.rollouts(0) / "part-00000.parquet", columns=there.columns))
