@@ -54,6 +54,14 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class Link:
+    """Another page beside the report: file name and what it shows."""
+
+    file: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Tile:
     """One large number."""
 
@@ -64,12 +72,13 @@ class Tile:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what belongs below it, in order: sentences, pictures, tables, samples."""
+    """A heading with what belongs below it, in order: sentences, tables, pictures, links, samples."""
 
     title: str
     text: tuple[str, ...] = ()
     pictures: tuple[Picture, ...] = ()
     tables: tuple[Table, ...] = ()
+    links: tuple[Link, ...] = ()
     samples: tuple[Sample, ...] = ()
 
     @property

@@ -42,6 +42,8 @@ def _section(section: Section) -> Iterator[str]:
     for picture in section.pictures:
         yield f"![{plain(picture.alt)}]({picture.file})"
         yield plain(picture.caption)
+    if section.links:
+        yield "\n".join(f"- [{plain(link.text)}]({link.file})" for link in section.links)
     for sample in section.samples:
         yield from _sample(sample)
 

@@ -1,15 +1,22 @@
 """A Report as one HTML page (page.html.jinja); pure. It needs nothing but the PNGs beside it, no network."""
 
-from importlib.resources import files
+from collections.abc import Mapping
+from typing import Any
 
 from oapl_core.reports.blocks import Report, printable
 
 
 def page(report: Report) -> str:
     """The page; every text is escaped, whatever a model wrote."""
-    from jinja2 import Environment, StrictUndefined
+    return render("page.html.jinja", {"report": report})
+
+
+def render(template: str, values: Mapping[str, Any]) -> str:
+    """A template of this package; every text is escaped and its control characters are made visible."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
+        loader=PackageLoader("oapl_core.reports", ""),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -17,8 +24,7 @@ def page(report: Report) -> str:
         finalize=_printable,
         keep_trailing_newline=True,
     )
-    source = files("oapl_core.reports").joinpath("page.html.jinja").read_text(encoding="utf-8")
-    return environment.from_string(source).render(report=report)
+    return environment.get_template(template).render(values)
 
 
 def _printable(value: object) -> object:

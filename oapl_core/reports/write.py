@@ -1,8 +1,9 @@
 """Writes the report of a run: ``python -m oapl_core.reports.write RUN_DIR``.
 
-Reads the ledger and the run's Parquet files; writes report/index.html, report/report.md and PNG figures. A run that is
-not finished gets a report of what there is, which says what is missing. The report is recorded in the ledger like every
-artifact; it is out of date as soon as the run has gone on.
+Reads the ledger and the run's Parquet files; writes report/index.html, report/report.md, PNG figures and one
+report/round_NN.html for each round with rollouts. A run that is not finished gets a report of what there is, which
+says what is missing. The report is recorded in the ledger like every artifact; it is out of date as soon as the run has
+gone on.
 """
 
 from oapl_core.artifacts import Run
@@ -13,7 +14,7 @@ from oapl_core.reports.markdown import markdown
 from oapl_core.reports.page import page
 from oapl_core.stage import run_verb
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 """Raised when the same facts would give another report."""
 
 
@@ -24,7 +25,7 @@ def write(run: Run) -> None:
         DataError: a file of the run is broken.
     """
     facts = gather(run)
-    inputs, settings = _inputs(facts), {"layout_version": LAYOUT_VERSION}
+    inputs, settings = _inputs(facts), {"layout_version": LAYOUT_VERSION, **run.config.report.model_dump(mode="json")}
     if run.is_done(run.report, inputs, settings):
         say(f"report: {run.report / 'index.html'} is up to date")
         return

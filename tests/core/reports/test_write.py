@@ -17,12 +17,13 @@ from oapl_core.reports.write import write
 from tests.synthetic_run import UNTIL, write_synthetic_run
 
 FIGURES = {"pass_at_k.png", "samples_spent.png", "training.png", "dropped.png"}
+ROUNDS = {"round_00.html", "round_01.html"}
 
 
 class Page(HTMLParser):
     """Tags with attributes, and whether they close properly."""
 
-    VOID = frozenset({"meta", "img", "link", "br", "hr"})
+    VOID = frozenset({"meta", "img", "link", "br", "hr", "input"})
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -57,7 +58,7 @@ def markdown(run: Run) -> str:
 
 
 def test_a_finished_run_has_page_markdown_and_every_figure(run: Run) -> None:
-    assert {path.name for path in run.report.iterdir()} == FIGURES | {"index.html", "report.md"}
+    assert {path.name for path in run.report.iterdir()} == FIGURES | ROUNDS | {"index.html", "report.md"}
     for name in FIGURES:
         assert (run.report / name).read_bytes().startswith(b"\x89PNG")
 
@@ -67,7 +68,7 @@ def test_the_page_is_well_formed_and_needs_no_network(html: str) -> None:
     assert page.open == []
     links = [a.get("src") or a.get("href") or "" for _, a in page.tags if "src" in a or "href" in a]
     assert links
-    assert all(link.startswith("#") or link in FIGURES for link in links)
+    assert all(link.startswith("#") or link in FIGURES | ROUNDS for link in links)
     assert "url(" not in html
     assert "@import" not in html
 

@@ -1,0 +1,120 @@
+"""A round's rollouts as a person reads them: a random sample of problems with every answer, token by token.
+
+Reads rollouts, verdicts, problems and prompts (``joined.py``) and the tokenizer of the model that sampled.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from oapl_core import tables
+from oapl_core.artifacts import Run
+from oapl_core.reports.joined import joined, recorded_parts
+from oapl_core.reports.pieces import Piece, pieces
+from oapl_core.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+NOT_JUDGED = "not judged yet"
+_COLUMNS = (
+    "problem_id", "sample", "kind", "structure", "prompt", "text", "response_ids", "logprobs", "response_tokens",
+    "finish_reason", "policy_hash", "engine", "reward", "outcome", "tests_passed", "tests_run", "problem_tests",
+    "first_failing_test", "failing_input", "failing_expected", "excerpt", "answer", "expected_answer", "mean_logprob",
+    "cpu_s", "wall_s", "peak_memory_mb",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RolloutSample:
+    """Rows of ``joined`` for a few problems of one round."""
+
+    run: str
+    round: int
+    rows_by_problem: Mapping[str, Sequence[Mapping[str, Any]]]
+    problems: int
+    """How many the round has."""
+    tests_run_in_order: bool
+    """Whether tests were run from the first on, and none after one failed."""
+
+    def first(self, problems: int) -> "RolloutSample":
+        """The same with fewer problems."""
+        kept = dict(list(self.rows_by_problem.items())[:problems])
+        return RolloutSample(self.run, self.round, kept, self.problems, self.tests_run_in_order)
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """Outcome -> rollouts of the sample, the most frequent first."""
+        return dict(Counter(outcome_of(row) for rows in self.rows_by_problem.values() for row in rows).most_common())
+
+    def every(self, column: str) -> list[str]:
+        """The different values of a column, sorted."""
+        return sorted({str(row[column]) for rows in self.rows_by_problem.values() for row in rows})
+
+
+def outcome_of(row: Mapping[str, Any]) -> str:
+    """What became of a rollout."""
+    return str(row["outcome"] or NOT_JUDGED)
+
+
+def sample_rollouts(run: Run, number: int) -> RolloutSample | None:
+    """``report.shown_problems`` problems of round ``number`` drawn by hash, with all their rollouts; None without any.
+
+    Raises:
+        DataError: a part cannot be read.
+    """
+    parts = recorded_parts(run, run.rollouts(number))
+    wanted = run.config.report.shown_problems
+    if not parts or not wanted:
+        return None
+    ids_of = {p.name: tables.read_table(p, tables.ROLLOUTS, ("problem_id",))["problem_id"].unique() for p in parts}
+    every = {i for ids in ids_of.values() for i in ids.to_pylist()}
+    drawn = sorted(every, key=lambda i: derive_seed(run.config.seed, "rollouts shown", number, i))[:wanted]
+    theirs = [name for name, ids in ids_of.items() if not set(drawn).isdisjoint(ids.to_pylist())]
+    rows = joined(run, number, theirs, drawn).select(_COLUMNS).sort("sample").collect(engine="streaming").to_dicts()
+    by_problem = {i: [row for row in rows if row["problem_id"] == i] for i in drawn}
+    verifier = run.config.verifier
+    in_order = verifier.stop_at_first_failure and verifier.max_tests is None
+    return RolloutSample(run.root.name, number, by_problem, len(every), in_order)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An answer cut in its middle: its beginning, how many tokens are left out, its end."""
+
+    head: tuple[Piece, ...]
+    left_out: int
+    tail: tuple[Piece, ...]
+
+
+def shaded(row: Mapping[str, Any], tokenizer: "Tokenizer", tokens: int) -> Shown:
+    """At most ``tokens`` tokens of an answer, three quarters of them from its beginning."""
+    ids, logprobs = row["response_ids"], row["logprobs"]
+    left_out = max(0, len(ids) - tokens)
+    end = len(ids) if not left_out else tokens - tokens // 4
+    begin = end + left_out
+    head = tuple(pieces(tokenizer, ids[:end], logprobs[:end]))
+    return Shown(head, left_out, tuple(pieces(tokenizer, ids[begin:], logprobs[begin:])))
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What is known of each test of a program, ``passed``, ``failed`` or ``not run``, and the same in words."""
+
+    of_tests: tuple[str, ...]
+    words: str
+
+
+def marks(row: Mapping[str, Any], tests_run_in_order: bool) -> Marks | None:
+    """A mark for each test, or only words where the verdict does not tell which tests passed; None without tests."""
+    total, run, passed, failed = (row[n] for n in ("problem_tests", "tests_run", "tests_passed", "first_failing_test"))
+    if not run:
+        return None
+    words = f"{passed} of {total} tests passed, {run} run" + (
+        f"; test {failed} failed first" if failed is not None else ""
+    )
+    if not tests_run_in_order and passed < total:
+        return Marks((), words)
+    known = ["passed"] * passed + ["failed"] * (failed is not None)
+    return Marks((*known, *["not run"] * (total - len(known))), words)
