@@ -87,13 +87,7 @@ def load_encoder(model: Path) -> Encode:
     Raises:
         DataError: the folder has no usable tokenizer, or the tokenizer no chat template.
     """
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{model}: has no usable tokenizer ({reason:.120}); copy the whole model folder") from None
+    tokenizer = load_tokenizer(model)
     if not tokenizer.chat_template:
         raise DataError(f"{model}: its tokenizer has no chat template; use an instruction-tuned model's folder")
 
@@ -102,6 +96,21 @@ def load_encoder(model: Path) -> Encode:
         return text, tokenizer(text, add_special_tokens=False)["input_ids"]  # the template wrote every marker itself
 
     return encode
+
+
+def load_tokenizer(model: Path) -> Any:
+    """The tokenizer of a model folder.
+
+    Raises:
+        DataError: there is no usable one.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(model, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{model}: has no usable tokenizer ({reason:.120}); copy the whole model folder") from None
 
 
 def tokenizer_files(model: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from oapl_core.artifacts import Run
+from oapl_core.artifacts import IMPORTED, Run
 from oapl_core.config import EngineConfig
 from oapl_core.errors import DataError
 from oapl_core.plan import round_steps
@@ -58,6 +58,9 @@ def generate(
     """
     if not 0 <= number < len(run.config.rounds):
         raise DataError(f"round {number}: the experiment has rounds 0..{len(run.config.rounds) - 1}")
+    if _is_imported(run, number):
+        say(f"round {number}: the rollouts were imported, nothing is sampled")
+        return
     prompts = read_prompts(run, "train")
     policy = run.policy(number)
     source = Source(identity(run, policy), run.inputs([run.prompts, policy]), _settings(run, number))
@@ -81,6 +84,11 @@ def generate(
         say(f"round {number}: {total:,} rollouts are done")
     if replica == 0:
         sweep(run.rollouts(number))
+
+
+def _is_imported(run: Run, number: int) -> bool:
+    folder = f"{run.name(run.rollouts(number))}/"
+    return any(name.startswith(folder) and IMPORTED in e.details for name, e in run.ledger.artifacts().items())
 
 
 def read_prompts(run: Run, split: str) -> Prompts:

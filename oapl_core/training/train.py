@@ -83,6 +83,7 @@ def train(run: Run, round_number: int) -> None:
         delete_states(job.states)
         say(f"round {round_number}: all {job.epochs} epochs are trained")
         return
+    _refuse_unknown_logprobs(run, round_number)
     examples = read_examples(run.groups(round_number), policy_hash(job.start), job.start)
     if run.config.training.processes > 1 and "RANK" not in os.environ:
         _launch_ranks(run, round_number)
@@ -100,6 +101,16 @@ def _job(run: Run, round_number: int) -> _Job:
         "seed": config.seed, "round": round_number, "epochs": epochs,
     }  # fmt: skip
     return _Job(run, round_number, epochs, run.inputs([run.groups(round_number), run.policy(round_number)]), settings)
+
+
+def _refuse_unknown_logprobs(run: Run, round_number: int) -> None:
+    entry = run.ledger.artifacts().get(run.name(run.groups(round_number)))
+    unknown = entry.details.get("trust", {}).get("without_logprobs", 0) if entry else 0
+    if unknown:
+        raise DataError(
+            f"{run.groups(round_number)}: {unknown} rollouts have no log-probs of the policy that sampled them, with "
+            "which the objective compares; import a data set that has them, or sample the round here"
+        )
 
 
 def _launch_ranks(run: Run, round_number: int) -> None:

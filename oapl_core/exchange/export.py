@@ -1,0 +1,142 @@
+"""``python -m oapl_core.exchange.export RUN_DIR --round N --to FILE.parquet``: a round in the authors' schema.
+
+Reads 1_rollouts, 2_verdicts and problems.parquet; writes one Parquet file outside the run (columns:
+``exchange/__init__.py``), complete or not at all. Rollouts whose verdict is missing or ``verifier_error`` have no
+reward: they are left out and counted. One row group of rollouts and the problems of one part are in memory at a time.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oapl_core import tables
+from oapl_core.artifacts import IMPORTED, Run
+from oapl_core.errors import ConfigError, DataError
+from oapl_core.exchange.ground_truth import to_text
+from oapl_core.problems.prompts import messages
+from oapl_core.progress import say
+from oapl_core.stage import run_verb
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SAMPLING = ("policy_hash", "logprobs", "logprobs_mode", "finish_reason", "temperature", "top_p", "top_k",
+             "max_tokens", "seed", "engine")  # fmt: skip
+_ROWS_PER_WRITE = 64  # each repeats its problem's tests
+
+
+def schema() -> "pa.Schema":
+    """Arrow schema of an export."""
+    import pyarrow as pa
+
+    text, number = pa.string(), pa.float64()
+    sampling = pa.struct([tables.schema_of(tables.ROLLOUTS).field(name) for name in _SAMPLING])
+    extra_info = [("split", text), ("index", pa.int64()), ("problem_id", text)]
+    return pa.schema(
+        [
+            ("data_source", text),
+            ("prompt", pa.list_(pa.struct([("role", text), ("content", text)]))),
+            ("ability", text),
+            ("reward_model", pa.struct([("style", text), ("ground_truth", pa.large_string())])),
+            ("extra_info", pa.struct(extra_info)),
+            ("response", pa.large_string()),
+            ("precomputed_reward", number),
+            ("response_rewards", pa.list_(number)),
+            ("response_token_ids", pa.list_(pa.int32())),
+            ("sampling", sampling),
+        ]
+    )
+
+
+def export(run: Run, round_number: int, to: Path) -> None:
+    """Write every judged rollout of the round to ``to``.
+
+    Raises:
+        ConfigError: ``to`` exists already, or is no .parquet file.
+        DataError: the round has no rollouts, or they answer unknown problems.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if to.suffix != ".parquet" or to.exists():
+        raise ConfigError(f"{to}: {'exists already' if to.exists() else 'is no .parquet file'}; give another name")
+    parts = sorted(run.rollouts(round_number).glob("part-*.parquet"))
+    if not parts:
+        raise DataError(f"{run.rollouts(round_number)}: has no rollouts; run the experiment to sample them")
+    left_out, written, index = Counter[str](), 0, 0
+    to.parent.mkdir(parents=True, exist_ok=True)
+    temporary = to.with_name(f".tmp-{to.name}")
+    try:
+        with pq.ParquetWriter(temporary, schema(), compression="zstd") as writer:
+            for part in parts:
+                problems, chunk = _problems(run, part, index), list[dict[str, Any]]()
+                index += len(problems)
+                for row in _rows(run, round_number, part, problems, left_out):
+                    chunk.append(row)
+                    if len(chunk) == _ROWS_PER_WRITE:
+                        writer.write_table(pa.Table.from_pylist(chunk, schema=schema()))
+                        written, chunk = written + len(chunk), []
+                writer.write_table(pa.Table.from_pylist(chunk, schema=schema()))
+                written += len(chunk)
+        temporary.rename(to)
+    finally:
+        temporary.unlink(missing_ok=True)
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items()) or "none"
+    say(f"{written:,} rollouts are in {to}; left out: {reasons}")
+
+
+def _problems(run: Run, part: Path, first_index: int) -> dict[str, dict[str, Any]]:
+    """The columns that rows of a problem share, by problem id."""
+    asked = list(dict.fromkeys(tables.read_table(part, tables.ROLLOUTS, ["problem_id"])["problem_id"].to_pylist()))
+    rows = tables.read_table(run.problems, tables.PROBLEMS, only=("problem_id", asked)).to_pylist()
+    known = {row["problem_id"]: row for row in rows}
+    unknown = [problem for problem in asked if problem not in known]
+    if unknown:
+        raise DataError(f"{part}: answers problem {unknown[0]!r}, which is not in {run.problems}; restore that file")
+    entry = run.ledger.artifacts().get(run.name(run.prompts))
+    # the statement of an imported problem is its whole prompt
+    style = "plain" if entry and IMPORTED in entry.details else run.config.problems.prompt_style
+    return {
+        name: {
+            "data_source": known[name]["structure"] or run.root.name,
+            "prompt": messages(known[name], style),
+            "ability": "math" if known[name]["kind"] == "math" else "code",
+            "reward_model": {"style": "rule", "ground_truth": to_text(known[name])},
+            "extra_info": {"split": known[name]["split"], "index": first_index + i, "problem_id": name},
+        }
+        for i, name in enumerate(asked)
+    }
+
+
+def _rows(
+    run: Run, round_number: int, part: Path, problems: Mapping[str, Mapping[str, Any]], left_out: Counter[str]
+) -> Iterator[dict[str, Any]]:
+    verdicts = tables.read_table(
+        run.verdicts(round_number) / part.name, tables.VERDICTS, ["rollout_id", "problem_id", "reward"]
+    ).to_pylist()
+    reward = {row["rollout_id"]: row["reward"] for row in verdicts}
+    rewards: dict[str, list[float]] = {}
+    for row in verdicts:
+        if row["reward"] is not None:
+            rewards.setdefault(row["problem_id"], []).append(row["reward"])
+    with tables.open_table(part, tables.ROLLOUTS) as file:
+        for number in range(file.num_row_groups):
+            for rollout in file.read_row_group(number).to_pylist():
+                judged = reward.get(rollout["rollout_id"])
+                if judged is None:
+                    left_out["verifier_error" if rollout["rollout_id"] in reward else "missing_verdict"] += 1
+                    continue
+                yield {
+                    **problems[rollout["problem_id"]],
+                    "response": rollout["text"],
+                    "precomputed_reward": judged,
+                    "response_rewards": rewards[rollout["problem_id"]],
+                    "response_token_ids": rollout["response_ids"],
+                    "sampling": {name: rollout[name] for name in _SAMPLING},
+                }
+
+
+if __name__ == "__main__":
+    options = {"to": {"type": Path, "required": True, "metavar": "FILE.parquet", "help": "file to make"}}
+    raise SystemExit(run_verb(export, has_round=True, options=options))

@@ -1,0 +1,68 @@
+"""A problem's tests or answer <-> the text in ``reward_model.ground_truth``; pure.
+
+Programs: JSON ``{"inputs": [...], "outputs": [...], "fn_name"}``, or a list of ``{"input", "output", "fn_name"}``; the
+inputs of a function are texts with one JSON value for each argument on a line of its own. Anything else is an answer.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def to_text(problem: Mapping[str, Any]) -> str:
+    """The ground truth of a problem of tables.PROBLEMS."""
+    if problem["kind"] == "math":
+        return str(problem["answer"])
+    inputs = [test["input"] for test in problem["tests"]]
+    if problem["kind"] == "function":
+        inputs = [_lines(text) for text in inputs]
+    truth = {"inputs": inputs, "outputs": [test["output"] for test in problem["tests"]], "kind": problem["kind"]}
+    named = {"fn_name": problem["entry_point"], "checker": problem["checker"]}
+    return json.dumps(truth | {key: value for key, value in named.items() if value})
+
+
+def from_text(text: str | None) -> dict[str, Any]:
+    """``kind``, ``entry_point``, ``tests``, ``answer`` and ``checker`` of a problem."""
+    try:
+        truth = json.loads(text or "")
+    except ValueError:
+        truth = None
+    pairs, name, extra = _pairs(truth)
+    if not pairs:
+        return {"kind": "math", "entry_point": None, "tests": [], "answer": text or "", "checker": None}
+    kind = extra.get("kind") or ("function" if name else "stdin")
+    arguments = _array if kind == "function" else _plain
+    tests = [{"input": arguments(given), "output": _plain(wanted)} for given, wanted in pairs]
+    return {"kind": kind, "entry_point": name, "tests": tests, "answer": None, "checker": extra.get("checker")}
+
+
+def _pairs(truth: Any) -> tuple[list[tuple[Any, Any]], str | None, Mapping[str, Any]]:
+    if isinstance(truth, dict) and isinstance(truth.get("inputs"), list) and isinstance(truth.get("outputs"), list):
+        return list(zip(truth["inputs"], truth["outputs"], strict=False)), truth.get("fn_name") or None, truth
+    if (
+        isinstance(truth, list)
+        and truth
+        and all(isinstance(t, dict) and {"input", "output"} <= t.keys() for t in truth)
+    ):
+        names = [t.get("fn_name") or (t.get("metadata") or {}).get("func_name") for t in truth]
+        return [(t["input"], t["output"]) for t in truth], next((n for n in names if n), None), {}
+    return [], None, {}
+
+
+def _lines(array: str) -> str:
+    """``[1, [2]]`` -> ``1`` and ``[2]``, each on a line."""
+    return "\n".join(json.dumps(argument) for argument in json.loads(array))
+
+
+def _array(given: Any) -> str:
+    """The opposite, also from a parsed list of arguments; a text that is not such lines stays as it is."""
+    if not isinstance(given, str):
+        return json.dumps(given)
+    try:
+        return json.dumps([json.loads(line) for line in given.split("\n")])
+    except ValueError:
+        return given
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,262 @@
+"""``python -m oapl_core.exchange.import_rollouts RUN_DIR --round N --source PATH``: foreign rollouts become a round's.
+
+Reads a data set in the authors' schema (``exchange/__init__.py``). Writes round_NN/1_rollouts and 2_verdicts, which
+later stages take as they are. In a run that has no prompts yet it also writes problems.parquet and prompts.parquet:
+the data set's problems are the training split, the experiment's validation and held-out sets stay. In a run that has
+them, a group belongs to the problem with the same prompt.
+
+A prompt goes through the model's chat template; a response without ``response_token_ids`` is encoded as it stands, no
+end token added (``engine`` says so). What a data set does not say is null or ``unknown``, and sampling at T=1 is taken
+for granted. Every row left out is counted by reason in the ledger. Memory holds one file of ``grouping.py`` and one row
+group; the source's size is needed twice on disk meanwhile.
+"""
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from oapl_core import tables
+from oapl_core.artifacts import IMPORTED, Run, sha256_of
+from oapl_core.errors import DataError
+from oapl_core.exchange.ground_truth import from_text
+from oapl_core.exchange.grouping import Buckets, Group
+from oapl_core.exchange.offline_row import extra
+from oapl_core.exchange.reading import raw_rows, source_files
+from oapl_core.problems.prepare import Encode, load_encoder, load_tokenizer
+from oapl_core.problems.problem_set import read_problem_set
+from oapl_core.problems.prompts import messages
+from oapl_core.progress import say
+from oapl_core.stage import run_verb
+
+UNKNOWN = "unknown"
+_ROWS_PER_GROUP = 64  # tests can be megabytes each
+
+
+@dataclass
+class _Import:
+    """One data set on its way into a round."""
+
+    run: Run
+    round_number: int
+    origin: dict[str, Any]
+    buckets: Buckets
+    encode: Encode
+    refused: Counter[str]
+    accepted: dict[str, str] = field(default_factory=dict)
+    """Key of each usable group -> problem id."""
+
+    def groups(self) -> Iterator[tuple[str, Group]]:
+        """Problem id and rows of every usable group."""
+        return ((self.accepted[g.key], g) for g in self.buckets.groups() if g.key in self.accepted)
+
+
+def import_rollouts(run: Run, round_number: int, source: Path) -> None:
+    """Take every whole group of ``source`` as round ``round_number``'s rollouts and verdicts.
+
+    Raises:
+        DataError: the source is missing, unreadable or has no usable group; the round has rollouts from elsewhere.
+    """
+    if not 0 <= round_number < len(run.config.rounds):
+        raise DataError(f"round {round_number}: the experiment has rounds 0..{len(run.config.rounds) - 1}")
+    files = source_files(source)
+    origin = {IMPORTED: source.name, "sha256": sha256_of(source)}
+    _check_free(run, round_number, origin)
+    folder = run.root / ".tmp-import"
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        buckets = Buckets(folder, sum(path.stat().st_size for path in files))
+        refused = buckets.fill(raw_rows(files))
+        encode = load_encoder(run.base_model())
+        job = _Import(run, round_number, origin, buckets, encode, refused)
+        if _has_own_prompts(run, origin):
+            _accept(job, _known_prompts(run))
+        else:
+            _accept(job, None)
+            _write_problems(job)
+        _write_round(job)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_free(run: Run, round_number: int, origin: Mapping[str, Any]) -> None:
+    recorded = run.ledger.artifacts()
+    for part in sorted(run.rollouts(round_number).glob("part-*.parquet")):
+        entry = recorded.get(run.name(part))
+        if entry is None or any(entry.details.get(key) != value for key, value in origin.items()):
+            raise DataError(
+                f"{part}: the round has rollouts from elsewhere; import into another round or run, or delete the folder"
+            )
+
+
+def _has_own_prompts(run: Run, origin: Mapping[str, Any]) -> bool:
+    """Whether the run's problems are not this data set's."""
+    entry = run.ledger.artifacts().get(run.name(run.prompts))
+    return entry is not None and any(entry.details.get(key) != value for key, value in origin.items())
+
+
+def _known_prompts(run: Run) -> dict[str, str]:
+    rows = tables.read_table(run.prompts, tables.PROMPTS, ["problem_id", "split", "prompt"]).to_pylist()
+    return {row["prompt"]: row["problem_id"] for row in rows if row["split"] == "train"}
+
+
+def _accept(job: _Import, known: Mapping[str, str] | None) -> None:
+    """Decide about each group, and count the rows of those that cannot be used."""
+    limit, taken = job.run.config.problems.max_prompt_tokens, set[str]()
+    for group in job.buckets.groups():
+        text, ids = job.encode(_conversation(group))
+        named = extra(group.rows[0]).get("problem_id") or f"imported-{group.key}"
+        problem = str(named) if known is None else known.get(text)
+        reasons = {
+            "rewards_disagree": not group.agrees,
+            "prompt_too_long": len(ids) > limit,
+            "unknown_problem": problem is None,
+            "repeated_problem": problem in taken,
+        }
+        reason = next((name for name, holds in reasons.items() if holds), None)
+        if reason or problem is None:
+            job.refused[str(reason)] += len(group.rows)
+        else:
+            taken.add(problem)
+            job.accepted[group.key] = problem
+    if not job.accepted:
+        counts = ", ".join(f"{count} {reason}" for reason, count in job.refused.most_common()) or "it is empty"
+        raise DataError(
+            f"{job.origin[IMPORTED]}: no group can be used ({counts}); see oapl_core/exchange/offline_row.py"
+        )
+
+
+def _conversation(group: Group) -> list[dict[str, str]]:
+    return [{"role": turn["role"], "content": turn["content"]} for turn in group.rows[0]["prompt"]]
+
+
+def _write_problems(job: _Import) -> None:
+    run, sets = job.run, job.run.config.problems
+
+    def measured() -> Iterator[dict[str, Any]]:
+        for split in ("validation", "heldout"):
+            yield from read_problem_set(Path(getattr(sets, split)), split)
+
+    def problems() -> Iterator[dict[str, Any]]:
+        yield from (_problem(problem, group) for problem, group in job.groups())
+        yield from measured()
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for problem, group in job.groups():
+            text, ids = job.encode(_conversation(group))
+            yield {"problem_id": problem, "split": "train", "prompt": text, "prompt_ids": ids}
+        for row in measured():
+            text, ids = job.encode(messages(row, sets.prompt_style))
+            if len(ids) <= sets.max_prompt_tokens:
+                yield {"problem_id": row["problem_id"], "split": row["split"], "prompt": text, "prompt_ids": ids}
+            else:
+                dropped[row["split"]] += 1
+
+    dropped = dict.fromkeys(("train", "validation", "heldout"), 0)
+    with run.writing(run.problems, {}, {}) as draft:
+        draft.rows = tables.write_table(draft.path, tables.PROBLEMS, problems(), _ROWS_PER_GROUP)
+        draft.details = dict(job.origin)
+    with run.writing(run.prompts, run.inputs([run.problems]), {}) as draft:
+        draft.rows = tables.write_table(draft.path, tables.PROMPTS, rows())
+        counts = {"dropped": {"prompt too long": sum(dropped.values())}, "dropped_by_split": dropped}
+        draft.details = {**job.origin, **counts}
+
+
+def _problem(problem_id: str, group: Group) -> dict[str, Any]:
+    row = group.rows[0]
+    truth = row.get("reward_model")
+    text = truth.get("ground_truth") if isinstance(truth, Mapping) else None
+    statement = "\n\n".join(turn["content"] for turn in row["prompt"])
+    return {
+        "problem_id": problem_id, "split": "train", "statement": statement, "starter_code": None,
+        "structure": str(row.get("data_source") or ""),
+        **from_text(text if isinstance(text, str | None) else str(text)),
+    }  # fmt: skip
+
+
+def _write_round(job: _Import) -> None:
+    run, number = job.run, job.round_number
+    tokenizer, groups = load_tokenizer(run.base_model()), job.groups()
+    rollouts = unknown = encoded = 0
+    for part in range(-(-len(job.accepted) // run.config.sampling.problems_per_part)):
+        mine = islice(groups, run.config.sampling.problems_per_part)
+        name, judged = f"part-{part:05d}.parquet", list[dict[str, Any]]()
+        details: Counter[str] = Counter()
+        with run.writing(run.rollouts(number) / name, run.inputs([run.prompts]), {}) as draft:
+            draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, _rows(job, mine, tokenizer, judged, details))
+            draft.details = {**job.origin, **details}
+        with run.writing(run.verdicts(number) / name, run.inputs([run.rollouts(number) / name]), {}) as draft:
+            draft.rows = tables.write_table(draft.path, tables.VERDICTS, judged)
+            draft.details = {**job.origin, "outcomes": dict(Counter(row["outcome"] for row in judged))}
+            if part == 0:
+                draft.details["left_out"] = dict(job.refused)
+        rollouts, unknown, encoded = (
+            rollouts + len(judged), unknown + details["without_logprobs"], encoded + details["encoded_here"]
+        )  # fmt: skip
+    _tell(job, rollouts, unknown, encoded)
+
+
+def _rows(
+    job: _Import,
+    groups: Iterator[tuple[str, Group]],
+    tokenizer: Any,
+    judged: list[dict[str, Any]],
+    details: Counter[str],
+) -> Iterator[dict[str, Any]]:
+    """Rows of tables.ROLLOUTS; fills ``judged`` with those of tables.VERDICTS, and counts."""
+    for problem, group in groups:
+        details["problems"] += 1
+        for sample, raw in enumerate(group.rows):
+            row = _rollout(job, problem, sample, raw, tokenizer)
+            judged.append(_verdict(row, raw["precomputed_reward"]))
+            details["response_tokens"] += len(row["response_ids"])
+            details["truncated"] += row["finish_reason"] == "length"
+            details["without_logprobs"] += row["logprobs"] is None
+            details["encoded_here"] += raw.get("response_token_ids") is None
+            yield row
+
+
+def _rollout(job: _Import, problem: str, sample: int, raw: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
+    said: Mapping[str, Any] = raw.get("sampling") or {}
+    ids, known = raw.get("response_token_ids"), said.get("logprobs") is not None
+    engine = said.get("engine") or "imported"
+    if ids is None:
+        ids, engine = tokenizer(raw["response"], add_special_tokens=False)["input_ids"], f"{engine}, encoded here"
+    return {
+        "run": job.run.root.name, "round": job.round_number, "problem_id": problem,
+        "rollout_id": f"{problem}/r{job.round_number:02d}/s{sample}", "sample": sample,
+        "policy_hash": said.get("policy_hash") or UNKNOWN, "response_ids": ids, "logprobs": said.get("logprobs"),
+        "logprobs_mode": (said.get("logprobs_mode") or UNKNOWN) if known else UNKNOWN,
+        "finish_reason": said.get("finish_reason") or UNKNOWN, "text": raw["response"],
+        "temperature": said.get("temperature") or 1.0, "top_p": said.get("top_p"), "top_k": said.get("top_k"),
+        "max_tokens": said.get("max_tokens"), "seed": said.get("seed"), "engine": engine, "sampled_at": None,
+    }  # fmt: skip
+
+
+def _verdict(rollout: Mapping[str, Any], reward: float) -> dict[str, Any]:
+    empty: dict[str, Any] = dict.fromkeys(name for name, _ in tables.VERDICTS)
+    return empty | {
+        "rollout_id": rollout["rollout_id"], "problem_id": rollout["problem_id"], "reward": float(reward),
+        "outcome": "passed" if reward >= 1 else "wrong_answer", "verifier_version": "imported",
+        "sandbox_level": "imported",
+    }  # fmt: skip
+
+
+def _tell(job: _Import, rollouts: int, unknown: int, encoded: int) -> None:
+    left = ", ".join(f"{count:,} {reason}" for reason, count in job.refused.most_common()) or "none"
+    say(f"imported {rollouts:,} of {job.buckets.rows:,} rows as {len(job.accepted):,} groups; left out: {left}")
+    if encoded:
+        say(f"{encoded:,} rollouts had no token ids: their text was encoded, without an end token")
+    if unknown:
+        say(
+            f"{unknown:,} rollouts have no log-probs of the policy that sampled them: they can be grouped and looked "
+            "at, but training, which compares with those, refuses them"
+        )
+
+
+if __name__ == "__main__":
+    options = {"source": {"type": Path, "required": True, "help": "Parquet, .jsonl or .jsonl.gz file, or a folder"}}
+    raise SystemExit(run_verb(import_rollouts, has_round=True, options=options))

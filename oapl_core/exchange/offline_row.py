@@ -1,0 +1,84 @@
+"""One row of a foreign data set: what must be there, and why a row cannot be used; pure.
+
+not_an_object          no JSON object
+missing_column         no prompt, response, precomputed_reward or response_rewards
+bad_prompt             not a conversation: a list of {role, content} with texts
+bad_response           not a text
+bad_reward             precomputed_reward is not a number from 0 to 1
+bad_response_rewards   not a list of such numbers
+bad_token_ids          response_token_ids is not a list of token ids
+bad_sampling           log-probs that are not one number for each token id
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+_REQUIRED = ("prompt", "response", "precomputed_reward", "response_rewards")
+
+
+def complaint(raw: Any) -> str | None:
+    """The first reason, in the order above, why ``raw`` cannot be used; None if it can."""
+    if not isinstance(raw, Mapping):
+        return "not_an_object"
+    if any(raw.get(name) is None for name in _REQUIRED):
+        return "missing_column"
+    checks = {
+        "bad_prompt": _is_conversation(raw["prompt"]),
+        "bad_response": isinstance(raw["response"], str),
+        "bad_reward": _is_reward(raw["precomputed_reward"]),
+        "bad_response_rewards": isinstance(raw["response_rewards"], list)
+        and all(map(_is_reward, raw["response_rewards"])),
+        "bad_token_ids": _are_ids(raw.get("response_token_ids")),
+        "bad_sampling": _is_sampling(raw.get("sampling"), raw.get("response_token_ids")),
+    }
+    return next((reason for reason, fine in checks.items() if not fine), None)
+
+
+def group_key(raw: Mapping[str, Any]) -> str:
+    """Equal for the rows of a group: 16 hex digits of the conversation, and of the problem's id where a row has one.
+
+    ``extra_info.index`` is no part of it: in the authors' data sets it is not stable.
+    """
+    turns = [[turn["role"], turn["content"]] for turn in raw["prompt"]]
+    return hashlib.sha256(json.dumps([turns, extra(raw).get("problem_id")]).encode()).hexdigest()[:16]
+
+
+def extra(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``extra_info``, empty if there is none."""
+    found = raw.get("extra_info")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _is_conversation(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(
+            isinstance(turn, Mapping) and isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str)
+            for turn in value
+        )
+    )
+
+
+def _is_reward(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+def _are_ids(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(type(i) is int and 0 <= i < 2**31 for i in value))
+
+
+def _is_sampling(value: Any, ids: Any) -> bool:
+    if value is None:
+        return True
+    if not isinstance(value, Mapping):
+        return False
+    logprobs = value.get("logprobs")
+    return logprobs is None or (
+        isinstance(logprobs, list)
+        and ids is not None
+        and len(logprobs) == len(ids)
+        and all(isinstance(number, int | float) for number in logprobs)
+    )
