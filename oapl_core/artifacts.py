@@ -85,7 +85,8 @@ class Run:
         record = root / "run.json"
         if record.exists():
             run = cls.open(root)
-            changed = _differences(*(c.model_dump(mode="json", exclude=_MAY_CHANGE) for c in (run.config, config)))
+            before, now = (c.model_dump(mode="json", exclude=_MAY_CHANGE) for c in (run.config, config))
+            changed = _differences(before, now)
             if changed:
                 raise ConfigError(
                     f"{root}: was started with other settings ({'; '.join(changed[:5])}); "
