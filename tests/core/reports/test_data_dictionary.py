@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from oapl_core import tables
+from oapl_core.artifacts import Run
 from oapl_core.verdicts.outcomes import Outcome
 from tests.synthetic_run import Sizes, write_synthetic_run
 
@@ -68,22 +69,75 @@ def test_every_outcome_is_explained_with_its_reward() -> None:
 
 
 def queries() -> Sequence[str]:
-    return re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    return re.findall(r"```python\n(.*?)```", section("Queries a person would want"), re.DOTALL)
 
 
-def test_there_are_at_least_three_queries_and_they_run_on_a_run(tmp_path: Path) -> None:
-    run = write_synthetic_run(tmp_path, Sizes(train=9), until="verdicts")
-    results = []
+def answers(run: Run) -> dict[str, pl.DataFrame]:
+    """Each query run against ``run``: the data frames that it makes, by name."""
+    found: dict[str, pl.DataFrame] = {}
     for query in queries():
         assert 'run = "data/runs/demo-seed0"' in query
         scope: dict[str, object] = {}
         exec(query.replace("data/runs/demo-seed0", run.root.as_posix()), scope)
-        results.append([value for value in scope.values() if isinstance(value, pl.DataFrame)])
-    assert len(results) >= 3
-    pass_rate, length, entropy, duplicates = (frames[0] for frames in results)
-    assert len(pass_rate) == len(duplicates) == 9
-    assert length["rollouts"].sum() == 9 * 4
-    assert (entropy["entropy_nats"] > 0).all()
+        made = {name: value for name, value in scope.items() if isinstance(value, pl.DataFrame)}
+        assert len(made) == 1, "a query answers one question"
+        assert not made.keys() & found.keys()
+        found.update(made)
+    return found
+
+
+def audit(run: Run) -> str:
+    """Write an audit that contradicts the verifier in one rollout; returns its id."""
+    verdicts = pl.read_parquet(sorted(run.verdicts(0).glob("*.parquet")))
+    passed = verdicts.filter(pl.col("outcome") == "passed")["rollout_id"].to_list()
+    rows = [
+        {
+            "rollout_id": rollout_id,
+            "problem_id": rollout_id.split("/")[0],
+            "outcome": "wrong_answer" if rollout_id == passed[0] else "passed",
+            "tests_run": 6,
+            "first_failing_test": 5 if rollout_id == passed[0] else None,
+            "excerpt": "3" if rollout_id == passed[0] else None,
+            "wall_s": 0.2,
+        }
+        for rollout_id in passed[:3]
+    ]
+    with run.writing(run.audit(0), {}, {}) as draft:
+        draft.rows = tables.write_table(draft.path, tables.AUDITS, rows)
+    return str(passed[0])
+
+
+def test_every_query_runs_and_answers_its_question(tmp_path: Path) -> None:
+    run = write_synthetic_run(tmp_path, Sizes(train=9), until="training")
+    contradicted = audit(run)
+    found = answers(run)
+    assert found.keys() == {
+        *("pass_rate", "length", "entropy", "duplicates", "outcomes", "truncation", "slowest", "mismatch"),
+        "disagreements",
+    }
+    for name in ("pass_rate", "duplicates", "truncation"):
+        assert len(found[name]) == 9, name
+    assert found["length"]["rollouts"].sum() == found["outcomes"]["rollouts"].sum() == 9 * 4
+    assert (found["entropy"]["entropy_nats"] > 0).all()
+    shares = found["outcomes"].group_by("kind").agg(pl.col("share").sum())
+    assert shares["share"].to_list() == pytest.approx([1.0] * 3)
+    assert found["slowest"]["cpu_s"].is_sorted(descending=True)
+    assert found["disagreements"]["rollout_id"].to_list() == [contradicted]
+    assert found["disagreements"]["answer"].to_list() == ["print(1)"]
+
+
+def test_the_mismatch_of_the_query_is_over_tokens(tmp_path: Path) -> None:
+    run = write_synthetic_run(tmp_path, Sizes(train=9), until="training")
+    audit(run)
+    rows = pl.read_parquet(next(run.checkpoints(0).glob("engine_mismatch.parquet")))
+    mismatch = answers(run)["mismatch"].row(0, named=True)
+    assert mismatch["mean_difference"] == pytest.approx(
+        (rows["mean_difference"] * rows["response_tokens"]).sum() / rows["response_tokens"].sum()
+    )
+    largest = max(rows.iter_rows(named=True), key=lambda row: abs(row["sum_difference"]))
+    assert mismatch["worst"] == largest["rollout_id"]
+    assert mismatch["rollouts"] == len(rows)
+    assert mismatch["drifted"] == len(rows) - rows["first_drift"].null_count()
 
 
 def test_pass_rates_of_the_query_do_not_count_verifier_errors(tmp_path: Path) -> None:
