@@ -45,9 +45,9 @@ def sample(engine: Engine, asked: Iterable[Request], with_logprobs: bool = True)
 
 
 def advise(model: Path) -> Path:
-    """Give the model sampling advice that would make all answers of a group equal."""
-    path = model / "generation_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"do_sample": True, "top_k": 1, "temperature": 0.01}))
+    """Give the model sampling advice that would make all answers of a group equal and repetitions rare."""
+    path, advice = model / "generation_config.json", {"top_k": 1, "temperature": 0.1, "repetition_penalty": 2.0}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"do_sample": True} | advice))
     return model
 
 
@@ -81,6 +81,7 @@ def session(folder: Path) -> dict[str, Any]:
     """What was found."""
     found: dict[str, Any] = {}
     first = advise(write_tiny_model(folder / "first", seed=1, sharpness=8))
+    unadvised = write_tiny_model(folder / "unadvised", seed=1, sharpness=8)
     second = write_tiny_model(folder / "second", seed=2, sharpness=8)
     untied = [write_tiny_model(folder / f"untied_{seed}", seed=seed, sharpness=8, tied=False) for seed in (3, 4)]
     foreign = write_tiny_model(folder / "foreign", hidden_size=64)
@@ -101,6 +102,8 @@ def session(folder: Path) -> dict[str, Any]:
         found["swapped back"] = sample(engine, requests())
     with Engine(second, CONFIG) as engine:
         found["fresh"] = sample(engine, requests())
+    with Engine(unadvised, CONFIG.model_copy(update={"max_num_seqs": 5})) as engine:
+        found["unadvised, 5 at once"] = sample(engine, requests())
     with Engine(untied[0], CONFIG) as engine:
         engine.load(untied[1])
         found["untied swapped"] = sample(engine, requests())

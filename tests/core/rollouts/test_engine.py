@@ -75,10 +75,16 @@ def test_a_seed_gives_the_same_answer_whatever_is_sampled_beside_it(session: dic
 
 
 def test_different_seeds_give_different_answers_to_one_prompt(session: dict[str, Any]) -> None:
-    """And the model's own advice (top-k 1, temperature 0.01) is not followed."""
     for prompt in range(PROMPTS):
         answers = {tuple(session["first"][f"{prompt}/{g}"][0]) for g in range(GROUP)}
         assert len(answers) > 1
+
+
+def test_the_models_own_sampling_advice_is_not_followed_nor_does_the_size_of_the_batch_matter(
+    session: dict[str, Any],
+) -> None:
+    """Its generation_config.json says temperature 0.1, top-k 1 and a repetition penalty of 2."""
+    assert same_ids(session["first"], session["unadvised, 5 at once"]) == 1.0
 
 
 def test_temperature_and_nucleus_change_what_is_sampled(session: dict[str, Any]) -> None:
