@@ -114,6 +114,31 @@ def fetch(
     keeping.fetch(url, folder)
 
 
+@app.command(name="import")
+def import_(
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Parquet, .jsonl or .jsonl.gz file, or a folder.")],
+    experiment: ExperimentFile,
+    overrides: Overrides = None,
+    number: Annotated[int, typer.Option("--round", help="Round whose rollouts they become, from 0.")] = 0,
+) -> None:
+    """Take rollouts in the OAPL authors' schema as a round's; `oapl run EXPERIMENT` goes on from there."""
+    from deployments import exchanging
+
+    exchanging.import_rollouts(source, experiment, overrides or [], number)
+
+
+@app.command()
+def export(
+    run: RunName,
+    destination: Annotated[Path, typer.Argument(metavar="FILE.parquet", help="File to make.")],
+    number: Annotated[int, typer.Option("--round", help="From 0.")] = 0,
+) -> None:
+    """Write a round's judged rollouts in the OAPL authors' schema, which verl-style trainers read."""
+    from deployments import exchanging
+
+    exchanging.export(_open(run), destination, number)
+
+
 @app.command()
 def doctor() -> None:
     """Check this machine: Python, packages, engine, sandbox, GPUs, disk; say what to do about what is missing."""

@@ -229,7 +229,7 @@ def _rollout(job: _Import, problem: str, sample: int, raw: Mapping[str, Any], to
         "run": job.run.root.name, "round": job.round_number, "problem_id": problem,
         "rollout_id": f"{problem}/r{job.round_number:02d}/s{sample}", "sample": sample,
         "policy_hash": said.get("policy_hash") or UNKNOWN, "response_ids": ids, "logprobs": said.get("logprobs"),
-        "logprobs_mode": (said.get("logprobs_mode") or UNKNOWN) if known else UNKNOWN,
+        "logprobs_mode": (said.get("logprobs_mode") or "imported") if known else UNKNOWN,
         "finish_reason": said.get("finish_reason") or UNKNOWN, "text": raw["response"],
         "temperature": said.get("temperature") or 1.0, "top_p": said.get("top_p"), "top_k": said.get("top_k"),
         "max_tokens": said.get("max_tokens"), "seed": said.get("seed"), "engine": engine, "sampled_at": None,
