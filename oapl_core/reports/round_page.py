@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _BYTES_PER_TOKEN = 75
 """Estimate of a shaded token; too low an estimate costs another rendering, not the bound."""
+_FEWEST_TOKENS = 16
+"""Shorter than this no answer is cut; problems are left out instead."""
 _TEST_CHARACTERS = 400
 _PROMPT_CHARACTERS = 4000
 
@@ -33,13 +35,14 @@ def round_page(run: Run, number: int) -> str | None:
         return None
     tokenizer, limit = read_tokenizer(run.policy(number)), run.config.report.page_mb * 1e6
     answers = sum(map(len, sample.rows_by_problem.values()))
-    tokens = max(16, int(limit / _BYTES_PER_TOKEN / answers))
+    tokens = max(_FEWEST_TOKENS, int(limit / _BYTES_PER_TOKEN / answers))
     while True:
         html = _render(sample, tokenizer, tokens)
-        if len(html.encode()) <= limit or (tokens <= 16 and len(sample.rows_by_problem) == 1):
+        size = len(html.encode())
+        if size <= limit or (tokens <= _FEWEST_TOKENS and len(sample.rows_by_problem) == 1):
             return html
-        if tokens > 16:
-            tokens = max(16, tokens // 2)
+        if tokens > _FEWEST_TOKENS:
+            tokens = max(_FEWEST_TOKENS, min(tokens - 1, int(0.95 * tokens * limit / size)))
         else:
             sample = sample.first(len(sample.rows_by_problem) // 2)
 
