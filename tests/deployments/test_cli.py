@@ -78,7 +78,7 @@ def test_a_missing_or_torn_model_is_named_before_anything_starts(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("verb", ["status", "report"])
+@pytest.mark.parametrize("verb", ["status", "report", "rollouts"])
 def test_what_is_not_a_run_is_named(verb: str, tmp_path: Path) -> None:
     done = oapl(verb, str(tmp_path))
     assert done.returncode == 2
