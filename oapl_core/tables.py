@@ -72,8 +72,10 @@ EVALUATIONS = (
     ("max_tokens", "int32"), ("seed", "int64"),
 )  # fmt: skip
 
-# Token ids and log-probs are stored byte by byte, without a dictionary or statistics: docs/benchmarks/store.md.
-_STREAMED = frozenset({"response_ids", "logprobs", "behavior_logprobs", "prompt_ids"})
+# How the large columns are stored, by measurement (docs/benchmarks/store.md): log-probs byte by byte, token ids with a
+# dictionary. Byte by byte would do for ids too, but DuckDB reads that of floating-point numbers only.
+_IDS = frozenset({"response_ids", "prompt_ids"})
+_STREAMED = frozenset({"logprobs", "behavior_logprobs"})
 _ROW_GROUP_TOKENS = 2**20
 """What a reader of a whole table holds at once; a longer single row is a row group of its own."""
 
@@ -97,11 +99,11 @@ def _chunks(
     rows: Iterable[Mapping[str, Any]], names: Collection[str], most_rows: int, file: str
 ) -> Iterator[list[Mapping[str, Any]]]:
     """``rows`` in pieces of so many rows or _ROW_GROUP_TOKENS, whichever is less."""
-    streamed = sorted(_STREAMED & set(names))
+    lists = sorted((_IDS | _STREAMED) & set(names))
     chunk, tokens = list[Mapping[str, Any]](), 0
     for row in rows:
         assert row.keys() == names, f"{file}: row has columns {sorted(row)}, the table has {sorted(names)}"
-        size = max((len(row[name]) for name in streamed if row[name] is not None), default=0)
+        size = max((len(row[name]) for name in lists if row[name] is not None), default=0)
         if chunk and (len(chunk) == most_rows or tokens + size > _ROW_GROUP_TOKENS):
             yield chunk
             chunk, tokens = [], 0
@@ -122,13 +124,13 @@ def write_batches(path: Path, fields: Sequence[tuple[str, str]], batches: "Itera
     import pyarrow.parquet as pq
 
     schema = schema_of(fields)
-    streamed = [name for name in schema.names if name in _STREAMED]
-    others = [name for name in schema.names if name not in _STREAMED]
+    scalars = [name for name in schema.names if name not in _IDS | _STREAMED]
+    ids, streamed = ([f"{name}.list.element" for name in schema.names if name in kind] for kind in (_IDS, _STREAMED))
     total = 0
     try:
         with pq.ParquetWriter(
-            path, schema, compression="zstd", compression_level=1, use_dictionary=others, write_statistics=others,
-            column_encoding={f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in streamed} or None,
+            path, schema, compression="zstd", compression_level=1, use_dictionary=scalars + ids,
+            write_statistics=scalars, column_encoding=dict.fromkeys(streamed, "BYTE_STREAM_SPLIT") or None,
             write_page_checksum=True,
         ) as writer:  # fmt: skip
             for batch in batches:
