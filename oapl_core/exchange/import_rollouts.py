@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core import tables
-from oapl_core.artifacts import IMPORTED, Run, sha256_of
+from oapl_core.artifacts import IMPORTED, Run
 from oapl_core.errors import DataError
 from oapl_core.exchange.ground_truth import from_text
 from oapl_core.exchange.grouping import Buckets, Group
 from oapl_core.exchange.offline_row import extra
 from oapl_core.exchange.reading import raw_rows, source_files
+from oapl_core.integrity import sha256_of
 from oapl_core.problems.prepare import Encode, load_encoder, load_tokenizer
 from oapl_core.problems.problem_set import read_problem_set
 from oapl_core.problems.prompts import messages
