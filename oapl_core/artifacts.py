@@ -258,7 +258,7 @@ class Run:
             raise
         _remove(path)
         temporary.rename(path)
-        _fsync_one(path.parent)  # the new name; what else lies there is not ours to wait for
+        _fsync(path.parent, below=False)  # the new name; what else lies there is not ours to wait for
         self.ledger.append(
             ArtifactEntry(
                 self.name(path), sha256_of(path), size_of(path), draft.rows, dict(inputs), _plain(config),
@@ -273,17 +273,13 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _fsync(path: Path) -> None:
-    for item in [*(path.rglob("*") if path.is_dir() else ()), path]:
-        _fsync_one(item)
-
-
-def _fsync_one(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _fsync(path: Path, below: bool = True) -> None:
+    for item in [*(path.rglob("*") if below and path.is_dir() else ()), path]:
+        descriptor = os.open(item, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _remove(path: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_damaged_piece_is_named_and_only_its_answers_are_lost(
     victim = pieces(part)[1]
     data = bytearray(victim.read_bytes())
     data[len(data) // 2] ^= 1
-    victim.write_bytes({"cut short": data[:-1], "one bit": data, "empty": b""}[damage])
+    victim.write_bytes(bytes({"cut short": data[:-1], "one bit": data, "empty": b""}[damage]))
     assert len(taken_over(part)) == 2
     assert f"{victim}: is damaged" in capsys.readouterr().out
     assert not victim.exists()
