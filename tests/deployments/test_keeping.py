@@ -1,0 +1,75 @@
+"""`oapl check` and `oapl fetch`: what is damaged is named, and a run comes back from its mirror."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deployments.keeping import fetch_missing
+from oapl_core.artifacts import Run
+from oapl_core.integrity import findings
+from oapl_core.mirror import Mirror
+from oapl_core.rollouts.generate import generate
+from tests.sampling_run import MadeUpSampler, made_up_model, make_run
+from tests.whole_run import ROOT, command
+
+
+def oapl(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command([str(a) for a in arguments]), cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    run = make_run(tmp_path / "runs", made_up_model(tmp_path / "model"), mirror=f"file://{tmp_path}/mirror")
+    generate(run, 0, MadeUpSampler)
+    Mirror(run.config.mirror or "", run.root.name).update(run)
+    return run
+
+
+def test_check_names_what_is_damaged_and_says_so_in_its_exit_code(run: Run) -> None:
+    done = oapl("check", run.root)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "are what was recorded" in done.stdout
+    os.truncate(run.rollouts(0) / "part-00001.parquet", 99)
+    (run.rollouts(0) / "part-00002.parquet").unlink()
+    done = oapl("check", run.root)
+    assert done.returncode == 2
+    assert "round_00/1_rollouts/part-00001.parquet has 99 bytes instead of" in done.stdout
+    assert "round_00/1_rollouts/part-00002.parquet is gone" in done.stdout
+    assert "part-00000" not in done.stdout
+
+
+def test_fetch_brings_a_run_back_and_refuses_a_second_time(run: Run, tmp_path: Path) -> None:
+    url, back = f"{run.config.mirror}/{run.root.name}", tmp_path / "back"
+    assert oapl("fetch", url, back).returncode == 0
+    assert not [finding for finding in findings(Run.open(back)) if finding.wrong]
+    again = oapl("fetch", url, back)
+    assert (again.returncode, again.stderr.count("\n")) == (2, 1)
+    assert "holds a run already" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "says"),
+    [
+        ("file:///nowhere/at/all", 2, "holds no run"),
+        ("s3://u:p@bucket/run", 2, "holds credentials"),
+        ("s3://b/run?region=us-east-1&scheme=http&endpoint_override=127.0.0.1:9", 1, "cannot be read"),
+    ],
+)
+def test_a_mirror_that_cannot_be_fetched_is_one_clear_line(tmp_path: Path, url: str, code: int, says: str) -> None:
+    done = oapl("fetch", url, tmp_path / "back")
+    assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
+    assert done.stderr.startswith("error: ")
+    assert says in done.stderr
+
+
+def test_a_run_that_is_only_in_the_mirror_is_fetched_before_it_goes_on(run: Run) -> None:
+    shutil.rmtree(run.root)
+    fetch_missing(run.config)
+    back = Run.create(run.config)
+    sampler = MadeUpSampler(run.policy(0), run.config.engine)
+    generate(back, 0, lambda *_: sampler)
+    assert sampler.answered == []
+    fetch_missing(run.config)  # it is here now: nothing happens
