@@ -3,6 +3,7 @@
 The stages are played by a small script behind the ``engine_python`` setting: real processes under the real guard.
 """
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from prefect.testing.utilities import prefect_test_harness
 from oapl_core.artifacts import Run
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.experiment_file import parse_experiment
+from oapl_core.mirror import Mirror
 from oapl_core.plan import finished, steps
 
 PLAYER = """
@@ -128,3 +130,18 @@ def test_a_stage_that_keeps_crashing_ends_the_run_and_the_next_run_continues_the
     experiment(run)
     assert calls(run)[before] == "training.train round 0"
     assert len(finished(run)) == len(steps(run.config))
+
+
+def test_a_run_that_is_fetched_from_its_mirror_goes_on_where_it_was(run: Run, tmp_path: Path) -> None:
+    mirror = f"file://{tmp_path}/mirror"
+    run = Run.create(run.config.model_copy(update={"mirror": mirror}))
+    (run.root / "fail").write_text("training.train round 0=data")
+    with pytest.raises(DataError):
+        experiment(run)
+    shutil.rmtree(run.root)
+    assert Mirror(mirror, run.root.name).fetch(run.root) == []
+    experiment(Run.open(run.root))
+    left = [step.label for step in steps(run.config)]
+    assert calls(run) == left[left.index("training.train round 0") :]
+    assert Mirror(mirror, run.root.name).fetch(tmp_path / "elsewhere") == []
+    assert finished(Run.open(tmp_path / "elsewhere")) == list(steps(run.config))
