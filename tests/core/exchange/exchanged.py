@@ -18,7 +18,7 @@ PROBLEMS: list[Row] = [
      "starter_code": "def most(a, b):", "tests": [{"input": "[[1, 2], 0]", "output": "2"}]},
     {"problem_id": "square", "kind": "math", "statement": "2 squared?", "answer": "4"},
 ]  # fmt: skip
-REWARDS = {"sum": [1.0, 0.0, 0.0], "most": [1.0, 1.0, 0.0], "square": [0.0, None, 1.0]}
+REWARDS: dict[str, list[float | None]] = {"sum": [1.0, 0.0, 0.0], "most": [1.0, 1.0, 0.0], "square": [0.0, None, 1.0]}
 
 
 def make_run(folder: Path, model: Path, name: str = "a", **changes: Any) -> Run:
