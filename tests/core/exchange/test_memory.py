@@ -50,8 +50,8 @@ def test_memory_of_an_import_does_not_grow_with_the_rows(tmp_path: Path) -> None
         folder = tmp_path / str(prompts)
         folder.mkdir()
         write_source(folder / "them.parquet", prompts)
-        changes = {"sampling": {"group_size": ROWS_PER_PROMPT, "problems_per_part": 16}}
-        run = make_run(folder, write_tiny_model(folder / "model"), **changes)
+        sampling = {"group_size": ROWS_PER_PROMPT, "problems_per_part": 16}
+        run = make_run(folder, write_tiny_model(folder / "model"), sampling=sampling)
         command = [sys.executable, "-c", PROGRAM, str(run.root), str(folder / "them.parquet")]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         peaks.append(int(done.stdout.split()[-1]) / 1024)
