@@ -19,9 +19,10 @@ from oapl_core.errors import StageFailed
 from oapl_core.evaluation.choice import best, measures
 from oapl_core.progress import Progress, say
 from oapl_core.rollouts.engine import Engine
-from oapl_core.rollouts.generate import Prompts, read_prompts, started
+from oapl_core.rollouts.generate import read_prompts, started
 from oapl_core.rollouts.model_folder import identity
 from oapl_core.rollouts.requests import Completion, Request, Sampler
+from oapl_core.rollouts.sampling import Prompts
 from oapl_core.seeds import derive_seed
 from oapl_core.stage import run_verb
 from oapl_core.tables import EVALUATIONS, PROBLEMS, read_table, write_table
