@@ -2,7 +2,7 @@
 
 An experiment file holds only differences from the defaults below (``experiment_file.py`` reads it); the resolved
 experiment is written to ``run.json`` and read back by every stage. Nothing else in the project has a default setting
-(but the demo's base model, ``pretrain_config.py``).
+(the trainer's are in ``training_config.py``, those of the demo's base model in ``pretrain_config.py``).
 Where no other source is named, defaults are those of the DeepCoder replication in the OAPL paper (arXiv 2602.19362,
 appendix A).
 """
@@ -14,6 +14,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from oapl_core.pretrain_config import PretrainConfig
 from oapl_core.settings import Fraction, Settings
+from oapl_core.training_config import TrainingConfig
 
 
 class ProblemsConfig(Settings):
@@ -141,44 +142,6 @@ class Oapl(Settings):
 
 
 Objective = Oapl
-
-
-class TrainingConfig(Settings):
-    """DeepSpeed and the optimiser (paper, appendix A)."""
-
-    batch_size: PositiveInt = 256
-    """Sequences per optimiser step over all ranks."""
-    tokens_per_micro_batch: PositiveInt = 32768
-    """Padded tokens one forward may hold on one rank; a longer sequence goes alone."""
-    learning_rate: PositiveFloat = 1e-6
-    """Peak learning rate."""
-    warmup_share: Fraction = 0.02
-    """Share of a round's steps that the learning rate rises over."""
-    floor_share: Fraction = 0.05
-    """Learning rate at the end of the cosine, as a share of the peak."""
-    adam_betas: tuple[Fraction, Fraction] = (0.9, 0.95)
-    """AdamW's own betas, unrelated to OAPL's."""
-    adam_eps: PositiveFloat = 1e-10
-    """OAPL's gradients are about 2 beta2 times REINFORCE's: the usual 1e-8 would shrink the steps of a large model."""
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
-    """Decoupled, multiplied by the learning rate as torch and DeepSpeed do."""
-    max_grad_norm: PositiveFloat = 1.0
-    """Global gradient-norm clip."""
-    zero_stage: Literal[0, 1, 2, 3] = 1
-    """DeepSpeed ZeRO stage."""
-    dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    """Type of the forward and backward pass; the optimiser's copy is float32."""
-    gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass."""
-    processes: PositiveInt = 1
-    """Ranks started on this machine (one per GPU)."""
-    logprob_chunk: PositiveInt = 4096
-    """Rows whose logits exist at once. Tokens."""
-    trust_sequences: PositiveInt = 64
-    """Rollouts whose log-probs the trainer computes again before the first update, with the weights that sampled."""
-    max_mismatch: PositiveFloat = 0.2
-    """Largest mean difference between the engine's log-probs and the trainer's; above it the stage fails before it
-    trains. Nats per token (float32: about 1e-5; bfloat16: up to about 0.1)."""
 
 
 class RoundConfig(Settings):

@@ -54,3 +54,7 @@ class OaplObjective:
         """Eq. 3 over padded per-token log-ratios, summed in float64."""
         log_ratio_S = log_ratio_ST.double().sum(1)
         return oapl_loss(log_ratio_S, advantage_S, self.settings.regression_temperature, global_sequences)
+
+    def residuals(self, log_ratio_ST: "Tensor", advantage_S: "Tensor") -> "Tensor":
+        """beta2 s_i - (r_i - V), which eq. 3 squares."""
+        return self.settings.regression_temperature * log_ratio_ST.double().sum(1) - advantage_S

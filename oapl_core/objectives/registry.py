@@ -25,6 +25,9 @@ class Objective(Protocol):
             global_sequences: sequences of the whole optimiser step, over all micro-batches and ranks.
         """
 
+    def residuals(self, log_ratio_ST: "Tensor", advantage_S: "Tensor") -> "Tensor":
+        """How far each sequence is from what the method aims at, [S]; reported, not trained on."""
+
 
 _MADE_BY = {Oapl: OaplObjective}
 

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oapl_core.config import TrainingConfig
+from oapl_core.training_config import TrainingConfig
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

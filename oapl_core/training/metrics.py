@@ -1,8 +1,10 @@
-"""What is measured in an optimiser step, beside the step: loss, log-ratios, an estimate of the divergence, sizes.
+"""What is measured in an optimiser step, beside the step: loss, log-ratios, estimates of the divergence, sizes, memory.
 
-Log-ratios are ln policy - ln behavior in nats. "Right" is a rollout with the full reward 1.
+Log-ratios are ln policy - ln behavior in nats. "Right" is a rollout with the full reward 1. docs/objectives.md explains
+each name of a step's metrics.
 """
 
+import resource
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,53 +15,90 @@ if TYPE_CHECKING:
 
 Metrics = dict[str, Any]
 
-_SUMS = ("loss", "sequences", "response_tokens", "tokens", "padded_tokens", "right", "log_ratio", "log_ratio_right",
-         "token_log_ratio_abs", "kl")  # fmt: skip
+_SUMS = ("loss", "sequences", "response_tokens", "tokens", "squared_tokens", "padded_tokens", "right", "log_ratio",
+         "log_ratio_right", "residual", "residual_right", "token_log_ratio_abs", "kl",
+         "behavior_logprob")  # fmt: skip
 
 
 class StepMeter:
     """Sums over one step's micro-batches on one rank; ``result`` joins the ranks."""
 
-    def __init__(self, device: torch.device) -> None:
-        """Sums stay on ``device`` until the step ends."""
+    def __init__(self, device: torch.device, packed: bool = False) -> None:
+        """Sums stay on ``device`` until the step ends; ``packed`` rows have no padding."""
+        self._packed = packed
         self._sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=device)
         self._largest = torch.zeros(1, dtype=torch.float64, device=device)
+        self._device = device
 
-    def add(self, loss: Tensor, log_ratio_ST: Tensor, mask_ST: Tensor, length_S: Tensor, right_S: Tensor) -> None:
+    def add(
+        self,
+        loss: Tensor,
+        log_ratio_ST: Tensor,
+        behavior_ST: Tensor,
+        residual_S: Tensor,
+        mask_ST: Tensor,
+        length_S: Tensor,
+        right_S: Tensor,
+    ) -> None:
         """Count a micro-batch.
 
         Args:
             loss: its share of the step's loss.
             log_ratio_ST: [S, T - 1], 0 outside the response.
+            behavior_ST: log-probs recorded when sampling, [S, T - 1], 0 outside the response.
+            residual_S: what the objective wants to be 0.
             mask_ST: where the response is.
             length_S: tokens of prompt and response.
             right_S: 1 for a right answer, 0 for a wrong one.
         """
-        ratio_ST = log_ratio_ST.detach().double()
+        ratio_ST, residual_S = log_ratio_ST.detach().double(), residual_S.detach()
         ratio_S, size_ST = ratio_ST.sum(1), ratio_ST.abs()
         # k3 estimates KL(behavior || policy) and is never negative: ratio - 1 - ln ratio, 0 outside the response
         k3 = (ratio_ST.expm1() - ratio_ST).sum()
         sequences, width = ratio_ST.shape[0], ratio_ST.shape[1] + 1
-        sizes = torch.tensor([sequences, sequences * width], device=ratio_ST.device)
-        numbers = [loss.detach(), sizes[0], mask_ST.sum(), length_S.sum(), sizes[1], right_S.sum()]
-        numbers += [ratio_S.sum(), (ratio_S * right_S).sum(), size_ST.sum(), k3]
-        self._sums += torch.stack([number.double() for number in numbers])
+        padded = int(length_S.sum()) if self._packed else sequences * width
+        sizes = torch.tensor([sequences, padded], device=ratio_ST.device)
+        numbers = {
+            "loss": loss.detach(), "sequences": sizes[0], "response_tokens": mask_ST.sum(), "tokens": length_S.sum(),
+            "squared_tokens": length_S.square().sum(), "padded_tokens": sizes[1], "right": right_S.sum(),
+            "log_ratio": ratio_S.sum(), "log_ratio_right": (ratio_S * right_S).sum(), "residual": residual_S.sum(),
+            "residual_right": (residual_S * right_S).sum(),
+            "token_log_ratio_abs": size_ST.sum(), "kl": k3, "behavior_logprob": behavior_ST.double().sum(),
+        }  # fmt: skip
+        self._sums += torch.stack([numbers[name].double() for name in _SUMS])
         self._largest = torch.maximum(self._largest, size_ST.max())
 
     def result(self, engine: "Engine") -> Metrics:
         """The step's metrics over all ranks; the same on each."""
         total = dict(zip(_SUMS, engine.total(self._sums).tolist(), strict=True))
-        wrong = total["sequences"] - total["right"]
+        memory = torch.tensor([peak_memory_mb(self._device)], dtype=torch.float64, device=self._device)
+        largest, memory_mb = engine.largest(torch.cat([self._largest, memory])).tolist()
+        sequences, tokens, right = total["sequences"], total["response_tokens"], total["right"]
+        wrong = sequences - right
         return {
             "loss": total["loss"],
-            "sequences": int(total["sequences"]),
+            "sequences": int(sequences),
             "tokens": int(total["tokens"]),
-            "response_tokens": int(total["response_tokens"]),
+            "response_tokens": int(tokens),
+            "squared_tokens": int(total["squared_tokens"]),
             "padding_share": 1.0 - total["tokens"] / total["padded_tokens"],
-            "log_ratio": total["log_ratio"] / total["sequences"],
-            "log_ratio_right": total["log_ratio_right"] / total["right"] if total["right"] else None,
+            "log_ratio": total["log_ratio"] / sequences,
+            "log_ratio_right": total["log_ratio_right"] / right if right else None,
             "log_ratio_wrong": (total["log_ratio"] - total["log_ratio_right"]) / wrong if wrong else None,
-            "token_log_ratio_abs": total["token_log_ratio_abs"] / total["response_tokens"],
-            "token_log_ratio_max": float(engine.largest(self._largest)),
-            "kl": total["kl"] / total["response_tokens"],
+            "residual_right": total["residual_right"] / right if right else None,
+            "residual_wrong": (total["residual"] - total["residual_right"]) / wrong if wrong else None,
+            "token_log_ratio": total["log_ratio"] / tokens,
+            "token_log_ratio_abs": total["token_log_ratio_abs"] / tokens,
+            "token_log_ratio_max": largest,
+            "kl": total["kl"] / tokens,
+            "kl_k1": -total["log_ratio"] / tokens,
+            "token_entropy": -(total["behavior_logprob"] + total["log_ratio"]) / tokens,
+            "peak_memory_mb": round(memory_mb),
         }
+
+
+def peak_memory_mb(device: torch.device) -> float:
+    """Most memory this process has had: of the GPU, or of the process itself. MiB."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from oapl_core.config import TrainingConfig
 from oapl_core.errors import StageFailed
 from oapl_core.objectives import Objective
 from oapl_core.training.batching import epoch_order, global_batches, micro_batches
@@ -20,6 +19,8 @@ from oapl_core.training.examples import Examples
 from oapl_core.training.logprobs import response_mask
 from oapl_core.training.metrics import Metrics, StepMeter
 from oapl_core.training.schedule import learning_rate
+from oapl_core.training.speed import Speedometer
+from oapl_core.training_config import TrainingConfig
 
 if TYPE_CHECKING:
     from oapl_core.training.engine import Engine
@@ -38,17 +39,37 @@ class Trainer:
     seed: int
     round_number: int
     epochs: int
+    packed: bool = False
+    """Whether micro-batches are packed rows without padding."""
+    speed: Speedometer | None = None
+    """Tells speed, utilisation and time left of each step; unset: they are not reported."""
 
-    def epoch(self, epoch: int, on_step: Callable[[Metrics], None]) -> list[Metrics]:
-        """Train on every sequence once; ``epoch`` counts from 1. Returns one row of metrics for each step."""
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps of one epoch."""
+        return -(-len(self.reward_S) // self.training.batch_size)
+
+    def epoch(self, epoch: int, on_step: Callable[[Metrics], None], skip: int = 0) -> list[Metrics]:
+        """Train on every sequence once; ``epoch`` counts from 1. Returns one row of metrics for each step.
+
+        The first ``skip`` steps are left out: the engine has made them, in another process.
+        """
         lengths = self.examples.lengths
         order = epoch_order(len(lengths), self.seed, self.round_number, epoch)
         batches = global_batches(order, self.training.batch_size)
         rows = []
-        for number, batch in enumerate(batches):
+        for number, batch in list(enumerate(batches))[skip:]:
             step = (epoch - 1) * len(batches) + number
             rate = learning_rate(step, self.epochs * len(batches), self.training)
-            metrics = {"step": step + 1, "epoch": epoch, "learning_rate": rate, **self.step(batch, lengths, rate)}
+            metrics = {
+                "step": step + 1,
+                "epoch": epoch,
+                "policy_lag": step,
+                "learning_rate": rate,
+                **self.step(batch, lengths, rate),
+            }
+            if self.speed:
+                metrics |= self.speed(metrics)
             rows.append(metrics)
             on_step(metrics)
         return rows
@@ -60,8 +81,9 @@ class Trainer:
             StageFailed: the loss or the gradient is not finite; names the rollouts.
         """
         start = time.monotonic()
-        share = micro_batches(batch, lengths, self.training.tokens_per_micro_batch, self.engine.ranks)[self.engine.rank]
-        meter = StepMeter(self.engine.device)
+        budget, ranks = self.training.tokens_per_micro_batch, self.engine.ranks
+        share = micro_batches(batch, lengths, budget, ranks, self.packed)[self.engine.rank]
+        meter = StepMeter(self.engine.device, self.packed)
         for number, rows in enumerate(share):
             self._micro_batch(rows, len(batch), number == len(share) - 1, meter)
         norm = self.engine.step(rate)
@@ -69,14 +91,14 @@ class Trainer:
             raise StageFailed(
                 f"gradient norm is {norm} in a step over {self._names(batch)}; lower training.learning_rate"
             )
-        return {"grad_norm": norm, **meter.result(self.engine), "seconds": time.monotonic() - start}
+        clipped = norm > self.training.max_grad_norm
+        return {"grad_norm": norm, "clipped": clipped, **meter.result(self.engine), "seconds": time.monotonic() - start}
 
     def _micro_batch(self, rows: Sequence[int], sequences: int, last: bool, meter: StepMeter) -> None:
         batch, device = self.examples.batch(rows), self.engine.device
         prompt_length_S, length_S = batch.prompt_length_S.to(device), batch.length_S.to(device)
-        log_ratio_ST = self.engine(batch.id_ST.to(device), prompt_length_S, length_S, last=last) - batch.behavior_ST.to(
-            device
-        )
+        behavior_ST = batch.behavior_ST.to(device)
+        log_ratio_ST = self.engine(batch.id_ST.to(device), prompt_length_S, length_S, last=last) - behavior_ST
         advantage_S = self.advantage_S[batch.row_S].to(device)
         loss = self.objective.loss(log_ratio_ST, advantage_S, sequences) * batch.weight
         if not torch.isfinite(loss):
@@ -85,7 +107,8 @@ class Trainer:
         if rows:
             mask_ST = response_mask(prompt_length_S, length_S, batch.id_ST.shape[1])
             right_S = (self.reward_S[batch.row_S] >= 1.0).to(device)
-            meter.add(loss, log_ratio_ST, mask_ST, length_S, right_S)
+            residual_S = self.objective.residuals(log_ratio_ST, advantage_S)
+            meter.add(loss, log_ratio_ST, behavior_ST, residual_S, mask_ST, length_S, right_S)
 
     def _names(self, rows: Sequence[int]) -> str:
         """The first few rollout ids of ``rows``."""

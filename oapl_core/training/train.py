@@ -7,12 +7,14 @@ epoch and ends with the same bits. The objective is the config's (docs/objective
 """
 
 import json
+import math
 import os
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,7 @@ from oapl_core.seeds import derive_seed
 from oapl_core.stage import run_verb
 from oapl_core.training.examples import Examples, read_examples
 from oapl_core.training.state import delete_states, load_state, save_state, saved_epoch
+from oapl_core.training.tracking import Tracking, check_trackers
 
 if TYPE_CHECKING:
     from oapl_core.training.checkpoint import StoredModel
@@ -83,6 +86,7 @@ def train(run: Run, round_number: int) -> None:
         delete_states(job.states)
         say(f"round {round_number}: all {job.epochs} epochs are trained")
         return
+    check_trackers(run.config.training.trackers)
     _refuse_unknown_logprobs(run, round_number)
     examples = read_examples(run.groups(round_number), policy_hash(job.start), job.start)
     if run.config.training.processes > 1 and "RANK" not in os.environ:
@@ -97,7 +101,7 @@ def _job(run: Run, round_number: int) -> _Job:
         raise DataError(f"round {round_number}: the experiment has rounds 0..{len(config.rounds) - 1}")
     epochs = config.rounds[round_number].epochs
     settings = {
-        "training": config.training.model_dump(mode="json"), "objective": config.objective.model_dump(mode="json"),
+        "training": config.training.slice, "objective": config.objective.model_dump(mode="json"),
         "seed": config.seed, "round": round_number, "epochs": epochs,
     }  # fmt: skip
     return _Job(run, round_number, epochs, run.inputs([run.groups(round_number), run.policy(round_number)]), settings)
@@ -131,6 +135,7 @@ def _train_rank(job: _Job, examples: Examples) -> None:
     from oapl_core.training.engine import Engine
     from oapl_core.training.logprobs import Policy
     from oapl_core.training.mismatch import check_mismatch
+    from oapl_core.training.speed import ModelFlops, Speedometer, peak_tflops
     from oapl_core.training.steps import Trainer
 
     began, config = time.monotonic(), job.run.config
@@ -139,9 +144,13 @@ def _train_rank(job: _Job, examples: Examples) -> None:
     if config.training.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()
+    flops = ModelFlops.of(model)
     engine = Engine(Policy(model, examples.temperature, config.training.logprob_chunk), config.training)
     objective = make_objective(config.objective)
     reward_S = torch.from_numpy(examples.reward_S)
+    finished = job.finished_epochs()
+    steps = math.ceil(len(examples.reward_S) / config.training.batch_size)
+    peak = peak_tflops(config.training.peak_tflops, config.training.dtype, engine.device)
     trainer = Trainer(
         engine=engine,
         objective=objective,
@@ -152,9 +161,9 @@ def _train_rank(job: _Job, examples: Examples) -> None:
         seed=config.seed,
         round_number=job.round_number,
         epochs=job.epochs,
+        speed=Speedometer(flops, peak, engine.ranks, job.epochs * steps),
     )
     check_mismatch(job.run, job.round_number, engine, examples, job.inputs)
-    finished = job.finished_epochs()
     if finished:
         load_state(engine, job.states, finished)
     started_s = time.monotonic() - began
@@ -170,10 +179,16 @@ def _train_epochs(job: _Job, trainer: "Trainer", stored: "StoredModel", finished
     from oapl_core.training.logprobs import Policy
 
     engine, sequences = trainer.engine, len(trainer.examples.reward_S)
-    with Progress(f"training round {job.round_number}", job.epochs * sequences, "sequences") as progress:
+    name = f"round_{job.round_number:02d}_{job.run.config.objective.name}"
+    tracking = Tracking(trainer.training.trackers if engine.rank == 0 else (), job.run.root, name, job.settings)
+    with (
+        closing(tracking),
+        Progress(f"training round {job.round_number}", job.epochs * sequences, "sequences") as progress,
+    ):
         progress.skip(finished * sequences)
 
         def report(step: "Metrics") -> None:
+            tracking.log(step)
             if engine.rank == 0:
                 progress.advance(step["sequences"], f"epoch {step['epoch']} loss {step['loss']:.4f}")
 
@@ -219,6 +234,9 @@ def _details(steps: "Sequence[Metrics]", seconds: float, started_s: float, ident
         "log_ratio_wrong": mean("log_ratio_wrong"),
         "token_log_ratio_abs": mean("token_log_ratio_abs", "response_tokens"),
         "kl": mean("kl", "response_tokens"),
+        "token_entropy": mean("token_entropy", "response_tokens"),
+        "clipped_share": sum(s["clipped"] for s in steps) / len(steps),
+        "mfu": mean("mfu", "tokens") if steps[0].get("mfu") is not None else None,
         "start_up_s": round(started_s, 3),
         "epoch_s": round(seconds, 3),
         "tokens_per_s": round(tokens / seconds, 1),

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from oapl_core.reports import facts
-from oapl_core.training import train
+from oapl_core.training import epochs
 from oapl_core.training.metrics import StepMeter
 
 
@@ -22,11 +22,11 @@ class _OneRank:
 def test_the_trainer_writes_every_metric_that_reports_read() -> None:
     meter = StepMeter(torch.device("cpu"))
     ones = torch.ones(2, 3)
-    meter.add(torch.tensor(0.5), ones, ones, torch.tensor([4, 4]), torch.tensor([1, 0]))
+    meter.add(torch.tensor(0.5), ones, ones, ones[:, 0], ones, torch.tensor([4, 4]), torch.tensor([1, 0]))
     engine: Any = _OneRank()
     added_by_the_step = {"step", "epoch", "learning_rate", "grad_norm"}
     assert set(facts.METRIC_COLUMNS) <= meter.result(engine).keys() | added_by_the_step
 
 
 def test_the_trainer_writes_its_metrics_where_reports_look() -> None:
-    assert facts.METRICS_FILE == train.METRICS_FILE
+    assert facts.METRICS_FILE == epochs.METRICS_FILE

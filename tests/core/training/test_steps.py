@@ -110,6 +110,15 @@ def test_measurements_are_those_of_plain_code(tmp_path: Path, model_dir: Path, r
     assert metrics["token_log_ratio_abs"] == pytest.approx(np.abs(flat).mean(), rel=1e-4)
     assert metrics["token_log_ratio_max"] == pytest.approx(np.abs(flat).max(), rel=1e-4)
     assert metrics["kl"] == pytest.approx(np.mean(np.exp(flat) - 1 - flat), rel=1e-3)
+    assert metrics["kl_k1"] == pytest.approx(-flat.mean(), rel=1e-4)
+    assert metrics["token_log_ratio"] == pytest.approx(flat.mean(), rel=1e-4)
+    assert metrics["token_entropy"] == pytest.approx(-np.concatenate(policy).mean(), rel=1e-5)
+    residuals = BETA2 * sums - advantages(rows)[batch]
+    assert metrics["residual_right"] == pytest.approx(residuals[right].mean(), rel=1e-4)
+    assert metrics["residual_wrong"] == pytest.approx(residuals[~right].mean(), rel=1e-4)
+    assert metrics["clipped"] == (metrics["grad_norm"] > trainer.training.max_grad_norm)
+    assert metrics["squared_tokens"] == sum(trainer.examples.lengths[i] ** 2 for i in batch)
+    assert metrics["peak_memory_mb"] > 100
     assert metrics["response_tokens"] == len(flat)
     assert metrics["sequences"] == len(batch)
 
@@ -133,6 +142,7 @@ def test_an_epoch_steps_over_every_sequence_and_the_short_last_batch(
     assert [step["sequences"] for step in steps] == [10, 10, 4]
     assert [step["step"] for step in steps] == [4, 5, 6]
     assert {step["epoch"] for step in steps} == {2}
+    assert [step["policy_lag"] for step in steps] == [3, 4, 5]
 
 
 def test_training_lowers_the_loss_and_parts_right_from_wrong(

@@ -21,6 +21,7 @@ from oapl_core.training.batching import epoch_order, global_batches
 from oapl_core.training.examples import read_examples
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.mismatch import mismatch_path
+from oapl_core.training.speed import TIMED
 from oapl_core.training.steps import Trainer
 from oapl_core.training.train import METRICS_FILE, train
 from tests.core.training.made_round import BETA2, TRAINING, made_groups, make_run, plain_logprobs, write_groups
@@ -190,7 +191,7 @@ def test_a_killed_round_goes_on_and_ends_with_the_same_bits(killed: Run, trained
     for epoch in range(1, EPOCHS + 1):
         files = [run.checkpoint(0, epoch) / "model.safetensors" for run in (killed, trained)]
         assert files[0].read_bytes() == files[1].read_bytes()
-        timeless = [[step | {"seconds": 0} for step in steps_of(run, epoch)] for run in (killed, trained)]
+        timeless = [[step | dict.fromkeys(TIMED, 0) for step in steps_of(run, epoch)] for run in (killed, trained)]
         assert timeless[0] == timeless[1]
     assert sorted(p.name for p in killed.checkpoints(0).iterdir()) == FINISHED
 

@@ -1,0 +1,83 @@
+"""How a policy is trained: the `training` group of an experiment's settings.
+
+Where no other source is named, defaults are those of the DeepCoder replication in the OAPL paper (arXiv 2602.19362,
+appendix A).
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from oapl_core.settings import Fraction, Settings
+
+
+class TrainingConfig(Settings):
+    """DeepSpeed and the optimiser (paper, appendix A)."""
+
+    batch_size: PositiveInt = 256
+    """Sequences per optimiser step over all ranks."""
+    tokens_per_micro_batch: PositiveInt = 32768
+    """Tokens one forward may hold on one rank, padding included; a longer sequence goes alone."""
+    packing: Literal["auto", "on", "off"] = "auto"
+    """Sequences of a micro-batch in one row without padding: `auto` where FlashAttention is installed, `on` with any
+    attention (slower on CPUs), `off` in rows padded to the longest, sorted by length."""
+    reference: Literal["behavior", "reference"] = "behavior"
+    """What the policy's log-probs are compared with: those that the engine recorded (the paper), or those that the
+    trainer gives the same weights before the first update (the authors' code)."""
+    learning_rate: PositiveFloat = 1e-6
+    """Peak learning rate."""
+    warmup_share: Fraction = 0.02
+    """Share of a round's steps that the learning rate rises over."""
+    floor_share: Fraction = 0.05
+    """Learning rate at the end of the cosine, as a share of the peak."""
+    adam_betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    """AdamW's own betas, unrelated to OAPL's."""
+    adam_eps: PositiveFloat = 1e-10
+    """OAPL's gradients are about 2 beta2 times REINFORCE's: the usual 1e-8 would shrink the steps of a large model."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    """Decoupled, multiplied by the learning rate as torch and DeepSpeed do."""
+    max_grad_norm: PositiveFloat = 1.0
+    """Global gradient-norm clip."""
+    zero_stage: Literal[0, 1, 2, 3] = 1
+    """DeepSpeed ZeRO stage."""
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """Type of the forward and backward pass; the optimiser's copy is float32."""
+    offload_optimizer: Literal["none", "cpu"] = "none"
+    """Where the optimiser's state lies and steps, for ZeRO 1 and higher: `cpu` frees 12 bytes a parameter on GPUs."""
+    offload_parameters: Literal["none", "cpu"] = "none"
+    """Where parameters lie that a forward pass does not need at the moment, for ZeRO 3."""
+    deepspeed: dict[str, Any] = {}
+    """Further keys of DeepSpeed's own configuration, merged last, for example
+    `{zero_optimization = {reduce_bucket_size = 50000000}}`; those that the settings here decide are refused."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass."""
+    processes: PositiveInt = 1
+    """Ranks started on this machine (one per GPU)."""
+    hostfile: Path | None = None
+    """DeepSpeed's list of machines, a line `HOST slots=GPUS` for each: ranks are started there by its launcher, and
+    `processes` is not used; unset: this machine."""
+    save_minutes: PositiveFloat | None = 15.0
+    """The state to go on from after a kill is saved at the first step after so long; unset: not by time. Minutes."""
+    save_steps: PositiveInt | None = None
+    """And after so many steps; unset: not by steps. It is saved after each epoch and at SIGTERM, SIGINT and SIGUSR1
+    too."""
+    logprob_chunk: PositiveInt = 4096
+    """Rows whose logits exist at once. Tokens."""
+    trust_sequences: PositiveInt = 64
+    """Rollouts whose log-probs the trainer computes again before the first update, with the weights that sampled."""
+    max_mismatch: PositiveFloat = 0.2
+    """Largest mean difference between the engine's log-probs and the trainer's; above it the stage fails before it
+    trains. Nats per token (float32: about 1e-5; bfloat16: up to about 0.1)."""
+    trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)
+    """What shows the steps while they happen, beside training_metrics.jsonl: event files in the run's
+    logs/tensorboard, Weights & Biases, MLflow (the last two want their own package)."""
+    peak_tflops: PositiveFloat | None = None
+    """What one GPU can do in `dtype`, for the utilisation (H100, bfloat16 without sparsity: 989); unset: not reported
+    on GPUs, measured on CPUs. TFLOP/s."""
+
+    @property
+    def slice(self) -> dict[str, Any]:
+        """What checkpoints depend on: all settings but those of durability and of what is shown."""
+        apart = {"trackers", "peak_tflops", "save_minutes", "save_steps"}
+        return self.model_dump(mode="json", exclude=apart)

@@ -1,0 +1,52 @@
+"""Arithmetic of a step, utilisation and time left."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from oapl_core.training.speed import ModelFlops, Speedometer, matmul_tflops, peak_tflops
+from tests.tiny_model import write_tiny_model
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_flops_are_those_that_torch_counts(tmp_path: Path, tied: bool) -> None:
+    """Against torch's own counter of a forward and backward pass; it sees every product and computes full squares."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model = AutoModelForCausalLM.from_pretrained(
+        write_tiny_model(tmp_path, hidden_size=64, tied=tied), attn_implementation="eager"
+    )
+    flops, length = ModelFlops.of(model), 96
+    with FlopCounterMode(display=False) as counter:
+        model(torch.ones(1, length, dtype=torch.long), use_cache=False).logits.sum().backward()
+    full_squares = flops(length, length, 2 * length**2)
+    assert full_squares == pytest.approx(counter.get_total_flops(), rel=0.02)
+
+
+def test_frozen_weights_need_no_gradient_of_their_own(tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(write_tiny_model(tmp_path))
+    trained = ModelFlops.of(model)
+    frozen = ModelFlops.of(model.requires_grad_(False))
+    assert frozen.token / trained.token == pytest.approx(4 / 6)
+    assert frozen.response_token / trained.response_token == pytest.approx(4 / 6)
+
+
+def test_a_peak_is_stated_or_measured_on_a_cpu_and_unknown_elsewhere() -> None:
+    assert peak_tflops(3.5, "float32", CPU) == 3.5
+    assert peak_tflops(None, "bfloat16", torch.device("cuda")) is None
+    measured = peak_tflops(None, "float32", CPU)
+    assert measured is not None
+    assert 1e-3 < measured < 100
+    assert matmul_tflops(torch.float32, size=64, seconds=0.01) > 0
+
+
+def test_utilisation_and_time_left_follow_from_the_step() -> None:
+    speed = Speedometer(ModelFlops(10.0, 100.0, 1.0), peak=1e-9, ranks=2, steps=5)
+    step = {"step": 3, "tokens": 100, "response_tokens": 10, "squared_tokens": 2000, "seconds": 4.0}
+    assert speed(step) == pytest.approx({"tokens_per_s": 25.0, "mfu": 4000 / (1e3 * 2 * 4.0), "seconds_left": 8.0})
+    assert speed(step | {"step": 4, "seconds": 2.0})["seconds_left"] == 3.0
+    assert Speedometer(ModelFlops(1.0, 1.0, 1.0), None, 1, 5)(step)["mfu"] is None
