@@ -1,6 +1,8 @@
 """A run folder with a tiny model and groups whose log-probs that model gave, for tests of the trainer."""
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +75,15 @@ def write_groups(run: Run, rows: list[dict[str, Any]]) -> None:
     """The groups file of round 0, recorded."""
     with run.writing(run.groups(0), {}, {}) as draft:
         draft.rows = tables.write_table(draft.path, tables.GROUPS, rows)
+
+
+def train_command(run: Run) -> list[str]:
+    """The verb, as a process of its own."""
+    return [sys.executable, "-m", "oapl_core.training.train", str(run.root), "--round", "0"]
+
+
+def train_in_a_process(run: Run) -> str:
+    """Train round 0 to its end; returns what was printed."""
+    result = subprocess.run(train_command(run), capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout

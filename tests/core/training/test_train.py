@@ -1,11 +1,7 @@
 """The verb with real DeepSpeed in processes of its own: parity, exact resume, export, ranks."""
 
 import json
-import os
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +14,21 @@ from oapl_core.artifacts import Run, policy_hash
 from oapl_core.objectives import make_objective
 from oapl_core.tables import MISMATCHES, read_table
 from oapl_core.training.batching import epoch_order, global_batches
+from oapl_core.training.epochs import METRICS_FILE
 from oapl_core.training.examples import read_examples
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.mismatch import mismatch_path
-from oapl_core.training.speed import TIMED
 from oapl_core.training.steps import Trainer
-from oapl_core.training.train import METRICS_FILE, train
-from tests.core.training.made_round import BETA2, TRAINING, made_groups, make_run, plain_logprobs, write_groups
+from oapl_core.training.train import train
+from tests.core.training.made_round import (
+    BETA2,
+    TRAINING,
+    make_run,
+    plain_logprobs,
+    train_command,
+    train_in_a_process,
+    write_groups,
+)  # fmt: skip
 from tests.core.training.plain_engine import PlainEngine
 from tests.tiny_model import write_tiny_model
 
@@ -32,31 +36,20 @@ EPOCHS = 3
 FINISHED = ["engine_mismatch.parquet", "epoch_01", "epoch_02", "epoch_03"]
 
 
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("model"), sharpness=3.0)
+@pytest.fixture
+def model_dir(sharp_model: Path) -> Path:
+    return sharp_model
 
 
-@pytest.fixture(scope="module")
-def rows(model_dir: Path) -> list[dict[str, Any]]:
-    # 241 rows: the last batch of an epoch has one sequence, so that one of two ranks has nothing to do
-    return made_groups(model_dir, groups=60) + made_groups(model_dir, groups=61, size=1, seed=9)[-1:]
+@pytest.fixture
+def rows(many_rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return many_rows
 
 
 def prepare(folder: Path, model_dir: Path, rows: list[dict[str, Any]], **settings: Any) -> Run:
     run = make_run(folder, model_dir, **settings)
     write_groups(run, rows)
     return run
-
-
-def command(run: Run) -> list[str]:
-    return [sys.executable, "-m", "oapl_core.training.train", str(run.root), "--round", "0"]
-
-
-def execute(run: Run) -> str:
-    result = subprocess.run(command(run), capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
 
 
 def steps_of(run: Run, epoch: int) -> list[dict[str, Any]]:
@@ -73,16 +66,6 @@ def gap(one: Path, other: Path) -> float:
     a, b = weights_of(one), weights_of(other)
     assert a.keys() == b.keys()
     return max(float((a[name] - b[name]).abs().max()) for name in a)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, model_dir: Path, rows: list[dict[str, Any]]) -> Run:
-    """A round trained without interruption."""
-    run = prepare(tmp_path_factory.mktemp("trained"), model_dir, rows, epochs=EPOCHS)
-    output = execute(run)
-    assert "log-probs of trainer and engine differ by" in output
-    assert "723/723 sequences" in output
-    return run
 
 
 def test_deepspeed_gives_the_weights_of_a_plain_torch_loop(
@@ -164,43 +147,11 @@ def test_a_finished_round_keeps_no_state_and_is_not_trained_again(
     assert len(trained.ledger.artifacts()) == before
 
 
-@pytest.fixture
-def killed(tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]]) -> Run:
-    """A round whose process got SIGKILL in its third epoch."""
-    run = prepare(tmp_path, model_dir, rows, epochs=EPOCHS)
-    process = subprocess.Popen(command(run), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not (run.checkpoints(0) / "state" / "epoch_02").exists():
-        assert process.poll() is None, "ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    os.kill(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    assert not run.checkpoint(0, 3).exists()
-    return run
-
-
-def test_a_killed_round_goes_on_and_ends_with_the_same_bits(killed: Run, trained: Run) -> None:
-    done = [killed.checkpoint(0, epoch).stat().st_mtime_ns for epoch in (1, 2)]
-    (killed.checkpoints(0) / ".tmp-epoch_03").mkdir(exist_ok=True)  # as if it had been exporting
-    output = execute(killed)
-    assert "epochs done: 2 of 3" in output
-    assert done == [killed.checkpoint(0, epoch).stat().st_mtime_ns for epoch in (1, 2)], (
-        "finished epochs are not redone"
-    )
-    for epoch in range(1, EPOCHS + 1):
-        files = [run.checkpoint(0, epoch) / "model.safetensors" for run in (killed, trained)]
-        assert files[0].read_bytes() == files[1].read_bytes()
-        timeless = [[step | dict.fromkeys(TIMED, 0) for step in steps_of(run, epoch)] for run in (killed, trained)]
-        assert timeless[0] == timeless[1]
-    assert sorted(p.name for p in killed.checkpoints(0).iterdir()) == FINISHED
-
-
 def test_two_ranks_train_the_weights_of_one(
     trained: Run, tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]]
 ) -> None:
     run = prepare(tmp_path, model_dir, rows, epochs=EPOCHS, processes=2)
-    execute(run)
+    train_in_a_process(run)
     for alone, together in zip(steps_of(trained, 1), steps_of(run, 1), strict=True):
         for key in ("loss", "grad_norm", "log_ratio", "kl"):
             assert together[key] == pytest.approx(alone[key], rel=1e-3, abs=1e-6)
@@ -220,14 +171,14 @@ def test_every_zero_stage_trains_the_same_weights(
     trained: Run, tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]], stage: int, processes: int
 ) -> None:
     run = prepare(tmp_path, model_dir, rows, epochs=EPOCHS, processes=processes, zero_stage=stage)
-    execute(run)
+    train_in_a_process(run)
     assert gap(run.checkpoint(0, EPOCHS), trained.checkpoint(0, EPOCHS)) < 2e-5
 
 
 @pytest.mark.slow
 def test_bfloat16_training_exports_the_stored_type(tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]]) -> None:
     run = prepare(tmp_path, model_dir, rows, epochs=1, dtype="bfloat16", gradient_checkpointing=True)
-    execute(run)
+    train_in_a_process(run)
     assert AutoModelForCausalLM.from_pretrained(run.checkpoint(0, 1)).dtype == torch.float32
     assert steps_of(run, 1)[-1]["loss"] < 1.0
 
@@ -239,7 +190,7 @@ def test_a_rank_that_fails_says_why_in_the_last_error_line(tmp_path: Path, rows:
     intact = file.read_bytes()
     file.write_bytes(intact[:-100])
     write_groups(run, [row | {"policy_hash": policy_hash(broken)} for row in rows])
-    result = subprocess.run(command(run), capture_output=True, text=True)
+    result = subprocess.run(train_command(run), capture_output=True, text=True)
     assert result.returncode != 0
     errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert "cannot be loaded" in errors[-1]

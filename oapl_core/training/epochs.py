@@ -1,0 +1,133 @@
+"""The epochs of a round, step by step: saves states between steps and exports a checkpoint after each epoch.
+
+Writes 4_checkpoint/<objective>/epoch_NN with ``training_metrics.jsonl`` in it, one line for each optimiser step.
+"""
+
+import json
+import resource
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from oapl_core.artifacts import policy_hash
+from oapl_core.progress import Progress
+from oapl_core.seeds import derive_seed
+from oapl_core.training.interruption import Request, Saving
+from oapl_core.training.job import Job
+from oapl_core.training.state import Reached, delete_states
+from oapl_core.training.tracking import Tracking
+
+if TYPE_CHECKING:
+    from oapl_core.training.checkpoint import StoredModel
+    from oapl_core.training.metrics import Metrics
+    from oapl_core.training.steps import Trainer
+
+METRICS_FILE = "training_metrics.jsonl"
+
+
+def train_epochs(
+    job: Job, trainer: "Trainer", stored: "StoredModel", reached: Reached, started_s: float, request: Request
+) -> None:
+    """Train what follows ``reached``; every rank calls it.
+
+    Raises:
+        StageFailed: a number is not finite, or an exported checkpoint is not what was trained.
+        Interrupted: ``request`` was made; the state is saved.
+    """
+    engine, sequences = trainer.engine, len(trainer.examples.reward_S)
+    saving = Saving(engine, job.states, job.owner(engine.ranks), trainer.training, request)
+    name = f"round_{job.round_number:02d}_{job.run.config.objective.name}"
+    tracking = Tracking(trainer.training.trackers if engine.rank == 0 else (), job.run.root, name, job.settings)
+    with (
+        closing(tracking),
+        Progress(f"training round {job.round_number}", job.epochs * sequences, "sequences") as progress,
+    ):
+        progress.skip((reached.epoch - 1) * sequences + sum(step["sequences"] for step in reached.rows))
+
+        def report(step: "Metrics") -> None:
+            tracking.log(step)
+            if engine.rank == 0:
+                progress.advance(step["sequences"], f"epoch {step['epoch']} loss {step['loss']:.4f}")
+
+        while reached.epoch <= job.epochs:
+            _train_epoch(job, trainer, reached, report, saving)
+            _export(job, trainer, stored, reached, started_s)
+            reached = Reached(reached.epoch + 1)
+            if reached.epoch <= job.epochs:
+                saving.after_epoch(reached)
+    if engine.rank == 0:
+        delete_states(job.states)
+
+
+def _train_epoch(
+    job: Job, trainer: "Trainer", reached: Reached, report: Callable[["Metrics"], None], saving: Saving
+) -> None:
+    """The steps of an epoch that are not done yet; their metrics are appended to ``reached``."""
+    import torch
+
+    if not reached.rows:  # else the generator's state came with the rest
+        # nothing draws from it today; a model with dropout would, and must draw the same after a resume
+        seed = derive_seed(trainer.seed, "training", job.round_number, reached.epoch, trainer.engine.rank)
+        torch.manual_seed(seed)
+    steps = trainer.steps_per_epoch
+
+    def on_step(step: "Metrics") -> None:
+        reached.rows.append(step)
+        report(step)
+        if reached.steps < steps:
+            saving.after_step(reached)
+
+    trainer.epoch(reached.epoch, on_step, skip=reached.steps)
+
+
+def _export(job: Job, trainer: "Trainer", stored: "StoredModel", reached: Reached, started_s: float) -> None:
+    """Write the epoch's checkpoint and record it, unless it is there; every rank calls it."""
+    from oapl_core.training.export_check import check_export, sample, trainer_logprobs
+    from oapl_core.training.logprobs import Policy
+
+    engine, epoch, steps = trainer.engine, reached.epoch, reached.rows
+    weights = Policy.model_weights(engine.weights())
+    batches = sample(trainer.examples, trainer.seed, job.round_number, epoch)
+    expected = trainer_logprobs(engine, batches)
+    if engine.rank == 0 and not job.is_done(epoch):
+        with job.run.writing(job.checkpoint(epoch), job.inputs, job.settings) as draft:
+            stored.export(weights, draft.path)
+            found = check_export(draft.path, weights, batches, expected, trainer.examples.temperature, trainer.training)
+            lines = "".join(json.dumps(step) + "\n" for step in steps)
+            (draft.path / METRICS_FILE).write_text(lines, encoding="utf-8")
+            draft.rows = len(trainer.examples.reward_S)
+            draft.details = _details(steps, started_s, policy_hash(draft.path)) | {"export_difference": found}
+
+
+def _details(steps: "Sequence[Metrics]", started_s: float, identity: str) -> dict[str, Any]:
+    """What the ledger says about an epoch: sums, and means weighted by sequences or tokens."""
+
+    def mean(key: str, weight: str = "sequences") -> float:
+        rows = [(float(s[key]), int(s[weight])) for s in steps if s[key] is not None]
+        return sum(value * w for value, w in rows) / max(1, sum(w for _, w in rows))
+
+    tokens, sequences, seconds = (sum(s[key] for s in steps) for key in ("tokens", "sequences", "seconds"))
+    return {
+        "policy_hash": identity,
+        "epoch": steps[0]["epoch"],
+        "steps": len(steps),
+        "sequences": sequences,
+        "tokens": tokens,
+        "response_tokens": sum(s["response_tokens"] for s in steps),
+        "loss": mean("loss"),
+        "last_learning_rate": steps[-1]["learning_rate"],
+        "grad_norm": mean("grad_norm"),
+        "log_ratio": mean("log_ratio"),
+        "log_ratio_right": mean("log_ratio_right"),
+        "log_ratio_wrong": mean("log_ratio_wrong"),
+        "token_log_ratio_abs": mean("token_log_ratio_abs", "response_tokens"),
+        "kl": mean("kl", "response_tokens"),
+        "token_entropy": mean("token_entropy", "response_tokens"),
+        "clipped_share": sum(s["clipped"] for s in steps) / len(steps),
+        "mfu": mean("mfu", "tokens") if steps[0].get("mfu") is not None else None,
+        "start_up_s": round(started_s, 3),
+        "epoch_s": round(seconds, 3),
+        "tokens_per_s": round(tokens / seconds, 1),
+        "sequences_per_s": round(sequences / seconds, 1),
+        "peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }

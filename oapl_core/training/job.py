@@ -1,0 +1,70 @@
+"""What training one round depends on, and where its files lie; reads the ledger, writes nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from oapl_core.artifacts import Run
+from oapl_core.errors import DataError
+from oapl_core.training.state import Reached, find_state
+
+
+@dataclass(frozen=True)
+class Job:
+    """One round's training and what its artifacts depend on."""
+
+    run: Run
+    round_number: int
+    epochs: int
+    inputs: Mapping[str, str]
+    settings: Mapping[str, Any]
+
+    @property
+    def start(self) -> Path:
+        """The policy that the round starts from."""
+        return self.run.policy(self.round_number)
+
+    @property
+    def states(self) -> Path:
+        """Folder of the saved states."""
+        return self.run.checkpoints(self.round_number) / "state"
+
+    @property
+    def stop_file(self) -> Path:
+        """Made by the process that launched the ranks when it is asked to stop."""
+        return self.states.with_name(".tmp-stop")
+
+    def owner(self, ranks: int) -> dict[str, Any]:
+        """What a saved state must belong to: ranks too, because each keeps its share of the optimiser."""
+        return {"inputs": dict(self.inputs), "settings": dict(self.settings), "ranks": ranks}
+
+    def checkpoint(self, epoch: int) -> Path:
+        """Hugging Face folder after ``epoch``."""
+        return self.run.checkpoint(self.round_number, epoch)
+
+    def is_done(self, epoch: int) -> bool:
+        """Whether the checkpoint after ``epoch`` is there for these inputs and settings."""
+        return self.run.is_done(self.checkpoint(epoch), self.inputs, self.settings)
+
+    def reached(self, ranks: int) -> Reached:
+        """Where to go on: the newest state, if the checkpoints of all epochs before it are there."""
+        saved = find_state(self.states, self.owner(ranks))
+        return saved if saved and all(self.is_done(epoch) for epoch in range(1, saved.epoch)) else Reached()
+
+
+def make_job(run: Run, round_number: int) -> Job:
+    """The training of a round of ``run``.
+
+    Raises:
+        DataError: there is no such round, or what it trains on is missing.
+    """
+    config = run.config
+    if not 0 <= round_number < len(config.rounds):
+        raise DataError(f"round {round_number}: the experiment has rounds 0..{len(config.rounds) - 1}")
+    epochs = config.rounds[round_number].epochs
+    settings = {
+        "training": config.training.slice, "objective": config.objective.model_dump(mode="json"),
+        "seed": config.seed, "round": round_number, "epochs": epochs,
+    }  # fmt: skip
+    return Job(run, round_number, epochs, run.inputs([run.groups(round_number), run.policy(round_number)]), settings)
