@@ -5,11 +5,35 @@ appendix A).
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from oapl_core.settings import Fraction, Settings
+
+_DECIDED = {
+    "train_batch_size": "use training.batch_size",
+    "train_micro_batch_size_per_gpu": "use training.tokens_per_micro_batch",
+    "gradient_accumulation_steps": "use training.tokens_per_micro_batch; accumulation follows from it",
+    "gradient_clipping": "use training.max_grad_norm",
+    "optimizer": "use training.learning_rate, adam_betas, adam_eps and weight_decay",
+    "scheduler": "use training.warmup_share and floor_share",
+    "bf16": "use training.dtype",
+    "fp16": "use training.dtype; float16 would scale the loss",
+    "amp": "use training.dtype",
+    "prescale_gradients": "gradients are averaged over ranks exactly as they are",
+    "gradient_predivide_factor": "gradients are averaged over ranks exactly as they are",
+    "sequence_parallel_size": "sequence parallelism is not supported",
+    "tensor_parallel": "tensor parallelism is not supported in training",
+    "data_efficiency": "every sequence is trained on as it was sampled",
+    "curriculum_learning": "every sequence is trained on as it was sampled",
+    "progressive_layer_drop": "every layer is trained",
+    "compression_training": "weights are trained as they are",
+    "zero_optimization.stage": "use training.zero_stage",
+    "zero_optimization.offload_optimizer": "use training.offload_optimizer",
+    "zero_optimization.offload_param": "use training.offload_parameters",
+}
+"""Keys of DeepSpeed's configuration that would change what a setting means without a word, and what to do instead."""
 
 
 class TrainingConfig(Settings):
@@ -47,7 +71,7 @@ class TrainingConfig(Settings):
     """Where the optimiser's state lies and steps, for ZeRO 1 and higher: `cpu` frees 12 bytes a parameter on GPUs."""
     offload_parameters: Literal["none", "cpu"] = "none"
     """Where parameters lie that a forward pass does not need at the moment, for ZeRO 3."""
-    deepspeed: dict[str, Any] = {}
+    deepspeed: dict[str, Any] = Field(default_factory=dict)
     """Further keys of DeepSpeed's own configuration, merged last, for example
     `{zero_optimization = {reduce_bucket_size = 50000000}}`; those that the settings here decide are refused."""
     gradient_checkpointing: bool = False
@@ -75,6 +99,19 @@ class TrainingConfig(Settings):
     peak_tflops: PositiveFloat | None = None
     """What one GPU can do in `dtype`, for the utilisation (H100, bfloat16 without sparsity: 989); unset: not reported
     on GPUs, measured on CPUs. TFLOP/s."""
+
+    @model_validator(mode="after")
+    def _deepspeed_keeps_its_place(self) -> Self:
+        zero = self.deepspeed.get("zero_optimization")
+        given = set(self.deepspeed) | {f"zero_optimization.{key}" for key in zero or {} if isinstance(zero, dict)}
+        refused = sorted(given & _DECIDED.keys())
+        if refused:
+            raise ValueError(f"deepspeed.{refused[0]} is decided here: {_DECIDED[refused[0]]}")
+        if self.offload_optimizer != "none" and self.zero_stage < 1:
+            raise ValueError("offload_optimizer needs zero_stage 1 or higher")
+        if self.offload_parameters != "none" and self.zero_stage < 3:
+            raise ValueError("offload_parameters needs zero_stage 3")
+        return self
 
     @property
     def slice(self) -> dict[str, Any]:

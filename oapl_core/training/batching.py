@@ -2,8 +2,9 @@
 
 An epoch visits every sequence once in an order shuffled by a derived seed. A global batch of consecutive sequences is
 dealt to the ranks by length, and each rank cuts its share, sorted by length, into right-padded micro-batches whose
-padded size stays within a token budget. Every rank gets the same number of micro-batches: empty ones are appended,
-because collective operations must happen equally often everywhere.
+padded size stays within a token budget; packed, without padding, the longest first into the first one with room. Every
+rank gets the same number of micro-batches: empty ones are appended, because collective operations must happen equally
+often everywhere.
 """
 
 import random
@@ -31,15 +32,17 @@ def global_batches(order: Sequence[int], batch_size: int) -> list[list[int]]:
 
 
 def micro_batches(
-    batch: Sequence[int], lengths: Sequence[int], token_budget: int, ranks: int = 1
+    batch: Sequence[int], lengths: Sequence[int], token_budget: int, ranks: int = 1, packed: bool = False
 ) -> list[list[list[int]]]:
     """Cut a global batch for each rank.
 
     Args:
         batch: sequence numbers.
         lengths: tokens of every sequence of the data set, indexed by sequence number.
-        token_budget: largest (rows x longest row) of a micro-batch; a longer sequence goes alone.
+        token_budget: largest (rows x longest row) of a micro-batch, or sum of its rows if packed; a longer sequence
+            goes alone.
         ranks: processes to deal to.
+        packed: micro-batches hold no padding.
 
     Returns:
         For each rank its micro-batches, equally many for all; empty lists stand for "nothing, but take part".
@@ -51,7 +54,8 @@ def micro_batches(
         raise ValueError(f"token_budget and ranks must be positive, not {token_budget} and {ranks}")
     # Longest first: an allocation too large for the device fails on the first micro-batch, not on the last.
     by_length = sorted(batch, key=lambda i: (-lengths[i], i))
-    shares = [_cut(by_length[rank::ranks], lengths, token_budget) for rank in range(ranks)]
+    cut = _pack if packed else _cut
+    shares = [cut(by_length[rank::ranks], lengths, token_budget) for rank in range(ranks)]
     most = max(len(share) for share in shares)
     return [share + [[] for _ in range(most - len(share))] for share in shares]
 
@@ -64,4 +68,17 @@ def _cut(by_length: Sequence[int], lengths: Sequence[int], token_budget: int) ->
             share[-1].append(i)
         else:
             share.append([i])
+    return share
+
+
+def _pack(by_length: Sequence[int], lengths: Sequence[int], token_budget: int) -> list[list[int]]:
+    share: list[list[int]] = []
+    room: list[int] = []
+    for i in by_length:
+        place = next((p for p, left in enumerate(room) if lengths[i] <= left), len(room))
+        if place == len(room):
+            share.append([])
+            room.append(token_budget)
+        share[place].append(i)
+        room[place] -= lengths[i]
     return share

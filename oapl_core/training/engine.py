@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,21 +107,40 @@ class Engine:
 
 
 def settings(training: TrainingConfig, ranks: int) -> dict[str, Any]:
-    """DeepSpeed's own configuration for ``training``.
+    """DeepSpeed's own configuration for ``training``, with what ``training.deepspeed`` adds to it.
 
     Micro-batch sizes are placeholders: micro-batches hold a token budget, and accumulation is steered explicitly.
     """
-    return {
+    import torch
+
+    ours: dict[str, Any] = {
         "train_batch_size": ranks,
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "gradient_clipping": training.max_grad_norm,
         "zero_optimization": {"stage": training.zero_stage},
         "zero_allow_untested_optimizer": True,
+        # DeepSpeed's own optimiser for offloading would be compiled here; torch's makes the same step
+        "zero_force_ds_cpu_optimizer": False,
         "bf16": {"enabled": training.dtype == "bfloat16"},
         "steps_per_print": None,
         "wall_clock_breakdown": False,
     }
+    place = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    if training.offload_optimizer == "cpu":
+        ours["zero_optimization"]["offload_optimizer"] = place
+    if training.offload_parameters == "cpu":
+        ours["zero_optimization"]["offload_param"] = place
+    return _merged(ours, training.deepspeed)
+
+
+def _merged(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """``ours`` with every key of ``theirs``, tables key by key."""
+    merged = dict(ours)
+    for key, value in theirs.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merged(merged[key], value) if both else value
+    return merged
 
 
 def _prepare_environment() -> None:

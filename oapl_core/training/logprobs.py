@@ -1,57 +1,83 @@
 """Log-probabilities of given tokens under a causal language model, without the [tokens, vocabulary] matrix.
 
 ``TokenLogprobs`` takes the place of a model's output layer: hidden states and token ids go in, ln p(id | hidden) comes
-out, float32 from float32 logits, ``chunk`` rows at a time. The forward pass keeps only the log-sum-exp of each row;
-the backward pass recomputes a chunk's logits and turns them into gradients in place. The gradients are exact for any
-upstream coefficient per token (what fused losses that compute them in the forward pass get wrong).
+out, float32 from float32 logits. Logits exist a tile at a time, some rows by some columns of the vocabulary: the
+forward pass keeps only the log-sum-exp of each row, joined over the tiles; the backward pass recomputes a tile and
+turns it into gradients in place. Streaming over the vocabulary outside and over rows inside, each part of the matrix is
+converted once and its gradient is written once. The gradients are exact for any upstream coefficient per token (what
+fused losses that compute them in the forward pass get wrong).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+# Logits of a tile, by measurement on a CPU (docs/benchmarks/trainer.md); a GPU wants larger products.
+_CPU_TILE, _GPU_TILE = 2**22, 2**26
 
-class _ChunkedLogprobs(torch.autograd.Function):
+
+def _tiles(tokens: int, vocabulary: int, chunk: int, device: torch.device) -> Iterator[tuple[slice, list[slice]]]:
+    """Columns of the vocabulary, each with the rows to go through: at most ``chunk`` rows, a tile's worth of logits."""
+    rows = max(1, min(chunk, tokens))
+    columns = max(1, min(vocabulary, (_CPU_TILE if device.type == "cpu" else _GPU_TILE) // rows))
+    parts = [slice(start, min(start + rows, tokens)) for start in range(0, tokens, rows)]
+    return ((slice(at, min(at + columns, vocabulary)), parts) for at in range(0, vocabulary, columns))
+
+
+def _place(id_T: Tensor, columns: slice) -> tuple[Tensor, Tensor]:
+    """For each id its column in the tile, [T, 1], and whether it lies there, [T]."""
+    inside_T = (id_T >= columns.start) & (id_T < columns.stop)
+    return (id_T - columns.start).clamp(0, columns.stop - columns.start - 1)[:, None], inside_T
+
+
+class _StreamedLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden_TD: Tensor, weight_VD: Tensor, id_T: Tensor, temperature: float, chunk: int) -> Tensor:
-        weight = weight_VD.float()
-        lse_T = hidden_TD.new_empty(len(id_T), dtype=torch.float32)
-        logprob_T = torch.empty_like(lse_T)
-        for start in range(0, len(id_T), chunk):
-            rows = slice(start, start + chunk)
-            logits = hidden_TD[rows].float() @ weight.T
-            if temperature != 1.0:
-                logits /= temperature
-            torch.logsumexp(logits, dim=1, out=lse_T[rows])
-            logprob_T[rows] = logits.gather(1, id_T[rows, None]).squeeze(1) - lse_T[rows]
+        hidden = hidden_TD.float()
+        largest_T = hidden.new_full((len(id_T),), -torch.inf)  # of the logits seen so far
+        sum_T, own_T = torch.zeros_like(largest_T), torch.zeros_like(largest_T)
+        for columns, parts in _tiles(len(id_T), len(weight_VD), chunk, hidden.device):
+            weight = weight_VD[columns].float() / temperature
+            for rows in parts:
+                logits = hidden[rows] @ weight.T
+                place, inside = _place(id_T[rows], columns)
+                own_T[rows] = torch.where(inside, logits.gather(1, place)[:, 0], own_T[rows])
+                largest = torch.maximum(largest_T[rows], logits.amax(1))
+                # a sum over earlier tiles was taken relative to an earlier maximum
+                sum_T[rows] *= (largest_T[rows] - largest).exp_()
+                sum_T[rows] += logits.sub_(largest[:, None]).exp_().sum(1)
+                largest_T[rows] = largest
+        lse_T = largest_T + sum_T.log()
         ctx.save_for_backward(hidden_TD, weight_VD, id_T, lse_T)
         ctx.temperature, ctx.chunk = temperature, chunk
-        return logprob_T
+        return own_T - lse_T
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         hidden_TD, weight_VD, id_T, lse_T = ctx.saved_tensors
-        (gradient_T,) = upstream
-        weight = weight_VD.float()
-        hidden_gradient = torch.empty_like(hidden_TD) if ctx.needs_input_grad[0] else None
-        weight_gradient = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
-        for start in range(0, len(id_T), ctx.chunk):
-            rows = slice(start, start + ctx.chunk)
-            hidden = hidden_TD[rows].float()
-            logits = hidden @ weight.T
-            if ctx.temperature != 1.0:
-                logits /= ctx.temperature
-            scale = gradient_T[rows, None] / ctx.temperature
-            # d ln p(id) / d logits = onehot(id) - softmax
-            logits = logits.sub_(lse_T[rows, None]).exp_().mul_(-scale).scatter_add_(1, id_T[rows, None], scale)
-            if hidden_gradient is not None:
-                hidden_gradient[rows] = (logits @ weight).to(hidden_gradient.dtype)
+        hidden, gradient_T = hidden_TD.float(), upstream[0]
+        hidden_gradient = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None
+        weight_gradient = torch.empty_like(weight_VD) if ctx.needs_input_grad[1] else None
+        for columns, parts in _tiles(len(id_T), len(weight_VD), ctx.chunk, hidden.device):
+            weight = weight_VD[columns].float() / ctx.temperature
+            total = torch.zeros_like(weight)
+            for rows in parts:
+                logits = hidden[rows] @ weight.T
+                place, inside = _place(id_T[rows], columns)
+                upstream_T = gradient_T[rows, None]
+                # d ln p(id) / d logits = onehot(id) - softmax
+                logits.sub_(lse_T[rows, None]).exp_().mul_(-upstream_T)
+                logits.scatter_add_(1, place, upstream_T * inside[:, None])
+                if hidden_gradient is not None:
+                    hidden_gradient[rows].addmm_(logits, weight)
+                if weight_gradient is not None:
+                    total.addmm_(logits.T, hidden[rows], alpha=1 / ctx.temperature)
             if weight_gradient is not None:
-                weight_gradient.addmm_(logits.T, hidden)
-        if weight_gradient is not None:
-            weight_gradient = weight_gradient.to(weight_VD.dtype)
+                weight_gradient[columns] = total
+        if hidden_gradient is not None:
+            hidden_gradient = hidden_gradient.to(hidden_TD.dtype)
         return hidden_gradient, weight_gradient, None, None, None
 
 
@@ -75,7 +101,7 @@ def token_logprobs(
         raise ValueError(f"shapes must be [T, D], [V, D] and [T], not {shapes}")
     if temperature <= 0 or chunk <= 0:
         raise ValueError(f"temperature and chunk must be positive, not {temperature} and {chunk}")
-    result: Tensor = _ChunkedLogprobs.apply(hidden_TD, weight_VD, id_T, temperature, chunk)  # type: ignore[no-untyped-call]
+    result: Tensor = _StreamedLogprobs.apply(hidden_TD, weight_VD, id_T, temperature, chunk)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -100,10 +126,11 @@ class Policy(nn.Module):
     """A Hugging Face causal model that scores right-padded rows of prompt + response.
 
     No attention mask is passed: causal attention never lets a token see the padding behind it, and both an all-ones
-    mask and the key-value cache were seen to change log-probs.
+    mask and the key-value cache were seen to change log-probs. If ``packed``, the model gets all of them as one row
+    without padding, told apart by their positions (``packing.py``).
     """
 
-    def __init__(self, model: Any, temperature: float = 1.0, chunk: int = 4096) -> None:
+    def __init__(self, model: Any, temperature: float = 1.0, chunk: int = 4096, packed: bool = False) -> None:
         """Takes ``model`` over: its output layer is replaced.
 
         Raises:
@@ -115,7 +142,7 @@ class Policy(nn.Module):
         if getattr(head, "bias", None) is not None or scalings:
             raise ValueError(f"{type(model).__name__}: logits with {', '.join(scalings) or 'a bias'} are not supported")
         model.set_output_embeddings(TokenLogprobs(head.weight, temperature, chunk))
-        self.model = model
+        self.model, self.packed = model, packed
 
     @staticmethod
     def model_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -130,10 +157,21 @@ class Policy(nn.Module):
             prompt_length_S: tokens of the prompt, >= 1.
             length_S: tokens of prompt and response; what lies behind is padding.
         """
-        hidden_STD = self.model.base_model(input_ids=id_ST, use_cache=False).last_hidden_state
         is_response_ST = response_mask(prompt_length_S, length_S, id_ST.shape[1])
+        if self.packed:
+            column_ST = torch.arange(id_ST.shape[1], device=id_ST.device).expand_as(id_ST)
+            is_token_ST = column_ST < length_S[:, None]
+            hidden_1TD = self.model.base_model(
+                input_ids=id_ST[is_token_ST][None], position_ids=column_ST[is_token_ST][None], use_cache=False
+            ).last_hidden_state
+            # the token before each response token, in the order of the row
+            before_ST = torch.cat([is_response_ST, is_response_ST.new_zeros(len(id_ST), 1)], dim=1)
+            hidden_TD = hidden_1TD[0, before_ST[is_token_ST]]
+        else:
+            hidden_STD = self.model.base_model(input_ids=id_ST, use_cache=False).last_hidden_state
+            hidden_TD = hidden_STD[:, :-1][is_response_ST]
         head = self.model.get_output_embeddings()
-        logprob_T: Tensor = head(hidden_STD[:, :-1][is_response_ST], id_ST[:, 1:][is_response_ST])
+        logprob_T: Tensor = head(hidden_TD, id_ST[:, 1:][is_response_ST])
         return logprob_T.new_zeros(is_response_ST.shape).masked_scatter(is_response_ST, logprob_T)
 
 

@@ -34,7 +34,12 @@ def mismatch_path(run: Run, round_number: int) -> Path:
 
 
 def check_mismatch(
-    run: Run, round_number: int, engine: "Engine", examples: "Examples", inputs: Mapping[str, str]
+    run: Run,
+    round_number: int,
+    engine: "Engine",
+    examples: "Examples",
+    inputs: Mapping[str, str],
+    packed: bool = False,
 ) -> None:
     """Measure, record and judge; every rank calls it, before the first update or a state is loaded.
 
@@ -45,7 +50,7 @@ def check_mismatch(
     settings = {"sequences": training.trust_sequences, "dtype": training.dtype, "seed": run.config.seed}
     if not run.is_done(path, inputs, settings):
         rows = chosen(len(examples.lengths), training.trust_sequences, run.config.seed, round_number)
-        measured = score(engine, examples, rows, training.tokens_per_micro_batch)
+        measured = score(engine, examples, rows, training.tokens_per_micro_batch, packed)
         if engine.rank == 0:
             drifts = first_drifts(run.policy(round_number), [_response(examples, row) for row in rows])
             lines = [
@@ -65,11 +70,13 @@ def chosen(sequences: int, wanted: int, seed: int, round_number: int) -> list[in
     return sorted(draw.sample(range(sequences), min(wanted, sequences)))
 
 
-def score(engine: "Engine", examples: "Examples", rows: Sequence[int], token_budget: int) -> list[dict[str, float]]:
+def score(
+    engine: "Engine", examples: "Examples", rows: Sequence[int], token_budget: int, packed: bool = False
+) -> list[dict[str, float]]:
     """For each of ``rows``, in order, the _COLUMNS of tables.MISMATCHES; the same on every rank."""
     found = torch.zeros(len(rows), len(_COLUMNS), dtype=torch.float64, device=engine.device)
     place = {row: i for i, row in enumerate(rows)}
-    share = micro_batches(rows, examples.lengths, token_budget, engine.ranks)[engine.rank]
+    share = micro_batches(rows, examples.lengths, token_budget, engine.ranks, packed)[engine.rank]
     for batch_rows in share:
         batch = examples.batch(batch_rows)
         prompt_S, length_S = batch.prompt_length_S.to(engine.device), batch.length_S.to(engine.device)

@@ -35,6 +35,24 @@ def test_no_micro_batch_exceeds_the_budget_unless_it_is_one_sequence(
 
 
 @given(LENGTHS, st.integers(1, 500), st.integers(1, 5))
+def test_packing_never_splits_or_loses_a_sequence_and_keeps_the_budget(
+    lengths: list[int], budget: int, ranks: int
+) -> None:
+    shares = micro_batches(range(len(lengths)), lengths, budget, ranks, packed=True)
+    assert len({len(share) for share in shares}) == 1
+    assert sorted(i for share in shares for rows in share for i in rows) == list(range(len(lengths)))
+    for share in shares:
+        for rows in share:
+            assert sum(lengths[i] for i in rows) <= budget or len(rows) == 1
+
+
+@given(LENGTHS, st.integers(1, 500))
+def test_packing_needs_no_more_micro_batches_than_padding(lengths: list[int], budget: int) -> None:
+    packed, padded = (micro_batches(range(len(lengths)), lengths, budget, packed=p)[0] for p in (True, False))
+    assert len(packed) <= len(padded)
+
+
+@given(LENGTHS, st.integers(1, 500), st.integers(1, 5))
 def test_every_rank_runs_equally_many_micro_batches(lengths: list[int], budget: int, ranks: int) -> None:
     shares = micro_batches(range(len(lengths)), lengths, budget, ranks)
     assert len(shares) == ranks

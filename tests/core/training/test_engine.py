@@ -1,0 +1,53 @@
+"""DeepSpeed's settings: what a person may add, what is refused because it would change a setting's meaning."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from oapl_core.training.engine import settings
+from oapl_core.training_config import TrainingConfig
+
+
+def made(**training: Any) -> dict[str, Any]:
+    return settings(TrainingConfig(**training), ranks=2)
+
+
+def test_keys_of_deepspeed_are_merged_last_and_one_by_one() -> None:
+    plain = made(zero_stage=2)
+    found = made(zero_stage=2, deepspeed={"zero_optimization": {"reduce_bucket_size": 7}, "steps_per_print": 3})
+    assert found == plain | {
+        "zero_optimization": plain["zero_optimization"] | {"reduce_bucket_size": 7}, "steps_per_print": 3,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "instead"),
+    [
+        ({"gradient_accumulation_steps": 4}, "tokens_per_micro_batch"),
+        ({"gradient_clipping": 0.0}, "max_grad_norm"),
+        ({"optimizer": {"type": "Adam", "params": {"eps": 1e-8}}}, "adam_eps"),
+        ({"zero_optimization": {"stage": 3}}, "zero_stage"),
+        ({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, "offload_optimizer"),
+        ({"fp16": {"enabled": True}}, "dtype"),
+        ({"sequence_parallel_size": 2}, "sequence parallelism is not supported"),
+    ],
+)
+def test_keys_that_settings_decide_are_refused_by_name(given: dict[str, Any], instead: str) -> None:
+    with pytest.raises(ValidationError, match=f"is decided here: .*{instead}"):
+        TrainingConfig(deepspeed=given)
+
+
+def test_offloading_is_passed_on() -> None:
+    zero = made(zero_stage=3, offload_optimizer="cpu", offload_parameters="cpu")["zero_optimization"]
+    assert (zero["offload_optimizer"]["device"], zero["offload_param"]["device"]) == ("cpu", "cpu")
+    assert made()["zero_optimization"] == {"stage": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "needed"),
+    [({"offload_optimizer": "cpu", "zero_stage": 0}, "1 or higher"), ({"offload_parameters": "cpu"}, "zero_stage 3")],
+)
+def test_offloading_that_a_stage_cannot_do_is_refused(given: dict[str, Any], needed: str) -> None:
+    with pytest.raises(ValidationError, match=needed):
+        TrainingConfig(**given)
