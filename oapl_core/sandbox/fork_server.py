@@ -1,4 +1,4 @@
-"""The fork server: a small fresh Python process, one per core, that forks a confined child for every program.
+"""The fork server: a small fresh Python process that forks a confined child for every program.
 
 Started by sandbox.py as `python -I -S -c ... FD LEVEL LIBRARY...`; speaks wire.py over the socket FD. Three processes:
 
