@@ -5,8 +5,8 @@
     --only PART ...       programs, cpu, verdicts, isolation, maths
     --scale N             N times as many answers; --repeats N: measurements of each, sides alternating
 
-Both sides judge the same programs with the same tests on three processes, all different, after a warm-up. Prints one line
-for each measurement: best and median of the repeats, and every verdict that differs.
+Both sides judge the same programs, all different, with the same tests on three processes, after a warm-up. Prints one
+line for each measurement: best and median of the repeats, and every verdict that differs.
 """
 
 from __future__ import annotations
