@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 # Logits of a tile, by measurement on a CPU (docs/benchmarks/trainer.md); a GPU wants larger products.
-_CPU_TILE, _GPU_TILE = 2**22, 2**26
+CPU_TILE, GPU_TILE = 2**22, 2**26
 
 
 def _tiles(tokens: int, vocabulary: int, chunk: int, device: torch.device) -> Iterator[tuple[slice, list[slice]]]:
     """Columns of the vocabulary, each with the rows to go through: at most ``chunk`` rows, a tile's worth of logits."""
     rows = max(1, min(chunk, tokens))
-    columns = max(1, min(vocabulary, (_CPU_TILE if device.type == "cpu" else _GPU_TILE) // rows))
+    columns = max(1, min(vocabulary, (CPU_TILE if device.type == "cpu" else GPU_TILE) // rows))
     parts = [slice(start, min(start + rows, tokens)) for start in range(0, tokens, rows)]
     return ((slice(at, min(at + columns, vocabulary)), parts) for at in range(0, vocabulary, columns))
 

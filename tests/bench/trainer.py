@@ -1,0 +1,239 @@
+"""One optimiser step of ours against other trainers': ``python -m tests.bench.trainer [--authors DIR] [--trl DIR]``.
+
+Same random model, same rollouts (lengths log-normal, as reasoning answers are), same objective where the other trainer
+can be given one, float32, ``--threads``. Every contender runs in a process of its own, in turn, several times. Prints
+one JSON line for each, then the ratios. Useful tokens are those of prompts and answers; padding and further passes
+count as time, not as tokens. CPU seconds are given beside wall time: on a machine that does other work they are the
+ones to compare (with one thread, which never waits for another). ``--utilisation`` prints the share of a measured
+matrix product's speed for models of 1M to 100M.
+
+Other trainers are never part of this repository: ``trainer_peers.py`` says what their folders must hold; one that is
+not given is left out, with a line that says so.
+"""
+
+import argparse
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from oapl_core.artifacts import policy_hash
+
+CONTENDERS = ("ours", "hf8", "hf1", "trl8", "authors", "authors_update")
+SHAPE = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4, "vocab_size": 4096}
+SEQUENCES, MEDIAN, SPREAD, LONGEST, GROUP = 32, 200, 0.9, 1536, 8
+BUDGET = 2048
+SIZES = {  # millions of weights without embeddings: hidden size, layers, tokens of a step
+    1: (128, 6, 16384), 3: (256, 4, 16384), 10: (384, 6, 8192), 30: (640, 6, 4096), 100: (1024, 8, 2048),
+}  # fmt: skip
+
+Step = Callable[[], float]
+"""Does one optimiser step over every rollout and returns its loss."""
+
+
+def write_model(folder: Path, **shape: int) -> Path:
+    """A random Qwen3 model without a tokenizer."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    hidden = shape["hidden_size"]
+    config = Qwen3Config(
+        **shape, num_attention_heads=hidden // 32, num_key_value_heads=hidden // 64, head_dim=32,
+        max_position_embeddings=40960, tie_word_embeddings=True, dtype="float32",
+        bos_token_id=None, eos_token_id=1, pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def make_rollouts(model: Path, sequences: int = SEQUENCES, length: int | None = None) -> list[dict[str, Any]]:
+    """Rows of tables.GROUPS with random tokens; ``length`` fixes that of the answers, else they are log-normal."""
+    rng, identity, rows = random.Random(1), policy_hash(model), []
+    for group in range(max(1, sequences // GROUP)):
+        prompt = [rng.randrange(2, 4096) for _ in range(rng.randrange(60, 200) if length is None else 1)]
+        for i in range(min(GROUP, sequences)):
+            count = length or min(LONGEST, max(16, round(rng.lognormvariate(0, SPREAD) * MEDIAN)))
+            rows.append(
+                {
+                    "rollout_id": f"r{group}-{i}",
+                    "problem_id": f"p{group}",
+                    "group": group,
+                    "policy_hash": identity,
+                    "prompt_ids": prompt,
+                    "response_ids": [rng.randrange(2, 4096) for _ in range(count)],
+                    "behavior_logprobs": [-8.3 + rng.gauss(0, 0.1) for _ in range(count)],
+                    "temperature": 1.0,
+                    "reward": float(rng.random() < 0.4),
+                }
+            )
+    return rows
+
+
+def advantages(rows: list[dict[str, Any]], value_temperature: float) -> list[float]:
+    """r - V of each row, in plain numpy."""
+    import numpy as np
+
+    found = []
+    for row in rows:
+        rewards = np.array([other["reward"] for other in rows if other["group"] == row["group"]])
+        found.append(row["reward"] - value_temperature * np.log(np.mean(np.exp(rewards / value_temperature))))
+    return found
+
+
+def ours(folder: Path, rows: list[dict[str, Any]], budget: int = BUDGET) -> tuple[Step, Any]:
+    """The step of oapl_core.training with DeepSpeed, and its trainer."""
+    import torch
+
+    from oapl_core.objectives import make_objective
+    from oapl_core.training.checkpoint import load_model
+    from oapl_core.training.engine import Engine
+    from oapl_core.training.examples import read_examples
+    from oapl_core.training.logprobs import Policy
+    from oapl_core.training.steps import Trainer
+    from tests.core.training.made_round import make_run, write_groups
+
+    model_dir = folder / "model"
+    run = make_run(Path(tempfile.mkdtemp(dir=folder)), model_dir, tokens_per_micro_batch=budget, logprob_chunk=1024)
+    write_groups(run, rows)
+    examples = read_examples(run.groups(0), policy_hash(model_dir), model_dir)
+    training, objective = run.config.training, make_objective(run.config.objective)
+    model = load_model(model_dir).model
+    reward_S = torch.from_numpy(examples.reward_S)
+    engine = Engine(Policy(model, 1.0, training.logprob_chunk), training)
+    trainer = Trainer(
+        engine=engine, objective=objective, examples=examples, reward_S=reward_S,
+        advantage_S=objective.advantages(reward_S, torch.from_numpy(examples.group_S)),
+        training=training, seed=0, round_number=0, epochs=1,
+    )  # fmt: skip
+    batch = list(range(len(rows)))
+    return lambda: float(trainer.step(batch, examples.lengths, RATE)["loss"]), trainer
+
+
+RATE = 1e-7
+"""So small that every step of the measurement does the same work."""
+
+
+def contender(name: str, folder: Path, peers: dict[str, str]) -> Step:
+    """The step of ``name``; imports what it needs only here."""
+    rows = json.loads((folder / "rollouts.json").read_text())
+    if name == "ours":
+        return ours(folder, rows)[0]
+    from tests.bench import trainer_peers
+
+    return trainer_peers.make(name, folder / "model", rows, peers, RATE)
+
+
+def measure(name: str, folder: Path, steps: int, threads: int, peers: dict[str, str]) -> dict[str, Any]:
+    """Warm up with a step, whose loss is kept, then time ``steps``."""
+    import torch
+
+    torch.set_num_threads(threads)
+    rows = json.loads((folder / "rollouts.json").read_text())
+    step = contender(name, folder, peers)
+    loss, times, cpu = step(), [], []
+    for _ in range(steps):
+        began, cpu_began = time.perf_counter(), time.process_time()
+        step()
+        times.append(time.perf_counter() - began)
+        cpu.append(time.process_time() - cpu_began)
+    tokens = sum(len(row["prompt_ids"]) + len(row["response_ids"]) for row in rows)
+    return {
+        "name": name, "tokens": tokens, "loss": loss, "seconds": [round(t, 3) for t in times],
+        "tokens_per_s": round(tokens / min(times), 1), "tokens_per_cpu_s": round(tokens / min(cpu), 1),
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }  # fmt: skip
+
+
+def utilisation(sizes: list[int], steps: int) -> None:
+    """Model-FLOPs utilisation of a step by model size, against the best of three shapes of a product on two threads."""
+    import torch
+
+    from oapl_core.training.speed import ModelFlops, matmul_tflops
+
+    torch.set_num_threads(2)
+    for size in sizes:
+        hidden, layers, tokens = SIZES[size]
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            shape = {"hidden_size": hidden, "intermediate_size": 4 * hidden, "num_hidden_layers": layers}
+            write_model(folder / "model", **shape, vocab_size=4096)
+            rows = make_rollouts(folder / "model", sequences=tokens // 512, length=511)
+            step, trainer = ours(folder, rows)
+            flops = ModelFlops.of(trainer.engine._engine.module.model)
+            step()
+            times = []
+            for _ in range(steps):
+                began = time.perf_counter()
+                step()
+                times.append(time.perf_counter() - began)
+            trainer.engine.close()
+        peaks = {n: matmul_tflops(torch.float32, n, 1.0) for n in (1024, 2048)}
+        need, peak = flops(len(rows) * 512, len(rows) * 511, len(rows) * 512**2), max(peaks.values())
+        seconds = min(times)
+        weights = round(flops.token / 6e6, 1)
+        print(json.dumps({
+            "weights_m": weights, "tokens": len(rows) * 512, "seconds": round(seconds, 2),
+            "tokens_per_s": round(len(rows) * 512 / seconds), "gflops": round(need / seconds / 1e9, 1),
+            "peak_gflops": {n: round(p * 1e3, 1) for n, p in peaks.items()},
+            "mfu": round(need / seconds / peak / 1e12, 3),
+        }), flush=True)  # fmt: skip
+
+
+def compare(wanted: list[str], folder: Path, options: argparse.Namespace) -> None:
+    """Each contender in its own process, in turn, ``--rounds`` times; then speeds as ratios to ours."""
+    write_model(folder / "model", **SHAPE)
+    (folder / "rollouts.json").write_text(json.dumps(make_rollouts(folder / "model")))
+    best: dict[str, dict[str, Any]] = {}
+    environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads), "CUDA_VISIBLE_DEVICES": ""}
+    peers = [f"--{peer}={getattr(options, peer)}" for peer in ("authors", "site", "trl") if getattr(options, peer)]
+    for _ in range(options.rounds):
+        for name in wanted:
+            command = [sys.executable, "-m", "tests.bench.trainer", "--only", name, "--folder", str(folder), *peers]
+            command += [f"--steps={options.steps}", f"--threads={options.threads}"]
+            done = subprocess.run(command, capture_output=True, text=True, env=environment)
+            if done.returncode:
+                print(f"{name}: left out: {done.stderr.strip().splitlines()[-1]}", flush=True)
+                continue
+            found = json.loads(done.stdout.splitlines()[-1])
+            print(json.dumps(found), flush=True)
+            if name not in best or found["tokens_per_s"] > best[name]["tokens_per_s"]:
+                best[name] = found
+    for name, found in best.items():
+        if name != "ours" and "ours" in best:
+            wall, cpu = (best["ours"][key] / found[key] for key in ("tokens_per_s", "tokens_per_cpu_s"))
+            print(f"ours / {name}: {wall:.2f} by wall time, {cpu:.2f} by CPU time")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--authors", default=os.environ.get("OAPL_BENCH_AUTHORS"))
+    parser.add_argument("--site", default=os.environ.get("OAPL_BENCH_SITE"))
+    parser.add_argument("--trl", default=os.environ.get("OAPL_BENCH_TRL"))
+    parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--utilisation", nargs="*", type=int, choices=list(SIZES))
+    parser.add_argument("--only", choices=CONTENDERS, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.only:
+        peers = {"authors": options.authors, "site": options.site, "trl": options.trl}
+        print(json.dumps(measure(options.only, options.folder, options.steps, options.threads, peers)))
+    elif options.utilisation is not None:
+        utilisation(options.utilisation or list(SIZES), options.steps)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            compare(options.contenders, Path(folder), options)
+
+
+if __name__ == "__main__":
+    main()
