@@ -36,6 +36,19 @@ _DECIDED = {
 """Keys of DeepSpeed's configuration that would change what a setting means without a word, and what to do instead."""
 
 
+class AdapterConfig(Settings):
+    """Low-rank adapters: only they are trained."""
+
+    rank: PositiveInt = 16
+    """Columns of the two factors of each adapted weight's change."""
+    alpha: PositiveInt = 32
+    """The change is multiplied by alpha / rank."""
+    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    """Names of the adapted layers, for example `["q_proj", "v_proj"]`; `all-linear`: every one but the output layer."""
+    export: Literal["merged", "adapter"] = "merged"
+    """`merged`: a checkpoint is a plain model; `adapter`: and holds the adapter by itself, in its folder `adapter`."""
+
+
 class TrainingConfig(Settings):
     """DeepSpeed and the optimiser (paper, appendix A)."""
 
@@ -76,6 +89,8 @@ class TrainingConfig(Settings):
     `{zero_optimization = {reduce_bucket_size = 50000000}}`; those that the settings here decide are refused."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass."""
+    adapter: AdapterConfig | None = None
+    """Train low-rank adapters in place of the weights; unset: every weight is trained."""
     processes: PositiveInt = 1
     """Ranks started on this machine (one per GPU)."""
     hostfile: Path | None = None
@@ -86,6 +101,9 @@ class TrainingConfig(Settings):
     save_steps: PositiveInt | None = None
     """And after so many steps; unset: not by steps. It is saved after each epoch and at SIGTERM, SIGINT and SIGUSR1
     too."""
+    keep_checkpoints: Literal["all", "last"] | PositiveInt = "all"
+    """Epochs of a round whose weights stay: all, the last, or so many of the newest. What the next round starts from
+    and what evaluation measures (every epoch of the last round) always stay."""
     logprob_chunk: PositiveInt = 4096
     """Rows whose logits exist at once. Tokens."""
     trust_sequences: PositiveInt = 64
@@ -116,5 +134,5 @@ class TrainingConfig(Settings):
     @property
     def slice(self) -> dict[str, Any]:
         """What checkpoints depend on: all settings but those of durability and of what is shown."""
-        apart = {"trackers", "peak_tflops", "save_minutes", "save_steps"}
+        apart = {"trackers", "peak_tflops", "save_minutes", "save_steps", "keep_checkpoints"}
         return self.model_dump(mode="json", exclude=apart)

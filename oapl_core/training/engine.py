@@ -40,8 +40,8 @@ class Engine:
         cuda = torch.cuda.is_available()
         self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
         optimizer = torch.optim.AdamW(
-            module.parameters(), lr=training.learning_rate, betas=training.adam_betas, eps=training.adam_eps,
-            weight_decay=training.weight_decay,
+            [p for p in module.parameters() if p.requires_grad], lr=training.learning_rate, betas=training.adam_betas,
+            eps=training.adam_eps, weight_decay=training.weight_decay,
         )  # fmt: skip
         config = settings(training, self.ranks)
         self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)

@@ -78,7 +78,7 @@ def hugging_face(model_dir: Path, rows: list[dict[str, Any]], micro_batch: int, 
 
     losses: list[float] = []
 
-    class Oapl(Trainer):
+    class Oapl(Trainer):  # type: ignore[misc]
         def compute_loss(self, model: Any, inputs: dict[str, Tensor], *_: Any, **__: Any) -> Tensor:
             logits = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits[:, :-1]
             chosen = logits.float().log_softmax(-1).gather(-1, inputs["input_ids"][:, 1:, None])[..., 0]
@@ -87,7 +87,7 @@ def hugging_face(model_dir: Path, rows: list[dict[str, Any]], micro_batch: int, 
             losses.append(float(loss.detach()))
             return loss
 
-    class OneStep(TrainerCallback):
+    class OneStep(TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> None:
             yielding.append(1)
 
