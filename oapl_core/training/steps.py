@@ -17,6 +17,7 @@ from oapl_core.objectives import Objective
 from oapl_core.training.batching import epoch_order, global_batches, micro_batches
 from oapl_core.training.examples import Examples
 from oapl_core.training.logprobs import response_mask
+from oapl_core.training.memory import explaining_exhaustion
 from oapl_core.training.metrics import Metrics, StepMeter
 from oapl_core.training.schedule import learning_rate
 from oapl_core.training.speed import Speedometer
@@ -78,14 +79,17 @@ class Trainer:
         """One optimiser step over ``batch``; returns its metrics, the same on every rank.
 
         Raises:
-            StageFailed: the loss or the gradient is not finite; names the rollouts.
+            StageFailed: the loss or the gradient is not finite, or memory ran out; names the rollouts or sizes.
         """
         start = time.monotonic()
         budget, ranks = self.training.tokens_per_micro_batch, self.engine.ranks
         share = micro_batches(batch, lengths, budget, ranks, self.packed)[self.engine.rank]
         meter = StepMeter(self.engine.device, self.packed)
         for number, rows in enumerate(share):
-            self._micro_batch(rows, len(batch), number == len(share) - 1, meter)
+            held = [lengths[row] for row in rows]
+            padded = sum(held) if self.packed else len(held) * max(held, default=0)
+            with explaining_exhaustion(held, padded, self.training):
+                self._micro_batch(rows, len(batch), number == len(share) - 1, meter)
         norm = self.engine.step(rate)
         if not norm < float("inf"):
             raise StageFailed(
