@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,6 +47,8 @@ def run(path: Path, overrides: Sequence[str]) -> None:
 def _run_flow(opened: Run) -> None:
     from deployments.embedded import run_experiment
 
+    # A scheduler's warning goes to every process; the stage answers it, and what the stage then says ends the run.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     narrator = Narrator(opened)
     try:
         run_experiment(opened, narrator)

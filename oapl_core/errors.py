@@ -6,7 +6,7 @@
     +-- StageFailed    a stage's process ended without its artifact
     +-- SandboxError   the sandbox cannot be trusted here: nothing untrusted was run
     +-- LedgerError    the run folder's record contradicts itself, or another process holds it
-    +-- Interrupted    a person stopped it; the same command continues
+    +-- Interrupted    a person or a scheduler stopped it; the same command continues
 
 A message says what is wrong, where, and what to do. ``ValueError`` is raised for a wrong argument of a public
 function, ``assert`` guards our own invariants.
@@ -50,6 +50,6 @@ class LedgerError(OaplError):
 
 
 class Interrupted(OaplError):
-    """A person pressed Ctrl-C."""
+    """A person pressed Ctrl-C, or a scheduler sent a signal."""
 
     exit_code = 130

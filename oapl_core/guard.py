@@ -28,12 +28,15 @@ def main(arguments: Sequence[str]) -> int:
     stop = {"now": False}
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.update(now=True))
+    # A scheduler's warning, which it sends to every process: the stage's to answer, or to ignore as it starts out.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     child = subprocess.Popen(
         arguments[1:],
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
     )
+    signal.signal(signal.SIGUSR1, lambda *_: child.send_signal(signal.SIGUSR1))
     poller = select.poll()
     poller.register(pipe, select.POLLHUP)
     while child.poll() is None and not stop["now"]:

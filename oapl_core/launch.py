@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from oapl_core.artifacts import Run
-from oapl_core.errors import DataError, OaplError, SandboxError, StageFailed
+from oapl_core.errors import DataError, Interrupted, OaplError, SandboxError, StageFailed
 from oapl_core.ledger import StageEntry
 from oapl_core.plan import stage_label
 from oapl_core.progress import PREFIX
@@ -23,7 +23,7 @@ from oapl_core.stage import ERROR_PREFIX, disk_full
 
 _TIMED_OUT = 124
 _FULL_DISK_BYTES = 2**20
-_BY_EXIT_CODE: dict[int, type[OaplError]] = {2: DataError, 3: SandboxError}
+_BY_EXIT_CODE: dict[int, type[OaplError]] = {2: DataError, 3: SandboxError, 130: Interrupted}
 
 
 def run_stage(

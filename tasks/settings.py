@@ -1,7 +1,7 @@
 """Retries, time limits and tags of each stage, in one table.
 
 A retry is cheap because a stage continues where it stopped: the ledger, not Prefect, knows what is finished. Errors
-that a person must mend (ConfigError, DataError) are never retried.
+that a person must mend (ConfigError, DataError) are never retried, nor is what was asked to stop (Interrupted).
 """
 
 from dataclasses import dataclass

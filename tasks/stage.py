@@ -16,7 +16,7 @@ from prefect.tasks import Task
 
 from oapl_core import launch
 from oapl_core.artifacts import Run
-from oapl_core.errors import ConfigError, DataError
+from oapl_core.errors import ConfigError, DataError, Interrupted
 from oapl_core.plan import Step
 from tasks.settings import STAGES
 
@@ -63,4 +63,4 @@ def stage_task(step: Step) -> Task[[Path, Step], None]:
 
 async def _is_worth_a_retry(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
     error = await state.aresult(raise_on_failure=False)
-    return not isinstance(error, ConfigError | DataError)
+    return not isinstance(error, ConfigError | DataError | Interrupted)

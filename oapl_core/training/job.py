@@ -9,6 +9,9 @@ from oapl_core.artifacts import Run
 from oapl_core.errors import DataError
 from oapl_core.training.state import Reached, find_state
 
+METRICS_FILE = "training_metrics.jsonl"
+"""In the folder of each epoch: a line for each optimiser step."""
+
 
 @dataclass(frozen=True)
 class Job:

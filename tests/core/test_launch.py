@@ -12,7 +12,7 @@ import pytest
 
 from oapl_core import launch
 from oapl_core.artifacts import Run
-from oapl_core.errors import DataError, StageFailed
+from oapl_core.errors import DataError, Interrupted, StageFailed
 from oapl_core.experiment_file import parse_experiment
 
 # A stage whose grandchild moves to a session of its own and ignores SIGTERM, as engine workers do.
@@ -76,6 +76,40 @@ def test_a_stages_own_error_line_is_raised_with_its_type(run: Run, tmp_path: Pat
     stage(tmp_path, "import sys; print('error: x.jsonl line 3: no answer', file=sys.stderr); sys.exit(2)")
     with pytest.raises(DataError, match=r"^x\.jsonl line 3: no answer$"):
         launch.run_stage(run, "some.verb")
+
+
+# A scheduler's warning comes to every process of a job: the guard, which hands it on, and the stage.
+WARNED = """
+import os, signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: (print("error: interrupted after step 3", file=sys.stderr), os._exit(130)))
+print("progress | up", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_schedulers_warning_reaches_a_stage_that_answers_it(run: Run, tmp_path: Path) -> None:
+    stage(tmp_path, WARNED)
+    with pytest.raises(Interrupted, match="^interrupted after step 3$"):
+        launch.run_stage(run, "some.verb", on_progress=lambda _: warn_guards())
+
+
+def test_a_stage_that_does_not_answer_a_warning_goes_on(run: Run, tmp_path: Path) -> None:
+    stage(tmp_path, "import time; print('progress | up', flush=True); time.sleep(1); print('progress | done')")
+    lines: list[str] = []
+
+    def heard(line: str) -> None:
+        lines.append(line)
+        warn_guards()
+
+    launch.run_stage(run, "some.verb", on_progress=heard)
+    assert lines == ["up", "done"]
+
+
+def warn_guards() -> None:
+    """SIGUSR1 to every guard below this process."""
+    for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        if b"oapl_core.guard" in Path(f"/proc/{child}/cmdline").read_bytes():
+            os.kill(int(child), signal.SIGUSR1)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from oapl_core.reports import facts
-from oapl_core.training import epochs
+from oapl_core.training import job
 from oapl_core.training.metrics import StepMeter
 
 
@@ -29,4 +29,4 @@ def test_the_trainer_writes_every_metric_that_reports_read() -> None:
 
 
 def test_the_trainer_writes_its_metrics_where_reports_look() -> None:
-    assert facts.METRICS_FILE == epochs.METRICS_FILE
+    assert facts.METRICS_FILE == job.METRICS_FILE

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from oapl_core.artifacts import Run
 from oapl_core.errors import Interrupted
-from oapl_core.training.epochs import METRICS_FILE
+from oapl_core.training.job import METRICS_FILE
 from oapl_core.training.speed import TIMED
 from tests.core.training.made_round import make_run, train_command, train_in_a_process, write_groups
 

@@ -14,8 +14,8 @@ from oapl_core.artifacts import Run, policy_hash
 from oapl_core.objectives import make_objective
 from oapl_core.tables import MISMATCHES, read_table
 from oapl_core.training.batching import epoch_order, global_batches
-from oapl_core.training.epochs import METRICS_FILE
 from oapl_core.training.examples import read_examples
+from oapl_core.training.job import METRICS_FILE
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.mismatch import mismatch_path
 from oapl_core.training.steps import Trainer

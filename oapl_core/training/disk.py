@@ -1,0 +1,79 @@
+"""Is there room for what a round's training writes? Said before minutes are spent, not when the disk is full.
+
+Reads sizes of the start folder's weight files, its config.json and the disk's free space; writes nothing.
+"""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from oapl_core.errors import StageFailed
+from oapl_core.integrity import size_of
+from oapl_core.training.job import Job
+
+_WEIGHTS = (".safetensors", ".bin")
+_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+_OPTIMISER_BYTES = 12
+"""Of a parameter: AdamW's two moments and the weights that it steps, all float32."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What the rest of a round's training writes."""
+
+    checkpoints: int
+    """Still to be exported."""
+    checkpoint_bytes: int
+    state_bytes: int
+    """Of one state over all ranks; a new one is whole before the old one goes."""
+    states: int = 2
+
+    @property
+    def total_bytes(self) -> int:
+        """At the fullest moment."""
+        return self.checkpoints * self.checkpoint_bytes + self.states * self.state_bytes
+
+
+def needed(model_dir: Path, dtype: str, checkpoints: int) -> Room:
+    """The room for ``checkpoints`` more exports of ``model_dir``'s size and the states between them.
+
+    Args:
+        model_dir: Hugging Face folder that the round starts from.
+        dtype: what the trainer computes in, `training.dtype`.
+        checkpoints: epochs that are not exported yet.
+    """
+    weights = sum(file.stat().st_size for file in model_dir.iterdir() if file.suffix in _WEIGHTS)
+    parameters = weights // _stored_bytes(model_dir)
+    return Room(checkpoints, size_of(model_dir), parameters * (_BYTES[dtype] + _OPTIMISER_BYTES))
+
+
+def check_room(job: Job, free_bytes: int | None = None) -> None:
+    """Before a round is trained or gone on with.
+
+    Args:
+        job: the round.
+        free_bytes: on the run folder's disk; unset: asked of the system.
+
+    Raises:
+        StageFailed: there is too little; says what is needed for what.
+    """
+    missing = sum(not job.is_done(epoch) for epoch in range(1, job.epochs + 1))
+    room = needed(job.start, job.run.config.training.dtype, missing)
+    free = shutil.disk_usage(job.run.root).free if free_bytes is None else free_bytes
+    there = size_of(job.states) if job.states.is_dir() else 0
+    if free + there < room.total_bytes:
+        raise StageFailed(
+            f"{job.run.root}: training needs about {_gb(room.total_bytes - there)} on the disk ({room.checkpoints} "
+            f"checkpoints of {_gb(room.checkpoint_bytes)}, {room.states} states of {_gb(room.state_bytes)} to go on "
+            f"from), {_gb(free)} are free; free some, or choose another disk with runs_dir=..."
+        )
+
+
+def _stored_bytes(model_dir: Path) -> int:
+    config = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
+    return _BYTES.get(str(config.get("dtype") or config.get("torch_dtype")), 2)
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e7 else f"{size / 1e6:.2f} MB"

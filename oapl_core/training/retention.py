@@ -1,0 +1,45 @@
+"""Which epochs' weights stay: `training.keep_checkpoints`.
+
+The next round starts from a round's last epoch and evaluation measures every epoch of the last round, so those always
+stay. Of an earlier epoch that the rule lets go, the folder stays with ``training_metrics.jsonl`` alone and the ledger
+records it so: a run that is continued, checked or mirrored finds what it expects. The rule is applied after each epoch
+and again when a round is continued, so that a kill between an export and its sequel leaves nothing over.
+"""
+
+import shutil
+
+from oapl_core.progress import say
+from oapl_core.training.job import METRICS_FILE, Job
+
+REMOVED = "weights_removed"
+"""In the ledger's details of an epoch whose weights are gone."""
+
+
+def droppable(keep: str | int, rounds: int, round_number: int, finished: int) -> range:
+    """Epochs, from 1, whose weights no step needs and the rule does not keep.
+
+    Args:
+        keep: `training.keep_checkpoints`.
+        rounds: of the run.
+        round_number: counted from 0.
+        finished: epochs of the round that are exported.
+    """
+    if keep == "all" or round_number == rounds - 1:
+        return range(0)
+    newest = 1 if keep == "last" else int(keep)
+    return range(1, max(1, finished - newest + 1))
+
+
+def drop_weights(job: Job, finished: int) -> None:
+    """Apply the rule after ``finished`` epochs; one rank calls it."""
+    config = job.run.config
+    for epoch in droppable(config.training.keep_checkpoints, len(config.rounds), job.round_number, finished):
+        path = job.checkpoint(epoch)
+        entry = job.run.ledger.artifacts().get(job.run.name(path))
+        if entry is None or REMOVED in entry.details or not job.is_done(epoch):
+            continue
+        with job.run.writing(path, job.inputs, job.settings) as draft:
+            draft.path.mkdir()
+            shutil.copyfile(path / METRICS_FILE, draft.path / METRICS_FILE)
+            draft.rows, draft.details = entry.rows, {**entry.details, REMOVED: True}
+        say(f"round {job.round_number}: weights of epoch {epoch} removed (training.keep_checkpoints)")

@@ -1,0 +1,78 @@
+"""The room that training asks for is what it writes, and too little of it is said before anything is loaded."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from oapl_core.errors import StageFailed
+from oapl_core.training.disk import check_room, needed
+from oapl_core.training.job import make_job
+from tests.core.training.made_round import made_groups, make_run, write_groups
+from tests.tiny_model import write_tiny_model
+
+
+@pytest.fixture(scope="module")
+def large_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Large enough that weights, not the tokenizer, are most of a checkpoint."""
+    return write_tiny_model(tmp_path_factory.mktemp("model"), hidden_size=256)
+
+
+def job_of(folder: Path, model: Path, **training: Any) -> Any:
+    run = make_run(folder, model, **training)
+    write_groups(run, made_groups(model, groups=2))
+    return make_job(run, 0)
+
+
+def test_too_little_room_is_one_line_that_says_what_for(tmp_path: Path, large_model: Path) -> None:
+    job = job_of(tmp_path, large_model)
+    room = needed(large_model, "float32", 3)
+    check_room(job, room.total_bytes)
+    with pytest.raises(StageFailed, match=r"needs about .* \(3 checkpoints of .* 2 states of .* are free; free some"):
+        check_room(job, room.total_bytes - 1)
+
+
+def test_what_is_there_already_is_not_asked_for_again(tmp_path: Path, large_model: Path) -> None:
+    job = job_of(tmp_path, large_model)
+    room = needed(large_model, "float32", 3)
+    state = job.states / "epoch_01_step_000002"
+    state.mkdir(parents=True)
+    (state / "weights").write_bytes(bytes(1000))
+    check_room(job, room.total_bytes - 1000)
+    with pytest.raises(StageFailed):
+        check_room(job, room.total_bytes - 1001)
+
+
+@pytest.mark.parametrize(("stored", "dtype"), [(torch.float32, "float32"), (torch.bfloat16, "bfloat16")])
+def test_the_estimate_is_what_deepspeed_keeps(
+    tmp_path: Path, large_model: Path, stored: torch.dtype, dtype: str
+) -> None:
+    """Weights in both types, AdamW's moments: the sizes of the tensors that a state is made of."""
+    from oapl_core.training.checkpoint import load_model
+
+    model = load_model(large_model).model.to(stored)
+    model.save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").write_bytes((large_model / "tokenizer.json").read_bytes())
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    room = needed(tmp_path / "model", dtype, 1)
+    assert room.state_bytes == pytest.approx(parameters * (12 + stored.itemsize), rel=0.02)
+    assert room.checkpoint_bytes == pytest.approx(parameters * stored.itemsize, rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_real_state_is_not_larger_than_its_estimate(tmp_path: Path, large_model: Path, dtype: str) -> None:
+    from tests.core.training.made_round import train_command
+
+    run = make_run(tmp_path, large_model, epochs=2, dtype=dtype, save_steps=1, batch_size=4, trackers=[])
+    write_groups(run, made_groups(large_model, groups=40))
+    process = subprocess.Popen(train_command(run), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    states, found = run.checkpoints(0) / "state", 0
+    while process.poll() is None and not found:
+        for state in states.glob("epoch_*"):
+            process.kill()
+            process.wait()
+            found = sum(file.stat().st_size for file in state.rglob("*") if file.is_file())
+    assert 0.6 < found / needed(large_model, dtype, 1).state_bytes < 1.1
