@@ -13,8 +13,7 @@ from oapl_core.artifacts import policy_hash
 from oapl_core.progress import Progress
 from oapl_core.seeds import derive_seed
 from oapl_core.training.interruption import Request, Saving
-from oapl_core.training.job import METRICS_FILE, Job
-from oapl_core.training.retention import drop_weights
+from oapl_core.training.job import Job
 from oapl_core.training.state import Reached, delete_states
 from oapl_core.training.tracking import Tracking
 
@@ -52,12 +51,10 @@ def train_epochs(
 
         while reached.epoch <= job.epochs:
             _train_epoch(job, trainer, reached, report, saving)
-            export_epoch(job, trainer, stored, reached, started_s)
+            _export(job, trainer, stored, reached, started_s)
             reached = Reached(reached.epoch + 1)
             if reached.epoch <= job.epochs:
                 saving.after_epoch(reached)
-            if engine.rank == 0:
-                drop_weights(job, reached.epoch - 1)
     if engine.rank == 0:
         delete_states(job.states)
 
@@ -83,22 +80,22 @@ def _train_epoch(
     trainer.epoch(reached.epoch, on_step, skip=reached.steps)
 
 
-def export_epoch(job: Job, trainer: "Trainer", stored: "StoredModel", reached: Reached, started_s: float) -> None:
-    """Write the epoch's checkpoint and record it, unless it is there; every rank calls it.
-
-    Raises:
-        StageFailed: the folder is not what was trained; it is not recorded.
-    """
+def _export(job: Job, trainer: "Trainer", stored: "StoredModel", reached: Reached, started_s: float) -> None:
+    """Write the epoch's checkpoint and record it, unless it is there; every rank calls it."""
+    from oapl_core.training.adapters import export_adapter, merged_weights
     from oapl_core.training.export_check import check_export, sample, trainer_logprobs
     from oapl_core.training.logprobs import Policy
 
     engine, epoch, steps = trainer.engine, reached.epoch, reached.rows
-    weights = Policy.model_weights(engine.weights())
+    parts, adapter = Policy.model_weights(engine.weights()), trainer.training.adapter
+    weights = merged_weights(parts, adapter) if adapter and parts else parts
     batches = sample(trainer.examples, trainer.seed, job.round_number, epoch)
     expected = trainer_logprobs(engine, batches)
     if engine.rank == 0 and not job.is_done(epoch):
         with job.run.writing(job.checkpoint(epoch), job.inputs, job.settings) as draft:
             stored.export(weights, draft.path)
+            if adapter and adapter.export == "adapter":
+                export_adapter(parts, adapter, job.start, draft.path)
             found = check_export(draft.path, weights, batches, expected, trainer.examples.temperature, trainer.training)
             lines = "".join(json.dumps(step) + "\n" for step in steps)
             (draft.path / METRICS_FILE).write_text(lines, encoding="utf-8")

@@ -9,21 +9,26 @@ whose state was saved and ends with the same bits. The objective is the config's
 import math
 import os
 import time
+from typing import TYPE_CHECKING
 
 from oapl_core.artifacts import Run, policy_hash
 from oapl_core.errors import DataError, Interrupted
 from oapl_core.objectives import make_objective
 from oapl_core.progress import say
+from oapl_core.seeds import derive_seed
 from oapl_core.stage import run_verb
-from oapl_core.training.disk import check_room
 from oapl_core.training.epochs import train_epochs
 from oapl_core.training.examples import Examples, read_examples
 from oapl_core.training.interruption import Request, listening
 from oapl_core.training.job import Job, make_job
 from oapl_core.training.ranks import launch_ranks
-from oapl_core.training.retention import drop_weights
 from oapl_core.training.state import delete_states, load_state
 from oapl_core.training.tracking import check_trackers
+
+if TYPE_CHECKING:
+    from oapl_core.training.checkpoint import StoredModel
+    from oapl_core.training.logprobs import Policy
+    from oapl_core.training.speed import ModelFlops
 
 
 def train(run: Run, round_number: int) -> None:
@@ -32,13 +37,12 @@ def train(run: Run, round_number: int) -> None:
     Raises:
         DataError: groups or model are missing, damaged, or do not belong together.
         StageFailed: engine and trainer disagree about the rollouts, the loss or the gradient became infinite or not a
-            number, a rank was lost, or the disk is too small.
+            number, or a rank was lost.
         Interrupted: a signal asked to stop; the state is saved.
     """
     job = make_job(run, round_number)
     if all(job.is_done(epoch) for epoch in range(1, job.epochs + 1)):
         delete_states(job.states)
-        drop_weights(job, job.epochs)
         say(f"round {round_number}: all {job.epochs} epochs are trained")
         return
     check_trackers(run.config.training.trackers)
@@ -46,7 +50,6 @@ def train(run: Run, round_number: int) -> None:
     examples = read_examples(run.groups(round_number), policy_hash(job.start), job.start)
     is_rank = "RANK" in os.environ
     if not is_rank:
-        check_room(job)
         job.stop_file.unlink(missing_ok=True)
     if not is_rank and (run.config.training.processes > 1 or run.config.training.hostfile):
         launch_ranks(run, round_number, job.stop_file)
@@ -66,24 +69,44 @@ def _refuse_unknown_logprobs(run: Run, round_number: int) -> None:
         )
 
 
-def _train_rank(job: Job, examples: Examples, request: Request) -> None:
+def _load(job: Job, examples: Examples) -> "tuple[StoredModel, Policy, ModelFlops]":
+    """The round's start, ready to be trained; says how much memory that will need."""
     import torch
 
+    from oapl_core.training.adapters import add_adapter
     from oapl_core.training.checkpoint import load_model
-    from oapl_core.training.engine import Engine
     from oapl_core.training.logprobs import Policy
-    from oapl_core.training.mismatch import check_mismatch
-    from oapl_core.training.speed import ModelFlops, Speedometer, peak_tflops
-    from oapl_core.training.steps import Trainer
+    from oapl_core.training.memory import estimate_memory
+    from oapl_core.training.speed import ModelFlops
 
-    began, config = time.monotonic(), job.run.config
+    config = job.run.config
     stored = load_model(job.start)
     model = stored.model.to(getattr(torch, config.training.dtype))
     if config.training.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()
+    if config.training.adapter:
+        seed = derive_seed(config.seed, "adapter", job.round_number)
+        add_adapter(model, config.training.adapter, seed)
     flops = ModelFlops.of(model)
-    engine = Engine(Policy(model, examples.temperature, config.training.logprob_chunk), config.training)
+    estimate = estimate_memory(model, config.training, int(os.environ.get("WORLD_SIZE", "1")), max(examples.lengths))
+    if os.environ.get("RANK", "0") == "0":
+        say(estimate.line())
+    policy = Policy(model, examples.temperature, config.training.logprob_chunk)
+    return stored, policy, flops
+
+
+def _train_rank(job: Job, examples: Examples, request: Request) -> None:
+    import torch
+
+    from oapl_core.training.engine import Engine
+    from oapl_core.training.mismatch import check_mismatch
+    from oapl_core.training.speed import Speedometer, peak_tflops
+    from oapl_core.training.steps import Trainer
+
+    began, config = time.monotonic(), job.run.config
+    stored, policy, flops = _load(job, examples)
+    engine = Engine(policy, config.training)
     objective = make_objective(config.objective)
     reward_S = torch.from_numpy(examples.reward_S)
     reached = job.reached(engine.ranks)

@@ -1,0 +1,120 @@
+"""Low-rank adapters: what is trained, what is exported, and that a round goes on with them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from oapl_core.artifacts import Run
+from oapl_core.errors import ConfigError
+from oapl_core.training.adapters import add_adapter, merged_weights
+from oapl_core.training.logprobs import Policy
+from oapl_core.training_config import AdapterConfig
+from tests.core.training.made_round import make_run, plain_logprobs, train_in_a_process, write_groups
+from tests.tiny_model import write_tiny_model
+
+RANK = 4
+ADAPTER = {"rank": RANK, "alpha": 8, "export": "adapter"}
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return dict(AutoModelForCausalLM.from_pretrained(folder).state_dict())
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory: pytest.TempPathFactory, sharp_model: Path, many_rows: list[dict[str, Any]]) -> Run:
+    """Two epochs of which only adapters were trained."""
+    run = make_run(tmp_path_factory.mktemp("adapted"), sharp_model, epochs=2, adapter=ADAPTER)
+    write_groups(run, many_rows)
+    assert "memory of a rank, estimated: " in train_in_a_process(run)
+    return run
+
+
+def test_a_merged_checkpoint_differs_from_its_start_by_low_rank_changes_of_linear_layers(
+    adapted: Run, sharp_model: Path
+) -> None:
+    before, after = weights_of(sharp_model), weights_of(adapted.checkpoint(0, 2))
+    assert before.keys() == after.keys()
+    for name, weight in before.items():
+        change = after[name] - weight
+        if "_proj" in name:
+            values = torch.linalg.svdvals(change)
+            assert values[0] > 1e-3
+            assert values[RANK] < 1e-5 * values[0]
+        else:
+            assert not change.any(), name
+
+
+def test_the_adapter_alone_scores_what_the_merged_checkpoint_scores(
+    adapted: Run, sharp_model: Path, many_rows: list[dict[str, Any]]
+) -> None:
+    from peft import PeftModel
+
+    folder = adapted.checkpoint(0, 2)
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(sharp_model), folder / "adapter")
+    rows = many_rows[:8]
+    for row, merged in zip(rows, plain_logprobs(folder, rows), strict=True):
+        ids = torch.tensor([row["prompt_ids"] + row["response_ids"]])
+        with torch.no_grad():
+            logprobs = model(ids).logits[0, :-1].double().log_softmax(1).gather(1, ids[0, 1:, None])[:, 0]
+        found = logprobs[len(row["prompt_ids"]) - 1 :]
+        torch.testing.assert_close(found, torch.tensor(merged, dtype=torch.float64), rtol=0, atol=1e-5)
+        assert found.tolist() != pytest.approx(row["behavior_logprobs"], abs=1e-3), "nothing was trained"
+
+
+def test_a_new_adapter_changes_nothing_and_only_it_is_trained(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path)
+    model, plain = (AutoModelForCausalLM.from_pretrained(folder) for _ in range(2))
+    add_adapter(model, AdapterConfig(rank=RANK, targets=("q_proj", "v_proj")), seed=1)
+    trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    assert len(trained) == 2 * 2 * model.config.num_hidden_layers
+    assert all("q_proj.lora_" in name or "v_proj.lora_" in name for name in trained)
+    ids = torch.arange(10)[None]
+    assert torch.equal(model(ids).logits, plain(ids).logits)
+    merged = merged_weights(model.state_dict(), AdapterConfig(rank=RANK))
+    for name, weight in plain.state_dict().items():
+        assert torch.equal(merged[name], weight)
+
+
+def test_gradients_reach_the_adapter_through_recomputed_layers(tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(write_tiny_model(tmp_path))
+    add_adapter(model, AdapterConfig(rank=RANK), seed=1)
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    policy = Policy(model.train())
+    policy(torch.ones(1, 12, dtype=torch.long), torch.tensor([2]), torch.tensor([12])).sum().backward()
+    for name, weight in policy.named_parameters():
+        assert (weight.grad is not None) == weight.requires_grad, name
+
+
+def test_layers_that_are_not_there_are_refused_by_name(tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(write_tiny_model(tmp_path))
+    with pytest.raises(ConfigError, match=r"training.adapter.targets = \('query',\): .*query"):
+        add_adapter(model, AdapterConfig(targets=("query",)), seed=1)
+
+
+@pytest.mark.slow
+def test_a_killed_round_with_adapters_ends_with_the_same_bits(
+    adapted: Run, tmp_path: Path, sharp_model: Path, many_rows: list[dict[str, Any]]
+) -> None:
+    run = make_run(tmp_path, sharp_model, epochs=2, adapter=ADAPTER)
+    write_groups(run, many_rows)
+    command = [sys.executable, "-m", "oapl_core.training.train", str(run.root), "--round", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not run.checkpoint(0, 1).exists():
+        assert process.poll() is None, "ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not run.checkpoint(0, 2).exists()
+    train_in_a_process(run)
+    for file in ("model.safetensors", "adapter/adapter_model.safetensors"):
+        assert (run.checkpoint(0, 2) / file).read_bytes() == (adapted.checkpoint(0, 2) / file).read_bytes()
