@@ -13,7 +13,8 @@ from oapl_core.artifacts import policy_hash
 from oapl_core.progress import Progress
 from oapl_core.seeds import derive_seed
 from oapl_core.training.interruption import Request, Saving
-from oapl_core.training.job import Job
+from oapl_core.training.job import METRICS_FILE, Job
+from oapl_core.training.retention import drop_weights
 from oapl_core.training.state import Reached, delete_states
 from oapl_core.training.tracking import Tracking
 
@@ -51,10 +52,12 @@ def train_epochs(
 
         while reached.epoch <= job.epochs:
             _train_epoch(job, trainer, reached, report, saving)
-            _export(job, trainer, stored, reached, started_s)
+            export_epoch(job, trainer, stored, reached, started_s)
             reached = Reached(reached.epoch + 1)
             if reached.epoch <= job.epochs:
                 saving.after_epoch(reached)
+            if engine.rank == 0:
+                drop_weights(job, reached.epoch - 1)
     if engine.rank == 0:
         delete_states(job.states)
 
@@ -80,8 +83,12 @@ def _train_epoch(
     trainer.epoch(reached.epoch, on_step, skip=reached.steps)
 
 
-def _export(job: Job, trainer: "Trainer", stored: "StoredModel", reached: Reached, started_s: float) -> None:
-    """Write the epoch's checkpoint and record it, unless it is there; every rank calls it."""
+def export_epoch(job: Job, trainer: "Trainer", stored: "StoredModel", reached: Reached, started_s: float) -> None:
+    """Write the epoch's checkpoint and record it, unless it is there; every rank calls it.
+
+    Raises:
+        StageFailed: the folder is not what was trained; it is not recorded.
+    """
     from oapl_core.training.adapters import export_adapter, merged_weights
     from oapl_core.training.export_check import check_export, sample, trainer_logprobs
     from oapl_core.training.logprobs import Policy

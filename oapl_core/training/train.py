@@ -17,11 +17,13 @@ from oapl_core.objectives import make_objective
 from oapl_core.progress import say
 from oapl_core.seeds import derive_seed
 from oapl_core.stage import run_verb
+from oapl_core.training.disk import check_room
 from oapl_core.training.epochs import train_epochs
 from oapl_core.training.examples import Examples, read_examples
 from oapl_core.training.interruption import Request, listening
 from oapl_core.training.job import Job, make_job
 from oapl_core.training.ranks import launch_ranks
+from oapl_core.training.retention import drop_weights
 from oapl_core.training.state import delete_states, load_state
 from oapl_core.training.tracking import check_trackers
 
@@ -37,12 +39,13 @@ def train(run: Run, round_number: int) -> None:
     Raises:
         DataError: groups or model are missing, damaged, or do not belong together.
         StageFailed: engine and trainer disagree about the rollouts, the loss or the gradient became infinite or not a
-            number, or a rank was lost.
+            number, a rank was lost, or the disk is too small.
         Interrupted: a signal asked to stop; the state is saved.
     """
     job = make_job(run, round_number)
     if all(job.is_done(epoch) for epoch in range(1, job.epochs + 1)):
         delete_states(job.states)
+        drop_weights(job, job.epochs)
         say(f"round {round_number}: all {job.epochs} epochs are trained")
         return
     check_trackers(run.config.training.trackers)
@@ -50,6 +53,7 @@ def train(run: Run, round_number: int) -> None:
     examples = read_examples(run.groups(round_number), policy_hash(job.start), job.start)
     is_rank = "RANK" in os.environ
     if not is_rank:
+        check_room(job)
         job.stop_file.unlink(missing_ok=True)
     if not is_rank and (run.config.training.processes > 1 or run.config.training.hostfile):
         launch_ranks(run, round_number, job.stop_file)
