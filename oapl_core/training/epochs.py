@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from oapl_core.training.metrics import Metrics
     from oapl_core.training.steps import Trainer
 
-METRICS_FILE = "training_metrics.jsonl"
-
 
 def train_epochs(
     job: Job, trainer: "Trainer", stored: "StoredModel", reached: Reached, started_s: float, request: Request
