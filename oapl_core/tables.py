@@ -60,6 +60,8 @@ GROUPS = (
     ("response_ids", "ids"), ("behavior_logprobs", "logprobs"), ("temperature", "float32"), ("reward", "float32"),
 )  # fmt: skip
 
+REFERENCES = (("rollout_id", "str"), ("reference_logprobs", "logprobs"))
+
 MISMATCHES = (
     ("rollout_id", "str"), ("response_tokens", "int32"), ("mean_difference", "float32"),
     ("max_difference", "float32"), ("sum_difference", "float32"), ("k3", "float32"), ("first_drift", "int32"),
@@ -75,7 +77,7 @@ EVALUATIONS = (
 # How the large columns are stored, by measurement (docs/benchmarks/store.md): log-probs byte by byte, token ids with a
 # dictionary. Byte by byte would do for ids too, but DuckDB reads that of floating-point numbers only.
 _IDS = frozenset({"response_ids", "prompt_ids"})
-_STREAMED = frozenset({"logprobs", "behavior_logprobs"})
+_STREAMED = frozenset({"logprobs", "behavior_logprobs", "reference_logprobs"})
 _ROW_GROUP_TOKENS = 2**20
 """What a reader of a whole table holds at once; a longer single row is a row group of its own."""
 

@@ -6,7 +6,7 @@ keeps a small file decoded). Memory holds some numbers for each row.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+UNKNOWN = "unknown"
+"""Policy of imported rollouts whose sampler nobody recorded."""
 _TOKENS = ("prompt_ids", "response_ids", "behavior_logprobs")
 
 
@@ -31,7 +33,7 @@ class Batch:
     prompt_length_S: "Tensor"
     length_S: "Tensor"
     behavior_ST: "Tensor"
-    """Log-probs recorded when sampling, [S, T - 1], 0 outside the response."""
+    """Log-probs to compare with, recorded when sampling or the reference's, [S, T - 1], 0 outside the response."""
     row_S: "Tensor"
     """Row of the examples."""
     weight: float = 1.0
@@ -50,6 +52,22 @@ class Examples:
     temperature: float
     tokens: Rows
     """Prompt, response and the engine's log-probs of each row."""
+    recorded_S: "NDArray[np.bool_]"
+    """Whether the engine's log-probs are known."""
+    reference: Rows | None = None
+    """Takes the place of the engine's log-probs (tables.REFERENCES)."""
+
+    def compared_with(self, reference: Rows) -> "Examples":
+        """The same examples with other log-probs to compare with."""
+        return replace(self, reference=reference)
+
+    def recorded_logprobs(self, row: int) -> "Tensor | None":
+        """The engine's log-probs of a response, [T]; None if nobody recorded them."""
+        import torch
+
+        if not self.recorded_S[row]:
+            return None
+        return torch.from_numpy(_values(self.tokens[row]["behavior_logprobs"]).copy())
 
     @property
     def lengths(self) -> list[int]:
@@ -69,7 +87,10 @@ class Examples:
         for s, i in enumerate(rows):
             row, start, end = self.tokens[i], prompt_lengths[s], lengths[s]
             ids[s, :start], ids[s, start:end] = _values(row["prompt_ids"]), _values(row["response_ids"])
-            behavior[s, start - 1 : end - 1] = _values(row["behavior_logprobs"])
+            if self.reference is not None:
+                behavior[s, start - 1 : end - 1] = _values(self.reference[i]["reference_logprobs"])
+            elif self.recorded_S[i]:
+                behavior[s, start - 1 : end - 1] = _values(row["behavior_logprobs"])
         return Batch(
             torch.from_numpy(ids), torch.tensor(prompt_lengths or [1]), torch.tensor(lengths or [2]),
             torch.from_numpy(behavior),
@@ -77,13 +98,14 @@ class Examples:
         )  # fmt: skip
 
 
-def read_examples(path: Path, expected_hash: str, model_dir: Path) -> Examples:
+def read_examples(path: Path, expected_hash: str, model_dir: Path, recorded: bool = True) -> Examples:
     """Read and check a groups file.
 
     Args:
         path: 3_groups.parquet.
         expected_hash: identity of the round's policy, which must have sampled every row.
         model_dir: that policy's folder; its config says how long a sequence may be and which ids exist.
+        recorded: whether the engine's log-probs are needed; without them imported rollouts of an unknown policy pass.
 
     Raises:
         DataError: no row, rows of another policy or of several temperatures, rows that are too long or damaged.
@@ -93,7 +115,7 @@ def read_examples(path: Path, expected_hash: str, model_dir: Path) -> Examples:
     if not table.num_rows:
         raise DataError(f"{path}: has no group to train on; the ledger counts why every rollout was dropped")
     hashes = sorted(map(str, table["policy_hash"].unique().to_pylist()))
-    if hashes != [expected_hash]:
+    if not set(hashes) <= {expected_hash, *([] if recorded else [UNKNOWN])}:
         raise DataError(
             f"{path}: was sampled by policy {', '.join(hashes)}, but the round's policy is {expected_hash} "
             f"({model_dir}); delete the round's folder and run the same command again"
@@ -103,7 +125,7 @@ def read_examples(path: Path, expected_hash: str, model_dir: Path) -> Examples:
         raise DataError(
             f"{path}: was sampled at temperatures {temperatures}, not at one above 0; sample the round again"
         )
-    _check_rows(table, path, longest, vocabulary)
+    _check_rows(table, path, longest, vocabulary, recorded)
     return Examples(
         rollout_ids=table["rollout_id"],
         prompt_length_S=table["prompt_ids"].to_numpy(),
@@ -112,6 +134,7 @@ def read_examples(path: Path, expected_hash: str, model_dir: Path) -> Examples:
         group_S=table["group"].to_numpy().copy(),
         temperature=float(temperatures[0]),
         tokens=Rows(path, tables.GROUPS, _TOKENS),
+        recorded_S=table["behavior_logprobs"].to_numpy() > 0,
     )
 
 
@@ -149,7 +172,7 @@ def _without_tokens(table: "pa.Table", vocabulary: float) -> "pa.Table":
     return table.append_column("foreign", pa.array(foreign)).append_column("infinite", pa.array(infinite))
 
 
-def _check_rows(table: "pa.Table", path: Path, longest: float, vocabulary: float) -> None:
+def _check_rows(table: "pa.Table", path: Path, longest: float, vocabulary: float, recorded: bool) -> None:
     """Refuse by name what cannot be trained on; ``table`` is what _facts returns."""
     import numpy as np
 
@@ -161,7 +184,8 @@ def _check_rows(table: "pa.Table", path: Path, longest: float, vocabulary: float
             rows = f"rollout {table['rollout_id'][row]} {what} ({int(bad.sum())} such rows)"
             raise DataError(f"{path}: {rows}; sample the round again")
 
-    refuse(response != behavior, "has not one log-prob for each response token")
+    unknown = np.zeros(len(behavior), dtype=bool) if recorded else behavior == 0
+    refuse((response != behavior) & ~unknown, "has not one log-prob for each response token")
     refuse((response == 0) | (prompt == 0), "has an empty prompt or response")
     refuse(prompt + response > longest, f"is longer than the model's {longest} positions")
     refuse(table["infinite"].to_numpy(), "has a log-prob that is not finite")

@@ -49,8 +49,10 @@ def train(run: Run, round_number: int) -> None:
         say(f"round {round_number}: all {job.epochs} epochs are trained")
         return
     check_trackers(run.config.training.trackers)
-    _refuse_unknown_logprobs(run, round_number)
-    examples = read_examples(run.groups(round_number), policy_hash(job.start), job.start)
+    recorded = run.config.training.reference == "behavior"
+    if recorded:
+        _refuse_unknown_logprobs(run, round_number)
+    examples = read_examples(run.groups(round_number), policy_hash(job.start), job.start, recorded)
     is_rank = "RANK" in os.environ
     if not is_rank:
         check_room(job)
@@ -69,7 +71,8 @@ def _refuse_unknown_logprobs(run: Run, round_number: int) -> None:
     if unknown:
         raise DataError(
             f"{run.groups(round_number)}: {unknown} rollouts have no log-probs of the policy that sampled them, with "
-            "which the objective compares; import a data set that has them, or sample the round here"
+            "which the objective compares; import a data set that has them, sample the round here, or compare with the "
+            "trainer's own: training.reference = 'reference'"
         )
 
 
@@ -81,6 +84,7 @@ def _load(job: Job, examples: Examples) -> "tuple[StoredModel, Policy, ModelFlop
     from oapl_core.training.checkpoint import load_model
     from oapl_core.training.logprobs import Policy
     from oapl_core.training.memory import estimate_memory
+    from oapl_core.training.packing import use_packing
     from oapl_core.training.speed import ModelFlops
 
     config = job.run.config
@@ -93,10 +97,11 @@ def _load(job: Job, examples: Examples) -> "tuple[StoredModel, Policy, ModelFlop
         seed = derive_seed(config.seed, "adapter", job.round_number)
         add_adapter(model, config.training.adapter, seed)
     flops = ModelFlops.of(model)
+    packed = use_packing(model, config.training.packing, model.dtype)
     estimate = estimate_memory(model, config.training, int(os.environ.get("WORLD_SIZE", "1")), max(examples.lengths))
     if os.environ.get("RANK", "0") == "0":
         say(estimate.line())
-    policy = Policy(model, examples.temperature, config.training.logprob_chunk)
+    policy = Policy(model, examples.temperature, config.training.logprob_chunk, packed)
     return stored, policy, flops
 
 
@@ -105,12 +110,24 @@ def _train_rank(job: Job, examples: Examples, request: Request) -> None:
 
     from oapl_core.training.engine import Engine
     from oapl_core.training.mismatch import check_mismatch
+    from oapl_core.training.packing import refuse_leaks
+    from oapl_core.training.reference import reference_rows
     from oapl_core.training.speed import Speedometer, peak_tflops
     from oapl_core.training.steps import Trainer
 
     began, config = time.monotonic(), job.run.config
     stored, policy, flops = _load(job, examples)
     engine = Engine(policy, config.training)
+    packed = policy.packed
+    if packed:
+        refuse_leaks(engine, policy.model.config.get_text_config().vocab_size)
+    # before a state is loaded: these look at the weights that the round starts from
+    if examples.recorded_S.all():
+        check_mismatch(job.run, job.round_number, engine, examples, job.inputs, packed)
+    if config.training.reference == "reference":
+        examples = examples.compared_with(
+            reference_rows(job.run, job.round_number, engine, examples, job.inputs, packed)
+        )
     objective = make_objective(config.objective)
     reward_S = torch.from_numpy(examples.reward_S)
     reached = job.reached(engine.ranks)
@@ -126,9 +143,9 @@ def _train_rank(job: Job, examples: Examples, request: Request) -> None:
         seed=config.seed,
         round_number=job.round_number,
         epochs=job.epochs,
+        packed=packed,
         speed=Speedometer(flops, peak, engine.ranks, job.epochs * steps),
     )
-    check_mismatch(job.run, job.round_number, engine, examples, job.inputs)
     if reached.steps or reached.epoch > 1:
         load_state(engine, job.states, reached)
     started_s = time.monotonic() - began

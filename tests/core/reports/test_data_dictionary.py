@@ -20,6 +20,7 @@ TABLES = {
     "Verdicts": tables.VERDICTS,
     "Audits": tables.AUDITS,
     "Groups": tables.GROUPS,
+    "References": tables.REFERENCES,
     "Mismatches": tables.MISMATCHES,
     "Evaluations": tables.EVALUATIONS,
 }

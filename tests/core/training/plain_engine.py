@@ -40,5 +40,8 @@ class PlainEngine(Engine):
     def largest(self, values: Tensor) -> Tensor:
         return values
 
+    def wait(self) -> None:
+        """There is one rank."""
+
     def weights(self) -> dict[str, Tensor]:
         return dict(self.policy.state_dict())

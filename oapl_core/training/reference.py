@@ -1,0 +1,144 @@
+"""Reference log-probs: what the trainer itself says of every rollout with the weights that the round starts from.
+
+With ``training.reference = "reference"`` (the authors' code) the policy is compared with these and not with the
+log-probs that the engine recorded, so that the first log-ratios are 0 but for rounding, and rollouts whose engine
+recorded nothing can be trained on. Scores every example once, before the first update, block by block. Writes
+round_NN/3_reference.parquet (tables.REFERENCES), in the order of the groups; the ledger tells how far the engine's
+log-probs are from them.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from oapl_core import tables
+from oapl_core.artifacts import Run
+from oapl_core.progress import say
+from oapl_core.rows import Rows
+from oapl_core.training.batching import micro_batches
+from oapl_core.training.logprobs import response_mask
+
+if TYPE_CHECKING:
+    from oapl_core.training.engine import Engine
+    from oapl_core.training.examples import Examples
+
+_BLOCK_TOKENS = 2**21
+"""Response tokens that are scored before they are written: 8 MiB on each rank."""
+
+
+def reference_path(run: Run, round_number: int) -> Path:
+    """The file of ``reference_rows`` (tables.REFERENCES)."""
+    return run.round_dir(round_number) / "3_reference.parquet"
+
+
+def reference_rows(
+    run: Run, round_number: int, engine: "Engine", examples: "Examples", inputs: Mapping[str, str], packed: bool = False
+) -> Rows:
+    """The round's reference log-probs, scored unless they are there; every rank calls it before a state is loaded.
+
+    Args:
+        run: with the settings of the trainer.
+        round_number: counted from 0.
+        engine: holds the weights that the round starts from.
+        examples: with the engine's log-probs, where they are known.
+        inputs: the groups and the policy; others make it score again.
+        packed: whether micro-batches are packed.
+    """
+    training, path = run.config.training, reference_path(run, round_number)
+    settings = {"dtype": training.dtype}
+    # asked by every rank before one of them writes
+    done = run.is_done(path, inputs, settings)
+    engine.wait()
+    if not done:
+        sums = defaultdict[str, float](float)
+        rows = _scored(engine, examples, training.tokens_per_micro_batch, packed, sums)
+        if engine.rank == 0:
+            with run.writing(path, inputs, settings) as draft:
+                draft.rows = tables.write_table(draft.path, tables.REFERENCES, rows)
+                draft.details = _details(sums, len(examples.lengths))
+                _tell(draft.details)
+        else:
+            for _ in rows:
+                pass
+        engine.wait()
+    return Rows(path, tables.REFERENCES, ("reference_logprobs",))
+
+
+def _blocks(examples: "Examples") -> Iterator[list[int]]:
+    """Rows in the order of the file, a block's worth of response tokens at a time."""
+    block, tokens = list[int](), 0
+    for row, length in enumerate(examples.response_length_S.tolist()):
+        if block and tokens + length > _BLOCK_TOKENS:
+            yield block
+            block, tokens = [], 0
+        block.append(row)
+        tokens += length
+    yield block
+
+
+def _scored(
+    engine: "Engine", examples: "Examples", token_budget: int, packed: bool, sums: dict[str, float]
+) -> Iterator[dict[str, Any]]:
+    """Rows of tables.REFERENCES, the same on every rank; adds to ``sums``."""
+    for block in _blocks(examples):
+        lengths = [int(examples.response_length_S[row]) for row in block]
+        starts = dict(zip(block, torch.tensor([0, *lengths]).cumsum(0).tolist(), strict=False))
+        found_T = torch.zeros(sum(lengths), dtype=torch.float32, device=engine.device)
+        share = micro_batches(block, examples.lengths, token_budget, engine.ranks, packed)[engine.rank]
+        for rows in share:
+            batch = examples.batch(rows)
+            prompt_S, length_S = batch.prompt_length_S.to(engine.device), batch.length_S.to(engine.device)
+            with torch.no_grad():
+                logprob_ST = engine(batch.id_ST.to(engine.device), prompt_S, length_S, last=True)
+            mask_ST = response_mask(prompt_S, length_S, batch.id_ST.shape[1])
+            for s, row in enumerate(rows):  # none if this rank scored a stand-in
+                values = logprob_ST[s][mask_ST[s]]
+                found_T[starts[row] : starts[row] + len(values)] = values
+        # every row was scored by one rank and is 0 on the others
+        found = engine.total(found_T).cpu().numpy()
+        for row, length in zip(block, lengths, strict=True):
+            values = found[starts[row] : starts[row] + length]
+            _compare(examples, row, torch.from_numpy(values), sums)
+            yield {"rollout_id": str(examples.rollout_ids[row]), "reference_logprobs": values}
+
+
+def _compare(examples: "Examples", row: int, reference_T: torch.Tensor, sums: dict[str, float]) -> None:
+    """Add to ``sums`` how far a rollout's reference is from what its engine recorded."""
+    recorded_T = examples.recorded_logprobs(row)
+    if recorded_T is None:
+        sums["without_logprobs"] += 1
+        return
+    difference_T = reference_T.double() - recorded_T.double()
+    parts = {
+        "compared": 1, "tokens": len(difference_T), "abs": float(difference_T.abs().sum()),
+        "sum": float(difference_T.sum()), "abs_sum": abs(float(difference_T.sum())),
+        "k3": float((difference_T.expm1() - difference_T).sum()),
+    }  # fmt: skip
+    for name, value in parts.items():
+        sums[name] += value
+    sums["max"] = max(sums["max"], float(difference_T.abs().max()))
+
+
+def _details(sums: Mapping[str, float], sequences: int) -> dict[str, Any]:
+    """For the ledger: reference - behavior in nats, per token and per sequence; None where no engine recorded any."""
+    tokens, compared = sums["tokens"], int(sums["compared"])
+    return {
+        "sequences": sequences,
+        "compared": compared,
+        "without_logprobs": int(sums["without_logprobs"]),
+        "mean": sums["abs"] / tokens if tokens else None,
+        "max": sums["max"] if tokens else None,
+        "k3": sums["k3"] / tokens if tokens else None,
+        "sequence_sum_mean": sums["sum"] / compared if compared else None,
+        "sequence_sum_abs_mean": sums["abs_sum"] / compared if compared else None,
+    }
+
+
+def _tell(details: Mapping[str, Any]) -> None:
+    distance = "their engine recorded none to compare with"
+    if details["compared"]:
+        distance = f"those of the engine differ by {details['mean']:.2g} nats per token, {details['max']:.2g} at most"
+    say(f"reference log-probs of {details['sequences']} rollouts scored; {distance}")
