@@ -95,8 +95,8 @@ def _scored(
                 logprob_ST = engine(batch.id_ST.to(engine.device), prompt_S, length_S, last=True)
             mask_ST = response_mask(prompt_S, length_S, batch.id_ST.shape[1])
             for s, row in enumerate(rows):  # none if this rank scored a stand-in
-                values = logprob_ST[s][mask_ST[s]]
-                found_T[starts[row] : starts[row] + len(values)] = values
+                own = logprob_ST[s][mask_ST[s]]
+                found_T[starts[row] : starts[row] + len(own)] = own
         # every row was scored by one rank and is 0 on the others
         found = engine.total(found_T).cpu().numpy()
         for row, length in zip(block, lengths, strict=True):
