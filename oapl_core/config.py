@@ -88,7 +88,7 @@ class VerifierConfig(Settings):
     """How answers are judged."""
 
     workers: PositiveInt | None = None
-    """Fork servers; unset: three for every two cores."""
+    """Fork servers; unset: one per core."""
     cpu_s: PositiveFloat = 6.0
     """CPU time for one test. Seconds (LiveCodeBench: 6)."""
     wall_s: PositiveFloat = 18.0

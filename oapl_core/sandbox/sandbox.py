@@ -5,7 +5,6 @@ Reads programs and inputs from its caller; writes nothing on disk. Starting it p
 
 from __future__ import annotations
 
-import math
 import os
 import queue
 from collections import deque
@@ -31,8 +30,7 @@ Result = TypeVar("Result")
 
 
 class Sandbox:
-    """Fork servers, three for two cores unless said otherwise: each waits a seventh of its time for the kernel to take
-    a program's namespaces down. Thread-safe; use as a context manager.
+    """Fork servers, one per core unless said otherwise. Thread-safe; use as a context manager.
 
     A server that dies is replaced and its program sent again; the processes are started by exec, so a large parent
     costs nothing and later imports in the parent (an engine, CUDA) do no harm.
@@ -49,7 +47,7 @@ class Sandbox:
         installed packages that programs may import. Raises ValueError, or SandboxError for a missing package."""
         if workers is not None and workers < 1:
             raise ValueError(f"workers must be at least 1, got {workers}")
-        self.workers = workers or math.ceil(1.5 * len(os.sched_getaffinity(0)))
+        self.workers = workers or len(os.sched_getaffinity(0))
         self._candidates: tuple[Level, ...] = (level,) if level else ("full", "fallback")
         if not level and minimum_level == "full":
             self._candidates = ("full",)

@@ -5,7 +5,7 @@
     --only PART ...       programs, cpu, verdicts, isolation, maths
     --scale N             N times as many answers; --repeats N: measurements of each, sides alternating
 
-Both sides judge the same programs, all different, with the same tests on three processes, after a warm-up. Prints one
+Both sides judge the same programs, all different, with the same tests on two processes, after a warm-up. Prints one
 line for each measurement: best and median of the repeats, and every verdict that differs.
 """
 
@@ -31,7 +31,7 @@ from tests.bench import bare, bench_programs
 from tests.bench.bench_programs import Case
 from tests.bench.livecodebench import HOW_TO_GET_IT, Checker
 
-WORKERS = 3
+WORKERS = 2
 PARTS = ("programs", "cpu", "verdicts", "isolation", "maths")
 TRIVIAL = "print(sum(map(int, input().split())))"
 BLOW_UPS = ("9^{9^{9^9}}", "\\binom{1000000000}{500000000}", "7^{10^{12}}", "(10^9)!", "2^{2^{40}} + 1")
