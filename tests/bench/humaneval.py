@@ -39,7 +39,7 @@ def page(path: Path) -> str:
     lines = [
         "# HumanEval: what the assert-style verifier says",
         "",
-        "Made by `python -m tests.bench.humaneval` from HumanEval.jsonl.gz in `../shared/data`: "
+        "Made by `python -m tests.bench.humaneval` from HumanEval.jsonl.gz in `$OAPL_SHARED_DATA`: "
         f"{len(mutants)} problems, {CONFIG.cpu_s:g} s of CPU each, verifier version {VERIFIER_VERSION}.",
         "",
         "| program | passed | other outcomes |",
