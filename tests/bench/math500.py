@@ -37,8 +37,8 @@ def page() -> str:
     lines = [
         "# MATH-500: which gold answers verify against themselves",
         "",
-        f"Made by `python -m tests.bench.math500` from math500.jsonl in `$OAPL_SHARED_DATA`: {len(rows) - len(found)} of "
-        f"{len(rows)} do, {len(found)} do not.",
+        f"Made by `python -m tests.bench.math500` from math500.jsonl in `$OAPL_SHARED_DATA`: "
+        f"{len(rows) - len(found)} of {len(rows)} do, {len(found)} do not.",
         "",
         "Verification takes an answer that is the gold text itself as right without asking math-verify, so these rows",
         "can still be solved, but only in exactly these words: an importer should drop and count them.",
