@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from deployments.terminal import tell
-from oapl_core.config import VerifierConfig
 from oapl_core.errors import ConfigError
 from oapl_core.problems.curation import Tally
 from oapl_core.problems.importing import Choice, converted, import_set, window
@@ -22,6 +21,7 @@ from oapl_core.problems.storing import check_name
 from oapl_core.verdicts.maths_pool import MathsPool
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier
+from oapl_core.verifier_config import VerifierConfig
 
 _FAULTY = ("keep", "drop", "only")
 

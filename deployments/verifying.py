@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from deployments.terminal import console, tell
-from oapl_core.config import VerifierConfig
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.lock import hold
 from oapl_core.problems.problem_set import checked
@@ -20,6 +19,7 @@ from oapl_core.verdicts.programs import ProgramGrade, grade_program
 from oapl_core.verdicts.regrade import regrade, round_of
 from oapl_core.verdicts.rules import Rules
 from oapl_core.verdicts.verifier import Verifier
+from oapl_core.verifier_config import VerifierConfig
 
 _SHOWN_CHARACTERS = 60
 _SHOWN_CHANGES = 50

@@ -2,7 +2,7 @@
 
 An experiment file holds only differences from the defaults below (``experiment_file.py`` reads it); the resolved
 experiment is written to ``run.json`` and read back by every stage. Nothing else in the project has a default setting
-(the trainer's are in ``training_config.py``, those of the demo's base model in ``pretrain_config.py``).
+(those of a stage with many of them are in ``training_config.py``, ``verifier_config.py`` and so on).
 Where no other source is named, defaults are those of the DeepCoder replication in the OAPL paper (arXiv 2602.19362,
 appendix A).
 """
@@ -12,9 +12,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from oapl_core.evaluation_config import EvaluationConfig
 from oapl_core.pretrain_config import PretrainConfig
 from oapl_core.settings import Fraction, Settings
+from oapl_core.time_limits import TimeLimits
 from oapl_core.training_config import TrainingConfig
+from oapl_core.verifier_config import VerifierConfig
 
 
 class ProblemsConfig(Settings):
@@ -78,61 +81,6 @@ class SamplingConfig(Settings):
         return self.model_dump(mode="json", exclude={"flush_s"})
 
 
-class RayConfig(Settings):
-    """A running Ray cluster whose nodes see the run folder under the same path and have this environment."""
-
-    address: str
-    """`HOST:PORT` of the head node, or `ray://HOST:PORT` from outside the cluster."""
-    shares: PositiveInt = 2
-    """Processes the work is divided over; one per node. Each reserves `verifier.workers` cores (unset: one)."""
-
-
-class VerifierConfig(Settings):
-    """How answers are judged."""
-
-    workers: PositiveInt | None = None
-    """Fork servers; unset: one per core."""
-    cpu_s: PositiveFloat = 6.0
-    """CPU time for one test. Seconds (LiveCodeBench: 6)."""
-    wall_s: PositiveFloat = 18.0
-    """Wall time for one test; catches sleepers. Seconds."""
-    memory_mb: PositiveInt = 1024
-    """Address space of one program. MiB."""
-    output_mb: PositiveFloat = 16.0
-    """Largest output of one test. MiB."""
-    max_error_share: Fraction = 0.02
-    """Above this share of verifier errors the stage fails instead of training on what is left."""
-    minimum_level: Literal["full", "fallback"] = "fallback"
-    """Weakest proven sandbox level to accept."""
-    libraries: tuple[str, ...] = ("numpy", "sortedcontainers", "sympy", "mpmath", "networkx")
-    """Installed packages that programs may import beside the standard library, loaded before the first program that
-    mentions one; what competition judges offer."""
-    comparison: Literal["livecodebench", "tolerant"] = "livecodebench"
-    """`livecodebench`: its checker's rules, exact decimals; `tolerant`: numbers that are expected with a point or an
-    exponent may differ by the larger of the two tolerances."""
-    absolute_tolerance: Annotated[float, Field(ge=0.0)] = 1e-6
-    """For `tolerant`. In the number's own unit."""
-    relative_tolerance: Annotated[float, Field(ge=0.0, lt=1.0)] = 1e-6
-    """For `tolerant`. Share of the expected number."""
-    stop_at_first_failure: bool = True
-    """Whether a program's remaining tests are skipped once one has failed; otherwise `tests_passed` counts them all."""
-    max_tests: PositiveInt | None = None
-    """Run only so many tests of a problem, those with the longest inputs (DeepCoder: 15 for TACO and PrimeIntellect);
-    unset: all of them."""
-    ray: RayConfig | None = None
-    """Verify on the nodes of a Ray cluster; unset: on this machine."""
-
-    @property
-    def shares(self) -> int:
-        """Processes that verification beside sampling is divided over."""
-        return self.ray.shares if self.ray else 1
-
-    @property
-    def slice(self) -> dict[str, Any]:
-        """What verdicts depend on: all settings but those that only say where and how fast."""
-        return self.model_dump(mode="json", exclude={"workers", "ray"})
-
-
 class Oapl(Settings):
     """OAPL's regression (paper, eq. 2 and 3)."""
 
@@ -156,50 +104,6 @@ class RoundConfig(Settings):
     """Groups trained on: with at least one correct answer, with both kinds, or every one."""
     epochs: PositiveInt = 1
     """Passes over the kept rollouts, each saved as a checkpoint."""
-
-
-class EvaluationConfig(Settings):
-    """How checkpoints are measured."""
-
-    validation_samples: PositiveInt = 8
-    """Answers per validation problem, for choosing the epoch."""
-    heldout_samples: PositiveInt = 16
-    """n of the unbiased pass@k on held-out problems."""
-    temperature: Annotated[float, Field(ge=0.0)] = 0.6
-    """Sampling temperature."""
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 0.95
-    """Nucleus sampling."""
-    max_tokens: PositiveInt = 65536
-    """Longest response. Tokens."""
-    bootstrap_resamples: PositiveInt = 2000
-    """Resamples of the problems for the intervals."""
-
-
-class TimeLimits(Settings):
-    """How long one process of a stage may take before its whole tree is ended, by stage package. That counts as a
-    failure of the machine: the stage is retried, and goes on where it was. Unset: no limit. Hours."""
-
-    pretraining: PositiveFloat | None = None
-    """The demo's base model."""
-    problems: PositiveFloat | None = None
-    """Problem sets and prompts."""
-    rollouts: PositiveFloat | None = None
-    """Sampling of one round."""
-    verdicts: PositiveFloat | None = None
-    """Verification of one round; beside sampling: from the end of sampling."""
-    groups: PositiveFloat | None = None
-    """Join and filter of one round."""
-    training: PositiveFloat | None = None
-    """All epochs of one round."""
-    evaluation: PositiveFloat | None = None
-    """All checkpoints."""
-    reports: PositiveFloat | None = None
-    """Tables and figures."""
-
-    def seconds(self, verb: str) -> float | None:
-        """The limit of ``verb``, for example ``rollouts.generate``."""
-        hours: float | None = getattr(self, verb.partition(".")[0])
-        return None if hours is None else 3600 * hours
 
 
 class ReportConfig(Settings):

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 from prefect.settings import PREFECT_API_URL
 
-from oapl_core.config import RayConfig
 from oapl_core.errors import ConfigError
 from oapl_core.plan import Step
+from oapl_core.verifier_config import RayConfig
 from tasks.stage import progress, stage_task
 
 if TYPE_CHECKING:

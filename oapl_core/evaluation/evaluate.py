@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from oapl_core.artifacts import Run
-from oapl_core.config import EngineConfig, VerifierConfig
+from oapl_core.config import EngineConfig
 from oapl_core.errors import StageFailed
 from oapl_core.evaluation.choice import best, measures
 from oapl_core.progress import Progress, say
@@ -28,6 +28,7 @@ from oapl_core.stage import run_verb
 from oapl_core.tables import EVALUATIONS, PROBLEMS, PROMPTS, read_table, write_table
 from oapl_core.verdicts.extraction import opens_thinking
 from oapl_core.verdicts.verifier import VERIFIER_VERSION, Verifier
+from oapl_core.verifier_config import VerifierConfig
 
 Row = Mapping[str, Any]
 

@@ -5,10 +5,11 @@ import asyncio
 import pytest
 from prefect.states import Failed
 
-from oapl_core.config import RoundConfig, TimeLimits
+from oapl_core.config import RoundConfig
 from oapl_core.errors import ConfigError, DataError, Held, Interrupted, SandboxError, StageFailed
 from oapl_core.experiment_file import parse_experiment
 from oapl_core.plan import steps
+from oapl_core.time_limits import TimeLimits
 from tasks.settings import GPU, STAGES
 from tasks.stage import stage_task
 

@@ -10,10 +10,11 @@ from typing import Any, Self
 import pytest
 
 from oapl_core.artifacts import Run, policy_hash
-from oapl_core.config import EngineConfig, VerifierConfig
+from oapl_core.config import EngineConfig
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.tables import EVALUATIONS, read_table
+from oapl_core.verifier_config import VerifierConfig
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
 
 Rate = Callable[[str], float]

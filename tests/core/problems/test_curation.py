@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from deployments.problem_sets import VerifierJudge
-from oapl_core.config import VerifierConfig
 from oapl_core.errors import DataError
 from oapl_core.problems.curation import Tally, proven, uncontaminated, unlike, with_tests
 from oapl_core.problems.imported import Imported
 from oapl_core.problems.importing import Choice, converted, import_set
 from oapl_core.problems.problem_set import read_problem_set
 from oapl_core.problems.sources import source
+from oapl_core.verifier_config import VerifierConfig
 from tests.core.problems import foreign_rows as rows
 from tests.core.problems.foreign_rows import Row, write_rows
 from tests.core.problems.test_likeness import changed, text

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from oapl_core import tables
-from oapl_core.config import VerifierConfig
 from oapl_core.sandbox.sandbox import Level
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verdict, Verifier
+from oapl_core.verifier_config import VerifierConfig
 from tests import sandboxes
 from tests.core.verdicts.catalogue import CALLS, FALLBACK, PROGRAMS, RESPONSES
 

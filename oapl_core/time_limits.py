@@ -1,0 +1,32 @@
+"""When a stage counts as stuck: a limit for each stage package."""
+
+from pydantic import PositiveFloat
+
+from oapl_core.settings import Settings
+
+
+class TimeLimits(Settings):
+    """How long one process of a stage may take before its whole tree is ended, by stage package. That counts as a
+    failure of the machine: the stage is retried, and goes on where it was. Unset: no limit. Hours."""
+
+    pretraining: PositiveFloat | None = None
+    """The demo's base model."""
+    problems: PositiveFloat | None = None
+    """Problem sets and prompts."""
+    rollouts: PositiveFloat | None = None
+    """Sampling of one round."""
+    verdicts: PositiveFloat | None = None
+    """Verification of one round; beside sampling: from the end of sampling."""
+    groups: PositiveFloat | None = None
+    """Join and filter of one round."""
+    training: PositiveFloat | None = None
+    """All epochs of one round."""
+    evaluation: PositiveFloat | None = None
+    """All checkpoints."""
+    reports: PositiveFloat | None = None
+    """Tables and figures."""
+
+    def seconds(self, verb: str) -> float | None:
+        """The limit of ``verb``, for example ``rollouts.generate``."""
+        hours: float | None = getattr(self, verb.partition(".")[0])
+        return None if hours is None else 3600 * hours

@@ -1,0 +1,62 @@
+"""How answers are judged: the settings of the verifier, with their defaults, units and sources."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from oapl_core.settings import Fraction, Settings
+
+
+class RayConfig(Settings):
+    """A running Ray cluster whose nodes see the run folder under the same path and have this environment."""
+
+    address: str
+    """`HOST:PORT` of the head node, or `ray://HOST:PORT` from outside the cluster."""
+    shares: PositiveInt = 2
+    """Processes the work is divided over; one per node. Each reserves `verifier.workers` cores (unset: one)."""
+
+
+class VerifierConfig(Settings):
+    """How answers are judged."""
+
+    workers: PositiveInt | None = None
+    """Fork servers; unset: one per core."""
+    cpu_s: PositiveFloat = 6.0
+    """CPU time for one test. Seconds (LiveCodeBench: 6)."""
+    wall_s: PositiveFloat = 18.0
+    """Wall time for one test; catches sleepers. Seconds."""
+    memory_mb: PositiveInt = 1024
+    """Address space of one program. MiB."""
+    output_mb: PositiveFloat = 16.0
+    """Largest output of one test. MiB."""
+    max_error_share: Fraction = 0.02
+    """Above this share of verifier errors the stage fails instead of training on what is left."""
+    minimum_level: Literal["full", "fallback"] = "fallback"
+    """Weakest proven sandbox level to accept."""
+    libraries: tuple[str, ...] = ("numpy", "sortedcontainers", "sympy", "mpmath", "networkx")
+    """Installed packages that programs may import beside the standard library, loaded before the first program that
+    mentions one; what competition judges offer."""
+    comparison: Literal["livecodebench", "tolerant"] = "livecodebench"
+    """`livecodebench`: its checker's rules, exact decimals; `tolerant`: numbers that are expected with a point or an
+    exponent may differ by the larger of the two tolerances."""
+    absolute_tolerance: Annotated[float, Field(ge=0.0)] = 1e-6
+    """For `tolerant`. In the number's own unit."""
+    relative_tolerance: Annotated[float, Field(ge=0.0, lt=1.0)] = 1e-6
+    """For `tolerant`. Share of the expected number."""
+    stop_at_first_failure: bool = True
+    """Whether a program's remaining tests are skipped once one has failed; otherwise `tests_passed` counts them all."""
+    max_tests: PositiveInt | None = None
+    """Run only so many tests of a problem, those with the longest inputs (DeepCoder: 15 for TACO and PrimeIntellect);
+    unset: all of them."""
+    ray: RayConfig | None = None
+    """Verify on the nodes of a Ray cluster; unset: on this machine."""
+
+    @property
+    def shares(self) -> int:
+        """Processes that verification beside sampling is divided over."""
+        return self.ray.shares if self.ray else 1
+
+    @property
+    def slice(self) -> dict[str, Any]:
+        """What verdicts depend on: all settings but those that only say where and how fast."""
+        return self.model_dump(mode="json", exclude={"workers", "ray"})
