@@ -82,6 +82,7 @@ class StepMeter:
             "response_tokens": int(tokens),
             "squared_tokens": int(total["squared_tokens"]),
             "padding_share": 1.0 - total["tokens"] / total["padded_tokens"],
+            "right_share": right / sequences,
             "log_ratio": total["log_ratio"] / sequences,
             "log_ratio_right": total["log_ratio_right"] / right if right else None,
             "log_ratio_wrong": (total["log_ratio"] - total["log_ratio_right"]) / wrong if wrong else None,

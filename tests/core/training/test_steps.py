@@ -112,6 +112,7 @@ def test_measurements_are_those_of_plain_code(tmp_path: Path, model_dir: Path, r
     sums, flat = np.array([r.sum() for r in ratios]), np.concatenate(ratios)
     right = np.array([rows[i]["reward"] for i in batch]) == 1.0
     assert metrics["loss"] == pytest.approx(float(np.mean((BETA2 * sums - advantages(rows)[batch]) ** 2)), rel=1e-5)
+    assert metrics["right_share"] == right.mean()
     assert metrics["log_ratio"] == pytest.approx(sums.mean(), rel=1e-4)
     assert metrics["log_ratio_right"] == pytest.approx(sums[right].mean(), rel=1e-4)
     assert metrics["log_ratio_wrong"] == pytest.approx(sums[~right].mean(), rel=1e-4)
