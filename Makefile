@@ -17,7 +17,7 @@ check: setup  ## ruff, mypy --strict, import contracts
 	@$(bin)/lint-imports
 
 test: check  ## the checks, then every test but gpu, bench, slow and browser
-	@$(bin)/python -m pytest
+	@$(bin)/python -m pytest -n 2 --dist loadfile
 
 bench: setup  ## the speed measurements of tests/bench
 	@$(bin)/python -m pytest -m bench tests/bench
@@ -30,8 +30,8 @@ worker deploy: export PREFECT_API_URL ?= http://127.0.0.1:4200/api
 worker: setup  ## runs what is deployed, on this machine; stopped, it first lets its runs end
 	@$(bin)/prefect worker start --pool oapl --type process
 
-deploy: setup  ## deployments/prefect.yaml to the server: oapl-round (nightly), oapl-experiment, oapl-evaluate
-	@$(bin)/python -m deployments.deploying
+deploy: setup  ## deployments/prefect.yaml to the server: oapl-round (nightly), oapl-experiment, oapl-evaluate; POOLS="a b" for [fleet]
+	@$(bin)/python -m deployments.deploying $(POOLS)
 
 lock:  ## requirements/*.lock from requirements/*.in; UPGRADE=1 takes the newest
 	@bash requirements/lock.sh
