@@ -17,7 +17,7 @@ Metrics = dict[str, Any]
 
 _SUMS = ("loss", "sequences", "response_tokens", "tokens", "squared_tokens", "padded_tokens", "right", "log_ratio",
          "log_ratio_right", "residual", "residual_right", "token_log_ratio_abs", "kl",
-         "behavior_logprob")  # fmt: skip
+         "behavior_logprob", "entropy")  # fmt: skip
 
 
 class StepMeter:
@@ -64,6 +64,7 @@ class StepMeter:
             "log_ratio": ratio_S.sum(), "log_ratio_right": (ratio_S * right_S).sum(), "residual": residual_S.sum(),
             "residual_right": (residual_S * right_S).sum(),
             "token_log_ratio_abs": size_ST.sum(), "kl": k3, "behavior_logprob": behavior_ST.double().sum(),
+            "entropy": -(ratio_ST.exp() * (behavior_ST.double() + ratio_ST)).sum(),  # E_b[pi/b (-ln pi)] = E_pi[-ln pi]
         }  # fmt: skip
         self._sums += torch.stack([numbers[name].double() for name in _SUMS])
         self._largest = torch.maximum(self._largest, size_ST.max())
@@ -93,6 +94,7 @@ class StepMeter:
             "token_log_ratio_max": largest,
             "kl": total["kl"] / tokens,
             "kl_k1": -total["log_ratio"] / tokens,
+            "policy_entropy": total["entropy"] / tokens,
             "token_entropy": -(total["behavior_logprob"] + total["log_ratio"]) / tokens,
             "peak_memory_mb": round(memory_mb),
         }

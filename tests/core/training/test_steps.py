@@ -121,6 +121,8 @@ def test_measurements_are_those_of_plain_code(tmp_path: Path, model_dir: Path, r
     assert metrics["kl"] == pytest.approx(np.mean(np.exp(flat) - 1 - flat), rel=1e-3)
     assert metrics["kl_k1"] == pytest.approx(-flat.mean(), rel=1e-4)
     assert metrics["token_log_ratio"] == pytest.approx(flat.mean(), rel=1e-4)
+    weighted = [np.exp(r) * np.array(p) for r, p in zip(ratios, policy, strict=True)]
+    assert metrics["policy_entropy"] == pytest.approx(-np.concatenate(weighted).mean(), rel=1e-4)
     assert metrics["token_entropy"] == pytest.approx(-np.concatenate(policy).mean(), rel=1e-5)
     residuals = BETA2 * sums - advantages(rows)[batch]
     assert metrics["residual_right"] == pytest.approx(residuals[right].mean(), rel=1e-4)
