@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from deployments.run_names import open_run
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 
 ExperimentFile = Annotated[
@@ -62,7 +64,7 @@ def fork(
     """Make another run that shares what came before a round, without copies, and has other settings from there on."""
     from deployments import starting
 
-    starting.fork_run(_open(run), name, number, overrides or [], from_stage)
+    starting.fork_run(open_run(run), name, number, overrides or [], from_stage)
 
 
 @app.command()
@@ -70,7 +72,7 @@ def status(run: RunName) -> None:
     """Show which steps of a run are finished and what they made."""
     from deployments.terminal import print_status, print_times
 
-    opened = _open(run)
+    opened = open_run(run)
     print_status(opened)
     print_times(opened)
 
@@ -80,7 +82,18 @@ def report(run: RunName) -> None:
     """Write the report of a run again and print where it is; works on unfinished runs too."""
     from deployments.starting import write_report
 
-    write_report(_open(run))
+    write_report(open_run(run))
+
+
+@app.command()
+def figures(
+    runs: Annotated[list[str], typer.Argument(metavar="[LABEL=]RUN...", help="Several with one label: their mean.")],
+    to: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write index.html, PNGs and CSVs in.")],
+) -> None:
+    """Draw runs side by side: pass@k, accuracy and entropy over training, accuracy against samples; finished or not."""
+    from deployments.reporting import draw
+
+    draw(runs, to)
 
 
 @app.command()
@@ -97,7 +110,7 @@ def rollouts(
     """Print sampled answers with their verdicts; --where may name any column of data/README.md."""
     from deployments.looking import look
 
-    look(_open(run), number, where, problem, show, whole)
+    look(open_run(run), number, where, problem, show, whole)
 
 
 @app.command()
@@ -181,7 +194,7 @@ def check(run: RunName) -> None:
     """Compare every byte of a run with what was recorded; name what is damaged, for `oapl run` to make it again."""
     from deployments import keeping
 
-    raise typer.Exit(keeping.check(_open(run)))
+    raise typer.Exit(keeping.check(open_run(run)))
 
 
 @app.command()
@@ -189,7 +202,7 @@ def du(run: RunName) -> None:
     """Show what a run takes on the disk, by kind and round, and what `oapl clean` would free."""
     from deployments import housekeeping
 
-    housekeeping.show_usage(_open(run))
+    housekeeping.show_usage(open_run(run))
 
 
 @app.command()
@@ -206,7 +219,7 @@ def clean(
     """Let go of what no later round, report or resume needs: leftovers, and what --keep does not keep."""
     from deployments import housekeeping
 
-    housekeeping.clean(_open(run), keep or [], yes)
+    housekeeping.clean(open_run(run), keep or [], yes)
 
 
 @app.command()
@@ -245,7 +258,7 @@ def export(
     """Write a round's judged rollouts in the OAPL authors' schema, which verl-style trainers read."""
     from deployments import exchanging
 
-    exchanging.export(_open(run), destination, number)
+    exchanging.export(open_run(run), destination, number)
 
 
 @app.command()
@@ -254,13 +267,6 @@ def doctor() -> None:
     from deployments.doctor import examine
 
     raise typer.Exit(examine())
-
-
-def _open(name: str) -> "Run":  # type: ignore[name-defined]  # noqa: F821
-    from oapl_core.artifacts import Run
-
-    below = Path("data/runs") / name
-    return Run.open(below if below.is_dir() and not Path(name, "run.json").exists() else Path(name))
 
 
 def main() -> int:

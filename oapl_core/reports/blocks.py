@@ -97,6 +97,8 @@ class Report:
     tiles: tuple[Tile, ...]
     missing: tuple[str, ...]
     sections: tuple[Section, ...]
+    unfinished: str = "This run is not finished."
+    """What is said before ``missing``."""
 
 
 def table(

@@ -221,18 +221,7 @@ def read_metrics(files: Sequence[Path]) -> dict[str, list[float]]:
     """
     columns: dict[str, list[float]] = {name: [] for name in METRIC_COLUMNS} if files else {}
     for path in files:
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-            steps = [json.loads(line) for line in lines if line]
-        except FileNotFoundError:
-            raise DataError(
-                f"{path}: is missing; delete the checkpoint's folder and run the experiment again"
-            ) from None
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise DataError(
-                f"{path}: is not JSON lines ({error}); delete the checkpoint's folder and run the experiment again"
-            ) from None
-        for number, step in enumerate(steps, start=1):
+        for number, step in enumerate(metric_lines(path), start=1):
             absent = [name for name in METRIC_COLUMNS if name not in step]
             if absent:
                 raise DataError(
@@ -241,3 +230,19 @@ def read_metrics(files: Sequence[Path]) -> dict[str, list[float]]:
             for name in METRIC_COLUMNS:
                 columns[name].append(float("nan") if step[name] is None else float(step[name]))
     return columns
+
+
+def metric_lines(path: Path) -> list[dict[str, Any]]:
+    """What training wrote about each optimiser step of an epoch, in order.
+
+    Raises:
+        DataError: the file is missing or is not JSON lines.
+    """
+    remedy = "delete the checkpoint's folder and run the experiment again"
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines if line]
+    except FileNotFoundError:
+        raise DataError(f"{path}: is missing; {remedy}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: is not JSON lines ({error}); {remedy}") from None

@@ -1,21 +1,22 @@
 """The report's figures as PNG files; the only file of the project that imports matplotlib.
 
-Reads plain numbers, writes one PNG for each function. The backend is Agg: no display is needed. Curves and bars can be
-told apart in greyscale too, by markers and numbers.
+Reads plain numbers, writes one PNG for each function. The backend is Agg: no display is needed. Colours are those of
+Okabe and Ito (2008), which colour-blind people tell apart; curves and bars can be told apart in greyscale too, by
+markers, dashes and numbers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLOURS = ("#5b6470", "#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b83280", "#97700f", "#2c7a7b")
-_KEPT = "#2f855a"
+COLOURS = ("#5b6470", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_KEPT = "#009e73"
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _STYLE: dict[Any, Any] = {
     "font.size": 10.5, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e2e5ea",
@@ -23,6 +24,7 @@ _STYLE: dict[Any, Any] = {
     "xtick.color": "#4a525c", "ytick.color": "#4a525c", "axes.axisbelow": True, "legend.frameon": False,
     "axes.titlesize": 10.5, "axes.titleweight": "bold", "axes.titlelocation": "left", "figure.facecolor": "white",
 }  # fmt: skip
+_DASHES = ("solid", (0, (5, 2)), (0, (1, 1.3)), (0, (6, 1.5, 1, 1.5)))
 _DPI = 150
 _FEW_STEPS = 40
 
@@ -38,17 +40,118 @@ class Curve:
     high: Sequence[float]
 
 
+@dataclass(frozen=True)
+class Line(Curve):
+    """A curve of one of several panels; equal labels look the same in each."""
+
+    style: int = 0
+    """Colour and marker, counted from 0."""
+    dash: int = 0
+    """0 is solid."""
+    bars: bool = False
+    """Intervals as bars at the points; else as a band."""
+    look: Literal["dots", "plain", "faint", "rings"] = "dots"
+    """`dots`: a marker at each point; `plain`: a few markers; `faint`: a thin line behind the others; `rings`: hollow
+    markers alone. The last two have no place in the legend."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes."""
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: Sequence[Line]
+    is_percent: bool = True
+    """y are shares, shown in percent; else numbers from 0 up."""
+    is_log2: bool = False
+    """x on a logarithmic axis with ticks at powers of two."""
+    starts: Sequence[float] = ()
+    """x where a round begins."""
+
+
+def draw_panels(path: Path, panels: Sequence[Panel]) -> None:
+    """One panel over the whole width, or several in two columns, with one legend below them."""
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    size = (7.4, 4.6) if columns == 1 else (9.0, 3.1 * rows + 0.7)
+    with _drawing(path, *size, rows, columns) as (figure, axes_of_panels):
+        legend: dict[str, Any] = {}
+        has_several = len({line.label for panel in panels for line in panel.lines}) > 1
+        for axes, panel in zip(axes_of_panels, panels, strict=False):
+            for line in panel.lines:
+                handle = _draw_line(axes, line, 100 if panel.is_percent else 1, has_several)
+                if line.look in ("dots", "plain"):
+                    legend.setdefault(line.label, handle)
+            _finish(axes, panel)
+        _same_widths(axes_of_panels, panels)
+        for axes in axes_of_panels[len(panels) :]:
+            axes.set_axis_off()
+        widest = max(map(len, legend), default=0)
+        figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=4 if widest < 20 else 2)
+
+
+def _draw_line(axes: "Axes", line: Line, scale: float, has_several: bool) -> Any:
+    """Draws the curve and its interval; returns what the legend shows. One line alone needs no markers to be known."""
+    colour, marker = COLOURS[line.style % len(COLOURS)], _MARKERS[line.style % len(_MARKERS)]
+    y, low, high = ([scale * value for value in values] for values in (line.y, line.low, line.high))
+    if line.look == "faint":
+        return axes.plot(line.x, y, color=colour, alpha=0.25, linewidth=0.8)[0]
+    look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 5, "linewidth": 1.6}
+    look["linestyle"] = _DASHES[line.dash % len(_DASHES)]
+    if line.look == "plain":
+        look |= {"markevery": 0.2} if has_several else {"marker": ""}  # 0.2 of the diagonal apart
+    if line.look == "rings":
+        look |= {"linestyle": "none", "markersize": 8, "markerfacecolor": "white", "markeredgewidth": 1.6, "zorder": 3}
+    if line.bars:
+        below, above = ([abs(a - b) for a, b in zip(y, end, strict=True)] for end in (low, high))
+        return axes.errorbar(line.x, y, yerr=[below, above], capsize=3, elinewidth=1, **look)
+    axes.fill_between(line.x, low, high, color=colour, alpha=0.15, linewidth=0)
+    return axes.plot(line.x, y, **look)[0]
+
+
+def _finish(axes: "Axes", panel: Panel) -> None:
+    for start in panel.starts:
+        axes.axvline(start, color="#8a929d", linewidth=0.9, linestyle=(0, (2, 3)), zorder=0)
+    if panel.is_log2:
+        _log2(axes, max((x for line in panel.lines for x in line.x), default=1))
+    else:
+        axes.xaxis.set_major_formatter(_thousands)
+        axes.locator_params(axis="x", integer=True, nbins=6)
+    if panel.is_percent:
+        _fit_percent(axes)
+    else:
+        axes.set_ylim(bottom=min(0.0, *(value for line in panel.lines for value in line.low)))
+    axes.set_title(panel.title)
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
+
+
+def _same_widths(axes_of_panels: "Sequence[Axes]", panels: Sequence[Panel]) -> None:
+    """Panels with the same x show the same part of it."""
+    for name in {panel.x_label for panel in panels}:
+        mine = [axes for axes, panel in zip(axes_of_panels, panels, strict=False) if panel.x_label == name]
+        limits = [axes.get_xlim() for axes in mine]
+        for axes in mine:
+            axes.set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
+
+
+def _log2(axes: "Axes", largest: float) -> None:
+    ticks = [2**i for i in range(24) if 2**i <= largest]
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.minorticks_off()
+
+
 def draw_pass_at_k(path: Path, curves: Sequence[Curve]) -> None:
     """pass@k over k (log2 axis), one shaded curve for each checkpoint."""
     with _drawing(path, 7.4, 4.4) as (_, (axes,)):
         for index, curve in enumerate(curves):
-            colour, marker = _COLOURS[index % len(_COLOURS)], _MARKERS[index % len(_MARKERS)]
+            colour, marker = COLOURS[index % len(COLOURS)], _MARKERS[index % len(_MARKERS)]
             axes.fill_between(curve.x, _percent(curve.low), _percent(curve.high), color=colour, alpha=0.15, linewidth=0)
             axes.plot(curve.x, _percent(curve.y), color=colour, marker=marker, markersize=4, label=curve.label)
-        ticks = [2**i for i in range(16) if 2**i <= max(max(c.x) for c in curves)]
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(ticks, [str(tick) for tick in ticks])
-        axes.minorticks_off()
+        _log2(axes, max(max(c.x) for c in curves))
         _fit_percent(axes)
         axes.set_xlabel("k, answers per problem")
         axes.set_ylabel("pass@k on held-out problems, %")
@@ -61,7 +164,7 @@ def draw_samples_spent(path: Path, curve: Curve, labels: Sequence[str]) -> None:
     below = [a - b for a, b in zip(y, _percent(curve.low), strict=True)]
     above = [b - a for a, b in zip(y, _percent(curve.high), strict=True)]
     with _drawing(path, 7.4, 3.8) as (_, (axes,)):
-        axes.errorbar(curve.x, y, yerr=[below, above], color=_COLOURS[1], marker="o", capsize=4)
+        axes.errorbar(curve.x, y, yerr=[below, above], color=COLOURS[1], marker="o", capsize=4)
         _fit_percent(axes)
         for i, (x, value, label) in enumerate(zip(curve.x, y, labels, strict=True)):
             last = 0 < i == len(y) - 1
@@ -86,7 +189,7 @@ def draw_training(path: Path, rounds: Mapping[str, Mapping[str, Sequence[float]]
         for axes, (column, title) in zip(panels, titles.items(), strict=False):
             for index, (label, metrics) in enumerate(rounds.items()):
                 few = len(metrics["step"]) <= _FEW_STEPS
-                marker, colour = _MARKERS[index % len(_MARKERS)], _COLOURS[(index + 1) % len(_COLOURS)]
+                marker, colour = _MARKERS[index % len(_MARKERS)], COLOURS[(index + 1) % len(COLOURS)]
                 line = axes.plot(metrics["step"], metrics[column], color=colour, linewidth=1.2, label=label)[0]
                 line.set(marker=marker if few else "", markersize=3)
             axes.set_title(title)
@@ -114,11 +217,11 @@ def draw_dropped(path: Path, rounds: Mapping[str, Mapping[str, int]]) -> None:
     with _drawing(path, 7.4, 1.7 + 0.6 * len(rounds)) as (figure, (axes,)):
         for index, kind in enumerate(kinds):
             widths = [counts[kind] for counts in rounds.values()]
-            colour = _KEPT if index == 0 else [c for c in _COLOURS if c != _KEPT][(index - 1) % (len(_COLOURS) - 1)]
+            colour = _KEPT if index == 0 else [c for c in COLOURS if c != _KEPT][(index - 1) % (len(COLOURS) - 1)]
             bars = axes.barh(list(rounds), widths, left=list(left.values()), color=colour, height=0.6)
             bars.set_label(kind.replace("_", " "))
             texts = [f"{width:,}" if width > 0.05 * widest else "" for width in widths]
-            axes.bar_label(bars, labels=texts, label_type="center", color="white", fontsize=9.5)
+            axes.bar_label(bars, labels=texts, label_type="center", color=_text_on(colour), fontsize=9.5)
             left = {label: left[label] + width for label, width in zip(rounds, widths, strict=True)}
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
@@ -144,6 +247,12 @@ def _drawing(
             figure.savefig(path, dpi=_DPI, format="png", metadata={"Software": None})
         finally:
             plt.close(figure)
+
+
+def _text_on(colour: str) -> str:
+    """White or black, whichever is read better on ``colour``."""
+    red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    return "white" if 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 < 0.25 else "black"
 
 
 def _thousands(value: float, _position: float | None) -> str:

@@ -16,7 +16,7 @@ def markdown(report: Report) -> str:
     blocks = [f"# {plain(report.title)}", plain(report.subtitle), *map(plain, report.conclusions)]
     if report.missing:
         items = "\n".join(f"- {plain(item)}" for item in report.missing)
-        blocks += ["**This run is not finished.** Missing so far:", items]
+        blocks += [f"**{plain(report.unfinished)}** Missing so far:", items]
     for section in report.sections:
         blocks += _section(section)
     return "\n\n".join(blocks) + "\n"

@@ -57,6 +57,22 @@ def _shown(value: Any) -> str:
     return str(value) if isinstance(value, str | Path) else json.dumps(value, default=str)
 
 
+def all_settings(config: Experiment) -> dict[str, str]:
+    """Every setting as text: ``training.learning_rate`` -> ``1e-06``, ``rounds.0.epochs`` -> ``1``."""
+    return dict(_flat(config.model_dump(mode="json"), ""))
+
+
+def _flat(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from _flat(inner, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        for number, inner in enumerate(value):
+            yield from _flat(inner, f"{key}.{number}")
+    else:
+        yield key, _shown(value)
+
+
 def versions() -> list[tuple[str, str]]:
     """(package, version) in the interpreter that writes the report; packages that it lacks are left out."""
     found = [("python", platform.python_version())]

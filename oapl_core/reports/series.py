@@ -1,0 +1,243 @@
+"""The numbers of the figures that set runs side by side; pure. Tracks in, one table of points for each figure out.
+
+Runs with the same label are seeds of one setting: beside each run's own series there is their mean, with the range from
+the lowest to the highest seed. A single run's interval is the bootstrap over problems (evaluation/pass_at_k.py). The
+figures are those of the OAPL paper (arXiv 2602.19362): pass@k over k (fig. 1, 4, 5 left), accuracy and entropy over
+training (fig. 2, 3), accuracy over samples spent (fig. 5 right).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from oapl_core.reports.scores import Score
+from oapl_core.reports.tracks import BASE, Milestone, Track, TrainingStep
+
+BOOTSTRAP = "95 % bootstrap over problems"
+ENTROPY = "entropy"
+SAMPLING_ENTROPY = "entropy of the sampling policy"
+RIGHT_SHARE = "right_share"
+_WINDOWS = 30
+"""A moving mean covers about one of so many parts of the longest run."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value with its interval; without one ``low`` and ``high`` are the value."""
+
+    name: str
+    """The same in every seed: a checkpoint, a k, or a step."""
+    x: float
+    y: float
+    low: float
+    high: float
+    problems: int | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a figure."""
+
+    label: str
+    """Of the runs."""
+    runs: tuple[str, ...]
+    """Folders; several: the mean over them."""
+    panel: str
+    """Problem set, or what is measured."""
+    checkpoint: str | None
+    """Whose pass@k; None where the points are checkpoints or steps."""
+    interval: str
+    """What ``low`` and ``high`` are; empty: nothing."""
+    points: tuple[Point, ...]
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether it stands for several runs."""
+        return len(self.runs) > 1
+
+
+def by_label(tracks: Sequence[Track]) -> dict[str, list[Track]]:
+    """Runs of each label, labels in the order given."""
+    found: dict[str, list[Track]] = {}
+    for track in tracks:
+        found.setdefault(track.label, []).append(track)
+    return found
+
+
+def shown_ks(samples: int) -> tuple[int, ...]:
+    """Powers of two up to the number of answers, and that number."""
+    return tuple(sorted({2**i for i in range(samples.bit_length())} | {samples})) if samples else ()
+
+
+def pass_at_k(tracks: Sequence[Track]) -> list[Series]:
+    """pass@k of every measured checkpoint on every problem set."""
+
+    def of(track: Track) -> Iterator[Series]:
+        for one in track.milestones:
+            for benchmark, score in one.scores.items():
+                yield Series(track.label, (track.run,), benchmark, one.name, BOOTSTRAP, tuple(_curve(score)))
+
+    return with_means(tracks, of)
+
+
+def _curve(score: Score) -> Iterator[Point]:
+    for k in shown_ks(score.samples):
+        estimate = score.pass_at(k)
+        if estimate is not None:
+            yield Point(str(k), k, estimate.mean, estimate.low, estimate.high, estimate.problems)
+
+
+def accuracy(tracks: Sequence[Track], cost: Callable[[Milestone], int | None]) -> list[Series]:
+    """pass@1 of the checkpoints on every problem set, against what each has cost.
+
+    Args:
+        tracks: the runs.
+        cost: x of a checkpoint; None leaves it out.
+    """
+
+    def of(track: Track) -> Iterator[Series]:
+        for benchmark in track.benchmarks:
+            points = tuple(_milestones(track, benchmark, cost))
+            if points:
+                yield Series(track.label, (track.run,), benchmark, None, BOOTSTRAP, points)
+
+    return with_means(tracks, of)
+
+
+def _milestones(track: Track, benchmark: str, cost: Callable[[Milestone], int | None]) -> Iterator[Point]:
+    for one in track.milestones:
+        spent, score = cost(one), one.scores.get(benchmark)
+        estimate = None if spent is None or score is None else score.pass_at(1)
+        if spent is not None and estimate is not None:
+            yield Point(one.name, spent, estimate.mean, estimate.low, estimate.high, estimate.problems)
+
+
+def training(
+    tracks: Sequence[Track], metric: str, value: Callable[[TrainingStep], float | None], window: int = 1
+) -> list[Series]:
+    """A metric over the optimiser steps of the runs: a centred mean of ``window`` steps, of fewer at its round's ends.
+
+    A mean over seeds has a point where every seed has one: it ends with the shortest.
+    """
+    name = metric if window == 1 else f"{metric}, mean of {window} steps"
+
+    def of(track: Track) -> Iterator[Series]:
+        points = tuple(_smoothed(track.steps, value, window))
+        if points:
+            yield Series(track.label, (track.run,), name, None, "", points)
+
+    return with_means(tracks, of)
+
+
+def _smoothed(
+    steps: Sequence[TrainingStep], value: Callable[[TrainingStep], float | None], window: int
+) -> Iterator[Point]:
+    for _, mine in groupby(steps, lambda step: step.round):
+        known = [(step.number, found) for step in mine if (found := value(step)) is not None]
+        for i, (number, _) in enumerate(known):
+            near = [found for _, found in known[max(0, i - window // 2) : i + window // 2 + 1]]
+            mean = sum(near) / len(near)
+            yield Point(str(number), number, mean, mean, mean)
+
+
+def sampling_entropy(tracks: Sequence[Track]) -> list[Series]:
+    """What the entropy really was when each round was sampled, at the step whose weights sampled it.
+
+    Mean of -ln behavior over the tokens of the round's first epoch: sampled and scored by the same policy, so without
+    bias but for the filter, which dropped some groups.
+    """
+
+    def of(track: Track) -> Iterator[Series]:
+        points = []
+        for number, mine in groupby(track.steps, lambda step: step.round):
+            first = [(s.sampling_entropy, s.response_tokens) for s in mine if s.epoch == 1]
+            known = [(entropy, tokens) for entropy, tokens in first if entropy is not None]
+            total = sum(tokens for _, tokens in known)
+            if total:
+                mean = sum(entropy * tokens for entropy, tokens in known) / total
+                x = track.steps_before(max(0, number - 1) if track.config.pipeline else number)
+                points.append(Point(f"round {number}", x, mean, mean, mean))
+        if points:
+            yield Series(track.label, (track.run,), SAMPLING_ENTROPY, None, "", tuple(points))
+
+    return with_means(tracks, of)
+
+
+def window(tracks: Sequence[Track]) -> int:
+    """Steps that a moving mean covers: odd, the same for all runs."""
+    longest = max((len(track.steps) for track in tracks), default=0)
+    return longest // _WINDOWS | 1
+
+
+def with_means(tracks: Sequence[Track], of: Callable[[Track], Iterator[Series]]) -> list[Series]:
+    """``of`` each run, and the means over the runs of a label."""
+    found = []
+    for label, group in by_label(tracks).items():
+        each = [series for track in group for series in of(track)]
+        found += each
+        keys = dict.fromkeys((one.panel, one.checkpoint) for one in each)
+        for panel, checkpoint in keys:
+            mine = [one for one in each if (one.panel, one.checkpoint) == (panel, checkpoint)]
+            if len(mine) > 1:
+                found.append(mean_of(label, mine))
+    return [one for one in found if one.points]
+
+
+def mean_of(label: str, members: Sequence[Series]) -> Series:
+    """The mean of the members and their range, at the points that all of them have."""
+    runs = tuple(run for one in members for run in one.runs)
+    by_name = [{point.name: point for point in one.points} for one in members]
+    points = []
+    for name in by_name[0]:
+        same = [found[name] for found in by_name if name in found]
+        if len(same) == len(members):
+            ys = [point.y for point in same]
+            x = sum(point.x for point in same) / len(same)
+            points.append(Point(name, x, sum(ys) / len(ys), min(ys), max(ys), same[0].problems))
+    first = members[0]
+    return Series(label, runs, first.panel, first.checkpoint, f"range of {len(runs)} runs", tuple(points))
+
+
+def drawn(series: Sequence[Series]) -> list[Series]:
+    """What a figure shows: the mean of a label with several runs, the run itself of one with a single."""
+    means = {(one.label, one.panel, one.checkpoint) for one in series if one.is_mean}
+    return [one for one in series if one.is_mean or (one.label, one.panel, one.checkpoint) not in means]
+
+
+def shown_checkpoints(tracks: Sequence[Track], most: int = 4) -> dict[str, list[str]]:
+    """Label -> the checkpoints whose pass@k is drawn: of one setting up to ``most``, of several base and last."""
+    groups = by_label(tracks)
+    found = {}
+    for label, group in groups.items():
+        names = list(dict.fromkeys(one.name for track in group for one in track.milestones))
+        count = most if len(groups) == 1 else 2
+        spread = {round(i * (len(names) - 1) / (count - 1)) for i in range(count)}
+        found[label] = [name for i, name in enumerate(names) if i in spread]
+    return found
+
+
+def one_base(tracks: Sequence[Track]) -> bool:
+    """Whether several labels started from the same checkpoints, so that one line is enough for them."""
+    groups = by_label(tracks)
+    bases = [{m.policy_hash for t in group for m in t.milestones if m.name == BASE} for group in groups.values()]
+    return len(groups) > 1 and bool(bases[0]) and all(one == bases[0] for one in bases)
+
+
+def table(series: Sequence[Series], names: Mapping[str, str]) -> list[dict[str, str | float | int | None]]:
+    """Every point as a row.
+
+    Args:
+        series: what a figure shows, and the runs behind its means.
+        names: what ``panel``, ``name``, ``x`` and ``y`` are called; a name that is left out is a column that is.
+    """
+    rows: list[dict[str, str | float | int | None]] = []
+    for one in series:
+        for point in one.points:
+            values = {"panel": one.panel, "name": point.name, "x": point.x, "y": point.y}
+            rows.append(
+                {"label": one.label, "runs": " ".join(one.runs)}
+                | ({"checkpoint": one.checkpoint} if one.checkpoint else {})
+                | {column: values[key] for key, column in names.items()}
+                | {"low": point.low, "high": point.high, "interval": one.interval, "problems": point.problems}
+            )
+    return rows

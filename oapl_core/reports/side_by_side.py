@@ -1,0 +1,267 @@
+"""The paper's figures for any number of runs: PNGs, the numbers behind them as CSV, and one page that shows them.
+
+Writes index.html, pass_at_k, accuracy, entropy and samples (.png, .csv) and right_share.csv, as far as there is
+something to draw. Runs with one label are drawn as their mean. ``write_figures`` takes tracks, so that what compares
+objectives draws its arms with the same functions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from oapl_core.errors import ConfigError, DataError
+from oapl_core.reports import series
+from oapl_core.reports.blocks import Link, Picture, Report, Section
+from oapl_core.reports.figures import Line, Panel, draw_panels
+from oapl_core.reports.page import page
+from oapl_core.reports.provenance import all_settings
+from oapl_core.reports.series import Series
+from oapl_core.reports.side_tables import reached_table, runs_table, settings_table
+from oapl_core.reports.tracks import BASE, Track
+
+_STEPS, _ROLLOUTS = "optimiser steps of the run", "rollouts sampled for training so far"
+_MOST_STARTS = 12
+"""Of rounds, as vertical lines; more would hide the data."""
+_NOT_THE_SETTING = ("name", "seed", "runs_dir", "cache_dir", "engine_python", "mirror", "time_limits_h", "report")
+"""What runs of one setting may differ in."""
+
+
+@dataclass(frozen=True)
+class _Page:
+    """What the figures are made from, and where they go."""
+
+    tracks: Sequence[Track]
+    folder: Path
+
+    @property
+    def styles(self) -> dict[str, int]:
+        """Label -> colour and marker; 0 is the base's."""
+        return {label: i + 1 for i, label in enumerate(series.by_label(self.tracks))}
+
+    def line(self, one: Series, label: str = "", **look: object) -> Line:
+        """A series as it is drawn."""
+        x, y, low, high = zip(*((p.x, p.y, p.low, p.high) for p in one.points), strict=True)
+        shown = {"style": self.styles[one.label]} | look
+        return Line(label or one.label, x, y, low, high, **shown)  # type: ignore[arg-type]  # names are Line's
+
+    def write_numbers(self, name: str, found: Sequence[Series], names: Mapping[str, str]) -> Link:
+        """The CSV of a figure."""
+        import polars as pl
+
+        file = f"{name}.csv"
+        pl.DataFrame(series.table(found, names), infer_schema_length=None).write_csv(self.folder / file)
+        return Link(file, f"Numbers: {file}")
+
+
+def write_figures(tracks: Sequence[Track], folder: Path, title: str = "Runs side by side") -> Path:
+    """Draw what there is to draw in ``folder``, which is made; returns the page.
+
+    Raises:
+        ConfigError: a run is given twice.
+        DataError: none of the runs has anything to draw yet.
+    """
+    names = [(track.label, track.run, str(track.config.runs_dir)) for track in tracks]
+    twice = next((run for one in names if names.count(one) > 1 for run in one[1:2]), None)
+    if twice is not None:
+        raise ConfigError(f"{twice}: is given twice under one label")
+    if not any(track.milestones or track.steps for track in tracks):
+        raise DataError(f"{', '.join(track.run for track in tracks)}: nothing is trained or measured yet to draw")
+    folder.mkdir(parents=True, exist_ok=True)
+    made = _Page(tracks, folder)
+    sections = [
+        *(_pass_at_k(made) if any(t.milestones for t in tracks) else ()),
+        *_accuracy(made),
+        *_entropy(made),
+        *(_samples(made) if any(t.milestones for t in tracks) else ()),
+        Section("Runs", tables=tuple(t for t in (runs_table(tracks), settings_table(tracks)) if t)),
+    ]
+    groups = series.by_label(tracks)
+    counts = ", ".join(f"{label} ({len(runs)} run{'s' * (len(runs) > 1)})" for label, runs in groups.items())
+    report = Report(
+        title=title,
+        subtitle=f"{counts}. Every number is computed from files of these runs.",
+        conclusions=(), tiles=(),
+        missing=tuple(text for track in tracks for text in track.missing),
+        sections=tuple(sections),
+        unfinished="Not everything is there to be drawn.",
+    )  # fmt: skip
+    target = folder / "index.html"
+    target.write_text(page(report), encoding="utf-8")
+    return target
+
+
+def differing(tracks: Sequence[Track]) -> str | None:
+    """What runs of one label differ in, beside seed and place; None if in nothing. They are no seeds of one setting."""
+    for label, group in series.by_label(tracks).items():
+        first = _setting(group[0])
+        for track in group[1:]:
+            mine = _setting(track)
+            keys = [key for key in first | mine if first.get(key) != mine.get(key)]
+            if keys:
+                return f"{label}: {group[0].run} and {track.run} differ in {', '.join(keys[:3])}"
+    return None
+
+
+def _setting(track: Track) -> dict[str, str]:
+    return {k: v for k, v in all_settings(track.config).items() if k.partition(".")[0] not in _NOT_THE_SETTING}
+
+
+def _pass_at_k(made: _Page) -> tuple[Section, ...]:
+    found = series.pass_at_k(made.tracks)
+    wanted, is_one = series.shown_checkpoints(made.tracks), len(made.styles) == 1
+    common = series.one_base(made.tracks)
+    lines: dict[str, list[Line]] = {}
+    for one in series.drawn(found):
+        assert one.checkpoint is not None
+        if one.checkpoint not in wanted[one.label]:
+            continue
+        mine = lines.setdefault(one.panel, [])
+        if is_one:
+            place = wanted[one.label].index(one.checkpoint)
+            mine.append(made.line(one, one.checkpoint, style=place))
+        elif one.checkpoint == BASE and common:
+            if all(line.label != BASE for line in mine):
+                mine.append(made.line(one, BASE, style=0, dash=1))
+        else:
+            mine.append(made.line(one, f"{one.label}, {one.checkpoint}", dash=int(one.checkpoint == BASE)))
+    panels = [Panel(name, "k, answers per problem", "pass@k, %", mine, is_log2=True) for name, mine in lines.items()]
+    draw_panels(made.folder / "pass_at_k.png", panels)
+    names = {"panel": "problem_set", "x": "k", "y": "pass_at_k"}
+    picture = Picture(
+        "pass_at_k.png", f"pass@k over k on {', '.join(lines)}: {_ends(panels)}.",
+        f"Unbiased pass@k on held-out problems. {_shaded(found)} k on a logarithmic axis. "
+        "As figures 1, 4 and 5 (left) of arXiv 2602.19362.",
+    )  # fmt: skip
+    links = (made.write_numbers("pass_at_k", found, names),)
+    return (Section("pass@k", pictures=(picture,), tables=(reached_table(found),), links=links),)
+
+
+def _shaded(found: Sequence[Series]) -> str:
+    means = [one for one in found if one.is_mean]
+    alone = "95 % bootstrap interval over problems"
+    if not means:
+        return f"Shaded: {alone}."
+    is_mixed = any(not one.is_mean for one in series.drawn(found))
+    rest = f"; of a single run the {alone}" if is_mixed else ""
+    return f"Lines: mean over the runs of a label. Shaded: from their lowest to their highest{rest}."
+
+
+def _ends(panels: Sequence[Panel]) -> str:
+    lines = [(panel, line) for panel in panels for line in panel.lines if line.look in ("dots", "plain")]
+    return "; ".join(
+        f"{panel.title}, {line.label}: {100 * line.y[0]:.1f} % to {100 * line.y[-1]:.1f} %" for panel, line in lines
+    )
+
+
+def _accuracy(made: _Page) -> tuple[Section, ...]:
+    """Held-out problems at the checkpoints, and the rollouts of every step."""
+    reached = series.accuracy(made.tracks, lambda one: one.steps)
+    each = series.training(made.tracks, series.RIGHT_SHARE, lambda step: step.right_share)
+    smooth = series.training(made.tracks, series.RIGHT_SHARE, lambda step: step.right_share, series.window(made.tracks))
+    if not reached and not each:
+        return ()
+    starts, panels = _starts(made.tracks), _milestone_panels(made, reached, _STEPS)
+    links = []
+    if reached:
+        names = {"panel": "problem_set", "name": "checkpoint", "x": "steps", "y": "pass_at_1"}
+        links.append(made.write_numbers("accuracy", reached, names))
+    if each:
+        lines = [*_faint(made, each), *(made.line(one, look="plain") for one in series.drawn(smooth))]
+        panels.append(Panel("training rollouts of the step", _STEPS, "right answers, %", lines, starts=starts))
+        names = {"panel": "metric", "x": "step", "y": "share"}
+        links.append(made.write_numbers("right_share", _once([*each, *smooth]), names))
+    draw_panels(made.folder / "accuracy.png", panels)
+    picture = Picture(
+        "accuracy.png", f"Accuracy over optimiser steps. {_ends(panels)}.",
+        f"{'Held-out pass@1 of the checkpoints. ' if reached else ''}{_bars(reached)}"
+        f"Training rollouts: the right ones among those of each step, {_smoothing(made)}; an earlier policy sampled "
+        "them and groups were filtered, so they show what was learned from, not what was learned. Dotted: a round "
+        "begins. As figures 2 and 3.",
+    )  # fmt: skip
+    return (Section("Accuracy over training", pictures=(picture,), links=tuple(links)),)
+
+
+def _milestone_panels(made: _Page, found: Sequence[Series], x: str) -> list[Panel]:
+    lines: dict[str, list[Line]] = {}
+    for one in series.drawn(found):
+        lines.setdefault(one.panel, []).append(made.line(one, bars=True))
+    starts = _starts(made.tracks) if x == _STEPS else ()
+    return [Panel(name, x, "held-out pass@1, %", mine, starts=starts) for name, mine in lines.items()]
+
+
+def _bars(found: Sequence[Series]) -> str:
+    if not found:
+        return ""
+    return _shaded(found).replace("Shaded:", "Bars:") + " "
+
+
+def _faint(made: _Page, each: Sequence[Series]) -> list[Line]:
+    """Every step of labels with a single run; of several, the means say enough."""
+    return [made.line(one, look="faint") for one in series.drawn(each) if not one.is_mean]
+
+
+def _once(found: Sequence[Series]) -> list[Series]:
+    """Without the second of two equal series: where nothing is smoothed, both are the same."""
+    return list(dict.fromkeys(found))
+
+
+def _smoothing(made: _Page) -> str:
+    width = series.window(made.tracks)
+    return f"mean of {width} steps, faint: each step" if width > 1 else "each step"
+
+
+def _entropy(made: _Page) -> tuple[Section, ...]:
+    each = series.training(made.tracks, series.ENTROPY, lambda step: step.entropy)
+    if not each:
+        return ()
+    smooth = series.training(made.tracks, series.ENTROPY, lambda step: step.entropy, series.window(made.tracks))
+    rings = series.sampling_entropy(made.tracks)
+    lines = [*_faint(made, each), *(made.line(one, look="plain") for one in series.drawn(smooth))]
+    lines += [made.line(one, look="rings", bars=False) for one in series.drawn(rings)]
+    panel = Panel("", _STEPS, "entropy, nats per token", lines, is_percent=False, starts=_starts(made.tracks))
+    draw_panels(made.folder / "entropy.png", [panel])
+    shown = [line for line in lines if line.look == "plain"]
+    ends = "; ".join(f"{line.label} from {line.y[0]:.3f} to {line.y[-1]:.3f}" for line in shown)
+    picture = Picture(
+        "entropy.png", f"Entropy in nats per token over optimiser steps: {ends}.",
+        f"Lines: the policy's entropy where the sampling policy b had come to, estimated over the tokens of the step's "
+        f"rollouts as the mean of -(policy / b) ln policy, {_smoothing(made)}. Unbiased while the policy has not been "
+        "trained on these tokens, so in each round's first epoch, but for the filter; noisy where policy / b is large. "
+        "Rings: the entropy of the policy that sampled a round, where it stood when it did: mean of -ln b over the "
+        "tokens of the round's first epoch. Dotted: a round begins. As figures 2 and 3.",
+    )  # fmt: skip
+    names = {"panel": "metric", "x": "step", "y": "nats_per_token"}
+    link = made.write_numbers("entropy", _once([*each, *smooth, *rings]), names)
+    return (Section("Entropy over training", pictures=(picture,), links=(link,)),)
+
+
+def _samples(made: _Page) -> tuple[Section, ...]:
+    found = series.accuracy(made.tracks, lambda one: one.rollouts)
+    if not found:
+        return ()
+    panels = _milestone_panels(made, found, _ROLLOUTS)
+    draw_panels(made.folder / "samples.png", panels)
+    picture = Picture(
+        "samples.png", f"Held-out pass@1 against rollouts sampled for training. {_ends(panels)}.",
+        f"Held-out pass@1 of the checkpoints. {_bars(found)}Every rollout that was sampled counts, also those that "
+        "were dropped. As figure 5 (right).",
+    )  # fmt: skip
+    names = {"panel": "problem_set", "name": "checkpoint", "x": "rollouts", "y": "pass_at_1"}
+    link = made.write_numbers("samples", found, names)
+    return (Section("Accuracy against samples", pictures=(picture,), links=(link,)),)
+
+
+def _starts(tracks: Sequence[Track]) -> tuple[float, ...]:
+    """Where rounds begin, if that is about the same step in every run."""
+    trained = [track for track in tracks if track.steps]
+    rounds = max((len(track.config.rounds) for track in trained), default=0)
+    if not 1 < rounds <= _MOST_STARTS:
+        return ()
+    found, longest = [], max(len(track.steps) for track in trained)
+    for number in range(1, rounds):
+        steps = [track.steps_before(number) for track in trained if track.steps[-1].round >= number]
+        if steps and max(steps) - min(steps) > 0.03 * longest:
+            return ()
+        if steps:
+            found.append(sum(steps) / len(steps))
+    return tuple(found)

@@ -1,0 +1,233 @@
+"""A run as figures see it: its measured checkpoints with what they cost, and its optimiser steps one after the other.
+
+Reads run.json, the ledger, training_metrics.jsonl of each epoch, and the held-out rows of the evaluation (its finished
+parts while it goes on), without their texts. Rollouts are counted from the ledger: a run whose rollouts were removed
+gives the same numbers. What is not there yet is said in ``Track.missing``.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from oapl_core import tables
+from oapl_core.artifacts import Run
+from oapl_core.config import Experiment
+from oapl_core.errors import DataError
+from oapl_core.reports.facts import METRICS_FILE, metric_lines
+from oapl_core.reports.scores import Resampling, Score, score
+
+if TYPE_CHECKING:
+    import polars as pl
+
+BASE = "base"
+_ONE_SET = "held-out problems"
+"""Name of the problem set in runs that do not say where each problem comes from."""
+_COLUMNS = ("checkpoint", "policy_hash", "split", "problem_id", "reward", "finish_reason")
+
+
+@dataclass(frozen=True)
+class Milestone:
+    """A checkpoint that answered held-out problems."""
+
+    name: str
+    """``base``, ``round 0``, ``round 1``: the same word in every run, whichever epoch was chosen."""
+    policy_hash: str
+    steps: int | None
+    """Optimiser steps of the run until it was made; None where their metrics are missing."""
+    rollouts: int
+    """Sampled to train it, all rounds so far, also those that were dropped."""
+    scores: Mapping[str, Score]
+    """Problem set -> what it solved there."""
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """One optimiser step; what its line does not say is None."""
+
+    number: int
+    """Of the run, from 1; rounds follow each other."""
+    round: int
+    epoch: int
+    right_share: float | None
+    """Of its rollouts, which an earlier policy sampled."""
+    entropy: float | None
+    """Estimate of the policy's, mean over tokens, nats (``policy_entropy``)."""
+    sampling_entropy: float | None
+    """Mean of -ln behavior of the same tokens, nats."""
+    response_tokens: int
+
+
+@dataclass(frozen=True)
+class Track:
+    """One run."""
+
+    label: str
+    """What it is called in figures; runs with the same label are seeds of one setting."""
+    run: str
+    """Name of its folder."""
+    config: Experiment
+    milestones: Sequence[Milestone]
+    """In the order in which they were made."""
+    steps: Sequence[TrainingStep]
+    rollouts: int
+    """Sampled so far."""
+    missing: Sequence[str] = field(default=())
+
+    @property
+    def benchmarks(self) -> list[str]:
+        """Problem sets with held-out measurements."""
+        return list(dict.fromkeys(name for one in self.milestones for name in one.scores))
+
+    def steps_before(self, number: int) -> int:
+        """Optimiser steps of the rounds before round ``number``."""
+        return sum(step.round < number for step in self.steps)
+
+
+def read_track(run: Run, label: str) -> Track:
+    """What there is of ``run`` so far.
+
+    Raises:
+        DataError: a file exists but is broken, or an evaluated checkpoint is none of this run.
+    """
+    epochs = _epochs(run)
+    sampled = _rollouts_by_round(run)
+    steps = tuple(_steps(run, epochs))
+    rows = _heldout_rows(run)
+    milestones = [] if rows is None else _milestones(run, rows, epochs, sampled, steps)
+    missing = tuple(f"{run.root.name}: {text}" for text in _missing(run, epochs, sampled, milestones, steps))
+    return Track(label, run.root.name, run.config, tuple(milestones), steps, sum(sampled), missing)
+
+
+def _epochs(run: Run) -> dict[tuple[int, int], str]:
+    """(round, epoch) of every finished epoch -> policy hash."""
+    artifacts, found = run.ledger.artifacts(), {}
+    for number, settings in enumerate(run.config.rounds):
+        for epoch in range(1, settings.epochs + 1):
+            entry = artifacts.get(run.name(run.checkpoint(number, epoch)))
+            if entry is not None:
+                found[number, epoch] = str(entry.details.get("policy_hash"))
+    return found
+
+
+def _rollouts_by_round(run: Run) -> list[int]:
+    artifacts = run.ledger.artifacts()
+    folders = [f"{run.name(run.rollouts(number))}/" for number in range(len(run.config.rounds))]
+    return [sum(e.rows for name, e in artifacts.items() if name.startswith(folder)) for folder in folders]
+
+
+def _steps(run: Run, epochs: Mapping[tuple[int, int], str]) -> Iterator[TrainingStep]:
+    before = 0
+    for number, epoch in epochs:
+        for line in metric_lines(run.checkpoint(number, epoch) / METRICS_FILE):
+            before += 1
+            sampled, log_ratio = line.get("token_entropy"), line.get("token_log_ratio")
+            yield TrainingStep(
+                before, number, epoch, line.get("right_share"), line.get("policy_entropy"),
+                None if sampled is None or log_ratio is None else sampled + log_ratio,
+                int(line.get("response_tokens") or 0),
+            )  # fmt: skip
+
+
+def _heldout_rows(run: Run) -> "pl.DataFrame | None":
+    """tables.EVALUATIONS of the held-out split with ``benchmark`` beside; no texts. None: nothing is measured yet."""
+    import polars as pl
+
+    artifacts, whole = run.ledger.artifacts(), run.evaluation()
+    files = [whole] if run.name(whole) in artifacts and whole.exists() else sorted(run.evaluations().glob("*.parquet"))
+    recorded = [path for path in files if run.name(path) in artifacts]
+    frames = [
+        frame
+        for path in recorded
+        if isinstance(
+            frame := pl.from_arrow(tables.read_table(path, tables.EVALUATIONS, _COLUMNS, ("split", ("heldout",)))),
+            pl.DataFrame,
+        )
+    ]
+    if not sum(map(len, frames)):
+        return None
+    sources = _sources(run)
+    named = pl.col("problem_id").replace_strict(sources, default=_ONE_SET, return_dtype=pl.String)
+    return pl.concat(frames).with_columns(benchmark=named)
+
+
+def _sources(run: Run) -> dict[str, str]:
+    """Held-out problem -> the set that it comes from, where problems.parquet says so."""
+    import pyarrow.parquet as pq
+
+    with tables.readable(run.problems):
+        names = pq.read_schema(run.problems).names
+    if "source" not in names:
+        return {}
+    columns = ("problem_id", "split", "source")
+    rows = tables.read_table(run.problems, tables.PROBLEMS, columns, ("split", ("heldout",))).to_pylist()
+    return {row["problem_id"]: row["source"] or _ONE_SET for row in rows}
+
+
+def _milestones(
+    run: Run,
+    rows: "pl.DataFrame",
+    epochs: Mapping[tuple[int, int], str],
+    sampled: Sequence[int],
+    steps: Sequence[TrainingStep],
+) -> list[Milestone]:
+    resampling = Resampling(run.config.evaluation.bootstrap_resamples, run.config.seed)
+    scores: dict[str, dict[str, Score]] = {}
+    for (benchmark,), mine in rows.group_by("benchmark", maintain_order=True):
+        for one in score(mine, resampling):
+            scores.setdefault(one.checkpoint, {})[str(benchmark)] = one
+    made = {identity: place for place, identity in epochs.items()}
+    found = []
+    for checkpoint, by_benchmark in scores.items():
+        identity = next(iter(by_benchmark.values())).policy_hash
+        place = None if checkpoint == BASE else made.get(identity)
+        if place is None and checkpoint != BASE:
+            raise DataError(
+                f"{run.evaluation()}: measured {checkpoint!r} ({identity}), which no round of this run made; delete "
+                "the file to remake it"
+            )
+        found.append((place or (-1, 0), checkpoint, identity, by_benchmark))
+    found.sort(key=lambda one: one[0])
+    rounds = [place[0] for place, *_ in found]
+    return [
+        Milestone(
+            BASE if number < 0 else f"round {number}" if rounds.count(number) == 1 else checkpoint,
+            identity, _steps_until(steps, number, epoch), sum(sampled[: number + 1]), by_benchmark,
+        )
+        for (number, epoch), checkpoint, identity, by_benchmark in found
+    ]  # fmt: skip
+
+
+def _steps_until(steps: Sequence[TrainingStep], number: int, epoch: int) -> int | None:
+    """Steps of the run until the end of ``epoch`` of round ``number``; -1 is the base."""
+    if number < 0:
+        return 0
+    return max((s.number for s in steps if (s.round, s.epoch) <= (number, epoch)), default=None)
+
+
+def _missing(
+    run: Run,
+    epochs: Mapping[tuple[int, int], str],
+    sampled: Sequence[int],
+    milestones: Sequence[Milestone],
+    steps: Sequence[TrainingStep],
+) -> Iterator[str]:
+    done = [sum(n == number for n, _ in epochs) for number in range(len(run.config.rounds))]
+    for number, settings in enumerate(run.config.rounds):
+        if 0 < done[number] < settings.epochs:
+            yield f"round {number}: {done[number]} of {settings.epochs} epochs are trained"
+    untrained = [number for number, count in enumerate(done) if not count]
+    if untrained:
+        begun = f" ({sampled[untrained[0]]:,} rollouts so far)" if sampled[untrained[0]] else ""
+        yield f"{len(untrained)} of {len(done)} rounds are not trained{begun}"
+    if not milestones:
+        yield "no checkpoint is measured on held-out problems yet"
+    elif run.name(run.evaluation()) not in run.ledger.artifacts():
+        yield f"held-out problems are measured for {', '.join(one.name for one in milestones)} only"
+    lacking: dict[str, Any] = {
+        "the share of right answers (right_share)": [s.right_share for s in steps],
+        "the policy's entropy (policy_entropy)": [s.entropy for s in steps],
+    }
+    for name, values in lacking.items():
+        unknown = sum(value is None for value in values)
+        if unknown:
+            yield f"{unknown:,} of {len(values):,} steps do not record {name}: an earlier version trained them"
