@@ -10,32 +10,15 @@ appendix A).
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from oapl_core.evaluation_config import EvaluationConfig
 from oapl_core.pretrain_config import PretrainConfig
+from oapl_core.problems_config import ProblemsConfig
 from oapl_core.settings import Fraction, Settings
 from oapl_core.time_limits import TimeLimits
 from oapl_core.training_config import TrainingConfig
 from oapl_core.verifier_config import VerifierConfig
-
-
-class ProblemsConfig(Settings):
-    """Where the problems come from and how a prompt is made of one."""
-
-    train: Path
-    """Problem set that rounds sample from (.jsonl, .jsonl.gz or .parquet)."""
-    validation: Path
-    """Problem set that chooses the checkpoint."""
-    heldout: Path
-    """Problem set that is only ever measured on."""
-    prompt_style: Literal["plain", "deepcoder", "livecodebench", "matharena"] = "deepcoder"
-    """`plain` shows the statement alone; `deepcoder` is the DeepCoder replication's single user turn; `livecodebench`
-    and `matharena` are those benchmarks' own words. `oapl prompt SET --style STYLE` prints one."""
-    thinking: bool | None = None
-    """The chat template's switch `enable_thinking`; unset: what the template does by itself."""
-    max_prompt_tokens: PositiveInt = 4096
-    """Longer prompts are dropped and counted, never cut. Tokens."""
 
 
 class EngineConfig(Settings):
@@ -99,11 +82,16 @@ class RoundConfig(Settings):
     """One turn of the loop: sample, verify, filter, train."""
 
     problems: PositiveInt | None = None
-    """Size of the random subset of training problems; unset: all of them."""
+    """How many of the training problems; unset: all of them."""
+    draw: Literal["random", "walk"] = "random"
+    """Which ones: `random`, a subset independent of other rounds (paper, appendix A); `walk`, the next ones of a walk
+    through the shuffled training problems, which all such rounds share: none comes again before all have come."""
     keep: Literal["any_correct", "mixed", "all"] = "any_correct"
     """Groups trained on: with at least one correct answer, with both kinds, or every one."""
     epochs: PositiveInt = 1
     """Passes over the kept rollouts, each saved as a checkpoint."""
+    repeat: PositiveInt = 1
+    """How many such rounds, one after the other. Each is a round of its own wherever rounds are counted."""
 
 
 class ReportConfig(Settings):
@@ -170,6 +158,11 @@ class Experiment(Settings):
     """What is shown."""
     time_limits_h: TimeLimits = TimeLimits()
     """When a stage counts as stuck; may change while a run goes on."""
+
+    @field_validator("rounds")
+    @classmethod
+    def _repeated(cls, rounds: tuple[RoundConfig, ...]) -> tuple[RoundConfig, ...]:
+        return tuple(one.model_copy(update={"repeat": 1}) for one in rounds for _ in range(one.repeat))
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:

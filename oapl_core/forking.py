@@ -27,7 +27,7 @@ from oapl_core.redoing import find_step
 _ALWAYS_SHARED = ("problems", "model", "pretrain")
 """Settings of the steps before the first round."""
 _STAGE_SETTINGS = {
-    "rollouts.generate": ("seed", "sampling", "engine.dtype", "rounds.{round}.problems"),
+    "rollouts.generate": ("seed", "sampling", "engine.dtype", "rounds.{round}.problems", "rounds.{round}.draw"),
     "verdicts.verify": ("verifier",),
     "groups.build": ("rounds.{round}.keep",),
 }

@@ -62,10 +62,11 @@ def check(experiment: Experiment) -> None:
         ConfigError: a file that the experiment names is missing.
         DataError: the model folder is not a whole one.
     """
-    named = {f"problems.{split}": getattr(experiment.problems, split) for split in ("train", "validation", "heldout")}
+    sets = experiment.problems
+    named = [(f"problems.{split}", path) for split in ("train", "validation", "heldout") for path in sets.files(split)]
     if experiment.pretrain:
-        named["pretrain.solutions"] = experiment.pretrain.solutions
-    for key, path in named.items():
+        named.append(("pretrain.solutions", experiment.pretrain.solutions))
+    for key, path in named:
         if not path.is_file():
             raise ConfigError(
                 f"`{key}`: {path} is not a file (relative paths start at the current folder, {Path.cwd()})"

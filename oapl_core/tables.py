@@ -32,7 +32,7 @@ def schema_of(fields: Sequence[tuple[str, str]]) -> "pa.Schema":
 PROBLEMS = (
     ("problem_id", "str"), ("split", "str"), ("kind", "str"), ("statement", "text"), ("starter_code", "text"),
     ("entry_point", "str"), ("tests", "tests"), ("answer", "text"), ("checker", "str"), ("structure", "str"),
-    ("platform", "str"), ("difficulty", "str"), ("released", "str"), ("flaw", "str"),
+    ("source", "str"), ("platform", "str"), ("difficulty", "str"), ("released", "str"), ("flaw", "str"),
 )  # fmt: skip
 
 PROMPTS = (("problem_id", "str"), ("split", "str"), ("prompt", "text"), ("prompt_ids", "ids"))

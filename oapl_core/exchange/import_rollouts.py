@@ -27,8 +27,7 @@ from oapl_core.exchange.grouping import Buckets, Group
 from oapl_core.exchange.offline_row import extra
 from oapl_core.exchange.reading import raw_rows, source_files
 from oapl_core.integrity import sha256_of
-from oapl_core.problems.prepare import Encode, load_encoder, load_tokenizer
-from oapl_core.problems.problem_set import read_problem_set
+from oapl_core.problems.prepare import Encode, load_encoder, load_tokenizer, problems_of
 from oapl_core.problems.prompts import messages
 from oapl_core.progress import say
 from oapl_core.stage import run_verb
@@ -138,8 +137,7 @@ def _write_problems(job: _Import) -> None:
     run, sets = job.run, job.run.config.problems
 
     def measured() -> Iterator[dict[str, Any]]:
-        for split in ("validation", "heldout"):
-            yield from read_problem_set(Path(getattr(sets, split)), split)
+        yield from problems_of(sets, ("validation", "heldout"))
 
     def problems() -> Iterator[dict[str, Any]]:
         yield from (_problem(problem, group) for problem, group in job.groups())
@@ -173,7 +171,7 @@ def _problem(problem_id: str, group: Group) -> dict[str, Any]:
     statement = "\n\n".join(turn["content"] for turn in row["prompt"])
     return {
         "problem_id": problem_id, "split": "train", "statement": statement, "starter_code": None,
-        "structure": str(row.get("data_source") or ""),
+        "structure": str(row.get("data_source") or ""), "source": str(row.get("data_source") or "imported"),
         **dict.fromkeys(("platform", "difficulty", "released", "flaw")),
         **from_text(text if isinstance(text, str | None) else str(text)),
     }  # fmt: skip

@@ -166,6 +166,8 @@ def _imported(
         imported = reader(row, found.name, number)
     except ValueError as error:
         raise DataError(f"{where}: {error}; is this a file of {found.name}?") from None
+    if found.format != "plain":
+        imported.problem["source"] = found.name
     try:
         imported.problem = checked(imported.problem, split, where)
     except DataError as error:

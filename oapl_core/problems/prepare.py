@@ -1,24 +1,25 @@
 """The verb that makes problems.parquet and prompts.parquet of a run (tables.PROBLEMS, tables.PROMPTS).
 
-Reads the three problem sets and the base model's tokenizer. A prompt is the problem's chat messages through the
-model's own chat template, encoded once: everything later uses these ids. A prompt longer than `max_prompt_tokens` is
-dropped and counted in the ledger (`details.dropped`), never cut; its problem stays in problems.parquet.
+Reads the problem sets of every split and the base model's tokenizer. A prompt is the problem's chat messages through
+the model's own chat template, encoded once: everything later uses these ids. A prompt longer than `max_prompt_tokens`
+is dropped and counted in the ledger (`details.dropped`), never cut; its problem stays in problems.parquet.
 
     python -m oapl_core.problems.prepare RUN_DIR
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from oapl_core import tables
 from oapl_core.artifacts import Run
-from oapl_core.config import ProblemsConfig
 from oapl_core.errors import DataError
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from oapl_core.problems.prompts import messages
 from oapl_core.problems.storing import write_tables
+from oapl_core.problems_config import ProblemsConfig
 from oapl_core.progress import say
 from oapl_core.stage import run_verb
 
@@ -32,14 +33,14 @@ Encode = Callable[[list[dict[str, str]]], tuple[str, list[int]]]
 
 def prepare(run: Run) -> None:
     """Write the run's problems and prompts, unless they are there and made from the same inputs."""
-    sets = {split: Path(getattr(run.config.problems, split)) for split in SPLITS}
-    config = run.config.problems.model_dump(mode="json")
-    sources = run.inputs(sets.values())
+    sets = run.config.problems
+    config = sets.model_dump(mode="json")
+    sources = run.inputs(path for split in SPLITS for path in sets.files(split))
     if run.is_done(run.problems, sources, config):
         say("problems are up to date")
     else:
         with run.writing(run.problems, sources, config) as draft:
-            draft.rows = write_tables(draft.path, _problems(sets))
+            draft.rows = write_tables(draft.path, problems_of(sets, SPLITS))
         say(f"{draft.rows} problems")
     model = run.base_model()
     inputs = run.inputs([run.problems, *tokenizer_files(model)])
@@ -74,9 +75,10 @@ def prompts(
         kept[problem["split"]] += 1
         yield {"problem_id": problem["problem_id"], "split": problem["split"], "prompt": text, "prompt_ids": ids}
     for split, n in kept.items():
-        if n == 0:
+        files = config.files(split)
+        if files and n == 0:
             raise DataError(
-                f"{getattr(config, split)}: every prompt is longer than {config.max_prompt_tokens} tokens; "
+                f"{', '.join(map(str, files))}: every prompt is longer than {config.max_prompt_tokens} tokens; "
                 "raise problems.max_prompt_tokens"
             )
 
@@ -127,10 +129,16 @@ def tokenizer_files(model: Path) -> list[Path]:
     return found
 
 
-def _problems(sets: Mapping[str, Path]) -> Iterator[dict[str, Any]]:
+def problems_of(config: ProblemsConfig, splits: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The problems of every file of ``splits``, in order, `limit` of each file.
+
+    Raises:
+        DataError: a file cannot be read, or an id is in two of them.
+    """
     owner: dict[str, Path] = {}
-    for split, path in sets.items():
-        for problem in read_problem_set(path, split):
+    named = [(split, path) for split in splits for path in config.files(split)]
+    for split, path in named:
+        for problem in islice(read_problem_set(path, split), config.limit):
             name = problem["problem_id"]
             if name in owner:
                 raise DataError(

@@ -15,13 +15,18 @@ from oapl_core.problems.raw_rows import place, raw_rows
 
 KINDS = ("stdin", "function", "assert", "math")
 SPLITS = ("train", "validation", "heldout")
-_TEXTS = ("starter_code", "entry_point", "answer", "checker", "structure", "platform", "difficulty", "released", "flaw")
+_TEXTS = (
+    "starter_code", "entry_point", "answer", "checker", "structure", "source", "platform", "difficulty", "released",
+    "flaw",
+)  # fmt: skip
 _OPTIONAL = {**dict.fromkeys(_TEXTS), "tests": (), "structure": ""}
 _COLUMNS = frozenset({"problem_id", "split", "kind", "statement", *_OPTIONAL})
 
 
 def read_problem_set(path: Path, split: str) -> Iterator[dict[str, Any]]:
     """Every problem of ``path``, complete and checked, in the file's order.
+
+    One that does not say its `source` gets the file's name, up to the first point.
 
     Raises:
         DataError: the file is missing or unreadable, or a row is broken: one line with file, row and remedy.
@@ -32,6 +37,7 @@ def read_problem_set(path: Path, split: str) -> Iterator[dict[str, Any]]:
     for number, raw in _raw_rows(path):
         where = place(path, number)
         problem = checked(raw, split, where)
+        problem["source"] = problem["source"] or path.name.partition(".")[0]
         first = seen.setdefault(problem["problem_id"], number)
         if first != number:
             raise DataError(

@@ -10,7 +10,6 @@ the same command on other machines that see the run folder. Each ends when every
 its seed, not on who samples it.
 """
 
-import random
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ from oapl_core.config import EngineConfig
 from oapl_core.errors import DataError
 from oapl_core.plan import round_steps
 from oapl_core.progress import Progress, say
+from oapl_core.rollouts.drawing import drawn, walked
 from oapl_core.rollouts.engine import Engine
 from oapl_core.rollouts.in_flight import sweep
 from oapl_core.rollouts.model_folder import identity
@@ -29,7 +29,6 @@ from oapl_core.rollouts.parts import Part, cut
 from oapl_core.rollouts.replicas import others
 from oapl_core.rollouts.requests import Sampler
 from oapl_core.rollouts.sampling import TEMPERATURE, TOP_K, TOP_P, Prompts, Sampling, Source
-from oapl_core.seeds import derive_seed
 from oapl_core.stage import run_verb
 from oapl_core.tables import PROMPTS, read_table
 
@@ -112,14 +111,11 @@ def started(sampler: Sampler) -> str:
 
 
 def choose_problems(run: Run, number: int, prompts: Prompts) -> list[str]:
-    """The round's problems in the order of prompts.parquet: all, or a random subset that depends on the run's seed."""
+    """The round's problems in the order of prompts.parquet."""
     wanted = run.config.rounds[number].problems
-    if wanted is None or wanted >= len(prompts):
-        if wanted is not None and wanted > len(prompts):
-            say(f"round {number}: {wanted} problems asked for, {len(prompts)} there are: all of them are sampled")
-        return list(prompts)
-    chosen = set(random.Random(derive_seed(run.config.seed, "problems", number)).sample(sorted(prompts), wanted))
-    return [problem for problem in prompts if problem in chosen]
+    if wanted is not None and wanted > len(prompts):
+        say(f"round {number}: {wanted} problems asked for, {len(prompts)} there are: all of them are sampled")
+    return drawn(list(prompts), run.config.rounds, number, run.config.seed)
 
 
 def _parts(run: Run, number: int, problems: Sequence[str]) -> list[Part]:
@@ -129,10 +125,12 @@ def _parts(run: Run, number: int, problems: Sequence[str]) -> list[Part]:
 
 def _settings(run: Run, number: int) -> dict[str, Any]:
     """What a part depends on besides its inputs; the engine's speed settings do not belong to it."""
+    rounds = run.config.rounds
     return {
         "seed": run.config.seed,
         "round": number,
-        "problems": run.config.rounds[number].problems,
+        "problems": rounds[number].problems,
+        **({"walked": walked(rounds, number)} if rounds[number].draw == "walk" else {}),
         **run.config.sampling.slice,
         "temperature": TEMPERATURE,
         "top_p": TOP_P,

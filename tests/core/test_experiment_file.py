@@ -43,9 +43,22 @@ def test_an_override_wins_over_the_file_and_keeps_its_type(minimal: Path) -> Non
     assert experiment.rounds[0].problems == 5
 
 
+def test_a_repeated_round_is_so_many_rounds(minimal: Path) -> None:
+    experiment = load_experiment(minimal, ['rounds=[{epochs = 2}, {problems = 800, draw = "walk", repeat = 3}]'])
+    assert [(one.epochs, one.problems, one.repeat) for one in experiment.rounds] == [(2, None, 1)] + [(1, 800, 1)] * 3
+    assert Experiment.model_validate_json(experiment.model_dump_json()) == experiment
+
+
+def test_a_split_is_a_file_or_several_and_validation_may_have_none(minimal: Path) -> None:
+    assert load_experiment(minimal).problems.files("train") == (Path("a.jsonl"),)
+    changed = load_experiment(minimal, ['problems.heldout=["x.jsonl", "y.parquet"]', "problems.validation=[]"]).problems
+    assert (changed.validation, changed.heldout) == ((), (Path("x.jsonl"), Path("y.parquet")))
+
+
 @pytest.mark.parametrize(
     ("override", "says"),
     [
+        ("problems.heldout=[]", "`problems.heldout`"),
         ("training.learning_rat=1", "unknown key `training.learning_rat`"),
         ("training.learning_rate=fast", "`training.learning_rate`"),
         ("sampling.group_size=1", "`sampling.group_size`"),

@@ -26,7 +26,7 @@ def make(run: Run, path: Path, *inputs: Path) -> None:
 
 
 def finish_two_steps(run: Run) -> None:
-    make(run, run.problems, run.config.problems.train)
+    make(run, run.problems, *run.config.problems.train)
     make(run, run.prompts, run.problems)
     run.ledger.append(StageEntry("problems.prepare", 1.0, 0))
     make(run, run.rollouts(0) / "part-00000.parquet", run.prompts)
@@ -58,7 +58,7 @@ def test_a_removed_part_reopens_its_step_and_all_after(run: Run) -> None:
 
 def test_a_changed_problem_set_reopens_everything(run: Run) -> None:
     finish_two_steps(run)
-    run.config.problems.train.write_text("{} ")
+    run.config.problems.train[0].write_text("{} ")
     assert titles(run) == []
 
 

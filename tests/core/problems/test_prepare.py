@@ -53,6 +53,21 @@ def test_over_long_prompts_are_dropped_and_counted_but_stay_problems(tmp_path: P
     assert details["dropped_by_split"] == {"train": 1, "validation": 0, "heldout": 0}
 
 
+def test_several_files_of_a_split_are_told_apart_and_each_is_limited(tmp_path: Path, model: Path) -> None:
+    files = [write_set(tmp_path / f"{n}.jsonl", *(problem(f"{n}{i}", "heldout") for i in range(3))) for n in "xy"]
+    named = {"problem_id": "z", "kind": "math", "statement": "?", "answer": "1", "source": "aime25"}
+    train = write_set(tmp_path / "train.v2.jsonl", problem("t", "train"), named)
+    sets = {"train": str(train), "heldout": [str(file) for file in files], "limit": 2}
+    values = {"name": "p", "runs_dir": str(tmp_path / "runs"), "model": str(model), "problems": sets}
+    run = Run.create(parse_experiment(values, "test"))
+    prepare(run)
+    rows = tables.read_table(run.problems, tables.PROBLEMS).to_pylist()
+    assert [(row["problem_id"], row["source"]) for row in rows] == [
+        ("t", "train"), ("z", "aime25"), ("x0", "x"), ("x1", "x"), ("y0", "y"), ("y1", "y"),
+    ]  # fmt: skip
+    assert tables.count_rows(run.prompts) == 6
+
+
 def test_prompt_ids_are_the_chat_template_with_the_answer_opened(tmp_path: Path, model: Path) -> None:
     run = run_with(tmp_path, model, ROWS)
     prepare(run)

@@ -27,7 +27,7 @@ ASSERT: dict[str, Any] = {
 }  # fmt: skip
 COMPLETE = {
     "problem_id", "split", "kind", "statement", "starter_code", "entry_point", "tests", "answer", "checker",
-    "structure", "platform", "difficulty", "released", "flaw",
+    "structure", "source", "platform", "difficulty", "released", "flaw",
 }  # fmt: skip
 
 

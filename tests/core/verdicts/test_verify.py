@@ -40,7 +40,7 @@ def made_run(tmp_path: Path, parts: int = 3, right: str = RIGHT) -> Run:
     problem = {
         "problem_id": "p", "split": "train", "kind": "stdin", "statement": "add", "starter_code": None,
         "entry_point": None, "answer": None, "checker": None, "structure": "s",
-        "platform": None, "difficulty": None, "released": None, "flaw": None,
+        "source": "own", "platform": None, "difficulty": None, "released": None, "flaw": None,
         "tests": [{"input": f"{i} 1\n", "output": f"{i + 1}\n"} for i in range(3)],
     }  # fmt: skip
     with run.writing(run.problems, {}, {}) as draft:

@@ -1,0 +1,57 @@
+"""Which training problems a round samples: all, a random subset, or the next ones of a walk through all. Pure.
+
+Algorithm 1 of the paper (arXiv 2602.19362) takes fresh prompts for each step and synchronises the sampling policy
+every L steps. Rounds that `walk` do the same offline: one round is L steps' worth of prompts (L x batch / G), and no
+problem comes again before the walk has been through the whole shuffled set; then it is shuffled anew.
+"""
+
+import random
+from collections.abc import Sequence
+
+from oapl_core.config import RoundConfig
+from oapl_core.seeds import derive_seed
+
+
+def drawn(problems: Sequence[str], rounds: Sequence[RoundConfig], number: int, seed: int) -> list[str]:
+    """The problems of round ``number``, in the order of ``problems``.
+
+    Depends on the names, the rounds up to this one and the run's seed alone. A round that asks for more than there are
+    gets all of them.
+    """
+    wanted = rounds[number].problems
+    if wanted is None or wanted >= len(problems):
+        return list(problems)
+    if rounds[number].draw == "random":
+        chosen = set(random.Random(derive_seed(seed, "problems", number)).sample(sorted(problems), wanted))
+    else:
+        chosen = _walk(sorted(problems), [_taken(one, len(problems)) for one in rounds[: number + 1]], seed)
+    return [problem for problem in problems if problem in chosen]
+
+
+def walked(rounds: Sequence[RoundConfig], number: int) -> list[int | None]:
+    """Sizes of the earlier rounds of the walk, on which a round of it depends (None: all problems)."""
+    return [one.problems for one in rounds[:number] if one.draw == "walk"]
+
+
+def _taken(one: RoundConfig, problems: int) -> int:
+    """How far a round moves the walk."""
+    return min(one.problems or problems, problems) if one.draw == "walk" else 0
+
+
+def _walk(names: Sequence[str], sizes: Sequence[int], seed: int) -> set[str]:
+    """Where the last of these steps of the walk leads. What is left of one pass comes first in the next round; of the
+    next pass those follow that the round does not have yet."""
+    passes, ahead = 0, list[str]()
+    chosen: set[str] = set()
+    for size in sizes:
+        chosen = set(ahead[:size])
+        ahead = ahead[size:]
+        if len(chosen) < size:
+            again = list(names)
+            random.Random(derive_seed(seed, "walk", passes)).shuffle(again)
+            passes += 1
+            fresh = [name for name in again if name not in chosen][: size - len(chosen)]
+            taken = set(fresh)
+            ahead = [name for name in again if name not in taken]
+            chosen |= taken
+    return chosen
