@@ -88,8 +88,8 @@ def draw_panels(path: Path, panels: Sequence[Panel]) -> None:
         _same_widths(axes_of_panels, panels)
         for axes in axes_of_panels[len(panels) :]:
             axes.set_axis_off()
-        widest = max(map(len, legend), default=0)
-        figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=4 if widest < 20 else 2)
+        ncols = 4 if max(map(len, legend), default=0) < 20 else 2
+        figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=ncols, handlelength=3)
 
 
 def _draw_line(axes: "Axes", line: Line, scale: float, has_several: bool) -> Any:

@@ -155,7 +155,7 @@ def sampling_entropy(tracks: Sequence[Track]) -> list[Series]:
             total = sum(tokens for _, tokens in known)
             if total:
                 mean = sum(entropy * tokens for entropy, tokens in known) / total
-                x = track.steps_before(max(0, number - 1) if track.config.pipeline else number)
+                x = track.steps_before(track.config.sampling_round(number))
                 points.append(Point(f"round {number}", x, mean, mean, mean))
         if points:
             yield Series(track.label, (track.run,), SAMPLING_ENTROPY, None, "", tuple(points))
@@ -233,7 +233,8 @@ def table(series: Sequence[Series], names: Mapping[str, str]) -> list[dict[str, 
     rows: list[dict[str, str | float | int | None]] = []
     for one in series:
         for point in one.points:
-            values = {"panel": one.panel, "name": point.name, "x": point.x, "y": point.y}
+            x = int(point.x) if point.x == int(point.x) else point.x  # a mean over seeds may lie between steps
+            values = {"panel": one.panel, "name": point.name, "x": x, "y": point.y}
             rows.append(
                 {"label": one.label, "runs": " ".join(one.runs)}
                 | ({"checkpoint": one.checkpoint} if one.checkpoint else {})

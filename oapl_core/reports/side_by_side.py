@@ -192,7 +192,8 @@ def _milestone_panels(made: _Page, found: Sequence[Series], x: str) -> list[Pane
 def _bars(found: Sequence[Series]) -> str:
     if not found:
         return ""
-    return _shaded(found).replace("Shaded:", "Bars:") + " "
+    x = "The mean's x is a mean too. " if any(one.is_mean for one in found) else ""
+    return f"{_shaded(found).replace('Shaded:', 'Bars:')} {x}"
 
 
 def _faint(made: _Page, each: Sequence[Series]) -> list[Line]:
