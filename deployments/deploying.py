@@ -1,12 +1,14 @@
 """``make deploy``: the work pool, the deployments and the zombie automation, on the Prefect server at PREFECT_API_URL.
 
-Reads ``deployments/prefect.yaml``; writes to the server only. Doing it again updates what is there; a work pool that
-exists keeps its settings.
+Reads ``deployments/prefect.yaml``; writes to the server only. Each argument names a further work pool, for whose
+workers `[fleet]` may have stages: it gets the deployment ``oapl-stage/POOL``, which imports the installed package, so
+that a checkout may lie anywhere. Doing it again updates what is there; a work pool that exists keeps its settings.
 """
 
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -24,25 +26,28 @@ SILENT_S = 90
 _OVER = ("Completed", "Skipped", "Failed", "Crashed", "Cancelled", "Cancelling", "AwaitingRetry", "Paused", "Suspended")
 
 
-def main() -> int:
+def main(stage_pools: Sequence[str] = ()) -> int:
     """Deploy from the current folder, which must be the checkout; returns the exit code."""
     if "PREFECT_API_URL" not in os.environ or not Path("deployments/prefect.yaml").is_file():
         print("error: set PREFECT_API_URL, for example http://127.0.0.1:4200/api, and run this in the checkout")
         return 2
     try:
-        make_pool()
+        for pool in (POOL, *stage_pools):
+            make_pool(pool)
     except httpx.TransportError as error:
         print(unreachable(error))
         return 1
     command = ["--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"]
     code = subprocess.run([sys.executable, "-m", "prefect", *command]).returncode
     if code == 0:
+        for pool in stage_pools:
+            deploy_stages(pool)
         watch_for_zombies()
         print(f"deployed; now: make worker, then .venv/bin/prefect deployment run {NAMES[0]}/{NAMES[0]}")
     return code
 
 
-def make_pool() -> None:
+def make_pool(name: str) -> None:
     """A pool of plain processes, if there is none of that name."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate
@@ -51,10 +56,28 @@ def make_pool() -> None:
 
     with get_client(sync_client=True) as client:
         try:
-            client.read_work_pool(POOL)
+            client.read_work_pool(name)
         except ObjectNotFound:
             template = ProcessWorker.get_default_base_job_template()
-            client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
+            client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
+
+
+def deploy_stages(pool: str) -> None:
+    """The flow of a single stage, for the workers of ``pool``."""
+    from prefect.deployments.runner import EntrypointType, RunnerDeployment
+
+    from flows.stage import oapl_stage
+
+    RunnerDeployment.from_flow(
+        oapl_stage,
+        name=pool,
+        work_pool_name=pool,
+        description="A stage of a run whose [fleet] names this pool; started by the flow of the run.",
+        tags=["oapl"],
+        job_variables={"stream_output": False},
+        entrypoint_type=EntrypointType.MODULE_PATH,
+    ).apply()
+    print(f"deployed: {oapl_stage.name}/{pool}; now, on its machines: prefect worker start --pool {pool}")
 
 
 def watch_for_zombies(silent_s: float = SILENT_S) -> None:
@@ -75,7 +98,9 @@ def watch_for_zombies(silent_s: float = SILENT_S) -> None:
             after={"prefect.flow-run.heartbeat"},
             expect={"prefect.flow-run.heartbeat", *(f"prefect.flow-run.{state}" for state in _OVER)},
             match=ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*"}),
-            match_related=ResourceSpecification({"prefect.resource.role": "flow", "prefect.resource.name": [*NAMES]}),
+            match_related=ResourceSpecification(
+                {"prefect.resource.role": "flow", "prefect.resource.name": [*NAMES, "oapl-stage"]}
+            ),
             for_each={"prefect.resource.id"},
             posture=Posture.Proactive,
             threshold=1,
@@ -108,4 +133,4 @@ def unreachable(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -7,6 +7,7 @@ from rich.table import Table
 from deployments.terminal import console, tell
 from oapl_core.artifacts import Run
 from oapl_core.lock import hold
+from oapl_core.mirroring import catch_up
 from oapl_core.retention import Candidate, Rules, candidates, remove
 from oapl_core.storage import KINDS, ROUND_KINDS, StoredFile, readable, stored_files, total
 
@@ -65,6 +66,7 @@ def clean(run: Run, keep: Sequence[str], yes: bool) -> None:
 
     Raises:
         ConfigError: a rule is not one.
+        StageFailed: the mirror lacks something and cannot be reached; nothing was deleted.
         LedgerError: a process is working on the run.
     """
     rules = Rules.parse(keep)
@@ -80,6 +82,7 @@ def clean(run: Run, keep: Sequence[str], yes: bool) -> None:
         if not going:
             tell(f"{run.root}: nothing to remove")
         elif yes:
+            catch_up(run, tell)
             remove(run, going)
             tell(f"{run.root}: {size} freed; the ledger records what went, and nothing is made again for it")
         else:

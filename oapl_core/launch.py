@@ -50,7 +50,7 @@ def run_stage(
     start = time.monotonic()
     with log.open("ab") as sink:
         offset = sink.tell()
-        code = _watch(command, sink.fileno(), lambda: _forward(log, offset, on_progress), timeout_s)
+        code = _watch(command, sink.fileno(), lambda: following(log, offset, on_progress), timeout_s)
     run.ledger.append(StageEntry(label, round(time.monotonic() - start, 3), code))
     if code:
         raise _failure(label, code, log, offset)
@@ -74,7 +74,7 @@ def beside(
     start, over = time.monotonic(), threading.Event()
     with log.open("ab") as sink:
         offset = sink.tell()
-        poll = _forward(log, offset, on_progress)
+        poll = following(log, offset, on_progress)
 
         def forward() -> None:
             while not over.wait(0.2):
@@ -99,11 +99,15 @@ def beside(
 
 def _process(run: Run, verb: str, arguments: Sequence[str]) -> tuple[str, Path, list[str]]:
     """Label, log file and command of a stage's process."""
-    label = stage_label(verb, arguments)
-    log = run.root / "logs" / f"{label.replace(' ', '_')}.log"
+    label, log = stage_label(verb, arguments), log_file(run, verb, arguments)
     log.parent.mkdir(parents=True, exist_ok=True)
     python = str(run.config.engine_python or sys.executable)
     return label, log, [python, "-m", f"oapl_core.{verb}", str(run.root), *arguments]
+
+
+def log_file(run: Run, verb: str, arguments: Sequence[str]) -> Path:
+    """What a stage's process prints."""
+    return run.root / "logs" / f"{stage_label(verb, arguments).replace(' ', '_')}.log"
 
 
 @contextmanager
@@ -149,7 +153,7 @@ def _watch(
     return _TIMED_OUT if timed_out else guard.wait()
 
 
-def _forward(log: Path, offset: int, on_progress: Callable[[str], None]) -> Callable[[], None]:
+def following(log: Path, offset: int, on_progress: Callable[[str], None]) -> Callable[[], None]:
     """A function that hands over the progress lines that the log gained since its last call."""
     state = {"offset": offset}
 

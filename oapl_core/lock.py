@@ -4,7 +4,8 @@ The kernel's lock on the file (flock) decides among processes of one machine, an
 passes it on: it ends with its holder, however that ends. The guards of the holder's stages inherit it (``launch.py``),
 so a new holder never meets the last stages of a killed one. Where a file system keeps flock to each machine (NFS with
 ``local_lock``, many object-store mounts), the record in the file tells: its owner writes a heartbeat into it, and
-another machine takes over only what has stood still while it watched. Clocks are never compared.
+another machine takes over only what has stood still while it watched. Clocks are never compared. Other machines that
+do single stages for the owner (``helping.py``) keep ``run.helpers``, which a new owner waits for.
 """
 
 import fcntl
@@ -30,6 +31,8 @@ PATIENCE_S = 30.0
 _ORPHANS_S = 15.0
 """How long the guards of a killed owner may take to end its stages."""
 _RECORD_BYTES = 512
+HELPERS = "run.helpers"
+"""Its lock is shared by those who do stages for the owner."""
 
 _holding: ContextVar[frozenset[Path]] = ContextVar("run folders that the code around us holds", default=frozenset())
 _descriptors: dict[Path, int] = {}
@@ -71,6 +74,16 @@ def descriptors() -> tuple[int, ...]:
     return tuple(_descriptors.values())
 
 
+@contextmanager
+def inherited(path: Path, descriptor: int) -> Iterator[None]:
+    """Stages that are started inside keep the lock of ``descriptor`` as long as they live."""
+    _descriptors[path] = descriptor
+    try:
+        yield
+    finally:
+        del _descriptors[path]
+
+
 def owner(run_dir: Path) -> Owner | None:
     """Who last took the run folder and did not give it back: perhaps a dead process."""
     lock = run_dir / "run.lock"
@@ -99,11 +112,11 @@ def hold(run_dir: Path, beat_s: float = BEAT_S, patience_s: float = PATIENCE_S) 
         _write(descriptor, ours)
         heart = _Heart(descriptor, lock, ours, beat_s)
         entered = _holding.set(_holding.get() | {root})
-        _descriptors[root] = descriptor
         try:
-            yield
+            with inherited(lock, descriptor):
+                _wait_for_helpers(root, run_dir)
+                yield
         finally:
-            del _descriptors[root]
             _holding.reset(entered)
             if heart.stop():
                 os.ftruncate(descriptor, 0)
@@ -137,6 +150,25 @@ def _take(descriptor: int, lock: Path, run_dir: Path, patience_s: float) -> None
             if holder is None:
                 return
             raise _held(run_dir, holder)
+
+
+def _wait_for_helpers(root: Path, run_dir: Path) -> None:
+    """They notice that their holder is gone, and end their stages."""
+    if not (root / HELPERS).exists():
+        return
+    deadline = time.monotonic() + _ORPHANS_S
+    with (root / HELPERS).open("rb+") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Held(
+                        f"{run_dir}: a stage that another machine did for its last holder has not ended yet; "
+                        "start again in a minute"
+                    ) from None
+            time.sleep(0.1)
 
 
 def _died_here(holder: Owner) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from oapl_core.artifacts import Run
-from oapl_core.errors import ConfigError
+from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.mirror import Mirror
 
 _LOOK_EVERY_S = 2.0
@@ -41,6 +41,25 @@ def mirrored(run: Run, tell: Callable[[str], None], look_every_s: float = _LOOK_
         copying.finish(tries=_LAST_TRIES if whole else 1)
     if copying.refused:
         raise copying.refused
+
+
+def catch_up(run: Run, tell: Callable[[str], None]) -> None:
+    """Send what the mirror lacks, once: before something goes here on purpose. Does nothing without ``mirror``.
+
+    Raises:
+        StageFailed: the store does not take it.
+        ConfigError: as ``mirrored``.
+    """
+    if run.config.mirror is None:
+        return
+    try:
+        Mirror(run.config.mirror, run.root.name, tell).update(run)
+    except OSError as error:
+        why = str(error).splitlines()[0][:200]
+        raise StageFailed(
+            f"mirror: {run.config.mirror} does not take what it lacks ({why}); nothing was deleted; mend that and run "
+            "the same command again"
+        ) from None
 
 
 class _Copying:

@@ -19,8 +19,9 @@ from prefect.tasks import Task, exponential_backoff
 
 from oapl_core import launch
 from oapl_core.artifacts import Run
-from oapl_core.errors import StageFailed
+from oapl_core.errors import Diverged, StageFailed
 from oapl_core.plan import Step
+from tasks import fleet
 from tasks.artifacts import watched
 from tasks.settings import STAGES
 
@@ -38,9 +39,21 @@ def execute(run_dir: Path, step: Step) -> None:
     """
     progress.info("%s: starting", step.title)
     run = Run.open(run_dir)
-    limit_s = run.config.time_limits_h.seconds(step.verb)
+    pool = run.config.fleet.pool(step.verb)
     with watched(run, step, lambda line: progress.info("%s", line)) as tell:
-        launch.run_stage(run, step.verb, step.arguments, tell, limit_s)
+        if pool:
+            fleet.run_stage(run, step, pool, tell)
+        else:
+            _launch(run, step, tell)
+
+
+def execute_here(run_dir: Path, step: Step) -> None:
+    """As ``execute``, on this machine whatever `[fleet]` says, and without pages of its own: for who is asked to."""
+    _launch(Run.open(run_dir), step, lambda line: progress.info("%s", line))
+
+
+def _launch(run: Run, step: Step, tell: Callable[[str], None]) -> None:
+    launch.run_stage(run, step.verb, step.arguments, tell, run.config.time_limits_h.seconds(step.verb))
 
 
 def telling() -> Callable[[str], None]:
@@ -53,8 +66,13 @@ def telling() -> Callable[[str], None]:
 def beside(run_dir: Path, step: Step) -> Iterator[None]:
     """``step`` goes on beside the body of the context; it is no task of its own, so that cancelling stays quick."""
     run = Run.open(run_dir)
+    pool = run.config.fleet.pool(step.verb)
     limit_s = run.config.time_limits_h.seconds(step.verb)
-    with launch.beside(run, step.verb, step.arguments, telling(), limit_s):
+    with (
+        fleet.beside(run, step, pool, telling())
+        if pool
+        else launch.beside(run, step.verb, step.arguments, telling(), limit_s)
+    ):
         yield
 
 
@@ -94,4 +112,4 @@ def stage_task(step: Step) -> Task[[Path, Step], None]:
 
 async def _is_worth_a_retry(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
     error = await state.aresult(raise_on_failure=False)
-    return isinstance(error, StageFailed | OSError)
+    return isinstance(error, StageFailed | OSError) and not isinstance(error, Diverged)

@@ -21,6 +21,8 @@ from oapl_core.artifacts import Run
 from oapl_core.plan import steps
 verb, run = sys.argv[2].removeprefix("oapl_core."), Run.open(pathlib.Path(sys.argv[3]))
 number = int(sys.argv[5]) if len(sys.argv) > 5 else None
+with open(run.root / "where", "a") as where:
+    where.write(f"{{os.environ.get('OAPL_TEST_MACHINE', '')}} {{' '.join([verb, *sys.argv[4:]])}}\\n")
 if "--follow" in sys.argv:
     sys.exit(0)
 stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
@@ -79,6 +81,12 @@ def stages_started(run_dir: Path) -> list[str]:
     """Labels of the stage processes that were started, in order."""
     pids = run_dir / "pids"
     return [line.split(" ", 2)[2] for line in pids.read_text().splitlines()] if pids.exists() else []
+
+
+def machines(run_dir: Path) -> list[tuple[str, str]]:
+    """OAPL_TEST_MACHINE of each stage process that was started, and the stage, in order."""
+    lines = (run_dir / "where").read_text().splitlines()
+    return [(line.split(" ", 1)[0], line.split(" ", 1)[1]) for line in lines]
 
 
 def stages_ended(run_dir: Path) -> list[dict[str, object]]:

@@ -54,10 +54,10 @@ class PrefectServer:
         self.server: psutil.Popen | None = None
         self.workers: list[psutil.Popen] = []
 
-    def _start(self, name: str, *arguments: str, **environment: str) -> psutil.Popen:
+    def _start(self, name: str, *arguments: str, folder: Path = ROOT, **environment: str) -> psutil.Popen:
         with (self.folder / f"{name}.log").open("ab") as log:
             return psutil.Popen(
-                [sys.executable, "-m", "prefect", *arguments], cwd=ROOT, env=self.environment | environment,
+                [sys.executable, "-m", "prefect", *arguments], cwd=folder, env=self.environment | environment,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, preexec_fn=_die_with_parent,
             )  # fmt: skip
 
@@ -72,11 +72,12 @@ class PrefectServer:
         except httpx.TransportError:
             return False
 
-    def start_worker(self, name: str = "worker", **environment: str) -> psutil.Popen:
-        """A worker of the pool that `make deploy` makes."""
-        worker = self._start(
-            name, "worker", "start", "--pool", "oapl", "--type", "process", "--name", name, **environment
-        )
+    def start_worker(
+        self, name: str = "worker", pool: str = "oapl", folder: Path = ROOT, **environment: str
+    ) -> psutil.Popen:
+        """A worker of a pool that `make deploy` made, started in ``folder``."""
+        arguments = ("worker", "start", "--pool", pool, "--type", "process", "--name", name)
+        worker = self._start(name, *arguments, folder=folder, **environment)
         self.workers.append(worker)
         return worker
 
@@ -89,9 +90,9 @@ class PrefectServer:
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         return done.stdout
 
-    def deploy(self) -> None:
+    def deploy(self, *stage_pools: str) -> None:
         """What `make deploy` does."""
-        self.prefect(module="deployments.deploying")
+        self.prefect(*stage_pools, module="deployments.deploying")
 
     def post(self, path: str, **body: Any) -> Any:
         """One call of the server's interface; again if SQLite was busy, as Prefect's own client does."""
@@ -179,12 +180,12 @@ class PrefectServer:
 
 
 @contextmanager
-def prefect_server(folder: Path, **environment: str) -> Iterator[PrefectServer]:
-    """A server that answers and knows the deployments."""
+def prefect_server(folder: Path, stage_pools: Sequence[str] = (), **environment: str) -> Iterator[PrefectServer]:
+    """A server that answers and knows the deployments, also those of single stages for ``stage_pools``."""
     server = PrefectServer(folder, **environment)
     try:
         server.start_server()
-        server.deploy()
+        server.deploy(*stage_pools)
         yield server
     finally:
         server.close()

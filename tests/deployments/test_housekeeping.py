@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from oapl_core.artifacts import Run
+from oapl_core.experiment_file import write_settings
 from oapl_core.integrity import findings
 from oapl_core.plan import finished, steps
 from tests.played_run import played_experiment, stages_started
@@ -45,6 +46,23 @@ def test_clean_deletes_nothing_before_it_is_told_to(run: Run) -> None:
     assert "4 were removed by `oapl clean`" in oapl("check", run.root).stdout
     assert oapl("status", run.root).stdout.count("(removed)") == 4
     assert "nothing to remove" in oapl("clean", run.root, "--keep", "checkpoints=chosen", "--yes").stdout
+
+
+def test_clean_deletes_nothing_that_the_mirror_lacks(run: Run, tmp_path: Path) -> None:
+    mirror = tmp_path / "mirror"
+    mirror.write_text("in the way")
+    config = run.config.model_copy(update={"mirror": mirror.as_uri()})
+    write_settings(run.root, config)
+    clean = ("clean", run.root, "--keep", "checkpoints=chosen", "--yes")
+    refused = oapl(*clean)
+    assert refused.returncode == 1
+    assert "nothing was deleted" in refused.stderr + refused.stdout
+    weights = {p.relative_to(run.root) for p in run.root.rglob("*.safetensors")}
+    assert len(weights) == 5
+    mirror.unlink()
+    assert oapl(*clean).returncode == 0
+    assert len(list(run.root.rglob("*.safetensors"))) == 1
+    assert {p.relative_to(mirror / run.root.name) for p in mirror.rglob("round_*/**/*.safetensors")} == weights
 
 
 def test_a_fork_is_made_and_says_how_it_goes_on(run: Run) -> None:

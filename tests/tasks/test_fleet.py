@@ -1,0 +1,70 @@
+"""What the end of a stage on another machine means here, and which settings of a fleet can work."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.client.schemas.objects import State, StateType
+
+from oapl_core.artifacts import Run
+from oapl_core.errors import ConfigError, DataError, Interrupted, SandboxError, StageFailed
+from oapl_core.experiment_file import parse_experiment
+from oapl_core.plan import round_steps
+from tasks.fleet import error_of
+
+STEP = round_steps(0)[1]
+PROBLEMS = dict.fromkeys(("train", "validation", "heldout"), "problems.jsonl")
+
+
+def values(**more: Any) -> dict[str, Any]:
+    return {"name": "t", "model": "/m", "runs_dir": "/runs", "cache_dir": "/cache", "problems": PROBLEMS} | more
+
+
+@pytest.mark.parametrize(
+    ("type_", "name", "error"),
+    [
+        (StateType.FAILED, "DataError", DataError),
+        (StateType.FAILED, "SandboxError", SandboxError),
+        (StateType.FAILED, "ConfigError", ConfigError),
+        (StateType.FAILED, "StageFailed", StageFailed),
+        (StateType.FAILED, "Failed", StageFailed),
+        (StateType.CRASHED, "Crashed", StageFailed),
+        (StateType.COMPLETED, "Skipped", StageFailed),
+        (StateType.CANCELLED, "Cancelled", Interrupted),
+    ],
+)
+def test_mistakes_stay_mistakes_and_a_lost_machine_is_worth_a_retry(
+    type_: StateType, name: str, error: type[Exception]
+) -> None:
+    found = error_of(State(type=type_, name=name, message="why"), STEP, "cpu")
+    assert type(found) is error
+    assert name == "Cancelled" or "why" in str(found)
+
+
+def test_a_completed_stage_is_no_error() -> None:
+    assert error_of(State(type=StateType.COMPLETED, name="Completed"), STEP, "cpu") is None
+
+
+def test_a_stage_without_a_pool_stays_here() -> None:
+    fleet = parse_experiment(values(fleet={"verdicts": "cpu/night"}), "test").fleet
+    assert [fleet.pool(step.verb) for step in round_steps(0)] == [None, "cpu/night", None, None]
+    assert fleet.pool("reports.write") is None
+
+
+def test_a_fleet_may_change_while_a_run_goes_on(tmp_path: Path) -> None:
+    Run.create(parse_experiment(values(runs_dir=str(tmp_path)), "test"))
+    moved = Run.create(parse_experiment(values(runs_dir=str(tmp_path), fleet={"training": "gpu"}), "test"))
+    assert Run.open(moved.root).config.fleet.training == "gpu"
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        ({"runs_dir": "data/runs", "model": "m"}, "the same on every machine; not so: runs_dir, model"),
+        ({"verifier": {"ray": {"address": "h:1"}}}, "both say where to verify"),
+        ({"fleet": {"verdicts": "a/b/c"}}, "fleet.verdicts"),
+    ],
+)
+def test_a_fleet_that_cannot_work_is_refused(more: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        parse_experiment(values(fleet={"verdicts": "cpu"}) | more, "test")
