@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from deployments import cli_problems
 from deployments.run_names import open_run
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
@@ -19,6 +20,12 @@ ExperimentFile = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="For example seed=1 training.learning_rate=1e-6.")
+]
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        min=2, metavar="N", help="Rehearse: N problems of each file, short answers, few rounds, a name of its own."
+    ),
 ]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Run folder, or its name below data/runs.")]
 
@@ -37,6 +44,7 @@ def run(
     number: Annotated[
         int | None, typer.Option("--round", help="Round of --redo or --from-stage, from 0; unset: the newest.")
     ] = None,
+    limit: Limit = None,
 ) -> None:
     """Run an experiment (or a run folder) to its end; a stopped run continues, a finished one says so.
 
@@ -46,9 +54,25 @@ def run(
 
     again = starting.what_again(redo, from_stage, number)
     if dry_run:
-        starting.show_plan(experiment, overrides or [])
+        starting.show_plan(experiment, overrides or [], limit)
     else:
-        starting.run(experiment, overrides or [], again)
+        starting.run(experiment, overrides or [], again, limit)
+
+
+@app.command()
+def plan(
+    experiment: ExperimentFile,
+    overrides: Overrides = None,
+    parameters: Annotated[
+        float | None, typer.Option("--model-parameters", help="Such as 14.8e9, where the model's folder is not there.")
+    ] = None,
+    limit: Limit = None,
+) -> None:
+    """Estimate what an experiment will make and cost: rollouts, tokens, steps, checkpoints, GPU-hours, disk."""
+    from deployments.planning import show_estimate
+
+    given = [] if parameters is None else [f"estimate.model_parameters={parameters!r}"]
+    show_estimate(experiment, [*(overrides or []), *given], limit)
 
 
 @app.command()
@@ -113,61 +137,8 @@ def rollouts(
     look(open_run(run), number, where, problem, show, whole)
 
 
-@app.command()
-def problems(
-    name: Annotated[str | None, typer.Argument(metavar="[SET]", help="Unset: list the sets.")] = None,
-    to: Annotated[Path | None, typer.Option(metavar="FILE", help=".jsonl, .jsonl.gz or .parquet to write.")] = None,
-    source: Annotated[
-        Path | None, typer.Option("--from", metavar="PATH", help="File or folder; unset: the hub.")
-    ] = None,
-    revision: Annotated[str | None, typer.Option(metavar="COMMIT", help="Of the set's repository on the hub.")] = None,
-    split: Annotated[str | None, typer.Option(help="train, validation or heldout.")] = None,
-    release: Annotated[str | None, typer.Option(metavar="vN", help="LiveCodeBench's, cumulative.")] = None,
-    window: Annotated[str | None, typer.Option(metavar="FIRST:END", help="Days; END is outside.")] = None,
-    faulty: Annotated[str, typer.Option(help="Problems known to be faulty: keep, drop or only.")] = "keep",
-    minimum_tests: Annotated[int, typer.Option(min=1, help="Programs with fewer are dropped.")] = 1,
-    longest_tests: Annotated[int | None, typer.Option(min=1, help="Keep those with the longest inputs.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Run reference solutions, verify gold answers.")] = False,
-    cpu_s: Annotated[float, typer.Option(help="With --check: CPU seconds for a test.")] = 12.0,
-    against: Annotated[list[Path] | None, typer.Option(help="Drop what is in this set; again for more.")] = None,
-    evaluation: Annotated[list[Path] | None, typer.Option(help="Drop what this set is contaminated by.")] = None,
-    similarity: Annotated[float, typer.Option(min=0.5, max=1.0, help="From which on statements are the same.")] = 0.8,
-    distinct: Annotated[
-        bool | None, typer.Option(help="Whether a statement may come once only; unset: in training sets.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
-) -> None:
-    """Import a published problem set, or curate one of your own; say what was kept and dropped (data/README.md)."""
-    from deployments import problem_sets
-
-    if name is None:
-        problem_sets.show_sets()
-        return
-    options = {
-        "split": split, "window": window, "faulty": faulty, "minimum_tests": minimum_tests,
-        "longest_tests": longest_tests, "similarity": similarity, "distinct": distinct, "limit": limit,
-    }  # fmt: skip
-    checking = problem_sets.Checking(check, cpu_s, tuple(against or ()), tuple(evaluation or ()))
-    problem_sets.import_problems(name, to, problem_sets.Place(source, revision, release), checking, options)
-
-
-@app.command()
-def prompt(
-    name: Annotated[str, typer.Argument(metavar="SET", help="File of a problem set, or a set of `oapl problems`.")],
-    source: Annotated[
-        Path | None, typer.Option("--from", metavar="PATH", help="With the name of a set: its file.")
-    ] = None,
-    style: Annotated[str, typer.Option(help="plain, deepcoder, livecodebench or matharena.")] = "deepcoder",
-    show: Annotated[int, typer.Option(min=1, help="How many to print.")] = 1,
-    model: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Through this model's chat template, as it is sampled from.")
-    ] = None,
-    thinking: Annotated[bool | None, typer.Option(help="With --model: its template's enable_thinking.")] = None,
-) -> None:
-    """Print what a model is given for the first problems of a set."""
-    from deployments.problem_sets import show_prompts
-
-    show_prompts(name, source, style, show, model, thinking)
+app.command()(cli_problems.problems)
+app.command()(cli_problems.prompt)
 
 
 @app.command()

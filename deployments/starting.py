@@ -8,6 +8,7 @@ from pathlib import Path
 from deployments.terminal import Narrator, console, print_plan, print_times, tell
 from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, Interrupted
+from oapl_core.experiment_file import load_experiment
 from oapl_core.forking import fork
 from oapl_core.launch import run_stage
 from oapl_core.lock import hold
@@ -15,16 +16,21 @@ from oapl_core.mirroring import mirrored
 from oapl_core.opening import check, find, opened
 from oapl_core.plan import conclusion, finished, steps
 from oapl_core.redoing import Again, put_aside
+from oapl_core.rehearsal import rehearsal, rehearsal_changes
 from oapl_core.storage import readable
 
 
-def run(path: Path, overrides: Sequence[str], again: Again | None = None) -> None:
-    """Run the experiment in ``path`` to its end, from wherever it was left; ``again``: what is made again first.
+def run(path: Path, overrides: Sequence[str], again: Again | None = None, limit: int | None = None) -> None:
+    """Run the experiment in ``path`` to its end, from wherever it was left.
+
+    ``again``: what is made again first. ``limit``: a rehearsal with so many problems of each file.
 
     Raises:
         OaplError: one line that says what is wrong; nothing that was finished is lost.
     """
-    with opened(path, overrides, tell) as found:
+    if limit is not None and not path.is_dir():
+        say_what_a_rehearsal_changes(path, overrides, limit)
+    with opened(path, overrides, tell, limit) as found:
         if again:
             put_aside(found, again, tell)
         done, planned = finished(found), steps(found.config)
@@ -50,6 +56,15 @@ def _run_flow(run: Run) -> None:
         raise Interrupted("interrupted; finished parts are kept, run the same command again to continue") from None
     finally:
         narrator.close()
+
+
+def say_what_a_rehearsal_changes(path: Path, overrides: Sequence[str], limit: int) -> None:
+    """A line for each setting."""
+    whole = load_experiment(path, overrides)
+    small = rehearsal(whole, limit)
+    tell(f"--limit {limit}: a rehearsal called {small.name}; what it changes:")
+    for change in rehearsal_changes(whole, small):
+        tell(f"  {change}")
 
 
 def what_again(redo: str | None, from_stage: str | None, number: int | None) -> Again | None:
@@ -82,9 +97,9 @@ def fork_run(parent: Run, name: str, number: int, overrides: Sequence[str], stag
     tell(f"`oapl run {made.run.root}` goes on with {stage} of round {number}")
 
 
-def show_plan(path: Path, overrides: Sequence[str]) -> None:
+def show_plan(path: Path, overrides: Sequence[str], limit: int | None = None) -> None:
     """Print the resolved experiment and every step with its state; start and write nothing."""
-    found = find(path, overrides)
+    found = find(path, overrides, limit)
     check(found.config)
     console.print_json(json.dumps(found.config.model_dump(mode="json")))
     exists = (found.root / "run.json").exists()

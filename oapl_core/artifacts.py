@@ -33,7 +33,7 @@ from oapl_core.ledger import ArtifactEntry, Ledger
 from oapl_core.progress import say
 
 _TEMPORARY = ".tmp-"
-_MAY_CHANGE = {"fleet", "mirror", "runs_dir", "time_limits_h"}
+_MAY_CHANGE = {"estimate", "mirror", "runs_dir", "time_limits_h"}
 """Settings that say where and how a run is kept going, not what it is."""
 IMPORTED = "imported_from"
 """In the ledger's details of an artifact that came from elsewhere (exchange/) and not from its stage."""

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
+from oapl_core.estimate_config import EstimateConfig
 from oapl_core.evaluation_config import EvaluationConfig
-from oapl_core.fleet_config import FleetConfig
 from oapl_core.pretrain_config import PretrainConfig
 from oapl_core.problems_config import ProblemsConfig
 from oapl_core.settings import Fraction, Settings
@@ -153,12 +153,12 @@ class Experiment(Settings):
     """The paper's recipe: every problem for 1 epoch, then 4,000 problems for 4."""
     pipeline: PipelineConfig | None = None
     """Sample the next round beside training; unset: one after the other, each round with the newest checkpoint."""
-    fleet: FleetConfig = FleetConfig()
-    """Stages on other machines."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """Validation and held-out measurement."""
     report: ReportConfig = ReportConfig()
     """What is shown."""
+    estimate: EstimateConfig = EstimateConfig()
+    """What `oapl plan` takes for granted."""
     time_limits_h: TimeLimits = TimeLimits()
     """When a stage counts as stuck; may change while a run goes on."""
 
@@ -190,12 +190,6 @@ class Experiment(Settings):
                 "pipeline needs training.reference = 'behavior': the trainer starts from other weights than those that "
                 "sampled"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _machines_agree_on_paths(self) -> Self:
-        self.fleet.check(self.verifier.ray is not None, {"runs_dir": self.runs_dir, "cache_dir": self.cache_dir,
-                                                         "model": self.model})  # fmt: skip
         return self
 
     @property

@@ -15,13 +15,14 @@ from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.experiment_file import load_experiment
 from oapl_core.lock import hold
 from oapl_core.mirror import Mirror
+from oapl_core.rehearsal import rehearsal
 from oapl_core.rollouts.model_folder import check_model_folder
 
 _LEAST_FREE_BYTES = 512 * 2**20
 
 
-def find(source: Path, overrides: Sequence[str] = ()) -> Run:
-    """The run of an experiment file, whose folder need not exist yet, or the run in a folder.
+def find(source: Path, overrides: Sequence[str] = (), limit: int | None = None) -> Run:
+    """The run of an experiment file, whose folder need not exist yet, or the run in a folder; ``limit``: its rehearsal.
 
     Raises:
         ConfigError: the file cannot be used, or there are ``overrides`` for a run that has its settings.
@@ -29,21 +30,26 @@ def find(source: Path, overrides: Sequence[str] = ()) -> Run:
     """
     if not source.is_dir():
         experiment = load_experiment(source, overrides)
+        if limit is not None:
+            experiment = rehearsal(experiment, limit)
         return Run(experiment.run_dir, experiment)
-    if overrides:
-        raise ConfigError(f"{source}: a run keeps its settings; give the experiment file with {' '.join(overrides)}")
+    changes = [*overrides, *([] if limit is None else [f"--limit {limit}"])]
+    if changes:
+        raise ConfigError(f"{source}: a run keeps its settings; give the experiment file with {' '.join(changes)}")
     return Run.open(source)
 
 
 @contextmanager
-def opened(source: Path, overrides: Sequence[str], tell: Callable[[str], None]) -> Iterator[Run]:
+def opened(
+    source: Path, overrides: Sequence[str], tell: Callable[[str], None], limit: int | None = None
+) -> Iterator[Run]:
     """The run that ``find`` finds, checked, made if it is new, and held while the body works on it.
 
     Raises:
         Held: another process works on it.
         OaplError: one line that says what is wrong; nothing was started.
     """
-    found, exists = find(source, overrides), source.is_dir()
+    found, exists = find(source, overrides, limit), source.is_dir()
     if not exists:
         check(found.config)
     check_disk(found.config)

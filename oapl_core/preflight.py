@@ -17,9 +17,9 @@ from oapl_core.progress import say
 from oapl_core.storage import readable
 from oapl_core.tables import PROMPTS, read_table
 
-_ROLLOUT_BYTES_PER_TOKEN = 6.25
+ROLLOUT_BYTES_PER_TOKEN = 6.25
 """Ids, log-probs, text and all columns (docs/benchmarks/store.md)."""
-_EVALUATION_BYTES_PER_TOKEN = 1.5
+EVALUATION_BYTES_PER_TOKEN = 1.5
 """Text and all columns, without ids and log-probs; every row is written twice, by part and all together."""
 _SHARE_OF_ROLLOUTS = {"2_verdicts": 0.5, "3_groups.parquet": 1.0}
 """Size of what is made from rollouts before the run has shown it; the demo's are 0.43 and 0.5."""
@@ -149,7 +149,7 @@ def _rollouts(run: Run, number: int, artifacts: Mapping[str, ArtifactEntry]) -> 
     if known:
         size = missing * known.tokens_per_rollout * known.bytes_per_token
         return Need(f"round {number}: {missing:,} rollouts need", size, is_measured=True)
-    size = missing * run.config.sampling.max_tokens * _ROLLOUT_BYTES_PER_TOKEN
+    size = missing * run.config.sampling.max_tokens * ROLLOUT_BYTES_PER_TOKEN
     return Need(f"round {number}: {missing:,} rollouts of at most max_tokens need", size, is_measured=False)
 
 
@@ -176,5 +176,5 @@ def _evaluation(run: Run, artifacts: Mapping[str, ArtifactEntry]) -> Need:
     there = sum(entry.rows for name, entry in artifacts.items() if name.startswith(f"{run.name(run.evaluations())}/"))
     known = _measured(run, artifacts, len(rounds) - 1)
     tokens = min(known.tokens_per_rollout, settings.max_tokens) if known else settings.max_tokens
-    size = (2 * rows - there) * tokens * _EVALUATION_BYTES_PER_TOKEN
+    size = (2 * rows - there) * tokens * EVALUATION_BYTES_PER_TOKEN
     return Need(f"evaluation: {rows:,} answers need", max(0.0, size), is_measured=known is not None)

@@ -1,0 +1,216 @@
+"""`oapl plan`: what an experiment will make and cost. Reads sizes of problem files and of the model, starts nothing."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from deployments.terminal import tell
+from oapl_core.config import Experiment
+from oapl_core.errors import ConfigError
+from oapl_core.estimate import (
+    NOTHING,
+    Amount,
+    Estimate,
+    ModelSize,
+    ProblemCounts,
+    RoundEstimate,
+    estimate,
+    tokens_per_gpu_s,
+)
+from oapl_core.opening import find
+from oapl_core.pretrain_config import PretrainConfig
+from oapl_core.rollouts.model_folder import model_config, tensors
+from oapl_core.storage import readable
+from oapl_core.tables import count_rows
+
+_SPLITS = {"train": "training", "validation": "validation", "heldout": "held-out"}
+_COLUMNS = "{:<29}{:<46}{:>9}{:>9}{:>11}{:>9}"
+
+
+def show_estimate(path: Path, overrides: Sequence[str], limit: int | None) -> None:
+    """Print the estimate of an experiment or a run.
+
+    Raises:
+        ConfigError: a file or the model is not there and its size is not given.
+        DataError: one that is there cannot be read.
+    """
+    for line in lines(find(path, overrides, limit).config):
+        tell(line)
+
+
+def lines(experiment: Experiment) -> list[str]:
+    """What `oapl plan` prints."""
+    model, origin = model_size(experiment)
+    problems = problem_counts(experiment)
+    found = estimate(experiment, model, problems)
+    counted = ", ".join(f"{getattr(problems, split):,} {word}" for split, word in _SPLITS.items())
+    return [
+        f"{experiment.name}: estimates by [estimate], and at most: every answer max_tokens long, every group kept",
+        f"model: {model.parameters / 1e9:.3g} billion parameters ({origin}); problems: {counted}",
+        "",
+        _COLUMNS.format("", "", "tokens", "at most", "GPU-hours", "at most").rstrip(),
+        *_round_lines(experiment, found),
+        *_evaluation_lines(experiment, found),
+        "",
+        *_disk_lines(found),
+        *_assumed_lines(experiment, model, found),
+    ]
+
+
+def model_size(experiment: Experiment) -> tuple[ModelSize, str]:
+    """The model's size, and where it is known from.
+
+    Raises:
+        ConfigError: its folder is not there and `estimate.model_parameters` is not given.
+    """
+    if experiment.pretrain is not None:
+        return _pretrained(experiment.pretrain), "made by [pretrain], at most"
+    folder, stated = experiment.model, experiment.estimate.model_parameters
+    assert folder is not None, "an experiment has a model or makes one"
+    if folder.is_dir():
+        return _stored(folder), str(folder)
+    if stated is None:
+        raise ConfigError(f"`model`: {folder} is not there; say how large it is, for example --model-parameters 14.8e9")
+    return ModelSize.like(stated), "estimate.model_parameters"
+
+
+def _stored(folder: Path) -> ModelSize:
+    config = model_config(folder)
+    config = config.get("text_config", config)
+    parameters = 0
+    for shape in tensors(folder).values():
+        size = 1
+        for side in shape:
+            size *= side
+        parameters += size
+    try:
+        heads = config["num_attention_heads"]
+        head = config.get("head_dim") or config["hidden_size"] // heads
+        keys = config.get("num_key_value_heads") or heads
+        return ModelSize(parameters, config["num_hidden_layers"], heads * head, keys * head)
+    except (KeyError, TypeError):
+        return ModelSize.like(max(1, parameters))
+
+
+def _pretrained(made: PretrainConfig) -> ModelSize:
+    width = made.hidden_size
+    layer = 4 * width**2 + 3 * width * made.intermediate_size
+    return ModelSize(made.vocabulary * width + made.layers * layer, made.layers, width, width)
+
+
+def problem_counts(experiment: Experiment) -> ProblemCounts:
+    """Problems of each split: counted where the files are, else as `[estimate]` says.
+
+    Raises:
+        ConfigError: neither.
+    """
+    return ProblemCounts(*(_count(experiment, split) for split in _SPLITS))
+
+
+def _count(experiment: Experiment, split: str) -> int:
+    files, limit = experiment.problems.files(split), experiment.problems.limit
+    if all(file.is_file() for file in files):
+        counts = [count_rows(file) if file.suffix == ".parquet" else _lines_of(file) for file in files]
+        return sum(count if limit is None else min(count, limit) for count in counts)
+    stated: int | None = getattr(experiment.estimate, f"{split}_problems")
+    if stated is None:
+        missing = next(file for file in files if not file.is_file())
+        raise ConfigError(f"`problems.{split}`: {missing} is not there; make it, or give estimate.{split}_problems=N")
+    return stated if limit is None else min(stated, limit * len(files))
+
+
+def _lines_of(file: Path) -> int:
+    import gzip
+
+    with gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb") as stream:
+        return sum(not line.isspace() for line in stream)
+
+
+def _round_lines(experiment: Experiment, found: Estimate) -> Iterator[str]:
+    number = 0
+    for one, equal in groupby(found.rounds):
+        count = len(list(equal))
+        label = f"round {number}" if count == 1 else f"rounds {number}-{number + count - 1}, each"
+        number += count
+        yield _line(
+            f"{label}: sampling", f"{one.rollouts:,} answers to {one.problems:,} problems", one.tokens, one.sampling_h
+        )
+        hours = one.rollouts * experiment.estimate.verification_s / 3600
+        yield _line("  verification", f"{hours:,.2g} core-hours" if hours < 1 else f"{hours:,.0f} core-hours")
+        yield _line("  training", f"{_range(one.sequences)} sequences", hours=one.training_h)
+        yield _line("", _steps(one))
+
+
+def _steps(one: RoundEstimate) -> str:
+    return f"{_range(one.steps)} steps, {_plural(one.checkpoints, 'checkpoint')}"
+
+
+def _evaluation_lines(experiment: Experiment, found: Estimate) -> Iterator[str]:
+    evaluation = found.evaluation
+    what = f"{evaluation.answers:,} answers, {_plural(evaluation.checkpoints, 'checkpoint')} measured"
+    yield _line("evaluation", what, evaluation.tokens, evaluation.sampling_h)
+    tokens = sum((one.tokens for one in found.rounds), evaluation.tokens)
+    checkpoints = sum(one.checkpoints for one in found.rounds)
+    steps = sum((one.steps for one in found.rounds), NOTHING)
+    yield _line("in all", f"{found.rollouts + evaluation.answers:,} answers", tokens, found.hours)
+    yield _line("", f"{_range(steps)} steps, {_plural(checkpoints, 'checkpoint')}")
+    gpus = experiment.estimate.gpus
+    yield f"hours on {gpus} GPUs: {found.hours.expected / gpus:,.1f}, at most {found.hours.most / gpus:,.1f}"
+
+
+def _line(label: str, what: str, tokens: Amount | None = None, hours: Amount | None = None) -> str:
+    counts = [_short(tokens.expected), _short(tokens.most)] if tokens else ["", ""]
+    times = [f"{hours.expected:,.1f}", f"{hours.most:,.1f}"] if hours else ["", ""]
+    return _COLUMNS.format(label, what, *counts, *times).rstrip()
+
+
+def _disk_lines(found: Estimate) -> Iterator[str]:
+    kinds = [f"{kind} {_bytes(amount)}" for kind, amount in found.disk.items()]
+    yield f"disk: {', '.join(kinds[:3])},"
+    yield f"  {', '.join(kinds[3:])},"
+    total = sum(found.disk.values(), NOTHING)
+    yield f"  in all {_bytes(total)}, and {readable(found.states)} of states while a round trains"
+
+
+def _assumed_lines(experiment: Experiment, model: ModelSize, found: Estimate) -> Iterator[str]:
+    assumed = experiment.estimate
+    lengths = [min(assumed.answer_tokens, experiment.sampling.max_tokens), experiment.sampling.max_tokens]
+    speeds = [f"{tokens_per_gpu_s(experiment, model, length):,.0f}" for length in lengths]
+    yield (
+        f"assumed (oapl_core/estimate_config.py has the sources; override with estimate.KEY=VALUE): "
+        f"prompt_tokens {assumed.prompt_tokens:g},"
+    )
+    yield (
+        f"  answer_tokens {assumed.answer_tokens:g}, kept_share {assumed.kept_share:g}, verification_s "
+        f"{assumed.verification_s:g}, GPUs of {assumed.gpu_gb:g} GB, {assumed.gpu_tb_per_s:g} TB/s and "
+        f"{assumed.gpu_tflops:g} TFLOP/s;"
+    )
+    yield (
+        f"  sampling_share {assumed.sampling_share:g} gives {speeds[0]} tokens/s per GPU ({speeds[1]} at max_tokens); "
+        f"training_share {assumed.training_share:g}"
+    )
+
+
+def _range(amount: Amount) -> str:
+    if amount.expected == amount.most:
+        return f"{amount.expected:,.0f}"
+    return f"{amount.expected:,.0f} (at most {amount.most:,.0f})"
+
+
+def _bytes(amount: Amount) -> str:
+    if amount.expected == amount.most:
+        return readable(amount.expected)
+    return f"{readable(amount.expected)} (at most {readable(amount.most)})"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def _short(number: float) -> str:
+    """``1.94 G``: three digits."""
+    for unit in ("", " k", " M", " G", " T"):
+        if number < 999.5 or unit == " T":
+            return f"{number:.3g}{unit}"
+        number /= 1000
+    raise AssertionError("T is the last")

@@ -1,0 +1,45 @@
+"""What `oapl plan` takes for granted: the settings of ``[estimate]``, with units and sources. Nothing else reads them.
+
+They are guesses that a person replaces by what was measured: after one round the ledger has the lengths, shares and
+times of the run itself.
+"""
+
+from pydantic import PositiveFloat, PositiveInt
+
+from oapl_core.settings import Fraction, Settings
+
+
+class EstimateConfig(Settings):
+    """Sizes of what is not there yet, and how fast machines are."""
+
+    model_parameters: PositiveFloat | None = None
+    """Weights of the model, for where its folder is not there; unset: counted in the folder."""
+    train_problems: PositiveInt | None = None
+    """Training problems, for where their files are not there; unset: counted in the files."""
+    validation_problems: PositiveInt | None = None
+    """Validation problems, likewise."""
+    heldout_problems: PositiveInt | None = None
+    """Held-out problems, likewise."""
+    prompt_tokens: PositiveFloat = 500.0
+    """Mean length of a prompt. Tokens (a guess)."""
+    answer_tokens: PositiveFloat = 10000.0
+    """Mean length of an answer, cut at max_tokens. Tokens (a guess for models that think; 10,000 is what the paper's
+    regression temperature suits)."""
+    kept_share: Fraction = 0.55
+    """Share of the groups that have a right answer (paper, section 5: 418 steps of 256 sequences are 13,376 problems,
+    of the 24,287 that DeepCoder publishes)."""
+    verification_s: PositiveFloat = 1.0
+    """Core time to judge one answer. Seconds (a guess for programs with many tests; a maths answer takes 0.01)."""
+    gpu_gb: PositiveFloat = 80.0
+    """Memory of a GPU. GB (H100)."""
+    gpu_tb_per_s: PositiveFloat = 3.35
+    """Its memory's bandwidth, which decoding is bound by. TB/s (H100 SXM, data sheet)."""
+    gpu_tflops: PositiveFloat = 989.0
+    """Its arithmetic in bfloat16 without sparsity, which training is bound by. TFLOP/s (H100 SXM, data sheet)."""
+    sampling_share: Fraction = 0.6
+    """Share of the bandwidth that sampling reaches (a guess)."""
+    training_share: Fraction = 0.35
+    """Share of the arithmetic that training reaches (public figures for H100: 33-46 % at 7-8 billion parameters,
+    17-50 % in trainers for reinforcement learning)."""
+    gpus: PositiveInt = 8
+    """GPUs that the hours are divided over."""

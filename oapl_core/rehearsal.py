@@ -1,0 +1,80 @@
+"""`--limit N`: an experiment scaled down until it can be rehearsed in minutes, without its model if that is not there.
+
+What stays is what a rehearsal is for: the problem files and their prompts, every stage, ZeRO stage, objective, which
+rounds follow each other. All groups are kept, because so short answers are hardly ever right.
+"""
+
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from oapl_core.config import Experiment
+from oapl_core.experiment_file import differences, parse_experiment
+
+_SOLUTIONS = Path(__file__).resolve().parents[1] / "data" / "demo" / "solutions.jsonl"
+_GROUP, _TOKENS, _SAMPLES, _EPOCHS, _ALIKE = 4, 48, 2, 2, 2
+"""Most answers per problem, tokens of an answer, answers in evaluation, epochs, and equal rounds after each other."""
+
+
+def rehearsal(experiment: Experiment, limit: int) -> Experiment:
+    """``experiment`` with ``limit`` problems of each file, and half as many in rounds that take a part of them.
+
+    Where the model's folder is not there, the demo's tiny model takes its place, in float32 in one process.
+    """
+    values = experiment.model_dump(mode="json")
+    problems, sampling, evaluation = values["problems"], values["sampling"], values["evaluation"]
+    values["name"] = f"{experiment.name}-limit{limit}"
+    problems["limit"] = limit
+    sampling["group_size"] = min(experiment.sampling.group_size, _GROUP)
+    sampling["problems_per_part"] = min(experiment.sampling.problems_per_part, limit // 2)
+    for settings in (sampling, evaluation):
+        settings["max_tokens"] = min(settings["max_tokens"], _TOKENS)
+    for samples in ("validation_samples", "heldout_samples"):
+        evaluation[samples] = min(evaluation[samples], _SAMPLES)
+    values["engine"]["max_model_len"] = problems["max_prompt_tokens"] + _TOKENS
+    values["training"]["batch_size"] = min(experiment.training.batch_size, limit)
+    values["rounds"] = [_small(one, limit) for one in _some(values["rounds"])]
+    if experiment.model is not None and not experiment.model.exists():
+        _use_demo_model(values)
+    return parse_experiment(values, f"--limit {limit}")
+
+
+def _some(rounds: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for _, equal in groupby(rounds) for one in list(equal)[:_ALIKE]]
+
+
+def _small(one: dict[str, Any], limit: int) -> dict[str, Any]:
+    part = None if one["problems"] is None else min(one["problems"], limit // 2)
+    return one | {"problems": part, "keep": "all", "epochs": min(one["epochs"], _EPOCHS)}
+
+
+def _use_demo_model(values: dict[str, Any]) -> None:
+    positions = values["engine"]["max_model_len"]
+    values["model"] = None
+    values["pretrain"] = {"solutions": str(_SOLUTIONS), "max_positions": positions, "epochs": 1}
+    values["problems"]["thinking"] = None
+    values["engine"] |= {
+        "dtype": "float32", "max_num_seqs": min(values["engine"]["max_num_seqs"], 64), "kv_cache_gib": 0.5,
+        "tensor_parallel_size": 1, "pipeline_parallel_size": 1, "distributed_executor_backend": None, "replicas": 1,
+    }  # fmt: skip
+    training = values["training"]
+    training |= {
+        "dtype": "float32", "processes": 1, "sequence_parallel": 1, "hostfile": None, "offload_optimizer": "none",
+        "offload_parameters": "none", "peak_tflops": None,
+        "tokens_per_micro_batch": min(training["tokens_per_micro_batch"], 8192),
+    }  # fmt: skip
+    if values["pipeline"] is not None:
+        values["pipeline"] = {}
+
+
+def rehearsal_changes(whole: Experiment, small: Experiment) -> list[str]:
+    """What differs, a line each."""
+    before, now = (one.model_dump(mode="json", exclude={"rounds", "pretrain", "model"}) for one in (whole, small))
+    lines = []
+    if whole.model is not None and small.model is None:
+        lines.append(f"model: {whole.model} is not there, the demo's tiny model takes its place")
+    lines += differences(before, now)
+    lines.append(f"rounds: {len(small.rounds)} of {len(whole.rounds)}, every group is kept")
+    for number, one in enumerate(small.rounds):
+        lines.append(f"  round {number}: {one.problems or 'all'} problems, {one.epochs} epochs")
+    return lines

@@ -1,0 +1,81 @@
+"""`oapl plan`: counts by hand, the paper's own numbers, and estimates that never exceed what they call the most."""
+
+from pathlib import Path
+
+import pytest
+
+from oapl_core.config import Experiment
+from oapl_core.estimate import ModelSize, ProblemCounts, estimate, tokens_per_gpu_s
+from oapl_core.experiment_file import load_experiment
+
+EXPERIMENTS = Path(__file__).parents[2] / "deployments" / "experiments"
+FOURTEEN = ModelSize(14.77e9, 48, 5120, 1024)
+
+
+def deepcoder(*overrides: str) -> Experiment:
+    return load_experiment(EXPERIMENTS / "deepcoder.toml", overrides)
+
+
+def math(*overrides: str) -> Experiment:
+    return load_experiment(EXPERIMENTS / "math.toml", overrides)
+
+
+def test_the_first_round_of_deepcoder_has_the_papers_418_steps() -> None:
+    found = estimate(deepcoder(), FOURTEEN, ProblemCounts(24287, 0, 279))
+    first, second = found.rounds
+    assert (first.rollouts, first.steps.expected, first.checkpoints) == (194_296, 418, 1)
+    assert (second.rollouts, second.steps.most, second.checkpoints) == (32_000, 500, 4)
+    assert found.evaluation.answers == 3 * 279 * 20
+
+
+def test_a_round_of_mathematics_is_exactly_50_steps() -> None:
+    found = estimate(math(), ModelSize.like(4e9), ProblemCounts(40315, 0, 120))
+    assert {(one.rollouts, one.steps.expected, one.steps.most) for one in found.rounds} == {(6400, 50, 50)}
+    assert sum(one.problems for one in found.rounds) == 40_000
+
+
+def test_counts_by_hand() -> None:
+    config = deepcoder(
+        "rounds=[{problems = 5, epochs = 3, keep = \"mixed\"}]", "sampling.group_size=4", "training.batch_size=6",
+        "estimate.kept_share=0.4", "evaluation.validation_samples=2", "evaluation.heldout_samples=3",
+        "training.keep_checkpoints=last",
+    )  # fmt: skip
+    found = estimate(config, FOURTEEN, ProblemCounts(100, 7, 11))
+    (one,) = found.rounds
+    assert (one.sequences.expected, one.sequences.most) == (8, 20)
+    assert (one.steps.expected, one.steps.most) == (3 * 2, 3 * 4)
+    assert found.evaluation.answers == 2 * 11 * 3 + 3 * 7 * 2
+    assert found.disk["checkpoints"].expected == 3 * 2 * 14.77e9, "every epoch of the last round stays"
+    assert estimate(config, FOURTEEN, ProblemCounts(2, 7, 11)).rounds[0].problems == 2, "no more than there are"
+
+
+@pytest.mark.parametrize("tokens", [10, 1000, 10_000, 100_000])
+def test_what_is_expected_is_never_more_than_the_most(tokens: int) -> None:
+    for config in (deepcoder(f"estimate.answer_tokens={tokens}"), math(f"estimate.answer_tokens={tokens}")):
+        found = estimate(config, FOURTEEN, ProblemCounts(500, 20, 50))
+        amounts = [found.hours, found.evaluation.tokens, *found.disk.values()]
+        amounts += [amount for one in found.rounds for amount in (one.tokens, one.sequences, one.steps, one.training_h)]
+        assert all(0 < amount.expected <= amount.most for amount in amounts)
+
+
+def test_sampling_slows_with_length_and_size_and_gains_from_places() -> None:
+    config, small = deepcoder(), ModelSize.like(4e9)
+    assert tokens_per_gpu_s(config, FOURTEEN, 1000) > tokens_per_gpu_s(config, FOURTEEN, 10_000)
+    assert tokens_per_gpu_s(config, small, 10_000) > tokens_per_gpu_s(config, FOURTEEN, 10_000)
+    few = deepcoder("engine.max_num_seqs=4")
+    assert tokens_per_gpu_s(few, FOURTEEN, 1000) < tokens_per_gpu_s(config, FOURTEEN, 1000)
+    assert tokens_per_gpu_s(config, ModelSize.like(400e9), 1000) > 0, "a model that does not fit has no negative speed"
+
+
+def test_training_is_six_flops_per_weight_and_token_and_the_attention() -> None:
+    config = math("training.peak_tflops=1", "estimate.training_share=1.0", "estimate.prompt_tokens=1e-9",
+                  "estimate.answer_tokens=100", "training.gradient_checkpointing=false")  # fmt: skip
+    found = estimate(config, ModelSize(1e9, 10, 512, 128), ProblemCounts(800, 0, 1)).rounds[0]
+    flops = 6400 * (6 * 1e9 * 100 + 6 * 10 * 512 * 100**2)
+    assert found.training_h.expected == pytest.approx(flops / 1e12 / 3600)
+
+
+def test_the_usual_shape_of_a_size_is_near_known_models() -> None:
+    fourteen = ModelSize.like(14.77e9)
+    assert abs(fourteen.layers - FOURTEEN.layers) <= 3
+    assert fourteen.query_width == pytest.approx(FOURTEEN.query_width, rel=0.05)

@@ -1,0 +1,89 @@
+"""`oapl plan`: the shipped experiments say what it says; counted where files are, stated where they are not."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from deployments.planning import lines, model_size, problem_counts
+from oapl_core.errors import ConfigError
+from oapl_core.experiment_file import load_experiment
+from oapl_core.problems.storing import write_problem_set
+from tests.deployments.test_cli import complaint, oapl
+from tests.tiny_model import write_tiny_model
+from tests.whole_run import ROOT
+
+EXPERIMENTS = ROOT / "deployments" / "experiments"
+
+
+@pytest.mark.parametrize("name", ["deepcoder", "math"])
+def test_the_header_of_an_experiment_is_what_plan_prints(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = EXPERIMENTS / f"{name}.toml"
+    monkeypatch.chdir(tmp_path)  # where its files are not there
+    header = path.read_text().partition('\nname = "')[0].partition(f"# oapl plan deployments/experiments/{name}.toml ")
+    written = header[2].splitlines()[2:]
+    assert written == [f"#   {line}".rstrip() for line in lines(load_experiment(path))], "run oapl plan, paste it"
+
+
+@pytest.mark.parametrize("name", ["deepcoder", "math"])
+def test_an_experiment_ships_with_every_number_of_the_paper(name: str) -> None:
+    config = load_experiment(EXPERIMENTS / f"{name}.toml")
+    training = config.training
+    common = (config.objective.model_dump(), config.sampling.group_size, training.learning_rate, training.adam_betas)
+    expected = {"name": "oapl", "value_temperature": 1.0, "regression_temperature": 1e-3}
+    assert expected.items() <= common[0].items()
+    assert common[1:] == (8, 1e-6, (0.9, 0.95))
+    measured = config.evaluation
+    numbers = (training.batch_size, training.max_grad_norm, config.sampling.max_tokens, measured.heldout_samples)
+    code, mathematics = (256, 1.0, 32000, 20), (128, 1e-3, 16384, 10)
+    assert numbers == (code if name == "deepcoder" else mathematics)
+    assert (measured.temperature, measured.top_p) == (0.6, 0.95)
+    assert measured.max_tokens == (65536 if name == "deepcoder" else 16384)
+    rounds = [(one.problems, one.keep, one.epochs) for one in config.rounds]
+    code_rounds = [(None, "any_correct", 1), (4000, "any_correct", 4)]
+    assert rounds == (code_rounds if name == "deepcoder" else [(800, "all", 1)] * 50)
+    assert config.run_dir == Path(f"data/runs/{name}-seed0")
+
+
+def test_files_and_models_that_are_there_are_counted(tmp_path: Path) -> None:
+    problem = {"problem_id": "a", "kind": "math", "statement": "?", "answer": "1"}
+    write_problem_set(tmp_path / "a.jsonl.gz", [problem | {"tests": []}] * 3)
+    (tmp_path / "b.jsonl").write_text((json.dumps(problem) + "\n") * 2 + "\n")
+    model = write_tiny_model(tmp_path / "model")
+    config = load_experiment(EXPERIMENTS / "math.toml", [
+        f'problems.train=["{tmp_path}/a.jsonl.gz", "{tmp_path}/b.jsonl"]', f"model={model}",
+    ])  # fmt: skip
+    assert problem_counts(config).train == 5
+    assert problem_counts(config).heldout == 120, "as [estimate] says"
+    size, origin = model_size(config)
+    assert (size.layers, size.query_width, size.key_width, origin) == (2, 32, 32, str(model))
+    assert 40_000 < size.parameters < 60_000
+
+
+def test_what_is_neither_there_nor_stated_is_named(tmp_path: Path) -> None:
+    for key in ("train_problems", "model_parameters"):
+        config = load_experiment(EXPERIMENTS / "math.toml", [f"runs_dir={tmp_path}"])
+        config = config.model_copy(update={"estimate": config.estimate.model_copy(update={key: None})})
+        with pytest.raises(ConfigError, match=f"estimate.{key}|--model-parameters"):
+            lines(config)
+
+
+def test_plan_on_the_command_line(tmp_path: Path) -> None:
+    path = str(EXPERIMENTS / "math.toml")
+    done = oapl("plan", path, "--model-parameters", "8e9", "rounds.0.repeat=3", f"model={tmp_path}/none")
+    assert done.returncode == 0, done.stderr
+    assert "model: 8 billion parameters" in done.stdout
+    assert re.search(r"rounds 0-2, each: sampling +6,400 answers to 800 problems", done.stdout)
+    small = oapl("plan", path, "--limit", "8", f"model={tmp_path}/none").stdout
+    assert "math-limit8: estimates" in small
+    assert "16 answers to 4 problems" in small
+    assert "unknown key" in complaint(oapl("plan", path, "estimate.nothing=1"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_rehearsal_has_a_name_of_its_own(tmp_path: Path) -> None:
+    shown = oapl("run", str(EXPERIMENTS / "demo.toml"), "--limit", "8", "--dry-run", f"runs_dir={tmp_path}").stdout
+    assert '"name": "demo-limit8"' in shown
