@@ -7,7 +7,7 @@ markers, dashes and numbers.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -64,7 +64,7 @@ class Panel:
     y_label: str
     lines: Sequence[Line]
     is_percent: bool = True
-    """y are shares, shown in percent; else numbers from 0 up."""
+    """y are shares, shown in percent; else numbers that are not negative."""
     is_log2: bool = False
     """x on a logarithmic axis with ticks at powers of two."""
     starts: Sequence[float] = ()
@@ -80,7 +80,7 @@ def draw_panels(path: Path, panels: Sequence[Panel]) -> None:
         legend: dict[str, Any] = {}
         has_several = len({line.label for panel in panels for line in panel.lines}) > 1
         for axes, panel in zip(axes_of_panels, panels, strict=False):
-            for line in panel.lines:
+            for line in _broken(panel):
                 handle = _draw_line(axes, line, 100 if panel.is_percent else 1, has_several)
                 if line.look in ("dots", "plain"):
                     legend.setdefault(line.label, handle)
@@ -90,6 +90,18 @@ def draw_panels(path: Path, panels: Sequence[Panel]) -> None:
             axes.set_axis_off()
         ncols = 4 if max(map(len, legend), default=0) < 20 else 2
         figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=ncols, handlelength=3)
+
+
+def _broken(panel: Panel) -> Iterator[Line]:
+    """The lines of a panel; those over single steps have a gap where a round begins: its rollouts are others."""
+    for line in panel.lines:
+        if line.look not in ("plain", "faint"):
+            yield line
+            continue
+        rows = list(zip(line.x, line.y, line.low, line.high, strict=True))
+        gaps = [(start + 0.5, *[float("nan")] * 3) for start in panel.starts if rows[0][0] <= start < rows[-1][0]]
+        x, y, low, high = zip(*sorted(rows + gaps), strict=True)
+        yield replace(line, x=x, y=y, low=low, high=high)
 
 
 def _draw_line(axes: "Axes", line: Line, scale: float, has_several: bool) -> Any:
@@ -122,7 +134,7 @@ def _finish(axes: "Axes", panel: Panel) -> None:
     if panel.is_percent:
         _fit_percent(axes)
     else:
-        axes.set_ylim(bottom=min(0.0, *(value for line in panel.lines for value in line.low)))
+        axes.set_ylim(bottom=0)
     axes.set_title(panel.title)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)

@@ -6,6 +6,7 @@ figures are those of the OAPL paper (arXiv 2602.19362): pass@k over k (fig. 1, 4
 training (fig. 2, 3), accuracy over samples spent (fig. 5 right).
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,11 +15,10 @@ from oapl_core.reports.scores import Score
 from oapl_core.reports.tracks import BASE, Milestone, Track, TrainingStep
 
 BOOTSTRAP = "95 % bootstrap over problems"
+OF_STEPS = "1.96 standard errors of the mean over steps"
 ENTROPY = "entropy"
 SAMPLING_ENTROPY = "entropy of the sampling policy"
 RIGHT_SHARE = "right_share"
-_WINDOWS = 30
-"""A moving mean covers about one of so many parts of the longest run."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def training(
     def of(track: Track) -> Iterator[Series]:
         points = tuple(_smoothed(track.steps, value, window))
         if points:
-            yield Series(track.label, (track.run,), name, None, "", points)
+            yield Series(track.label, (track.run,), name, None, "" if window == 1 else OF_STEPS, points)
 
     return with_means(tracks, of)
 
@@ -136,8 +136,17 @@ def _smoothed(
         known = [(step.number, found) for step in mine if (found := value(step)) is not None]
         for i, (number, _) in enumerate(known):
             near = [found for _, found in known[max(0, i - window // 2) : i + window // 2 + 1]]
-            mean = sum(near) / len(near)
-            yield Point(str(number), number, mean, mean, mean)
+            mean, half = _with_error(near)
+            yield Point(str(number), number, mean, mean - half, mean + half)
+
+
+def _with_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean, and 1.96 standard errors of it; 0 for one value alone."""
+    n, mean = len(values), math.fsum(values) / len(values)
+    if n == 1:
+        return mean, 0.0
+    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
+    return mean, 1.96 * math.sqrt(variance / n)
 
 
 def sampling_entropy(tracks: Sequence[Track]) -> list[Series]:
@@ -163,10 +172,10 @@ def sampling_entropy(tracks: Sequence[Track]) -> list[Series]:
     return with_means(tracks, of)
 
 
-def window(tracks: Sequence[Track]) -> int:
-    """Steps that a moving mean covers: odd, the same for all runs."""
+def window(tracks: Sequence[Track], parts: int) -> int:
+    """Steps that a moving mean covers, the same for all runs: odd, one of ``parts`` parts of the longest."""
     longest = max((len(track.steps) for track in tracks), default=0)
-    return longest // _WINDOWS | 1
+    return longest // parts | 1
 
 
 def with_means(tracks: Sequence[Track], of: Callable[[Track], Iterator[Series]]) -> list[Series]:

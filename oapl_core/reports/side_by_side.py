@@ -20,6 +20,8 @@ from oapl_core.reports.side_tables import reached_table, runs_table, settings_ta
 from oapl_core.reports.tracks import BASE, Track
 
 _STEPS, _ROLLOUTS = "optimiser steps of the run", "rollouts sampled for training so far"
+_SHARE_PARTS, _ENTROPY_PARTS = 30, 8
+"""A moving mean covers one of so many parts of the longest run; the entropy's estimate is the noisier one."""
 _MOST_STARTS = 12
 """Of rounds, as vertical lines; more would hide the data."""
 _NOT_THE_SETTING = ("name", "seed", "runs_dir", "cache_dir", "engine_python", "mirror", "time_limits_h", "report")
@@ -157,7 +159,8 @@ def _accuracy(made: _Page) -> tuple[Section, ...]:
     """Held-out problems at the checkpoints, and the rollouts of every step."""
     reached = series.accuracy(made.tracks, lambda one: one.steps)
     each = series.training(made.tracks, series.RIGHT_SHARE, lambda step: step.right_share)
-    smooth = series.training(made.tracks, series.RIGHT_SHARE, lambda step: step.right_share, series.window(made.tracks))
+    width = series.window(made.tracks, _SHARE_PARTS)
+    smooth = series.training(made.tracks, series.RIGHT_SHARE, lambda step: step.right_share, width)
     if not reached and not each:
         return ()
     starts, panels = _starts(made.tracks), _milestone_panels(made, reached, _STEPS)
@@ -174,7 +177,7 @@ def _accuracy(made: _Page) -> tuple[Section, ...]:
     picture = Picture(
         "accuracy.png", f"Accuracy over optimiser steps. {_ends(panels)}.",
         f"{'Held-out pass@1 of the checkpoints. ' if reached else ''}{_bars(reached)}"
-        f"Training rollouts: the right ones among those of each step, {_smoothing(made)}; an earlier policy sampled "
+        f"Training rollouts: the right ones among those of each step, {_smoothing(width)}; an earlier policy sampled "
         "them and groups were filtered, so they show what was learned from, not what was learned. Dotted: a round "
         "begins. As figures 2 and 3.",
     )  # fmt: skip
@@ -206,30 +209,31 @@ def _once(found: Sequence[Series]) -> list[Series]:
     return list(dict.fromkeys(found))
 
 
-def _smoothing(made: _Page) -> str:
-    width = series.window(made.tracks)
-    return f"mean of {width} steps, faint: each step" if width > 1 else "each step"
+def _smoothing(width: int, is_faint: bool = True) -> str:
+    if width == 1:
+        return "each step"
+    return f"mean of {width} steps with 1.96 standard errors" + (", faint: each step" if is_faint else "")
 
 
 def _entropy(made: _Page) -> tuple[Section, ...]:
     each = series.training(made.tracks, series.ENTROPY, lambda step: step.entropy)
     if not each:
         return ()
-    smooth = series.training(made.tracks, series.ENTROPY, lambda step: step.entropy, series.window(made.tracks))
+    width = series.window(made.tracks, _ENTROPY_PARTS)
+    smooth = series.training(made.tracks, series.ENTROPY, lambda step: step.entropy, width)
     rings = series.sampling_entropy(made.tracks)
-    lines = [*_faint(made, each), *(made.line(one, look="plain") for one in series.drawn(smooth))]
-    lines += [made.line(one, look="rings", bars=False) for one in series.drawn(rings)]
+    lines = [made.line(one, look="plain") for one in series.drawn(smooth)]
+    ends = "; ".join(f"{line.label} from {line.y[0]:.3f} to {line.y[-1]:.3f}" for line in lines)
+    lines += [made.line(one, look="rings", bars=True) for one in series.drawn(rings)]
     panel = Panel("", _STEPS, "entropy, nats per token", lines, is_percent=False, starts=_starts(made.tracks))
     draw_panels(made.folder / "entropy.png", [panel])
-    shown = [line for line in lines if line.look == "plain"]
-    ends = "; ".join(f"{line.label} from {line.y[0]:.3f} to {line.y[-1]:.3f}" for line in shown)
     picture = Picture(
         "entropy.png", f"Entropy in nats per token over optimiser steps: {ends}.",
-        f"Lines: the policy's entropy where the sampling policy b had come to, estimated over the tokens of the step's "
-        f"rollouts as the mean of -(policy / b) ln policy, {_smoothing(made)}. Unbiased while the policy has not been "
-        "trained on these tokens, so in each round's first epoch, but for the filter; noisy where policy / b is large. "
         "Rings: the entropy of the policy that sampled a round, where it stood when it did: mean of -ln b over the "
-        "tokens of the round's first epoch. Dotted: a round begins. As figures 2 and 3.",
+        "tokens of the round's first epoch. Lines: an estimate for the policy in between, on the same tokens: mean of "
+        f"-(policy / b) ln policy, {_smoothing(width, False)}. It is unbiased for tokens that the policy was not yet "
+        "trained on, so in a round's first epoch; where it is wide and jumps, the policy has left b so far that few "
+        "tokens decide. Filtered groups are in neither. Dotted: a round begins. As figures 2 and 3.",
     )  # fmt: skip
     names = {"panel": "metric", "x": "step", "y": "nats_per_token"}
     link = made.write_numbers("entropy", _once([*each, *smooth, *rings]), names)

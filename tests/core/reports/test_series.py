@@ -85,6 +85,7 @@ def test_steps_of_the_rounds_follow_each_other(track: Track) -> None:
 def test_a_moving_mean_stays_inside_its_round(track: Track) -> None:
     (found,) = series.training([track], "right_share", right_share, window=3)
     assert [p.y for p in found.points] == pytest.approx([0.5, 0.5, 0.75, 2 / 3, 2 / 3, 0.5])
+    assert found.points[0].high == pytest.approx(0.5 + 1.96 * 0.25), "the standard error of 0.25 and 0.75"
     assert found.panel == "right_share, mean of 3 steps"
 
 
