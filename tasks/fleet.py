@@ -61,10 +61,11 @@ def beside(run: Run, step: Step, pool: str, tell: Tell) -> Iterator[None]:
 def _started(run: Run, step: Step, pool: str, tell: Tell) -> Iterator[Callable[[], None]]:
     """A function that waits for the flow run, which is cancelled when the context is left before its end."""
     log = launch.log_file(run, step.verb, step.arguments)
-    forward = launch.following(log, log.stat().st_size if log.exists() else 0, tell)
+    log.touch()
+    forward = launch.following(log, log.stat().st_size, tell)
     name, _, queue = pool.partition("/")
     flow_run = _create(run, step, name, queue or None)
-    tell(f"{step.title}: on work pool {pool}, flow run {flow_run.name}")
+    tell(f"{step.title}: on work pool {pool}")
     with get_client(sync_client=True) as client:
         ended = False
 
