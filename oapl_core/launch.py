@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError, Interrupted, OaplError, SandboxError, StageFailed
 from oapl_core.ledger import StageEntry
 from oapl_core.lock import descriptors
 from oapl_core.plan import stage_label
 from oapl_core.progress import PREFIX
+from oapl_core.recorded import Recorded
 from oapl_core.stage import ERROR_PREFIX, disk_full
 
 _TIMED_OUT = 124
@@ -28,7 +28,7 @@ _BY_EXIT_CODE: dict[int, type[OaplError]] = {2: DataError, 3: SandboxError, 130:
 
 
 def run_stage(
-    run: Run,
+    run: Recorded,
     verb: str,
     arguments: Sequence[str] = (),
     on_progress: Callable[[str], None] = print,
@@ -58,7 +58,7 @@ def run_stage(
 
 @contextmanager
 def beside(
-    run: Run,
+    run: Recorded,
     verb: str,
     arguments: Sequence[str],
     on_progress: Callable[[str], None],
@@ -97,15 +97,15 @@ def beside(
         on_progress(str(_failure(label, code, log, offset)))
 
 
-def _process(run: Run, verb: str, arguments: Sequence[str]) -> tuple[str, Path, list[str]]:
+def _process(run: Recorded, verb: str, arguments: Sequence[str]) -> tuple[str, Path, list[str]]:
     """Label, log file and command of a stage's process."""
     label, log = stage_label(verb, arguments), log_file(run, verb, arguments)
     log.parent.mkdir(parents=True, exist_ok=True)
-    python = str(run.config.engine_python or sys.executable)
+    python = str(run.python or sys.executable)
     return label, log, [python, "-m", f"oapl_core.{verb}", str(run.root), *arguments]
 
 
-def log_file(run: Run, verb: str, arguments: Sequence[str]) -> Path:
+def log_file(run: Recorded, verb: str, arguments: Sequence[str]) -> Path:
     """What a stage's process prints."""
     return run.root / "logs" / f"{stage_label(verb, arguments).replace(' ', '_')}.log"
 

@@ -11,14 +11,21 @@ from typing import Any
 from oapl_core.artifacts import Run
 from oapl_core.errors import OaplError, StageFailed
 from oapl_core.preflight import before_stage
+from oapl_core.recorded import Recorded
 
 ERROR_PREFIX = "error: "
 
 
-def run_verb(verb: Callable[..., None], has_round: bool, options: Mapping[str, Mapping[str, Any]] | None = None) -> int:
+def run_verb(
+    verb: Callable[..., None],
+    has_round: bool,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    opens: Callable[[Path], Recorded] = Run.open,
+) -> int:
     """Parse ``RUN_DIR [--round N]``, call ``verb`` and return its exit code; ``launch.py`` reads the error line.
 
-    ``options`` maps further options to what ``argparse`` says of them; the verb gets each as a keyword.
+    ``options`` maps further options to what ``argparse`` says of them; the verb gets each as a keyword. ``opens`` is
+    what the folder is opened with.
     """
     options = options or {}
     parser = argparse.ArgumentParser(description=sys.modules[verb.__module__].__doc__)
@@ -29,9 +36,10 @@ def run_verb(verb: Callable[..., None], has_round: bool, options: Mapping[str, M
         parser.add_argument(f"--{name}", **meaning)
     args = parser.parse_args()
     try:
-        run = Run.open(args.run_dir)
-        before_stage(run, _name(verb), args.round if has_round else None)
-        _choose_gpus(run, _name(verb))
+        run = opens(args.run_dir)
+        if isinstance(run, Run):
+            before_stage(run, _name(verb), args.round if has_round else None)
+            _choose_gpus(run, _name(verb))
         verb(run, *([args.round] if has_round else []), **{name: getattr(args, name) for name in options})
     except OaplError as error:
         return _complain(str(error), error.exit_code)

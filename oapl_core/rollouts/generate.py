@@ -16,11 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from oapl_core.artifacts import IMPORTED, Run
+from oapl_core.artifacts import Run
 from oapl_core.config import EngineConfig
 from oapl_core.errors import DataError
 from oapl_core.plan import round_steps
 from oapl_core.progress import Progress, say
+from oapl_core.recorded import IMPORTED
 from oapl_core.rollouts.drawing import drawn, walked
 from oapl_core.rollouts.engine import Engine
 from oapl_core.rollouts.in_flight import sweep

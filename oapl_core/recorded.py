@@ -1,0 +1,136 @@
+"""A folder with a ledger: how an artifact is written so that a crash cannot tear it, and when it is up to date.
+
+What run folders (``artifacts.py``) and evaluation folders (``measurement.py``) have in common. An artifact is written
+under a temporary name, fsynced, renamed, and only then recorded in ``ledger.jsonl``.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from oapl_core.errors import DataError
+from oapl_core.integrity import damage, fsync, is_unchanged, mtime_ns, sha256_of, size_of
+from oapl_core.ledger import ArtifactEntry, Ledger
+from oapl_core.progress import say
+
+_TEMPORARY = ".tmp-"
+IMPORTED = "imported_from"
+"""In the ledger's details of an artifact that came from elsewhere (exchange/) and not from its stage."""
+
+
+@dataclass
+class Draft:
+    """An artifact being written: fill ``path``, then set what the ledger should say about it."""
+
+    path: Path
+    rows: int = 0
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A folder whose finished artifacts its ledger names."""
+
+    root: Path
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """What is finished."""
+        return Ledger(self.root / "ledger.jsonl")
+
+    @property
+    def python(self) -> Path | None:
+        """Interpreter that its stages run in; None: the running one."""
+        return None
+
+    def name(self, path: Path) -> str:
+        """The ledger's name for ``path``: relative to the run folder if it is inside."""
+        return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else path.as_posix()
+
+    def inputs(self, paths: Iterable[Path]) -> dict[str, str]:
+        """Name and recorded (or computed) sha256 of each input; what an artifact depends on.
+
+        Raises:
+            DataError: an input is missing.
+        """
+        done, removed = self.ledger.artifacts(), self.ledger.removals()
+        found = {}
+        for path in paths:
+            name = self.name(path)
+            entry = done.get(name)
+            if name in removed:  # what it was still counts
+                found[name] = removed[name].sha256
+                continue
+            if not path.exists():
+                raise DataError(f"{path}: is missing; run the experiment again to make it")
+            found[name] = entry.sha256 if entry and is_unchanged(path, entry) else sha256_of(path)
+        return found
+
+    def is_done(self, path: Path, inputs: Mapping[str, str], config: Mapping[str, Any]) -> bool:
+        """Whether ``path`` is recorded for exactly these inputs and settings and is still the recorded bytes.
+
+        An artifact that would be done but is damaged is named once in the stage's progress. One that was imported is
+        done whatever its stage would make it from, and one that was removed on purpose as long as it would be the same.
+        """
+        entry = self.ledger.artifacts().get(self.name(path))
+        if entry is None:
+            return False
+        made_here = IMPORTED not in entry.details
+        if made_here and (dict(entry.inputs) != dict(inputs) or dict(entry.config) != _plain(config)):
+            return False
+        wrong = None if entry.artifact in self.ledger.removals() else damage(path, entry)
+        if wrong and path not in self._named:
+            self._named.add(path)
+            say(f"{self.name(path)} {wrong}: making it again")
+        return wrong is None
+
+    @cached_property
+    def _named(self) -> set[Path]:
+        """Damaged artifacts that were told of."""
+        return set()
+
+    @contextmanager
+    def writing(self, path: Path, inputs: Mapping[str, str], config: Mapping[str, Any]) -> Iterator[Draft]:
+        """Write one artifact: yields a temporary path, then fsyncs, renames and records it.
+
+        If the body raises, the temporary file is removed and the old artifact, if any, stays.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(_TEMPORARY + path.name)
+        _remove(temporary)
+        start = time.monotonic()
+        draft = Draft(temporary)
+        try:
+            yield draft
+            fsync(temporary)
+        except BaseException:
+            _remove(temporary)
+            raise
+        _remove(path)
+        temporary.rename(path)
+        fsync(path.parent, below=False)  # the new name; what else lies there is not ours to wait for
+        self.ledger.append(
+            ArtifactEntry(
+                self.name(path), sha256_of(path), size_of(path), draft.rows, dict(inputs), _plain(config),
+                draft.details, round(time.monotonic() - start, 3), mtime_ns(path),
+            )
+        )  # fmt: skip
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What JSON makes of the settings, so that a comparison with the ledger is exact."""
+    plain: dict[str, Any] = json.loads(json.dumps(dict(config), default=str))
+    return plain
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
