@@ -50,9 +50,9 @@ class Line(Curve):
     """0 is solid."""
     bars: bool = False
     """Intervals as bars at the points; else as a band."""
-    look: Literal["dots", "plain", "faint", "rings"] = "dots"
-    """`dots`: a marker at each point; `plain`: a few markers; `faint`: a thin line behind the others; `rings`: hollow
-    markers alone. The last two have no place in the legend."""
+    look: Literal["dots", "plain", "rings"] = "dots"
+    """`dots`: a marker at each point; `plain`: single steps, with few markers and a gap where a round begins; `rings`:
+    hollow markers alone, without a place in the legend."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def draw_panels(path: Path, panels: Sequence[Panel]) -> None:
         for axes, panel in zip(axes_of_panels, panels, strict=False):
             for line in _broken(panel):
                 handle = _draw_line(axes, line, 100 if panel.is_percent else 1, has_several)
-                if line.look in ("dots", "plain"):
+                if line.look != "rings":
                     legend.setdefault(line.label, handle)
             _finish(axes, panel)
         _same_widths(axes_of_panels, panels)
@@ -93,9 +93,9 @@ def draw_panels(path: Path, panels: Sequence[Panel]) -> None:
 
 
 def _broken(panel: Panel) -> Iterator[Line]:
-    """The lines of a panel; those over single steps have a gap where a round begins: its rollouts are others."""
+    """The lines of a panel, with their gaps."""
     for line in panel.lines:
-        if line.look not in ("plain", "faint"):
+        if line.look != "plain":
             yield line
             continue
         rows = list(zip(line.x, line.y, line.low, line.high, strict=True))
@@ -108,8 +108,6 @@ def _draw_line(axes: "Axes", line: Line, scale: float, has_several: bool) -> Any
     """Draws the curve and its interval; returns what the legend shows. One line alone needs no markers to be known."""
     colour, marker = COLOURS[line.style % len(COLOURS)], _MARKERS[line.style % len(_MARKERS)]
     y, low, high = ([scale * value for value in values] for values in (line.y, line.low, line.high))
-    if line.look == "faint":
-        return axes.plot(line.x, y, color=colour, alpha=0.25, linewidth=0.8)[0]
     look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 5, "linewidth": 1.6}
     look["linestyle"] = _DASHES[line.dash % len(_DASHES)]
     if line.look == "plain":

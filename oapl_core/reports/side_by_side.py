@@ -149,7 +149,7 @@ def _shaded(found: Sequence[Series]) -> str:
 
 
 def _ends(panels: Sequence[Panel]) -> str:
-    lines = [(panel, line) for panel in panels for line in panel.lines if line.look in ("dots", "plain")]
+    lines = [(panel, line) for panel in panels for line in panel.lines if line.look != "rings"]
     return "; ".join(
         f"{panel.title}, {line.label}: {100 * line.y[0]:.1f} % to {100 * line.y[-1]:.1f} %" for panel, line in lines
     )
@@ -169,7 +169,7 @@ def _accuracy(made: _Page) -> tuple[Section, ...]:
         names = {"panel": "problem_set", "name": "checkpoint", "x": "steps", "y": "pass_at_1"}
         links.append(made.write_numbers("accuracy", reached, names))
     if each:
-        lines = [*_faint(made, each), *(made.line(one, look="plain") for one in series.drawn(smooth))]
+        lines = [made.line(one, look="plain") for one in series.drawn(smooth)]
         panels.append(Panel("training rollouts of the step", _STEPS, "right answers, %", lines, starts=starts))
         names = {"panel": "metric", "x": "step", "y": "share"}
         links.append(made.write_numbers("right_share", _once([*each, *smooth]), names))
@@ -199,20 +199,13 @@ def _bars(found: Sequence[Series]) -> str:
     return f"{_shaded(found).replace('Shaded:', 'Bars:')} {x}"
 
 
-def _faint(made: _Page, each: Sequence[Series]) -> list[Line]:
-    """Every step of labels with a single run; of several, the means say enough."""
-    return [made.line(one, look="faint") for one in series.drawn(each) if not one.is_mean]
-
-
 def _once(found: Sequence[Series]) -> list[Series]:
     """Without the second of two equal series: where nothing is smoothed, both are the same."""
     return list(dict.fromkeys(found))
 
 
-def _smoothing(width: int, is_faint: bool = True) -> str:
-    if width == 1:
-        return "each step"
-    return f"mean of {width} steps with 1.96 standard errors" + (", faint: each step" if is_faint else "")
+def _smoothing(width: int) -> str:
+    return f"mean of {width} steps with 1.96 standard errors" if width > 1 else "each step"
 
 
 def _entropy(made: _Page) -> tuple[Section, ...]:
@@ -231,7 +224,7 @@ def _entropy(made: _Page) -> tuple[Section, ...]:
         "entropy.png", f"Entropy in nats per token over optimiser steps: {ends}.",
         "Rings: the entropy of the policy that sampled a round, where it stood when it did: mean of -ln b over the "
         "tokens of the round's first epoch. Lines: an estimate for the policy in between, on the same tokens: mean of "
-        f"-(policy / b) ln policy, {_smoothing(width, False)}. It is unbiased for tokens that the policy was not yet "
+        f"-(policy / b) ln policy, {_smoothing(width)}. It is unbiased for tokens that the policy was not yet "
         "trained on, so in a round's first epoch; where it is wide and jumps, the policy has left b so far that few "
         "tokens decide. Filtered groups are in neither. Dotted: a round begins. As figures 2 and 3.",
     )  # fmt: skip
