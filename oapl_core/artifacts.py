@@ -24,7 +24,7 @@ from oapl_core.experiment_file import differences, parse_experiment, write_setti
 from oapl_core.integrity import sha256_of
 from oapl_core.recorded import Recorded
 
-_MAY_CHANGE = {"estimate", "mirror", "runs_dir", "time_limits_h"}
+_MAY_CHANGE = {"estimate", "fleet", "mirror", "runs_dir", "time_limits_h"}
 """Settings that say where and how a run is kept going, not what it is."""
 _IDENTITY = (".safetensors", ".bin")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt",
@@ -134,8 +134,17 @@ class Run(Recorded):
         return self.round_dir(number) / "3_groups.parquet"
 
     def checkpoints(self, number: int) -> Path:
-        """Folder of the objective's checkpoints."""
-        return self.round_dir(number) / "4_checkpoint" / self.config.objective.name
+        """Folder of the round's checkpoints, named as the objective that made them."""
+        return self.round_dir(number) / "4_checkpoint" / self._objective(number)
+
+    def _objective(self, number: int) -> str:
+        """That of the run, or for a round that it shares with what it was forked from, of the run that made it."""
+        name = self.config.objective.name
+        for fork in self.ledger.forks():  # its own first, then those of its ancestors
+            if number >= fork.round:
+                break
+            name = fork.objective or name
+        return name
 
     def checkpoint(self, number: int, epoch: int) -> Path:
         """Hugging Face folder after ``epoch`` (counted from 1)."""
@@ -169,5 +178,5 @@ class Run(Recorded):
         return self.checkpoint(number - 1, self.config.rounds[number - 1].epochs)
 
     def behavior(self, number: int) -> Path:
-        """The checkpoint that round ``number`` samples from: its ``policy``, or with `pipeline` the one before that."""
-        return self.policy(max(0, number - 1) if self.config.pipeline else number)
+        """The checkpoint that round ``number`` samples from: its ``policy``, or an earlier one (`sync`, `pipeline`)."""
+        return self.policy(self.config.sampling_round(number))

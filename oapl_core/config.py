@@ -14,9 +14,12 @@ from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_v
 
 from oapl_core.estimate_config import EstimateConfig
 from oapl_core.evaluation_config import EvaluationConfig
+from oapl_core.fleet_config import FleetConfig
+from oapl_core.objectives import Oapl, Objective
 from oapl_core.pretrain_config import PretrainConfig
 from oapl_core.problems_config import ProblemsConfig
 from oapl_core.settings import Fraction, Settings
+from oapl_core.sync_config import SyncConfig
 from oapl_core.time_limits import TimeLimits
 from oapl_core.training_config import TrainingConfig
 from oapl_core.verifier_config import VerifierConfig
@@ -65,20 +68,6 @@ class SamplingConfig(Settings):
         return self.model_dump(mode="json", exclude={"flush_s"})
 
 
-class Oapl(Settings):
-    """OAPL's regression (paper, eq. 2 and 3)."""
-
-    name: Literal["oapl"] = "oapl"
-    """Names the folder of the checkpoints it makes."""
-    value_temperature: PositiveFloat = 1.0
-    """beta1 of V = beta1 ln mean exp(r/beta1); towards 0 the best reward, towards infinity the mean."""
-    regression_temperature: PositiveFloat = 1e-3
-    """beta2 of (beta2 sum log(pi/b) - (r - V))^2."""
-
-
-Objective = Oapl
-
-
 class RoundConfig(Settings):
     """One turn of the loop: sample, verify, filter, train."""
 
@@ -106,7 +95,7 @@ class ReportConfig(Settings):
 
 class PipelineConfig(Settings):
     """While a round trains, the next one samples with the checkpoint that the training started from, one round older
-    than without: OAPL allows the lag. The machine needs room for both at once."""
+    than without (`sync.offset_rounds` is 1): OAPL allows the lag. The machine needs room for both at once."""
 
     engine_gpus: tuple[int, ...] = ()
     """GPUs of the sampling processes, as CUDA_VISIBLE_DEVICES counts them; none: all that are visible."""
@@ -143,7 +132,7 @@ class Experiment(Settings):
     verifier: VerifierConfig = VerifierConfig()
     """Rewards."""
     objective: Objective = Oapl()
-    """Loss."""
+    """Loss: `name` chooses one of docs/objectives.md, the other keys are its own."""
     training: TrainingConfig = TrainingConfig()
     """Optimiser and DeepSpeed."""
     rounds: Annotated[tuple[RoundConfig, ...], Field(min_length=1)] = (
@@ -152,7 +141,11 @@ class Experiment(Settings):
     )
     """The paper's recipe: every problem for 1 epoch, then 4,000 problems for 4."""
     pipeline: PipelineConfig | None = None
-    """Sample the next round beside training; unset: one after the other, each round with the newest checkpoint."""
+    """Sample the next round beside training; unset: one after the other."""
+    sync: SyncConfig = SyncConfig()
+    """Which checkpoint samples which round; by default the newest one there is when sampling starts."""
+    fleet: FleetConfig = FleetConfig()
+    """Stages on other machines."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """Validation and held-out measurement."""
     report: ReportConfig = ReportConfig()
@@ -185,12 +178,37 @@ class Experiment(Settings):
 
     @model_validator(mode="after")
     def _lagged_rollouts_keep_their_logprobs(self) -> Self:
-        if self.pipeline and self.training.reference != "behavior":
+        if self.pipeline and self.sync.offset_rounds == 0:
             raise ValueError(
-                "pipeline needs training.reference = 'behavior': the trainer starts from other weights than those that "
-                "sampled"
+                "sync.offset_rounds = 0 and [pipeline] contradict each other: while a round trains, its end is not "
+                "there to sample with"
+            )
+        lagging = any(self.sampling_round(number) < number for number in range(len(self.rounds)))
+        if lagging and self.training.reference != "behavior":
+            raise ValueError(
+                f"{'pipeline' if self.pipeline else 'sync'} needs training.reference = 'behavior': the trainer starts "
+                "from other weights than those that sampled"
             )
         return self
+
+    @model_validator(mode="after")
+    def _machines_agree_on_paths(self) -> Self:
+        self.fleet.check(self.verifier.ray is not None, {"runs_dir": self.runs_dir, "cache_dir": self.cache_dir,
+                                                         "model": self.model})  # fmt: skip
+        return self
+
+    @model_validator(mode="after")
+    def _old_weights_differ_from_what_is_compared_with(self) -> Self:
+        if self.objective.needs_old and self.training.reference != "behavior":
+            raise ValueError(
+                f"objective {self.objective.name!r} weighs by the ratio of the round's first weights to what sampled; "
+                "it needs training.reference = 'behavior'"
+            )
+        return self
+
+    def sampling_round(self, number: int) -> int:
+        """The round whose starting checkpoint samples round ``number``: itself, or an earlier one."""
+        return self.sync.starting_round(number, self.pipeline is not None)
 
     @property
     def run_dir(self) -> Path:

@@ -4,6 +4,7 @@
     +-- ConfigError    the experiment file or an override is wrong: nothing was started
     +-- DataError      a file that was read is missing, broken, or does not belong to this run
     +-- StageFailed    a stage's process ended without its artifact
+    |   +-- Diverged   the loss or its gradient became infinite or not a number: the same again would again
     +-- SandboxError   the sandbox cannot be trusted here: nothing untrusted was run
     +-- LedgerError    the run folder's record contradicts itself
     |   +-- Held       another process works on the run folder
@@ -36,6 +37,12 @@ class StageFailed(OaplError):
     """A stage ended without its artifact; what was finished before stays recorded in the ledger."""
 
     exit_code = 1
+
+
+class Diverged(StageFailed):
+    """Training ended in numbers that are not finite: a result of its settings, which no retry changes."""
+
+    exit_code = 5
 
 
 class SandboxError(OaplError):

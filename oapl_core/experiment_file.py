@@ -7,13 +7,16 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from oapl_core.config import Experiment
 from oapl_core.errors import ConfigError
 from oapl_core.integrity import fsync
+from oapl_core.settings import Settings
+
+_Kind = TypeVar("_Kind", bound=Settings)
 
 
 def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
@@ -21,6 +24,15 @@ def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
 
     Raises:
         ConfigError: one line that names the file or override, the key and what is expected.
+    """
+    return parse_experiment(read_toml(path, overrides), str(path))
+
+
+def read_toml(path: Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
+    """The values in ``path``, not validated yet, with overrides.
+
+    Raises:
+        ConfigError: as ``load_experiment``.
     """
     try:
         values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -34,7 +46,7 @@ def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     for override in overrides:
         _apply(values, override)
-    return parse_experiment(values, str(path))
+    return values
 
 
 def with_overrides(experiment: Experiment, overrides: Iterable[str], where: str) -> Experiment:
@@ -51,8 +63,17 @@ def with_overrides(experiment: Experiment, overrides: Iterable[str], where: str)
 
 def parse_experiment(values: Mapping[str, Any], where: str) -> Experiment:
     """Validate ``values``; ``where`` names their origin in the one-line error."""
+    return parse_as(Experiment, values, where)
+
+
+def parse_as(kind: type[_Kind], values: Mapping[str, Any], where: str) -> _Kind:
+    """As ``parse_experiment``, for another class of settings.
+
+    Raises:
+        ConfigError: one line with every complaint.
+    """
     try:
-        return Experiment.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
         complaints = [_complaint(dict(e)) for e in error.errors()]
         raise ConfigError(f"{where}: " + "; ".join(complaints)) from None
@@ -77,7 +98,11 @@ def write_settings(root: Path, config: Experiment) -> None:
 
 
 def _complaint(error: dict[str, Any]) -> str:
-    key = ".".join(str(part) for part in error["loc"]) or "experiment"
+    place = list(error["loc"])
+    if "objective" in place:
+        after = place.index("objective") + 1
+        del place[after : after + 1]  # its own name, by which pydantic tells objectives' settings apart
+    key = ".".join(map(str, place)) or "experiment"
     if error["type"] == "extra_forbidden":
         return f"unknown key `{key}`"
     if error["type"] == "missing":

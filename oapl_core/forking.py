@@ -27,11 +27,12 @@ from oapl_core.redoing import find_step
 _ALWAYS_SHARED = ("problems", "model", "pretrain")
 """Settings of the steps before the first round."""
 _STAGE_SETTINGS = {
-    "rollouts.generate": ("seed", "sampling", "engine.dtype", "rounds.{round}.problems", "rounds.{round}.draw"),
+    "rollouts.generate": ("sampling", "engine.dtype", "rounds.{round}.problems", "rounds.{round}.draw"),
     "verdicts.verify": ("verifier",),
     "groups.build": ("rounds.{round}.keep",),
 }
-"""Settings of a stage of the round at which a run is forked; those of earlier rounds may change for the later ones."""
+"""Settings of a stage of the round at which a run is forked; those of earlier rounds may change for the later ones, and
+the seed may always: it is that of what comes."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ def fork(parent: Run, name: str, number: int, overrides: Sequence[str] = (), sta
         DataError: the shared part is not finished, was removed, or cannot be linked.
     """
     config = with_overrides(parent.config, [f"name={json.dumps(name)}", *overrides], f"fork of {parent.root}")
+    return fork_as(parent, config, number, stage)
+
+
+def fork_as(parent: Run, config: Experiment, number: int, stage: str) -> Fork:
+    """As ``fork``, with the new run's settings as a whole; they name its folder."""
     shared, first = _divided(parent, config, number, stage)
     _refuse_other_settings(parent.config, config, number, shared)
     done = set(finished(parent))
@@ -65,7 +71,26 @@ def fork(parent: Run, name: str, number: int, overrides: Sequence[str] = (), sta
     if lacking:
         raise DataError(f"{parent.root}: {lacking[0].title} is not finished; a fork shares only what is")
     refuse_removed(parent, first.verb, first.round)
-    return _write(parent, config, shared, ForkEntry(str(parent.root), number, stage, _changes(parent.config, config)))
+    _refuse_removed_samplers(parent, config, number)
+    changes, objective = _changes(parent.config, config), parent.config.objective.name
+    return _write(parent, config, shared, ForkEntry(str(parent.root), number, stage, changes, objective))
+
+
+def _refuse_removed_samplers(parent: Run, config: Experiment, number: int) -> None:
+    """Later rounds may sample with shared checkpoints (`sync`).
+
+    Raises:
+        DataError: the weights of one were removed.
+    """
+    removed = parent.ledger.removals()
+    for later in range(number, len(config.rounds)):
+        source = config.sampling_round(later)
+        name = parent.name(parent.policy(source)) if source <= number else ""
+        if name in removed:
+            raise DataError(
+                f"{parent.root}: round {later} of the fork would sample with {name}, which was removed "
+                f"({removed[name].rule}); `oapl run {parent.root} --redo training --round {source - 1}` makes it again"
+            )
 
 
 def _divided(parent: Run, config: Experiment, number: int, stage: str) -> tuple[list[Step], Step]:
@@ -86,9 +111,12 @@ def _refuse_other_settings(before: Experiment, now: Experiment, number: int, sha
         if step.round == number:
             keys += [key.format(round=number) for key in _STAGE_SETTINGS[step.verb]]
     keys += [f"rounds.{earlier}" for earlier in range(number)]
-    keys += ["objective.name"] * bool(number)  # names the folder of the shared checkpoints
     old, new = before.model_dump(mode="json"), now.model_dump(mode="json")
     changed = [text for key in keys for text in differences(_at(old, key), _at(new, key), key)]
+    sampled = any((step.verb, step.round) == ("rollouts.generate", number) for step in shared)
+    if sampled and before.sampling_round(number) != now.sampling_round(number):
+        changed.append(f"round {number} was sampled by the start of round {before.sampling_round(number)}, now "
+                       f"{now.sampling_round(number)}")  # fmt: skip
     if changed:
         raise ConfigError(
             f"{'; '.join(changed[:5])}: what the fork would share was made with that; fork earlier, or start a run"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from oapl_core.errors import DataError, Interrupted, OaplError, SandboxError, StageFailed
+from oapl_core.errors import DataError, Diverged, Interrupted, OaplError, SandboxError, StageFailed
 from oapl_core.ledger import StageEntry
 from oapl_core.lock import descriptors
 from oapl_core.plan import stage_label
@@ -24,7 +24,7 @@ from oapl_core.stage import ERROR_PREFIX, disk_full
 
 _TIMED_OUT = 124
 _FULL_DISK_BYTES = 2**20
-_BY_EXIT_CODE: dict[int, type[OaplError]] = {2: DataError, 3: SandboxError, 130: Interrupted}
+_BY_EXIT_CODE: dict[int, type[OaplError]] = {2: DataError, 3: SandboxError, 5: Diverged, 130: Interrupted}
 
 
 def run_stage(
@@ -51,9 +51,10 @@ def run_stage(
     with log.open("ab") as sink:
         offset = sink.tell()
         code = _watch(command, sink.fileno(), lambda: following(log, offset, on_progress), timeout_s)
-    run.ledger.append(StageEntry(label, round(time.monotonic() - start, 3), code))
-    if code:
-        raise _failure(label, code, log, offset)
+    failure = _failure(label, code, log, offset) if code else None
+    run.ledger.append(StageEntry(label, round(time.monotonic() - start, 3), code, str(failure or "")))
+    if failure:
+        raise failure
 
 
 @contextmanager
@@ -92,9 +93,10 @@ def beside(
                 over.set()
                 thread.join()
     poll()
-    run.ledger.append(StageEntry(label, round(time.monotonic() - start, 3), code))
-    if code:
-        on_progress(str(_failure(label, code, log, offset)))
+    failure = _failure(label, code, log, offset) if code else None
+    run.ledger.append(StageEntry(label, round(time.monotonic() - start, 3), code, str(failure or "")))
+    if failure:
+        on_progress(str(failure))
 
 
 def _process(run: Recorded, verb: str, arguments: Sequence[str]) -> tuple[str, Path, list[str]]:

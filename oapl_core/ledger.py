@@ -42,6 +42,8 @@ class StageEntry:
     stage: str
     seconds: float
     exit_code: int
+    error: str = ""
+    """Why it failed, in one line."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ class ForkEntry:
     stage: str
     changes: list[str]
     """Settings that differ, in words."""
+    objective: str = ""
+    """That of the parent, which names the folders of the shared checkpoints; empty: the same as now."""
 
 
 Entry = ArtifactEntry | StageEntry | RemovalEntry | SupersededEntry | ForkEntry

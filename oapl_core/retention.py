@@ -196,8 +196,10 @@ def _weights_needed_for(state: _State, number: int, epoch: int) -> str | None:
         return f"round {number} is not trained to its end"
     if is_end and not state.has(number + 1, "rollouts.generate", "training.train"):
         return f"round {number + 1} starts from it"
-    if is_end and state.run.config.pipeline and not state.has(number + 2, "rollouts.generate", "training.train"):
-        return f"round {number + 2} samples with it"
+    for later in range(number + 2, state.rounds) if is_end else ():
+        sampled_with = state.run.config.sampling_round(later) == number + 1
+        if sampled_with and not state.has(later, "rollouts.generate", "training.train"):
+            return f"round {later} samples with it"
     if (is_end or number == state.rounds - 1) and state.evaluation not in state.done:
         return "the evaluation measures it"
     return None

@@ -14,6 +14,8 @@ from oapl_core.rollouts.requests import Completion, Request
 from oapl_core.tables import PROBLEMS, PROMPTS, write_table
 
 SPLITS = ("train", "validation", "heldout")
+STEPS = 3
+"""Optimiser steps of each epoch that ``train`` makes up."""
 
 
 def made_up_model(folder: Path, weight: float = 0.0) -> Path:
@@ -68,13 +70,13 @@ def train(run: Run, rounds: Iterable[int] = (0, 1)) -> None:
         for epoch in range(1, run.config.rounds[number].epochs + 1):
             with run.writing(run.checkpoint(number, epoch), {}, {}) as draft:
                 made_up_model(draft.path, 10.0 * (number + 1) + epoch)
-                draft.details = {"policy_hash": policy_hash(draft.path)}
+                draft.details = {"policy_hash": policy_hash(draft.path), "steps": STEPS}
 
 
 class MadeUpSampler:
     """Answers depend on the weights, the prompt and the seed alone and come in an order of their own."""
 
-    name, logprobs_mode = "made up 1", "raw_logprobs"
+    name, logprobs_mode, dtype = "made up 1", "raw_logprobs", "none"
 
     def __init__(self, model_dir: Path, config: EngineConfig, places: int = 5, stop_after: int | None = None) -> None:
         """``places``: requests held at once; ``stop_after``: answers after which it breaks."""

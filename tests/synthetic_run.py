@@ -15,7 +15,7 @@ from typing import Any
 from oapl_core import tables
 from oapl_core.artifacts import Run, policy_hash
 from oapl_core.config import Experiment
-from oapl_core.evaluation.choice import measures
+from oapl_core.evaluation.measures import measures
 from oapl_core.experiment_file import parse_experiment
 from oapl_core.groups.build import build
 from oapl_core.ledger import StageEntry

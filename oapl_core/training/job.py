@@ -36,7 +36,27 @@ class Job:
     @property
     def lag(self) -> int:
         """How many rounds older the policy that sampled is than the one that training starts from."""
-        return int(self.behavior != self.start)
+        return self.round_number - self.run.config.sampling_round(self.round_number)
+
+    @property
+    def lag_steps(self) -> int:
+        """The same in optimiser steps: how many the rounds in between took.
+
+        Raises:
+            DataError: the ledger does not say so of one of them.
+        """
+        artifacts, steps = self.run.ledger.artifacts(), 0
+        for number in range(self.round_number - self.lag, self.round_number):
+            for epoch in range(1, self.run.config.rounds[number].epochs + 1):
+                name = self.run.name(self.run.checkpoint(number, epoch))
+                entry = artifacts.get(name)
+                if entry is None or "steps" not in entry.details:
+                    raise DataError(
+                        f"{self.run.root}: the ledger does not say how many optimiser steps made {name}, so the lag of "
+                        "what it sampled is unknown; `oapl run` with --redo training makes it again"
+                    )
+                steps += int(entry.details["steps"])
+        return steps
 
     @property
     def states(self) -> Path:

@@ -1,0 +1,29 @@
+"""Which checkpoint samples which round: the settings of synchronisation."""
+
+from typing import Annotated
+
+from pydantic import Field, PositiveInt
+
+from oapl_core.settings import Settings
+
+
+class SyncConfig(Settings):
+    """When the engine gets new weights (paper, Algorithm 1: every L optimiser steps). A round of L steps is one L; both
+    settings count rounds. Together they set the policy lag: with rounds of L steps, `every_rounds` = I and
+    `offset_rounds` = d, it runs from d L to (d + I) L - 1 once the run has had d rounds."""
+
+    every_rounds: PositiveInt = 1
+    """The engine gets new weights before every so many rounds; those between are sampled with the same ones."""
+    offset_rounds: Annotated[int, Field(ge=0)] | None = None
+    """And not the newest weights but those of so many rounds earlier (the first rounds: the base model); unset: 0, with
+    `[pipeline]` 1."""
+
+    def starting_round(self, number: int, pipelined: bool) -> int:
+        """The round whose first weights sample round ``number``; never a later one.
+
+        Args:
+            number: counted from 0.
+            pipelined: whether a round is sampled while the one before it trains.
+        """
+        offset = int(pipelined) if self.offset_rounds is None else self.offset_rounds
+        return max(0, number - number % self.every_rounds - offset)
