@@ -45,7 +45,8 @@ def pretrain(run: Run) -> None:
     config = run.config.pretrain
     if config is None:
         raise ConfigError(f"{run.root}: the experiment gives a `model`; there is nothing to pretrain")
-    if run.config.problems.prompt_style != "plain":
+    problems = run.config.problems
+    if problems.prompt_style != "plain" and problems.limit is None:  # a rehearsal is not about right answers
         raise ConfigError(
             "`problems.prompt_style` must be `plain` with [pretrain]: the tiny model learns that style alone"
         )
