@@ -45,7 +45,7 @@ def read_toml(path: Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     for override in overrides:
-        _apply(values, override)
+        apply(values, override)
     return values
 
 
@@ -57,7 +57,7 @@ def with_overrides(experiment: Experiment, overrides: Iterable[str], where: str)
     """
     values = experiment.model_dump(mode="json")
     for override in overrides:
-        _apply(values, override)
+        apply(values, override)
     return parse_experiment(values, where)
 
 
@@ -110,7 +110,12 @@ def _complaint(error: dict[str, Any]) -> str:
     return f"`{key}`: {error['msg'].removeprefix('Value error, ')} (got {error['input']!r:.80})"
 
 
-def _apply(values: dict[str, Any], override: str) -> None:
+def apply(values: dict[str, Any], override: str) -> None:
+    """Set what ``key.sub=value`` names in ``values``, in place.
+
+    Raises:
+        ConfigError: it cannot be read, or leads into something that is not a table.
+    """
     key, equals, text = override.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):

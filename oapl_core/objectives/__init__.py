@@ -1,5 +1,46 @@
-"""Everything that differs between the methods, and only that: one file per objective (docs/objectives.md)."""
+"""Everything that differs between the methods, and only that: one file per objective (docs/objectives.md).
 
-from oapl_core.objectives.registry import Objective, make_objective
+A new objective is one file with its settings class, and its name in the list below.
+"""
 
-__all__ = ["Objective", "make_objective"]
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from oapl_core.objectives.a_star_po import AStarPo
+from oapl_core.objectives.bapo import Bapo
+from oapl_core.objectives.cispo import Cispo
+from oapl_core.objectives.dro import Dro
+from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
+from oapl_core.objectives.grpo import Grpo, GrpoTokenIs
+from oapl_core.objectives.gspo import Gspo
+from oapl_core.objectives.inputs import Counts, Inputs, Loss
+from oapl_core.objectives.m2po import M2po
+from oapl_core.objectives.max_at_k import MaxAtK
+from oapl_core.objectives.method import Method
+from oapl_core.objectives.minpro import Minpro
+from oapl_core.objectives.oapl import Oapl
+from oapl_core.objectives.opmd import Opmd
+from oapl_core.objectives.pairwise_weighted import PairwiseWeighted
+from oapl_core.objectives.rec import RecGspo, RecOneSide, RecRing, RecTwoSide
+from oapl_core.objectives.red import RedDrop, RedWeight
+from oapl_core.objectives.reinforce import AsymRe, Reinforce
+from oapl_core.objectives.topr import Topr
+
+Family = (
+    Oapl | AStarPo | Dro | Opmd  # regressions on r - V
+    | GroupSurrogate | Rebel | Agro  # regressions on differences within a group
+    | Reinforce | AsymRe | PairwiseWeighted | RedDrop | RedWeight | MaxAtK | Topr  # REINFORCE and its weights
+    | Grpo | GrpoTokenIs | RecOneSide | RecTwoSide | RecRing | RecGspo | Gspo | M2po | Bapo  # clipped
+    | Cispo | Minpro  # truncated importance weights
+)  # fmt: skip
+
+
+def _oapl_by_default(value: Any) -> Any:
+    return {"name": "oapl", **value} if isinstance(value, dict) else value
+
+
+Objective = Annotated[Family, Field(discriminator="name"), BeforeValidator(_oapl_by_default)]
+"""The `objective` group of an experiment's settings; without a `name` it is OAPL."""
+
+__all__ = ["Counts", "Inputs", "Loss", "Method", "Oapl", "Objective"]

@@ -6,12 +6,16 @@ The optimum of  max E r(x,y) - beta KL(pi || b)  satisfies  beta ln(pi/b) = r - 
 
 summed over the response's tokens, averaged over the N sequences of the global batch. b sampled the rollouts; there is
 no importance ratio, no clipping, no division by a standard deviation, no entropy bonus and no further KL term.
+Options, off by default: another rule for V, and s_i / T_i^alpha in place of s_i.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from oapl_core.config import Oapl
-from oapl_core.objectives.values import log_mean_exp_values
+from pydantic import Field, PositiveFloat
+
+from oapl_core.objectives.inputs import Inputs, Loss
+from oapl_core.objectives.method import Method
+from oapl_core.objectives.values import ValueRule, values
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,22 +43,31 @@ def oapl_loss(
     return residual_S.square().sum() / global_sequences
 
 
-class OaplObjective:
-    """Eq. 2 and 3 with the experiment's two temperatures."""
+class Oapl(Method):
+    """OAPL's regression (paper, eq. 2 and 3)."""
 
-    def __init__(self, settings: Oapl) -> None:
-        """Settings hold beta1 and beta2."""
-        self.settings = settings
+    name: Literal["oapl"] = "oapl"
+    """Names the folder of the checkpoints it makes."""
+    value_temperature: PositiveFloat = 1.0
+    """beta1 of V = beta1 ln mean exp(r/beta1); towards 0 the best reward, towards infinity the mean."""
+    regression_temperature: PositiveFloat = 1e-3
+    """beta2 of (beta2 sum log(pi/b) - (r - V))^2."""
+    value: ValueRule = "log_mean_exp"
+    """V: `log_mean_exp` (the paper), `leave_one_out` (the same of the group's other rollouts), `mean`, or
+    `shifted_mean` (the mean plus `value_shift`)."""
+    value_shift: float = 0.0
+    """Added to the mean by `shifted_mean`. In units of the reward."""
+    length_exponent: Annotated[float, Field(ge=0.0)] = 0.0
+    """alpha of s_i / T_i^alpha, T_i the response's tokens; 0 is the paper's sum, 1 a mean over tokens."""
 
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
         """r - V in float64; needs every valid rollout of each group."""
-        return reward_S.double() - log_mean_exp_values(reward_S, group_S, self.settings.value_temperature)
+        return reward_S.double() - values(self.value, reward_S, group_S, self.value_temperature, self.value_shift)
 
-    def loss(self, log_ratio_ST: "Tensor", advantage_S: "Tensor", global_sequences: int) -> "Tensor":
-        """Eq. 3 over padded per-token log-ratios, summed in float64."""
-        log_ratio_S = log_ratio_ST.double().sum(1)
-        return oapl_loss(log_ratio_S, advantage_S, self.settings.regression_temperature, global_sequences)
-
-    def residuals(self, log_ratio_ST: "Tensor", advantage_S: "Tensor") -> "Tensor":
-        """beta2 s_i - (r_i - V), which eq. 3 squares."""
-        return self.settings.regression_temperature * log_ratio_ST.double().sum(1) - advantage_S
+    def loss(self, inputs: Inputs) -> Loss:
+        """Eq. 3, summed in float64."""
+        s_S = inputs.log_ratio_S
+        if self.length_exponent:
+            s_S = s_S / inputs.length_S**self.length_exponent
+        value = oapl_loss(s_S, inputs.advantage_S, self.regression_temperature, inputs.counts.sequences)
+        return Loss(value, residual_S=self.regression_temperature * s_S.detach() - inputs.advantage_S)

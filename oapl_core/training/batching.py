@@ -1,6 +1,7 @@
 """Which sequences form an optimiser step, and how a step is cut into micro-batches; pure, the same on every rank.
 
-An epoch visits every sequence once in an order shuffled by a derived seed. A global batch of consecutive sequences is
+An epoch visits every sequence once in an order shuffled by a derived seed, or every group, for objectives that compare
+the answers of a prompt: then a step has as many whole groups as surely fit. A global batch of consecutive sequences is
 dealt to the ranks by length, and each rank cuts its share, sorted by length, into right-padded micro-batches whose
 padded size stays within a token budget; packed, without padding, the longest first into the first one with room. Every
 rank gets the same number of micro-batches: empty ones are appended, because collective operations must happen equally
@@ -29,6 +30,32 @@ def global_batches(order: Sequence[int], batch_size: int) -> list[list[int]]:
     if batch_size < 1:
         raise ValueError(f"batch_size must be positive, not {batch_size}")
     return [list(order[i : i + batch_size]) for i in range(0, len(order), batch_size)]
+
+
+def epoch_batches(
+    rows: Sequence[int], groups: Sequence[int] | None, batch_size: int, seed: int, round_number: int, epoch: int
+) -> list[list[int]]:
+    """The optimiser steps of an epoch over ``rows``; equally many in every epoch.
+
+    Args:
+        rows: sequence numbers.
+        groups: label of each of ``rows``, if steps are made of whole groups: ``batch_size`` over the largest group's
+            size of them (at least one).
+        batch_size: sequences of a step; with ``groups`` the most it has, unless a single group is larger.
+        seed: of the run.
+        round_number: counted from 0.
+        epoch: counted from 1.
+    """
+    if groups is None:
+        units = [[row] for row in rows]
+    else:
+        members: dict[int, list[int]] = {}
+        for row, group in zip(rows, groups, strict=True):
+            members.setdefault(group, []).append(row)
+        units = list(members.values())
+    order = epoch_order(len(units), seed, round_number, epoch)
+    per_batch = max(1, batch_size // max(map(len, units), default=1))
+    return [[row for unit in batch for row in units[unit]] for batch in global_batches(order, per_batch)]
 
 
 def micro_batches(

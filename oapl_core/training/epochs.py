@@ -33,7 +33,7 @@ def train_epochs(
         StageFailed: a number is not finite, or an exported checkpoint is not what was trained.
         Interrupted: ``request`` was made; the state is saved.
     """
-    engine, sequences = trainer.engine, len(trainer.examples.reward_S)
+    engine, sequences = trainer.engine, trainer.sequences
     saving = Saving(engine, job.states, job.owner(engine.ranks), trainer.training, request)
     name = f"round_{job.round_number:02d}_{job.run.config.objective.name}"
     tracking = Tracking(trainer.training.trackers if engine.rank == 0 else (), job.run.root, name, job.settings)
@@ -104,9 +104,10 @@ def export_epoch(job: Job, trainer: "Trainer", stored: "StoredModel", reached: R
             found = check_export(draft.path, weights, batches, expected, trainer.examples.temperature, trainer.training)
             lines = "".join(json.dumps(step) + "\n" for step in steps)
             (draft.path / METRICS_FILE).write_text(lines, encoding="utf-8")
-            draft.rows = len(trainer.examples.reward_S)
+            draft.rows = trainer.sequences
             draft.details = _details(steps, started_s, policy_hash(draft.path)) | {
                 "export_difference": found, "lag": job.lag,
+                "policy_lag": [steps[0]["policy_lag"], steps[-1]["policy_lag"]],
             }  # fmt: skip
 
 

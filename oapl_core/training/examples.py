@@ -38,6 +38,8 @@ class Batch:
     """Row of the examples."""
     weight: float = 1.0
     """0 for the stand-in that a rank without work runs."""
+    old_ST: "Tensor | None" = None
+    """Log-probs of the weights that the round starts from, [S, T - 1], 0 outside the response; only if asked for."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,16 @@ class Examples:
     """Whether the engine's log-probs are known."""
     reference: Rows | None = None
     """Takes the place of the engine's log-probs (tables.REFERENCES)."""
+    old: Rows | None = None
+    """The same file beside the engine's log-probs, for objectives that need both."""
 
     def compared_with(self, reference: Rows) -> "Examples":
         """The same examples with other log-probs to compare with."""
         return replace(self, reference=reference)
+
+    def beside_old(self, old: Rows) -> "Examples":
+        """The same examples, with the log-probs of the weights that the round starts from beside what they have."""
+        return replace(self, old=old)
 
     def recorded_logprobs(self, row: int) -> "Tensor | None":
         """The engine's log-probs of a response, [T]; None if nobody recorded them."""
@@ -84,6 +92,7 @@ class Examples:
         lengths = [n + int(self.response_length_S[i]) for n, i in zip(prompt_lengths, rows, strict=True)]
         ids = np.zeros((max(1, len(rows)), max(lengths, default=2)), dtype=np.int64)
         behavior = np.zeros((len(ids), ids.shape[1] - 1), dtype=np.float32)
+        old = np.zeros_like(behavior)
         for s, i in enumerate(rows):
             row, start, end = self.tokens[i], prompt_lengths[s], lengths[s]
             ids[s, :start], ids[s, start:end] = _values(row["prompt_ids"]), _values(row["response_ids"])
@@ -91,10 +100,13 @@ class Examples:
                 behavior[s, start - 1 : end - 1] = _values(self.reference[i]["reference_logprobs"])
             elif self.recorded_S[i]:
                 behavior[s, start - 1 : end - 1] = _values(row["behavior_logprobs"])
+            if self.old is not None:
+                old[s, start - 1 : end - 1] = _values(self.old[i]["reference_logprobs"])
         return Batch(
             torch.from_numpy(ids), torch.tensor(prompt_lengths or [1]), torch.tensor(lengths or [2]),
             torch.from_numpy(behavior),
             torch.tensor(list(rows) or [0]), float(bool(rows)),
+            None if self.old is None else torch.from_numpy(old),
         )  # fmt: skip
 
 

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from oapl_core.objectives import Loss
+
 if TYPE_CHECKING:
     from oapl_core.training.engine import Engine
 
 Metrics = dict[str, Any]
 
 _SUMS = ("loss", "sequences", "response_tokens", "tokens", "squared_tokens", "padded_tokens", "right", "log_ratio",
-         "log_ratio_right", "residual", "residual_right", "token_log_ratio_abs", "kl",
-         "behavior_logprob", "entropy")  # fmt: skip
+         "log_ratio_right", "residuals", "residual", "residual_right", "clippable", "clipped_tokens",
+         "token_log_ratio_abs", "kl", "behavior_logprob", "entropy")  # fmt: skip
 
 
 class StepMeter:
@@ -32,10 +34,9 @@ class StepMeter:
 
     def add(
         self,
-        loss: Tensor,
+        loss: Loss,
         log_ratio_ST: Tensor,
         behavior_ST: Tensor,
-        residual_S: Tensor,
         mask_ST: Tensor,
         length_S: Tensor,
         right_S: Tensor,
@@ -43,15 +44,16 @@ class StepMeter:
         """Count a micro-batch.
 
         Args:
-            loss: its share of the step's loss.
+            loss: its share of the step's loss, with what the objective reports.
             log_ratio_ST: [S, T - 1], 0 outside the response.
             behavior_ST: log-probs recorded when sampling, [S, T - 1], 0 outside the response.
-            residual_S: what the objective wants to be 0.
             mask_ST: where the response is.
             length_S: tokens of prompt and response.
             right_S: 1 for a right answer, 0 for a wrong one.
         """
-        ratio_ST, residual_S = log_ratio_ST.detach().double(), residual_S.detach()
+        ratio_ST, none = log_ratio_ST.detach().double(), torch.zeros((), device=log_ratio_ST.device)
+        residual_S = none if loss.residual_S is None else loss.residual_S.detach()
+        clipped_ST = none if loss.clipped_ST is None else loss.clipped_ST
         ratio_S, size_ST = ratio_ST.sum(1), ratio_ST.abs()
         # k3 estimates KL(behavior || policy) and is never negative: ratio - 1 - ln ratio, 0 outside the response
         k3 = (ratio_ST.expm1() - ratio_ST).sum()
@@ -59,10 +61,12 @@ class StepMeter:
         padded = int(length_S.sum()) if self._packed else sequences * width
         sizes = torch.tensor([sequences, padded], device=ratio_ST.device)
         numbers = {
-            "loss": loss.detach(), "sequences": sizes[0], "response_tokens": mask_ST.sum(), "tokens": length_S.sum(),
+            "loss": loss.value.detach(), "sequences": sizes[0], "tokens": length_S.sum(),
+            "response_tokens": mask_ST.sum(),
             "squared_tokens": length_S.square().sum(), "padded_tokens": sizes[1], "right": right_S.sum(),
             "log_ratio": ratio_S.sum(), "log_ratio_right": (ratio_S * right_S).sum(), "residual": residual_S.sum(),
-            "residual_right": (residual_S * right_S).sum(),
+            "residual_right": (residual_S * right_S).sum(), "residuals": none if loss.residual_S is None else sizes[0],
+            "clippable": none if loss.clipped_ST is None else mask_ST.sum(), "clipped_tokens": clipped_ST.sum(),
             "token_log_ratio_abs": size_ST.sum(), "kl": k3, "behavior_logprob": behavior_ST.double().sum(),
             "entropy": -(ratio_ST.exp() * (behavior_ST.double() + ratio_ST)).sum(),  # E_b[pi/b (-ln pi)] = E_pi[-ln pi]
         }  # fmt: skip
@@ -75,7 +79,7 @@ class StepMeter:
         memory = torch.tensor([peak_memory_mb(self._device)], dtype=torch.float64, device=self._device)
         largest, memory_mb = engine.largest(torch.cat([self._largest, memory])).tolist()
         sequences, tokens, right = total["sequences"], total["response_tokens"], total["right"]
-        wrong = sequences - right
+        wrong, has_residual = sequences - right, total["residuals"] > 0
         return {
             "loss": total["loss"],
             "sequences": int(sequences),
@@ -87,8 +91,9 @@ class StepMeter:
             "log_ratio": total["log_ratio"] / sequences,
             "log_ratio_right": total["log_ratio_right"] / right if right else None,
             "log_ratio_wrong": (total["log_ratio"] - total["log_ratio_right"]) / wrong if wrong else None,
-            "residual_right": total["residual_right"] / right if right else None,
-            "residual_wrong": (total["residual"] - total["residual_right"]) / wrong if wrong else None,
+            "residual_right": total["residual_right"] / right if right and has_residual else None,
+            "residual_wrong": (total["residual"] - total["residual_right"]) / wrong if wrong and has_residual else None,
+            "clipped_tokens_share": total["clipped_tokens"] / total["clippable"] if total["clippable"] else None,
             "token_log_ratio": total["log_ratio"] / tokens,
             "token_log_ratio_abs": total["token_log_ratio_abs"] / tokens,
             "token_log_ratio_max": largest,

@@ -1,25 +1,29 @@
 """Optimiser steps: cuts an epoch into steps, a step into micro-batches, runs the objective on them, and measures.
 
-The loss of a step is normalised by the step's GLOBAL number of sequences, a short last batch by its own; so neither the
-micro-batch budget nor the number of ranks changes the gradient. Advantages are computed once, over whole groups,
-before the groups' rollouts are scattered over steps.
+The loss of a step is normalised by the step's GLOBAL sizes, a short last batch by its own; so neither the micro-batch
+budget nor the number of ranks changes the gradient. Advantages are computed once, over whole groups, before the
+groups' rollouts are scattered over steps. What an objective must know of a whole step comes from a pass without
+gradient before the step's own.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 
-from oapl_core.errors import StageFailed
-from oapl_core.objectives import Objective
-from oapl_core.training.batching import epoch_order, global_batches, micro_batches
+from oapl_core.errors import Diverged
+from oapl_core.objectives import Counts, Inputs, Method
+from oapl_core.seeds import derive_seed
+from oapl_core.training.batching import epoch_batches, micro_batches
 from oapl_core.training.examples import Examples
 from oapl_core.training.logprobs import response_mask
 from oapl_core.training.memory import explaining_exhaustion
 from oapl_core.training.metrics import Metrics, StepMeter
 from oapl_core.training.schedule import learning_rate
+from oapl_core.training.scoring import scored
 from oapl_core.training.speed import Speedometer
 from oapl_core.training_config import TrainingConfig
 
@@ -28,36 +32,86 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class _Step:
+    """What the micro-batches of an optimiser step share."""
+
+    rows: Sequence[int]
+    counts: Counts
+    statistics_SK: torch.Tensor | None
+    """A row for each of ``rows``; unset where the objective asks for none, or the only micro-batch is the step."""
+
+    def statistics_of(self, rows: Sequence[int]) -> torch.Tensor | None:
+        """Those of a micro-batch; a stand-in for an idle rank gets any."""
+        if self.statistics_SK is None:
+            return None
+        place = {row: s for s, row in enumerate(self.rows)}
+        return self.statistics_SK[[place[row] for row in rows] or [0]]
+
+
+@dataclass(frozen=True)
 class Trainer:
     """What the steps of one round share."""
 
     engine: "Engine"
-    objective: Objective
+    objective: Method
     examples: Examples
-    reward_S: torch.Tensor
-    advantage_S: torch.Tensor
     training: TrainingConfig
     seed: int
     round_number: int
     epochs: int
+    lag_steps: int = 0
+    """Optimiser steps between the policy that sampled and the one that the round starts from."""
     packed: bool = False
     """Whether micro-batches are packed rows without padding."""
     speed: Speedometer | None = None
     """Tells speed, utilisation and time left of each step; unset: they are not reported."""
 
-    @property
+    @cached_property
+    def reward_S(self) -> torch.Tensor:
+        """Of every example."""
+        return torch.from_numpy(self.examples.reward_S)
+
+    @cached_property
+    def group_S(self) -> torch.Tensor:
+        """Label of every example's group."""
+        return torch.from_numpy(self.examples.group_S)
+
+    @cached_property
+    def kept_S(self) -> torch.Tensor:
+        """Which examples are trained on: all, unless the objective draws some."""
+        seed = derive_seed(self.seed, "kept rollouts", self.round_number)
+        return self.objective.kept(self.reward_S, self.group_S, seed)
+
+    @cached_property
+    def advantage_S(self) -> torch.Tensor:
+        """The objective's constant of every example, from whole groups; 0 where it is not trained on."""
+        kept_S = self.kept_S
+        advantage_S = torch.zeros(len(kept_S), dtype=torch.float64)
+        advantage_S[kept_S] = self.objective.advantages(self.reward_S[kept_S], self.group_S[kept_S])
+        return advantage_S
+
+    @cached_property
+    def sequences(self) -> int:
+        """Sequences of one epoch."""
+        return int(self.kept_S.sum())
+
+    @cached_property
     def steps_per_epoch(self) -> int:
         """Optimiser steps of one epoch."""
-        return -(-len(self.reward_S) // self.training.batch_size)
+        return len(self.batches(1))
+
+    def batches(self, epoch: int) -> list[list[int]]:
+        """Examples of each optimiser step of an epoch, counted from 1."""
+        rows: list[int] = self.kept_S.nonzero()[:, 0].tolist()
+        groups = self.group_S[self.kept_S].tolist() if self.objective.scope == "group" else None
+        return epoch_batches(rows, groups, self.training.batch_size, self.seed, self.round_number, epoch)
 
     def epoch(self, epoch: int, on_step: Callable[[Metrics], None], skip: int = 0) -> list[Metrics]:
         """Train on every sequence once; ``epoch`` counts from 1. Returns one row of metrics for each step.
 
         The first ``skip`` steps are left out: the engine has made them, in another process.
         """
-        lengths = self.examples.lengths
-        order = epoch_order(len(lengths), self.seed, self.round_number, epoch)
-        batches = global_batches(order, self.training.batch_size)
+        lengths, batches = self.examples.lengths, self.batches(epoch)
         rows = []
         for number, batch in list(enumerate(batches))[skip:]:
             step = (epoch - 1) * len(batches) + number
@@ -65,7 +119,7 @@ class Trainer:
             metrics = {
                 "step": step + 1,
                 "epoch": epoch,
-                "policy_lag": step,
+                "policy_lag": self.lag_steps + step,
                 "learning_rate": rate,
                 **self.step(batch, lengths, rate),
             }
@@ -79,41 +133,77 @@ class Trainer:
         """One optimiser step over ``batch``; returns its metrics, the same on every rank.
 
         Raises:
-            StageFailed: the loss or the gradient is not finite, or memory ran out; names the rollouts or sizes.
+            Diverged: the loss or the gradient is not finite; names the rollouts.
+            StageFailed: memory ran out; names the sizes.
         """
         start = time.monotonic()
         engine = self.engine
         budget = self.training.tokens_per_micro_batch * engine.sequence_ranks
         share = micro_batches(batch, lengths, budget, engine.data_ranks, self.packed)[engine.data_rank]
+        # a step that is one micro-batch is known whole when its turn comes
+        alone = self.objective.scope == "sequence" or engine.data_ranks == len(share) == 1
+        known = _Step(batch, self._counts(batch), None if alone else self._statistics(batch))
         meter = StepMeter(engine.device, self.packed)
         for number, rows in enumerate(share):
             held = [lengths[row] for row in rows]
             padded = sum(held) if self.packed else len(held) * max(held, default=0)
             with explaining_exhaustion(held, padded, self.training):
-                self._micro_batch(rows, len(batch), number == len(share) - 1, meter)
+                self._micro_batch(rows, known, number == len(share) - 1, meter)
         norm = engine.step(rate)
         if not norm < float("inf"):
-            raise StageFailed(
-                f"gradient norm is {norm} in a step over {self._names(batch)}; lower training.learning_rate"
-            )
+            raise Diverged(f"gradient norm is {norm} in a step over {self._names(batch)}; lower training.learning_rate")
         clipped = norm > self.training.max_grad_norm
         return {"grad_norm": norm, "clipped": clipped, **meter.result(engine), "seconds": time.monotonic() - start}
 
-    def _micro_batch(self, rows: Sequence[int], sequences: int, last: bool, meter: StepMeter) -> None:
+    def _counts(self, batch: Sequence[int]) -> Counts:
+        rows = list(batch)
+        tokens = int(self.examples.response_length_S[rows].sum())
+        return Counts(len(rows), len(self.group_S[rows].unique()), tokens)
+
+    def _statistics(self, batch: Sequence[int]) -> torch.Tensor:
+        """What the objective must know of the whole step, a row for each of ``batch``; the same on every rank.
+
+        Costs a forward pass over the step, and 4 bytes for each of its tokens, padded, joined over the ranks.
+        """
+        engine, examples, rows = self.engine, self.examples, list(batch)
+        response_S = torch.from_numpy(examples.response_length_S[rows]).to(engine.device)
+        # responses from the first column on: the prompts' columns would only be joined for nothing
+        log_ratio_ST = torch.zeros(len(rows), int(response_S.max()), device=engine.device)
+        place = {row: s for s, row in enumerate(rows)}
+        for part in scored(engine, examples, rows, self.training.tokens_per_micro_batch, self.packed):
+            ratio_ST = part.logprob_ST.float() - part.batch.behavior_ST.to(engine.device)
+            for s, row in enumerate(part.rows):
+                own_T = ratio_ST[s][part.mask_ST[s]]
+                log_ratio_ST[place[row], : len(own_T)] = own_T
+        engine.total(log_ratio_ST)
+        mask_ST = torch.arange(log_ratio_ST.shape[1], device=engine.device) < response_S[:, None]
+        return self.objective.statistics(self._inputs(log_ratio_ST, mask_ST, rows, self._counts(rows)))
+
+    def _inputs(self, log_ratio_ST: torch.Tensor, mask_ST: torch.Tensor, rows: Sequence[int], counts: Counts) -> Inputs:
+        index, device = list(rows), log_ratio_ST.device
+        advantage_S, reward_S, group_S = (x[index].to(device) for x in (self.advantage_S, self.reward_S, self.group_S))
+        return Inputs(log_ratio_ST, mask_ST, advantage_S, reward_S, group_S, counts)
+
+    def _micro_batch(self, rows: Sequence[int], step: "_Step", last: bool, meter: StepMeter) -> None:
         batch, device = self.examples.batch(rows), self.engine.device
         prompt_length_S, length_S = batch.prompt_length_S.to(device), batch.length_S.to(device)
         behavior_ST = batch.behavior_ST.to(device)
         log_ratio_ST = self.engine(batch.id_ST.to(device), prompt_length_S, length_S, last=last) - behavior_ST
-        advantage_S = self.advantage_S[batch.row_S].to(device)
-        loss = self.objective.loss(log_ratio_ST, advantage_S, sequences) * batch.weight
+        mask_ST = response_mask(prompt_length_S, length_S, batch.id_ST.shape[1])
+        inputs = self._inputs(log_ratio_ST, mask_ST, batch.row_S.tolist(), step.counts)
+        if batch.old_ST is not None:
+            inputs = replace(inputs, old_log_ratio_ST=batch.old_ST.to(device) - behavior_ST)
+        statistics_SK = step.statistics_of(rows)
+        if statistics_SK is None:
+            found = self.objective.loss_of_step(inputs)
+        else:
+            found = self.objective.loss(replace(inputs, statistics_SK=statistics_SK))
+        loss = found.value * batch.weight
         if not torch.isfinite(loss):
-            raise StageFailed(f"loss is {loss.item()} over {self._names(rows)}; lower training.learning_rate")
+            raise Diverged(f"loss is {loss.item()} over {self._names(rows)}; lower training.learning_rate")
         self.engine.backward(loss)
         if rows:
-            mask_ST = response_mask(prompt_length_S, length_S, batch.id_ST.shape[1])
-            right_S = (self.reward_S[batch.row_S] >= 1.0).to(device)
-            residual_S = self.objective.residuals(log_ratio_ST, advantage_S)
-            meter.add(loss, log_ratio_ST, behavior_ST, residual_S, mask_ST, length_S, right_S)
+            meter.add(replace(found, value=loss), log_ratio_ST, behavior_ST, mask_ST, length_S, inputs.reward_S >= 1.0)
 
     def _names(self, rows: Sequence[int]) -> str:
         """The first few rollout ids of ``rows``."""

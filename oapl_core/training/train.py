@@ -6,14 +6,13 @@ them what engine and trainer say of the same rollouts (``mismatch.py``). A kille
 whose state was saved and ends with the same bits. The objective is the config's (docs/objectives.md).
 """
 
-import math
 import os
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from oapl_core.artifacts import Run, policy_hash
 from oapl_core.errors import DataError, Interrupted
-from oapl_core.objectives import make_objective
 from oapl_core.progress import say
 from oapl_core.seeds import derive_seed
 from oapl_core.stage import run_verb
@@ -110,29 +109,23 @@ def _load(job: Job, examples: Examples) -> "tuple[StoredModel, Policy, ModelFlop
 
 
 def _trainer(job: Job, engine: "Engine", examples: Examples, flops: "ModelFlops", packed: bool) -> "Trainer":
-    import torch
-
     from oapl_core.training.speed import Speedometer, peak_tflops
     from oapl_core.training.steps import Trainer
 
     config = job.run.config
-    objective = make_objective(config.objective)
-    reward_S = torch.from_numpy(examples.reward_S)
-    steps = math.ceil(len(examples.reward_S) / config.training.batch_size)
-    peak = peak_tflops(config.training.peak_tflops, config.training.dtype, engine.device)
-    return Trainer(
+    trainer = Trainer(
         engine=engine,
-        objective=objective,
+        objective=config.objective,
         examples=examples,
-        reward_S=reward_S,
-        advantage_S=objective.advantages(reward_S, torch.from_numpy(examples.group_S)),
         training=config.training,
         seed=config.seed,
         round_number=job.round_number,
         epochs=job.epochs,
+        lag_steps=job.lag_steps,
         packed=packed,
-        speed=Speedometer(flops, peak, engine.ranks, job.epochs * steps),
     )
+    peak = peak_tflops(config.training.peak_tflops, config.training.dtype, engine.device)
+    return replace(trainer, speed=Speedometer(flops, peak, engine.ranks, job.epochs * trainer.steps_per_epoch))
 
 
 def _train_rank(job: Job, examples: Examples, request: Request) -> None:
@@ -155,10 +148,10 @@ def _train_rank(job: Job, examples: Examples, request: Request) -> None:
         say(f"round {job.round_number}: sampled by an older checkpoint, so engine and trainer are not compared")
     if examples.recorded_S.all() and not job.lag:
         check_mismatch(job.run, job.round_number, engine, examples, job.inputs, packed)
-    if config.training.reference == "reference":
-        examples = examples.compared_with(
-            reference_rows(job.run, job.round_number, engine, examples, job.inputs, packed)
-        )
+    reference = config.training.reference == "reference"
+    if reference or config.objective.needs_old:
+        scored = reference_rows(job.run, job.round_number, engine, examples, job.inputs, packed)
+        examples = examples.compared_with(scored) if reference else examples.beside_old(scored)
     reached = job.reached(engine.ranks)
     trainer = _trainer(job, engine, examples, flops, packed)
     if reached.steps or reached.epoch > 1:

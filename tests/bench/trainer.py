@@ -90,9 +90,6 @@ def advantages(rows: list[dict[str, Any]], value_temperature: float) -> list[flo
 
 def ours(folder: Path, rows: list[dict[str, Any]], budget: int = BUDGET) -> tuple[Step, Any]:
     """The step of oapl_core.training with DeepSpeed, and its trainer."""
-    import torch
-
-    from oapl_core.objectives import make_objective
     from oapl_core.training.checkpoint import load_model
     from oapl_core.training.engine import Engine
     from oapl_core.training.examples import read_examples
@@ -104,13 +101,11 @@ def ours(folder: Path, rows: list[dict[str, Any]], budget: int = BUDGET) -> tupl
     run = make_run(Path(tempfile.mkdtemp(dir=folder)), model_dir, tokens_per_micro_batch=budget, logprob_chunk=1024)
     write_groups(run, rows)
     examples = read_examples(run.groups(0), policy_hash(model_dir), model_dir)
-    training, objective = run.config.training, make_objective(run.config.objective)
+    training = run.config.training
     model = load_model(model_dir).model
-    reward_S = torch.from_numpy(examples.reward_S)
     engine = Engine(Policy(model, 1.0, training.logprob_chunk), training)
     trainer = Trainer(
-        engine=engine, objective=objective, examples=examples, reward_S=reward_S,
-        advantage_S=objective.advantages(reward_S, torch.from_numpy(examples.group_S)),
+        engine=engine, objective=run.config.objective, examples=examples,
         training=training, seed=0, round_number=0, epochs=1,
     )  # fmt: skip
     batch = list(range(len(rows)))

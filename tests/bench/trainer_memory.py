@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from oapl_core.artifacts import policy_hash
-from oapl_core.objectives import make_objective
 from oapl_core.training.examples import read_examples
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.steps import Trainer
@@ -63,11 +61,9 @@ def measure(budget: int, rollouts: int, tokens: int, long_groups: int) -> None:
         write_groups(run, rows())  # type: ignore[arg-type]
         examples = read_examples(run.groups(0), identity, model_dir)
         policy = Policy(AutoModelForCausalLM.from_pretrained(model_dir))
-        engine, objective = PlainEngine(policy, run.config.training), make_objective(run.config.objective)
-        reward_S = torch.from_numpy(examples.reward_S)
+        engine = PlainEngine(policy, run.config.training)
         trainer = Trainer(
-            engine=engine, objective=objective, examples=examples, reward_S=reward_S,
-            advantage_S=objective.advantages(reward_S, torch.from_numpy(examples.group_S)),
+            engine=engine, objective=run.config.objective, examples=examples,
             training=run.config.training, seed=0, round_number=0, epochs=1,
         )  # fmt: skip
         trainer.step([rollouts - 1], examples.lengths, 0.0)  # Adam's state

@@ -6,9 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oapl_core.config import Oapl
-from oapl_core.objectives import make_objective
-from oapl_core.objectives.oapl import OaplObjective, oapl_loss
+from oapl_core.objectives import Counts, Inputs, Oapl
+from oapl_core.objectives.oapl import oapl_loss
 
 BETA1, BETA2 = 1.0, 0.05
 
@@ -33,13 +32,18 @@ def transcription(log_ratio_ST: np.ndarray, reward_S: np.ndarray, group_S: np.nd
     return total / len(reward_S)
 
 
-def objective() -> OaplObjective:
-    return OaplObjective(Oapl(value_temperature=BETA1, regression_temperature=BETA2))
+OBJECTIVE = Oapl(value_temperature=BETA1, regression_temperature=BETA2)
+
+
+def loss_part(log_ratio_ST: torch.Tensor, advantage_S: torch.Tensor, sequences: int) -> torch.Tensor:
+    """Of some sequences of a step; eq. 3 reads neither mask nor rewards nor groups."""
+    none_S = torch.zeros(len(advantage_S))
+    inputs = Inputs(log_ratio_ST, log_ratio_ST != 0, advantage_S, none_S, none_S, Counts(sequences, 1, 1))
+    return OBJECTIVE.loss(inputs).value
 
 
 def loss_of(log_ratio_ST: torch.Tensor, reward_S: torch.Tensor, group_S: torch.Tensor) -> torch.Tensor:
-    advantage_S = objective().advantages(reward_S, group_S)
-    return objective().loss(log_ratio_ST, advantage_S, len(reward_S))
+    return loss_part(log_ratio_ST, OBJECTIVE.advantages(reward_S, group_S), len(reward_S))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -78,7 +82,7 @@ def test_gradient_is_a_finite_difference() -> None:
 
 def test_at_the_behavior_policy_the_gradient_is_reinforce_with_baseline_v() -> None:
     _, reward_S, group_S = scene(1)
-    advantage_S = objective().advantages(reward_S, group_S)
+    advantage_S = OBJECTIVE.advantages(reward_S, group_S)
     log_ratio_S = torch.zeros(len(reward_S), dtype=torch.float64, requires_grad=True)
     oapl_loss(log_ratio_S, advantage_S, BETA2, len(reward_S)).backward()
     reinforce = advantage_S / len(reward_S)  # of (1/N) sum (r - V) ln pi
@@ -87,7 +91,7 @@ def test_at_the_behavior_policy_the_gradient_is_reinforce_with_baseline_v() -> N
 
 def test_loss_and_gradient_vanish_at_the_regressions_solution() -> None:
     _, reward_S, group_S = scene(2)
-    advantage_S = objective().advantages(reward_S, group_S)
+    advantage_S = OBJECTIVE.advantages(reward_S, group_S)
     log_ratio_S = (advantage_S / BETA2).requires_grad_()
     loss = oapl_loss(log_ratio_S, advantage_S, BETA2, len(reward_S))
     loss.backward()
@@ -106,15 +110,15 @@ def test_a_group_without_advantage_is_a_pure_anchor_to_the_behavior_policy() -> 
 @given(st.randoms(use_true_random=False), st.integers(1, 40))
 def test_neither_order_nor_micro_batches_change_loss_or_gradient(rng: object, cut: int) -> None:
     log_ratio_ST, reward_S, group_S = scene(4)
-    advantage_S = objective().advantages(reward_S, group_S)
+    advantage_S = OBJECTIVE.advantages(reward_S, group_S)
     whole = log_ratio_ST.clone().requires_grad_()
-    expected = objective().loss(whole, advantage_S, 40)
+    expected = loss_part(whole, advantage_S, 40)
     expected.backward()
     order = list(range(40))
     rng.shuffle(order)  # type: ignore[attr-defined]
     parted, total = log_ratio_ST.clone().requires_grad_(), 0.0
     for rows in (order[:cut], order[cut:]):
-        loss = objective().loss(parted[rows], advantage_S[rows], 40)
+        loss = loss_part(parted[rows], advantage_S[rows], 40)
         loss.backward()
         total += float(loss.detach())
     assert total == pytest.approx(float(expected.detach()), rel=1e-12)
@@ -136,12 +140,6 @@ def test_the_global_count_cannot_be_smaller_than_the_given_sequences() -> None:
 def test_shapes_that_would_broadcast_are_refused() -> None:
     with pytest.raises(ValueError, match="differ in shape"):
         oapl_loss(torch.zeros(3), torch.zeros(3, 1), BETA2, 3)
-
-
-def test_the_registry_makes_what_the_config_names() -> None:
-    made = make_objective(Oapl(regression_temperature=0.3))
-    assert isinstance(made, OaplObjective)
-    assert made.settings.regression_temperature == 0.3
 
 
 def test_the_defaults_are_the_papers() -> None:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oapl_core.objectives.values import log_mean_exp_values
+from oapl_core.objectives.values import leave_one_out_values, log_mean_exp_values
 
 
 def value(rewards: list[float], temperature: float) -> float:
@@ -74,3 +74,28 @@ def test_impossible_temperatures_are_refused(temperature: float) -> None:
 def test_vectors_of_different_length_are_refused() -> None:
     with pytest.raises(ValueError, match="two equal vectors"):
         log_mean_exp_values(torch.zeros(3), torch.zeros(2, dtype=torch.int32), 1.0)
+
+
+def others(rewards: list[float], temperature: float) -> list[float]:
+    reward_S = torch.tensor(rewards, dtype=torch.float64)
+    return leave_one_out_values(reward_S, torch.full((len(rewards),), 5), temperature).tolist()
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 0.25, 1.0, 3.0]) | st.floats(-3, 3), min_size=2, max_size=8),
+    st.sampled_from([0.0, 1e-3, 0.05, 1.0, 30.0, math.inf]),
+)
+def test_a_value_without_the_own_reward_is_the_value_of_the_others(rewards: list[float], temperature: float) -> None:
+    expected = [value(rewards[:i] + rewards[i + 1 :], temperature) for i in range(len(rewards))]
+    assert others(rewards, temperature) == pytest.approx(expected, abs=1e-9)
+
+
+def test_leaving_one_out_of_eight_by_hand() -> None:
+    # the one right answer sees seven wrong ones; a wrong one sees six and the right one: ln((e + 6) / 7) = .2195
+    found = others([1.0] + [0.0] * 7, 1.0)
+    assert found == pytest.approx([0.0] + [0.21951] * 7, abs=1e-5)
+
+
+def test_an_only_rollout_has_no_advantage() -> None:
+    found = leave_one_out_values(torch.tensor([1.0, 0.0, 0.5]), torch.tensor([2, 3, 3]), 1.0)
+    assert found.tolist() == [1.0, 0.5, 0.0]

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from oapl_core.artifacts import Run, policy_hash
 from oapl_core.errors import StageFailed
-from oapl_core.objectives import make_objective
 from oapl_core.training.checkpoint import StoredModel, load_model
 from oapl_core.training.epochs import export_epoch
 from oapl_core.training.examples import read_examples
@@ -62,10 +61,8 @@ def export(folder: Path, model: Path, damage: Callable[[Path], None]) -> Job:
     stored = load_model(model)
     damaging = Damaging(stored.model, stored.types, model, damage)
     engine = PlainEngine(Policy(stored.model.float()), run.config.training)
-    objective, reward_S = make_objective(run.config.objective), torch.from_numpy(examples.reward_S)
     trainer = Trainer(
-        engine=engine, objective=objective, examples=examples, reward_S=reward_S,
-        advantage_S=objective.advantages(reward_S, torch.from_numpy(examples.group_S)),
+        engine=engine, objective=run.config.objective, examples=examples,
         training=run.config.training, seed=0, round_number=0, epochs=1,
     )  # fmt: skip
     rows = trainer.epoch(1, lambda _: None)

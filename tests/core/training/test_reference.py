@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM
 from oapl_core import tables
 from oapl_core.artifacts import Run, policy_hash
 from oapl_core.errors import DataError
-from oapl_core.objectives import make_objective
 from oapl_core.training.examples import UNKNOWN, Examples, read_examples
 from oapl_core.training.job import METRICS_FILE
 from oapl_core.training.logprobs import Policy
@@ -61,14 +60,11 @@ def scored(run: Run, examples: Examples, engine: Engine) -> Examples:
 
 def first_step(run: Run, examples: Examples, engine: Engine) -> tuple[dict[str, Any], torch.Tensor]:
     """Metrics of a first step over every row, and the advantages."""
-    objective = make_objective(run.config.objective)
-    reward_S = torch.from_numpy(examples.reward_S)
-    advantage_S = objective.advantages(reward_S, torch.from_numpy(examples.group_S))
     trainer = Trainer(
-        engine=engine, objective=objective, examples=examples, reward_S=reward_S, advantage_S=advantage_S,
+        engine=engine, objective=run.config.objective, examples=examples,
         training=run.config.training, seed=0, round_number=0, epochs=1,
     )  # fmt: skip
-    return trainer.step(range(len(reward_S)), examples.lengths, 1e-3), advantage_S
+    return trainer.step(range(len(examples.lengths)), examples.lengths, 1e-3), trainer.advantage_S
 
 
 def test_they_are_what_plain_code_says_in_the_order_of_the_groups(

@@ -13,8 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from oapl_core.artifacts import policy_hash
-from oapl_core.config import Oapl
-from oapl_core.objectives import make_objective
+from oapl_core.objectives import Oapl
 from oapl_core.training.examples import Examples, read_examples
 from oapl_core.training.job import METRICS_FILE
 from oapl_core.training.logprobs import Policy
@@ -43,7 +42,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory, sharp_model: Path, rows: 
 
 
 def advantages(examples: Examples) -> torch.Tensor:
-    objective = make_objective(Oapl(regression_temperature=BETA2))
+    objective = Oapl(regression_temperature=BETA2)
     return objective.advantages(torch.from_numpy(examples.reward_S), torch.from_numpy(examples.group_S))
 
 

@@ -10,7 +10,6 @@ from transformers import AutoModelForCausalLM
 
 from oapl_core.artifacts import policy_hash
 from oapl_core.errors import StageFailed
-from oapl_core.objectives import make_objective
 from oapl_core.training.examples import read_examples
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.steps import Trainer
@@ -33,13 +32,11 @@ def make_trainer(folder: Path, model_dir: Path, rows: list[dict[str, Any]], **tr
     run = make_run(folder, model_dir, **training)
     write_groups(run, rows)
     examples = read_examples(run.groups(0), policy_hash(model_dir), model_dir)
-    config, objective = run.config, make_objective(run.config.objective)
+    config = run.config
     model, packed = AutoModelForCausalLM.from_pretrained(model_dir), config.training.packing == "on"
     policy = Policy(model, examples.temperature, config.training.logprob_chunk, packed)
-    reward_S = torch.from_numpy(examples.reward_S)
     return Trainer(
-        engine=PlainEngine(policy, config.training), objective=objective, examples=examples, reward_S=reward_S,
-        advantage_S=objective.advantages(reward_S, torch.from_numpy(examples.group_S)),
+        engine=PlainEngine(policy, config.training), objective=config.objective, examples=examples,
         training=config.training, seed=0, round_number=0, epochs=3, packed=packed,
     )  # fmt: skip
 

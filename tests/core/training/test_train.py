@@ -11,7 +11,6 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from oapl_core.artifacts import Run, policy_hash
-from oapl_core.objectives import make_objective
 from oapl_core.tables import MISMATCHES, read_table
 from oapl_core.training.batching import epoch_order, global_batches
 from oapl_core.training.examples import read_examples
@@ -72,12 +71,10 @@ def test_deepspeed_gives_the_weights_of_a_plain_torch_loop(
     trained: Run, tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]]
 ) -> None:
     config, examples = trained.config, read_examples(trained.groups(0), policy_hash(model_dir), model_dir)
-    policy, objective = Policy(AutoModelForCausalLM.from_pretrained(model_dir)), make_objective(config.objective)
-    reward_S = torch.from_numpy(examples.reward_S)
+    policy = Policy(AutoModelForCausalLM.from_pretrained(model_dir))
     engine = PlainEngine(policy, config.training)
     trainer = Trainer(
-        engine=engine, objective=objective, examples=examples, reward_S=reward_S,
-        advantage_S=objective.advantages(reward_S, torch.from_numpy(examples.group_S)),
+        engine=engine, objective=config.objective, examples=examples,
         training=config.training, seed=config.seed, round_number=0, epochs=EPOCHS,
     )  # fmt: skip
     exported = weights_of(model_dir)

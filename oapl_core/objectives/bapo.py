@@ -1,0 +1,82 @@
+"""BAPO, balanced policy optimisation with adaptive clipping (arXiv 2510.18927, algorithm 1).
+
+    g = (1/tokens) sum_i sum_t M_it rho_it A_i grad ln pi(y_it),     A = (r - mean r) / std r
+    M = 1(A > 0, rho <= c_high) + 1(A < 0, rho >= c_low)
+
+For each step the bounds start at their tightest; as long as good answers carry less than ``positive_share`` of the
+surrogate sum |min(rho A, clip(rho, c_low, c_high) A)|, first c_high rises, then c_low. The surrogate is a sum over the
+whole step, so its tokens are scored once without gradient and their log-ratios joined over the ranks. Under this
+measure, the published one, a higher c_low never raises the share: it only silences more tokens of bad answers.
+"""
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import PositiveFloat
+
+from oapl_core.objectives.group_means import standardised
+from oapl_core.objectives.inputs import Inputs, Loss
+from oapl_core.objectives.method import Method, Scope
+from oapl_core.objectives.tokens import TokenAverage, clipped, one_side, weighted_ratios
+from oapl_core.settings import Fraction
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Bapo(Method):
+    """GRPO whose clip adapts to the balance of good and bad answers."""
+
+    name: Literal["bapo"] = "bapo"
+    """Names the folder of the checkpoints it makes."""
+    positive_share: Fraction = 0.5
+    """rho_0, the share of the surrogate that good answers should carry (the paper's runs: 0.4)."""
+    low_from: PositiveFloat = 0.6
+    """Where c_low starts (paper, a-)."""
+    low_to: PositiveFloat = 0.9
+    """Largest c_low (paper, b-)."""
+    high_from: PositiveFloat = 1.2
+    """Where c_high starts (paper, a+)."""
+    high_to: PositiveFloat = 3.0
+    """Largest c_high (paper, b+)."""
+    high_step: PositiveFloat = 0.05
+    """By how much c_high rises at a time (paper, delta 1)."""
+    low_step: PositiveFloat = 0.02
+    """By how much c_low rises at a time (paper, delta 2)."""
+    token_average: TokenAverage = "batch"
+    """How tokens are weighed."""
+
+    scope: ClassVar[Scope] = "batch"
+
+    def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
+        """(r - mean) / standard deviation of the group; 0 where all are equal."""
+        return standardised(reward_S, group_S)
+
+    def statistics(self, step: Inputs) -> "Tensor":
+        """c_low and c_high, the same for every sequence, [S, 2]."""
+        bounds = self.bounds(step.held.exp(), step.advantage_S[:, None] * step.mask_ST)
+        return step.advantage_S.new_tensor(bounds).expand(len(step.advantage_S), 2)
+
+    def bounds(self, ratio_ST: "Tensor", advantage_ST: "Tensor") -> tuple[float, float]:
+        """The search; ``advantage_ST`` is 0 outside the responses."""
+        good, bad = advantage_ST > 0, advantage_ST < 0
+        good_ratio_T, good_T = ratio_ST[good], advantage_ST[good]
+        bad_ratio_T, bad_T = ratio_ST[bad], -advantage_ST[bad]
+        highs = 1 + int((self.high_to - self.high_from) / self.high_step + 1e-9)
+        lows = 1 + int((self.low_to - self.low_from) / self.low_step + 1e-9)
+        low, high = self.low_from, self.high_from
+        steps = [(0, i) for i in range(highs)] + [(i, max(highs, 1) - 1) for i in range(1, lows)]
+        for i_low, i_high in steps:
+            low, high = self.low_from + i_low * self.low_step, self.high_from + i_high * self.high_step
+            positive = (good_T * good_ratio_T.clamp(max=high)).sum()
+            negative = (bad_T * bad_ratio_T.clamp(min=low)).sum()
+            if bool(positive >= self.positive_share * (positive + negative)):
+                break
+        return low, high
+
+    def loss(self, inputs: Inputs) -> Loss:
+        """-(1/tokens) sum M rho A."""
+        assert inputs.statistics_SK is not None, f"{self.name} needs the tokens of the whole step"
+        (low, high), advantage_S1 = inputs.statistics_SK[0].tolist(), inputs.advantage_S[:, None]
+        kept_ST = one_side(inputs.held, advantage_S1, 1.0 - low, high - 1.0)
+        value = weighted_ratios(advantage_S1 * kept_ST, inputs.log_ratio, inputs, self.token_average)
+        return Loss(value, clipped_ST=clipped(kept_ST, inputs))

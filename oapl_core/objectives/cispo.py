@@ -1,0 +1,40 @@
+"""CISPO (MiniMax-M1, arXiv 2506.13585, eq. 4-5): the importance weight is truncated, no token loses its gradient.
+
+    g = (1/tokens) sum_i sum_t min(rho_it, bound) A_i grad ln pi(y_it),     A = (r - mean r) / std r
+
+The weight is held constant. The paper bounds it from above only and gives no number; 5 is what ScaleRL recommends.
+"""
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import PositiveFloat
+
+from oapl_core.objectives.group_means import standardised
+from oapl_core.objectives.inputs import Inputs, Loss
+from oapl_core.objectives.method import Method
+from oapl_core.objectives.tokens import TokenAverage, weighted_logprobs
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Cispo(Method):
+    """REINFORCE with truncated importance weights."""
+
+    name: Literal["cispo"] = "cispo"
+    """Names the folder of the checkpoints it makes."""
+    largest_ratio: PositiveFloat = 5.0
+    """Bound of pi/b as a weight."""
+    token_average: TokenAverage = "batch"
+    """How tokens are weighed."""
+
+    def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
+        """(r - mean) / standard deviation of the group; 0 where all are equal."""
+        return standardised(reward_S, group_S)
+
+    def loss(self, inputs: Inputs) -> Loss:
+        """-(1/tokens) sum A min(rho, bound) ln(pi/b)."""
+        ratio_ST = inputs.held.exp()
+        weight_ST = ratio_ST.clamp(max=self.largest_ratio) * inputs.advantage_S[:, None]
+        value = weighted_logprobs(weight_ST, inputs, self.token_average)
+        return Loss(value, clipped_ST=(ratio_ST > self.largest_ratio) & inputs.mask_ST)

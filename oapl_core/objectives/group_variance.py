@@ -1,0 +1,91 @@
+"""Losses of pairs of rollouts of one prompt: the group surrogate, REBEL, AGRO. They see a whole group at once.
+
+With a_i = r_i - tau s_i each is, up to a factor, a group's variance of a, because
+sum_{i<j} (a_i - a_j)^2 = K sum_i (a_i - abar)^2 for a group of K:
+
+    group surrogate (arXiv 2509.24203, eq. 6)    (1/K^2) sum_{i<j} (a_i - a_j)^2 / (1 + tau)^2
+    REBEL (arXiv 2404.16767, eq. 9)              mean of (a_i - a_j)^2 over the pairs, tau = 1/eta
+    AGRO (arXiv 2503.19612), the form taken:     half of the unbiased variance of a, tau = beta
+
+averaged over the groups of the step. At the minimum a is the same for all answers of a prompt: V without an estimate.
+abar is a constant here: its derivative is multiplied by sum_i (a_i - abar) = 0, so value and gradient are exact however
+a group is split over micro-batches, as long as abar comes from all of it.
+"""
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import PositiveFloat
+
+from oapl_core.objectives.group_means import group_mean, group_size
+from oapl_core.objectives.inputs import Inputs, Loss
+from oapl_core.objectives.method import Method, Scope
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class GroupRegression(Method):
+    """What the three share; ``factor`` tells them apart."""
+
+    regression_temperature: PositiveFloat
+    """tau."""
+
+    scope: ClassVar[Scope] = "group"
+
+    def factor(self, size_S: "Tensor") -> "Tensor":
+        """What a group's sum of squares is multiplied by, [S]; ``size_S`` is K of each sequence's group."""
+        raise NotImplementedError
+
+    def statistics(self, step: Inputs) -> "Tensor":
+        """abar and K of each sequence's group, [S, 2]."""
+        a_S = step.reward_S.double() - self.regression_temperature * step.log_ratio_S.detach()
+        found_S2 = a_S.new_zeros(len(a_S), 2)
+        found_S2[:, 0], found_S2[:, 1] = group_mean(a_S, step.group_S), group_size(step.group_S)
+        return found_S2
+
+    def loss(self, inputs: Inputs) -> Loss:
+        """(1/groups) sum_i factor (a_i - abar)^2."""
+        assert inputs.statistics_SK is not None, f"{self.name} needs the means of whole groups"
+        mean_S, size_S = inputs.statistics_SK.unbind(1)
+        residual_S = mean_S - (inputs.reward_S.double() - self.regression_temperature * inputs.log_ratio_S)
+        value = (self.factor(size_S) * residual_S.square()).sum() / inputs.counts.groups
+        return Loss(value, residual_S=residual_S.detach())
+
+
+class GroupSurrogate(GroupRegression):
+    """Eq. 6 of arXiv 2509.24203."""
+
+    name: Literal["group_surrogate"] = "group_surrogate"
+    """Names the folder of the checkpoints it makes."""
+    regression_temperature: PositiveFloat = 0.1
+    """tau of a = r - tau s."""
+
+    def factor(self, size_S: "Tensor") -> "Tensor":
+        """1 / (K (1 + tau)^2)."""
+        return 1.0 / (size_S * (1.0 + self.regression_temperature) ** 2)
+
+
+class Rebel(GroupRegression):
+    """Regress differences of log-ratios on differences of rewards, all pairs of a group."""
+
+    name: Literal["rebel"] = "rebel"
+    """Names the folder of the checkpoints it makes."""
+    regression_temperature: PositiveFloat = 1.0
+    """1/eta, the paper's learning rate of the regression; eta = 1 in its code for language models."""
+
+    def factor(self, size_S: "Tensor") -> "Tensor":
+        """2 / (K - 1): K times the sum of squares over K (K - 1) / 2 pairs; a group of one has no pair and no loss."""
+        return 2.0 / (size_S - 1.0).clamp(min=1.0)
+
+
+class Agro(GroupRegression):
+    """Any-generation reward optimisation: the answers of a prompt should agree on a."""
+
+    name: Literal["agro"] = "agro"
+    """Names the folder of the checkpoints it makes."""
+    regression_temperature: PositiveFloat = 1e-3
+    """beta of the KL-regularised objective."""
+
+    def factor(self, size_S: "Tensor") -> "Tensor":
+        """1 / (2 (K - 1)); a group of one has no variance."""
+        return 0.5 / (size_S - 1.0).clamp(min=1.0)

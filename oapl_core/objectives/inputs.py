@@ -1,0 +1,74 @@
+"""What the trainer gives an objective, and what it gets back. Rows are padded, [S, T]; no files, no settings.
+
+S sequences of a micro-batch (or of the whole optimiser step), T columns. Columns of the prompt and of padding hold
+exactly 0 and are False in the mask: nothing may depend on how many there are.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Sizes of the WHOLE optimiser step, over all micro-batches and ranks: what sums are divided by."""
+
+    sequences: int
+    groups: int
+    tokens: int
+    """Response tokens."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Some sequences of an optimiser step."""
+
+    log_ratio_ST: "Tensor"
+    """ln pi - ln b of each response token; carries the gradient."""
+    mask_ST: "Tensor"
+    """True at response tokens."""
+    advantage_S: "Tensor"
+    """What the objective's ``advantages`` said of these sequences, float64."""
+    reward_S: "Tensor"
+    group_S: "Tensor"
+    """Integer label of each sequence's group."""
+    counts: Counts
+    old_log_ratio_ST: "Tensor | None" = None
+    """ln pi_old - ln b, pi_old the trainer's weights at the start of the round; only if the objective asks for it."""
+    statistics_SK: "Tensor | None" = None
+    """These sequences' rows of what the objective's ``statistics`` said of the whole step."""
+
+    @cached_property
+    def log_ratio(self) -> "Tensor":
+        """ln pi - ln b in float64, [S, T], 0 outside the responses."""
+        return self.log_ratio_ST.double().where(self.mask_ST, 0.0)
+
+    @cached_property
+    def held(self) -> "Tensor":
+        """The same as a constant: for masks and weights, which carry no gradient."""
+        return self.log_ratio.detach()
+
+    @cached_property
+    def log_ratio_S(self) -> "Tensor":
+        """s_i, the sum over a response, float64."""
+        return self.log_ratio.sum(1)
+
+    @cached_property
+    def length_S(self) -> "Tensor":
+        """T_i, response tokens, float64, at least 1."""
+        return self.mask_ST.sum(1).double().clamp(min=1.0)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The given sequences' share of the step's loss, and what is reported beside it."""
+
+    value: "Tensor"
+    """A scalar; shares of one step add up to its loss."""
+    residual_S: "Tensor | None" = None
+    """How far each sequence is from what a regression aims at."""
+    clipped_ST: "Tensor | None" = None
+    """Response tokens whose gradient a mask or a bound removed or reduced; unset: the objective has no such thing."""

@@ -1,0 +1,69 @@
+"""max@k (arXiv 2510.23393): the policy gradient of the expected best of k answers, from n >= k of them.
+
+    J_k = E max(r_1 .. r_k),     c_i = mean of max r over the subsets of k answers that hold answer i
+    g = (1/N) sum_i A_i grad ln pi(y_i),     A_i = k ( c_i - mean c )
+
+The mean of c over the group is the unbiased estimate of J_k itself, taken as the baseline (the form taken; the paper
+has leave-one-out baselines too). Coefficients come from the rewards alone. k = 1 is REINFORCE.
+"""
+
+from collections import defaultdict
+from math import comb
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import PositiveInt
+
+from oapl_core.errors import DataError
+from oapl_core.objectives.inputs import Inputs, Loss
+from oapl_core.objectives.method import Method
+from oapl_core.objectives.tokens import weighted_logprobs
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def best_with(rewards: list[float], k: int) -> list[float]:
+    """c_i of one group: the mean of the best reward over all subsets of ``k`` that hold answer i.
+
+    Sorted, answer p is the best of C(p, k-1) subsets that hold it, and a better one, q, of C(q-1, k-2) that hold both.
+    """
+    n, better = len(rewards), 0.0
+    found = [0.0] * n
+    order = sorted(range(n), key=rewards.__getitem__)
+    for p in range(n - 1, -1, -1):
+        reward = rewards[order[p]]
+        found[order[p]] = (reward * comb(p, k - 1) + better) / comb(n - 1, k - 1)
+        better += reward * comb(p - 1, k - 2) if k > 1 and p else 0.0
+    return found
+
+
+class MaxAtK(Method):
+    """REINFORCE for the best of k."""
+
+    name: Literal["max_at_k"] = "max_at_k"
+    """Names the folder of the checkpoints it makes."""
+    k: PositiveInt = 4
+    """Answers of which the best counts; at most the group's valid rollouts."""
+
+    def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
+        """k (c_i - mean c).
+
+        Raises:
+            DataError: a group has fewer than k rollouts.
+        """
+        members, found_S = defaultdict[int, list[int]](list), reward_S.double().clone()
+        for row, group in enumerate(group_S.tolist()):
+            members[group].append(row)
+        rewards = found_S.tolist()
+        for group, rows in members.items():
+            if len(rows) < self.k:
+                raise DataError(f"group {group} has {len(rows)} rollouts: no best of {self.k}; lower `objective.k`")
+            best = best_with([rewards[row] for row in rows], self.k)
+            mean = sum(best) / len(best)
+            for row, value in zip(rows, best, strict=True):
+                found_S[row] = self.k * (value - mean)
+        return found_S
+
+    def loss(self, inputs: Inputs) -> Loss:
+        """-(1/N) sum_i A_i s_i with the A above."""
+        return Loss(weighted_logprobs(inputs.advantage_S[:, None], inputs))

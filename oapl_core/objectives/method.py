@@ -1,0 +1,52 @@
+"""What every objective is: a group of settings that computes its own advantages and loss.
+
+Importing an objective does not import torch: settings are read by programs that never train.
+"""
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from oapl_core.objectives.group_means import group_mean
+from oapl_core.objectives.inputs import Inputs, Loss
+from oapl_core.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Scope = Literal["sequence", "group", "batch"]
+
+
+class Method(Settings):
+    """An objective. Subclasses add `name` (a Literal), their settings and ``loss``."""
+
+    name: str
+    scope: ClassVar[Scope] = "sequence"
+    """What must be seen at once. `sequence`: nothing, any split into micro-batches is exact. `group`: optimiser steps
+    are made of whole groups. Both `group` and `batch` get ``statistics`` of the whole step from a pass without
+    gradient before the step's own (about a third more time), unless the step is a single micro-batch."""
+    needs_old: ClassVar[bool] = False
+    """Whether the trainer scores every rollout with the weights that the round starts from (once a round)."""
+
+    def kept(self, reward_S: "Tensor", group_S: "Tensor", seed: int) -> "Tensor":
+        """Which rollouts take part, [S] of bool; the others cost nothing. From whole groups, once a round."""
+        return reward_S.new_ones(len(reward_S)).bool()
+
+    def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
+        """One constant per kept sequence (float64), from whole groups, once a round: A_i = r_i - mean r here."""
+        return reward_S.double() - group_mean(reward_S, group_S)
+
+    def statistics(self, step: Inputs) -> "Tensor":
+        """[S, K], what ``loss`` must know of the whole step, for objectives of a wider scope; no gradient.
+
+        The same on every rank, whatever the order of ``step``'s sequences.
+        """
+        raise NotImplementedError(f"{self.name} looks at single sequences")
+
+    def loss(self, inputs: Inputs) -> Loss:
+        """The share of the step's loss that the given sequences contribute."""
+        raise NotImplementedError
+
+    def loss_of_step(self, step: Inputs) -> Loss:
+        """The loss of a step whose sequences are all given."""
+        from dataclasses import replace
+
+        return self.loss(step if self.scope == "sequence" else replace(step, statistics_SK=self.statistics(step)))

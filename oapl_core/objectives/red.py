@@ -1,0 +1,67 @@
+"""RED, REINFORCE with a shaped data distribution (arXiv 2509.24203): RED-Drop (eq. 10) and RED-Weight (appendix B.6).
+
+RED-Drop drops random wrong answers of a group until there are no more of them than right ones, and is REINFORCE on what
+is left, with its mean as baseline. RED-Weight keeps all and weighs them:  g = (1/N) sum_i exp(A_i/temp) A_i grad l_i.
+"""
+
+import random
+from collections import defaultdict
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import PositiveFloat
+
+from oapl_core.objectives.group_means import group_mean
+from oapl_core.objectives.inputs import Inputs, Loss
+from oapl_core.objectives.method import Method
+from oapl_core.objectives.tokens import weighted_logprobs
+from oapl_core.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class RedDrop(Method):
+    """REINFORCE on balanced groups."""
+
+    name: Literal["red_drop"] = "red_drop"
+    """Names the folder of the checkpoints it makes."""
+
+    def kept(self, reward_S: "Tensor", group_S: "Tensor", seed: int) -> "Tensor":
+        """All but a random surplus of rollouts below their group's mean; the draw is seeded for each group.
+
+        A group of equal rewards has none below its mean and stays.
+        """
+        centred_S = reward_S.double() - group_mean(reward_S, group_S)
+        below, above = defaultdict[int, list[int]](list), defaultdict[int, int](int)
+        for row, (group, centred) in enumerate(zip(group_S.tolist(), centred_S.tolist(), strict=True)):
+            if centred < -1e-9:
+                below[group].append(row)
+            above[group] += centred > 1e-9
+        kept_S = reward_S.new_ones(len(reward_S)).bool()
+        for group, rows in below.items():
+            surplus = max(0, len(rows) - above[group])
+            for row in random.Random(derive_seed(seed, "red_drop", group)).sample(rows, surplus):
+                kept_S[row] = False
+        return kept_S
+
+    def loss(self, inputs: Inputs) -> Loss:
+        """-(1/N) sum_i A_i s_i over the kept sequences, N of them in the step."""
+        return Loss(weighted_logprobs(inputs.advantage_S[:, None], inputs))
+
+
+class RedWeight(Method):
+    """REINFORCE whose answers are weighted by exp of their advantage."""
+
+    name: Literal["red_weight"] = "red_weight"
+    """Names the folder of the checkpoints it makes."""
+    weight_temperature: PositiveFloat = 1.0
+    """Of exp(A_i / temperature). In units of the reward."""
+
+    def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
+        """exp(A_i / temperature) A_i with A_i = r_i - mean r."""
+        centred_S = reward_S.double() - group_mean(reward_S, group_S)
+        return (centred_S / self.weight_temperature).exp() * centred_S
+
+    def loss(self, inputs: Inputs) -> Loss:
+        """-(1/N) sum_i A_i s_i with the A above."""
+        return Loss(weighted_logprobs(inputs.advantage_S[:, None], inputs))

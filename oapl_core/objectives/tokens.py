@@ -1,0 +1,67 @@
+"""Masks and sums over tokens that the policy-gradient objectives share.
+
+A policy gradient is written as a loss whose derivative by ln pi of a token is minus its weight. Weights and masks are
+constants. Two forms: the weight beside ln pi (``weighted_logprobs``), or inside pi/b (``weighted_ratios``), whose value
+is the published surrogate with clipped tokens counted as 0; their gradients agree where the weight holds the ratio.
+"""
+
+from typing import TYPE_CHECKING, Literal
+
+from oapl_core.objectives.inputs import Inputs
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TokenAverage = Literal["sum", "sequence", "batch"]
+"""How tokens are weighed: a sequence's are summed, or averaged over its own length, and then averaged over sequences;
+or all of the step's are averaged (DAPO)."""
+
+
+def share(inputs: Inputs, average: TokenAverage) -> "Tensor":
+    """What each sequence's sum over tokens is multiplied by, [S, 1]."""
+    one_S1 = inputs.length_S.new_ones(len(inputs.length_S), 1)
+    if average == "batch":
+        return one_S1 / inputs.counts.tokens
+    return (one_S1 / inputs.length_S[:, None] if average == "sequence" else one_S1) / inputs.counts.sequences
+
+
+def weighted_logprobs(weight_ST: "Tensor", inputs: Inputs, average: TokenAverage = "sum") -> "Tensor":
+    """- sum of weight * (ln pi - ln b); ``weight_ST`` may be [S, 1] and is held constant."""
+    return -(weight_ST.detach() * share(inputs, average) * inputs.log_ratio * inputs.mask_ST).sum()
+
+
+def weighted_ratios(
+    weight_ST: "Tensor", log_ratio_ST: "Tensor", inputs: Inputs, average: TokenAverage = "sum"
+) -> "Tensor":
+    """- sum of weight * exp(log_ratio); ``weight_ST`` is held constant.
+
+    The exponential is taken of tokens that count only: a clipped one may be too large for it.
+    """
+    weight_ST = weight_ST.detach() * share(inputs, average) * inputs.mask_ST
+    return -(weight_ST * log_ratio_ST.where(weight_ST != 0, 0.0).exp()).sum()
+
+
+def one_side(log_ratio: "Tensor", advantage: "Tensor", low: float, high: float) -> "Tensor":
+    """PPO's: rho <= 1 + high where the advantage is positive, rho >= 1 - low where it is negative."""
+    ratio = log_ratio.exp()
+    return ((advantage > 0) & (ratio <= 1 + high)) | ((advantage < 0) & (ratio >= 1 - low))
+
+
+def two_side(log_ratio: "Tensor", low: float, high: float) -> "Tensor":
+    """1 - low <= rho <= 1 + high."""
+    ratio = log_ratio.exp()
+    return (ratio >= 1 - low) & (ratio <= 1 + high)
+
+
+def ring(
+    log_ratio: "Tensor", advantage: "Tensor", low: float, high: float, far_low: float, far_high: float
+) -> "Tensor":
+    """The two-sided band, and what a step brings back from far outside of it: down from above, up from below."""
+    ratio = log_ratio.exp()
+    rising, falling = (advantage > 0) & (ratio <= 1 - far_low), (advantage < 0) & (ratio >= 1 + far_high)
+    return two_side(log_ratio, low, high) | rising | falling
+
+
+def clipped(kept_ST: "Tensor", inputs: Inputs) -> "Tensor":
+    """Response tokens with an advantage that ``kept_ST`` leaves out, [S, T]."""
+    return ~kept_ST & inputs.mask_ST & (inputs.advantage_S[:, None] != 0)

@@ -1,0 +1,34 @@
+"""TOPR, tapered off-policy REINFORCE (arXiv 2503.14286, eq. 8 with the canonical tapering).
+
+    g = (1/N) [ sum_{A_i > 0} A_i grad ln pi(y_i) + sum_{A_i < 0} min(pi(y_i)/b(y_i), 1) A_i grad ln pi(y_i) ]
+
+Good answers are learned as in supervised training, bad ones only as long as the policy still gives them. The ratio is
+of whole sequences and held constant. The paper has rewards of +1 and -1 and an optional baseline; the form taken here
+has A_i = r_i - mean r.
+"""
+
+from typing import Literal
+
+from pydantic import PositiveFloat
+
+from oapl_core.objectives.inputs import Inputs, Loss
+from oapl_core.objectives.method import Method
+from oapl_core.objectives.tokens import weighted_logprobs
+
+
+class Topr(Method):
+    """REINFORCE whose bad answers are weighted by a truncated sequence ratio."""
+
+    name: Literal["topr"] = "topr"
+    """Names the folder of the checkpoints it makes."""
+    largest_ratio: PositiveFloat = 1.0
+    """Bound of the ratio of bad answers."""
+
+    def loss(self, inputs: Inputs) -> Loss:
+        """-(1/N) sum_i w_i A_i s_i."""
+        advantage_S, s_S = inputs.advantage_S, inputs.log_ratio_S.detach()
+        ratio_S = s_S.clamp(max=700.0).exp()
+        weight_S = (ratio_S.clamp(max=self.largest_ratio)).where(advantage_S < 0, 1.0)
+        truncated_S = (advantage_S < 0) & (ratio_S > self.largest_ratio)
+        value = weighted_logprobs((weight_S * advantage_S)[:, None], inputs)
+        return Loss(value, clipped_ST=truncated_S[:, None] & inputs.mask_ST)

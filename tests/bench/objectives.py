@@ -1,0 +1,106 @@
+"""Step time of every objective against OAPL's: ``python -m tests.bench.objectives [--rounds N]``.
+
+One process, one model, one batch of rollouts (lengths log-normal), the real engine; a whole optimiser step of each
+objective in turn, several rounds of that, the order turned by one each round. Prints one JSON line for each objective:
+the least CPU time of a step over OAPL's, and what the objective itself takes (advantages are made once a round and not
+counted): statistics, loss and its derivative by the log-probs, as a share of OAPL's step. The first says what is paid,
+the second is precise: everything else of a step is the same code on the same numbers.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+from oapl_core.artifacts import policy_hash
+from oapl_core.objectives import Family, Inputs, Method
+from tests.bench.trainer import SHAPE, make_rollouts, write_model
+
+SEQUENCES, RATE = 16, 1e-7
+OBJECTIVES: list[Method] = [member() for member in get_args(Family)]
+
+
+def trainers(folder: Path) -> dict[str, Any]:
+    """One for each objective, around one engine."""
+    from oapl_core.training.checkpoint import load_model
+    from oapl_core.training.engine import Engine
+    from oapl_core.training.examples import read_examples
+    from oapl_core.training.logprobs import Policy
+    from oapl_core.training.reference import reference_rows
+    from oapl_core.training.steps import Trainer
+    from tests.core.training.made_round import make_run, write_groups
+
+    model_dir = write_model(folder / "model", **SHAPE)
+    run = make_run(folder, model_dir, tokens_per_micro_batch=2048, logprob_chunk=1024)
+    write_groups(run, make_rollouts(model_dir, SEQUENCES))
+    examples = read_examples(run.groups(0), policy_hash(model_dir), model_dir)
+    training = run.config.training
+    engine = Engine(Policy(load_model(model_dir).model, 1.0, training.logprob_chunk), training)
+    with_old = examples.beside_old(reference_rows(run, 0, engine, examples, {}))
+    return {
+        objective.name: Trainer(
+            engine=engine, objective=objective, examples=with_old if objective.needs_old else examples,
+            training=training, seed=0, round_number=0, epochs=1,
+        )
+        for objective in OBJECTIVES
+    }  # fmt: skip
+
+
+def made_inputs(trainer: Any) -> Inputs:
+    """The step as one micro-batch, with log-ratios as after some updates."""
+    import torch
+
+    rows = list(range(SEQUENCES))
+    lengths = torch.from_numpy(trainer.examples.response_length_S)
+    mask_ST = torch.arange(int(lengths.max())) < lengths[:, None]
+    log_ratio_ST = torch.randn(mask_ST.shape, generator=torch.Generator().manual_seed(0)) * 0.2 * mask_ST
+    inputs: Inputs = trainer._inputs(log_ratio_ST.requires_grad_(), mask_ST, rows, trainer._counts(rows))
+    return replace(inputs, old_log_ratio_ST=torch.zeros_like(log_ratio_ST))
+
+
+def own_time(trainer: Any, repetitions: int = 15) -> float:
+    """CPU seconds of statistics, loss and derivative, the least of some."""
+    times = []
+    for _ in range(repetitions):
+        inputs = made_inputs(trainer)
+        began = time.process_time()
+        trainer.objective.loss_of_step(inputs).value.backward()
+        times.append(time.process_time() - began)
+    return min(times)
+
+
+def main() -> None:
+    import torch
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=4)
+    rounds = parser.parse_args().rounds
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        made = trainers(Path(folder))
+        names, batch = list(made), list(range(SEQUENCES))
+        lengths = made["oapl"].examples.lengths
+        seconds: dict[str, list[float]] = {name: [] for name in names}
+        made["oapl"].step(batch, lengths, RATE)
+        for number in range(rounds):
+            for name in names[number:] + names[:number]:
+                began = time.process_time()
+                made[name].step(batch, lengths, RATE)
+                seconds[name].append(time.process_time() - began)
+        oapl, base = min(seconds["oapl"]), own_time(made["oapl"])
+        print(json.dumps({"sequences": SEQUENCES, "tokens": sum(lengths), "oapl_step_s": round(oapl, 3)}))
+        for name in names:
+            own = own_time(made[name])
+            line = {
+                "name": name, "scope": made[name].objective.scope, "step": round(min(seconds[name]) / oapl, 3),
+                "own_share": round(own / oapl, 4), "more_than_oapl": round((own - base) / oapl, 4),
+            }  # fmt: skip
+            print(json.dumps(line))
+        made["oapl"].engine.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Every objective: its transcription, a hand-computed case, invariances. A new one is a line of CASES and of HAND."""
+
+import random
+from dataclasses import replace
+from math import e, exp, log, sqrt
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from pydantic import TypeAdapter
+
+from oapl_core.errors import ConfigError
+from oapl_core.experiment_file import parse_experiment
+from oapl_core.objectives import Family, Loss, Method, Objective
+from tests.core.objectives.transcriptions import CASES, Scene, Transcription, scene
+
+NAMES = {member.model_fields["name"].default for member in get_args(Family)}
+DEFAULTS: dict[str, Method] = {name: TypeAdapter(Objective).validate_python({"name": name}) for name in NAMES}
+IDS = [f"{number}-{objective.name}" for number, (objective, _) in enumerate(CASES)]
+
+
+def kept_part(objective: Method, s: Scene) -> Scene:
+    kept = objective.kept(torch.from_numpy(s.reward), torch.from_numpy(s.group), seed=5)
+    return s.rows(kept.numpy())
+
+
+def loss_and_gradient(objective: Method, s: Scene) -> tuple[Loss, torch.Tensor]:
+    x = torch.from_numpy(s.x.copy()).requires_grad_()
+    loss = objective.loss_of_step(s.inputs(objective, x))
+    loss.value.backward()
+    assert x.grad is not None
+    return loss, x.grad
+
+
+def gradient(objective: Method, s: Scene) -> torch.Tensor:
+    return loss_and_gradient(objective, s)[1]
+
+
+def test_every_objective_has_a_transcription_a_hand_case_and_a_line_in_the_docs() -> None:
+    docs = Path("docs/objectives.md").read_text()
+    assert {objective.name for objective, _ in CASES} == NAMES
+    assert {name for name, _, _ in HAND} | {"red_drop"} == NAMES  # its draw has a test of its own
+    assert not [name for name in NAMES if f"`{name}`" not in docs]
+
+
+@pytest.mark.parametrize(("objective", "transcription"), CASES, ids=IDS)
+def test_loss_and_gradient_are_the_transcriptions(objective: Method, transcription: Transcription) -> None:
+    """The gradient against finite differences of the formula, its constants held where the objective holds them."""
+    for seed in (0, 1):
+        s = kept_part(objective, scene(seed))
+        loss, found = loss_and_gradient(objective, s)
+        assert float(loss.value.detach()) == pytest.approx(transcription(s.x, s.x, s), rel=1e-9, abs=1e-12)
+        places = random.Random(seed).sample(np.argwhere(s.mask).tolist(), 14)
+        for i, t in places:
+            step = np.zeros_like(s.x)
+            step[i, t] = 1e-5
+            numeric = (transcription(s.x + step, s.x, s) - transcription(s.x - step, s.x, s)) / 2e-5
+            assert float(found[i, t]) == pytest.approx(numeric, rel=1e-6, abs=1e-9)
+        assert not found[~torch.from_numpy(s.mask)].any(), "columns without a response carry no gradient"
+
+
+@pytest.mark.parametrize(("objective", "_transcription"), CASES, ids=IDS)
+def test_neither_order_nor_layout_nor_micro_batches_change_anything(objective: Method, _transcription: object) -> None:
+    s = kept_part(objective, scene(2))
+    expected, whole = loss_and_gradient(objective, s)
+    order = list(range(len(s.x)))
+    random.Random(3).shuffle(order)
+    # further columns before and behind the responses, rows in another order
+    wide = Scene(
+        np.pad(s.x, ((0, 0), (2, 3))), np.pad(s.mask, ((0, 0), (2, 3))), s.reward, s.group,
+        np.pad(s.old, ((0, 0), (2, 3))),
+    ).rows(order)  # fmt: skip
+    moved, moved_gradient = loss_and_gradient(objective, wide)
+    assert float(moved.value.detach()) == pytest.approx(float(expected.value.detach()), rel=1e-10, abs=1e-14)
+    torch.testing.assert_close(moved_gradient[:, 2:-3], whole[order], rtol=1e-9, atol=1e-13)
+    x = torch.from_numpy(s.x.copy()).requires_grad_()
+    step = s.inputs(objective, x)
+    statistics = None if objective.scope == "sequence" else objective.statistics(step)
+    total = 0.0
+    for part in (order[:1], order[1:8], order[8:]):
+        per_row = {
+            name: getattr(step, name)[part]
+            for name in ("log_ratio_ST", "mask_ST", "advantage_S", "reward_S", "group_S", "old_log_ratio_ST")
+        }
+        piece = replace(step, **per_row, statistics_SK=None if statistics is None else statistics[part])
+        loss = objective.loss(piece)
+        loss.value.backward()
+        total += float(loss.value.detach())
+    assert total == pytest.approx(float(expected.value.detach()), rel=1e-10, abs=1e-14)
+    torch.testing.assert_close(x.grad, whole, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_enormous_log_ratios_give_a_finite_gradient_or_an_honest_infinity(name: str) -> None:
+    """A runaway policy must not turn a clipped token into not-a-number: 0 times infinity."""
+    s = scene(4)
+    s = replace(s, x=np.where(s.mask, np.where(np.arange(7) % 2, 900.0, -900.0), 0.0))
+    found = gradient(DEFAULTS[name], kept_part(DEFAULTS[name], s))
+    assert not found.isnan().any()
+
+
+A, B = sqrt(3), -1 / sqrt(3)  # GRPO's advantages of one right answer among four
+V1, V2 = log((e + 3) / 4), log((e**2 + 3) / 4) / 2
+HAND_SCENE = Scene(
+    np.array([[0.1, 0.3], [-0.35, -0.05], [0.1, 0.0], [0.05, 0.0]]),
+    np.array([[True, True], [True, True], [True, True], [True, False]]),
+    np.array([1.0, 0.0, 0.0, 0.0]),
+    np.zeros(4, dtype=np.int64),
+    np.array([[0.05, 1.0], [0.0, -0.05], [0.0, 0.0], [0.0, 0.0]]),
+)
+"""One group: s = .4, -.4, .1, .05 and 7 tokens; r - mean r = 3/4 and -1/4."""
+HAND: list[tuple[str, dict[str, object], list[float]]] = [
+    ("oapl", {"regression_temperature": 0.05},
+     [0.1 * (0.02 - (1 - V1)) / 4] * 2 + [0.1 * (-0.02 + V1) / 4] * 2),
+    ("a_star_po", {"regression_temperature": 0.05},
+     [0.1 * (0.02 - (1 - V2)) / 4] * 2 + [0.1 * (-0.02 + V2) / 4] * 2),
+    ("dro", {"regression_temperature": 0.5}, [-0.06875] * 2 + [0.00625] * 2),
+    ("opmd", {}, [-0.1775] * 2 + [0.0525] * 2),
+    # r - tau s is .96, .04, -.01 and -.005, on average .24625
+    ("group_surrogate", {}, [-0.05 / 1.21 * 0.71375] * 2 + [0.05 / 1.21 * 0.20625] * 2),
+    ("agro", {"regression_temperature": 0.1}, [-0.71375 / 30] * 2 + [0.20625 / 30] * 2),
+    # .8, .2, -.05 and -.025, on average .23125
+    ("rebel", {"regression_temperature": 0.5}, [-0.56875 * 2 / 3] * 2 + [0.03125 * 2 / 3] * 2),
+    ("reinforce", {}, [-0.1875] * 2 + [0.0625] * 2),
+    ("asymre", {}, [-0.2125] * 2 + [0.0375] * 2),
+    ("pairwise_weighted", {}, [-3 * e / 4] * 2 + [e / 4] * 2),
+    ("red_weight", {}, [-exp(0.75) * 0.1875] * 2 + [exp(-0.25) * 0.0625] * 2),
+    ("max_at_k", {"k": 2}, [-0.25] * 2 + [1 / 12] * 2),
+    ("topr", {}, [-0.1875] * 2 + [exp(-0.4) * 0.0625] * 2),
+    # ratios 1.105, 1.350, .705, .951
+    ("grpo", {}, [-A * exp(0.1) / 4, 0.0, 0.0, -B * exp(-0.05) / 4]),
+    # to the old weights 1.051, .497, .705, 1; those to the behavior 1.051, 2.718 (bounded by 2), 1, .951
+    ("grpo_token_is", {}, [-A * exp(0.1) / 4, -A * 2 * exp(-0.7) / 4, 0.0, -B * exp(-0.05) / 4]),
+    ("rec_one_side", {}, [-0.1875 * exp(0.1), 0.0, 0.0, 0.0625 * exp(-0.05)]),
+    ("rec_one_side", {"importance_sampling": False, "clip_low": 0.6, "clip_high": 2.0}, [-0.1875] * 2 + [0.0625] * 2),
+    ("rec_two_side", {"importance_sampling": False}, [-0.1875, 0.0, 0.0, 0.0625]),
+    ("rec_ring", {"far_low": 0.5}, [-0.1875, 0.0, 0.0, 0.0625]),
+    # the mean ratios of the two sequences are 1.221 and .819
+    ("rec_gspo", {"clip_low": 0.3, "clip_high": 0.3}, [-0.75 * exp(0.2) / 8] * 2 + [0.25 * exp(-0.2) / 8] * 2),
+    ("rec_gspo", {"clip_low": 0.1, "clip_high": 0.3, "importance_sampling": False}, [-0.75 / 8] * 2 + [0.0] * 2),
+    ("gspo", {"clip_low": 0.3, "clip_high": 0.3}, [-A * exp(0.2) / 8] * 2 + [-B * exp(-0.2) / 8] * 2),
+    # squares .01, .09, .1225, .0025: without the third their mean is .034
+    ("m2po", {}, [-A * exp(0.1) / 7, -A * exp(0.3) / 7, 0.0, -B * exp(-0.05) / 7]),
+    # good answers carry 59 % of the surrogate at once: bounds stay .6 and 1.2
+    ("bapo", {}, [-A * exp(0.1) / 7, 0.0, -B * exp(-0.35) / 7, -B * exp(-0.05) / 7]),
+    ("cispo", {"largest_ratio": 1.2}, [-A * exp(0.1) / 7, -A * 1.2 / 7, -B * exp(-0.35) / 7, -B * exp(-0.05) / 7]),
+    ("minpro", {}, [-A * exp(0.1) / 7, -A * exp(0.4) / 7, -B * exp(-0.35) / 7, -B * exp(-0.4) / 7]),
+]  # fmt: skip
+"""Derivatives of the loss by the log-probs of the right answer's two tokens and of the first wrong one's."""
+
+
+@pytest.mark.parametrize(("name", "settings", "expected"), HAND, ids=[f"{i}-{case[0]}" for i, case in enumerate(HAND)])
+def test_gradient_of_a_hand_computed_group(name: str, settings: dict[str, object], expected: list[float]) -> None:
+    objective = TypeAdapter(Objective).validate_python({"name": name, **settings})
+    assert gradient(objective, HAND_SCENE)[:2].flatten().tolist() == pytest.approx(expected, rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_settings_survive_json_and_start_no_torch(name: str) -> None:
+    objective = DEFAULTS[name]
+    assert TypeAdapter(Objective).validate_json(objective.model_dump_json()) == objective
+    assert objective.name == name
+
+
+def test_a_wrong_key_of_an_objective_is_named_without_pydantics_tag() -> None:
+    rest = {"name": "x", "model": "m", "problems": dict.fromkeys(("train", "validation", "heldout"), "x.jsonl")}
+    with pytest.raises(ConfigError, match="unknown key `objective.clip`"):
+        parse_experiment({**rest, "objective": {"name": "grpo", "clip": 1}}, "x.toml")
+    with pytest.raises(ConfigError, match="it needs training.reference = 'behavior'"):
+        parse_experiment(
+            {**rest, "objective": {"name": "grpo_token_is"}, "training": {"reference": "reference"}}, "x.toml"
+        )

@@ -1,0 +1,148 @@
+"""What objectives become at the ends of their settings, and what they are to each other."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oapl_core.errors import DataError
+from oapl_core.objectives import Method
+from oapl_core.objectives.a_star_po import AStarPo
+from oapl_core.objectives.bapo import Bapo
+from oapl_core.objectives.cispo import Cispo
+from oapl_core.objectives.dro import Dro
+from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
+from oapl_core.objectives.grpo import Grpo, GrpoTokenIs
+from oapl_core.objectives.gspo import Gspo
+from oapl_core.objectives.m2po import M2po, first_refused
+from oapl_core.objectives.max_at_k import MaxAtK, best_with
+from oapl_core.objectives.minpro import Minpro
+from oapl_core.objectives.oapl import Oapl
+from oapl_core.objectives.opmd import Opmd
+from oapl_core.objectives.pairwise_weighted import PairwiseWeighted
+from oapl_core.objectives.rec import RecGspo, RecOneSide, RecRing, RecTwoSide
+from oapl_core.objectives.red import RedDrop, RedWeight
+from oapl_core.objectives.reinforce import AsymRe, Reinforce
+from oapl_core.objectives.topr import Topr
+from tests.core.objectives.test_family import HAND_SCENE, gradient
+from tests.core.objectives.transcriptions import Scene, scene
+
+ALL = math.inf
+S = scene()
+FIVES = scene(7, sizes=(5, 5, 5, 5))
+SINGLE_TOKENS = scene(8)
+SINGLE_TOKENS = replace(SINGLE_TOKENS, mask=SINGLE_TOKENS.mask & (SINGLE_TOKENS.mask.cumsum(1) == 1))
+SINGLE_TOKENS = replace(SINGLE_TOKENS, x=SINGLE_TOKENS.x * SINGLE_TOKENS.mask, old=SINGLE_TOKENS.old * 0)
+AT_BEHAVIOR = replace(scene(9), x=scene(9).x * 0, old=scene(9).old * 0)
+WITHOUT_OLD = replace(scene(10), old=scene(10).old * 0)
+FULL = {"clip_low": ALL, "clip_high": ALL}
+
+SAME: list[tuple[str, Method, Method, float, Scene]] = [
+    ("REC one-side, mask off", RecOneSide(importance_sampling=False, **FULL), Reinforce(), 1, S),
+    ("REC two-side, mask off", RecTwoSide(importance_sampling=False, **FULL), Reinforce(), 1, S),
+    ("REC ring, mask off", RecRing(**FULL), Reinforce(), 1, S),
+    ("REC with its ratio at pi = b", RecOneSide(), Reinforce(), 1, AT_BEHAVIOR),
+    ("ring contains one-side", RecRing(far_low=0.2, far_high=0.2), RecOneSide(importance_sampling=False), 1, S),
+    ("ring contains two-side", RecRing(far_low=ALL, far_high=ALL), RecTwoSide(importance_sampling=False), 1, S),
+    ("OPMD is OAPL / 2 beta2", Oapl(value="mean", regression_temperature=0.1), Opmd(), 0.2, S),
+    ("DRO is half of OAPL", Oapl(value="mean", regression_temperature=0.5), Dro(regression_temperature=0.5), 2, S),
+    ("A*-PO is OAPL", Oapl(value_temperature=0.5), AStarPo(), 1, S),
+    ("OAPL without a shift", Oapl(value="shifted_mean"), Oapl(value="mean"), 1, S),
+    ("OAPL at a large beta1", Oapl(value_temperature=1e12), Oapl(value="mean"), 1, S),
+    ("OAPL with exponent 1", Oapl(length_exponent=1.0), Oapl(), 1, SINGLE_TOKENS),
+    ("AsymRE without a shift", AsymRe(shift=0.0), Reinforce(), 1, S),
+    ("max@1", MaxAtK(k=1), Reinforce(), 1, S),
+    ("RED-Weight at infinite temperature", RedWeight(weight_temperature=ALL), Reinforce(), 1, S),
+    ("pairwise with equal weights", PairwiseWeighted(weight_temperature=ALL), Reinforce(), 5, FIVES),
+    ("TOPR at pi = b", Topr(), Reinforce(), 1, AT_BEHAVIOR),
+    ("M2PO without a limit is unclipped", M2po(budget=ALL, token_average="sum"), Grpo(**FULL), 1, S),
+    ("M2PO at pi = b", M2po(token_average="sum"), Grpo(**FULL), 1, AT_BEHAVIOR),
+    ("BAPO that asks for nothing", Bapo(positive_share=0.0, token_average="sum"), Grpo(clip_low=0.4), 1, S),
+    ("CISPO without a bound is unclipped", Cispo(largest_ratio=ALL, token_average="sum"), Grpo(**FULL), 1, S),
+    ("MinPRO of single tokens", Minpro(), Cispo(), 1, SINGLE_TOKENS),
+    ("GRPO with token IS where pi_old = b", GrpoTokenIs(), Grpo(), 1, WITHOUT_OLD),
+    ("GSPO of single tokens", Gspo(clip_low=0.2, clip_high=0.2), Grpo(), 1, SINGLE_TOKENS),
+    ("GSPO and REC-GSPO differ by the deviation", RecGspo(**FULL), Gspo(**FULL), math.sqrt(3) / 4, HAND_SCENE),
+    ("REBEL is the group surrogate", Rebel(regression_temperature=0.1), GroupSurrogate(), 2 * 5 * 1.21 / 4, FIVES),
+    ("AGRO is a quarter of REBEL", Agro(regression_temperature=0.5), Rebel(regression_temperature=0.5), 0.25, S),
+    ("group surrogate at pi = b", GroupSurrogate(), Reinforce(), 0.2 / 1.21, replace(FIVES, x=FIVES.x * 0)),
+]  # fmt: skip
+"""Name, one, another, and how many times the other's gradient the one's is, on a scene."""
+
+
+@pytest.mark.parametrize(("one", "other", "times", "s"), [case[1:] for case in SAME], ids=[case[0] for case in SAME])
+def test_gradients_are_the_same_up_to_a_factor(one: Method, other: Method, times: float, s: Scene) -> None:
+    expected = gradient(other, s)
+    assert float(expected.abs().max()) > 1e-5
+    torch.testing.assert_close(gradient(one, s), times * expected, rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("objective", [RecOneSide(), RecTwoSide(), RecRing(far_low=0.3), Grpo(), M2po(), Bapo()])
+def test_clipped_tokens_are_reported_and_carry_no_gradient(objective: Method) -> None:
+    s = scene(11)
+    x = torch.from_numpy(s.x.copy()).requires_grad_()
+    step = s.inputs(objective, x)
+    loss = objective.loss_of_step(step)
+    loss.value.backward()
+    assert loss.clipped_ST is not None
+    assert x.grad is not None
+    assert loss.clipped_ST.any()
+    assert not x.grad[loss.clipped_ST].any()
+    learned_ST = step.mask_ST & (step.advantage_S != 0)[:, None]
+    assert bool((x.grad != 0).equal(learned_ST & ~loss.clipped_ST))
+
+
+@given(st.lists(st.floats(0, 3), min_size=1, max_size=30), st.floats(0.01, 2))
+def test_m2po_refuses_the_fewest_that_bring_the_mean_within_the_budget(moments: list[float], budget: float) -> None:
+    limit = first_refused(torch.tensor(moments, dtype=torch.float64), budget)
+    left = [m for m in moments if m < limit]
+    assert not left or np.mean(left) <= budget * (1 + 1e-9)
+    if limit < math.inf:
+        assert limit in moments
+        assert np.mean([m for m in moments if m <= limit]) > budget * (1 - 1e-9) or moments.count(limit) > 1
+
+
+def test_red_drop_balances_each_group_by_its_own_seeded_draw() -> None:
+    reward_S = torch.tensor([1.0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1])
+    group_S = torch.tensor([3] * 5 + [5] * 3 + [6] * 2 + [9] * 2)
+    kept_S = RedDrop().kept(reward_S, group_S, 1)
+    assert [int(kept_S[group_S == g].sum()) for g in (3, 5, 6, 9)] == [2, 3, 2, 2]
+    assert kept_S[reward_S == 1].all()
+    assert kept_S.equal(RedDrop().kept(reward_S, group_S, 1))
+    # the draw of a group does not depend on the others
+    assert kept_S[:5].equal(RedDrop().kept(reward_S[:5], group_S[:5], 1))
+    drawn = {tuple(RedDrop().kept(reward_S[:5], group_S[:5], seed).tolist()) for seed in range(30)}
+    assert len(drawn) == 4, "each wrong answer is drawn sometimes"
+    # one right and one wrong answer are left: advantages 1/2 and -1/2
+    s = HAND_SCENE.rows(
+        RedDrop().kept(*(torch.from_numpy(a) for a in (HAND_SCENE.reward, HAND_SCENE.group)), 0).numpy()
+    )
+    assert gradient(RedDrop(), s)[:, 0].tolist() == pytest.approx([-0.25, 0.25])
+
+
+def test_the_best_of_k_needs_k_answers() -> None:
+    with pytest.raises(DataError, match=r"group 4 has 2 rollouts: no best of 3; lower `objective.k`"):
+        MaxAtK(k=3).advantages(torch.tensor([0.0, 1.0]), torch.tensor([4, 4]))
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_equal_rewards_share_their_best_of_k(rewards: list[int], rng: object) -> None:
+    k = rng.randrange(1, len(rewards) + 1)  # type: ignore[attr-defined]
+    best = best_with([float(r) for r in rewards], k)
+    for reward in set(rewards):
+        assert len({round(b, 9) for b, r in zip(best, rewards, strict=True) if r == reward}) == 1
+
+
+def test_bapo_widens_its_clip_until_good_answers_carry_their_share() -> None:
+    ratio_ST = torch.tensor([[4.0, 2.0], [1.0, 0.95]])
+    few_good = torch.tensor([[1.0, 1.0], [-2.0, -2.0]])
+    assert Bapo(positive_share=0.3).bounds(ratio_ST, few_good) == (0.6, 1.2)
+    low, high = Bapo(positive_share=0.45).bounds(ratio_ST, few_good)
+    assert low == 0.6
+    assert high == pytest.approx(1.6)  # 2 high >= 0.45 (2 high + 3.9): at 1.5955
+    low, high = Bapo(positive_share=0.9).bounds(ratio_ST, few_good)
+    assert (low, high) == (pytest.approx(0.9), pytest.approx(3.0))

@@ -1,0 +1,282 @@
+"""Every objective's formula in plain NumPy, a table of them, and a scene to try them on.
+
+A transcription is a function f(x, at, scene): the loss at log-ratios ``x``, where every factor that the objective holds
+constant is taken at ``at``. Its value is f(x, x); its gradient is the derivative by the first argument alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from oapl_core.objectives import Counts, Inputs, Method
+from oapl_core.objectives.a_star_po import AStarPo
+from oapl_core.objectives.bapo import Bapo
+from oapl_core.objectives.cispo import Cispo
+from oapl_core.objectives.dro import Dro
+from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
+from oapl_core.objectives.grpo import Grpo, GrpoTokenIs
+from oapl_core.objectives.gspo import Gspo
+from oapl_core.objectives.m2po import M2po
+from oapl_core.objectives.max_at_k import MaxAtK
+from oapl_core.objectives.minpro import Minpro
+from oapl_core.objectives.oapl import Oapl
+from oapl_core.objectives.opmd import Opmd
+from oapl_core.objectives.pairwise_weighted import PairwiseWeighted
+from oapl_core.objectives.rec import RecGspo, RecOneSide, RecRing, RecTwoSide
+from oapl_core.objectives.red import RedDrop, RedWeight
+from oapl_core.objectives.reinforce import AsymRe, Reinforce
+from oapl_core.objectives.topr import Topr
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Sequences of some groups: log-ratios [S, T] (0 outside the mask), where the responses are, and the rest."""
+
+    x: Array
+    mask: NDArray[np.bool_]
+    reward: Array
+    group: NDArray[np.int64]
+    old: Array
+
+    @property
+    def length(self) -> Array:
+        return self.mask.sum(1).astype(float)
+
+    def rows(self, chosen: object) -> "Scene":
+        return Scene(*(a[chosen] for a in (self.x, self.mask, self.reward, self.group, self.old)))
+
+    def inputs(self, objective: Method, x: torch.Tensor | None = None) -> Inputs:
+        """As the trainer would give them, of the whole step."""
+        reward, group = torch.from_numpy(self.reward), torch.from_numpy(self.group)
+        return Inputs(
+            torch.from_numpy(self.x) if x is None else x, torch.from_numpy(self.mask),
+            objective.advantages(reward, group), reward, group,
+            Counts(len(self.x), len(np.unique(self.group)), int(self.mask.sum())), torch.from_numpy(self.old),
+        )  # fmt: skip
+
+
+def scene(seed: int = 0, sizes: tuple[int, ...] = (4, 6, 5, 4), spread: float = 0.3, width: int = 7) -> Scene:
+    """Groups of unequal sizes, one of them all wrong; responses begin and end at different columns."""
+    draw = np.random.default_rng(seed)
+    group = np.repeat(np.arange(len(sizes)) * 3 + 1, sizes)
+    begin, length = draw.integers(0, 3, len(group)), draw.integers(1, width - 2, len(group))
+    column = np.arange(width)
+    mask = (column >= begin[:, None]) & (column < (begin + length)[:, None])
+    reward = (draw.random(len(group)) < 0.4).astype(float)
+    for label in np.unique(group)[:-1]:
+        reward[np.flatnonzero(group == label)[:2]] = [1.0, 0.0]
+    reward[group == group.max()] = 0.0
+    x, old = (draw.normal(0, spread, mask.shape) * mask for _ in range(2))
+    return Scene(x, mask, reward, group, old)
+
+
+def of_group(s: Scene, function: Callable[[Array], Array | float]) -> Array:
+    """``function`` of each group's rewards, put back in the rows' places."""
+    found = np.zeros(len(s.reward))
+    for label in np.unique(s.group):
+        found[s.group == label] = function(s.reward[s.group == label])
+    return found
+
+
+def centred(s: Scene) -> Array:
+    return of_group(s, lambda r: r - r.mean())
+
+
+def grpo_advantage(s: Scene) -> Array:
+    return of_group(s, lambda r: np.zeros_like(r) if r.std() < 1e-12 else (r - r.mean()) / r.std())
+
+
+def soft_value(s: Scene, beta: float) -> Array:
+    return of_group(s, lambda r: beta * np.log(np.mean(np.exp(r / beta))))
+
+
+def regression(x: Array, advantage: Array, beta: float) -> float:
+    return float(np.mean((beta * x.sum(1) - advantage) ** 2))
+
+
+def policy_gradient(coefficient: Array, x: Array, s: Scene) -> float:
+    """-(1/N) sum_i c_i s_i."""
+    return float(-np.mean(coefficient * x.sum(1)))
+
+
+def tokens(weight: Array, s: Scene, average: str) -> float:
+    """Minus the weights' sum over response tokens, divided as ``average`` says."""
+    per_sequence = (weight * s.mask).sum(1)
+    if average == "batch":
+        return float(-per_sequence.sum() / s.mask.sum())
+    return float(-np.mean(per_sequence / (s.length if average == "sequence" else 1.0)))
+
+
+def ppo_mask(ratio: Array, a: Array, low: float, high: float) -> NDArray[np.bool_]:
+    return np.where(a > 0, ratio <= 1 + high, np.where(a < 0, ratio >= 1 - low, False))
+
+
+def grpo(x: Array, at: Array, s: Scene, o: Grpo) -> float:
+    a = grpo_advantage(s)[:, None]
+    return tokens(a * np.exp(x) * ppo_mask(np.exp(at), a, o.clip_low, o.clip_high), s, o.token_average)
+
+
+def grpo_token_is(x: Array, at: Array, s: Scene, o: GrpoTokenIs) -> float:
+    a, weight = grpo_advantage(s)[:, None], np.minimum(np.exp(s.old), o.largest_weight)
+    mask = ppo_mask(np.exp(at - s.old), a, o.clip_low, o.clip_high)
+    return tokens(weight * a * np.exp(x - s.old) * mask, s, o.token_average)
+
+
+def rec(x: Array, at: Array, s: Scene, o: RecOneSide | RecTwoSide | RecRing) -> float:
+    a, ratio = centred(s)[:, None], np.exp(at)
+    band = (ratio >= 1 - o.clip_low) & (ratio <= 1 + o.clip_high)
+    if isinstance(o, RecOneSide):
+        mask = ppo_mask(ratio, a, o.clip_low, o.clip_high)
+    elif isinstance(o, RecTwoSide):
+        mask = band
+    else:
+        mask = band | ((a > 0) & (ratio <= 1 - o.far_low)) | ((a < 0) & (ratio >= 1 + o.far_high))
+    return tokens(a * mask * (np.exp(x) if o.importance_sampling else x), s, o.token_average)
+
+
+def sequence_ratio(x: Array, at: Array, s: Scene, a: Array, o: RecGspo | Gspo, ratios: bool = True) -> float:
+    mask = ppo_mask(np.exp(at.sum(1) / s.length), a, o.clip_low, o.clip_high)
+    log_q = x.sum(1) / s.length
+    return float(-np.mean(a * mask * (np.exp(log_q) if ratios else log_q)))
+
+
+def pairs(x: Array, s: Scene, tau: float, kind: str) -> float:
+    total = []
+    for label in np.unique(s.group):
+        rows = s.group == label
+        a = s.reward[rows] - tau * x[rows].sum(1)
+        squares = [(a[i] - a[j]) ** 2 for i, j in combinations(range(len(a)), 2)]
+        if kind == "surrogate":
+            total.append(sum(squares) / len(a) ** 2 / (1 + tau) ** 2)
+        else:
+            total.append(float(np.mean(squares)) if kind == "rebel" else 0.5 * np.var(a, ddof=1))
+    return float(np.mean(total))
+
+
+def weighted_pairs(x: Array, s: Scene, temperature: float) -> float:
+    """Of (1/N) sum over pairs of w_i w_j (r_i - r_j)(l_i - l_j), whose direction eq. 9 is."""
+    total = 0.0
+    for label in np.unique(s.group):
+        rows = s.group == label
+        r, sums, w = s.reward[rows], x[rows].sum(1), np.exp(s.reward[rows] / temperature)
+        total += sum(w[i] * w[j] * (r[i] - r[j]) * (sums[i] - sums[j]) for i, j in combinations(range(len(r)), 2))
+    return -total / len(x)
+
+
+def best_of(x: Array, s: Scene, k: int) -> float:
+    """Coefficients from every subset."""
+    coefficient = np.zeros(len(x))
+    for label in np.unique(s.group):
+        rows = np.flatnonzero(s.group == label)
+        best = [np.mean([s.reward[list(c)].max() for c in combinations(rows, k) if i in c]) for i in rows]
+        coefficient[rows] = k * (np.array(best) - np.mean([s.reward[list(c)].max() for c in combinations(rows, k)]))
+    return policy_gradient(coefficient, x, s)
+
+
+def topr(x: Array, at: Array, s: Scene, o: Topr) -> float:
+    a = centred(s)
+    weight = np.where(a < 0, np.minimum(np.exp(at.sum(1)), o.largest_ratio), 1.0)
+    return policy_gradient(weight * a, x, s)
+
+
+def m2po(x: Array, at: Array, s: Scene, o: M2po) -> float:
+    """Remove the largest one by one."""
+    a = grpo_advantage(s)[:, None] + np.zeros_like(at)
+    suspects = [tuple(i) for i in np.argwhere(s.mask & (a * at > 0))]
+    mask = np.ones_like(s.mask)
+    while suspects and np.mean([at[i] ** 2 for i in suspects]) > o.budget:
+        worst = max(suspects, key=lambda i: float(at[i] ** 2))
+        suspects.remove(worst)
+        mask[worst] = False
+    return tokens(a * np.exp(x) * mask, s, o.token_average)
+
+
+def bapo(x: Array, at: Array, s: Scene, o: Bapo) -> float:
+    a, ratio = grpo_advantage(s)[:, None] * s.mask, np.exp(at)
+    low, high = o.low_from, o.high_from
+
+    def share() -> float:
+        surrogate = np.minimum(ratio * a, np.clip(ratio, low, high) * a)
+        return float(surrogate[a > 0].sum() / np.abs(surrogate).sum())
+
+    while share() < o.positive_share:
+        if high + o.high_step <= o.high_to + 1e-9:
+            high += o.high_step
+        elif low + o.low_step <= o.low_to + 1e-9:
+            low += o.low_step
+        else:
+            break
+    return tokens(a * np.exp(x) * ppo_mask(ratio, a, 1 - low, high - 1), s, o.token_average)
+
+
+def cispo(x: Array, at: Array, s: Scene, o: Cispo) -> float:
+    a = grpo_advantage(s)[:, None]
+    return tokens(a * np.minimum(np.exp(at), o.largest_ratio) * x, s, o.token_average)
+
+
+def minpro(x: Array, at: Array, s: Scene, o: Minpro) -> float:
+    weight = np.zeros_like(at)
+    for i in range(len(at)):
+        seen: list[float] = []
+        for t in np.flatnonzero(s.mask[i]):
+            weight[i, t] = min(np.exp(at[i, t]) * min(seen, default=1.0), o.largest_ratio)
+            seen.append(float(np.exp(at[i, t])))
+    return tokens(grpo_advantage(s)[:, None] * weight * x, s, o.token_average)
+
+
+def oapl(x: Array, at: Array, s: Scene, o: Oapl) -> float:
+    value = {
+        "log_mean_exp": lambda: soft_value(s, o.value_temperature),
+        "leave_one_out": lambda: of_group(s, lambda r: np.array([
+            o.value_temperature * np.log(np.mean(np.exp(np.delete(r, i) / o.value_temperature))) for i in range(len(r))
+        ])),
+        "mean": lambda: s.reward - centred(s),
+        "shifted_mean": lambda: s.reward - centred(s) + o.value_shift,
+    }[o.value]()  # fmt: skip
+    return regression(x / s.length[:, None] ** o.length_exponent, s.reward - value, o.regression_temperature)
+
+
+Transcription = Callable[[Array, Array, Scene], float]
+CASES: list[tuple[Method, Transcription]] = [
+    *((o, lambda x, at, s, o=o: oapl(x, at, s, o)) for o in (
+        Oapl(regression_temperature=0.05), Oapl(value="leave_one_out", value_temperature=0.3), Oapl(value="mean"),
+        Oapl(value="shifted_mean", value_shift=0.2), Oapl(regression_temperature=0.1, length_exponent=0.7),
+    )),
+    (AStarPo(regression_temperature=0.05), lambda x, at, s: regression(x, s.reward - soft_value(s, 0.5), 0.05)),
+    (Dro(regression_temperature=0.5), lambda x, at, s: regression(x, centred(s), 0.5) / 2),
+    (Opmd(), lambda x, at, s: policy_gradient(centred(s), x, s) + 0.05 * float(np.mean(x.sum(1) ** 2))),
+    (GroupSurrogate(), lambda x, at, s: pairs(x, s, 0.1, "surrogate")),
+    (Rebel(regression_temperature=0.5), lambda x, at, s: pairs(x, s, 0.5, "rebel")),
+    (Agro(regression_temperature=0.1), lambda x, at, s: pairs(x, s, 0.1, "agro")),
+    (Reinforce(), lambda x, at, s: policy_gradient(centred(s), x, s)),
+    (AsymRe(), lambda x, at, s: policy_gradient(centred(s) + 0.1, x, s)),
+    (PairwiseWeighted(), lambda x, at, s: weighted_pairs(x, s, 1.0)),
+    (RedDrop(), lambda x, at, s: policy_gradient(centred(s), x, s)),
+    (RedWeight(weight_temperature=0.5),
+     lambda x, at, s: policy_gradient(np.exp(centred(s) / 0.5) * centred(s), x, s)),
+    (MaxAtK(k=3), lambda x, at, s: best_of(x, s, 3)),
+    (Topr(), lambda x, at, s: topr(x, at, s, Topr())),
+    *((o, lambda x, at, s, o=o: grpo(x, at, s, o)) for o in (Grpo(), Grpo(clip_high=0.1, token_average="sequence"))),
+    (GrpoTokenIs(largest_weight=1.1), lambda x, at, s: grpo_token_is(x, at, s, GrpoTokenIs(largest_weight=1.1))),
+    *((o, lambda x, at, s, o=o: rec(x, at, s, o)) for o in (
+        RecOneSide(), RecOneSide(importance_sampling=False, clip_low=0.1), RecTwoSide(token_average="batch"),
+        RecTwoSide(importance_sampling=False), RecRing(far_low=0.3, far_high=0.4),
+        RecRing(importance_sampling=True, far_low=0.3, far_high=0.4),
+    )),
+    *((o, lambda x, at, s, o=o: sequence_ratio(x, at, s, centred(s), o, o.importance_sampling)) for o in (
+        RecGspo(clip_low=0.1, clip_high=0.05), RecGspo(importance_sampling=False, clip_low=0.05, clip_high=0.1),
+    )),
+    (Gspo(clip_low=0.1, clip_high=0.1),
+     lambda x, at, s: sequence_ratio(x, at, s, grpo_advantage(s), Gspo(clip_low=0.1, clip_high=0.1))),
+    (M2po(), lambda x, at, s: m2po(x, at, s, M2po())),
+    *((o, lambda x, at, s, o=o: bapo(x, at, s, o)) for o in (Bapo(), Bapo(positive_share=0.52, high_to=1.4))),
+    (Cispo(largest_ratio=1.2), lambda x, at, s: cispo(x, at, s, Cispo(largest_ratio=1.2))),
+    (Minpro(largest_ratio=1.1), lambda x, at, s: minpro(x, at, s, Minpro(largest_ratio=1.1))),
+]  # fmt: skip
+"""Each objective with settings under which every part of it matters in ``scene``, and its formula."""

@@ -1,0 +1,168 @@
+"""Every objective through the trainer: whole groups where it needs them, splits, passes, what it reports."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from pydantic import TypeAdapter
+from transformers import AutoModelForCausalLM
+
+from oapl_core.artifacts import policy_hash
+from oapl_core.objectives import Family, Method, Objective
+from oapl_core.training.batching import epoch_batches
+from oapl_core.training.examples import Examples, read_examples
+from oapl_core.training.logprobs import Policy
+from oapl_core.training.reference import reference_rows
+from oapl_core.training.steps import Trainer
+from tests.core.training.made_round import made_groups, make_run, write_groups
+from tests.core.training.plain_engine import PlainEngine
+
+NAMES = sorted(member.model_fields["name"].default for member in get_args(Family))
+SETTINGS = {"oapl": {"regression_temperature": 0.05}, "max_at_k": {"k": 2}, "gspo": {"clip_low": 0.1, "clip_high": 0.1}}
+
+
+def objective_of(name: str) -> Method:
+    made: Method = TypeAdapter(Objective).validate_python({"name": name, **SETTINGS.get(name, {})})
+    return made
+
+
+class CountingEngine(PlainEngine):
+    """Counts tokens of its forward passes, with and without gradient."""
+
+    with_gradient = without_gradient = 0
+
+    def __call__(self, *inputs: torch.Tensor, last: bool) -> torch.Tensor:
+        tokens = int(inputs[2].sum())
+        if torch.is_grad_enabled():
+            self.with_gradient += tokens
+        else:
+            self.without_gradient += tokens
+        return super().__call__(*inputs, last=last)
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory, sharp_model: Path) -> Examples:
+    """Engine and trainer differ, so that ratios are not 1 and clips bite."""
+    draw = torch.Generator().manual_seed(0)
+    rows = [
+        row
+        | {"behavior_logprobs": [x + 0.3 * float(torch.randn((), generator=draw)) for x in row["behavior_logprobs"]]}
+        for row in made_groups(sharp_model)
+    ]
+    run = make_run(tmp_path_factory.mktemp("examples"), sharp_model)
+    write_groups(run, rows)
+    found = read_examples(run.groups(0), policy_hash(sharp_model), sharp_model)
+    engine = PlainEngine(Policy(AutoModelForCausalLM.from_pretrained(sharp_model)), run.config.training)
+    return found.beside_old(reference_rows(run, 0, engine, found, {}))
+
+
+def trainer_of(name: str, folder: Path, model: Path, examples: Examples, **training: Any) -> Trainer:
+    config = make_run(folder, model, **training).config.training
+    packed = config.packing == "on"
+    engine = CountingEngine(Policy(AutoModelForCausalLM.from_pretrained(model), 1.0, 32, packed), config)
+    return Trainer(engine, objective_of(name), examples, config, seed=0, round_number=0, epochs=1, packed=packed)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_metrics_and_gradient_do_not_depend_on_how_a_step_is_cut(
+    tmp_path: Path, sharp_model: Path, examples: Examples, name: str
+) -> None:
+    whole = trainer_of(name, tmp_path / "whole", sharp_model, examples, tokens_per_micro_batch=10**6)
+    parted = trainer_of(name, tmp_path / "parted", sharp_model, examples, tokens_per_micro_batch=64, packing="on")
+    batch = whole.batches(1)[0]
+    expected, found = (t.step(order, examples.lengths, 1e-3) for t, order in ((whole, batch), (parted, batch[::-1])))
+    for key in ("loss", "grad_norm", "residual_right", "residual_wrong", "clipped_tokens_share", "tokens"):
+        assert found[key] == pytest.approx(expected[key], rel=2e-5, abs=1e-6), key
+    assert isinstance(whole.engine, CountingEngine)
+    assert isinstance(parted.engine, CountingEngine)
+    assert whole.engine.without_gradient == 0, "a step of one micro-batch needs no pass before it"
+    assert parted.engine.with_gradient == found["tokens"]
+    wide = whole.objective.scope != "sequence"
+    assert parted.engine.without_gradient == (found["tokens"] if wide else 0), "statistics cost one forward pass"
+    for key, gradient in whole.engine.gradients[0].items():
+        largest = float(gradient.abs().max())
+        torch.testing.assert_close(parted.engine.gradients[0][key], gradient, rtol=0, atol=2e-5 * largest + 1e-9)
+    assert expected["grad_norm"] > 0
+    clips = whole.objective.loss_of_step(_no_inputs(whole)).clipped_ST is not None
+    assert (expected["clipped_tokens_share"] is not None) == clips
+
+
+def _no_inputs(trainer: Trainer) -> Any:
+    """Two tokens of one group, to see what an objective reports."""
+    rows = trainer.group_S == trainer.group_S[0]
+    width = int(rows.sum())
+    zeros = torch.zeros(width, 2)
+    inputs = trainer._inputs(zeros, zeros == 0, rows.nonzero()[:, 0].tolist(), trainer._counts([0, 1]))
+    return replace(inputs, old_log_ratio_ST=zeros)
+
+
+def test_steps_of_whole_groups_are_equally_many_in_every_epoch() -> None:
+    groups = [1, 1, 1, 2, 2, 3, 3, 3, 4, 5, 5]
+    for epoch in (1, 2, 3):
+        batches = epoch_batches(range(11), groups, 7, 0, 0, epoch)
+        assert [sorted(batch) for batch in batches] != [sorted(b) for b in epoch_batches(range(11), groups, 7, 0, 0, 9)]
+        assert len(batches) == 3
+        assert sorted(row for batch in batches for row in batch) == list(range(11))
+        assert all(len(batch) <= 7 for batch in batches)
+        homes = [{groups[row] for row in batch} for batch in batches]
+        assert sum(map(len, homes)) == 5, "no group is split"
+    assert [len(b) for b in epoch_batches(range(4), [1, 1, 1, 1], 2, 0, 0, 1)] == [4], "a larger group is not cut"
+
+
+def test_dropped_rollouts_cost_nothing(tmp_path: Path, sharp_model: Path, examples: Examples) -> None:
+    trainer = trainer_of("red_drop", tmp_path, sharp_model, examples)
+    steps = trainer.epoch(1, lambda _: None)
+    trained = sum(step["sequences"] for step in steps)
+    assert trained == trainer.sequences < len(examples.lengths)
+    assert isinstance(trainer.engine, CountingEngine)
+    kept_tokens = sum(n for n, kept in zip(examples.lengths, trainer.kept_S.tolist(), strict=True) if kept)
+    assert trainer.engine.with_gradient == kept_tokens
+    assert len(steps) == trainer.steps_per_epoch == -(-trained // 10)
+
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+import torch
+from oapl_core.artifacts import Run, policy_hash
+from oapl_core.training.checkpoint import load_model
+from oapl_core.training.engine import Engine
+from oapl_core.training.examples import read_examples
+from oapl_core.training.logprobs import Policy
+from oapl_core.training.reference import reference_rows
+from oapl_core.training.steps import Trainer
+from tests.core.training.test_objectives import NAMES, objective_of
+
+run, model = Run.open(Path(sys.argv[1])), Path(sys.argv[2])
+examples = read_examples(run.groups(0), policy_hash(model), model)
+policy = Policy(load_model(model).model)
+engine = Engine(policy, run.config.training)
+examples = examples.beside_old(reference_rows(run, 0, engine, examples, {}))
+for name in NAMES:
+    trainer = Trainer(engine, objective_of(name), examples, run.config.training, seed=0, round_number=0, epochs=1)
+    before = [p.detach().clone() for p in policy.parameters()]
+    steps = [trainer.step(batch, examples.lengths, 1e-4) for batch in trainer.batches(1)[:2]]
+    moved = max(float((p.detach() - b).abs().max()) for p, b in zip(policy.parameters(), before, strict=True))
+    print(json.dumps({"name": name, "moved": moved, "losses": [s["loss"] for s in steps],
+                      "norms": [s["grad_norm"] for s in steps]}))
+engine.close()
+"""
+
+
+@pytest.mark.slow
+def test_every_objective_trains_two_steps_with_deepspeed(tmp_path: Path, sharp_model: Path) -> None:
+    run = make_run(tmp_path, sharp_model, tokens_per_micro_batch=64, zero_stage=1)
+    write_groups(run, made_groups(sharp_model))
+    command = [sys.executable, "-c", PROGRAM, str(run.root), str(sharp_model)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith('{"name"')]
+    assert [line["name"] for line in lines] == NAMES
+    for line in lines:
+        assert torch.tensor(line["losses"] + line["norms"]).isfinite().all(), line
+        assert line["moved"] > 0, line
