@@ -76,7 +76,7 @@ def draw_panels(path: Path, panels: Sequence[Panel]) -> None:
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     size = (7.4, 4.6) if columns == 1 else (9.0, 3.1 * rows + 0.7)
-    with _drawing(path, *size, rows, columns) as (figure, axes_of_panels):
+    with drawing(path, *size, rows, columns) as (figure, axes_of_panels):
         legend: dict[str, Any] = {}
         has_several = len({line.label for panel in panels for line in panel.lines}) > 1
         for axes, panel in zip(axes_of_panels, panels, strict=False):
@@ -156,7 +156,7 @@ def _log2(axes: "Axes", largest: float) -> None:
 
 def draw_pass_at_k(path: Path, curves: Sequence[Curve]) -> None:
     """pass@k over k (log2 axis), one shaded curve for each checkpoint."""
-    with _drawing(path, 7.4, 4.4) as (_, (axes,)):
+    with drawing(path, 7.4, 4.4) as (_, (axes,)):
         for index, curve in enumerate(curves):
             colour, marker = COLOURS[index % len(COLOURS)], _MARKERS[index % len(_MARKERS)]
             axes.fill_between(curve.x, _percent(curve.low), _percent(curve.high), color=colour, alpha=0.15, linewidth=0)
@@ -173,7 +173,7 @@ def draw_samples_spent(path: Path, curve: Curve, labels: Sequence[str]) -> None:
     y = _percent(curve.y)
     below = [a - b for a, b in zip(y, _percent(curve.low), strict=True)]
     above = [b - a for a, b in zip(y, _percent(curve.high), strict=True)]
-    with _drawing(path, 7.4, 3.8) as (_, (axes,)):
+    with drawing(path, 7.4, 3.8) as (_, (axes,)):
         axes.errorbar(curve.x, y, yerr=[below, above], color=COLOURS[1], marker="o", capsize=4)
         _fit_percent(axes)
         for i, (x, value, label) in enumerate(zip(curve.x, y, labels, strict=True)):
@@ -195,7 +195,7 @@ def draw_training(path: Path, rounds: Mapping[str, Mapping[str, Sequence[float]]
         titles: column -> title of its panel.
     """
     rows = (len(titles) + 1) // 2
-    with _drawing(path, 8.4, 2.35 * rows, rows, 2) as (figure, panels):
+    with drawing(path, 8.4, 2.35 * rows, rows, 2) as (figure, panels):
         for axes, (column, title) in zip(panels, titles.items(), strict=False):
             for index, (label, metrics) in enumerate(rounds.items()):
                 few = len(metrics["step"]) <= _FEW_STEPS
@@ -224,7 +224,7 @@ def draw_dropped(path: Path, rounds: Mapping[str, Mapping[str, int]]) -> None:
     kinds = list(next(iter(rounds.values())))
     widest = max(sum(counts.values()) for counts in rounds.values())
     left = dict.fromkeys(rounds, 0)
-    with _drawing(path, 7.4, 1.7 + 0.6 * len(rounds)) as (figure, (axes,)):
+    with drawing(path, 7.4, 1.7 + 0.6 * len(rounds)) as (figure, (axes,)):
         for index, kind in enumerate(kinds):
             widths = [counts[kind] for counts in rounds.values()]
             colour = _KEPT if index == 0 else [c for c in COLOURS if c != _KEPT][(index - 1) % (len(COLOURS) - 1)]
@@ -241,7 +241,7 @@ def draw_dropped(path: Path, rounds: Mapping[str, Mapping[str, int]]) -> None:
 
 
 @contextmanager
-def _drawing(
+def drawing(
     path: Path, width: float, height: float, rows: int = 1, columns: int = 1
 ) -> "Iterator[tuple[Figure, list[Axes]]]":
     """A figure of ``width`` x ``height`` inches with its panels; written and closed at the end."""

@@ -69,14 +69,8 @@ def write_figures(tracks: Sequence[Track], folder: Path, title: str = "Runs side
     if not any(track.milestones or track.steps for track in tracks):
         raise DataError(f"{', '.join(track.run for track in tracks)}: nothing is trained or measured yet to draw")
     folder.mkdir(parents=True, exist_ok=True)
-    made = _Page(tracks, folder)
-    sections = [
-        *(_pass_at_k(made) if any(t.milestones for t in tracks) else ()),
-        *_accuracy(made),
-        *_entropy(made),
-        *(_samples(made) if any(t.milestones for t in tracks) else ()),
-        Section("Runs", tables=tuple(t for t in (runs_table(tracks), settings_table(tracks)) if t)),
-    ]
+    runs = Section("Runs", tables=tuple(t for t in (runs_table(tracks), settings_table(tracks)) if t))
+    sections = [*figure_sections(tracks, folder), runs]
     groups = series.by_label(tracks)
     counts = ", ".join(f"{label} ({len(runs)} run{'s' * (len(runs) > 1)})" for label, runs in groups.items())
     report = Report(
@@ -90,6 +84,17 @@ def write_figures(tracks: Sequence[Track], folder: Path, title: str = "Runs side
     target = folder / "index.html"
     target.write_text(page(report), encoding="utf-8")
     return target
+
+
+def figure_sections(tracks: Sequence[Track], folder: Path) -> tuple[Section, ...]:
+    """Every figure that there is to draw, with its numbers; written to ``folder``, which exists."""
+    made, is_measured = _Page(tracks, folder), any(track.milestones for track in tracks)
+    return (
+        *(_pass_at_k(made) if is_measured else ()),
+        *_accuracy(made),
+        *_entropy(made),
+        *(_samples(made) if is_measured else ()),
+    )
 
 
 def differing(tracks: Sequence[Track]) -> str | None:
