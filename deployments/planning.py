@@ -104,19 +104,26 @@ def problem_counts(experiment: Experiment) -> ProblemCounts:
     Raises:
         ConfigError: neither.
     """
-    return ProblemCounts(*(_count(experiment, split) for split in _SPLITS))
+    counts = [_count(experiment, split) for split in _SPLITS]
+    return ProblemCounts(*(count for count, _ in counts), bytes=sum(size for _, size in counts))
 
 
-def _count(experiment: Experiment, split: str) -> int:
+def _count(experiment: Experiment, split: str) -> tuple[int, float]:
+    """Problems of a split, and their bytes."""
     files, limit = experiment.problems.files(split), experiment.problems.limit
     if all(file.is_file() for file in files):
-        counts = [count_rows(file) if file.suffix == ".parquet" else _lines_of(file) for file in files]
-        return sum(count if limit is None else min(count, limit) for count in counts)
+        there = [count_rows(file) if file.suffix == ".parquet" else _lines_of(file) for file in files]
+        taken = [count if limit is None else min(count, limit) for count in there]
+        sizes = [
+            file.stat().st_size * part / max(1, whole) for file, part, whole in zip(files, taken, there, strict=True)
+        ]
+        return sum(taken), sum(sizes)
     stated: int | None = getattr(experiment.estimate, f"{split}_problems")
     if stated is None:
         missing = next(file for file in files if not file.is_file())
         raise ConfigError(f"`problems.{split}`: {missing} is not there; make it, or give estimate.{split}_problems=N")
-    return stated if limit is None else min(stated, limit * len(files))
+    count = stated if limit is None else min(stated, limit * len(files))
+    return count, 1000 * experiment.estimate.problem_kb * count
 
 
 def _lines_of(file: Path) -> int:

@@ -49,6 +49,8 @@ class ProblemCounts:
     train: int
     validation: int
     heldout: int
+    bytes: float = 0.0
+    """Of all of them with their tests."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) 
     width = 2 if experiment.training.dtype == "bfloat16" else 4
     verdicts = float(sum(one.rollouts for one in rounds) * _VERDICT_BYTES)
     disk = {
+        "problems": Amount(problems.bytes, problems.bytes),
         "rollouts": tokens * ROLLOUT_BYTES_PER_TOKEN,
         "verdicts": Amount(verdicts, verdicts),
         "groups": trained * _GROUP_BYTES_PER_TOKEN,

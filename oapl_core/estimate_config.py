@@ -20,6 +20,9 @@ class EstimateConfig(Settings):
     """Validation problems, likewise."""
     heldout_problems: PositiveInt | None = None
     """Held-out problems, likewise."""
+    problem_kb: PositiveFloat = 50.0
+    """Mean size of a problem with its tests, compressed, for where the files are not there. kB (a guess for 15 tests of
+    long inputs; a maths problem takes 1)."""
     prompt_tokens: PositiveFloat = 500.0
     """Mean length of a prompt. Tokens (a guess)."""
     answer_tokens: PositiveFloat = 10000.0

@@ -52,7 +52,7 @@ def test_counts_by_hand() -> None:
 @pytest.mark.parametrize("tokens", [10, 1000, 10_000, 100_000])
 def test_what_is_expected_is_never_more_than_the_most(tokens: int) -> None:
     for config in (deepcoder(f"estimate.answer_tokens={tokens}"), math(f"estimate.answer_tokens={tokens}")):
-        found = estimate(config, FOURTEEN, ProblemCounts(500, 20, 50))
+        found = estimate(config, FOURTEEN, ProblemCounts(500, 20, 50, bytes=1e6))
         amounts = [found.hours, found.evaluation.tokens, *found.disk.values()]
         amounts += [amount for one in found.rounds for amount in (one.tokens, one.sequences, one.steps, one.training_h)]
         assert all(0 < amount.expected <= amount.most for amount in amounts)
