@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from deployments import cli_problems
+from deployments import cli_evaluate, cli_problems
 from deployments.run_names import open_run
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
@@ -139,6 +139,7 @@ def rollouts(
 
 app.command()(cli_problems.problems)
 app.command()(cli_problems.prompt)
+app.command()(cli_evaluate.evaluate)
 
 
 @app.command()

@@ -1,8 +1,8 @@
 """How checkpoints are measured: the settings of evaluation, with their defaults, units and sources."""
 
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
 from oapl_core.settings import Settings
 
@@ -14,6 +14,12 @@ class EvaluationConfig(Settings):
     """Answers per validation problem, for choosing the epoch."""
     heldout_samples: PositiveInt = 16
     """n of the unbiased pass@k on held-out problems."""
+    choose_on: Literal["validation", "heldout", "last"] = "validation"
+    """What decides which of the last round's epochs is measured: the highest mean reward on `validation` problems
+    (without any, the last epoch is taken), or always the `last` one. `heldout` would choose on the problems that are
+    reported; it needs `force`, and the choice is then named wherever the epoch is."""
+    force: bool = False
+    """Choose on held-out problems all the same."""
     temperature: Annotated[float, Field(ge=0.0)] = 0.6
     """Sampling temperature."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 0.95
@@ -22,3 +28,13 @@ class EvaluationConfig(Settings):
     """Longest response. Tokens."""
     bootstrap_resamples: PositiveInt = 2000
     """Resamples of the problems for the intervals."""
+
+    @model_validator(mode="after")
+    def _not_on_what_is_reported(self) -> Self:
+        if self.choose_on == "heldout" and not self.force:
+            raise ValueError(
+                "choose_on = 'heldout' would choose the epoch on the very problems that are reported, which makes it "
+                "look better than it is; give validation problems, or choose_on = 'last', or force = true to do it "
+                "all the same and have it named in every result"
+            )
+        return self

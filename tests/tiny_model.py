@@ -59,6 +59,11 @@ def write_tiny_model(
     return folder
 
 
+def write_tokenizer(folder: Path, vocabulary: int = 320) -> None:
+    """Write the tokenizer alone; needs no torch."""
+    _tokenizer(vocabulary).save_pretrained(folder)
+
+
 def _tokenizer(vocabulary: int) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

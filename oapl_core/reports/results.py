@@ -29,6 +29,8 @@ class Results:
     validation: Sequence[Score]
     chosen: str | None
     """Name of the chosen checkpoint."""
+    chosen_on: str = "validation"
+    """What decided: `validation`, `heldout` or `last`."""
 
     @property
     def base(self) -> Score:
@@ -54,12 +56,15 @@ def results(facts: Facts) -> Results | None:
     if not heldout or not heldout[0].samples:
         return None
     chosen = facts.evaluation_details.get("chosen")
-    return Results(heldout, score(splits["validation"], resampling), None if chosen is None else str(chosen))
+    chosen_on = str(facts.evaluation_details.get("chosen_on", "validation"))
+    validation = score(splits["validation"], resampling)
+    return Results(heldout, validation, None if chosen is None else str(chosen), chosen_on)
 
 
 def label(results: Results, checkpoint: str) -> str:
     """What a person calls a checkpoint."""
-    return f"{checkpoint} (chosen)" if checkpoint == results.chosen else checkpoint
+    how = {"validation": " (chosen)", "last": " (the last epoch)"}.get(results.chosen_on, "")
+    return f"{checkpoint}{how}" if checkpoint == results.chosen else checkpoint
 
 
 def heldout_table(results: Results) -> Table:
@@ -110,7 +115,8 @@ def validation_table(results: Results) -> Table:
     columns = ("checkpoint", "pass@1>", "95 % interval>", f"pass@{ks[-1]}>", "problems>")
     names = [s.checkpoint for s in results.validation]
     marked = names.index(results.chosen) if results.chosen in names else None
-    note = "The epoch is chosen here; held-out problems have no say in it."
+    decides = results.chosen_on == "validation"
+    note = "The epoch is chosen here; held-out problems have no say in it." if decides else "Nothing is chosen here."
     return table("Pass rates of validation problems", columns, rows, note, marked)
 
 

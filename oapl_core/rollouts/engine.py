@@ -50,6 +50,7 @@ class Engine:
         """
         check_model_folder(model_dir)
         self.name = "vllm"
+        self.dtype = config.dtype
         self.startup_s: dict[str, float] = {}
         self._model_dir, self._config, self._replica = model_dir, config, replica
         self._end_ids = end_token_ids(model_dir)
@@ -88,6 +89,7 @@ class Engine:
         except (ValueError, OSError, NotImplementedError) as error:
             raise DataError(f"{self._model_dir}: vLLM cannot run this model: {_one_line(error)}") from error
         self._tokenizer = self._engine.get_tokenizer()
+        self.dtype = str(self._engine.vllm_config.model_config.dtype).removeprefix("torch.")
         self.startup_s = {"import": round(imported - start, 3), "engine": round(time.monotonic() - imported, 3)}
 
     def __exit__(self, _k: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:

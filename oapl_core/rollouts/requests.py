@@ -42,6 +42,8 @@ class Sampler(Protocol):
     """Library and version."""
     logprobs_mode: str
     """What the log-probs are of, in vLLM's words."""
+    dtype: str
+    """Type that it computes in: ``float32``, ``bfloat16``, ..."""
     startup_s: dict[str, float]
     """Seconds that starting took, by what they were spent on."""
 

@@ -1,70 +1,20 @@
 """evaluate: which checkpoints answer which problems, resuming, and what is refused; sampler and judge are made up."""
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
 from oapl_core.artifacts import Run, policy_hash
 from oapl_core.config import EngineConfig
-from oapl_core.errors import DataError, StageFailed
+from oapl_core.errors import ConfigError, DataError, StageFailed
+from oapl_core.evaluation import answering
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.tables import EVALUATIONS, read_table
-from oapl_core.verifier_config import VerifierConfig
+from tests.core.evaluation.made_up_judge import MadeUpJudge, Rate, Starts
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
-
-Rate = Callable[[str], float]
-
-
-@dataclass(frozen=True)
-class MadeUpVerdict:
-    reward: float | None
-    outcome: str
-
-
-class MadeUpJudge:
-    """Right with a chance that depends on the weights that answered; the text holds their hash and a random number."""
-
-    def __init__(self, rate: Rate, broken: float = 0.0) -> None:
-        self.rate, self.broken, self.judged, self.canaries = rate, broken, 0, 0
-
-    def __call__(self, config: VerifierConfig) -> Self:
-        return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
-
-    def check_canaries(self) -> None:
-        self.canaries += 1
-
-    def stream(self, problems: Sequence[Any], texts: Sequence[str], reasons: Sequence[Any]) -> Iterator[MadeUpVerdict]:
-        assert len(problems) == len(texts) == len(reasons)
-        for text in texts:
-            self.judged += 1
-            weights, number = text.split()
-            if float(number) > 1 - self.broken:
-                yield MadeUpVerdict(None, "verifier_error")
-            else:
-                right = float(number) < self.rate(weights)
-                yield MadeUpVerdict(float(right), "passed" if right else "wrong_answer")
-
-
-class Starts:
-    """Starts made-up samplers and keeps them."""
-
-    def __init__(self, stop_after: int | None = None) -> None:
-        self.stop_after, self.samplers = stop_after, list[MadeUpSampler]()
-
-    def __call__(self, model_dir: Path, config: EngineConfig) -> MadeUpSampler:
-        self.samplers.append(MadeUpSampler(model_dir, config, stop_after=self.stop_after))
-        return self.samplers[-1]
 
 
 @pytest.fixture
@@ -208,6 +158,65 @@ def test_a_missing_checkpoint_is_named(run: Run) -> None:
     shutil.rmtree(run.checkpoint(0, 1))
     with pytest.raises(DataError, match=r"4_checkpoint/oapl/epoch_01"):
         evaluate(run, MadeUpSampler, MadeUpJudge(lambda _: 0.5))
+
+
+def measured_with(tmp_path: Path, epoch: int, validation: bool = True, **evaluation: Any) -> Run:
+    """An evaluated run of which ``epoch`` is the best, with other settings of evaluation."""
+    prompts = {"train": [[5]], "validation": [[6]] * 3 if validation else [], "heldout": [[7]] * 4}
+    run = make_run(tmp_path, made_up_model(tmp_path / "model"), prompts, evaluation=evaluation)
+    train(run)
+    evaluate(run, MadeUpSampler, MadeUpJudge(prefers(run, epoch)))
+    return run
+
+
+def test_without_validation_problems_the_last_epoch_is_taken_and_that_is_said(tmp_path: Path) -> None:
+    run = measured_with(tmp_path, epoch=1, validation=False)
+    assert labels(run, "heldout") == ["base", "round 0", "round 1 epoch 3"]
+    assert labels(run, "validation") == []
+    found = details(run)
+    assert (found["chosen_epoch"], found["chosen_on"]) == (3, "last")
+    assert found["chosen_in_words"] == "the last epoch, nothing was chosen"
+
+
+def test_the_last_epoch_can_be_asked_for(tmp_path: Path) -> None:
+    run = measured_with(tmp_path, epoch=1, choose_on="last")
+    assert details(run)["chosen"] == "round 1 epoch 3"
+    assert len(labels(run, "validation")) == 3
+
+
+def test_choosing_on_what_is_reported_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the very problems that are reported"):
+        make_run(tmp_path, made_up_model(tmp_path / "model"), evaluation={"choose_on": "heldout"})
+
+
+def test_a_forced_choice_on_what_is_reported_is_named_in_rows_and_ledger(tmp_path: Path) -> None:
+    run = measured_with(tmp_path, epoch=2, choose_on="heldout", force=True)
+    name = "round 1 epoch 2 (chosen on the held-out problems that are reported)"
+    assert labels(run, "heldout") == ["base", "round 0", "round 1 epoch 1", "round 1 epoch 3", name]
+    assert "round 1 epoch 2" in labels(run, "validation"), "there nothing was chosen"
+    found = details(run)
+    assert (found["chosen"], found["chosen_epoch"], found["chosen_on"]) == (name, 2, "heldout")
+    assert name in found["heldout"]
+
+
+def test_parts_hold_whole_problems_and_are_resumed_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "_PART_ANSWERS", 8)
+    prompts = {"train": [[5]], "validation": [[6]] * 3, "heldout": [[7, i] for i in range(5)]}
+    run, whole = (
+        make_run(folder, made_up_model(tmp_path / "model"), prompts) for folder in (tmp_path / "a", tmp_path / "b")
+    )
+    judge = MadeUpJudge(lambda _: 0.5)
+    for one in (run, whole):
+        train(one)
+    with pytest.raises(InterruptedError):
+        evaluate(run, Starts(stop_after=18 + 20 + 15), judge)
+    base, other = (sorted(run.evaluations().glob(f"{name}_heldout-*.parquet")) for name in ("base", "round_0"))
+    assert len(base) == 3 and len(other) < 3, "20 answers are whole, of the next 20 there were 15"
+    evaluate(run, MadeUpSampler, judge)
+    evaluate(whole, MadeUpSampler, judge)
+    assert rows(run) == rows(whole)
+    places = [(r["problem_id"], r["sample"]) for r in rows(run) if r["checkpoint"] == "base"]
+    assert places == [(f"heldout-{i}", s) for i in range(5) for s in range(4)]
 
 
 def test_progress_counts_the_whole_evaluation(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

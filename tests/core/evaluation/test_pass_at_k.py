@@ -16,7 +16,7 @@ def brute_force(n: int, c: int, k: int) -> float:
     return sum(any(s) for s in sets) / len(sets)
 
 
-@pytest.mark.parametrize("n", range(1, 9))
+@pytest.mark.parametrize("n", range(1, 13))
 def test_it_is_the_share_of_sets_with_a_right_answer(n: int) -> None:
     for c in range(n + 1):
         for k in range(1, n + 1):

@@ -1,0 +1,237 @@
+"""`oapl evaluate`: checkpoints on a problem set, in a folder of their own; or the repetition of a card.
+
+Reads models, runs and cards; makes an evaluation folder, holds it, and starts the stage ``evaluation.measure``.
+"""
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from deployments.run_names import open_run
+from deployments.terminal import console, tell
+from oapl_core.artifacts import Run
+from oapl_core.errors import ConfigError, DataError, Interrupted
+from oapl_core.evaluation import agreement, card
+from oapl_core.evaluation.card_text import headline
+from oapl_core.evaluation.choice import ON
+from oapl_core.evaluation.measurement import Measurement, parse
+from oapl_core.experiment_file import apply
+from oapl_core.launch import run_stage
+from oapl_core.lock import hold
+from oapl_core.measurement_config import MeasurementConfig
+from oapl_core.progress import Reading
+
+_VERB = "evaluation.measure"
+_FOLDER = Path("data/evaluations")
+_SETTING = re.compile(r"(engine|verifier)(\.\w+)+=")
+_PLACE = re.compile(r"round_(\d+)(?:/epoch_(\d+))?")
+_LOG_EVERY_S = 30.0
+
+
+def evaluate(
+    words: Sequence[str],
+    problems: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    repeated: Path | None,
+    target: Path | None,
+) -> int:
+    """Measure, and with ``repeated`` compare with that card; returns 1 if they do not agree, else 0.
+
+    Args:
+        words: models and engine.* or verifier.* settings, as typed.
+        problems: fields of SetConfig; None is unset.
+        asked: fields of MeasurementConfig; None is unset.
+        repeated: card.json of the evaluation to repeat.
+        target: folder to make; None: one below data/evaluations.
+
+    Raises:
+        OaplError: one line that says what is wrong; nothing that was finished is lost.
+    """
+    overrides = [word for word in words if _SETTING.match(word)]
+    models = [word for word in words if word not in overrides]
+    if repeated is None:
+        values = _wanted(models, problems, asked)
+    else:
+        values = _again(card.read(repeated), repeated, models, problems, asked)
+    for override in overrides:
+        apply(values, override)
+    config = parse(values, str(repeated or "oapl evaluate"))
+    root = target or (repeated.parent.with_name(f"{repeated.parent.name}-again") if repeated else _place(config))
+    with hold(root):
+        folder = Measurement.create(root, config)
+        if folder.is_finished:
+            tell(f"{root}: is finished, nothing to do")
+        else:
+            _measure(folder)
+    content = card.read(folder.card)
+    for line in headline(content):
+        tell(line)
+    tell(f"card: {folder.card_text}")
+    return _compared(card.read(repeated), content) if repeated else 0
+
+
+def _measure(folder: Measurement) -> None:
+    """Run the stage until all models are measured: once for each architecture."""
+    teller = _Teller()
+    try:
+        for _ in folder.config.models:
+            run_stage(folder, _VERB, on_progress=teller.say)
+            if folder.is_finished:
+                return
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; finished parts are kept, run the same command again to continue") from None
+    finally:
+        teller.close()
+
+
+def _compared(original: agreement.Card, content: agreement.Card) -> int:
+    for difference in agreement.moved(original, content):
+        tell(f"ran elsewhere: {difference}")
+    found = agreement.compare(original, content)
+    for one in found:
+        tell(f"{one.label}: {one.text}")
+    return int(any(one.level == "not" for one in found))
+
+
+def _wanted(models: Sequence[str], problems: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    if not models:
+        raise ConfigError("say which model to evaluate: a Hugging Face folder, RUN, or RUN:round_00/epoch_01")
+    name = problems["name"]
+    if name is None:
+        raise ConfigError("say what to evaluate on with --set: a set of `oapl problems`, or a problem file")
+    chosen = {key: value for key, value in problems.items() if value is not None}
+    if Path(name).suffix and problems["path"] is None:
+        foreign = [key for key in ("revision", "release", "window", "faulty") if key in chosen]
+        if foreign:
+            raise ConfigError(
+                f"--{foreign[0]} is for a set of `oapl problems`; {name} is a file, which is taken as it is"
+            )
+        chosen = {**chosen, "name": None, "path": name}
+    values = {key: value for key, value in asked.items() if value is not None}
+    if "ks" in values:
+        values["ks"] = _numbers(values["ks"])
+    fields = MeasurementConfig.model_fields
+    lengths = [values.get(key, fields[key].default) for key in ("max_prompt_tokens", "max_tokens")]
+    return {
+        **values,
+        "models": [model_of(word) for word in models],
+        "problems": chosen,
+        "engine": {"max_model_len": sum(lengths)},
+    }
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"-k {text!r}: write numbers with commas between them, as in 1,5,10") from None
+
+
+def _again(
+    original: agreement.Card, path: Path, models: Sequence[str], problems: Mapping[str, Any], asked: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The settings of a card, with other places of models and problems."""
+    given = [key for key, value in {**problems, **asked}.items() if value is not None and key != "path"]
+    if given:
+        raise ConfigError(
+            f"--card repeats what the card says; it goes with models, --from and --to, not with {given[0]}"
+        )
+    values = dict(original["settings"])
+    if models:
+        if len(models) != len(values["models"]):
+            raise ConfigError(f"{path}: is of {len(values['models'])} models, {len(models)} are given")
+        pairs = zip(values["models"], map(model_of, models), strict=True)
+        values["models"] = [{**old, "path": new["path"]} for old, new in pairs]
+    if problems["path"] is not None:
+        values["problems"] = {**values["problems"], "path": problems["path"]}
+    return {**values, "repeats": path}
+
+
+def model_of(word: str) -> dict[str, Any]:
+    """``[LABEL=]MODEL`` as fields of ModelConfig.
+
+    Raises:
+        ConfigError: it is neither a model folder nor a checkpoint of a run.
+    """
+    label, equals, place = word.partition("=")
+    if not equals or Path(word).is_dir():
+        label, place = "", word
+    if Path(place, "config.json").is_file():
+        return {"label": label or Path(place).name, "path": place}
+    name, colon, part = place.rpartition(":")
+    run = _run(name if colon else place)
+    found = _of_run(run, part if colon else "")
+    return {**found, "label": label or found["label"]}
+
+
+def _run(name: str) -> Run:
+    try:
+        return open_run(name)
+    except DataError as error:
+        raise ConfigError(f"{name}: is neither a model folder (no config.json) nor a run: {error}") from None
+
+
+def _of_run(run: Run, place: str) -> dict[str, Any]:
+    if not place:
+        return _newest(run)
+    if place == "base":
+        return {"label": f"{run.root.name} base", "path": run.base_model(), "origin": "base model of the run"}
+    match = _PLACE.fullmatch(place)
+    if match is None or int(match[1]) >= len(run.config.rounds):
+        raise ConfigError(f"{run.root}:{place}: write base, round_00 or round_00/epoch_01 after the colon")
+    number = int(match[1])
+    epoch = int(match[2] or run.config.rounds[number].epochs)
+    label = f"{run.root.name} round {number} epoch {epoch}"
+    return {"label": label, "path": run.checkpoint(number, epoch), "origin": "named by the person who evaluated"}
+
+
+def _newest(run: Run) -> dict[str, Any]:
+    """The epoch that the run's evaluation chose; before it is evaluated, the newest there is."""
+    artifacts = run.ledger.artifacts()
+    entry = artifacts.get(run.name(run.evaluation()))
+    if entry and entry.details.get("chosen_epoch"):
+        last = len(run.config.rounds) - 1
+        path = run.checkpoint(last, entry.details["chosen_epoch"])
+        origin = ON[entry.details.get("chosen_on", "validation")]
+        return {"label": f"{run.root.name} {entry.details['chosen']}", "path": path, "origin": origin}
+    for number in reversed(range(len(run.config.rounds))):
+        for epoch in range(run.config.rounds[number].epochs, 0, -1):
+            if run.name(run.checkpoint(number, epoch)) in artifacts:
+                label = f"{run.root.name} round {number} epoch {epoch}"
+                return {"label": label, "path": run.checkpoint(number, epoch), "origin": ON["last"]}
+    raise ConfigError(f"{run.root}: has no checkpoint yet; {run.root}:base is its base model")
+
+
+def _place(config: MeasurementConfig) -> Path:
+    """A folder named as the set and the models."""
+    problems = config.problems.name or Path(str(config.problems.path)).name.partition(".")[0]
+    more = f"-and-{len(config.models) - 1}-more" if len(config.models) > 1 else ""
+    return _FOLDER / re.sub(r"[^A-Za-z0-9._-]+", "-", f"{problems}-{config.models[0].label}{more}")
+
+
+class _Teller:
+    """Says what the stage says: a bar's line replaces the one before it on a terminal; elsewhere few are said."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+        self._status = console.status("starting") if console.is_terminal else None
+        if self._status:
+            self._status.start()
+
+    def say(self, line: str) -> None:
+        """Show one line."""
+        reading = Reading.of(line)
+        if reading is None or reading.done >= reading.total:
+            tell(line)
+        elif self._status:
+            self._status.update(line)
+        elif time.monotonic() - self._last > _LOG_EVERY_S:
+            self._last = time.monotonic()
+            tell(line)
+
+    def close(self) -> None:
+        """Take the live line away."""
+        if self._status:
+            self._status.stop()

@@ -1,0 +1,76 @@
+"""Do two evaluations agree: is the same asked, and is what came out the same, within the interval, or neither? Pure."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from oapl_core.errors import DataError
+from oapl_core.experiment_file import differences
+
+_LIMITS = ("time_limit", "memory_limit", "output_limit")
+_EXACT_PACKAGES = ("torch", "transformers")
+_SHOWN = 4
+
+Card = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What a repetition says about one model."""
+
+    label: str
+    level: Literal["exactly", "within", "not"]
+    text: str
+
+
+def check_asked(original: Card, asked: Mapping[str, Any], path: Path) -> None:
+    """Make sure that what is about to be asked is what ``original``, read from ``path``, asked.
+
+    Raises:
+        DataError: model, tokenizer, prompts, problems or settings are others; names them.
+    """
+    changed = differences(original["asked"], json.loads(json.dumps(asked)))
+    if changed:
+        more = f"; and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+        raise DataError(
+            f"{path}: its evaluation cannot be repeated with this: {'; '.join(changed[:_SHOWN])}{more}; "
+            "give the original model folders, problem files (--from) and version of the project"
+        )
+
+
+def moved(original: Card, repeated: Card) -> list[str]:
+    """What it ran on, as far as that is another now; in words."""
+    return differences(original["ran"], repeated["ran"])
+
+
+def promises_exactness(original: Card, repeated: Card) -> bool:
+    """Whether the first card says that the second comes out exactly as itself."""
+    first, second = original["ran"], repeated["ran"]
+    is_same = all(first[key] == second[key] for key in ("engine", "dtype", "hardware"))
+    packages = [first["packages"].get(name) == second["packages"].get(name) for name in _EXACT_PACKAGES]
+    return bool(original["reproduces"]["is_exact"]) and is_same and all(packages)
+
+
+def compare(original: Card, repeated: Card) -> list[Agreement]:
+    """For each model of ``original``, how the repetition agrees with it."""
+    exact = promises_exactness(original, repeated)
+    return [_compare(label, result, repeated["results"][label], exact) for label, result in original["results"].items()]
+
+
+def _compare(label: str, first: Mapping[str, Any], second: Mapping[str, Any], promised: bool) -> Agreement:
+    answers, verdicts = (first[key] == second[key] for key in ("answers_sha256", "verdicts_sha256"))
+    if answers and verdicts:
+        return Agreement(label, "exactly", f"agrees exactly: {first['answers']:,} answers and verdicts are the same")
+    difference, allowed = second["mean_reward"] - first["mean_reward"], first["repeat"]
+    numbers = f"{second['mean_reward']:.2%} against {first['mean_reward']:.2%}, ±{allowed:.2%} is allowed"
+    if abs(difference) > allowed:
+        return Agreement(label, "not", f"does not agree: {numbers}")
+    limits = sum(result["outcomes"].get(name, 0) for result in (first, second) for name in _LIMITS)
+    if answers and limits:
+        return Agreement(label, "within", f"the same answers, some verdicts by limits differ: {numbers}")
+    if promised:
+        what = "verdicts" if answers else "answers"
+        return Agreement(label, "not", f"does not agree: the card promises the same {what}, they differ ({numbers})")
+    return Agreement(label, "within", f"agrees within the interval: {numbers}")

@@ -1,0 +1,179 @@
+"""The evaluation card: every setting and hash that is needed to repeat an evaluation, and its results.
+
+Reads the evaluation folder's ledger, its rows, the models' configs and the installed packages; `made` gives card.json's
+content. ``asked`` is the part of it that another evaluation must share to be the same one.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from oapl_core.errors import DataError
+from oapl_core.evaluation.answering import Target
+from oapl_core.evaluation.asking import tokenizer_hash
+from oapl_core.evaluation.comparison import comparisons
+from oapl_core.evaluation.machine import PACKAGES, versions
+from oapl_core.evaluation.measurement import Measurement
+from oapl_core.evaluation.measures import Row, measures, table
+from oapl_core.rollouts.model_folder import end_token_ids
+from oapl_core.seeds import derive_seed
+from oapl_core.tables import EVALUATIONS, PROBLEMS, open_table, read_table
+from oapl_core.verdicts.verifier import VERIFIER_VERSION
+
+VERSION = 1
+SEEDS = (
+    "request: first 31 bits of SHA-256 of the words seed, 'evaluation', split, problem_id, sample, joined by \\x1f; "
+    "intervals: of seed, 'bootstrap'; every checkpoint gets the same"
+)
+STOP = "the end tokens of config.json and generation_config.json, or max_tokens; no stop texts"
+EXTRACTION = {
+    "programs": "the last closed ``` fence that says python, py, python3 or nothing, after the last </think>",
+    "maths": "the last \\boxed{} that is not empty, with balanced braces and at most 512 characters, after </think>",
+    "without an answer": "no_answer, or truncated if max_tokens ended the response: wrong; <think> never closed: none",
+}
+RULES = (
+    "An answer that could not be judged (verifier_error) is missing, not wrong. A problem with fewer than k judged "
+    "answers has no pass@k and is left out of that mean; `problems_at_k` counts those in it. avg@n equals pass@1: the "
+    "mean over problems of the share of right answers. Intervals: 95 %, percentiles of the mean over problems drawn "
+    "with replacement. Differences: the same of paired problems. `repeat`: how far avg@n of another n answers to the "
+    "same problems may lie from this one, 95 %."
+)
+WITHIN = (
+    "With the same card on another machine, engine, dtype or parallel layout: avg@n within `repeat` of each model, in "
+    "95 of 100 repetitions, because answers that differ are then other draws from nearly the same distribution."
+)
+EXACT_ON_CPU = (
+    "With the same card, engine version, kind of processor, dtype and versions of torch and transformers, on CPU: "
+    "every answer token by token, whatever max_num_seqs, the order of requests and interruptions; and every verdict "
+    "but those by a limit (time, memory, output), which a machine's load may change."
+)
+EXACT_ON_GPU = (
+    "On GPUs nothing is promised to be exact: what an engine computes for one request depends on which others are "
+    "decoded with it, and that on timing."
+)
+_SAME_PLACES = ("problem_id", "sample", "response_tokens", "finish_reason", "text")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A card.json.
+
+    Raises:
+        DataError: it is none, or of a version that is not known here.
+    """
+    try:
+        content = json.loads(path.read_text())
+        version = content["card"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise DataError(f"{path}: is not an evaluation card (card.json of `oapl evaluate`)") from None
+    if version != VERSION:
+        raise DataError(
+            f"{path}: is a card of version {version}, this is version {VERSION}; use the version that made it"
+        )
+    return dict(content)
+
+
+def as_json(content: Mapping[str, Any]) -> str:
+    """The text of card.json."""
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def prompts_of(folder: Measurement, model: Path) -> Path:
+    """The file of the prompts that this model is given."""
+    return folder.prompts(tokenizer_hash(model))
+
+
+def asked(folder: Measurement, targets: Sequence[Target]) -> dict[str, Any]:
+    """What is asked of whom and how: two evaluations that share it are the same one."""
+    config, done = folder.config, folder.ledger.artifacts()
+    models = {}
+    for target in targets:
+        prompts = done[folder.name(prompts_of(folder, target.folder))]
+        models[target.label] = {
+            "policy_hash": target.policy_hash,
+            "tokenizer_hash": tokenizer_hash(target.folder),
+            "chat_template_hash": prompts.details["chat_template_sha256"],
+            "prompts_sha256": prompts.details["sha256"],
+            "prompts": prompts.rows,
+            "end_token_ids": end_token_ids(target.folder),
+        }
+    problems = done[folder.name(folder.problems)]
+    sampling = config.model_dump(include={"samples", "temperature", "top_p", "max_tokens", "seed"})
+    return {
+        "models": models,
+        "problems": {"content_sha256": problems.details["content_sha256"], "count": problems.rows},
+        "prompts": {
+            "style": config.prompt_style,
+            "style_hash": done[folder.name(prompts_of(folder, targets[0].folder))].details["style_sha256"],
+            "thinking": config.thinking,
+            "max_prompt_tokens": config.max_prompt_tokens,
+        },
+        "sampling": {**sampling, "top_k": 0, "min_p": 0.0, "penalties": "none", "stop": STOP, "seeds": SEEDS},
+        "verifier": {"version": VERIFIER_VERSION, **config.verifier.slice, "extraction": EXTRACTION},
+    }
+
+
+def made(folder: Measurement, targets: Sequence[Target], rows: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
+    """The card of a finished evaluation."""
+    config, done = folder.config, folder.ledger.artifacts()
+    ran = [done[folder.name(path)].details for target in targets for path in target.files]
+    problems = done[folder.name(folder.problems)]
+    dropped = {t.label: done[folder.name(prompts_of(folder, t.folder))].details["dropped"] for t in targets}
+    is_on_cpu = all(detail["hardware"].startswith("CPU") for detail in ran)
+    seed = derive_seed(config.seed, "bootstrap")
+    return {
+        "card": VERSION,
+        "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "settings": config.model_dump(mode="json"),
+        "asked": asked(folder, targets),
+        "origin": {"problems": dict(problems.details), "files": dict(problems.inputs), "dropped_prompts": dropped,
+                   "models": {model.label: model.origin for model in config.models}},
+        "ran": {
+            "engine": sorted({detail["engine"] for detail in ran}),
+            "dtype": sorted({detail["dtype"] for detail in ran}),
+            "hardware": sorted({detail["hardware"] for detail in ran}),
+            "sandbox_level": sorted({detail["sandbox_level"] for detail in ran}),
+            "packages": versions([*PACKAGES, *config.verifier.libraries]),
+        },
+        "statistics": {"rules": RULES, "level": 0.95, "resamples": config.bootstrap_resamples, "seed": seed},
+        "results": {t.label: _result(folder, t, rows[t.label], seed) for t in targets},
+        "comparisons": comparisons(rows, config.ks or (1, config.samples), config.bootstrap_resamples, seed),
+        "reproduces": {"is_exact": is_on_cpu, "exactly": EXACT_ON_CPU if is_on_cpu else EXACT_ON_GPU, "within": WITHIN},
+    }  # fmt: skip
+
+
+def _result(folder: Measurement, target: Target, rows: Sequence[Row], seed: int) -> dict[str, Any]:
+    resamples = folder.config.bootstrap_resamples
+    tables = {}
+    for column in ("source", "difficulty", "platform", "kind"):
+        labels = _labels(folder.problems, column)
+        lines = table(rows, labels, resamples, seed)
+        if len(lines) > 1:
+            tables[column] = lines
+    answers, verdicts = _digests(target)
+    return {
+        **measures(rows, resamples, seed, folder.config.ks),
+        "tables": tables,
+        "answers_sha256": answers,
+        "verdicts_sha256": verdicts,
+    }
+
+
+def _labels(problems: Path, column: str) -> dict[str, str | None]:
+    with open_table(problems, PROBLEMS) as file:
+        if column not in file.schema_arrow.names:
+            return {}
+        found = file.read(columns=["problem_id", column])
+    return dict(zip(found["problem_id"].to_pylist(), found[column].to_pylist(), strict=True))
+
+
+def _digests(target: Target) -> tuple[str, str]:
+    """SHA-256 of the answers and of the verdicts, in their order."""
+    answers, verdicts = hashlib.sha256(), hashlib.sha256()
+    for path in target.files:
+        for row in read_table(path, EVALUATIONS, [*_SAME_PLACES, "outcome"]).to_pylist():
+            answers.update(json.dumps([row[name] for name in _SAME_PLACES]).encode())
+            verdicts.update(json.dumps([row["problem_id"], row["sample"], row["outcome"]]).encode())
+    return answers.hexdigest(), verdicts.hexdigest()

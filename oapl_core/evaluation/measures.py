@@ -1,0 +1,129 @@
+"""What judged answers amount to: pass@k and avg@n with intervals, tables by kind of problem, lengths, what went wrong.
+
+Pure arithmetic on rows of tables.EVALUATIONS. The rules, in words:
+
+- An answer that could not be judged (``verifier_error``) is missing, not wrong: its problem has one answer less.
+- A problem with n < k judged answers has no pass@k; it is left out of that mean, whose number of problems is given.
+- A problem without any judged answer is in no mean, and counted.
+- avg@n is the mean over problems of the share of right answers among the judged ones: the same number as pass@1.
+- Intervals are 95 %, from resampling problems: what another set of such problems would give.
+- ``repeat`` is 95 % of how far avg@n may lie from another n answers to the same problems: what an evaluation
+  that is repeated gives (variance of a mean of c out of n: c (n - c) / (n^2 (n - 1)) for each problem).
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from oapl_core.evaluation.pass_at_k import estimate
+
+Row = Mapping[str, Any]
+Counts = Mapping[str, tuple[int, int]]
+"""(n, c) by problem: judged answers, and right ones."""
+
+_EVERY_K = 16
+"""Up to here every k is in the curve, then powers of two and n itself."""
+_NORMAL_95 = 1.959964
+
+
+def counts(rows: Iterable[Row]) -> dict[str, tuple[int, int]]:
+    """(n, c) by problem; a problem none of whose answers could be judged has (0, 0)."""
+    n, c = defaultdict[str, int](int), defaultdict[str, int](int)
+    for row in rows:
+        n[row["problem_id"]] += row["reward"] is not None
+        c[row["problem_id"]] += row["reward"] == 1.0
+    return {problem: (n[problem], c[problem]) for problem in n}
+
+
+def mean_reward(rows: Iterable[Row]) -> float:
+    """Mean over problems of the share of right answers (avg@n); problems without a single verdict are left out.
+
+    Raises:
+        ValueError: nothing could be judged.
+    """
+    shares = [right / judged for judged, right in counts(rows).values() if judged]
+    if not shares:
+        raise ValueError("no answer has a verdict")
+    return math.fsum(shares) / len(shares)
+
+
+def measures(rows: Sequence[Row], resamples: int, seed: int, ks: Sequence[int] = ()) -> dict[str, Any]:
+    """What there is to say about one checkpoint on one set of problems; ``ks`` empty: a curve up to the largest n.
+
+    Raises:
+        ValueError: nothing could be judged, or nothing k times for one of ``ks``.
+    """
+    by_problem = counts(rows)
+    pairs = list(by_problem.values())
+    curve = {k: estimate(pairs, k, resamples, seed) for k in ks or curve_of(max(n for n, _ in pairs))}
+    outcomes = Counter(str(row["outcome"]) for row in rows)
+    return {
+        "policy_hash": rows[0]["policy_hash"],
+        "problems": len(pairs),
+        "problems_without_a_verdict": sum(n == 0 for n, _ in pairs),
+        "answers": len(rows),
+        "verifier_errors": sum(row["reward"] is None for row in rows),
+        "mean_reward": mean_reward(rows),
+        "repeat": repeat_interval(by_problem),
+        "pass_at_k": {str(k): [round(e.mean, 6), round(e.low, 6), round(e.high, 6)] for k, e in curve.items()},
+        "problems_at_k": {str(k): e.problems for k, e in curve.items()},
+        "tokens": lengths([row["response_tokens"] for row in rows]),
+        "truncated": sum(row["finish_reason"] == "length" for row in rows),
+        "outcomes": dict(sorted(outcomes.items())),
+    }
+
+
+def curve_of(largest: int) -> list[int]:
+    """Every k to 16, then powers of two, then ``largest``."""
+    powers = [2**e for e in range(_EVERY_K.bit_length(), largest.bit_length())]
+    return sorted({*range(1, min(_EVERY_K, largest) + 1), *powers, *([largest] if largest else [])})
+
+
+def repeat_interval(by_problem: Counts) -> float:
+    """Half of the interval for the difference between avg@n and that of another n answers to each of these problems.
+
+    A problem with one judged answer shows no spread; the largest there can be, 1/4, is taken.
+    """
+    judged = [(n, c) for n, c in by_problem.values() if n]
+    spreads = [c * (n - c) / (n * n * (n - 1)) if n > 1 else 0.25 for n, c in judged]
+    return round(_NORMAL_95 * math.sqrt(2 * math.fsum(spreads)) / len(judged), 6) if judged else 1.0
+
+
+def lengths(tokens: Sequence[int]) -> dict[str, float]:
+    """Mean, percentiles and the largest of the answers' lengths. Tokens."""
+    import numpy as np
+
+    sizes = np.asarray(tokens)
+    shown = {f"p{q}": float(np.percentile(sizes, q, method="inverted_cdf")) for q in (10, 50, 90, 99)}
+    return {"mean": round(float(sizes.mean()), 3), **shown, "max": float(sizes.max())}
+
+
+def table(rows: Sequence[Row], labels: Mapping[str, str | None], resamples: int, seed: int) -> list[dict[str, Any]]:
+    """avg@n by label of the problems (a difficulty, a platform, a set); ``labels`` maps problem_id to it.
+
+    A line for each label, the largest first; problems without one are ``unknown``. Empty if no problem has any.
+    """
+    if not any(labels.get(row["problem_id"]) for row in rows):
+        return []
+    groups = defaultdict[str, list[Row]](list)
+    for row in rows:
+        groups[labels.get(row["problem_id"]) or "unknown"].append(row)
+    lines = [_line(label, mine, resamples, seed) for label, mine in groups.items()]
+    return sorted(lines, key=lambda line: (-line["problems"], line["label"]))
+
+
+def _line(label: str, rows: Sequence[Row], resamples: int, seed: int) -> dict[str, Any]:
+    pairs = list(counts(rows).values())
+    average = None
+    if any(n for n, _ in pairs):
+        found = estimate(pairs, 1, resamples, seed)
+        average = [round(found.mean, 6), round(found.low, 6), round(found.high, 6)]
+    return {
+        "label": label,
+        "problems": len(pairs),
+        "answers": len(rows),
+        "average": average,
+        "mean_tokens": round(sum(row["response_tokens"] for row in rows) / len(rows), 3),
+        "truncated": sum(row["finish_reason"] == "length" for row in rows),
+    }

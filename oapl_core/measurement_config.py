@@ -1,0 +1,98 @@
+"""What `oapl evaluate` measures and how: the settings of an evaluation folder, with defaults, units and sources."""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from oapl_core.config import EngineConfig
+from oapl_core.evaluation_config import EvaluationConfig
+from oapl_core.problems_config import ProblemsConfig
+from oapl_core.settings import Settings
+from oapl_core.verifier_config import VerifierConfig
+
+_PROBLEMS, _EVALUATION = ProblemsConfig.model_fields, EvaluationConfig.model_fields
+
+
+class ModelConfig(Settings):
+    """One checkpoint."""
+
+    label: str
+    """What it is called in tables."""
+    path: Path
+    """Hugging Face folder."""
+    origin: str = "a model folder"
+    """Where it comes from, and if it was chosen among others, by what."""
+
+
+class SetConfig(Settings):
+    """The problems: a published set by name, or a problem set of ours."""
+
+    name: str | None = None
+    """As `oapl problems` lists it; unset: `path` is a problem set of ours."""
+    path: Path | None = None
+    """File or folder to read; unset: the hub."""
+    split: Literal["train", "validation", "heldout"] | None = None
+    """Which the file's problems are; unset: what its first row says, else held out."""
+    revision: str | None = None
+    """Commit of the set's repository on the hub; unset: that of data/sources.toml."""
+    release: str | None = None
+    """LiveCodeBench's, cumulative."""
+    window: str | None = None
+    """Days of release, `FIRST:END`, END excluded."""
+    faulty: Literal["keep", "drop", "only"] = "keep"
+    """Problems that their source calls faulty."""
+    limit: PositiveInt | None = None
+    """Only the first so many."""
+
+
+class MeasurementConfig(Settings):
+    """An evaluation of checkpoints on one problem set."""
+
+    models: Annotated[tuple[ModelConfig, ...], Field(min_length=1)]
+    """In the order of the tables; pairs are compared."""
+    problems: SetConfig
+    """What they answer."""
+    prompt_style: Literal["plain", "deepcoder", "livecodebench", "matharena"] = _PROBLEMS["prompt_style"].default
+    """As problems.prompt_style of an experiment."""
+    thinking: bool | None = None
+    """The chat template's switch `enable_thinking`; unset: what the template does by itself."""
+    max_prompt_tokens: PositiveInt = _PROBLEMS["max_prompt_tokens"].default
+    """Longer prompts are dropped and counted, never cut. Tokens."""
+    samples: PositiveInt = _EVALUATION["heldout_samples"].default
+    """n, answers to each problem."""
+    ks: tuple[PositiveInt, ...] = ()
+    """k of pass@k; none: up to 16, powers of two, and n."""
+    temperature: Annotated[float, Field(ge=0.0)] = _EVALUATION["temperature"].default
+    """Sampling temperature."""
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = _EVALUATION["top_p"].default
+    """Nucleus sampling."""
+    max_tokens: PositiveInt = _EVALUATION["max_tokens"].default
+    """Longest response. Tokens."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Every request's seed and the intervals' are derived from it."""
+    bootstrap_resamples: PositiveInt = _EVALUATION["bootstrap_resamples"].default
+    """Resamples of the problems for the intervals."""
+    engine: EngineConfig = EngineConfig()
+    """vLLM."""
+    verifier: VerifierConfig = VerifierConfig()
+    """Verdicts."""
+    repeats: Path | None = None
+    """Card of the evaluation that this one repeats."""
+    engine_python: Path | None = None
+    """Interpreter that has vLLM; unset: the running one."""
+
+    @model_validator(mode="after")
+    def _sensible(self) -> Self:
+        if (self.problems.name is None) and self.problems.path is None:
+            raise ValueError("give `problems` a name or a path")
+        if self.ks and max(self.ks) > self.samples:
+            raise ValueError(f"pass@{max(self.ks)} needs at least {max(self.ks)} answers to each problem: -n is less")
+        if len({model.label for model in self.models}) < len(self.models):
+            raise ValueError("two models have the same label; name them with LABEL=MODEL")
+        needed = self.max_prompt_tokens + self.max_tokens
+        if self.engine.max_model_len < needed:
+            raise ValueError(
+                f"engine.max_model_len={self.engine.max_model_len} is less than the {needed} tokens needed"
+            )
+        return self

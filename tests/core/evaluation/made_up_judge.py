@@ -1,0 +1,61 @@
+"""A made-up judge, and made-up samplers that are kept or break."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from oapl_core.config import EngineConfig
+from oapl_core.verifier_config import VerifierConfig
+from tests.sampling_run import MadeUpSampler
+
+Rate = Callable[[str], float]
+
+
+@dataclass(frozen=True)
+class MadeUpVerdict:
+    reward: float | None
+    outcome: str
+
+
+class MadeUpJudge:
+    """Right with a chance that depends on the weights that answered; the text holds their hash and a random number."""
+
+    sandbox_level = "none"
+
+    def __init__(self, rate: Rate, broken: float = 0.0) -> None:
+        self.rate, self.broken, self.judged, self.canaries = rate, broken, 0, 0
+
+    def __call__(self, config: VerifierConfig) -> Self:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def check_canaries(self) -> None:
+        self.canaries += 1
+
+    def stream(self, problems: Sequence[Any], texts: Sequence[str], reasons: Sequence[Any]) -> Iterator[MadeUpVerdict]:
+        assert len(problems) == len(texts) == len(reasons)
+        for text in texts:
+            self.judged += 1
+            weights, number = text.split()
+            if float(number) > 1 - self.broken:
+                yield MadeUpVerdict(None, "verifier_error")
+            else:
+                right = float(number) < self.rate(weights)
+                yield MadeUpVerdict(float(right), "passed" if right else "wrong_answer")
+
+
+class Starts:
+    """Starts made-up samplers and keeps them."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.stop_after, self.samplers = stop_after, list[MadeUpSampler]()
+
+    def __call__(self, model_dir: Path, config: EngineConfig) -> MadeUpSampler:
+        self.samplers.append(MadeUpSampler(model_dir, config, stop_after=self.stop_after))
+        return self.samplers[-1]

@@ -1,0 +1,41 @@
+"""agreement: exactly, within the interval, or not; and what a card promises."""
+
+from typing import Any
+
+import pytest
+
+from oapl_core.evaluation.agreement import compare, moved
+
+
+def made(
+    mean: float, answers: str = "a", verdicts: str = "v", limits: int = 0, hardware: str = "CPU", exact: bool = True
+) -> dict[str, Any]:
+    result = {
+        "answers_sha256": answers, "verdicts_sha256": verdicts, "answers": 10, "mean_reward": mean, "repeat": 0.05,
+        "outcomes": {"passed": 5, "time_limit": limits},
+    }  # fmt: skip
+    ran = {"engine": ["e"], "dtype": ["float32"], "hardware": [hardware], "packages": {"torch": "1"}}
+    return {"results": {"m": result}, "ran": ran, "reproduces": {"is_exact": exact}}
+
+
+@pytest.mark.parametrize(
+    ("original", "repeated", "level"),
+    [
+        (made(0.5), made(0.5), "exactly"),
+        (made(0.5), made(0.54, "b", "w", hardware="GPU"), "within"),
+        (made(0.5), made(0.56, "b", "w", hardware="GPU"), "not"),
+        (made(0.5, exact=False), made(0.46, "b", "w"), "within"),
+        (made(0.5), made(0.5, "b", "w"), "not"),
+        (made(0.5), made(0.5, "a", "w", limits=1), "within"),
+        (made(0.5), made(0.5, "a", "w"), "not"),
+    ],
+    ids=["equal", "elsewhere near", "elsewhere far", "never promised", "promised", "by a limit", "verdicts promised"],
+)
+def test_the_level_is(original: dict[str, Any], repeated: dict[str, Any], level: str) -> None:
+    (found,) = compare(original, repeated)
+    assert found.level == level
+
+
+def test_what_it_ran_on_is_compared_in_words() -> None:
+    assert moved(made(0.5), made(0.5)) == []
+    assert moved(made(0.5), made(0.5, hardware="GPU")) == ["hardware was ['CPU'], now ['GPU']"]

@@ -1,0 +1,58 @@
+"""comparison: two checkpoints on the same problems."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oapl_core.evaluation.comparison import compare, comparisons
+from oapl_core.evaluation.pass_at_k import bootstrap_interval
+
+
+def test_the_difference_is_of_means_over_shared_problems() -> None:
+    first, second = {"a": (4, 1), "b": (4, 4), "c": (4, 0), "d": (4, 2)}, {"a": (4, 3), "b": (4, 2), "c": (4, 0)}
+    found = compare(first, second, 1, 500, 0)
+    assert found.problems == 3
+    assert found.difference == pytest.approx((0.5 - 0.5 + 0.0) / 3)
+    assert (found.better, found.worse) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
+    assert found.low <= found.difference <= found.high
+
+
+def test_problems_with_too_few_judged_answers_of_either_take_no_part() -> None:
+    found = compare({"a": (4, 1), "b": (4, 4)}, {"a": (4, 3), "b": (1, 0)}, 2, 100, 0)
+    assert found.problems == 1
+    with pytest.raises(ValueError, match="no problem has 5 judged answers"):
+        compare({"a": (4, 1)}, {"a": (4, 3)}, 5, 100, 0)
+
+
+def test_turned_round_the_difference_changes_its_sign() -> None:
+    draw = np.random.default_rng(1)
+    first, second = ({str(i): (8, int(c)) for i, c in enumerate(draw.integers(0, 9, 40))} for _ in range(2))
+    there, back = compare(first, second, 1, 2000, 0), compare(second, first, 1, 2000, 0)
+    assert there.difference == pytest.approx(-back.difference)
+    assert (there.better, there.worse) == (back.worse, back.better)
+
+
+def test_pairing_takes_the_problems_hardness_out_of_the_interval() -> None:
+    draw = np.random.default_rng(2)
+    chance = draw.beta(0.3, 0.3, size=100)
+    first, second = (
+        {str(i): (16, int(c)) for i, c in enumerate(draw.binomial(16, np.clip(chance + shift, 0, 1)))}
+        for shift in (0.0, 0.05)
+    )
+    paired = compare(first, second, 1, 2000, 0)
+    alone = [bootstrap_interval([c / n for n, c in counted.values()], 2000, 0) for counted in (first, second)]
+    unpaired = np.hypot(*(high - low for low, high in alone))
+    assert paired.high - paired.low < 0.5 * unpaired
+    assert paired.low > 0, "five points are seen on a hundred problems"
+
+
+def test_every_pair_is_compared_the_earlier_first() -> None:
+    def rows(*rewards: float) -> list[dict[str, Any]]:
+        return [{"problem_id": "a", "reward": reward} for reward in rewards]
+
+    found = comparisons({"base": rows(0, 0), "one": rows(1, 0), "two": rows(1, 1)}, [1, 2, 3], 20, 0)
+    assert [(x["first"], x["second"], x["k"], x["difference"]) for x in found] == [
+        ("base", "one", 1, 0.5), ("base", "one", 2, 1.0), ("base", "two", 1, 1.0), ("base", "two", 2, 1.0),
+        ("one", "two", 1, 0.5), ("one", "two", 2, 0.0),
+    ]  # fmt: skip

@@ -1,0 +1,265 @@
+"""measure: models on a problem set, resuming, the card and its repetition; sampler and judge are made up."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oapl_core.artifacts import policy_hash
+from oapl_core.config import EngineConfig
+from oapl_core.errors import ConfigError, DataError
+from oapl_core.evaluation import agreement, answering, asking, card
+from oapl_core.evaluation.measure import measure
+from oapl_core.evaluation.measurement import Measurement, parse
+from oapl_core.tables import EVALUATIONS, read_table
+from tests.core.evaluation.made_up_judge import MadeUpJudge, Starts
+from tests.sampling_run import MadeUpSampler, made_up_model
+from tests.tiny_model import write_tokenizer
+
+JUDGE = MadeUpJudge(lambda weights: 0.3 + 0.4 * (int(weights, 16) % 2))
+
+
+def model(folder: Path, weight: float) -> Path:
+    made_up_model(folder, weight)
+    write_tokenizer(folder)
+    return folder
+
+
+def problem(number: int) -> dict[str, Any]:
+    return {
+        "problem_id": f"p{number}", "kind": "math", "statement": f"What is {number} + 1?", "answer": str(number + 1),
+        "difficulty": "easy" if number < 4 else "hard", "platform": "made up",
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two models and a problem set."""
+    folder = tmp_path_factory.mktemp("measure")
+    for name, weight in (("one", 1.0), ("two", 2.0)):
+        model(folder / name, weight)
+    lines = [json.dumps(problem(number)) for number in range(6)]
+    (folder / "sums.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def folder_of(root: Path, place: Path, **changes: Any) -> Measurement:
+    values: dict[str, Any] = {
+        "models": [{"label": name, "path": place / name} for name in ("one", "two")],
+        "problems": {"path": place / "sums.jsonl"}, "prompt_style": "plain", "samples": 4, "max_tokens": 12,
+        "max_prompt_tokens": 64, "bootstrap_resamples": 50, **changes,
+    }  # fmt: skip
+    return Measurement.create(root, parse(values, "test"))
+
+
+def measured(root: Path, place: Path, **changes: Any) -> dict[str, Any]:
+    """The card of a whole evaluation."""
+    folder = folder_of(root, place, **changes)
+    measure(folder, MadeUpSampler, JUDGE)
+    return card.read(folder.card)
+
+
+@pytest.fixture(scope="module")
+def original(place: Path) -> dict[str, Any]:
+    return measured(place / "original", place)
+
+
+def test_models_of_one_architecture_share_one_engine(tmp_path: Path, place: Path) -> None:
+    starts = Starts()
+    measure(folder_of(tmp_path / "e", place), starts, JUDGE)
+    assert [sampler.loaded for sampler in starts.samplers] == [[place / "one", place / "two"]]
+
+
+def test_every_model_answers_every_problem_n_times_with_the_same_seeds(original: object, place: Path) -> None:
+    rows = read_table(place / "original" / "answers.parquet", EVALUATIONS).to_pylist()
+    assert [(r["checkpoint"], r["problem_id"], r["sample"]) for r in rows] == [
+        (label, f"p{number}", sample) for label in ("one", "two") for number in range(6) for sample in range(4)
+    ]
+    assert {r["policy_hash"] for r in rows} == {policy_hash(place / name) for name in ("one", "two")}
+    assert [r["seed"] for r in rows[:24]] == [r["seed"] for r in rows[24:]]
+
+
+def test_the_card_counts_what_is_in_the_rows(original: dict[str, Any], place: Path) -> None:
+    rows = read_table(place / "original" / "answers.parquet", EVALUATIONS).to_pylist()
+    for label, result in original["results"].items():
+        mine = [r for r in rows if r["checkpoint"] == label]
+        assert result["mean_reward"] == pytest.approx(sum(r["reward"] for r in mine) / len(mine))
+        assert result["truncated"] == sum(r["response_tokens"] == 12 for r in mine)
+        easy, hard = ([r["reward"] for r in mine if (r["problem_id"] < "p4") == is_easy] for is_easy in (True, False))
+        assert [(x["label"], x["problems"], x["average"][0]) for x in result["tables"]["difficulty"]] == [
+            ("easy", 4, pytest.approx(sum(easy) / 16, abs=1e-6)), ("hard", 2, pytest.approx(sum(hard) / 8, abs=1e-6))
+        ]  # fmt: skip
+        assert "platform" not in result["tables"], "one platform is no table"
+    pairs = [(x["first"], x["second"], x["k"]) for x in original["comparisons"]]
+    assert pairs == [("one", "two", 1), ("one", "two", 4)]
+
+
+def test_the_card_names_everything_that_a_repetition_needs(original: dict[str, Any], place: Path) -> None:
+    asked, ran = original["asked"], original["ran"]
+    assert asked["models"]["one"]["policy_hash"] == policy_hash(place / "one")
+    assert asked["models"]["one"]["prompts_sha256"] == asked["models"]["two"]["prompts_sha256"]
+    assert asked["models"]["one"]["end_token_ids"] == [2]
+    assert asked["problems"]["count"] == 6
+    assert asked["sampling"]["seed"] == 0 and "SHA-256" in asked["sampling"]["seeds"]
+    assert asked["verifier"]["cpu_s"] == 6.0 and asked["verifier"]["version"]
+    assert ran["engine"] == ["made up 1"] and ran["packages"]["transformers"]
+    assert list(original["origin"]["files"]) == [str(place / "sums.jsonl")]
+    text = (place / "original" / "card.md").read_text()
+    for word in ("avg@4", "By difficulty", "Exactly:", "Within an interval:", asked["problems"]["content_sha256"]):
+        assert word in text
+
+
+@pytest.mark.parametrize("stop_after", [0, 7, 30, 47])
+def test_after_a_break_the_rest_is_done_and_the_card_is_the_same(
+    tmp_path: Path, place: Path, original: dict[str, Any], monkeypatch: pytest.MonkeyPatch, stop_after: int
+) -> None:
+    monkeypatch.setattr(answering, "_PART_ANSWERS", 8)
+    folder = folder_of(tmp_path / "e", place)
+    with pytest.raises(InterruptedError):
+        measure(folder, Starts(stop_after), JUDGE)
+    assert not folder.is_finished
+    kept = {path: path.stat().st_mtime_ns for path in folder.root.glob("answers/*.parquet")}
+    measure(folder, MadeUpSampler, JUDGE)
+    assert folder.is_finished
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept, "whole parts are not sampled again"
+    assert card.read(folder.card)["results"] == original["results"]
+
+
+def test_a_model_of_another_architecture_gets_an_engine_of_its_own(tmp_path: Path, place: Path) -> None:
+    other = model(tmp_path / "other", 3.0)
+    weights = (other / "model.safetensors").read_bytes().replace(b'"w"', b'"v"')
+    (other / "model.safetensors").write_bytes(weights)
+    models = [{"label": path.name, "path": path} for path in (place / "one", other, place / "two")]
+    folder, starts = folder_of(tmp_path / "e", place, models=models), Starts()
+    measure(folder, starts, JUDGE)
+    assert not folder.is_finished
+    measure(folder, starts, JUDGE)
+    assert folder.is_finished
+    assert [sampler.loaded for sampler in starts.samplers] == [[place / "one", place / "two"], [other]]
+    assert list(card.read(folder.card)["results"]) == ["one", "other", "two"]
+
+
+def test_the_same_card_again_agrees_exactly(tmp_path: Path, place: Path, original: dict[str, Any]) -> None:
+    again = measured(tmp_path / "again", place, repeats=place / "original" / "card.json")
+    assert [found.level for found in agreement.compare(original, again)] == ["exactly", "exactly"]
+    assert agreement.moved(original, again) == []
+    assert agreement.promises_exactness(original, again)
+
+
+def change_model(copy: Path) -> None:
+    model(copy / "two", 9.0)
+
+
+def change_template(copy: Path) -> None:
+    path = copy / "one" / "chat_template.jinja"
+    path.write_text(path.read_text() + "\n")
+
+
+def change_problems(copy: Path) -> None:
+    path = copy / "sums.jsonl"
+    path.write_text(path.read_text().replace("3 + 1", "3 plus 1"))
+
+
+def change_answer(copy: Path) -> None:
+    path = copy / "sums.jsonl"
+    path.write_text(path.read_text().replace('"answer": "4"', '"answer": "04"'))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (change_model, "models.two.policy_hash"), (change_template, "models.one.chat_template_hash"),
+        (change_problems, "prompts_sha256"), (change_answer, "problems.content_sha256"),
+    ],
+)  # fmt: skip
+def test_a_repetition_with_something_else_is_refused_before_anything_is_sampled(
+    tmp_path: Path, place: Path, original: object, change: Callable[[Path], None], named: str
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(place, copy)
+    change(copy)
+    folder = folder_of(tmp_path / "e", copy, repeats=place / "original" / "card.json")
+    starts = Starts()
+    with pytest.raises(DataError, match=named):
+        measure(folder, starts, JUDGE)
+    assert not starts.samplers
+
+
+def test_how_the_set_is_stored_does_not_matter_to_a_repetition(
+    tmp_path: Path, place: Path, original: dict[str, Any]
+) -> None:
+    rows = [{**problem(number), "flaw": "named since"} for number in range(6)]
+    (tmp_path / "other.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    again = measured(
+        tmp_path / "e", place, repeats=place / "original" / "card.json", problems={"path": tmp_path / "other.jsonl"}
+    )
+    assert all(found.level == "exactly" for found in agreement.compare(original, again))
+
+
+def test_a_published_set_is_imported_as_it_is(tmp_path: Path, place: Path) -> None:
+    rows = [{"problem_idx": i, "problem": f"What is {i} + 1?", "answer": i + 1} for i in range(1, 5)]
+    (tmp_path / "aime.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in [*rows, rows[0] | {"problem_idx": 9}])
+    )
+    made = measured(tmp_path / "e", place, problems={"name": "aime25", "path": tmp_path / "aime.jsonl", "limit": 5})
+    assert made["asked"]["problems"]["count"] == 5, "a benchmark keeps what is twice in it"
+    assert made["origin"]["problems"]["set"] == "aime25"
+
+
+def test_other_settings_in_the_same_folder_are_refused(tmp_path: Path, place: Path) -> None:
+    folder_of(tmp_path / "e", place)
+    with pytest.raises(ConfigError, match="samples was 4, now 5"):
+        folder_of(tmp_path / "e", place, samples=5)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").touch()
+    with pytest.raises(ConfigError, match="no evaluation folder"):
+        folder_of(tmp_path / "full", place)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"ks": [5]}, "pass@5 needs at least 5 answers"),
+        ({"models": [{"label": "a", "path": "x"}, {"label": "a", "path": "y"}]}, "same label"),
+        ({"problems": {}}, "a name or a path"),
+        ({"engine": {"max_model_len": 70}}, "max_model_len=70 is less than the 76"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(
+    tmp_path: Path, place: Path, changes: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        folder_of(tmp_path / "e", place, **changes)
+
+
+def test_prompts_that_are_too_long_are_dropped_and_counted(tmp_path: Path, place: Path) -> None:
+    long = {**problem(9), "statement": "x " * 200}
+    (tmp_path / "set.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (problem(1), long)))
+    made = measured(tmp_path / "e", place, problems={"path": tmp_path / "set.jsonl"})
+    assert made["asked"]["problems"]["count"] == 2
+    assert made["results"]["one"]["problems"] == 1
+    assert made["origin"]["dropped_prompts"]["one"] == {"prompt too long": 1}
+    (tmp_path / "set.jsonl").write_text(json.dumps(long) + "\n")
+    with pytest.raises(DataError, match="every prompt is longer than 64 tokens"):
+        measured(tmp_path / "f", place, problems={"path": tmp_path / "set.jsonl"})
+
+
+def test_a_style_has_a_hash_of_its_own() -> None:
+    found = {asking.style_hash(style) for style in ("plain", "deepcoder", "livecodebench", "matharena")}
+    assert len(found) == 4
+
+
+def never(model_dir: Path, config: EngineConfig) -> MadeUpSampler:
+    raise AssertionError("an engine was started although nothing is missing")
+
+
+def test_a_lost_card_is_written_again_without_an_engine(tmp_path: Path, place: Path) -> None:
+    folder = folder_of(tmp_path / "e", place)
+    measure(folder, MadeUpSampler, JUDGE)
+    folder.card.unlink()
+    assert not folder.is_finished
+    measure(folder, never, JUDGE)
+    assert folder.is_finished

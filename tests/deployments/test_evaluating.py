@@ -1,0 +1,143 @@
+"""`oapl evaluate`: which checkpoint a word means, what is refused, and a real evaluation with its repetition."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.evaluating import evaluate, model_of
+from oapl_core.artifacts import Run
+from oapl_core.errors import ConfigError
+from oapl_core.evaluation.evaluate import evaluate as evaluate_run
+from tests.core.evaluation.made_up_judge import MadeUpJudge
+from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
+from tests.tiny_model import write_tiny_model
+
+ROOT = Path(__file__).resolve().parents[2]
+NO_PROBLEMS: dict[str, Any] = dict.fromkeys(
+    ("name", "path", "revision", "split", "release", "window", "faulty", "limit")
+)
+NOTHING_ASKED: dict[str, Any] = dict.fromkeys(
+    ("prompt_style", "thinking", "samples", "ks", "temperature", "top_p", "max_tokens", "max_prompt_tokens", "seed")
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    made = make_run(tmp_path, made_up_model(tmp_path / "model"))
+    train(made)
+    return made
+
+
+def test_a_model_folder_is_called_as_its_folder_or_as_its_label(tmp_path: Path) -> None:
+    folder = made_up_model(tmp_path / "Qwen")
+    assert model_of(str(folder)) == {"label": "Qwen", "path": str(folder)}
+    assert model_of(f"mine={folder}") == {"label": "mine", "path": str(folder)}
+    odd = made_up_model(tmp_path / "a=b")
+    assert model_of(str(odd))["label"] == "a=b"
+
+
+def test_a_runs_checkpoints_have_names(run: Run) -> None:
+    assert model_of(f"{run.root}:base")["path"] == run.base_model()
+    assert model_of(f"{run.root}:round_00")["path"] == run.checkpoint(0, 1)
+    assert model_of(f"{run.root}:round_01/epoch_02")["path"] == run.checkpoint(1, 2)
+    assert model_of(f"x={run.root}:round_01/epoch_02")["label"] == "x"
+    assert model_of(f"{run.root}:round_01")["label"] == "sampled-seed3 round 1 epoch 3"
+
+
+def test_a_run_alone_is_its_newest_epoch_and_after_its_evaluation_the_chosen_one(run: Run) -> None:
+    found = model_of(str(run.root))
+    assert found["path"] == run.checkpoint(1, 3)
+    assert found["origin"] == "the last epoch, nothing was chosen"
+    evaluate_run(run, MadeUpSampler, MadeUpJudge(lambda _: 1.1))
+    found = model_of(str(run.root))
+    assert found["path"] == run.checkpoint(1, 1)
+    assert found["origin"] == "chosen on validation problems"
+
+
+def test_an_epoch_chosen_on_what_is_reported_carries_that_in_its_name(tmp_path: Path) -> None:
+    forced = {"choose_on": "heldout", "force": True}
+    run = make_run(tmp_path, made_up_model(tmp_path / "model"), evaluation=forced)
+    train(run)
+    evaluate_run(run, MadeUpSampler, MadeUpJudge(lambda _: 1.1))
+    found = model_of(str(run.root))
+    assert "chosen on the held-out problems that are reported" in found["label"]
+    assert found["origin"] == "chosen on the held-out problems that are reported"
+
+
+def test_a_run_without_checkpoints_has_its_base_model(tmp_path: Path) -> None:
+    run = make_run(tmp_path, made_up_model(tmp_path / "model"))
+    with pytest.raises(ConfigError, match="has no checkpoint yet"):
+        model_of(str(run.root))
+
+
+@pytest.mark.parametrize("place", ["round_07", "epoch_01", "round_00/epoch"])
+def test_a_place_that_no_run_has_is_refused(run: Run, place: str) -> None:
+    with pytest.raises(ConfigError, match="write base, round_00 or"):
+        model_of(f"{run.root}:{place}")
+
+
+@pytest.mark.parametrize(
+    ("words", "problems", "asked", "complaint"),
+    [
+        ([], {"name": "x.jsonl"}, {}, "which model"),
+        (["model"], {}, {}, "say what to evaluate on with --set"),
+        (["nowhere"], {"name": "x.jsonl"}, {}, "neither a model folder"),
+        (["model"], {"name": "x.jsonl", "window": "2024-01-01:"}, {}, "--window is for a set"),
+        (["model"], {"name": "x.jsonl"}, {"ks": "1;2"}, "with commas"),
+        (["model"], {"name": "x.jsonl"}, {"samples": 2, "ks": "1,4"}, "pass@4 needs"),
+        (["model", "engine.max_num_seq=3"], {"name": "x.jsonl"}, {}, "engine.max_num_seq"),
+        (["model"], {"name": "x.jsonl"}, {"prompt_style": "odd"}, "prompt_style"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    problems: dict[str, Any],
+    asked: dict[str, Any],
+    complaint: str,
+) -> None:
+    made_up_model(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=complaint) as error:
+        evaluate(words, NO_PROBLEMS | problems, NOTHING_ASKED | asked, None, tmp_path / "e")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "e").exists()
+
+
+def test_a_card_takes_no_other_settings(tmp_path: Path) -> None:
+    (tmp_path / "card.json").write_text(json.dumps({"card": 1, "settings": {"models": [{}]}}))
+    with pytest.raises(ConfigError, match="not with samples"):
+        evaluate([], NO_PROBLEMS, NOTHING_ASKED | {"samples": 3}, tmp_path / "card.json", None)
+    with pytest.raises(ConfigError, match="is of 1 models, 2 are given"):
+        evaluate(["a", "b"], NO_PROBLEMS, NOTHING_ASKED, tmp_path / "card.json", None)
+
+
+@pytest.mark.slow
+def test_an_evaluation_and_its_repetition_agree_exactly_and_another_model_does_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Real engine, real sandbox: two checkpoints in one engine, then the card again with other batches."""
+    models = [write_tiny_model(tmp_path / name, seed) for name, seed in (("one", 1), ("two", 2))]
+    problems = NO_PROBLEMS | {"name": str(ROOT / "data/demo/heldout.jsonl"), "limit": 6}
+    asked = NOTHING_ASKED | {"prompt_style": "plain", "samples": 3, "max_tokens": 24, "max_prompt_tokens": 128}
+    words = [*map(str, models), "engine.kv_cache_gib=0.25"]
+    assert evaluate(words, problems, asked, None, tmp_path / "first") == 0
+    card = tmp_path / "first" / "card.json"
+    capsys.readouterr()
+    again = ["engine.max_num_seqs=2"]
+    assert evaluate(again, NO_PROBLEMS, NOTHING_ASKED, card, tmp_path / "second") == 0
+    said = capsys.readouterr().out
+    assert said.count("agrees exactly: 18 answers and verdicts are the same") == 2
+    content = json.loads(card.read_text())
+    assert content["ran"]["dtype"] == ["float32"]
+    assert content["ran"]["engine"][0].startswith("vllm ")
+    assert content["ran"]["sandbox_level"][0] in ("full", "fallback")
+    for result in content["results"].values():
+        result["mean_reward"] = 0.9
+        result["answers_sha256"] = "of others"
+    card.write_text(json.dumps(content))
+    assert evaluate(again, NO_PROBLEMS, NOTHING_ASKED, card, tmp_path / "second") == 1
+    assert capsys.readouterr().out.count("does not agree") == 2
