@@ -14,6 +14,7 @@ from itertools import groupby
 from oapl_core.reports.scores import Score
 from oapl_core.reports.tracks import BASE, Milestone, Track, TrainingStep
 
+Cell = str | float | int | None
 BOOTSTRAP = "95 % bootstrap over problems"
 OF_STEPS = "1.96 standard errors of the mean over steps"
 ENTROPY = "entropy"
@@ -232,22 +233,22 @@ def one_base(tracks: Sequence[Track]) -> bool:
     return len(groups) > 1 and bool(bases[0]) and all(one == bases[0] for one in bases)
 
 
-def table(series: Sequence[Series], names: Mapping[str, str]) -> list[dict[str, str | float | int | None]]:
+def table(series: Sequence[Series], names: Mapping[str, str]) -> list[dict[str, Cell]]:
     """Every point as a row.
 
     Args:
         series: what a figure shows, and the runs behind its means.
         names: what ``panel``, ``name``, ``x`` and ``y`` are called; a name that is left out is a column that is.
     """
-    rows: list[dict[str, str | float | int | None]] = []
+    rows = []
     for one in series:
         for point in one.points:
             x = int(point.x) if point.x == int(point.x) else point.x  # a mean over seeds may lie between steps
-            values = {"panel": one.panel, "name": point.name, "x": x, "y": point.y}
-            rows.append(
-                {"label": one.label, "runs": " ".join(one.runs)}
-                | ({"checkpoint": one.checkpoint} if one.checkpoint else {})
-                | {column: values[key] for key, column in names.items()}
-                | {"low": point.low, "high": point.high, "interval": one.interval, "problems": point.problems}
-            )
+            values: dict[str, Cell] = {"panel": one.panel, "name": point.name, "x": x, "y": point.y}
+            row: dict[str, Cell] = {"label": one.label, "runs": " ".join(one.runs)}
+            if one.checkpoint:
+                row["checkpoint"] = one.checkpoint
+            row |= {column: values[key] for key, column in names.items()}
+            row |= {"low": point.low, "high": point.high, "interval": one.interval, "problems": point.problems}
+            rows.append(row)
     return rows

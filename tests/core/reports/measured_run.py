@@ -10,7 +10,7 @@ from oapl_core.artifacts import Run
 from oapl_core.ledger import RemovalEntry
 from tests.synthetic_run import Sizes, experiment
 
-Counts = Mapping[str, Mapping[str, tuple[int, int]]]
+Counts = dict[str, dict[str, tuple[int, int]]]
 """Checkpoint -> held-out problem -> (judged answers, right ones)."""
 HASHES = {"base": "hash-base", "round 0": "hash-0-1", "round 1 epoch 1": "hash-1-1"}
 COUNTS: Counts = {
