@@ -22,7 +22,12 @@ test: check  ## the checks, then every test but gpu, bench, slow and browser
 bench: setup  ## the speed measurements of tests/bench
 	@$(bin)/python -m pytest -m bench tests/bench
 
+# One connection to SQLite, which `:memory:` anywhere in the URL means to Prefect 3.7: with several it logs `database is
+# locked`. Name a PostgreSQL the same way.
+server: export PREFECT_API_DATABASE_CONNECTION_URL ?= sqlite+aiosqlite:///file:$(or $(PREFECT_HOME),$(HOME)/.prefect)/prefect.db?uri=true&one=:memory:
+
 server: setup  ## a Prefect server with its UI on http://127.0.0.1:4200; data in ~/.prefect
+	@mkdir -p $(or $(PREFECT_HOME),$(HOME)/.prefect)
 	@$(bin)/prefect server start
 
 worker deploy: export PREFECT_API_URL ?= http://127.0.0.1:4200/api

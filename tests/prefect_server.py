@@ -48,8 +48,9 @@ class PrefectServer:
             "PREFECT_SERVER_UI_ENABLED": "false",
             **environment,
         }  # fmt: skip
-        if "OAPL_TEST_DATABASE" in os.environ:
-            self.environment["PREFECT_API_DATABASE_CONNECTION_URL"] = os.environ["OAPL_TEST_DATABASE"]
+        (folder / "home").mkdir(exist_ok=True)
+        sqlite = f"sqlite+aiosqlite:///file:{folder}/home/prefect.db?uri=true&one=:memory:"  # as `make server` says
+        self.environment["PREFECT_API_DATABASE_CONNECTION_URL"] = os.environ.get("OAPL_TEST_DATABASE", sqlite)
         self.client = httpx.Client(base_url=self.api, timeout=30)
         self.server: psutil.Popen | None = None
         self.workers: list[psutil.Popen] = []
