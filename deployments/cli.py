@@ -1,7 +1,8 @@
 """The `oapl` command: run an experiment, look at a run, judge an answer, check a machine.
 
-Exit codes: 0 done; 1 a stage or an answer failed; 2 something a person wrote or gave is wrong; 3 no sandbox; 4 the run
-folder is held by another process or its ledger is broken; 130 interrupted. Every error is one line on standard error.
+Exit codes: 0 done; 1 a stage, an arm or an answer failed; 2 something a person wrote or gave is wrong; 3 no sandbox; 4
+the run folder is held by another process or its ledger is broken; 5 training diverged; 130 interrupted. Every error is
+one line on standard error.
 """
 
 import sys
@@ -89,6 +90,23 @@ def fork(
     from deployments import starting
 
     starting.fork_run(open_run(run), name, number, overrides or [], from_stage)
+
+
+@app.command()
+def compare(
+    comparison: Annotated[
+        Path, typer.Argument(metavar="COMPARISON.toml", help="Such as deployments/experiments/baselines.toml.")
+    ],
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the arms and their states, start nothing.")] = False,
+) -> None:
+    """Train several objectives and seeds on one groups file and report them side by side; a stopped one continues.
+
+    An arm that fails is reported as failed and the others go on; the exit code is then 1.
+    """
+    from deployments import comparing
+
+    raise typer.Exit((comparing.show_plan if dry_run else comparing.compare)(comparison, overrides or []))
 
 
 @app.command()

@@ -49,32 +49,44 @@ def run_experiment(run: Run, handler: logging.Handler) -> None:
     Raises:
         OaplError: the error of the stage that failed, as it raised it.
     """
+    with prefect_for(run.root, run.config.cache_dir, handler):
+        from flows.experiment import oapl_experiment
+        from flows.start import Start
+
+        oapl_experiment(Start(experiment=run.root))
+
+
+@contextmanager
+def prefect_for(folder: Path, cache_dir: Path, handler: logging.Handler) -> Iterator[None]:
+    """A server to run flows with in the body; progress lines go to ``handler``, the server's log to ``folder``/logs.
+
+    Raises:
+        StageFailed: no server comes up.
+    """
     logger = logging.getLogger("oapl_core.progress")
     logger.setLevel(logging.INFO)
     logger.propagate = False
     logger.addHandler(handler)
     try:
-        with nullcontext() if uses_a_server() else _server(run):
-            from flows.experiment import oapl_experiment
-            from flows.start import Start
-
-            oapl_experiment(Start(experiment=run.root))
+        with nullcontext() if uses_a_server() else _server(folder / "logs" / "prefect.log", cache_dir):
+            yield
     finally:
         logger.removeHandler(handler)
 
 
 @contextmanager
-def _server(run: Run) -> Iterator[None]:
-    """A Prefect server for this run; both it and Prefect's client are loading while we wait.
+def _server(log: Path, cache_dir: Path) -> Iterator[None]:
+    """A Prefect server of our own; both it and Prefect's client are loading while we wait.
 
     Raises:
         StageFailed: it does not come up.
     """
-    home = run.config.cache_dir.resolve() / "prefect"
-    home.mkdir(parents=True, exist_ok=True)
+    home = cache_dir.resolve() / "prefect"
+    for made in (home, log.parent):
+        made.mkdir(parents=True, exist_ok=True)
     for key, value in settings(home).items():
         os.environ.setdefault(key, value)
-    port, log = _free_port(), run.root / "logs" / "prefect.log"
+    port = _free_port()
     command = [sys.executable, "-m", "prefect", "server", "start", "--no-ui", "--no-services"]
     with (
         log.open("ab") as sink,

@@ -49,7 +49,7 @@ def _run_flow(run: Run) -> None:
 
     # A scheduler's warning goes to every process; the stage answers it, and what the stage then says ends the run.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    narrator = Narrator(run)
+    narrator = Narrator([step.title for step in steps(run.config)])
     try:
         run_experiment(run, narrator)
     except KeyboardInterrupt:

@@ -26,10 +26,10 @@ class Narrator(logging.Handler):
     On a terminal the newest line of a step replaces the one before it; elsewhere (a log, CI) each line is printed.
     """
 
-    def __init__(self, run: Run) -> None:
-        """``run`` supplies the plan."""
+    def __init__(self, titles: Sequence[str]) -> None:
+        """``titles``: of the plan's steps, in order."""
         super().__init__(logging.INFO)
-        self._titles = [step.title for step in steps(run.config)]
+        self._titles = list(titles)
         self._start = time.monotonic()
         self._step = ""
         self._status: Status | None = console.status("starting Prefect") if console.is_terminal else None

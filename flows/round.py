@@ -33,19 +33,23 @@ def _next_round(run: Run) -> str:
 
 def run_round(run: Run, number: int) -> None:
     """Bring round ``number`` (counted from 0) to its end; one that is finished is not even looked into."""
-    sampling, *later = round_steps(number)
-    done = set(finished(run))
-    if {sampling, *later} <= done:
+    *judged, training = round_steps(number)
+    if {*judged, training} <= set(finished(run)):
         return
-    if sampling not in done:
-        with verifying(run, number):
-            run_missing(run, (sampling,))
-    *judging, training = later
-    run_missing(run, tuple(judging))
+    run_to_groups(run, number)
     if training not in finished(run):
         with sampling_ahead(run, number):
             run_missing(run, (training,))
     show_round(run, number, progress.info)
+
+
+def run_to_groups(run: Run, number: int) -> None:
+    """Bring round ``number`` to where training would begin."""
+    sampling, *judging, _training = round_steps(number)
+    if sampling not in finished(run):
+        with verifying(run, number):
+            run_missing(run, (sampling,))
+    run_missing(run, tuple(judging))
 
 
 def sampling_ahead(run: Run, number: int) -> AbstractContextManager[None]:

@@ -74,15 +74,20 @@ def play(start: Start, stages: Callable[[Run], str]) -> State[None]:
     Raises:
         OaplError: a stage failed, or what was given cannot be used; the flow run fails with that line.
     """
-    progress.setLevel(logging.INFO)
-    if deployment.id:  # else a person watches in a terminal
-        progress.addFilter(Thinned())
+    listen()
     tell = telling()
     try:
         with opened(start.experiment, start.overrides, tell) as run, mirrored(run, tell):
             return Completed(message=stages(run))
     except Held as error:
         return Completed(name="Skipped", message=f"nothing was done: {error}")
+
+
+def listen() -> None:
+    """Let progress lines become logs of the flow run, thinned where no person watches them in a terminal."""
+    progress.setLevel(logging.INFO)
+    if deployment.id:
+        progress.addFilter(Thinned())
 
 
 class Thinned(logging.Filter):

@@ -76,8 +76,14 @@ def beside(run_dir: Path, step: Step) -> Iterator[None]:
         yield
 
 
-def run_step(run_dir: Path, step: Step) -> None:
+def run_step(run_dir: Path, step: Step, body: Callable[[Path, Step], None] = execute, like: str = "") -> None:
     """``step`` as a task; before it starts, a Prefect server that is away is waited for.
+
+    Args:
+        run_dir: the folder it works on.
+        step: what to do.
+        body: what the task calls.
+        like: verb whose settings it has; empty: its own.
 
     Raises:
         OaplError: the stage failed.
@@ -86,7 +92,7 @@ def run_step(run_dir: Path, step: Step) -> None:
     deadline = time.monotonic() + _SERVER_AWAY_S
     while True:
         try:
-            stage_task(step)(run_dir, step)
+            stage_task(step, body, like)(run_dir, step)
             return
         except ConcurrencySlotAcquisitionError as error:
             if time.monotonic() > deadline:
@@ -95,9 +101,9 @@ def run_step(run_dir: Path, step: Step) -> None:
             time.sleep(_ASK_AGAIN_S)
 
 
-def stage_task(step: Step) -> Task[[Path, Step], None]:
-    """``execute`` as a Prefect task with the settings of this step's stage."""
-    settings = STAGES[step.verb]
+def stage_task(step: Step, body: Callable[[Path, Step], None] = execute, like: str = "") -> Task[[Path, Step], None]:
+    """``body`` as a Prefect task with the settings of this step's stage, or of the one that it is ``like``."""
+    settings = STAGES[like or step.verb]
     return task(
         name=step.verb,
         task_run_name=step.title,
@@ -107,7 +113,7 @@ def stage_task(step: Step) -> Task[[Path, Step], None]:
         tags=settings.tags,
         cache_policy=NO_CACHE,
         persist_result=False,
-    )(execute)
+    )(body)
 
 
 async def _is_worth_a_retry(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:

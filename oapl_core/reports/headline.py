@@ -7,7 +7,11 @@ from oapl_core.reports.facts import gather
 from oapl_core.reports.results import conclusions, heldout_table, results
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table as RichTable
+
+    from oapl_core.reports.blocks import Table
 
 
 def headline_table(run: Run) -> "RichTable":
@@ -23,11 +27,20 @@ def headline_table(run: Run) -> "RichTable":
     if found is None:
         return RichTable(title=Text("Held-out problems: not measured yet"), title_justify="left", box=None)
     shown = heldout_table(found)
-    caption = Text("\n".join(conclusions(found)))
-    rich = RichTable(title=Text(shown.title), title_justify="left", caption=caption, caption_justify="left", box=None)
     rates = [i for i, name in enumerate(shown.columns) if i == 0 or "%" in name or "pass@" in name]
-    for i in rates:
+    return as_rich(shown, rates, "\n".join(conclusions(found)))
+
+
+def as_rich(shown: "Table", columns: "Sequence[int]", caption: str = "") -> "RichTable":
+    """Some columns of a report's table as a Rich table."""
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    rich = RichTable(
+        title=Text(shown.title), title_justify="left", caption=Text(caption), caption_justify="left", box=None
+    )
+    for i in columns:
         rich.add_column(Text(shown.columns[i]), justify="right" if shown.numeric[i] else "left", no_wrap=True)
     for row in shown.rows:
-        rich.add_row(*(Text(row[i]) for i in rates))
+        rich.add_row(*(Text(row[i]) for i in columns))
     return rich

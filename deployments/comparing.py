@@ -1,0 +1,76 @@
+"""`oapl compare`: run a comparison from the command line, show its table; the exit code says if an arm failed."""
+
+import json
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from deployments.terminal import Narrator, console, tell
+from oapl_core.comparison import Comparison, folder_of, state_of
+from oapl_core.comparison_file import read_comparison
+from oapl_core.errors import Interrupted
+from oapl_core.lock import hold
+
+
+def compare(path: Path, overrides: Sequence[str]) -> int:
+    """Train, measure and report every arm, from wherever it was left; 1 if an arm is not measured in the end.
+
+    Raises:
+        OaplError: one line that says what is wrong; nothing that was finished is lost.
+    """
+    return show_result(carry_out(path, overrides))
+
+
+def carry_out(path: Path, overrides: Sequence[str]) -> Comparison:
+    """As ``compare``, without showing what came of it."""
+    config, parent = read_comparison(path, overrides)
+    comparison = Comparison(folder_of(config, parent), config, parent)
+    done = sum(arm.is_measured for arm in comparison.arms)
+    tell(f"{comparison.root}: {len(comparison.arms)} arms, {done} are measured")
+    with hold(comparison.root):
+        _run_flow(comparison, path, overrides)
+    return Comparison.open(comparison.root)
+
+
+def _run_flow(comparison: Comparison, path: Path, overrides: Sequence[str]) -> None:
+    from deployments.embedded import prefect_for
+
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a scheduler's warning: the stage in hand answers it
+    narrator = Narrator(comparison.titles)
+    try:
+        with prefect_for(comparison.root, comparison.parent.config.cache_dir, narrator):
+            from flows.compare import CompareStart, oapl_compare
+
+            oapl_compare(CompareStart(comparison=path, overrides=tuple(overrides)))
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; finished arms are kept, run the same command again to continue") from None
+    finally:
+        narrator.close()
+
+
+def show_result(comparison: Comparison) -> int:
+    """The table, the arms that failed and where the report is; 1 if an arm is not measured."""
+    from oapl_core.reports.arms import problem_sets, read_results
+    from oapl_core.reports.headline import as_rich
+    from oapl_core.reports.together import SHORT, failures_table, held_out_table
+
+    results = read_results(comparison)
+    for name in problem_sets(results):
+        console.print()
+        console.print(as_rich(held_out_table(comparison, results, name), SHORT))
+    failures = failures_table(results)
+    for label, seed, why in failures.rows if failures else ():
+        tell(f"failed: {label}, seed {seed}: {why}")
+    tell(f"report: {comparison.report / 'index.html'}")
+    return int(any(not arm.is_measured for arm in comparison.arms))
+
+
+def show_plan(path: Path, overrides: Sequence[str]) -> int:
+    """Print the resolved comparison and every arm with its state; start nothing."""
+    config, parent = read_comparison(path, overrides)
+    comparison = Comparison(folder_of(config, parent), config, parent)
+    console.print_json(json.dumps(config.model_dump(mode="json")))
+    for arm in comparison.arms:
+        comparison.check(arm)
+        tell(f"  {state_of(arm):<9} {arm.name:<32} {arm.root}")
+    return 0

@@ -1,0 +1,36 @@
+"""The comparison file: TOML as an experiment's, with ``key.sub=value`` overrides. Says whose rollouts are shared."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from oapl_core.artifacts import Run
+from oapl_core.comparison_config import ComparisonConfig
+from oapl_core.errors import ConfigError
+from oapl_core.experiment_file import parse_as, read_toml
+from oapl_core.opening import find
+
+
+def read_comparison(path: Path, overrides: Sequence[str] = ()) -> tuple[ComparisonConfig, Run]:
+    """The comparison in a file, and the run whose rollouts it shares, whose folder need not exist yet.
+
+    Raises:
+        ConfigError: the file, or an experiment that it names, cannot be used.
+        DataError: the run that it names is not one.
+    """
+    config = parse_as(ComparisonConfig, read_toml(path, overrides), str(path))
+    source, settings = source_of(config, path)
+    parent = find(source, settings)
+    if (parent.root / "run.json").exists():
+        parent = Run.create(parent.config)  # says which settings differ
+    if config.round >= len(parent.config.rounds):
+        last = len(parent.config.rounds) - 1
+        raise ConfigError(f"{path}: round = {config.round}, but {parent.root} has rounds 0..{last}")
+    return config, parent
+
+
+def source_of(config: ComparisonConfig, path: Path) -> tuple[Path, tuple[str, ...]]:
+    """Experiment file or run folder of the common run, and its overrides; ``path`` is the comparison file."""
+    if config.run:
+        return config.run, ()
+    assert config.experiment is not None
+    return path.parent / config.experiment, config.overrides  # an absolute path stays what it is
