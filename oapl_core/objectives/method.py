@@ -3,6 +3,7 @@
 Importing an objective does not import torch: settings are read by programs that never train.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from oapl_core.objectives.group_means import group_mean
@@ -47,6 +48,4 @@ class Method(Settings):
 
     def loss_of_step(self, step: Inputs) -> Loss:
         """The loss of a step whose sequences are all given."""
-        from dataclasses import replace
-
         return self.loss(step if self.scope == "sequence" else replace(step, statistics_SK=self.statistics(step)))

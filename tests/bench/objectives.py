@@ -19,7 +19,7 @@ from oapl_core.artifacts import policy_hash
 from oapl_core.objectives import Family, Inputs, Method
 from tests.bench.trainer import SHAPE, make_rollouts, write_model
 
-SEQUENCES, RATE = 16, 1e-7
+SEQUENCES, BUDGET, RATE = 8, 1024, 1e-7
 OBJECTIVES: list[Method] = [member() for member in get_args(Family)]
 
 
@@ -34,7 +34,7 @@ def trainers(folder: Path) -> dict[str, Any]:
     from tests.core.training.made_round import make_run, write_groups
 
     model_dir = write_model(folder / "model", **SHAPE)
-    run = make_run(folder, model_dir, tokens_per_micro_batch=2048, logprob_chunk=1024)
+    run = make_run(folder, model_dir, tokens_per_micro_batch=BUDGET, logprob_chunk=1024)
     write_groups(run, make_rollouts(model_dir, SEQUENCES))
     examples = read_examples(run.groups(0), policy_hash(model_dir), model_dir)
     training = run.config.training
@@ -76,7 +76,7 @@ def main() -> None:
     import torch
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:

@@ -7,6 +7,7 @@ constant is taken at ``at``. Its value is f(x, x); its gradient is the derivativ
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,9 +47,10 @@ class Scene:
 
     @property
     def length(self) -> Array:
-        return self.mask.sum(1).astype(float)
+        lengths: Array = self.mask.sum(1).astype(float)
+        return lengths
 
-    def rows(self, chosen: object) -> "Scene":
+    def rows(self, chosen: Any) -> "Scene":
         return Scene(*(a[chosen] for a in (self.x, self.mask, self.reward, self.group, self.old)))
 
     def inputs(self, objective: Method, x: torch.Tensor | None = None) -> Inputs:
