@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 BASE = "base"
+METRICS = ("right_share", "policy_entropy", "token_entropy", "token_log_ratio", "response_tokens")
+"""Of a training step (docs/objectives.md); each may be missing in what an earlier version wrote."""
 _ONE_SET = "held-out problems"
 """Name of the problem set in runs that do not say where each problem comes from."""
 _COLUMNS = ("checkpoint", "policy_hash", "split", "problem_id", "reward", "finish_reason")
@@ -120,12 +122,9 @@ def _steps(run: Run, epochs: Mapping[tuple[int, int], str]) -> Iterator[Training
     for number, epoch in epochs:
         for line in metric_lines(run.checkpoint(number, epoch) / METRICS_FILE):
             before += 1
-            sampled, log_ratio = line.get("token_entropy"), line.get("token_log_ratio")
-            yield TrainingStep(
-                before, number, epoch, line.get("right_share"), line.get("policy_entropy"),
-                None if sampled is None or log_ratio is None else sampled + log_ratio,
-                int(line.get("response_tokens") or 0),
-            )  # fmt: skip
+            right_share, entropy, cross_entropy, log_ratio, tokens = (line.get(name) for name in METRICS)
+            of_behavior = None if cross_entropy is None or log_ratio is None else cross_entropy + log_ratio
+            yield TrainingStep(before, number, epoch, right_share, entropy, of_behavior, int(tokens or 0))
 
 
 def _heldout_rows(run: Run) -> "pl.DataFrame | None":

@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from oapl_core.reports import facts
+from oapl_core.objectives.inputs import Loss
+from oapl_core.reports import facts, tracks
 from oapl_core.training import job
 from oapl_core.training.metrics import StepMeter
 
@@ -22,10 +23,11 @@ class _OneRank:
 def test_the_trainer_writes_every_metric_that_reports_read() -> None:
     meter = StepMeter(torch.device("cpu"))
     ones = torch.ones(2, 3)
-    meter.add(torch.tensor(0.5), ones, ones, ones[:, 0], ones, torch.tensor([4, 4]), torch.tensor([1, 0]))
+    meter.add(Loss(torch.tensor(0.5)), ones, ones, ones, torch.tensor([4, 4]), torch.tensor([1, 0]))
     engine: Any = _OneRank()
     added_by_the_step = {"step", "epoch", "learning_rate", "grad_norm"}
     assert set(facts.METRIC_COLUMNS) <= meter.result(engine).keys() | added_by_the_step
+    assert set(tracks.METRICS) <= meter.result(engine).keys()
 
 
 def test_the_trainer_writes_its_metrics_where_reports_look() -> None:
