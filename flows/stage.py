@@ -1,6 +1,5 @@
 """One stage of a round on a machine of its own, for the flow that holds the run folder and waits (``[fleet]``)."""
 
-import logging
 from pathlib import Path
 
 from prefect import flow
@@ -8,12 +7,12 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from flows.start import Thinned
+from flows.start import listen
 from oapl_core.errors import Held, OaplError
 from oapl_core.helping import helping
 from oapl_core.plan import Step
 from tasks.fleet import FLOW
-from tasks.stage import execute_here, progress
+from tasks.stage import execute_here
 
 
 def run_and_step() -> str:
@@ -26,10 +25,9 @@ def run_and_step() -> str:
 @flow(name=FLOW, flow_run_name=run_and_step)
 def oapl_stage(run_dir: Path, step: Step, holder: str) -> State[None]:
     """Do ``step`` for ``holder``, the token in run.lock. Started by other flows, not by people."""
-    progress.setLevel(logging.INFO)
-    progress.addFilter(Thinned())
+    listen()
     try:
-        with helping(run_dir, holder):
+        with helping(run_dir, holder, step.label):
             execute_here(run_dir, step)
     except Held as error:
         return Completed(name="Skipped", message=f"nothing was done: {error}")

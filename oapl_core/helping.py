@@ -1,9 +1,10 @@
 """Work on a run folder that another process holds, perhaps on another machine: one stage, for as long as it holds it.
 
 The helper keeps a shared lock on ``run.helpers``, which the guard of its stage inherits; whoever takes the run folder
-next waits until that is free (``lock.py``), so it never meets a stage of the holder before. Reads ``run.lock``, from
-which the helper knows that its holder is gone: the kernel's lock is free, or names another one. Where a file system
-keeps flock to each machine, the holder's heartbeat stands still.
+next waits until that is free (``lock.py``), so it never meets a stage of the holder before. Another lock, of the stage,
+keeps two helpers apart where the first was only believed to be dead. Reads ``run.lock``, from which the helper knows
+that its holder is gone: the kernel's lock is free, or names another one. Where a file system keeps flock to each
+machine, the holder's heartbeat stands still.
 """
 
 import fcntl
@@ -22,15 +23,32 @@ LOOK_S = 1.0
 """How often the helper looks after its holder."""
 SILENT_S = 15.0
 """How long a heartbeat may stand still; three beats, and less than what a take-over waits."""
+PATIENCE_S = 15.0
+"""How long the helper before may take to end the same stage."""
 
 
 @contextmanager
-def helping(run_dir: Path, holder: str, look_s: float = LOOK_S, silent_s: float = SILENT_S) -> Iterator[None]:
-    """Work for ``holder``, the token of the owner that ``run.lock`` names; SIGTERM to this process when it is gone.
+def helping(
+    run_dir: Path,
+    holder: str,
+    stage: str,
+    look_s: float = LOOK_S,
+    silent_s: float = SILENT_S,
+    patience_s: float = PATIENCE_S,
+) -> Iterator[None]:
+    """Do ``stage`` for ``holder``, the token of the owner that ``run.lock`` names; SIGTERM to us when it is gone.
+
+    Args:
+        run_dir: the run folder, which its holder holds.
+        holder: see above.
+        stage: its label; of each stage there is one helper at a time.
+        look_s: seconds between two looks at the holder.
+        silent_s: seconds for which its heartbeat may stand still.
+        patience_s: seconds to wait for another helper that does the stage.
 
     Raises:
         ConfigError: this machine does not see the run folder.
-        Held: the holder is gone already, and perhaps another one works there.
+        Held: the holder is gone already, and perhaps another one works there; or the stage is being done.
     """
     root = run_dir.resolve()
     if not (root / "run.lock").is_file():
@@ -38,13 +56,11 @@ def helping(run_dir: Path, holder: str, look_s: float = LOOK_S, silent_s: float 
             f"{run_dir}: is not there on {os.uname().nodename}; every machine of the fleet must see the run folder "
             "under this path"
         )
-    descriptor = os.open(root / HELPERS, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    with _locked(root / HELPERS, fcntl.LOCK_SH):
         watch = _Watch(root / "run.lock", holder, look_s, silent_s)
         if watch.gone():
             raise Held(f"{run_dir}: whoever asked for this stage does not hold the run folder any more")
-        with inherited(root / HELPERS, descriptor):
+        with _locked(root / "logs" / f"{stage.replace(' ', '_')}.lock", fcntl.LOCK_EX, patience_s):
             thread = threading.Thread(target=watch.until_over, name="holder of run.lock", daemon=True)
             thread.start()
             try:
@@ -52,8 +68,27 @@ def helping(run_dir: Path, holder: str, look_s: float = LOOK_S, silent_s: float 
             finally:
                 watch.over.set()
                 thread.join()
+
+
+@contextmanager
+def _locked(path: Path, kind: int, patience_s: float = 0.0) -> Iterator[None]:
+    """The kernel's lock on a file, which guards inherit: one that still ends its stage keeps it."""
+    path.parent.mkdir(exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    deadline = time.monotonic() + patience_s
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Held(f"{path}: another process has this lock; it still does the stage, or ends it") from None
+            time.sleep(0.1)
+        with inherited(path, descriptor):
+            yield
     finally:
-        os.close(descriptor)  # a guard that still ends its stage keeps the lock
+        os.close(descriptor)
 
 
 class _Watch:

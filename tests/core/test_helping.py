@@ -24,7 +24,7 @@ from pathlib import Path
 from oapl_core.helping import helping
 from oapl_core.launch import guarded
 stage = "import signal, time; signal.signal(15, signal.SIG_IGN); print('helps', flush=True); time.sleep(60)"
-with helping(Path(sys.argv[1]), sys.argv[2], look_s=0.1, silent_s=float(sys.argv[3])):
+with helping(Path(sys.argv[1]), sys.argv[2], "a stage", look_s=0.1, silent_s=float(sys.argv[3])):
     with guarded([sys.executable, "-c", stage], sys.stdout.fileno()) as guard:
         guard.wait()
 """
@@ -76,15 +76,36 @@ def test_where_flock_stays_on_its_machine_a_silent_holder_ends_its_helper(tmp_pa
 
 
 def test_nobody_is_helped_who_does_not_hold_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="must see the run folder under this path"), helping(tmp_path, "token"):
+    with (
+        pytest.raises(ConfigError, match="must see the run folder under this path"),
+        helping(tmp_path, "token", "a stage"),
+    ):
         pass
     with hold(tmp_path):
         found = owner(tmp_path)
         assert found is not None
-        with helping(tmp_path, found.token):
+        with helping(tmp_path, found.token, "a stage"):
             pass
-        with pytest.raises(Held, match="does not hold the run folder any more"), helping(tmp_path, "another"):
+        with (
+            pytest.raises(Held, match="does not hold the run folder any more"),
+            helping(tmp_path, "another", "a stage"),
+        ):
             pass
-    with pytest.raises(Held), helping(tmp_path, found.token):
+    with pytest.raises(Held), helping(tmp_path, found.token, "a stage"):
         pass
     assert os.getpid() == found.pid
+
+
+def test_of_a_stage_there_is_one_helper_at_a_time(tmp_path: Path) -> None:
+    with hold(tmp_path):
+        found = owner(tmp_path)
+        assert found is not None
+        with running(HELPER, str(tmp_path), found.token, "60") as (helper, said):
+            assert said == "helps"
+            with helping(tmp_path, found.token, "another stage"):
+                pass
+            with pytest.raises(Held, match="a_stage.lock"), helping(tmp_path, found.token, "a stage", patience_s=0.2):
+                pass
+            helper.terminate()
+            with helping(tmp_path, found.token, "a stage"):
+                assert helper.wait(10) == -signal.SIGTERM
