@@ -104,9 +104,15 @@ def _broken(panel: Panel) -> Iterator[Line]:
         yield replace(line, x=x, y=y, low=low, high=high)
 
 
+def colour_and_marker(style: int) -> tuple[str, str]:
+    """What tells ``style`` from others: 0 is the base's grey; then no two of the next 56 are alike."""
+    others = COLOURS[1:]
+    return COLOURS[0] if style == 0 else others[(style - 1) % len(others)], _MARKERS[style % len(_MARKERS)]
+
+
 def _draw_line(axes: "Axes", line: Line, scale: float, has_several: bool) -> Any:
     """Draws the curve and its interval; returns what the legend shows. One line alone needs no markers to be known."""
-    colour, marker = COLOURS[line.style % len(COLOURS)], _MARKERS[line.style % len(_MARKERS)]
+    colour, marker = colour_and_marker(line.style)
     y, low, high = ([scale * value for value in values] for values in (line.y, line.low, line.high))
     look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 5, "linewidth": 1.6}
     look["linestyle"] = _DASHES[line.dash % len(_DASHES)]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.reports.figures import COLOURS
+from oapl_core.reports.figures import COLOURS, colour_and_marker
 from oapl_core.reports.side_by_side import differing, write_figures
 from oapl_core.reports.tracks import Track, read_track
 from tests.core.reports.measured_run import COUNTS, SHARES, write_measured_run
@@ -121,6 +121,10 @@ def test_seeds_of_one_setting_differ_in_nothing_and_other_settings_are_named(
     assert differing([*tracks, changed]) == (
         "synthetic: synthetic-seed0 and synthetic-seed3 differ in training.learning_rate"
     )
+
+
+def test_many_labels_look_different() -> None:
+    assert len({colour_and_marker(style) for style in range(57)}) == 57
 
 
 @pytest.mark.parametrize(
