@@ -93,7 +93,8 @@ def _choice(found: Results) -> Section:
 
 
 def _by_kind(facts: Facts, found: Results) -> Section:
-    return Section("Kinds of problems", tables=(results.kinds_table(facts, found),))
+    sets = results.sets_table(facts.run, found)
+    return Section("Kinds of problems", tables=(results.kinds_table(facts, found), *([sets] if sets else [])))
 
 
 def _answers(facts: Facts, found: Results) -> Section:

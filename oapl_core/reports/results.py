@@ -4,20 +4,23 @@ Computes from Facts (files of this run) what the report says; nothing here knows
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from oapl_core import tables
+from oapl_core.artifacts import Run
 from oapl_core.evaluation.pass_at_k import Estimate
 from oapl_core.reports.blocks import DASH, Answer, Sample, Table, Tile, interval, percent, shortened, table, whole
 from oapl_core.reports.facts import Facts
 from oapl_core.reports.scores import Difference, Resampling, Score, difference, score, shown_ks
+from oapl_core.reports.tracks import sources_of
 from oapl_core.seeds import derive_seed
 
 if TYPE_CHECKING:
     import polars as pl
 
 _SAMPLES_PER_KIND = 2
+_MOST_COLUMNS = 8
 
 
 @dataclass(frozen=True)
@@ -121,24 +124,43 @@ def validation_table(results: Results) -> Table:
 
 
 def kinds_table(facts: Facts, results: Results) -> Table:
-    """Held-out pass@1 of each checkpoint for each kind of problem."""
+    """Held-out pass@1 for each kind of problem: of each checkpoint, or of the first and the last if they are many."""
     import polars as pl
 
     assert facts.evaluation is not None
     rows_of = facts.evaluation.filter(pl.col("split") == "heldout")
+    shown = results.heldout if len(results.heldout) <= _MOST_COLUMNS else (results.base, results.last)
     rows = []
     for kind in rows_of["kind"].unique().sort():
         scores = score(rows_of.filter(pl.col("kind") == kind), results.base.resampling)
         estimates = {s.checkpoint: s.pass_at(1) for s in scores}
-        cells = [estimates.get(s.checkpoint) for s in results.heldout]
+        cells = [estimates.get(s.checkpoint) for s in shown]
         rows.append([kind, whole(max(s.problems for s in scores)), *(_with_interval(e) for e in cells)])
-    columns = ["kind", "problems>", *(f"{label(results, s.checkpoint)}>" for s in results.heldout)]
+    columns = ["kind", "problems>", *(f"{label(results, s.checkpoint)}>" for s in shown)]
     return table(
         "Held-out pass@1 by kind of problem",
         columns,
         rows,
         "In brackets: 95 % interval over the problems of that kind.",
     )
+
+
+def sets_table(run: Run, results: Results) -> Table | None:
+    """Held-out pass@1 of each checkpoint on each problem set; None if there is one set alone."""
+    sources = sources_of(run)
+    of_set: dict[str, set[str]] = {}
+    for problem in results.base.judged_P:
+        of_set.setdefault(sources.get(problem, DASH), set()).add(problem)
+    if len(of_set) < 2:
+        return None
+    rows = []
+    for one in results.heldout:
+        parts = [{p: counts for p, counts in one.judged_P.items() if p in mine} for mine in of_set.values()]
+        cells = [_with_interval(replace(one, judged_P=part).pass_at(1)) for part in parts]
+        rows.append([label(results, one.checkpoint), *cells])
+    columns = ["checkpoint", *(f"{name} ({len(mine)})>" for name, mine in of_set.items())]
+    note = "Beside a set, how many problems it has; in brackets: 95 % interval over its problems."
+    return table("Held-out pass@1 by problem set", columns, rows, note)
 
 
 def _with_interval(estimate: Estimate | None) -> str:

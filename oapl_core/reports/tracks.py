@@ -144,12 +144,12 @@ def _heldout_rows(run: Run) -> "pl.DataFrame | None":
     ]
     if not sum(map(len, frames)):
         return None
-    sources = _sources(run)
+    sources = sources_of(run)
     named = pl.col("problem_id").replace_strict(sources, default=_ONE_SET, return_dtype=pl.String)
     return pl.concat(frames).with_columns(benchmark=named)
 
 
-def _sources(run: Run) -> dict[str, str]:
+def sources_of(run: Run) -> dict[str, str]:
     """Held-out problem -> the set that it comes from, where problems.parquet says so."""
     import pyarrow.parquet as pq
 

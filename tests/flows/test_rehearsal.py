@@ -119,3 +119,4 @@ def test_an_experiment_rehearses_as_its_header_says_and_as_planned(
         rounds = [set(pl.read_parquet(run.rollouts(n) / "*.parquet")["problem_id"]) for n in range(2)]
         assert not rounds[0] & rounds[1], "the walk goes on"
         assert {source for split, source in sources if split == "heldout"} == KEPT["math"].keys() - {"deepscaler"}
+        assert "Held-out pass@1 by problem set" in (run.report / "report.md").read_text()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from oapl_core import tables
 from oapl_core.artifacts import Run
 from oapl_core.reports.facts import gather
 from oapl_core.reports.headline import headline_table
@@ -14,6 +15,7 @@ from oapl_core.reports.results import (
     kinds_table,
     results,
     samples,
+    sets_table,
     validation_table,
 )
 from oapl_core.reports.scores import Resampling, Score
@@ -104,6 +106,25 @@ def test_every_kind_of_problem_has_its_row(run: Run) -> None:
     found = results(facts)
     assert found is not None
     assert [row[:2] for row in kinds_table(facts, found).rows] == [("function", "10"), ("math", "10"), ("stdin", "10")]
+
+
+def test_several_held_out_sets_are_told_apart(tmp_path: Path) -> None:
+    run = write_synthetic_run(tmp_path, Sizes(heldout=12, samples=4))
+    found = results(gather(run))
+    assert found is not None
+    assert sets_table(run, found) is None, "one set"
+    rows = tables.read_table(run.problems, tables.PROBLEMS).to_pylist()
+    for number, row in enumerate(rows):
+        row["source"] = "aime25" if number % 3 else "brumo25"
+    tables.write_table(run.problems, tables.PROBLEMS, rows)
+    shown = sets_table(run, found)
+    assert shown is not None
+    assert sorted(shown.columns) == ["aime25 (8)", "brumo25 (4)", "checkpoint"]
+    names = {row["problem_id"] for row in rows if row["source"] == "brumo25"}
+    counts = [pair for problem, pair in found.base.judged_P.items() if problem in names]
+    mean = sum(right / judged for judged, right in counts if judged) / sum(judged > 0 for judged, _ in counts)
+    cell = shown.rows[0][shown.columns.index("brumo25 (4)")]
+    assert cell.startswith(f"{100 * mean:.1f} % (")
 
 
 def test_samples_are_drawn_without_looking_at_results_and_show_both_ends(run: Run) -> None:
