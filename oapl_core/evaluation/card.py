@@ -139,7 +139,7 @@ def made(folder: Measurement, targets: Sequence[Target], rows: Mapping[str, Sequ
         },
         "statistics": {"rules": RULES, "level": 0.95, "resamples": config.bootstrap_resamples, "seed": seed},
         "results": {t.label: _result(folder, t, rows[t.label], seed) for t in targets},
-        "comparisons": comparisons(rows, config.ks or (1, config.samples), config.bootstrap_resamples, seed),
+        "comparisons": comparisons(rows, config.ks or sorted({1, config.samples}), config.bootstrap_resamples, seed),
         "reproduces": {"is_exact": is_on_cpu, "exactly": EXACT_ON_CPU if is_on_cpu else EXACT_ON_GPU, "within": WITHIN},
     }  # fmt: skip
 

@@ -23,6 +23,8 @@ def best(rows_by_label: Mapping[str, Sequence[Row]]) -> str:
     return max(rows_by_label, key=lambda label: mean_reward(rows_by_label[label]))
 
 
-def basis(wanted: Literal["validation", "heldout", "last"], has_validation: bool) -> str:
-    """What really decides: without validation problems nothing can be chosen on them, and the last epoch is taken."""
-    return "last" if wanted == "validation" and not has_validation else wanted
+def basis(wanted: Literal["validation", "heldout", "last"], has_validation: bool, epochs: int) -> str:
+    """What really decides: without validation problems nothing can be chosen on them, and the last epoch is taken; of a
+    single epoch held-out problems choose nothing."""
+    is_idle = not has_validation if wanted == "validation" else epochs == 1
+    return "last" if is_idle else wanted

@@ -54,7 +54,7 @@ def evaluate(run: Run, start: Start = Engine, judge: JudgeFactory = Verifier) ->
     earlier = [Checkpoint("base", run.base_model())]
     earlier += [Checkpoint(f"round {n}", run.policy(n + 1)) for n in range(last)]
     asked = {split: questions(run, split) for split in ("validation", "heldout")}
-    on = basis(run.config.evaluation.choose_on, bool(asked["validation"].prompts))
+    on = basis(run.config.evaluation.choose_on, bool(asked["validation"].prompts), len(epochs))
     candidates = epochs if on == "heldout" else {}
     total = len(epochs) * asked["validation"].answers
     total += (len(earlier) + max(1, len(candidates))) * asked["heldout"].answers

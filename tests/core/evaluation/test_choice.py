@@ -16,10 +16,14 @@ def test_the_best_epoch_has_the_highest_mean_and_of_equals_the_first() -> None:
 
 
 def test_only_a_choice_on_validation_problems_needs_validation_problems() -> None:
-    assert basis("validation", has_validation=True) == "validation"
-    assert basis("validation", has_validation=False) == "last"
-    assert basis("heldout", has_validation=False) == "heldout"
-    assert basis("last", has_validation=True) == "last"
+    assert basis("validation", has_validation=True, epochs=4) == "validation"
+    assert basis("validation", has_validation=False, epochs=4) == "last"
+    assert basis("heldout", has_validation=False, epochs=4) == "heldout"
+    assert basis("last", has_validation=True, epochs=4) == "last"
+
+
+def test_of_a_single_epoch_the_reported_problems_choose_nothing() -> None:
+    assert basis("heldout", has_validation=True, epochs=1) == "last"
 
 
 def test_what_was_chosen_on_the_reported_problems_is_called_that() -> None:
