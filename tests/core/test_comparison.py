@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -12,8 +12,9 @@ from oapl_core.comparison import Arm, Comparison, state_of
 from oapl_core.comparison_config import ComparisonConfig
 from oapl_core.errors import ConfigError, DataError, Diverged, StageFailed
 from oapl_core.evaluation.together import evaluate_arms
-from oapl_core.experiment_file import parse_as
+from oapl_core.experiment_file import parse_as, read_toml
 from oapl_core.ledger import StageEntry
+from oapl_core.objectives import Family
 from oapl_core.plan import finished, steps
 from oapl_core.reports.arms import Means, read_results
 from oapl_core.reports.scores import Resampling, Score
@@ -21,6 +22,7 @@ from oapl_core.reports.together import held_out_table, write_report
 from oapl_core.rollouts.generate import generate
 from tests.core.evaluation.made_up_judge import MadeUpJudge, Starts
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run
+from tests.whole_run import ROOT
 
 ARMS = [
     {"label": "OAPL"},
@@ -92,6 +94,14 @@ def test_every_arm_has_every_seed_and_its_own_settings(parent: Run) -> None:
     assert arm(comparison, "GRPO, seed 1").config.training.learning_rate == 0.1
     assert {one.config.evaluation.heldout_samples for one in comparison.arms} == {2}
     assert {len(one.config.rounds) for one in comparison.arms} == {1}
+
+
+def test_the_baselines_have_every_objective_once_at_least_and_one_budget() -> None:
+    values = read_toml(ROOT / "deployments" / "experiments" / "baselines.toml")
+    config = parse_as(ComparisonConfig, values, "baselines.toml")
+    names = {objective.model_fields["name"].default for objective in get_args(Family)}
+    assert {arm.objective.name for arm in config.arms} == names
+    assert not [arm.label for arm in config.arms if arm.training or arm.epochs or arm.keep]
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -166,7 +176,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(parent: Run, changes: di
 def judge(comparison: Comparison) -> MadeUpJudge:
     """GRPO solves most, the base least."""
     rates = {policy_hash(comparison.parent.base_model()): 0.1}
-    for one in comparison.arms:
+    for one in (arm for arm in comparison.arms if arm.is_trained):
         rates[policy_hash(one.run().checkpoint(0, 1))] = 0.9 if one.label == "GRPO" else 0.4
     return MadeUpJudge(lambda weights: rates[weights])
 

@@ -12,7 +12,7 @@ import pytest
 
 from oapl_core import launch
 from oapl_core.artifacts import Run
-from oapl_core.errors import DataError, Interrupted, StageFailed
+from oapl_core.errors import DataError, Diverged, Interrupted, StageFailed
 from oapl_core.experiment_file import parse_experiment
 
 # A stage whose grandchild moves to a session of its own and ignores SIGTERM, as engine workers do.
@@ -76,6 +76,13 @@ def test_a_stages_own_error_line_is_raised_with_its_type(run: Run, tmp_path: Pat
     stage(tmp_path, "import sys; print('error: x.jsonl line 3: no answer', file=sys.stderr); sys.exit(2)")
     with pytest.raises(DataError, match=r"^x\.jsonl line 3: no answer$"):
         launch.run_stage(run, "some.verb")
+
+
+def test_training_that_diverged_is_told_from_a_broken_machine_and_the_ledger_says_why(run: Run, tmp_path: Path) -> None:
+    stage(tmp_path, "import sys; print('error: loss is nan', file=sys.stderr); sys.exit(5)")
+    with pytest.raises(Diverged, match=r"^loss is nan$"):
+        launch.run_stage(run, "some.verb")
+    assert [(s.exit_code, s.error) for s in run.ledger.stages()] == [(5, "loss is nan")]
 
 
 # A scheduler's warning comes to every process of a job: the guard, which hands it on, and the stage.

@@ -7,7 +7,7 @@ import pytest
 from prefect.client.schemas.objects import State, StateType
 
 from oapl_core.artifacts import Run
-from oapl_core.errors import ConfigError, DataError, Interrupted, SandboxError, StageFailed
+from oapl_core.errors import ConfigError, DataError, Diverged, Interrupted, SandboxError, StageFailed
 from oapl_core.experiment_file import parse_experiment
 from oapl_core.plan import round_steps
 from tasks.fleet import error_of
@@ -24,6 +24,7 @@ def values(**more: Any) -> dict[str, Any]:
     ("type_", "name", "error"),
     [
         (StateType.FAILED, "DataError", DataError),
+        (StateType.FAILED, "Diverged", Diverged),
         (StateType.FAILED, "SandboxError", SandboxError),
         (StateType.FAILED, "ConfigError", ConfigError),
         (StateType.FAILED, "StageFailed", StageFailed),

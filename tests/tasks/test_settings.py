@@ -6,7 +6,7 @@ import pytest
 from prefect.states import Failed
 
 from oapl_core.config import RoundConfig
-from oapl_core.errors import ConfigError, DataError, Held, Interrupted, SandboxError, StageFailed
+from oapl_core.errors import ConfigError, DataError, Diverged, Held, Interrupted, SandboxError, StageFailed
 from oapl_core.experiment_file import parse_experiment
 from oapl_core.plan import steps
 from oapl_core.time_limits import TimeLimits
@@ -46,6 +46,7 @@ def test_pauses_between_tries_grow() -> None:
     [
         (StageFailed("a lost GPU"), True),
         (OSError("a file server that is away"), True),
+        (Diverged("loss is nan"), False),
         (ConfigError("a setting"), False),
         (DataError("a row"), False),
         (SandboxError("no sandbox"), False),
