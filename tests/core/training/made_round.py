@@ -18,8 +18,10 @@ TRAINING = {
 }  # fmt: skip
 
 
-def make_run(folder: Path, model: Path, epochs: int = 3, **training: Any) -> Run:
-    """A run of one round that starts from ``model``."""
+def make_run(
+    folder: Path, model: Path, epochs: int = 3, objective: dict[str, Any] | None = None, **training: Any
+) -> Run:
+    """A run of one round that starts from ``model``; ``objective`` takes the place of OAPL's settings."""
     values = {
         "name": "tiny",
         "runs_dir": folder,
@@ -27,7 +29,7 @@ def make_run(folder: Path, model: Path, epochs: int = 3, **training: Any) -> Run
         "problems": dict.fromkeys(("train", "validation", "heldout"), folder / "unused.jsonl"),
         "rounds": [{"epochs": epochs}],
         "training": TRAINING | training,
-        "objective": {"value_temperature": BETA1, "regression_temperature": BETA2},
+        "objective": objective or {"value_temperature": BETA1, "regression_temperature": BETA2},
     }
     return Run.create(parse_experiment(values, "test"))
 

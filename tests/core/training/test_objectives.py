@@ -1,5 +1,6 @@
 """Every objective through the trainer: whole groups where it needs them, splits, passes, what it reports."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -15,13 +16,15 @@ from pydantic import TypeAdapter
 from transformers import AutoModelForCausalLM
 
 from oapl_core.artifacts import policy_hash
-from oapl_core.objectives import Family, Method, Objective
+from oapl_core.objectives import Family, Inputs, Method, Objective
 from oapl_core.training.batching import epoch_batches
 from oapl_core.training.examples import Examples, read_examples
+from oapl_core.training.job import METRICS_FILE
 from oapl_core.training.logprobs import Policy
-from oapl_core.training.reference import reference_rows
+from oapl_core.training.reference import reference_path, reference_rows
 from oapl_core.training.steps import Trainer
-from tests.core.training.made_round import made_groups, make_run, write_groups
+from oapl_core.training_config import TrainingConfig
+from tests.core.training.made_round import TRAINING, made_groups, make_run, train_in_a_process, write_groups
 from tests.core.training.plain_engine import PlainEngine
 
 NAMES = sorted(member.model_fields["name"].default for member in get_args(Family))
@@ -67,19 +70,23 @@ def examples(tmp_path_factory: pytest.TempPathFactory, sharp_model: Path) -> Exa
     return found.beside_old(reference_rows(run, 0, engine, found, {}))
 
 
-def trainer_of(name: str, folder: Path, model: Path, examples: Examples, **training: Any) -> Trainer:
-    config = make_run(folder, model, **training).config.training
+@pytest.fixture(scope="module")
+def model(sharp_model: Path) -> Any:
+    """Loaded once; every trainer has a copy."""
+    return AutoModelForCausalLM.from_pretrained(sharp_model)
+
+
+def trainer_of(name: str, model: Any, examples: Examples, **training: Any) -> Trainer:
+    config = TrainingConfig.model_validate(TRAINING | training)
     packed = config.packing == "on"
-    engine = CountingEngine(Policy(AutoModelForCausalLM.from_pretrained(model), 1.0, 32, packed), config)
+    engine = CountingEngine(Policy(copy.deepcopy(model), 1.0, 32, packed), config)
     return Trainer(engine, objective_of(name), examples, config, seed=0, round_number=0, epochs=1, packed=packed)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_metrics_and_gradient_do_not_depend_on_how_a_step_is_cut(
-    tmp_path: Path, sharp_model: Path, examples: Examples, name: str
-) -> None:
-    whole = trainer_of(name, tmp_path / "whole", sharp_model, examples, tokens_per_micro_batch=10**6)
-    parted = trainer_of(name, tmp_path / "parted", sharp_model, examples, tokens_per_micro_batch=64, packing="on")
+def test_metrics_and_gradient_do_not_depend_on_how_a_step_is_cut(model: Any, examples: Examples, name: str) -> None:
+    whole = trainer_of(name, model, examples, tokens_per_micro_batch=10**6)
+    parted = trainer_of(name, model, examples, tokens_per_micro_batch=64, packing="on")
     batch = whole.batches(1)[0]
     expected, found = (t.step(order, examples.lengths, 1e-3) for t, order in ((whole, batch), (parted, batch[::-1])))
     for key in ("loss", "grad_norm", "residual_right", "residual_wrong", "clipped_tokens_share", "tokens"):
@@ -119,17 +126,15 @@ class ThreadedEngine(PlainEngine):
         return values.copy_(self.joined(values).amax(0))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_two_ranks_share_a_step_as_one_would_make_it(
-    tmp_path: Path, sharp_model: Path, examples: Examples, name: str
-) -> None:
+@pytest.mark.parametrize("name", ["oapl", "red_drop", "rebel", "m2po", "bapo"])
+def test_two_ranks_share_a_step_as_one_would_make_it(model: Any, examples: Examples, name: str) -> None:
     """Also with an odd sequence, for which one rank runs a stand-in."""
-    alone = trainer_of(name, tmp_path / "alone", sharp_model, examples, tokens_per_micro_batch=48)
+    alone = trainer_of(name, model, examples, tokens_per_micro_batch=48)
     batch = alone.batches(1)[0]
     batch = batch if alone.objective.scope == "group" else batch[:7]
 
     def rank(number: int) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        engine = ThreadedEngine(Policy(AutoModelForCausalLM.from_pretrained(sharp_model), 1.0, 32), alone.training)
+        engine = ThreadedEngine(Policy(copy.deepcopy(model), 1.0, 32), alone.training)
         engine.rank, engine.ranks = number, 2
         metrics = replace(alone, engine=engine).step(batch, examples.lengths, 1e-3)
         return metrics, engine.gradients[0]
@@ -146,13 +151,11 @@ def test_two_ranks_share_a_step_as_one_would_make_it(
         torch.testing.assert_close(first[key] + second[key], gradient, rtol=0, atol=2e-5 * largest + 1e-9)
 
 
-def _no_inputs(trainer: Trainer) -> Any:
-    """Two tokens of one group, to see what an objective reports."""
-    rows = trainer.group_S == trainer.group_S[0]
-    width = int(rows.sum())
-    zeros = torch.zeros(width, 2)
-    inputs = trainer._inputs(zeros, zeros == 0, rows.nonzero()[:, 0].tolist(), trainer._counts([0, 1]))
-    return replace(inputs, old_log_ratio_ST=zeros)
+def _no_inputs(trainer: Trainer) -> Inputs:
+    """Two columns of zeros for the first group, to see what an objective reports."""
+    rows = (trainer.group_S == trainer.group_S[0]).nonzero()[:, 0].tolist()
+    zeros = torch.zeros(len(rows), 2)
+    return replace(trainer._inputs(zeros, zeros == 0, rows, trainer._counts(rows)), old_log_ratio_ST=zeros)
 
 
 def test_steps_of_whole_groups_are_equally_many_in_every_epoch() -> None:
@@ -168,8 +171,8 @@ def test_steps_of_whole_groups_are_equally_many_in_every_epoch() -> None:
     assert [len(b) for b in epoch_batches(range(4), [1, 1, 1, 1], 2, 0, 0, 1)] == [4], "a larger group is not cut"
 
 
-def test_dropped_rollouts_cost_nothing(tmp_path: Path, sharp_model: Path, examples: Examples) -> None:
-    trainer = trainer_of("red_drop", tmp_path, sharp_model, examples)
+def test_dropped_rollouts_cost_nothing(model: Any, examples: Examples) -> None:
+    trainer = trainer_of("red_drop", model, examples)
     steps = trainer.epoch(1, lambda _: None)
     trained = sum(step["sequences"] for step in steps)
     assert trained == trainer.sequences < len(examples.lengths)
@@ -221,3 +224,18 @@ def test_every_objective_trains_two_steps_with_deepspeed(tmp_path: Path, sharp_m
     for line in lines:
         assert torch.tensor(line["losses"] + line["norms"]).isfinite().all(), line
         assert line["moved"] > 0, line
+
+
+@pytest.mark.slow
+def test_the_verb_scores_the_rounds_first_weights_for_the_objective_that_asks(
+    tmp_path: Path, sharp_model: Path
+) -> None:
+    run = make_run(tmp_path, sharp_model, epochs=1, objective={"name": "grpo_token_is"})
+    write_groups(run, made_groups(sharp_model))
+    assert "reference log-probs of 24 rollouts scored" in train_in_a_process(run)
+    assert reference_path(run, 0).exists()
+    folder = run.checkpoint(0, 1)
+    assert folder.parent.name == "grpo_token_is"
+    steps = [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
+    assert [step["sequences"] for step in steps] == [10, 10, 4]
+    assert all(step["clipped_tokens_share"] >= 0 and step["residual_right"] is None for step in steps)
