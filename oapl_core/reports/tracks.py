@@ -32,7 +32,8 @@ class Milestone:
     """A checkpoint that answered held-out problems."""
 
     name: str
-    """``base``, ``round 0``, ``round 1``: the same word in every run, whichever epoch was chosen."""
+    """``base``, ``round 0``, ``round 1``: the same word in every run, whichever epoch was chosen; what the evaluation
+    says in brackets of an epoch that was chosen by what is reported stays."""
     policy_hash: str
     steps: int | None
     """Optimiser steps of the run until it was made; None where their metrics are missing."""
@@ -128,25 +129,29 @@ def _steps(run: Run, epochs: Mapping[tuple[int, int], str]) -> Iterator[Training
 
 
 def _heldout_rows(run: Run) -> "pl.DataFrame | None":
-    """tables.EVALUATIONS of the held-out split with ``benchmark`` beside; no texts. None: nothing is measured yet."""
+    """tables.EVALUATIONS of the held-out split with ``benchmark`` beside; no texts. None: nothing is measured yet.
+
+    While the evaluation goes on, these are the checkpoints that have answered every problem.
+    """
     import polars as pl
 
     artifacts, whole = run.ledger.artifacts(), run.evaluation()
-    files = [whole] if run.name(whole) in artifacts and whole.exists() else sorted(run.evaluations().glob("*.parquet"))
-    recorded = [path for path in files if run.name(path) in artifacts]
-    frames = [
-        frame
-        for path in recorded
-        if isinstance(
-            frame := pl.from_arrow(tables.read_table(path, tables.EVALUATIONS, _COLUMNS, ("split", ("heldout",)))),
-            pl.DataFrame,
-        )
+    is_over = run.name(whole) in artifacts and whole.exists()
+    files = [whole] if is_over else sorted(run.evaluations().glob("*.parquet"))
+    read = [
+        pl.from_arrow(tables.read_table(path, tables.EVALUATIONS, _COLUMNS, ("split", ("heldout",))))
+        for path in files
+        if run.name(path) in artifacts
     ]
-    if not sum(map(len, frames)):
+    frames = [frame for frame in read if isinstance(frame, pl.DataFrame) and len(frame)]
+    if not frames:
         return None
-    sources = sources_of(run)
-    named = pl.col("problem_id").replace_strict(sources, default=_ONE_SET, return_dtype=pl.String)
-    return pl.concat(frames).with_columns(benchmark=named)
+    rows = pl.concat(frames)
+    if not is_over:
+        asked = tables.read_table(run.prompts, tables.PROMPTS, ("problem_id", "split"), ("split", ("heldout",)))
+        rows = rows.filter(pl.col("problem_id").n_unique().over("checkpoint") == len(asked))
+    named = pl.col("problem_id").replace_strict(sources_of(run), default=_ONE_SET, return_dtype=pl.String)
+    return rows.with_columns(benchmark=named) if len(rows) else None
 
 
 def sources_of(run: Run) -> dict[str, str]:
@@ -174,26 +179,40 @@ def _milestones(
     for (benchmark,), mine in rows.group_by("benchmark", maintain_order=True):
         for one in score(mine, resampling):
             scores.setdefault(one.checkpoint, {})[str(benchmark)] = one
-    made = {identity: place for place, identity in epochs.items()}
+    places = {checkpoint: _place(run, checkpoint, of_set, epochs) for checkpoint, of_set in scores.items()}
+    entry = run.ledger.artifacts().get(run.name(run.evaluation()))
+    chosen = str(entry.details.get("chosen")) if entry else ""
+    if chosen in places:  # other epochs of its round answered held-out problems only to be compared with it
+        scores = {c: s for c, s in scores.items() if c == chosen or places[c][0] != places[chosen][0]}
+    rounds = [places[checkpoint][0] for checkpoint in scores]
     found = []
-    for checkpoint, by_benchmark in scores.items():
-        identity = next(iter(by_benchmark.values())).policy_hash
-        place = None if checkpoint == BASE else made.get(identity)
-        if place is None and checkpoint != BASE:
-            raise DataError(
-                f"{run.evaluation()}: measured {checkpoint!r} ({identity}), which no round of this run made; delete "
-                "the file to remake it"
+    for checkpoint in sorted(scores, key=lambda name: places[name]):
+        number, epoch = places[checkpoint]
+        warning = checkpoint[checkpoint.find(" (") :] if " (" in checkpoint else ""
+        name = f"round {number}{warning}" if rounds.count(number) == 1 else checkpoint
+        found.append(
+            Milestone(
+                BASE if number < 0 else name, next(iter(scores[checkpoint].values())).policy_hash,
+                _steps_until(steps, number, epoch), sum(sampled[: number + 1]), scores[checkpoint],
             )
-        found.append((place or (-1, 0), checkpoint, identity, by_benchmark))
-    found.sort(key=lambda one: one[0])
-    rounds = [place[0] for place, *_ in found]
-    return [
-        Milestone(
-            BASE if number < 0 else f"round {number}" if rounds.count(number) == 1 else checkpoint,
-            identity, _steps_until(steps, number, epoch), sum(sampled[: number + 1]), by_benchmark,
-        )
-        for (number, epoch), checkpoint, identity, by_benchmark in found
-    ]  # fmt: skip
+        )  # fmt: skip
+    return found
+
+
+def _place(
+    run: Run, checkpoint: str, scores: Mapping[str, Score], epochs: Mapping[tuple[int, int], str]
+) -> tuple[int, int]:
+    """Round and epoch that made ``checkpoint``; (-1, 0) is the base."""
+    if checkpoint == BASE:
+        return -1, 0
+    identity = next(iter(scores.values())).policy_hash
+    for place, made in epochs.items():
+        if made == identity:
+            return place
+    raise DataError(
+        f"{run.evaluation()}: measured {checkpoint!r} ({identity}), which no round of this run made; delete the file "
+        "to remake it"
+    )
 
 
 def _steps_until(steps: Sequence[TrainingStep], number: int, epoch: int) -> int | None:

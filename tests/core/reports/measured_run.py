@@ -12,7 +12,11 @@ from tests.synthetic_run import Sizes, experiment
 
 Counts = dict[str, dict[str, tuple[int, int]]]
 """Checkpoint -> held-out problem -> (judged answers, right ones)."""
-HASHES = {"base": "hash-base", "round 0": "hash-0-1", "round 1 epoch 1": "hash-1-1"}
+FORCED = "round 1 epoch 1 (chosen on what is reported)"
+HASHES = {
+    "base": "hash-base", "round 0": "hash-0-1", "round 1 epoch 2": "hash-1-2", FORCED: "hash-1-1",
+    "round 1 epoch 1": "hash-1-1",
+}  # fmt: skip
 COUNTS: Counts = {
     "base": {"aime/1": (4, 0), "aime/2": (4, 2), "hmmt/1": (4, 1)},
     "round 0": {"aime/1": (4, 1), "aime/2": (4, 4), "hmmt/1": (4, 2)},
@@ -45,6 +49,9 @@ def write_measured_run(
     problems = list(dict.fromkeys(name for by_problem in counts.values() for name in by_problem))
     with run.writing(run.problems, {}, {}) as draft:
         draft.rows = tables.write_table(draft.path, tables.PROBLEMS, [_problem(name) for name in problems])
+    with run.writing(run.prompts, {}, {}) as draft:
+        rows = [{"problem_id": name, "split": "heldout", "prompt": "?", "prompt_ids": [1]} for name in problems]
+        draft.rows = tables.write_table(draft.path, tables.PROMPTS, rows)
     for number, rollouts in enumerate(ROLLOUTS):
         if any(trained == number for trained, _ in shares):
             with run.writing(run.rollouts(number) / "part-00000.parquet", {}, {}) as draft:
@@ -56,14 +63,20 @@ def write_measured_run(
             lines = [json.dumps(_step(share)) + "\n" for share in values]
             (draft.path / "training_metrics.jsonl").write_text("".join(lines))
             draft.details = {"policy_hash": f"hash-{number}-{epoch}"}
-    rows = {name: _answers(name, by_problem) for name, by_problem in counts.items()}
-    if is_finished:
-        rows = {"": [row for mine in rows.values() for row in mine]}
-    for name, mine in rows.items():
-        path = run.evaluations() / f"{name.replace(' ', '_')}_heldout.parquet" if name else run.evaluation()
-        with run.writing(path, {}, {}) as draft:
-            draft.rows = tables.write_table(draft.path, tables.EVALUATIONS, mine)
+    _write_answers(run, {name: _answers(name, by_problem) for name, by_problem in counts.items()}, is_finished)
     return run
+
+
+def _write_answers(run: Run, answers: Mapping[str, list[dict[str, Any]]], is_finished: bool) -> None:
+    files = {
+        run.evaluations() / f"{name.replace(' ', '_')}_heldout-00000.parquet": rows for name, rows in answers.items()
+    }
+    if is_finished:
+        files = {run.evaluation(): [row for rows in answers.values() for row in rows]}
+    for path, rows in files.items():
+        with run.writing(path, {}, {}) as draft:
+            draft.rows = tables.write_table(draft.path, tables.EVALUATIONS, rows)
+            draft.details = {"chosen": FORCED if FORCED in answers else "round 1 epoch 1"} if is_finished else {}
 
 
 def remove_rollouts(run: Run) -> None:

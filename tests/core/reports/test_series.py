@@ -9,7 +9,7 @@ from oapl_core.errors import DataError
 from oapl_core.reports import series
 from oapl_core.reports.series import Point, Series
 from oapl_core.reports.tracks import Track, TrainingStep, read_track
-from tests.core.reports.measured_run import COUNTS, SHARES, remove_rollouts, write_measured_run
+from tests.core.reports.measured_run import COUNTS, FORCED, SHARES, remove_rollouts, write_measured_run
 
 BETTER = COUNTS | {"round 1 epoch 1": {"aime/1": (4, 4), "aime/2": (4, 4), "hmmt/1": (4, 4)}}
 
@@ -151,6 +151,20 @@ def test_an_unfinished_run_gives_what_it_has_and_says_what_is_missing(tmp_path: 
         "synthetic-seed0: round 1: 1 of 2 epochs are trained",
         "synthetic-seed0: held-out problems are measured for base, round 0 only",
     )
+
+
+def test_a_checkpoint_that_has_not_answered_every_problem_is_left_out(tmp_path: Path) -> None:
+    partly = COUNTS | {"round 0": {"aime/1": (4, 1)}}
+    found = read_track(write_measured_run(tmp_path, partly, is_finished=False), "one")
+    assert [m.name for m in found.milestones] == ["base", "round 1"]
+
+
+def test_an_epoch_chosen_by_what_is_reported_is_called_that_and_stands_for_its_round(tmp_path: Path) -> None:
+    forced = {name: COUNTS[name] for name in ("base", "round 0")}
+    forced |= {"round 1 epoch 2": COUNTS["base"], FORCED: COUNTS["round 1 epoch 1"]}
+    found = read_track(write_measured_run(tmp_path, forced), "one")
+    assert [m.name for m in found.milestones] == ["base", "round 0", "round 1 (chosen on what is reported)"]
+    assert found.milestones[-1].steps == 4
 
 
 def test_a_run_that_was_only_sampled_says_so(tmp_path: Path) -> None:
