@@ -2,9 +2,9 @@
 
 With ``training.reference = "reference"`` (the authors' code) the policy is compared with these and not with the
 log-probs that the engine recorded, so that the first log-ratios are 0 but for rounding, and rollouts whose engine
-recorded nothing can be trained on. Scores every example once, before the first update, block by block. Writes
-round_NN/3_reference.parquet (tables.REFERENCES), in the order of the groups; the ledger tells how far the engine's
-log-probs are from them.
+recorded nothing can be trained on. An objective may ask for them beside the engine's (``Method.needs_old``). Scores
+every example once, before the first update, block by block. Writes round_NN/3_reference.parquet (tables.REFERENCES), in
+the order of the groups; the ledger tells how far the engine's log-probs are from them.
 """
 
 from collections import defaultdict
