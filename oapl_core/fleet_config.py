@@ -28,7 +28,8 @@ class FleetConfig(Settings):
 
     def pool(self, verb: str) -> str | None:
         """The pool of ``verb``, for example ``rollouts.generate``; None: here."""
-        return getattr(self, verb.partition(".")[0], None)
+        pool: str | None = getattr(self, verb.partition(".")[0], None)
+        return pool
 
     def check(self, on_ray: bool, paths: Mapping[str, Path | None]) -> None:
         """What must hold where a stage runs elsewhere; ``paths`` by the names of their settings.

@@ -66,7 +66,7 @@ def test_each_stage_runs_on_the_machine_of_its_pool_and_the_round_is_that_of_one
         end = server.ended(started, 150)
         assert end["state_name"] == "Completed", end
     run, other = Run.open(tmp_path / "played-seed0"), Run.open(tmp_path / "played-seed1")
-    assert dict(reversed(pair) for pair in machines(run.root)) == {  # type: ignore[misc]
+    assert {stage: machine for machine, stage in machines(run.root)} == {
         "problems.prepare": "oapl", "rollouts.generate --round 0": "gpu", f"{VERIFICATION} --follow": "cpu",
         VERIFICATION: "cpu", "groups.build --round 0": "oapl", "training.train --round 0": "gpu",
     }  # fmt: skip
