@@ -78,6 +78,12 @@ def test_each_stage_runs_on_the_machine_of_its_pool_and_the_round_is_that_of_one
     assert "round 0: sampling | 1/3 parts" in told, "the other machine's progress is in the logs of the round"
 
 
+def test_a_pool_that_the_server_does_not_know_is_one_clear_line(server: PrefectServer, experiment: Path) -> None:
+    end = server.ended(server.run(experiment, overrides=("fleet.verdicts=nowhere",)))
+    assert end["state_name"] == "Failed"
+    assert "has no deployment oapl-stage/nowhere; `make deploy POOLS=nowhere` makes it" in end["state"]["message"]
+
+
 def test_the_round_killed_or_cancelled_ends_its_stage_on_the_other_machine_and_goes_on(
     server: PrefectServer, experiment: Path, tmp_path: Path
 ) -> None:
