@@ -18,7 +18,7 @@ from oapl_core.evaluation.comparison import comparisons
 from oapl_core.evaluation.machine import PACKAGES, versions
 from oapl_core.evaluation.measurement import Measurement
 from oapl_core.evaluation.measures import Row, measures, table
-from oapl_core.rollouts.model_folder import end_token_ids
+from oapl_core.rollouts.model_folder import end_token_ids, model_config
 from oapl_core.seeds import derive_seed
 from oapl_core.tables import EVALUATIONS, PROBLEMS, open_table, read_table
 from oapl_core.verdicts.verifier import VERIFIER_VERSION
@@ -32,7 +32,7 @@ STOP = "the end tokens of config.json and generation_config.json, or max_tokens;
 EXTRACTION = {
     "programs": "the last closed ``` fence that says python, py, python3 or nothing, after the last </think>",
     "maths": "the last \\boxed{} that is not empty, with balanced braces and at most 512 characters, after </think>",
-    "without an answer": "no_answer, or truncated if max_tokens ended the response: wrong; <think> never closed: none",
+    "a response without one": "no_answer, or truncated if max_tokens ended it: wrong; so too if <think> never closes",
 }
 RULES = (
     "An answer that could not be judged (verifier_error) is missing, not wrong. A problem with fewer than k judged "
@@ -54,6 +54,7 @@ EXACT_ON_GPU = (
     "On GPUs nothing is promised to be exact: what an engine computes for one request depends on which others are "
     "decoded with it, and that on timing."
 )
+_WRITERS = ("transformers_version", "_name_or_path")
 _SAME_PLACES = ("problem_id", "sample", "response_tokens", "finish_reason", "text")
 
 
@@ -93,6 +94,7 @@ def asked(folder: Measurement, targets: Sequence[Target]) -> dict[str, Any]:
         prompts = done[folder.name(prompts_of(folder, target.folder))]
         models[target.label] = {
             "policy_hash": target.policy_hash,
+            "config_hash": _config_hash(target.folder),
             "tokenizer_hash": tokenizer_hash(target.folder),
             "chat_template_hash": prompts.details["chat_template_sha256"],
             "prompts_sha256": prompts.details["sha256"],
@@ -113,6 +115,12 @@ def asked(folder: Measurement, targets: Sequence[Target]) -> dict[str, Any]:
         "sampling": {**sampling, "top_k": 0, "min_p": 0.0, "penalties": "none", "stop": STOP, "seeds": SEEDS},
         "verifier": {"version": VERIFIER_VERSION, **config.verifier.slice, "extraction": EXTRACTION},
     }
+
+
+def _config_hash(model: Path) -> str:
+    """Identity of config.json, without what says only who wrote it."""
+    config = {key: value for key, value in model_config(model).items() if key not in _WRITERS}
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def made(folder: Measurement, targets: Sequence[Target], rows: Mapping[str, Sequence[Row]]) -> dict[str, Any]:

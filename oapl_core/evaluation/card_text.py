@@ -105,11 +105,11 @@ def _pairs(card: Card) -> Iterator[str]:
     if card["comparisons"]:
         yield "## Differences, paired by problem"
         rows = [
-            [f"{pair['second']} against {pair['first']}", f"pass@{pair['k']}", f"{pair['difference']:+.1%}",
-             f"{pair['low']:+.1%} to {pair['high']:+.1%}", _share(pair["better"]), _share(pair["worse"])]
+            [f"{pair['second']} against {pair['first']}", f"pass@{pair['k']}", _points(pair["difference"]),
+             f"{_points(pair['low'])} to {_points(pair['high'])}", _share(pair["better"]), _share(pair["worse"])]
             for pair in card["comparisons"]
         ]  # fmt: skip
-        yield _table(["", "", "difference", "95 % interval", "problems better", "problems worse"], rows)
+        yield _table(["", "", "difference, points", "95 % interval", "problems better", "problems worse"], rows)
 
 
 def _asked(card: Card) -> str:
@@ -121,7 +121,7 @@ def _asked(card: Card) -> str:
         f"prompts: {_pairs_of(asked['prompts'])}",
         f"sampling: {_pairs_of(asked['sampling'])}",
         f"verifier: {_pairs_of({k: v for k, v in asked['verifier'].items() if k != 'extraction'})}",
-        *(f"answer in {kind}: {rule}" for kind, rule in asked["verifier"]["extraction"].items()),
+        *(f"what is judged, {kind}: {rule}" for kind, rule in asked["verifier"]["extraction"].items()),
     ]
     for label, model in asked["models"].items():
         lines.append(f"model {label}: {_pairs_of(model)}")
@@ -140,8 +140,9 @@ def _pairs_of(values: Mapping[str, Any]) -> str:
 
 
 def _change(pair: Mapping[str, Any]) -> str:
+    difference, low, high = (_points(pair[name]) for name in ("difference", "low", "high"))
     return (
-        f"{pair['difference']:+.1%} (95 % interval {pair['low']:+.1%} to {pair['high']:+.1%}), better on "
+        f"{difference} points (95 % interval {low} to {high}), better on "
         f"{_share(pair['better'])} and worse on {_share(pair['worse'])} of {pair['problems']:,} problems"
     )
 
@@ -149,6 +150,10 @@ def _change(pair: Mapping[str, Any]) -> str:
 def _interval(found: Sequence[float]) -> str:
     mean, low, high = found
     return f"{mean:.1%} ({low:.1%}–{high:.1%})"
+
+
+def _points(difference: float) -> str:
+    return f"{100 * difference:+.1f}"
 
 
 def _share(value: float) -> str:

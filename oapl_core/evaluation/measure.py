@@ -94,8 +94,6 @@ def _conclude(folder: Measurement, targets: list[Target], answers: Mapping[str, 
     for path, text in ((folder.card, card.as_json(content)), (folder.card_text, card_text.markdown(content))):
         with folder.writing(path, inputs, settings) as draft:
             draft.path.write_text(text)
-    for line in card_text.headline(content):
-        say(line)
 
 
 if __name__ == "__main__":

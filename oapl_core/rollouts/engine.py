@@ -50,7 +50,7 @@ class Engine:
         """
         check_model_folder(model_dir)
         self.name = "vllm"
-        self.dtype = config.dtype
+        self.dtype: str = config.dtype
         self.startup_s: dict[str, float] = {}
         self._model_dir, self._config, self._replica = model_dir, config, replica
         self._end_ids = end_token_ids(model_dir)

@@ -1,6 +1,7 @@
 """Does an evaluation come out the same again, and what does sharing an engine save? Real engine, real checkpoints.
 
     python -m tests.bench.evaluation same RUN     # one checkpoint's answers: again, in another order, in other batches
+    python -m tests.bench.evaluation wide RUN     # the same of a random model of 60 million parameters, width 1024
     python -m tests.bench.evaluation start RUN    # `oapl evaluate` of three checkpoints: one engine against three
 
 Reads a finished run; ``start`` writes evaluation folders into a temporary one. Prints what it finds.
@@ -13,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from oapl_core.artifacts import Run
 from oapl_core.evaluation.evaluate import questions
 from oapl_core.rollouts.engine import Engine
 from oapl_core.rollouts.requests import Request
+from tests.tiny_model import write_tiny_model
 
 _PROBLEMS, _SAMPLES = 75, 8
 _ROOT = Path(__file__).resolve().parents[2]
@@ -33,22 +36,31 @@ def _requests(run: Run) -> list[Request]:
     return [r for problem in islice(asked.prompts, _PROBLEMS) for r in islice(asked.requests([problem]), _SAMPLES)]
 
 
-def sampled(run: Run, max_num_seqs: int) -> Iterator[Answers]:
+def sampled(run: Run, model: Path | None, max_num_seqs: int) -> Iterator[Answers]:
     """A new engine's answers: to the requests as they come, again, the last half alone, and all in another order."""
     requests = _requests(run)
+    if model:  # 320 tokens are in its vocabulary
+        requests = [replace(r, prompt_ids=[i % 320 for i in r.prompt_ids]) for r in requests[::_SAMPLES]]
     shuffled = random.Random(0).sample(requests, len(requests))
     config = run.config.engine.model_copy(update={"max_num_seqs": max_num_seqs})
-    with Engine(run.checkpoint(len(run.config.rounds) - 1, 1), config) as engine:
+    with Engine(model or run.checkpoint(len(run.config.rounds) - 1, 1), config) as engine:
         for some in (requests, requests, requests[len(requests) // 2 :], shuffled):
             yield {a.request.key: a.response_ids for a in engine.sample(some, with_logprobs=False)}
 
 
-def same(folder: Path) -> None:
+def wide(folder: Path) -> None:
+    """As ``same``, of a model whose matrices are as wide as those of real ones."""
+    with tempfile.TemporaryDirectory() as place:
+        same(folder, ["--model", str(write_tiny_model(Path(place, "wide"), 0, 1024, 6, sharpness=3.0))])
+
+
+def same(folder: Path, options: Sequence[str] = ()) -> None:
     """Print the share of answers that are the same, token by token, as those of the first engine's first time."""
     first: Answers = {}
     for seqs in (256, 256, 16, 1):
         output = subprocess.run(
-            [sys.executable, "-m", "tests.bench.evaluation", "answers", str(folder), "--seqs", str(seqs)],
+            [sys.executable, "-m", "tests.bench.evaluation", "answers", str(folder), "--seqs", str(seqs),
+             *options],
             cwd=_ROOT, check=True, capture_output=True, text=True,
         ).stdout  # fmt: skip
         lines = [line for line in output.splitlines() if line.startswith("{")]
@@ -81,15 +93,16 @@ def start(folder: Path) -> None:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("same", "start", "answers"))
+    parser.add_argument("what", choices=("same", "wide", "start", "answers"))
     parser.add_argument("run", type=Path)
     parser.add_argument("--seqs", type=int, default=256)
+    parser.add_argument("--model", type=Path)
     args = parser.parse_args()
     if args.what == "answers":
-        for found in sampled(Run.open(args.run), args.seqs):
+        for found in sampled(Run.open(args.run), args.model, args.seqs):
             print(json.dumps(found), flush=True)
     else:
-        {"same": same, "start": start}[args.what](args.run)
+        {"same": same, "wide": wide, "start": start}[args.what](args.run)
 
 
 if __name__ == "__main__":
