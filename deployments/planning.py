@@ -1,5 +1,6 @@
 """`oapl plan`: what an experiment will make and cost. Reads sizes of problem files and of the model, starts nothing."""
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -77,12 +78,8 @@ def model_size(experiment: Experiment) -> tuple[ModelSize, str]:
 def _stored(folder: Path) -> ModelSize:
     config = model_config(folder)
     config = config.get("text_config", config)
-    parameters = 0
-    for shape in tensors(folder).values():
-        size = 1
-        for side in shape:
-            size *= side
-        parameters += size
+    parameters = sum(math.prod(shape) for shape in tensors(folder).values())
+    parameters = parameters or sum(file.stat().st_size for file in folder.glob("*.bin")) // 2  # their headers are pickles
     try:
         heads = config["num_attention_heads"]
         head = config.get("head_dim") or config["hidden_size"] // heads
@@ -104,8 +101,9 @@ def problem_counts(experiment: Experiment) -> ProblemCounts:
     Raises:
         ConfigError: neither.
     """
-    counts = [_count(experiment, split) for split in _SPLITS]
-    return ProblemCounts(*(count for count, _ in counts), bytes=sum(size for _, size in counts))
+    found = {split: _count(experiment, split) for split in _SPLITS}
+    size = sum(size for _, size in found.values())
+    return ProblemCounts(found["train"][0], found["validation"][0], found["heldout"][0], size)
 
 
 def _count(experiment: Experiment, split: str) -> tuple[int, float]:

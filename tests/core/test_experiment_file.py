@@ -7,6 +7,7 @@ import pytest
 from oapl_core.config import Experiment
 from oapl_core.errors import ConfigError
 from oapl_core.experiment_file import load_experiment
+from oapl_core.objectives import Oapl
 
 MINIMAL = """
 name = "small"
@@ -27,8 +28,7 @@ def minimal(tmp_path: Path) -> Path:
 
 def test_a_file_holds_only_differences_and_defaults_are_the_papers(minimal: Path) -> None:
     experiment = load_experiment(minimal)
-    assert experiment.objective.value_temperature == 1.0
-    assert experiment.objective.regression_temperature == 1e-3
+    assert experiment.objective == Oapl(value_temperature=1.0, regression_temperature=1e-3)
     assert experiment.sampling.group_size == 8
     assert [r.epochs for r in experiment.rounds] == [1, 4]
 

@@ -19,7 +19,7 @@ MIB = 2**20
 
 def problem(name: str, size: int = 10) -> dict[str, Any]:
     tests = [{"input": "9" * size, "output": "ü\n"}]
-    raw = {"problem_id": name, "kind": "stdin", "statement": "Echo “it”.", "tests": tests}
+    raw = {"problem_id": name, "kind": "stdin", "statement": "Echo “it”.", "tests": tests, "source": "own"}
     return checked(raw, "train", "here")
 
 
@@ -35,7 +35,8 @@ def test_a_large_problem_ends_its_row_group_and_small_ones_share_theirs(tmp_path
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.parquet"])
 def test_what_is_written_is_what_is_read(name: str, tmp_path: Path) -> None:
-    given = [problem("a"), checked({"problem_id": "m", "kind": "math", "statement": "?", "answer": "1"}, "train", "")]
+    maths = {"problem_id": "m", "kind": "math", "statement": "?", "answer": "1", "source": "own"}
+    given = [problem("a"), checked(maths, "train", "")]
     write_problem_set(tmp_path / name, given)
     assert list(read_problem_set(tmp_path / name, "train")) == given
 
