@@ -79,7 +79,7 @@ def _stored(folder: Path) -> ModelSize:
     config = model_config(folder)
     config = config.get("text_config", config)
     parameters = sum(math.prod(shape) for shape in tensors(folder).values())
-    parameters = parameters or sum(file.stat().st_size for file in folder.glob("*.bin")) // 2  # their headers are pickles
+    parameters = parameters or sum(file.stat().st_size for file in folder.glob("*.bin")) // 2  # pickles: not opened
     try:
         heads = config["num_attention_heads"]
         head = config.get("head_dim") or config["hidden_size"] // heads
