@@ -25,6 +25,7 @@ from oapl_core.opening import opened
 from oapl_core.plan import finished, preparation, steps
 from oapl_core.settings import Settings
 from tasks.arms import run_on_all
+from tasks.artifacts import show_report
 from tasks.stage import progress, run_step, telling
 
 
@@ -82,6 +83,7 @@ def compare(comparison: Comparison) -> str:
     if any(arm.is_trained and not arm.is_measured for arm in arms):
         run_on_all(comparison.root, MEASURING)
     run_on_all(comparison.root, REPORTING)
+    show_report(comparison, progress.info)
     measured = sum(arm.is_measured for arm in arms)
     return f"{comparison.root}: {measured} of {len(arms)} arms are measured"
 

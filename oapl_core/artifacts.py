@@ -139,7 +139,7 @@ class Run(Recorded):
 
     def _objective(self, number: int) -> str:
         """That of the run, or for a round that it shares with what it was forked from, of the run that made it."""
-        name = self.config.objective.name
+        name: str = self.config.objective.name
         for fork in self.ledger.forks():  # its own first, then those of its ancestors
             if number >= fork.round:
                 break

@@ -26,6 +26,7 @@ from prefect.artifacts import (
 from prefect.exceptions import PrefectException
 
 from oapl_core.artifacts import Run
+from oapl_core.comparison import Comparison
 from oapl_core.errors import Interrupted, OaplError, StageFailed
 from oapl_core.plan import Step
 from oapl_core.progress import Reading
@@ -124,7 +125,7 @@ def show_round(run: Run, number: int, tell: Tell) -> None:
         create_table_artifact(cast(list[dict[str, Any]], rows), key=f"{name}-counts", description=summary.headline)
 
 
-def show_report(run: Run, tell: Tell) -> None:
+def show_report(run: Run | Comparison, tell: Tell) -> None:
     """The report with its figures, and where it lies."""
     from oapl_core.reports.markdown import with_pictures
 

@@ -60,8 +60,8 @@ def evaluate_arms(comparison: Comparison, start: Start = Engine, judge: JudgeFac
                 failed.append((arm, error))
                 shared.end()  # whatever it was doing for this arm; the next one gets a new engine
     if failed:
-        arm, error = failed[0]
-        raise StageFailed(f"{arm.name}: could not be measured ({error})")
+        first, why = failed[0]
+        raise StageFailed(f"{first.name}: could not be measured ({why})")
 
 
 def _evaluate(arm: Arm, same_seed: Iterable[Arm], shared: "_Shared") -> None:

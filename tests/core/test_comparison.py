@@ -24,7 +24,7 @@ from tests.core.evaluation.made_up_judge import MadeUpJudge, Starts
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run
 from tests.whole_run import ROOT
 
-ARMS = [
+ARMS: list[dict[str, Any]] = [
     {"label": "OAPL"},
     {"label": "GRPO", "objective": {"name": "grpo"}},
     {"label": "GRPO, fast", "objective": {"name": "grpo"}, "training": {"learning_rate": 0.5}},
@@ -273,7 +273,8 @@ def test_means_are_over_seeds_within_a_problem_and_differences_are_paired() -> N
     assert other is not None
     gain = other.minus(means)
     assert gain is not None
-    assert (gain.mean, gain.problems) == (pytest.approx(-0.125), 2)
+    assert gain.mean == pytest.approx(-0.125)
+    assert gain.problems == 2
     assert gain.low <= gain.mean <= gain.high
 
 
