@@ -21,6 +21,8 @@ from oapl_core.experiment_file import apply
 from oapl_core.launch import run_stage
 from oapl_core.lock import hold
 from oapl_core.measurement_config import MeasurementConfig
+from oapl_core.problems.importing import window
+from oapl_core.problems.sources import released_files, source
 from oapl_core.progress import Reading
 
 _VERB = "evaluation.measure"
@@ -58,6 +60,8 @@ def evaluate(
     for override in overrides:
         apply(values, override)
     config = parse(values, str(repeated or "oapl evaluate"))
+    if config.problems.path is not None and not config.problems.path.exists():
+        raise ConfigError(f"{config.problems.path}: no such problem set")
     root = target or (repeated.parent.with_name(f"{repeated.parent.name}-again") if repeated else _place(config))
     with hold(root):
         folder = Measurement.create(root, config)
@@ -109,6 +113,9 @@ def _wanted(models: Sequence[str], problems: Mapping[str, Any], asked: Mapping[s
                 f"--{foreign[0]} is for a set of `oapl problems`; {name} is a file, which is taken as it is"
             )
         chosen = {**chosen, "name": None, "path": name}
+    else:  # what is wrong with it is known before a folder is made
+        released_files(source(name), problems["release"])
+        window(problems["window"])
     values = {key: value for key, value in asked.items() if value is not None}
     if "ks" in values:
         values["ks"] = _numbers(values["ks"])

@@ -13,6 +13,7 @@ from oapl_core.evaluation.evaluate import evaluate as evaluate_run
 from tests.core.evaluation.made_up_judge import MadeUpJudge
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
 from tests.tiny_model import write_tiny_model
+from tests.whole_run import kill_when, oapl
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_PROBLEMS: dict[str, Any] = dict.fromkeys(
@@ -85,6 +86,10 @@ def test_a_place_that_no_run_has_is_refused(run: Run, place: str) -> None:
         (["model"], {}, {}, "say what to evaluate on with --set"),
         (["nowhere"], {"name": "x.jsonl"}, {}, "neither a model folder"),
         (["model"], {"name": "x.jsonl", "window": "2024-01-01:"}, {}, "--window is for a set"),
+        (["model"], {"name": "livecodebenhc"}, {}, "there is no problem set"),
+        (["model"], {"name": "livecodebench", "window": "2024"}, {}, "--window"),
+        (["model"], {"name": "livecodebench", "release": "v99"}, {}, "no release"),
+        (["model"], {"name": "x.jsonl"}, {}, "no such problem set"),
         (["model"], {"name": "x.jsonl"}, {"ks": "1;2"}, "with commas"),
         (["model"], {"name": "x.jsonl"}, {"samples": 2, "ks": "1,4"}, "pass@4 needs"),
         (["model", "engine.max_num_seq=3"], {"name": "x.jsonl"}, {}, "engine.max_num_seq"),
@@ -141,3 +146,17 @@ def test_an_evaluation_and_its_repetition_agree_exactly_and_another_model_does_n
     card.write_text(json.dumps(content))
     assert evaluate(again, NO_PROBLEMS, NOTHING_ASKED, card, tmp_path / "second") == 1
     assert capsys.readouterr().out.count("does not agree") == 2
+
+
+@pytest.mark.slow
+def test_a_killed_evaluation_goes_on_where_it_was_and_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    model, place = write_tiny_model(tmp_path / "one"), tmp_path / "killed"
+    arguments = ["evaluate", str(model), "--set", str(ROOT / "data/demo/heldout.jsonl"), "--style", "plain", "-n", "4"]
+    arguments += ["--max-tokens", "24", "--max-prompt-tokens", "128", "engine.kv_cache_gib=0.25", "--to", str(place)]
+    kill_when(arguments, tmp_path / "log", lambda: any(place.glob("answers/one-0*.parquet")))
+    kept = {path: path.stat().st_mtime_ns for path in place.glob("answers/one-0*.parquet")}
+    assert 1 <= len(kept) < 3
+    oapl(arguments)
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    again = oapl(["evaluate", "--card", str(place / "card.json"), "--to", str(tmp_path / "again")])
+    assert "one: agrees exactly: 600 answers and verdicts are the same" in again
