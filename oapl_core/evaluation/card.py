@@ -14,13 +14,14 @@ from typing import Any
 from oapl_core.errors import DataError
 from oapl_core.evaluation.answering import Target
 from oapl_core.evaluation.asking import tokenizer_hash
+from oapl_core.evaluation.breakdown import tables
 from oapl_core.evaluation.comparison import comparisons
 from oapl_core.evaluation.machine import PACKAGES, versions
 from oapl_core.evaluation.measurement import Measurement
-from oapl_core.evaluation.measures import Row, measures, table
+from oapl_core.evaluation.measures import Row, measures
 from oapl_core.rollouts.model_folder import end_token_ids, model_config
 from oapl_core.seeds import derive_seed
-from oapl_core.tables import EVALUATIONS, PROBLEMS, open_table, read_table
+from oapl_core.tables import EVALUATIONS, read_table
 from oapl_core.verdicts.verifier import VERIFIER_VERSION
 
 VERSION = 1
@@ -154,27 +155,13 @@ def made(folder: Measurement, targets: Sequence[Target], rows: Mapping[str, Sequ
 
 def _result(folder: Measurement, target: Target, rows: Sequence[Row], seed: int) -> dict[str, Any]:
     resamples = folder.config.bootstrap_resamples
-    tables = {}
-    for column in ("source", "difficulty", "platform", "kind"):
-        labels = _labels(folder.problems, column)
-        lines = table(rows, labels, resamples, seed)
-        if len(lines) > 1:
-            tables[column] = lines
     answers, verdicts = _digests(target)
     return {
         **measures(rows, resamples, seed, folder.config.ks),
-        "tables": tables,
+        "tables": tables(folder.problems, rows, resamples, seed),
         "answers_sha256": answers,
         "verdicts_sha256": verdicts,
     }
-
-
-def _labels(problems: Path, column: str) -> dict[str, str | None]:
-    with open_table(problems, PROBLEMS) as file:
-        if column not in file.schema_arrow.names:
-            return {}
-        found = file.read(columns=["problem_id", column])
-    return dict(zip(found["problem_id"].to_pylist(), found[column].to_pylist(), strict=True))
 
 
 def _digests(target: Target) -> tuple[str, str]:

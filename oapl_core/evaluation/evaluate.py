@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from oapl_core.artifacts import Run
 from oapl_core.errors import DataError
 from oapl_core.evaluation.answering import Answering, Answers, JudgeFactory, Questions, Start, Target
+from oapl_core.evaluation.breakdown import tables
 from oapl_core.evaluation.choice import ON, WARNING, basis, best
+from oapl_core.evaluation.comparison import comparisons
 from oapl_core.evaluation.measures import measures
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import Engine
@@ -132,13 +134,20 @@ def _conclude(run: Run, found: Mapping[str, Mapping[str, Answers]], choice: Mapp
     seed = derive_seed(run.config.seed, "bootstrap")
     names = {choice["chosen"]: f"{choice['chosen']} ({WARNING})"} if choice["chosen_on"] == "heldout" else {}
     details = {
-        split: {_name(label, split, names): measures(mine, resamples, seed) for label, mine in sets.items()}
+        split: {
+            _name(label, split, names): measures(mine, resamples, seed)
+            | {"tables": tables(run.problems, mine, resamples, seed)}
+            for label, mine in sets.items()
+        }
         for split, sets in rows.items()
     }
+    heldout = {_name(label, "heldout", names): mine for label, mine in rows["heldout"].items()}
+    pairs = comparisons(heldout, sorted({1, run.config.evaluation.heldout_samples}), resamples, seed)
     with run.writing(run.evaluation(), inputs, settings) as draft:
         draft.rows = write_batches(draft.path, EVALUATIONS, _renamed(parts, names))
         chosen = names.get(choice["chosen"], choice["chosen"])
-        draft.details = {**choice, "chosen": chosen, "chosen_in_words": ON[choice["chosen_on"]], **details}
+        words = ON[choice["chosen_on"]]
+        draft.details = {**choice, "chosen": chosen, "chosen_in_words": words, **details, "comparisons": pairs}
     for label, measured in details["heldout"].items():
         mean, low, high = measured["pass_at_k"]["1"]
         say(f"held-out pass@1 of {label}: {mean:.1%} (95 % interval {low:.1%} to {high:.1%})")

@@ -130,6 +130,17 @@ def test_the_ledger_has_pass_at_k_of_every_checkpoint(run: Run) -> None:
         assert list(found["pass_at_k"]) == ["1", "2", "3", "4"]
 
 
+def test_the_ledger_has_the_differences_of_checkpoints_paired_by_problem(run: Run) -> None:
+    evaluate(run, MadeUpSampler, MadeUpJudge(prefers(run, 2)))
+    found = {(x["first"], x["second"], x["k"]): x for x in details(run)["comparisons"]}
+    assert len(found) == 6
+    means = {label: measured["mean_reward"] for label, measured in details(run)["heldout"].items()}
+    for (first, second, k), pair in found.items():
+        if k == 1:
+            assert pair["difference"] == pytest.approx(means[second] - means[first], abs=1e-6)
+            assert pair["low"] <= pair["difference"] <= pair["high"]
+
+
 def test_answers_that_could_not_be_judged_have_no_reward_and_are_counted(tmp_path: Path) -> None:
     run = make_run(tmp_path, made_up_model(tmp_path / "model"), verifier={"max_error_share": 0.9})
     train(run)
