@@ -65,9 +65,12 @@ def evaluate(
     root = target or (repeated.parent.with_name(f"{repeated.parent.name}-again") if repeated else _place(config))
     with hold(root):
         folder = Measurement.create(root, config)
-        if folder.is_finished:
+        changed = folder.changed
+        if folder.is_finished and not changed:
             tell(f"{root}: is finished, nothing to do")
         else:
+            for name in changed:
+                tell(f"{name} is not what it was: what depends on it is measured again")
             _measure(folder)
     content = card.read(folder.card)
     for line in headline(content):
@@ -82,7 +85,7 @@ def _measure(folder: Measurement) -> None:
     try:
         for _ in folder.config.models:
             run_stage(folder, _VERB, on_progress=teller.say)
-            if folder.is_finished:
+            if folder.is_finished and not folder.changed:
                 return
     except KeyboardInterrupt:
         raise Interrupted("interrupted; finished parts are kept, run the same command again to continue") from None

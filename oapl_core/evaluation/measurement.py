@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.experiment_file import differences
-from oapl_core.integrity import fsync
+from oapl_core.integrity import fsync, sha256_of
 from oapl_core.measurement_config import MeasurementConfig, ModelConfig
 from oapl_core.recorded import Recorded
 
@@ -125,3 +125,10 @@ class Measurement(Recorded):
         done = self.ledger.artifacts()
         found = [done.get(self.name(path)) for path in (self.answers, self.card, self.card_text)]
         return all(entry and self.is_done(self.root / entry.artifact, entry.inputs, entry.config) for entry in found)
+
+    @property
+    def changed(self) -> list[str]:
+        """Models and problem files that are no longer what was measured; one that is gone did not change."""
+        done = self.ledger.artifacts()
+        outside = {name: digest for entry in done.values() for name, digest in entry.inputs.items() if name not in done}
+        return [name for name, digest in outside.items() if Path(name).exists() and sha256_of(Path(name)) != digest]

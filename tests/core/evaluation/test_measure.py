@@ -258,6 +258,23 @@ def test_a_style_has_a_hash_of_its_own() -> None:
     assert len(found) == 4
 
 
+def test_a_model_that_was_replaced_is_measured_again_and_the_other_is_not(tmp_path: Path, place: Path) -> None:
+    for name in ("one", "two"):
+        shutil.copytree(place / name, tmp_path / name)
+    models = [{"label": name, "path": tmp_path / name} for name in ("one", "two")]
+    folder, judge = folder_of(tmp_path / "e", place, models=models), MadeUpJudge(lambda _: 0.5)
+    measure(folder, MadeUpSampler, judge)
+    assert folder.changed == []
+    before = card.read(folder.card)["results"]
+    model(tmp_path / "two", 7.0)
+    assert folder.changed == [str(tmp_path / "two")]
+    starts = Starts()
+    measure(folder, starts, judge)
+    assert [sampler.loaded for sampler in starts.samplers] == [[tmp_path / "two"]]
+    after = card.read(folder.card)["results"]
+    assert after["one"] == before["one"] and after["two"]["policy_hash"] != before["two"]["policy_hash"]
+
+
 def never(model_dir: Path, config: EngineConfig) -> MadeUpSampler:
     raise AssertionError("an engine was started although nothing is missing")
 
