@@ -6,6 +6,7 @@ whose reference solution is wrong, one that another set has.
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,12 @@ _WORDS = (
     "array tree graph path sum prime digit string matrix queue stack island river station ticket parcel mountain lamp "
     "colour circle square robot garden bridge market library train planet signal harbour forest mirror castle window"
 )
+
+
+def imports(experiment: Path) -> list[list[str]]:
+    """Arguments of the `oapl` commands in an experiment's header that make its problem files."""
+    comment = re.sub(r" \\\n# +", " ", experiment.read_text())
+    return [line.split()[2:] for line in comment.splitlines() if line.startswith("#   oapl problems")]
 
 
 def statement(name: str) -> str:

@@ -1,5 +1,6 @@
 """`oapl plan`: the shipped experiments say what it says; counted where files are, stated where they are not."""
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -9,8 +10,10 @@ import pytest
 from deployments.planning import lines, model_size, problem_counts
 from oapl_core.errors import ConfigError
 from oapl_core.experiment_file import load_experiment
+from oapl_core.problems.problem_set import SPLITS
 from oapl_core.problems.storing import write_problem_set
 from tests.deployments.test_cli import complaint, oapl
+from tests.rehearsal_sources import imports
 from tests.tiny_model import write_tiny_model
 from tests.whole_run import ROOT
 
@@ -46,6 +49,23 @@ def test_an_experiment_ships_with_every_number_of_the_paper(name: str) -> None:
     code_rounds = [(None, "any_correct", 1), (4000, "any_correct", 4)]
     assert rounds == (code_rounds if name == "deepcoder" else [(800, "all", 1)] * 50)
     assert config.run_dir == Path(f"data/runs/{name}-seed0")
+
+
+@pytest.mark.parametrize("name", ["deepcoder", "math"])
+def test_the_commands_of_a_header_make_every_file_before_it_is_used(name: str) -> None:
+    path = EXPERIMENTS / f"{name}.toml"
+    sets = load_experiment(path).problems
+    made: list[str] = []
+    for words in imports(path):
+        options = list(itertools.pairwise(words))
+        assert {value for key, value in options if key in ("--against", "--evaluation")} <= set(made)
+        made += [value for key, value in options if key == "--to"]
+    assert sorted(made) == sorted(str(file) for split in SPLITS for file in sets.files(split))
+    measured = {str(file) for split in ("validation", "heldout") for file in sets.files(split)}
+    for words in imports(path):
+        if words[words.index("--to") + 1] in map(str, sets.train):
+            compared = {value for key, value in itertools.pairwise(words) if key == "--evaluation"}
+            assert compared == measured, "nothing that is measured is trained on"
 
 
 def test_files_and_models_that_are_there_are_counted(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@ vLLM, sandbox and DeepSpeed with the demo's model; what `oapl plan` predicted is
 
 import json
 import os
-import re
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -18,7 +17,15 @@ from oapl_core.experiment_file import load_experiment
 from oapl_core.plan import finished, steps
 from oapl_core.rehearsal import rehearsal
 from oapl_core.tables import count_rows
-from tests.rehearsal_sources import EACH_CONTEST, GOOD, LATER, WITHIN, write_deepcoder_sources, write_math_sources
+from tests.rehearsal_sources import (
+    EACH_CONTEST,
+    GOOD,
+    LATER,
+    WITHIN,
+    imports,
+    write_deepcoder_sources,
+    write_math_sources,
+)
 from tests.whole_run import ROOT, command
 
 LIMIT = 8
@@ -46,12 +53,6 @@ def oapl(arguments: list[str], folder: Path) -> str:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
-
-
-def imports(experiment: Path) -> list[list[str]]:
-    """The `oapl problems` commands of a header."""
-    comment = re.sub(r" \\\n# +", " ", experiment.read_text())
-    return [line.split()[2:] for line in comment.splitlines() if line.startswith("#   oapl problems")]
 
 
 def import_everything(experiment: Path, folder: Path) -> tuple[dict[str, int], Counter[str]]:
