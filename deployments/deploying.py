@@ -64,7 +64,8 @@ def make_pool(name: str) -> None:
 
 def deploy_stages(pool: str) -> None:
     """The flow of a single stage, for the workers of ``pool``."""
-    from prefect.deployments.runner import EntrypointType, RunnerDeployment
+    from prefect.deployments.runner import RunnerDeployment
+    from prefect.types.entrypoint import EntrypointType
 
     from flows.stage import oapl_stage
 

@@ -45,7 +45,7 @@ def seconds_in_stages(root: Path) -> float:
 def cpu_s(processes: list[psutil.Process]) -> float:
     """Of the processes and all that they started and that has ended."""
     times = [process.cpu_times() for process in processes]
-    return sum(t.user + t.system + t.children_user + t.children_system for t in times)
+    return float(sum(t.user + t.system + t.children_user + t.children_system for t in times))
 
 
 def test_a_deployed_round_costs_seconds_beside_its_stages_and_a_finished_one_next_to_none(tmp_path: Path) -> None:
