@@ -182,7 +182,7 @@ def _accuracy(made: _Page) -> tuple[Section, ...]:
     picture = Picture(
         "accuracy.png", f"Accuracy over optimiser steps. {_ends(panels)}.",
         f"{'Held-out pass@1 of the checkpoints. ' if reached else ''}{_bars(reached)}"
-        f"Training rollouts: the right ones among those of each step, {_smoothing(width)}; an earlier policy sampled "
+        f"Training rollouts: the right ones among those of each step, {_smoothing(width, smooth)}; an earlier policy sampled "
         "them and groups were filtered, so they show what was learned from, not what was learned. Dotted: a round "
         "begins. As figures 2 and 3.",
     )  # fmt: skip
@@ -209,8 +209,12 @@ def _once(found: Sequence[Series]) -> list[Series]:
     return list(dict.fromkeys(found))
 
 
-def _smoothing(width: int) -> str:
-    return f"mean of {width} steps with 1.96 standard errors" if width > 1 else "each step"
+def _smoothing(width: int, found: Sequence[Series]) -> str:
+    """What a line over steps is, and its band."""
+    kinds = {one.is_mean for one in series.drawn(found)}
+    bands = ["the range of the runs"] * (True in kinds) + ["1.96 standard errors"] * (False in kinds and width > 1)
+    mean = f"mean of {width} steps" if width > 1 else "each step"
+    return f"{mean}, shaded: {' or, of a single run, '.join(bands)}" if bands else mean
 
 
 def _entropy(made: _Page) -> tuple[Section, ...]:
@@ -229,7 +233,7 @@ def _entropy(made: _Page) -> tuple[Section, ...]:
         "entropy.png", f"Entropy in nats per token over optimiser steps: {ends}.",
         "Rings: the entropy of the policy that sampled a round, where it stood when it did: mean of -ln b over the "
         "tokens of the round's first epoch. Lines: an estimate for the policy in between, on the same tokens: mean of "
-        f"-(policy / b) ln policy, {_smoothing(width)}. It is unbiased for tokens that the policy was not yet "
+        f"-(policy / b) ln policy, {_smoothing(width, smooth)}. It is unbiased for tokens that the policy was not yet "
         "trained on, so in a round's first epoch; where it is wide and jumps, the policy has left b so far that few "
         "tokens decide. Filtered groups are in neither. Dotted: a round begins. As figures 2 and 3.",
     )  # fmt: skip
