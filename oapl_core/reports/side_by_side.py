@@ -183,8 +183,8 @@ def _accuracy(made: _Page) -> tuple[Section, ...]:
         "accuracy.png", f"Accuracy over optimiser steps. {_ends(panels)}.",
         f"{'Held-out pass@1 of the checkpoints. ' if reached else ''}{_bars(reached)}"
         f"Training rollouts: the right ones among those of each step, {_smoothing(width, smooth)}; an earlier policy "
-        "sampled them and groups were filtered, so they show what was learned from, not what was learned. Dotted: a round "
-        "begins. As figures 2 and 3.",
+        "sampled them and groups were filtered, so they show what was learned from, not what was learned. Dotted: a "
+        "round begins. As figures 2 and 3.",
     )  # fmt: skip
     return (Section("Accuracy over training", pictures=(picture,), links=tuple(links)),)
 
