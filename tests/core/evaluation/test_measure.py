@@ -16,6 +16,7 @@ from oapl_core.evaluation.measure import measure
 from oapl_core.evaluation.measurement import Measurement, parse
 from oapl_core.tables import EVALUATIONS, read_table
 from tests.core.evaluation.made_up_judge import MadeUpJudge, Starts
+from tests.core.problems.foreign_rows import livecodebench, write_rows
 from tests.sampling_run import MadeUpSampler, made_up_model
 from tests.tiny_model import write_tokenizer
 
@@ -213,6 +214,20 @@ def test_a_published_set_is_imported_as_it_is(tmp_path: Path, place: Path) -> No
     made = measured(tmp_path / "e", place, problems={"name": "aime25", "path": tmp_path / "aime.jsonl", "limit": 5})
     assert made["asked"]["problems"]["count"] == 5, "a benchmark keeps what is twice in it"
     assert made["origin"]["problems"]["set"] == "aime25"
+
+
+def test_livecodebench_is_asked_inside_its_window_and_divided_by_platform(tmp_path: Path, place: Path) -> None:
+    days = {"before": "2024-07-31", "first": "2024-08-01", "second": "2025-01-31", "after": "2025-02-01"}
+    rows = [livecodebench(name, day, functional=name == "second") for name, day in days.items()]
+    write_rows(tmp_path / "test.jsonl", *rows)
+    wanted = {"name": "livecodebench", "path": tmp_path / "test.jsonl", "window": "2024-08-01:2025-02-01"}
+    made = measured(
+        tmp_path / "e", place, problems=wanted, prompt_style="livecodebench", max_prompt_tokens=2000,
+        engine={"max_model_len": 2100},
+    )  # fmt: skip
+    assert made["asked"]["problems"]["count"] == 2
+    assert made["origin"]["problems"]["dropped"] == {"outside of the window": 2}
+    assert {x["label"] for x in made["results"]["one"]["tables"]["platform"]} == {"leetcode", "atcoder"}
 
 
 def test_other_settings_in_the_same_folder_are_refused(tmp_path: Path, place: Path) -> None:
