@@ -32,7 +32,7 @@ server: setup  ## a Prefect server with its UI on http://127.0.0.1:4200; data in
 
 worker deploy: export PREFECT_API_URL ?= http://127.0.0.1:4200/api
 
-worker: setup  ## runs what is deployed, on this machine; stopped, it first lets its runs end
+worker: setup  ## runs what is deployed, on this machine; stopped, it ends its runs too
 	@$(bin)/prefect worker start --pool oapl --type process
 
 deploy: setup  ## deployments/prefect.yaml to the server: oapl-round (nightly), oapl-experiment, oapl-evaluate, oapl-compare; POOLS="a b" for [fleet]
