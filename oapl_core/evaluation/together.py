@@ -18,7 +18,7 @@ from typing import Self
 from oapl_core.artifacts import Run
 from oapl_core.comparison import Arm, Comparison
 from oapl_core.config import EngineConfig
-from oapl_core.errors import Interrupted, OaplError, StageFailed
+from oapl_core.errors import Interrupted, OaplError
 from oapl_core.evaluation.answering import JudgeFactory, Start
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.evaluation.judging import Judge
@@ -41,7 +41,7 @@ def evaluate_arms(comparison: Comparison, start: Start = Engine, judge: JudgeFac
         judge: what to grade with.
 
     Raises:
-        StageFailed: an arm could not be measured; the others were.
+        OaplError: an arm could not be measured; the others were.
     """
     arms = [arm for arm in comparison.arms if arm.is_trained]
     failed: list[tuple[Arm, OaplError]] = []
@@ -61,7 +61,7 @@ def evaluate_arms(comparison: Comparison, start: Start = Engine, judge: JudgeFac
                 shared.end()  # whatever it was doing for this arm; the next one gets a new engine
     if failed:
         first, why = failed[0]
-        raise StageFailed(f"{first.name}: could not be measured ({why})")
+        raise type(why)(f"{first.name}: could not be measured ({why})")
 
 
 def _evaluate(arm: Arm, same_seed: Iterable[Arm], shared: "_Shared") -> None:

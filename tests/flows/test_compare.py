@@ -21,8 +21,7 @@ pytestmark = pytest.mark.slow
 TOGETHER = """
 import pathlib, sys
 if sys.argv[2].endswith(".together"):
-    from oapl_core.artifacts import policy_hash
-from oapl_core.comparison import Comparison
+    from oapl_core.comparison import Comparison
     from oapl_core.ledger import StageEntry
     from oapl_core.plan import conclusion
     comparison = Comparison.open(pathlib.Path(sys.argv[3]))
