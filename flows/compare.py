@@ -15,8 +15,8 @@ from pydantic import Field
 from flows.round import run_missing, run_round, run_to_groups
 from flows.start import listen
 from oapl_core.artifacts import Run
+from oapl_core.comparing import begin, read_comparison, source_of
 from oapl_core.comparison import MEASURING, REPORTING, Arm, Comparison, folder_of, needed_steps
-from oapl_core.comparison_file import read_comparison, source_of
 from oapl_core.errors import DataError, Held, Interrupted, OaplError
 from oapl_core.ledger import StageEntry
 from oapl_core.lock import hold
@@ -96,7 +96,7 @@ def train(comparison: Comparison, arm: Arm) -> None:
         Held: another process works on the arm.
         OaplError: the arm cannot begin, so no other can.
     """
-    run = comparison.begin(arm)
+    run = begin(comparison, arm)
     with hold(run.root):
         try:
             refuse_damage(run, arm)

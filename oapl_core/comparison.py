@@ -22,7 +22,6 @@ from oapl_core.comparison_config import ArmConfig, ComparisonConfig
 from oapl_core.config import Experiment
 from oapl_core.errors import ConfigError, DataError, Diverged
 from oapl_core.experiment_file import differences, parse_as, parse_experiment
-from oapl_core.forking import fork_as
 from oapl_core.integrity import fsync
 from oapl_core.ledger import StageEntry
 from oapl_core.plan import Step, conclusion, finished, preparation, round_steps
@@ -214,16 +213,6 @@ class Comparison(Recorded):
                 f"{arm.name}: was begun with other settings ({'; '.join(changed[:3])}); give it another label, or "
                 f"delete {arm.root}"
             )
-
-    def begin(self, arm: Arm) -> Run:
-        """The run of ``arm``, forked from the common run if it is new.
-
-        Raises:
-            OaplError: as ``forking.fork``.
-        """
-        if (arm.root / "run.json").exists():
-            return arm.run()
-        return fork_as(self.parent, arm.config, self.config.round, arm.stage).run
 
     def data_of(self, arm: Arm) -> "Data":
         """What ``arm`` was trained on, as its ledger says.

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from oapl_core.artifacts import Run, policy_hash
+from oapl_core.comparing import begin
 from oapl_core.comparison import Arm, Comparison, state_of
 from oapl_core.comparison_config import ComparisonConfig
 from oapl_core.errors import ConfigError, DataError, Diverged, StageFailed
@@ -72,7 +73,7 @@ def compare(parent: Run, arms: Sequence[dict[str, Any]] = ARMS, **changes: Any) 
 def train(comparison: Comparison, but: Sequence[str] = ()) -> None:
     """Every arm, each with weights of its own."""
     for number, arm in enumerate(comparison.arms):
-        run = comparison.begin(arm)
+        run = begin(comparison, arm)
         if arm.name in but:
             run.ledger.append(StageEntry(arm.training.label, 1.0, Diverged.exit_code, "loss is nan"))
         elif not arm.is_trained:
@@ -124,7 +125,7 @@ def test_another_filter_makes_groups_again_from_the_same_rollouts(parent: Run) -
     comparison = compare(parent, [*ARMS[:1], {"label": "mixed", "keep": "mixed"}], seeds=[0])
     first, second = comparison.arms
     assert (first.stage, second.stage) == ("training", "groups")
-    run = comparison.begin(second)
+    run = begin(comparison, second)
     assert [step.verb for step in finished(run)][-1] == "verdicts.verify"
     write(run, run.groups(0), "other groups")
     run.ledger.append(StageEntry("groups.build round 0", 1.0, 0))

@@ -1,12 +1,17 @@
-"""The comparison file: TOML as an experiment's, with ``key.sub=value`` overrides. Says whose rollouts are shared."""
+"""Where a comparison begins: its file, the run whose rollouts are shared, and the forks that are the arms' runs.
+
+Reads the comparison file, TOML as an experiment's with ``key.sub=value`` overrides; makes run folders of arms.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from oapl_core.artifacts import Run
+from oapl_core.comparison import Arm, Comparison
 from oapl_core.comparison_config import ComparisonConfig
 from oapl_core.errors import ConfigError
 from oapl_core.experiment_file import parse_as, read_toml
+from oapl_core.forking import fork_as
 from oapl_core.opening import find
 
 
@@ -34,3 +39,14 @@ def source_of(config: ComparisonConfig, path: Path) -> tuple[Path, tuple[str, ..
         return config.run, ()
     assert config.experiment is not None
     return path.parent / config.experiment, config.overrides  # an absolute path stays what it is
+
+
+def begin(comparison: Comparison, arm: Arm) -> Run:
+    """The run of ``arm``, forked from the common run if it is new.
+
+    Raises:
+        OaplError: as ``forking.fork``.
+    """
+    if (arm.root / "run.json").exists():
+        return arm.run()
+    return fork_as(comparison.parent, arm.config, comparison.config.round, arm.stage).run
