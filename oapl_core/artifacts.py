@@ -7,7 +7,7 @@ Layout (``ls`` answers "how far did it get")::
       round_00/1_rollouts/part-00000.parquet ...
       round_00/2_verdicts/part-00000.parquet ...
       round_00/3_groups.parquet
-      round_00/4_checkpoint/<objective>/epoch_01/
+      round_00/4_checkpoint/<objective>/epoch_01/  optimizer_state/
       round_01/5_evaluation/<objective>.parquet
       report/index.html  report/report.md  report/*.png
 """
@@ -26,6 +26,8 @@ from oapl_core.recorded import Recorded
 
 _MAY_CHANGE = {"estimate", "fleet", "mirror", "runs_dir", "time_limits_h"}
 """Settings that say where and how a run is kept going, not what it is."""
+OPTIMIZER_STATE = "optimizer_state"
+"""Folder of what a round leaves to the next one, beside its checkpoints."""
 _IDENTITY = (".safetensors", ".bin")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt",
               "chat_template.jinja", "tokenizer.model")  # fmt: skip
@@ -149,6 +151,10 @@ class Run(Recorded):
     def checkpoint(self, number: int, epoch: int) -> Path:
         """Hugging Face folder after ``epoch`` (counted from 1)."""
         return self.checkpoints(number) / f"epoch_{epoch:02d}"
+
+    def optimizer_state(self, number: int) -> Path:
+        """Folder of the state that round ``number`` leaves to the next one (`training.optimizer_state`)."""
+        return self.checkpoints(number) / OPTIMIZER_STATE
 
     def evaluations(self) -> Path:
         """Folder of the evaluation parts: one for each checkpoint and split (tables.EVALUATIONS)."""

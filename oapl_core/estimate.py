@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from oapl_core.config import Experiment, RoundConfig
 from oapl_core.preflight import EVALUATION_BYTES_PER_TOKEN, ROLLOUT_BYTES_PER_TOKEN
+from oapl_core.training.continuation import goes_on
 
 _GROUP_BYTES_PER_TOKEN = 5.76
 """Ids and log-probs in row groups of 64 K tokens (docs/benchmarks/store.md)."""
@@ -113,7 +114,7 @@ class Estimate:
     disk: dict[str, Amount]
     """Bytes at the end, by kind (storage.py)."""
     states: float
-    """Bytes beside them while a round trains."""
+    """Bytes beside them while a round trains: two of its own; with `training.optimizer_state` the one before's."""
 
     @property
     def rollouts(self) -> int:
@@ -142,7 +143,8 @@ def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) 
         "checkpoints": _kept_checkpoints(experiment) * (model.parameters * width),
         "evaluation": evaluation.tokens * (2 * EVALUATION_BYTES_PER_TOKEN),
     }
-    return Estimate(rounds, evaluation, disk, 2 * model.parameters * (width + _OPTIMISER_BYTES))
+    states = 3 if any(goes_on(experiment, number) for number in range(len(rounds))) else 2
+    return Estimate(rounds, evaluation, disk, states * model.parameters * (width + _OPTIMISER_BYTES))
 
 
 def _round(experiment: Experiment, model: ModelSize, one: RoundConfig, train: int) -> RoundEstimate:

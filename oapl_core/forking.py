@@ -23,6 +23,7 @@ from oapl_core.ledger import ForkEntry
 from oapl_core.plan import Step, finished, steps, verification_beside_sampling
 from oapl_core.preflight import refuse_removed
 from oapl_core.redoing import find_step
+from oapl_core.training.continuation import goes_on, is_there
 
 _ALWAYS_SHARED = ("problems", "model", "pretrain")
 """Settings of the steps before the first round."""
@@ -72,6 +73,7 @@ def fork_as(parent: Run, config: Experiment, number: int, stage: str) -> Fork:
         raise DataError(f"{parent.root}: {lacking[0].title} is not finished; a fork shares only what is")
     refuse_removed(parent, first.verb, first.round)
     _refuse_removed_samplers(parent, config, number)
+    _refuse_lost_optimizer(parent, config, number)
     changes, objective = _changes(parent.config, config), parent.config.objective.name
     return _write(parent, config, shared, ForkEntry(str(parent.root), number, stage, changes, objective))
 
@@ -91,6 +93,22 @@ def _refuse_removed_samplers(parent: Run, config: Experiment, number: int) -> No
                 f"{parent.root}: round {later} of the fork would sample with {name}, which was removed "
                 f"({removed[name].rule}); `oapl run {parent.root} --redo training --round {source - 1}` makes it again"
             )
+
+
+def _refuse_lost_optimizer(parent: Run, config: Experiment, number: int) -> None:
+    """The fork's first round may go on from the optimiser of the last shared one (`training.optimizer_state`).
+
+    Raises:
+        DataError: that one's state is not there.
+    """
+    if not goes_on(config, number) or is_there(parent, number - 1):
+        return
+    state = parent.name(parent.optimizer_state(number - 1))
+    others = [f"--round {later + 1}" for later in range(len(parent.config.rounds)) if is_there(parent, later)]
+    raise DataError(
+        f"{parent.root}: round {number} of the fork would go on from {state}, which is not there; give "
+        f"training.optimizer_state=fresh, which begins the optimiser anew, or {' or '.join(['--round 0', *others])}"
+    )
 
 
 def _divided(parent: Run, config: Experiment, number: int, stage: str) -> tuple[list[Step], Step]:

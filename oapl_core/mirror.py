@@ -5,8 +5,9 @@ if the run made it, and the ledger. An artifact's bytes are compared with its SH
 afterwards, and the SHA-256 again when they are fetched. The ledger's copy never names an artifact that was not sent
 before, so a copy that was interrupted is whole up to its ledger, and the next one sends the rest.
 
-Not copied: logs, answers of parts in flight, the optimiser's state. A round whose training was interrupted is trained
-again from its first epoch, with the same bits. Credentials come from where the store's own tools look for them.
+Not copied: logs, answers of parts in flight, the trainer's scratch. A round whose training was interrupted is trained
+again from its first epoch, with the same bits. What goes here stays there, but for an optimiser's state that the next
+round has used (`training.optimizer_state`). Credentials come from where the store's own tools look for them.
 """
 
 import json
@@ -22,6 +23,7 @@ from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.integrity import damage, sha256_of
 from oapl_core.ledger import ArtifactEntry, artifacts_of, records_of
+from oapl_core.storage import classify
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -100,7 +102,11 @@ class Mirror:
             if time.monotonic() - last > _LEDGER_EVERY_S:
                 self._send_ledger(ledger[:whole])
                 last = time.monotonic()
+        gone = records_of(ledger).removals.keys() - records_of(self._sent).removals.keys()
         self._send_ledger(ledger)
+        for name in sorted(gone):
+            if classify(Path(name).parts)[0] == "optimiser states" and self._list(name):
+                self._files.delete_dir(f"{self._root}/{name}")
 
     def _start(self, run: Run, ledger: bytes) -> bytes:
         """What the mirror has; refuses to mix two runs."""

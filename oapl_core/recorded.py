@@ -24,6 +24,11 @@ IMPORTED = "imported_from"
 """In the ledger's details of an artifact that came from elsewhere (exchange/) and not from its stage."""
 
 
+def temporary(path: Path) -> Path:
+    """Where an artifact lies while it is written."""
+    return path.with_name(_TEMPORARY + path.name)
+
+
 @dataclass
 class Draft:
     """An artifact being written: fill ``path``, then set what the ledger should say about it."""
@@ -102,18 +107,18 @@ class Recorded:
         If the body raises, the temporary file is removed and the old artifact, if any, stays.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(_TEMPORARY + path.name)
-        _remove(temporary)
+        unfinished = temporary(path)
+        _remove(unfinished)
         start = time.monotonic()
-        draft = Draft(temporary)
+        draft = Draft(unfinished)
         try:
             yield draft
-            fsync(temporary)
+            fsync(unfinished)
         except BaseException:
-            _remove(temporary)
+            _remove(unfinished)
             raise
         _remove(path)
-        temporary.rename(path)
+        unfinished.rename(path)
         fsync(path.parent, below=False)  # the new name; what else lies there is not ours to wait for
         self.ledger.append(
             ArtifactEntry(

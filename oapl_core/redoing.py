@@ -16,6 +16,7 @@ from oapl_core.errors import ConfigError
 from oapl_core.ledger import ArtifactEntry, SupersededEntry
 from oapl_core.plan import Step, steps
 from oapl_core.storage import SUPERSEDED
+from oapl_core.training.continuation import refuse_lost
 
 _MADE_BESIDE = {"training.train": "3_reference.parquet"}
 """What a stage makes that is not among the outputs of its step."""
@@ -77,8 +78,10 @@ def put_aside(run: Run, again: Again, tell: Callable[[str], None]) -> list[str]:
 
     Raises:
         ConfigError: there is no such stage or round.
+        DataError: training would go on from an optimiser's state that is not there.
     """
     chosen = again.steps_of(run)
+    _refuse_lost_optimizer(run, chosen)
     aside = _next_folder(run)
     moved = []
     for step in chosen:
@@ -91,6 +94,12 @@ def put_aside(run: Run, again: Again, tell: Callable[[str], None]) -> list[str]:
     where = f"{len(moved)} artifacts were put aside in {aside}" if moved else "it had made nothing yet"
     tell(f"{first}: to be made again; {where}")
     return moved
+
+
+def _refuse_lost_optimizer(run: Run, chosen: Sequence[Step]) -> None:
+    first = next((step for step in chosen if step.verb == "training.train"), None)
+    if first and first.round and any(name.startswith(first.outputs) for name in run.ledger.artifacts()):
+        refuse_lost(run, first.round)
 
 
 def _outputs(run: Run, step: Step) -> tuple[str, ...]:

@@ -17,12 +17,15 @@ from oapl_core.integrity import fsync
 from oapl_core.ledger import ArtifactEntry, RemovalEntry
 from oapl_core.plan import conclusion, finished, round_steps
 from oapl_core.storage import SUPERSEDED, StoredFile, classify, stored_files
+from oapl_core.training.continuation import goes_on
 from oapl_core.training.retention import droppable
 
 REPORTED = ("policy_hash", "problems", "response_tokens", "truncated", "engine")
 """What the ledger must say of a rollout part for the report to do without its file."""
 _WEIGHTS = (".safetensors", ".bin")
 """What goes of a checkpoint: its metrics and its tokenizer, which the report reads, stay."""
+_NOT_NEEDED = "what no round goes on from"
+"""The rule by which an optimiser's state goes: no choice."""
 _VERBS = ("rollouts.generate", "verdicts.verify", "groups.build", "training.train")
 _VALUES = {
     "checkpoints": ("all", "last", "chosen", "NUMBER"), "rollouts": ("all", "NUMBER"), "groups": ("all", "NUMBER"),
@@ -91,6 +94,7 @@ def candidates(run: Run, rules: Rules) -> list[Candidate]:
     """Everything that ``rules`` let go, with the reason where something still needs it."""
     state = _State(run)
     found = [*_scratch(state)]
+    found += _optimizers(state)
     found += _checkpoints(state, rules.checkpoints)
     found += _tables(state, "rollouts", rules.rollouts)
     found += _tables(state, "groups", rules.groups)
@@ -109,7 +113,8 @@ def remove(run: Run, going: Sequence[Candidate]) -> int:
     assert not [one for one in going if one.needed_for], "what is needed stays"
     for one in going:
         if one.entry:
-            run.ledger.append(RemovalEntry(one.name, one.entry.sha256, one.bytes, f"oapl clean --keep {one.rule}"))
+            rule = "oapl clean" if one.rule == _NOT_NEEDED else f"oapl clean --keep {one.rule}"
+            run.ledger.append(RemovalEntry(one.name, one.entry.sha256, one.bytes, rule))
         folders = {file.path.parent for file in one.files}
         for file in one.files:
             file.path.unlink(missing_ok=True)
@@ -159,9 +164,21 @@ def _scratch(state: _State) -> Iterator[Candidate]:
         number = file.round
         if file.kind not in ("scratch", "optimiser states"):
             continue
+        if number is not None and state.run.optimizer_state(number) in file.path.parents:
+            continue  # an artifact
         verbs = ("training.train",) if file.kind == "optimiser states" else _VERBS
         needed = None if number is None or state.has(number, *verbs) else f"round {number} goes on from it"
         yield Candidate(name.as_posix(), file.kind, number, (file,), "finished rounds' scratch", None, needed)
+
+
+def _optimizers(state: _State) -> Iterator[Candidate]:
+    """What rounds left to a next one that has been trained, or does not ask for it."""
+    for number in range(state.rounds):
+        name = state.run.name(state.run.optimizer_state(number))
+        entry = None if name in state.run.ledger.removals() else state.artifacts.get(name)
+        asked = goes_on(state.run.config, number + 1) and not state.has(number + 1, "training.train")
+        needed = f"round {number + 1} goes on from it" if asked else None
+        yield Candidate(name, "optimiser states", number, state.below(name), _NOT_NEEDED, entry, needed)
 
 
 def _checkpoints(state: _State, keep: str | int) -> Iterator[Candidate]:

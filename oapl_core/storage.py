@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from oapl_core.artifacts import Run
+from oapl_core.artifacts import OPTIMIZER_STATE, Run
 
 SUPERSEDED = "superseded"
 """Folder of the artifacts that a redo replaced, below the run folder."""
@@ -57,7 +57,8 @@ def classify(parts: tuple[str, ...]) -> tuple[str, int | None]:
     if number is None or not below:
         return _AT_TOP.get(top, "other"), number
     kind = _BY_NUMBER.get(below[0][:2], "other")
-    return ("optimiser states" if kind == "checkpoints" and "state" in below else kind), number
+    is_state = kind == "checkpoints" and not {"state", OPTIMIZER_STATE}.isdisjoint(below)
+    return ("optimiser states" if is_state else kind), number
 
 
 def total(files: Iterable[StoredFile]) -> Counter[str]:

@@ -73,6 +73,11 @@ class TrainingConfig(Settings):
     """AdamW's own betas, unrelated to OAPL's."""
     adam_eps: PositiveFloat = 1e-10
     """OAPL's gradients are about 2 beta2 times REINFORCE's: the usual 1e-8 would shrink the steps of a large model."""
+    optimizer_state: Literal["fresh", "continued"] = "fresh"
+    """Where a later round's optimiser begins: `fresh`, with empty moments and the weights as they were exported;
+    `continued`, where the round before ended, in float32, so that all rounds are one training (paper, Algorithm 1).
+    Then the learning rate is constant, and the state, about 14 bytes a parameter, is kept until the next round is
+    trained."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
     """Decoupled, multiplied by the learning rate as torch and DeepSpeed do."""
     max_grad_norm: PositiveFloat = 1.0
@@ -141,8 +146,24 @@ class TrainingConfig(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _one_training_has_one_schedule(self) -> Self:
+        if self.optimizer_state == "continued" and (self.warmup_share > 0 or self.floor_share < 1):
+            raise ValueError(
+                "optimizer_state = 'continued' needs a constant learning rate, warmup_share = 0 and floor_share = 1: a "
+                "schedule would begin anew in each round, as nobody knows the steps of later rounds before their groups"
+            )
+        if self.optimizer_state == "continued" and self.adapter:
+            raise ValueError(
+                "optimizer_state = 'continued' cannot go with an adapter: each round merges its own and begins another"
+            )
+        return self
+
     @property
     def slice(self) -> dict[str, Any]:
-        """What checkpoints depend on: all settings but those of durability and of what is shown."""
-        apart = {"trackers", "peak_tflops", "save_minutes", "save_steps", "keep_checkpoints"}
+        """What checkpoints depend on: all settings but those of durability and of what is shown.
+
+        That a round goes on from another's optimiser, its inputs say.
+        """
+        apart = {"trackers", "peak_tflops", "save_minutes", "save_steps", "keep_checkpoints", "optimizer_state"}
         return self.model_dump(mode="json", exclude=apart)

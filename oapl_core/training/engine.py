@@ -55,10 +55,12 @@ class Engine:
         self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
         if training.sequence_parallel > 1:
             self.share_sequences(training.sequence_parallel)
+        self._constants = {
+            "betas": training.adam_betas, "eps": training.adam_eps, "weight_decay": training.weight_decay,
+        }  # fmt: skip
         optimizer = torch.optim.AdamW(
-            [p for p in module.parameters() if p.requires_grad], lr=training.learning_rate, betas=training.adam_betas,
-            eps=training.adam_eps, weight_decay=training.weight_decay,
-        )  # fmt: skip
+            [p for p in module.parameters() if p.requires_grad], lr=training.learning_rate, **self._constants
+        )
         config = settings(training, self.ranks)
         self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
         self._zero_stage = training.zero_stage
@@ -158,6 +160,8 @@ class Engine:
         """Continue from what ``save`` wrote; every rank calls it."""
         loaded, _ = self._engine.load_checkpoint(str(folder), tag=_STATE)
         assert loaded is not None, f"{folder}: is recorded but holds no state"
+        for group in self._engine.optimizer.param_groups:
+            group.update(self._constants)  # a round that goes on from another's state has its own settings
 
     def weights(self) -> "dict[str, Tensor]":
         """Every weight by the module's own name, complete on the first rank; every rank calls it."""

@@ -1,6 +1,7 @@
 """The epochs of a round, step by step: saves states between steps and exports a checkpoint after each epoch.
 
-Writes 4_checkpoint/<objective>/epoch_NN with ``training_metrics.jsonl`` in it, one line for each optimiser step.
+Writes 4_checkpoint/<objective>/epoch_NN with ``training_metrics.jsonl`` in it, one line for each optimiser step,
+and after the last one what the next round's optimiser goes on from (``continuation.py``).
 """
 
 import json
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from oapl_core.artifacts import policy_hash
 from oapl_core.progress import Progress
 from oapl_core.seeds import derive_seed
+from oapl_core.training.continuation import keep, let_go
 from oapl_core.training.interruption import Request, Saving
 from oapl_core.training.job import METRICS_FILE, Job
 from oapl_core.training.retention import drop_weights
@@ -56,8 +58,10 @@ def train_epochs(
                 saving.after_epoch(reached)
             if engine.rank == 0:
                 drop_weights(job, reached.epoch - 1)
+    keep(job, engine)
     if engine.rank == 0:
         delete_states(job.states)
+        let_go(job)
 
 
 def _train_epoch(

@@ -7,6 +7,7 @@ from typing import Any
 
 from oapl_core.artifacts import Run
 from oapl_core.errors import DataError
+from oapl_core.training.continuation import goes_on, is_kept, refuse_lost
 from oapl_core.training.state import Reached, find_state
 
 METRICS_FILE = "training_metrics.jsonl"
@@ -64,6 +65,11 @@ class Job:
         return self.run.checkpoints(self.round_number) / "state"
 
     @property
+    def kept_state(self) -> Path | None:
+        """Folder of the state that the round leaves to the next one; None if it leaves none."""
+        return self.run.optimizer_state(self.round_number) if is_kept(self.run.config, self.round_number) else None
+
+    @property
     def stop_file(self) -> Path:
         """Made by the process that launched the ranks when it is asked to stop."""
         return self.states.with_name(".tmp-stop")
@@ -80,6 +86,12 @@ class Job:
         """Whether the checkpoint after ``epoch`` is there for these inputs and settings."""
         return self.run.is_done(self.checkpoint(epoch), self.inputs, self.settings)
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether nothing of the round is to be made any more."""
+        kept = self.kept_state is None or self.run.is_done(self.kept_state, self.inputs, self.settings)
+        return kept and all(self.is_done(epoch) for epoch in range(1, self.epochs + 1))
+
     def reached(self, ranks: int) -> Reached:
         """Where to go on: the newest state, if the checkpoints of all epochs before it are there."""
         saved = find_state(self.states, self.owner(ranks))
@@ -90,7 +102,7 @@ def make_job(run: Run, round_number: int) -> Job:
     """The training of a round of ``run``.
 
     Raises:
-        DataError: there is no such round, or what it trains on is missing.
+        DataError: there is no such round, or what it trains on or goes on from is missing.
     """
     config = run.config
     if not 0 <= round_number < len(config.rounds):
@@ -100,4 +112,10 @@ def make_job(run: Run, round_number: int) -> Job:
         "training": config.training.slice, "objective": config.objective.model_dump(mode="json"),
         "seed": config.seed, "round": round_number, "epochs": epochs,
     }  # fmt: skip
-    return Job(run, round_number, epochs, run.inputs([run.groups(round_number), run.policy(round_number)]), settings)
+    inputs = [run.groups(round_number), run.policy(round_number)]
+    if goes_on(config, round_number):
+        before = run.optimizer_state(round_number - 1)
+        if run.name(before) not in run.ledger.artifacts():
+            refuse_lost(run, round_number)
+        inputs.append(before)
+    return Job(run, round_number, epochs, run.inputs(inputs), settings)

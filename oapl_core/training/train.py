@@ -16,6 +16,7 @@ from oapl_core.errors import DataError, Interrupted
 from oapl_core.progress import say
 from oapl_core.seeds import derive_seed
 from oapl_core.stage import run_verb
+from oapl_core.training.continuation import go_on, goes_on, let_go, refuse_lost, refuse_other_layout
 from oapl_core.training.disk import check_room
 from oapl_core.training.epochs import train_epochs
 from oapl_core.training.examples import Examples, read_examples
@@ -44,11 +45,13 @@ def train(run: Run, round_number: int) -> None:
         Interrupted: a signal asked to stop; the state is saved.
     """
     job = make_job(run, round_number)
-    if all(job.is_done(epoch) for epoch in range(1, job.epochs + 1)):
+    if job.is_trained:
         delete_states(job.states)
         drop_weights(job, job.epochs)
+        let_go(job)
         say(f"round {round_number}: all {job.epochs} epochs are trained")
         return
+    refuse_lost(run, round_number)
     check_trackers(run.config.training.trackers)
     recorded = run.config.training.reference == "behavior"
     if recorded:
@@ -136,6 +139,9 @@ def _train_rank(job: Job, examples: Examples, request: Request) -> None:
     from oapl_core.training.sequence_parallel import SharedPolicy
 
     began, config = time.monotonic(), job.run.config
+    continued = goes_on(config, job.round_number)
+    if continued:
+        refuse_other_layout(job, int(os.environ.get("WORLD_SIZE", "1")))
     stored, policy, flops = _load(job, examples)
     engine = Engine(policy, config.training)
     packed = policy.packed
@@ -156,6 +162,8 @@ def _train_rank(job: Job, examples: Examples, request: Request) -> None:
     trainer = _trainer(job, engine, examples, flops, packed)
     if reached.steps or reached.epoch > 1:
         load_state(engine, job.states, reached)
+    elif continued:
+        go_on(job, engine)
     started_s = time.monotonic() - began
     if engine.rank == 0:
         done = f"epochs done: {reached.epoch - 1} of {job.epochs}" + (

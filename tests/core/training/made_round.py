@@ -73,19 +73,19 @@ def plain_logprobs(model_dir: Path, rows: list[dict[str, Any]]) -> list[list[flo
     return found
 
 
-def write_groups(run: Run, rows: list[dict[str, Any]]) -> None:
-    """The groups file of round 0, recorded."""
-    with run.writing(run.groups(0), {}, {}) as draft:
+def write_groups(run: Run, rows: list[dict[str, Any]], number: int = 0) -> None:
+    """The groups file of a round, recorded."""
+    with run.writing(run.groups(number), {}, {}) as draft:
         draft.rows = tables.write_table(draft.path, tables.GROUPS, rows)
 
 
-def train_command(run: Run) -> list[str]:
+def train_command(run: Run, number: int = 0) -> list[str]:
     """The verb, as a process of its own."""
-    return [sys.executable, "-m", "oapl_core.training.train", str(run.root), "--round", "0"]
+    return [sys.executable, "-m", "oapl_core.training.train", str(run.root), "--round", str(number)]
 
 
-def train_in_a_process(run: Run) -> str:
-    """Train round 0 to its end; returns what was printed."""
-    result = subprocess.run(train_command(run), capture_output=True, text=True)
+def train_in_a_process(run: Run, number: int = 0) -> str:
+    """Train a round to its end; returns what was printed."""
+    result = subprocess.run(train_command(run, number), capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout

@@ -1,0 +1,133 @@
+"""One optimiser through all rounds (`training.optimizer_state = "continued"`; paper, Algorithm 1).
+
+A round that is not the last writes 4_checkpoint/<objective>/optimizer_state: DeepSpeed's weights as the optimiser steps
+them (float32) and both moments, each rank's share by itself. The next round's training begins from it, not from the
+weights as they were exported, and lets it go when it is done, so that two lie on the disk at most. Reads the ledger.
+"""
+
+import shutil
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from oapl_core.artifacts import Run
+from oapl_core.config import Experiment
+from oapl_core.errors import DataError
+from oapl_core.ledger import RemovalEntry
+from oapl_core.progress import say
+from oapl_core.recorded import Draft, temporary
+from oapl_core.training_config import TrainingConfig
+
+if TYPE_CHECKING:
+    from oapl_core.training.engine import Engine
+    from oapl_core.training.job import Job
+
+LET_GO = "the next round is trained"
+"""Why a state went, in the ledger."""
+_LAYOUT = ("zero_stage", "dtype", "offload_optimizer", "offload_parameters", "deepspeed")
+"""Settings that say how DeepSpeed divides a state over ranks and files."""
+
+
+def goes_on(config: Experiment, number: int) -> bool:
+    """Whether round ``number`` begins from the optimiser of the one before it."""
+    return config.training.optimizer_state == "continued" and number > 0
+
+
+def is_kept(config: Experiment, number: int) -> bool:
+    """Whether round ``number`` leaves its optimiser to a next one."""
+    return number + 1 < len(config.rounds) and goes_on(config, number + 1)
+
+
+def refuse_lost(run: Run, number: int) -> None:
+    """Before round ``number`` is trained, or trained again.
+
+    Raises:
+        DataError: it goes on from a state that is not there; says how to make it again, or to do without.
+    """
+    if not goes_on(run.config, number) or is_there(run, number - 1):
+        return
+    name = run.name(run.optimizer_state(number - 1))
+    removal = run.ledger.removals().get(name)
+    why = f"was removed ({removal.rule})" if removal else "is not there"
+    first = number - 1
+    while first > 0 and not is_there(run, first - 1):
+        first -= 1
+    and_so_on = f", then --round {first + 1} and so on to {number - 1}," if first < number - 1 else ""
+    raise DataError(
+        f"{run.root}: round {number} goes on from {name}, which {why}; `oapl run {run.root} --redo training "
+        f"--round {first}`{and_so_on} makes it again, `oapl fork {run.root} NAME --round {number} "
+        "training.optimizer_state=fresh` does without it"
+    )
+
+
+def is_there(run: Run, number: int) -> bool:
+    """Whether the state that round ``number`` left is on the disk."""
+    path = run.optimizer_state(number)
+    recorded = run.name(path) in run.ledger.artifacts() and run.name(path) not in run.ledger.removals()
+    return recorded and path.is_dir()
+
+
+def refuse_other_layout(job: "Job", ranks: int) -> None:
+    """Before a round goes on from a state.
+
+    Raises:
+        DataError: it was written by another number of ranks, or divided over them in another way.
+    """
+    path = job.run.optimizer_state(job.round_number - 1)
+    before, now = (
+        job.run.ledger.artifacts()[job.run.name(path)].details["layout"], _layout(job.run.config.training, ranks)
+    )  # fmt: skip
+    changed = [f"{key} = {before.get(key)}, now {now[key]}" for key in now if before.get(key) != now[key]]
+    if changed:
+        raise DataError(
+            f"{path}: was written with {'; '.join(changed)}; train with what it was written with, or begin the "
+            f"optimiser anew: `oapl fork {job.run.root} NAME --round {job.round_number} "
+            "training.optimizer_state=fresh` and the changes"
+        )
+
+
+def _layout(training: TrainingConfig, ranks: int) -> dict[str, Any]:
+    return {"ranks": ranks, **training.model_dump(mode="json", include=set(_LAYOUT))}
+
+
+def go_on(job: "Job", engine: "Engine") -> None:
+    """Take over weights and moments from the round before; every rank calls it."""
+    engine.load(job.run.optimizer_state(job.round_number - 1))
+    if engine.rank == 0:
+        say(f"round {job.round_number}: the optimiser goes on from round {job.round_number - 1}")
+
+
+def keep(job: "Job", engine: "Engine") -> None:
+    """Write the state that the next round goes on from, unless it is there; every rank calls it."""
+    path = job.kept_state
+    if path is None:
+        return
+    is_first = engine.rank == 0
+    done = engine.largest(_flag(engine, is_first and job.run.is_done(path, job.inputs, job.settings)))
+    if done.item():
+        return
+    writing = job.run.writing(path, job.inputs, job.settings) if is_first else nullcontext(Draft(temporary(path)))
+    with writing as draft:
+        if is_first:
+            draft.path.mkdir()
+        engine.wait()
+        engine.save(draft.path)
+        engine.wait()
+        draft.details = {"layout": _layout(job.run.config.training, engine.ranks)}
+    engine.wait()
+
+
+def _flag(engine: "Engine", value: bool) -> Any:
+    import torch
+
+    return torch.tensor(float(value), device=engine.device)
+
+
+def let_go(job: "Job") -> None:
+    """Delete the state that the round began from; one rank calls it, when the round is trained."""
+    if not goes_on(job.run.config, job.round_number):
+        return
+    path = job.run.optimizer_state(job.round_number - 1)
+    entry = job.run.ledger.artifacts().get(job.run.name(path))
+    if entry and entry.artifact not in job.run.ledger.removals():
+        job.run.ledger.append(RemovalEntry(entry.artifact, entry.sha256, entry.bytes, LET_GO))
+    shutil.rmtree(path, ignore_errors=True)
