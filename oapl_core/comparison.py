@@ -225,7 +225,7 @@ class Comparison(Recorded):
         if entry is None:
             raise DataError(f"{arm.root}: is not trained")
         groups = run.name(run.groups(number))
-        start = next(digest for name, digest in entry.inputs.items() if name != groups)
+        start = entry.inputs[run.name(run.policy(number))]
         found = Data(_digests(run, number), entry.inputs[groups], start, run.config.rounds[number].keep)
         common = _digests(self.parent, number)
         if found.rollouts != common:
