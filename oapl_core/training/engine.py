@@ -55,7 +55,7 @@ class Engine:
         self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
         if training.sequence_parallel > 1:
             self.share_sequences(training.sequence_parallel)
-        self._constants = {
+        self._constants: dict[str, Any] = {
             "betas": training.adam_betas, "eps": training.adam_eps, "weight_decay": training.weight_decay,
         }  # fmt: skip
         optimizer = torch.optim.AdamW(

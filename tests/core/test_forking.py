@@ -9,7 +9,7 @@ from oapl_core.artifacts import Run, policy_hash
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.forking import fork
 from oapl_core.integrity import findings
-from oapl_core.ledger import StageEntry
+from oapl_core.ledger import RemovalEntry, StageEntry
 from oapl_core.plan import finished, steps
 from oapl_core.retention import Rules, candidates, remove
 from oapl_core.rollouts.generate import generate
@@ -141,3 +141,25 @@ def test_what_is_not_finished_or_was_removed_cannot_be_shared(tmp_path: Path) ->
         DataError, match=r"rollouts.generate reads round_00/4_checkpoint/oapl/epoch_02, .*--redo training"
     ):
         fork(parent, "forked", 1)
+
+
+def test_a_fork_goes_on_from_its_parents_optimiser_only_where_that_is_there(parent: Run) -> None:
+    continued = ["training.optimizer_state=continued", "training.warmup_share=0", "training.floor_share=1"]
+    lost = r"round 1 of the fork would go on from round_00/.*/optimizer_state, which is not there; give .*=fresh"
+    with pytest.raises(DataError, match=lost + ".*, or --round 0$"):
+        fork(parent, "forked", 1, continued)
+    fork(parent, "from-the-start", 0, continued)
+    with parent.writing(parent.optimizer_state(0), {}, {}) as draft:
+        draft.path.mkdir()
+        (draft.path / "moments").write_bytes(bytes(100))
+    new = fork(parent, "forked", 1, continued).run
+    [shared] = new.optimizer_state(0).iterdir()
+    assert shared.stat().st_ino == (parent.optimizer_state(0) / "moments").stat().st_ino
+    assert titles(new)[-1] == "round 0: training"
+    state = new.ledger.artifacts()[new.name(new.optimizer_state(0))]
+    new.ledger.append(RemovalEntry(state.artifact, state.sha256, state.bytes, "the next round is trained"))
+    shared.unlink()
+    assert titles(new)[-1] == "round 0: training", "it went on purpose"
+    assert (parent.optimizer_state(0) / "moments").exists()
+    with pytest.raises(DataError, match=lost):
+        fork(new, "third", 1)

@@ -16,6 +16,7 @@ import pytest
 from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.integrity import findings
+from oapl_core.ledger import RemovalEntry
 from oapl_core.mirror import Mirror
 from oapl_core.mirroring import mirrored
 from oapl_core.rollouts.generate import generate
@@ -118,6 +119,25 @@ def test_a_folder_that_was_replaced_leaves_no_old_file(tmp_path: Path, url: str)
     shutil.rmtree(run.root)
     assert Mirror(url, run.root.name).fetch(run.root) == []
     assert [p.name for p in run.checkpoint(0, 1).iterdir()] == ["a"]
+
+
+def test_an_optimisers_state_goes_there_too_when_it_was_used(tmp_path: Path, url: str) -> None:
+    run = make_run(tmp_path, made_up_model(tmp_path / "model"), mirror=url)
+    mirror = Mirror(url, run.root.name)
+    state, checkpoint = run.optimizer_state(0), run.checkpoint(0, 1)
+    for path in (state, checkpoint):
+        with run.writing(path, {}, {}) as draft:
+            draft.path.mkdir()
+            (draft.path / "bytes").write_text("these")
+    mirror.update(run)
+    for number, (path, there) in enumerate(((checkpoint, True), (state, False))):
+        entry = run.ledger.artifacts()[run.name(path)]
+        run.ledger.append(RemovalEntry(entry.artifact, entry.sha256, entry.bytes, "test"))
+        shutil.rmtree(path)
+        Mirror(url, run.root.name).update(run)  # as another process would
+        back = tmp_path / f"back-{number}"
+        assert mirror.fetch(back) == []
+        assert (back / run.name(path)).exists() == there, "what a person lets go here stays there"
 
 
 COPY = """

@@ -15,6 +15,12 @@ from oapl_core.artifacts import Run
 from oapl_core.training.train import train
 
 
+IMPORTED = (
+    "deepspeed.ops.op_builder", "pandas", "pyarrow.compute", "transformers.models.qwen3.modeling_qwen3",
+    "oapl_core.training.adapters", "oapl_core.training.mismatch", "oapl_core.training.steps",
+)  # fmt: skip
+
+
 def trained(*words: str) -> str:
     """Train what ``words`` say; returns what was printed."""
     command = [sys.executable, "-m", "tests.core.training.forked_training", *words]
@@ -33,7 +39,7 @@ def _train(run: Run, number: int) -> int:
 
 
 def _main(words: list[str]) -> int:
-    for module in ("deepspeed", "transformers.models.qwen3.modeling_qwen3", "oapl_core.training.adapters"):
+    for module in IMPORTED:  # imported only: a fork of a process that has computed could hang
         importlib.import_module(module)
     for word in words:
         folder, number, *killed = word.split(":")

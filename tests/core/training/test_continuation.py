@@ -23,7 +23,13 @@ from oapl_core.training_config import TrainingConfig
 from tests.core.training.forked_training import trained
 from tests.core.training.made_round import made_groups, make_run, train_in_a_process, write_groups
 
-CONSTANT: dict[str, Any] = {"warmup_share": 0.0, "floor_share": 1.0, "trackers": [], "save_steps": 1}
+CONSTANT: dict[str, Any] = {
+    "warmup_share": 0.0,
+    "floor_share": 1.0,
+    "trackers": [],
+    "save_steps": 1,
+    "peak_tflops": 1.0,
+}
 
 
 def run_of(folder: Path, model: Path, rounds: int = 2, epochs: int = 1, **training: Any) -> Run:
@@ -218,7 +224,7 @@ def test_what_would_begin_anew_in_each_round_is_refused(settings: dict[str, Any]
 
 
 def test_checkpoints_of_a_run_do_not_depend_on_the_setting_but_on_the_state() -> None:
-    constant = {"warmup_share": 0.0, "floor_share": 1.0}
+    constant: dict[str, Any] = {"warmup_share": 0.0, "floor_share": 1.0}
     assert TrainingConfig(**constant).slice == TrainingConfig(optimizer_state="continued", **constant).slice
 
 
