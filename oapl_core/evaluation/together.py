@@ -119,9 +119,9 @@ class _Shared:
         """The engine with the weights of ``model``, for an evaluation that may end what it was given."""
         if self._sampler is None:
             self._sampler = self._stack.enter_context(self._start(model, config))
-        else:
-            self._sampler.load(model)
-        return _Lent(self._sampler)
+            return _Lent(self._sampler, self._sampler.startup_s)
+        self._sampler.load(model)
+        return _Lent(self._sampler, {"shared with other arms": 0.0})
 
     def grader(self, config: VerifierConfig) -> AbstractContextManager[Judge]:
         """The grader, likewise."""
@@ -138,10 +138,9 @@ class _Shared:
 class _Lent:
     """An engine that goes on when who borrowed it is done."""
 
-    def __init__(self, engine: Sampler) -> None:
-        self._engine = engine
+    def __init__(self, engine: Sampler, startup_s: dict[str, float]) -> None:
+        self._engine, self.startup_s = engine, startup_s
         self.name, self.logprobs_mode, self.dtype = engine.name, engine.logprobs_mode, engine.dtype
-        self.startup_s = engine.startup_s
 
     def __enter__(self) -> Self:
         return self

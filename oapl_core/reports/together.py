@@ -34,7 +34,7 @@ from oapl_core.stage import run_verb
 
 LAYOUT_VERSION = 1
 """Raised when the same arms would give another report."""
-SHORT = (0, 2, 3, 4, 5)
+SHORT = (0, 2, 3, 5)
 """Columns of ``held_out_table`` that fit into a terminal."""
 _MOST_LINES = 7
 """Arms whose curves are drawn: as many as there are colours beside the base's."""
