@@ -76,6 +76,8 @@ class Mirror:
             self._root = f"{self._root}/{run_name}"
         self._sent: bytes | None = None
         """The ledger's copy; None until it was read."""
+        self._forgotten: set[str] = set()
+        """Removed artifacts that were looked after."""
 
     # Sending ------------------------------------------------------------------------------------------------------
 
@@ -102,11 +104,8 @@ class Mirror:
             if time.monotonic() - last > _LEDGER_EVERY_S:
                 self._send_ledger(ledger[:whole])
                 last = time.monotonic()
-        gone = records_of(ledger).removals.keys() - records_of(self._sent).removals.keys()
         self._send_ledger(ledger)
-        for name in sorted(gone):
-            if classify(Path(name).parts)[0] == "optimiser states" and self._list(name):
-                self._files.delete_dir(f"{self._root}/{name}")
+        self._forget_states(ledger)
 
     def _start(self, run: Run, ledger: bytes) -> bytes:
         """What the mirror has; refuses to mix two runs."""
@@ -133,6 +132,13 @@ class Mirror:
             self._send_folder(path, entry.artifact)
         else:
             self._put(path, entry.artifact)
+
+    def _forget_states(self, ledger: bytes) -> None:
+        """Delete what rounds left to next ones that have used it: some would come to more than all checkpoints."""
+        for name in records_of(ledger).removals.keys() - self._forgotten:
+            if classify(Path(name).parts)[0] == "optimiser states" and self._list(name):
+                self._files.delete_dir(f"{self._root}/{name}")
+            self._forgotten.add(name)
 
     def _send_folder(self, folder: Path, name: str) -> None:
         files = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_file()}

@@ -114,12 +114,20 @@ def keep(job: "Job", engine: "Engine") -> None:
         engine.wait()
         draft.details = {"layout": _layout(job.run.config.training, engine.ranks)}
     engine.wait()
+    if is_first:
+        say(f"round {job.round_number}: the optimiser's state is kept for round {job.round_number + 1}")
 
 
 def _flag(engine: "Engine", value: bool) -> Any:
     import torch
 
     return torch.tensor(float(value), device=engine.device)
+
+
+def drop_unfinished(job: "Job") -> None:
+    """Delete a state that was being written when its process died; before room on the disk is counted."""
+    if job.kept_state:
+        shutil.rmtree(temporary(job.kept_state), ignore_errors=True)
 
 
 def let_go(job: "Job") -> None:

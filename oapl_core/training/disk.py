@@ -28,6 +28,8 @@ class Room:
     state_bytes: int
     """Of one state over all ranks; a new one is whole before the old one goes."""
     states: int = 2
+    """At the fullest moment: two to go on from, or one and what the round leaves to the next (continuation.py). What it
+    began from itself is there already."""
 
     @property
     def total_bytes(self) -> int:

@@ -16,7 +16,14 @@ from oapl_core.errors import DataError, Interrupted
 from oapl_core.progress import say
 from oapl_core.seeds import derive_seed
 from oapl_core.stage import run_verb
-from oapl_core.training.continuation import go_on, goes_on, let_go, refuse_lost, refuse_other_layout
+from oapl_core.training.continuation import (
+    drop_unfinished,
+    go_on,
+    goes_on,
+    let_go,
+    refuse_lost,
+    refuse_other_layout,
+)  # fmt: skip
 from oapl_core.training.disk import check_room
 from oapl_core.training.epochs import train_epochs
 from oapl_core.training.examples import Examples, read_examples
@@ -59,6 +66,7 @@ def train(run: Run, round_number: int) -> None:
     examples = read_examples(run.groups(round_number), policy_hash(job.behavior), job.behavior, recorded)
     is_rank = "RANK" in os.environ
     if not is_rank:
+        drop_unfinished(job)
         check_room(job)
         job.stop_file.unlink(missing_ok=True)
     if not is_rank and (run.config.training.processes > 1 or run.config.training.hostfile):

@@ -14,7 +14,6 @@ from pathlib import Path
 from oapl_core.artifacts import Run
 from oapl_core.training.train import train
 
-
 IMPORTED = (
     "deepspeed.ops.op_builder", "pandas", "pyarrow.compute", "transformers.models.qwen3.modeling_qwen3",
     "oapl_core.training.adapters", "oapl_core.training.mismatch", "oapl_core.training.steps",
@@ -24,7 +23,9 @@ IMPORTED = (
 def trained(*words: str) -> str:
     """Train what ``words`` say; returns what was printed."""
     command = [sys.executable, "-m", "tests.core.training.forked_training", *words]
-    result = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"DS_ACCELERATOR": "cpu"})
+    # one thread: waiting threads of a tiny model take more time than its mathematics
+    environment = os.environ | {"DS_ACCELERATOR": "cpu", "TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
@@ -57,5 +58,4 @@ def _main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     raise SystemExit(_main(sys.argv[1:]))
