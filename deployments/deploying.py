@@ -96,7 +96,8 @@ def watch_for_zombies(silent_s: float = SILENT_S) -> None:
         name="oapl: end runs without a heartbeat",
         description="Flow runs whose process died together with its worker",
         trigger=EventTrigger(
-            after={"prefect.flow-run.heartbeat"},
+            # the server itself tells of Running: a process may die before its first heartbeat has arrived
+            after={"prefect.flow-run.Running", "prefect.flow-run.heartbeat"},
             expect={"prefect.flow-run.heartbeat", *(f"prefect.flow-run.{state}" for state in _OVER)},
             match=ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*"}),
             match_related=ResourceSpecification(

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +142,10 @@ class PrefectServer:
 
         def there() -> bool:
             for worker in self.workers:
-                children = worker.children() if worker.is_running() else []
-                found.extend(p for p in children if p.environ().get("PREFECT__FLOW_RUN_ID") == flow_run)
+                for process in worker.children() if worker.is_running() else []:
+                    with suppress(psutil.NoSuchProcess):  # one that has just ended
+                        if process.environ().get("PREFECT__FLOW_RUN_ID") == flow_run:
+                            found.append(process)
             return bool(found)
 
         self.wait(there, 60, f"flow run {flow_run} has a process")

@@ -140,6 +140,13 @@ def test_a_machine_that_dies_is_noticed_and_the_next_run_need_not_wait_for_that(
     assert (end["state_type"], end["state"]["message"]) == ("CRASHED", "no heartbeat for 90 s")
 
 
+def test_a_run_that_died_before_its_first_heartbeat_is_noticed(server: PrefectServer) -> None:
+    flow = server.client.get("/flows/name/oapl-round").json()["id"]
+    dead = server.post("/flow_runs/", flow_id=flow)["id"]
+    server.post(f"/flow_runs/{dead}/set_state", state={"type": "RUNNING", "name": "Running"})
+    assert server.ended(dead, 180)["state"]["message"] == "no heartbeat for 90 s"
+
+
 def test_a_killed_server_that_comes_back_costs_nothing(night: Night) -> None:
     flow_run = night.start()
     night.in_the_middle_of("rollouts.generate round 0")
