@@ -133,7 +133,8 @@ class _Writer:
             "answer": "x + 1" if kind == "math" else None,
             "checker": None,
             "structure": f"{kind}: sum > first",
-            **dict.fromkeys(("platform", "difficulty", "released", "flaw")), "source": "made-up",
+            **dict.fromkeys(("platform", "difficulty", "released", "flaw")),
+            "source": "made-up",
         }
 
     def round(self, run: Run, number: int) -> None:
