@@ -21,8 +21,7 @@ from oapl_core.artifacts import Run
 from oapl_core.comparison_config import ArmConfig, ComparisonConfig
 from oapl_core.config import Experiment
 from oapl_core.errors import ConfigError, DataError, Diverged
-from oapl_core.experiment_file import differences, parse_as, parse_experiment
-from oapl_core.integrity import fsync
+from oapl_core.experiment_file import differences, parse_as, parse_experiment, write_record
 from oapl_core.ledger import StageEntry
 from oapl_core.plan import Step, conclusion, finished, preparation, round_steps
 from oapl_core.recorded import Recorded
@@ -134,12 +133,7 @@ class Comparison(Recorded):
                 )
         for arm in found.arms:
             found.check(arm)
-        (found.root / "logs").mkdir(parents=True, exist_ok=True)
-        temporary = found.root / f".tmp-{_RECORD}"
-        content = {"config": config.model_dump(mode="json"), "run": str(parent.root)}
-        temporary.write_text(json.dumps(content, indent=2) + "\n")
-        fsync(temporary)
-        temporary.rename(found.root / _RECORD)
+        write_record(found.root / _RECORD, {"config": config.model_dump(mode="json"), "run": str(parent.root)})
         return found
 
     @classmethod

@@ -89,12 +89,16 @@ def differences(old: Any, new: Any, key: str = "") -> list[str]:
 
 def write_settings(root: Path, config: Experiment) -> None:
     """Make ``root`` a run folder of ``config``, or record that it is one now."""
-    (root / "logs").mkdir(parents=True, exist_ok=True)
-    temporary = root / ".tmp-run.json"
-    content = {"run": config.run_dir.name, "config": config.model_dump(mode="json")}
+    write_record(root / "run.json", {"run": config.run_dir.name, "config": config.model_dump(mode="json")})
+
+
+def write_record(path: Path, content: Mapping[str, Any]) -> None:
+    """Make the folder of ``path`` one that stages work in, and write what it is; whole or not at all."""
+    (path.parent / "logs").mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".tmp-{path.name}")
     temporary.write_text(json.dumps(content, indent=2) + "\n")
     fsync(temporary)
-    temporary.rename(root / "run.json")
+    temporary.rename(path)
 
 
 def _complaint(error: dict[str, Any]) -> str:

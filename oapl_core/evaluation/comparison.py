@@ -4,14 +4,13 @@ Problems are resampled, and a problem brings both checkpoints' answers with it: 
 part in the difference, so the interval is narrower than those of the two alone would suggest.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 from oapl_core.evaluation.measures import Counts, Row, counts
-from oapl_core.evaluation.pass_at_k import bootstrap_interval, pass_at_k
+from oapl_core.evaluation.pass_at_k import mean_estimate, pass_at_k
 
 
 @dataclass(frozen=True)
@@ -41,10 +40,9 @@ def compare(first: Counts, second: Counts, k: int, resamples: int, seed: int) ->
     if not shared:
         raise ValueError(f"no problem has {k} judged answers of both checkpoints")
     changes = [pass_at_k(*second[problem], k) - pass_at_k(*first[problem], k) for problem in shared]
-    low, high = bootstrap_interval(changes, resamples, seed)
-    size = len(changes)
+    mean, size = mean_estimate(changes, resamples, seed), len(changes)
     return Comparison(
-        k, size, math.fsum(changes) / size, low, high,
+        k, size, mean.mean, mean.low, mean.high,
         sum(change > 0 for change in changes) / size, sum(change < 0 for change in changes) / size,
     )  # fmt: skip
 

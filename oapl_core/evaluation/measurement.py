@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import ValidationError
-
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.experiment_file import differences
-from oapl_core.integrity import fsync, sha256_of
+from oapl_core.experiment_file import differences, parse_as, write_record
+from oapl_core.integrity import sha256_of
 from oapl_core.measurement_config import MeasurementConfig, ModelConfig
 from oapl_core.recorded import Recorded
 
@@ -32,14 +30,7 @@ def parse(values: Any, where: str) -> MeasurementConfig:
     Raises:
         ConfigError: one line that says what is wrong with which.
     """
-    try:
-        return MeasurementConfig.model_validate(values)
-    except ValidationError as error:
-        complaints = [
-            f"{'.'.join(map(str, e['loc']))}: {e['msg'].removeprefix('Value error, ')}".removeprefix(": ")
-            for e in error.errors()
-        ]
-        raise ConfigError(f"{where}: {'; '.join(complaints)}") from None
+    return parse_as(MeasurementConfig, values, where)
 
 
 @dataclass(frozen=True)
@@ -64,11 +55,7 @@ class Measurement(Recorded):
                 )
         elif root.exists() and any(path.name != "run.lock" for path in root.iterdir()):
             raise ConfigError(f"{root}: is not empty and no evaluation folder; choose another with --to")
-        (root / "logs").mkdir(parents=True, exist_ok=True)
-        temporary = root / f".tmp-{_RECORD}"
-        temporary.write_text(json.dumps(config.model_dump(mode="json"), indent=2) + "\n")
-        fsync(temporary)
-        temporary.rename(record)
+        write_record(record, config.model_dump(mode="json"))
         return cls(root, config)
 
     @classmethod

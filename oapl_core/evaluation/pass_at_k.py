@@ -49,8 +49,13 @@ def estimate(counts: Sequence[tuple[int, int]], k: int, resamples: int, seed: in
     values = [pass_at_k(n, c, k) for n, c in counts if n >= k]
     if not values:
         raise ValueError(f"pass@{k}: no problem has {k} judged answers")
-    low, high = bootstrap_interval(values, resamples, seed)
-    return Estimate(math.fsum(values) / len(values), low, high, len(values))
+    return mean_estimate(values, resamples, seed)
+
+
+def mean_estimate(values_P: Sequence[float], resamples: int, seed: int) -> Estimate:
+    """Mean of one number for each problem, at least one: a pass@k, or the paired difference of two."""
+    low, high = bootstrap_interval(values_P, resamples, seed)
+    return Estimate(math.fsum(values_P) / len(values_P), low, high, len(values_P))
 
 
 def bootstrap_interval(

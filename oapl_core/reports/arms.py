@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from oapl_core.comparison import Arm, Comparison
-from oapl_core.evaluation.pass_at_k import Estimate, bootstrap_interval, pass_at_k
+from oapl_core.evaluation.pass_at_k import Estimate, mean_estimate, pass_at_k
 from oapl_core.reports.scores import Resampling, Score
 from oapl_core.reports.tracks import BASE, Track, read_track
 
@@ -39,8 +39,7 @@ class Means:
         by_seed = [[pass_at_k(*one[problem], k) for problem in shared] for one in counts]
         means = [_mean(values) for values in zip(*by_seed, strict=True)]
         resampling = scores[0].resampling
-        low, high = bootstrap_interval(means, resampling.resamples, resampling.seed)
-        estimate = Estimate(_mean(means), low, high, len(shared))
+        estimate = mean_estimate(means, resampling.resamples, resampling.seed)
         by_problem = dict(zip(shared, means, strict=True))
         return cls(k, estimate, tuple(_mean(values) for values in by_seed), by_problem, resampling)
 
@@ -50,8 +49,7 @@ class Means:
         if not shared:
             return None
         gains = [self.by_problem[problem] - other.by_problem[problem] for problem in shared]
-        low, high = bootstrap_interval(gains, self.resampling.resamples, self.resampling.seed)
-        return Estimate(_mean(gains), low, high, len(shared))
+        return mean_estimate(gains, self.resampling.resamples, self.resampling.seed)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oapl_core.evaluation.pass_at_k import Estimate, bootstrap_interval, estimate, pass_at_k
+from oapl_core.evaluation.pass_at_k import Estimate, estimate, mean_estimate, pass_at_k
 from oapl_core.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -91,8 +91,7 @@ def difference(before: Score, after: Score, k: int) -> Difference | None:
     if not pairs:
         return None
     gains = [a - b for b, a in pairs]
-    low, high = bootstrap_interval(gains, after.resampling.resamples, after.resampling.seed)
-    gain = Estimate(_mean(gains), low, high, len(pairs))
+    gain = mean_estimate(gains, after.resampling.resamples, after.resampling.seed)
     return Difference(k, _mean([b for b, _ in pairs]), _mean([a for _, a in pairs]), gain)
 
 
