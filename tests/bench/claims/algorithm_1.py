@@ -49,7 +49,10 @@ class Arm:
     group_size: int = 8
     seed: int = 0
     evaluate_every: int = 50
-    answers: int = 16
+    answers: int = 8
+    """To each evaluation problem."""
+    measured_on: str = "heldout"
+    """Or "validation", where something is chosen by it."""
     training: dict[str, Any] = field(default_factory=dict)
 
 
@@ -60,7 +63,8 @@ class Machine:
     sampler: Sampler
     verifier: Verifier
     train: Mapping[str, Sequence[int]]
-    heldout: Mapping[str, Sequence[int]]
+    measured: Mapping[str, Mapping[str, Sequence[int]]]
+    """Prompts by problem, by set: heldout and validation."""
     problems: Mapping[str, Row]
     base: Path
 
@@ -104,6 +108,10 @@ class Lagged:
             self._block(min(self.arm.interval, self.arm.steps - self.step))
             last = self.evaluations[-1]
             say(f"step {self.step}/{self.arm.steps} | pass@1 {last['pass_at_1']:.3f} at step {last['step']}")
+
+    def keep(self, target: Path) -> None:
+        """The weights of now as a model folder, with its tokenizer."""
+        self.stored.export(self._weights(), target)
 
     def _export(self, weights: Mapping[str, torch.Tensor]) -> Path:
         start = time.monotonic()
@@ -198,11 +206,11 @@ class Lagged:
         """pass@k on held-out problems with the weights of now."""
         start = time.monotonic()
         self._export(self._weights())
-        n = self.arm.answers
+        n, measured_on = self.arm.answers, self.arm.measured_on
         answers, rewards = self.machine.answers(
             (
-                Request(f"{name}#{s}", ids, derive_seed(self.arm.seed, "heldout", name, s), MAX_TOKENS, 1.0, 1.0)
-                for name, ids in self.machine.heldout.items()
+                Request(f"{name}#{s}", ids, derive_seed(self.arm.seed, measured_on, name, s), MAX_TOKENS, 1.0, 1.0)
+                for name, ids in self.machine.measured[measured_on].items()
                 for s in range(n)
             ),
             True,
@@ -210,7 +218,7 @@ class Lagged:
         right = [sum(1 for r in rewards[i : i + n] if r) for i in range(0, len(rewards), n)]
         tokens = sum(len(a.response_ids) for a in answers)
         entropy = -sum(sum(a.logprobs) for a in answers) / tokens
-        found = {f"pass_at_{k}": sum(pass_at_k(n, c, k) for c in right) / len(right) for k in (1, 2, 4, 8, 16)}
+        found = {f"pass_at_{k}": sum(pass_at_k(n, c, k) for c in right) / len(right) for k in (1, 2, 4, 8)}
         row = {"step": self.step, "samples": self.samples, "token_entropy": entropy, "tokens": tokens / len(answers)}
         self.evaluations.append(row | found)
         self.seconds["evaluation"] += time.monotonic() - start
@@ -225,5 +233,5 @@ def machine_of(run_dir: Path, sampler: Sampler, verifier: Verifier) -> Machine:
     run = Run.open(run_dir)
     rows = read_table(run.problems, PROBLEMS).to_pylist()
     problems = {row["problem_id"]: row | {"is_thinking": False} for row in rows}
-    prompts = read_prompts(run, "train"), read_prompts(run, "heldout")
-    return Machine(sampler, verifier, *prompts, problems, run.base_model())
+    measured = {name: read_prompts(run, name) for name in ("heldout", "validation")}
+    return Machine(sampler, verifier, read_prompts(run, "train"), measured, problems, run.base_model())
