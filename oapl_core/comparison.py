@@ -174,7 +174,10 @@ class Comparison(Recorded):
     def _arm(self, arm: ArmConfig, seed: int) -> Arm:
         config, number, values = self.config, self.config.round, self.parent.config.model_dump(mode="json")
         before = values["rounds"][number]
-        mine = {"epochs": arm.epochs or config.epochs or before["epochs"], "keep": arm.keep or before["keep"]}
+        mine = {
+            "epochs": arm.epochs or config.epochs or before["epochs"], "keep": arm.keep or before["keep"],
+            "truncated": arm.truncated or before["truncated"],
+        }  # fmt: skip
         values |= {
             "name": arm.folder, "seed": seed, "runs_dir": self.root / "arms", "mirror": None,
             "objective": arm.objective.model_dump(mode="json"),
@@ -182,7 +185,7 @@ class Comparison(Recorded):
             "evaluation": values["evaluation"] | config.evaluation,
             "rounds": [*values["rounds"][:number], before | mine],
         }  # fmt: skip
-        stage = "training" if mine["keep"] == before["keep"] else "groups"
+        stage = "groups" if before | {"epochs": mine["epochs"]} != before | mine else "training"
         return Arm(arm.label, seed, parse_experiment(values, f"arm {arm.label!r}"), stage)
 
     @property
@@ -220,7 +223,9 @@ class Comparison(Recorded):
             raise DataError(f"{arm.root}: is not trained")
         groups = run.name(run.groups(number))
         start = entry.inputs[run.name(run.policy(number))]
-        found = Data(_digests(run, number), entry.inputs[groups], start, run.config.rounds[number].keep)
+        round_config = run.config.rounds[number]
+        kept = round_config.keep + (", none that was cut" if round_config.truncated == "drop" else "")
+        found = Data(_digests(run, number), entry.inputs[groups], start, kept)
         common = _digests(self.parent, number)
         if found.rollouts != common:
             raise DataError(
@@ -240,7 +245,8 @@ class Data:
     """sha256 of the groups file."""
     start: str
     """sha256 of the checkpoint that training started from."""
-    keep: str
+    kept: str
+    """Which groups."""
 
 
 def _digests(run: Run, number: int) -> dict[str, str]:

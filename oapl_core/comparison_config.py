@@ -22,6 +22,8 @@ class ArmConfig(Settings):
     """Keys of [training] that differ."""
     keep: Literal["any_correct", "mixed", "all"] | None = None
     """Groups trained on, if not those of the run: then they are made again, from the same rollouts."""
+    truncated: Literal["keep", "drop"] | None = None
+    """Likewise, what becomes of answers that were cut."""
     epochs: PositiveInt | None = None
     """Passes over the kept rollouts."""
 

@@ -78,6 +78,9 @@ class RoundConfig(Settings):
     through the shuffled training problems, which all such rounds share: none comes again before all have come."""
     keep: Literal["any_correct", "mixed", "all"] = "any_correct"
     """Groups trained on: with at least one correct answer, with both kinds, or every one."""
+    truncated: Literal["keep", "drop"] = "keep"
+    """Answers that were cut at `sampling.max_tokens`: `keep` trains on them with the reward they got, 0 without an
+    answer; `drop` leaves them out of their groups, as if they had not been sampled."""
     epochs: PositiveInt = 1
     """Passes over the kept rollouts, each saved as a checkpoint."""
     repeat: PositiveInt = 1

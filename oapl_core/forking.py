@@ -30,7 +30,7 @@ _ALWAYS_SHARED = ("problems", "model", "pretrain")
 _STAGE_SETTINGS = {
     "rollouts.generate": ("sampling", "engine.dtype", "rounds.{round}.problems", "rounds.{round}.draw"),
     "verdicts.verify": ("verifier",),
-    "groups.build": ("rounds.{round}.keep",),
+    "groups.build": ("rounds.{round}.keep", "rounds.{round}.truncated"),
 }
 """Settings of a stage of the round at which a run is forked; those of earlier rounds may change for the later ones, and
 the seed may always: it is that of what comes."""

@@ -44,20 +44,23 @@ def build(run: Run, round_number: int) -> None:
     """
     if not 0 <= round_number < len(run.config.rounds):
         raise DataError(f"round {round_number}: the experiment has rounds 0..{len(run.config.rounds) - 1}")
-    keep = run.config.rounds[round_number].keep
+    chosen_by = run.config.rounds[round_number]
     rollouts, verdicts = _parts(run.rollouts(round_number)), _parts(run.verdicts(round_number))
     lacking = sorted({p.name for p in rollouts} - {p.name for p in verdicts})
     if lacking:
         where = f"{run.verdicts(round_number)}: has no {lacking[0]} ({len(lacking)} such parts)"
         raise DataError(f"{where}; run the experiment again to verify them")
-    path, settings = run.groups(round_number), {"keep": keep}
+    path, settings = run.groups(round_number), dict[str, Any](keep=chosen_by.keep)
+    if chosen_by.truncated != "keep":  # as it was recorded before there was a choice
+        settings["truncated"] = chosen_by.truncated
     inputs = run.inputs([run.prompts, *rollouts, *verdicts])
     if run.is_done(path, inputs, settings):
         say(f"groups of round {round_number}: done")
         return
     keys = _keys(rollouts)
     _check_sampling(keys, run.rollouts(round_number))
-    chosen, counts = select(keys, _read(verdicts, tables.VERDICTS, ("rollout_id", "reward", "outcome")), keep)
+    judged = _read(verdicts, tables.VERDICTS, ("rollout_id", "reward", "outcome"))
+    chosen, counts = select(keys, judged, chosen_by.keep, chosen_by.truncated)
     with run.writing(path, inputs, settings) as draft:
         draft.rows = tables.write_batches(draft.path, tables.GROUPS, _batches(chosen, rollouts, run.prompts))
         assert draft.rows == counts.kept_rollouts, "every chosen rollout is written once"

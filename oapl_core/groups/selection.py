@@ -5,6 +5,7 @@ A row is dropped for the first reason that applies:
     missing_verdict        the verifier's part does not mention it
     verifier_error         the verifier could not judge it (outcome ``verifier_error``, or no reward)
     empty_response         no token was sampled
+    truncated              it was cut at the token limit                    (truncated = drop)
     fewer_than_two_valid   its group has fewer than two rows left, so no value can be estimated
     no_correct_answer      no row of its group has the full reward 1        (keep = any_correct, mixed)
     all_correct            every row of its group has the full reward 1     (keep = mixed)
@@ -18,7 +19,7 @@ from oapl_core.errors import DataError
 if TYPE_CHECKING:
     import polars as pl
 
-ROW_REASONS = ("missing_verdict", "verifier_error", "empty_response")
+ROW_REASONS = ("missing_verdict", "verifier_error", "empty_response", "truncated")
 GROUP_REASONS = ("fewer_than_two_valid", "no_correct_answer", "all_correct")
 
 
@@ -47,13 +48,15 @@ class Counts:
         return f"{kept}; dropped: {reasons}"
 
 
-def select(keys: "pl.DataFrame", verdicts: "pl.DataFrame", keep: str) -> "tuple[pl.DataFrame, Counts]":
+def select(keys: "pl.DataFrame", verdicts: "pl.DataFrame", keep: str, truncated: str) -> "tuple[pl.DataFrame, Counts]":
     """Choose rollouts.
 
     Args:
-        keys: one row per rollout: rollout_id, problem_id, sample, response_tokens, part (the number of its file).
+        keys: one row per rollout: rollout_id, problem_id, sample, finish_reason, response_tokens, part (its file's
+            number).
         verdicts: rollout_id, reward (null: not judged), outcome.
         keep: ``any_correct``, ``mixed`` or ``all``.
+        truncated: ``keep`` or ``drop`` those that were cut.
 
     Returns:
         The kept rows of ``keys`` with ``reward`` and ``group`` (0, 1, ... by first appearance), and the counts.
@@ -75,7 +78,7 @@ def select(keys: "pl.DataFrame", verdicts: "pl.DataFrame", keep: str) -> "tuple[
     judged = (
         keys.lazy().with_row_index("row")
         .join(verdicts.lazy().with_columns(judged=pl.lit(True)), on="rollout_id", how="left", maintain_order="left")
-        .with_columns(reason=_row_reason())
+        .with_columns(reason=_row_reason(truncated))
         .with_columns(reason=pl.coalesce("reason", _group_reason(keep)))
         .with_columns(first=pl.col("row").min().over("problem_id"))
         .collect()
@@ -86,7 +89,7 @@ def select(keys: "pl.DataFrame", verdicts: "pl.DataFrame", keep: str) -> "tuple[
     return kept.drop("row", "judged", "outcome", "reason", "first"), _count(judged)
 
 
-def _row_reason() -> "pl.Expr":
+def _row_reason(truncated: str) -> "pl.Expr":
     import polars as pl
 
     unjudged = (pl.col("outcome") == "verifier_error") | pl.col("reward").is_null() | pl.col("reward").is_nan()
@@ -94,6 +97,7 @@ def _row_reason() -> "pl.Expr":
         pl.when(pl.col("judged").is_null()).then(pl.lit("missing_verdict"))
         .when(unjudged).then(pl.lit("verifier_error"))
         .when(pl.col("response_tokens") == 0).then(pl.lit("empty_response"))
+        .when(pl.lit(truncated == "drop") & (pl.col("finish_reason") == "length")).then(pl.lit("truncated"))
     )  # fmt: skip
 
 

@@ -207,10 +207,10 @@ def _data(comparison: Comparison, results: Sequence[Result]) -> Section:
     kinds: dict[tuple[str, str, str], list[str]] = {}
     for arm in trained:
         found = comparison.data_of(arm)
-        kinds.setdefault((found.keep, found.groups, found.start), []).append(arm.label)
+        kinds.setdefault((found.kept, found.groups, found.start), []).append(arm.label)
     rows = [
-        (keep, groups[:16], start[:16], "all" if len(kinds) == 1 else ", ".join(dict.fromkeys(labels)))
-        for (keep, groups, start), labels in kinds.items()
+        (kept, groups[:16], start[:16], "all" if len(kinds) == 1 else ", ".join(dict.fromkeys(labels)))
+        for (kept, groups, start), labels in kinds.items()
     ]
     parent, number = comparison.parent, comparison.config.round
     parts = f"{parent.name(parent.rollouts(number))}/"
@@ -230,7 +230,7 @@ def _settings(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
     for arm in comparison.config.arms:
         own = ", ".join(f"{key} = {value}" for key, value in arm.objective.model_dump(mode="json").items())
         changes = {**comparison.config.training, **arm.training}
-        changes |= {key: value for key in ("keep", "epochs") if (value := getattr(arm, key)) is not None}
+        changes |= {key: value for key in ("keep", "truncated", "epochs") if (value := getattr(arm, key)) is not None}
         yield arm.label, own, ", ".join(f"{key} = {value}" for key, value in changes.items()) or "as the run"
 
 

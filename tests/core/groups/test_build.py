@@ -24,9 +24,9 @@ SCENE: dict[str, list[Any]] = {
 }
 
 
-def make_run(folder: Path, keep: str = "any_correct") -> Run:
+def make_run(folder: Path, keep: str = "any_correct", truncated: str = "keep") -> Run:
     problems = dict.fromkeys(("train", "validation", "heldout"), folder / "unused.jsonl")
-    values = {"name": "g", "runs_dir": folder, "model": folder, "problems": problems, "rounds": [{"keep": keep}]}
+    values = {"name": "g", "runs_dir": folder, "model": folder, "problems": problems, "rounds": [{"keep": keep, "truncated": truncated}]}  # fmt: skip
     return Run.create(parse_experiment(values, "test"))
 
 
@@ -143,6 +143,21 @@ def test_an_empty_response_is_dropped_and_counted(tmp_path: Path) -> None:
     build(run, 0)
     assert details(run)["dropped"] == {"empty_response": 1}
     assert pl.read_parquet(run.groups(0))["rollout_id"].to_list() == ["a/0", "a/1"]
+
+
+@pytest.mark.parametrize(("truncated", "kept"), [("keep", ["a/0", "a/1", "a/2"]), ("drop", ["a/0", "a/1"])])
+def test_an_answer_that_was_cut_is_trained_on_unless_it_is_to_be_dropped(
+    tmp_path: Path, truncated: str, kept: list[str]
+) -> None:
+    run = make_run(tmp_path, truncated=truncated)
+    rows = [rollout("a", 0), rollout("a", 1), rollout("a", 2, finish_reason="length")]
+    others = [rollout("b", 0), rollout("b", 1, finish_reason="length")]
+    write_round(run, [rows, others], [[verdict("a", i, float(i == 0)) for i in range(3)],
+                                      [verdict("b", i, 0.0) for i in range(2)]])  # fmt: skip
+    build(run, 0)
+    left = {"truncated": 2, "fewer_than_two_valid": 1} if truncated == "drop" else {"no_correct_answer": 2}
+    assert details(run)["dropped"] == left
+    assert pl.read_parquet(run.groups(0))["rollout_id"].to_list() == kept
 
 
 def test_rollouts_of_two_policies_are_refused_naming_both(tmp_path: Path) -> None:
