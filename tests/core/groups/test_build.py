@@ -26,7 +26,8 @@ SCENE: dict[str, list[Any]] = {
 
 def make_run(folder: Path, keep: str = "any_correct", truncated: str = "keep") -> Run:
     problems = dict.fromkeys(("train", "validation", "heldout"), folder / "unused.jsonl")
-    values = {"name": "g", "runs_dir": folder, "model": folder, "problems": problems, "rounds": [{"keep": keep, "truncated": truncated}]}  # fmt: skip
+    rounds = [{"keep": keep, "truncated": truncated}]
+    values = {"name": "g", "runs_dir": folder, "model": folder, "problems": problems, "rounds": rounds}
     return Run.create(parse_experiment(values, "test"))
 
 
