@@ -41,7 +41,9 @@ class Arm:
 
     objective: Method
     interval: int
-    """L: optimiser steps between two synchronisations."""
+    """L: optimiser steps that the rollouts of one synchronisation last for, each used once."""
+    epochs: int = 1
+    """Passes over them; the next synchronisation is `interval` x `epochs` steps later."""
     offset: int = 0
     """Optimiser steps that a synchronisation's weights are old."""
     steps: int = 400
@@ -105,7 +107,8 @@ class Lagged:
         """Every step, and an evaluation every ``evaluate_every``."""
         self.evaluate()
         while self.step < self.arm.steps:
-            self._block(min(self.arm.interval, self.arm.steps - self.step))
+            left = -(-(self.arm.steps - self.step) // self.arm.epochs)
+            self._block(min(self.arm.interval, left))
             last = self.evaluations[-1]
             say(f"step {self.step}/{self.arm.steps} | pass@1 {last['pass_at_1']:.3f} at step {last['step']}")
 
@@ -131,7 +134,14 @@ class Lagged:
         if self.arm.objective.needs_old:
             examples = examples.beside_old(self._scored(examples))
         trainer = Trainer(
-            self.engine, self.arm.objective, examples, self.training, self.arm.seed, self.step, 1, lag_steps=lag
+            self.engine,
+            self.arm.objective,
+            examples,
+            self.training,
+            self.arm.seed,
+            self.step,
+            self.arm.epochs,
+            lag_steps=lag,
         )
         self.engine.gradients.clear()
         pause = 0.0
@@ -148,7 +158,8 @@ class Lagged:
                 self.evaluate()
                 pause += time.monotonic() - began
 
-        trainer.epoch(1, on_step)
+        for epoch in range(1, self.arm.epochs + 1):
+            trainer.epoch(epoch, on_step)
         for old in [step for step in self._snapshots if step < self.step - self.arm.offset]:
             del self._snapshots[old]
         self.seconds["training"] += time.monotonic() - start - pause

@@ -1,16 +1,16 @@
-"""Claims a, b and d: policy lag and entropy, OAPL against GRPO with token importance sampling, on the demo's problems.
+"""Claims a to d: OAPL against GRPO with token importance sampling at several policy lags, on the demo's problems.
 
-``python -m tests.bench.claims.lag RUN --to DIR`` trains every arm (objective x lag x seed) for 400 steps by Algorithm 1
-(``algorithm_1.py``) from RUN's base model and writes DIR/<arm>.json, each step's metrics and each evaluation, and the
-model as DIR/models/<arm>. ``--sweep`` trains the arms that chose the learning rates instead: half as long, another
-seed, measured on the validation problems. An arm that is there is left alone, so that it may be killed at any point;
-``--worker 0/2`` and ``--worker 1/2`` share the arms over two cores. ``--table`` prints what is there.
+``python -m tests.bench.claims.lag RUN --to DIR`` trains every arm by Algorithm 1 (``algorithm_1.py``) from RUN's base
+model: objective x lag x seed for 400 steps, and OAPL in two offline rounds of several sizes with four epochs each.
+Writes DIR/<arm>.json, each step's metrics and each evaluation, and the model as DIR/models/<arm>. ``--sweep`` trains
+the arms that chose the learning rates instead: half as long, another seed, measured on the validation problems. An arm
+that is there is left alone, so that it may be killed at any point; ``--worker 0/2`` and ``--worker 1/2`` share the arms
+over two cores: each does its own first, then what the other has not finished. ``figures.py`` shows what is there.
 """
 
 import argparse
 import json
 import os
-import statistics
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,45 +24,48 @@ if TYPE_CHECKING:
     from tests.bench.claims.algorithm_1 import Arm
 
 OBJECTIVES: dict[str, Method] = {"oapl": Oapl(regression_temperature=0.1), "grpo_token_is": GrpoTokenIs()}
-LEARNING_RATES = {"oapl": 5e-4, "grpo_token_is": 5e-4}
+LEARNING_RATES = {"oapl": 2.5e-4, "grpo_token_is": 2.5e-4}
 LAGS = (1, 50, 100, 400)
 STEPS = 400
+ROUND_STEPS, ROUND_EPOCHS = (8, 16, 32), 4
+"""Offline rounds: steps of fresh rollouts (64 in each), passes over them."""
 SWEPT_RATES, SWEPT_LAGS, SWEEP_STEPS, SWEEP_SEED = (1.25e-4, 2.5e-4, 5e-4, 1e-3), (1, 50), 200, 1000
 
 
 def main() -> None:
-    """Train, or print."""
+    """Train what is missing, the worker's share first."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("--to", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--worker", default="0/1")
     parser.add_argument("--sweep", action="store_true")
-    parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     arms = sweep() if options.sweep else claimed(options.seeds)
-    if options.table:
-        table(options.to, list(arms))
-        return
     worker, workers = map(int, options.worker.split("/"))
     if workers > 1:
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[worker]})
-    waiting = [name for name in arms if not (options.to / f"{name}.json").exists()]
-    train(options.run, options.to, {name: arms[name] for name in waiting[worker::workers]})
+    names = list(arms)
+    mine = names[worker::workers]
+    train(options.run, options.to, {name: arms[name] for name in [*mine, *(n for n in names if n not in mine)]})
 
 
 def claimed(seeds: int) -> "dict[str, Arm]":
-    """The arms of the claims, by name, all of a seed before the next."""
+    """The arms of the claims, by name, all of a seed before the next; ``roundsN``: two offline rounds of N rollouts."""
     from tests.bench.claims.algorithm_1 import Arm
 
-    return {
-        f"{name}-lag{lag}-seed{seed}": Arm(
-            objective, lag, steps=STEPS, seed=seed, training={"learning_rate": LEARNING_RATES[name]}
-        )
-        for seed in range(seeds)
-        for lag in LAGS
-        for name, objective in OBJECTIVES.items()
-    }
+    found = {}
+    for seed in range(seeds):
+        for name, objective in OBJECTIVES.items():
+            rate = {"learning_rate": LEARNING_RATES[name]}
+            for lag in LAGS:
+                found[f"{name}-lag{lag}-seed{seed}"] = Arm(objective, lag, steps=STEPS, seed=seed, training=rate)
+            for fresh in ROUND_STEPS if name == "oapl" else ():
+                whole = fresh * ROUND_EPOCHS
+                found[f"{name}-rounds{64 * fresh}-seed{seed}"] = Arm(
+                    objective, fresh, ROUND_EPOCHS, steps=2 * whole, seed=seed, evaluate_every=whole, training=rate
+                )
+    return found
 
 
 def sweep() -> "dict[str, Arm]":
@@ -99,6 +102,8 @@ def train(run_dir: Path, to: Path, arms: "dict[str, Arm]") -> None:
     ):
         machine = machine_of(run_dir, sampler, verifier)
         for number, (name, arm) in enumerate(arms.items()):
+            if (to / f"{name}.json").exists():
+                continue
             lagged, failure = Lagged(arm, machine, Path(scratch)), None
             at = f"arm {number + 1}/{len(arms)} {name}"
             try:
@@ -111,31 +116,6 @@ def train(run_dir: Path, to: Path, arms: "dict[str, Arm]") -> None:
             draft = to / f".tmp-{name}"
             draft.write_text(json.dumps(found))
             draft.rename(to / f"{name}.json")
-
-
-def table(folder: Path, names: list[str]) -> None:
-    """A row for each objective and setting, over its seeds: where it ended, where its best was, entropy."""
-    print("| arm | seeds | pass@1 at the end | best | pass@8 at the end | entropy, base to end | failed |")
-    print("|---|---|---|---|---|---|---|")
-    for setting in dict.fromkeys(name.partition("-seed")[0] for name in names):
-        found = [folder / f"{name}.json" for name in names if name.partition("-seed")[0] == setting]
-        arms = [json.loads(path.read_text()) for path in found if path.exists()]
-        if not arms:
-            continue
-        ends = [arm["evaluations"][-1] for arm in arms]
-        best = [max(e["pass_at_1"] for e in arm["evaluations"]) for arm in arms]
-        begins = statistics.mean(arm["evaluations"][0]["token_entropy"] for arm in arms)
-        entropy = f"{begins:.3f} to {_spread([e['token_entropy'] for e in ends], 1)}"
-        print(
-            f"| {setting} | {len(arms)} | {_spread([e['pass_at_1'] for e in ends])} | {_spread(best)} | "
-            f"{_spread([e['pass_at_8'] for e in ends])} | {entropy} | {sum(bool(a['failure']) for a in arms)} |"
-        )
-
-
-def _spread(values: list[float], scale: float = 100.0) -> str:
-    digits = 1 if scale > 1 else 3
-    low, high = min(values) * scale, max(values) * scale
-    return f"{statistics.mean(values) * scale:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,195 @@
+"""Figures and tables of claims a to d, and the bandit's of claim e, from what ``lag.py`` and `oapl evaluate` wrote.
+
+``python -m tests.bench.claims.figures DIR --card CARD --to docs/benchmarks`` reads DIR/<arm>.json and the card of a
+measurement with many answers to each problem, writes claims_*.png and prints the tables. A number is the mean over
+seeds with its 95 % interval (Student's t): what another seed would give on these problems.
+"""
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from oapl_core.reports.figures import Line, Panel, draw_panels
+from tests.bench.bandit import figure as bandit
+from tests.bench.claims.lag import LAGS, ROUND_EPOCHS, ROUND_STEPS, SWEPT_LAGS, SWEPT_RATES
+
+NAMES = {"oapl": "OAPL", "grpo_token_is": "GRPO, token IS"}
+ACCURACIES = (0.5, 0.6, 0.7, 0.75, 0.8)
+_T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+"""97.5 % quantiles of Student's t by degrees of freedom."""
+
+Arm = Mapping[str, Any]
+
+
+def main() -> None:
+    """Draw and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("arms", type=Path)
+    parser.add_argument("--card", type=Path)
+    parser.add_argument("--sweep", type=Path)
+    parser.add_argument("--to", type=Path, required=True)
+    options = parser.parse_args()
+    if options.sweep:
+        _sweep(options.sweep)
+    arms = {path.stem: json.loads(path.read_text()) for path in sorted(options.arms.glob("*.json"))}
+    _lags(arms, options.to)
+    _samples(arms, options.to)
+    _bandit(options.to)
+    if options.card:
+        _pass_at_k(json.loads(options.card.read_text())["results"], options.to)
+
+
+def of(arms: Mapping[str, Arm], setting: str) -> list[Arm]:
+    """The seeds of ``oapl-lag50`` and the like."""
+    return [arm for name, arm in arms.items() if name.partition("-seed")[0] == setting]
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean, and the ends of its 95 % interval."""
+    mean = statistics.fmean(values)
+    reach = _T_975[len(values) - 1] * statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return mean, mean - reach, mean + reach
+
+
+def shown(values: Sequence[float], scale: float = 100.0, digits: int = 1) -> str:
+    """For a table."""
+    mean, low, high = (scale * value for value in interval(values))
+    return f"{mean:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def _line(label: str, points: Mapping[float, Sequence[float]], style: int, top: float = 1.0) -> Line:
+    rows = [(x, *interval(values)) for x, values in sorted(points.items())]
+    x, y, low, high = zip(*rows, strict=True)
+    return Line(label, x, y, [max(0.0, v) for v in low], [min(top, v) for v in high], style=style)
+
+
+def _by(arms: Iterable[Arm], x: str, y: str) -> dict[float, list[float]]:
+    points: dict[float, list[float]] = {}
+    for arm in arms:
+        for row in arm["evaluations"]:
+            points.setdefault(row[x], []).append(row[y])
+    return points
+
+
+def _lags(arms: Mapping[str, Arm], to: Path) -> None:
+    """Claims a and b."""
+    kinds = (("pass_at_1", "pass@1, %", "accuracy"), ("token_entropy", "nats per token", "entropy"))
+    for column, label, name in kinds:
+        panels = []
+        for lag in LAGS:
+            lines = [
+                _line(title, _by(found, "step", column), style, top=math.inf if name == "entropy" else 1.0)
+                for style, (objective, title) in enumerate(NAMES.items(), 1)
+                if (found := of(arms, f"{objective}-lag{lag}"))
+            ]
+            if lines:
+                title = "a new policy each step" if lag == 1 else f"a new policy every {lag} steps"
+                panels.append(Panel(title, "optimiser steps", label, lines, is_percent=name == "accuracy"))
+        draw_panels(to / f"claims_{name}.png", panels)
+    columns = "pass@1 at the end | lowest from step 100 on | pass@8 at the end | entropy at the end"
+    print(f"| L | objective | seeds | {columns} |")
+    print("|---|---|---|---|---|---|---|")
+    for lag in LAGS:
+        for objective, title in NAMES.items():
+            if found := of(arms, f"{objective}-lag{lag}"):
+                _print_row(lag, title, found)
+
+
+def _print_row(lag: int, title: str, found: Sequence[Arm]) -> None:
+    ends = [arm["evaluations"][-1] for arm in found]
+    lowest = [min(row["pass_at_1"] for row in arm["evaluations"] if row["step"] >= 100) for arm in found]
+    cells = [
+        shown([end["pass_at_1"] for end in ends]), f"{100 * min(lowest):.1f}",
+        shown([end["pass_at_8"] for end in ends]), shown([end["token_entropy"] for end in ends], 1, 3),
+    ]  # fmt: skip
+    print(f"| {lag} | {title} | {len(found)} | {' | '.join(cells)} |")
+
+
+def _samples(arms: Mapping[str, Arm], to: Path) -> None:
+    """Claim d: accuracy over rollouts spent, and the rollouts at which an accuracy is reached for the first time."""
+    lines = []
+    print("| | " + " | ".join(f"{100 * a:.0f} %" for a in ACCURACIES) + " |")
+    print("|---" * (len(ACCURACIES) + 1) + "|")
+    for style, (objective, title) in enumerate(NAMES.items(), 1):
+        if found := of(arms, f"{objective}-lag1"):
+            lines.append(_line(f"{title}, a new policy each step", _by(found, "samples", "pass_at_1"), style))
+            _print_reached(f"{title}, L = 1", [arm["evaluations"] for arm in found])
+    for style, fresh in enumerate(ROUND_STEPS, 3):
+        if found := of(arms, f"oapl-rounds{64 * fresh}"):
+            label = f"OAPL, two rounds of {64 * fresh}"
+            lines.append(_line(label, _by(found, "samples", "pass_at_1"), style))
+            _print_reached(f"{label}, {ROUND_EPOCHS} epochs each", [arm["evaluations"] for arm in found])
+    draw_panels(to / "claims_samples.png", [Panel("", "rollouts sampled", "pass@1, %", lines)])
+
+
+def _print_reached(label: str, seeds: Sequence[Sequence[Mapping[str, float]]]) -> None:
+    cells = []
+    for accuracy in ACCURACIES:
+        reached = [x for x in (first_reached(rows, accuracy) for rows in seeds) if x is not None]
+        missing = "" if len(reached) == len(seeds) else f" ({len(reached)} of {len(seeds)})"
+        cells.append(f"{statistics.fmean(reached):,.0f}{missing}" if reached else "-")
+    print(f"| {label} | {' | '.join(cells)} |")
+
+
+def first_reached(rows: Sequence[Mapping[str, float]], accuracy: float) -> float | None:
+    """Rollouts at which pass@1 first was ``accuracy``, on straight lines between the evaluations; None: never."""
+    for before, after in pairwise(rows):
+        low, high = before["pass_at_1"], after["pass_at_1"]
+        if low < accuracy <= high:
+            return before["samples"] + (after["samples"] - before["samples"]) * (accuracy - low) / (high - low)
+    return None
+
+
+def _bandit(to: Path) -> None:
+    """Claim e's bandit: the probability of each arm over exact gradient steps."""
+    found: Any = bandit()
+    panels = []
+    for method, title in (("reinforce", "REINFORCE"), ("oapl", "OAPL, beta 0.05")):
+        arms = list(zip(*found[method]["arms"], strict=True))
+        steps = [found["every"] * i for i in range(len(arms[0]))]
+        lines = [
+            Line(f"reward {reward:g}, behavior {share:g}", steps, arm, arm, arm, style=style, look="plain")
+            for style, (reward, share, arm) in enumerate(zip(found["reward"], found["behavior"], arms, strict=True), 1)
+        ]
+        panels.append(Panel(title, "exact gradient steps", "probability of the arm, %", lines))
+    draw_panels(to / "claims_bandit.png", panels)
+
+
+def _pass_at_k(results: Mapping[str, Any], to: Path) -> None:
+    """Claim c: of the base, with its interval over problems, and of arms called ``oapl-lag400-seed0`` and the like."""
+    ks = [k for k in (2**i for i in range(20)) if str(k) in results["base"]["pass_at_k"]]
+    mean, low, high = zip(*(results["base"]["pass_at_k"][str(k)] for k in ks), strict=True)
+    lines = [Line("base", ks, mean, low, high)]
+    print("| |" + "".join(f" k = {k} |" for k in ks))
+    print("|---" * (len(ks) + 1) + "|")
+    print("| base |" + "".join(f" {100 * value:.1f} |" for value in mean))
+    settings = dict.fromkeys(label.partition("-seed")[0] for label in results if label != "base")
+    for style, setting in enumerate(settings, 1):
+        objective, _, lag = setting.partition("-lag")
+        label = f"{NAMES[objective]}, L = {lag}"
+        mine = [result["pass_at_k"] for name, result in results.items() if name.startswith(f"{setting}-seed")]
+        points = {float(k): [one[str(k)][0] for one in mine] for k in ks}
+        lines.append(_line(label, points, style))
+        print(f"| {label} |" + "".join(f" {shown(points[k])} |" for k in ks))
+    draw_panels(to / "claims_pass_at_k.png", [Panel("", "k, answers per problem", "pass@k, %", lines, is_log2=True)])
+
+
+def _sweep(folder: Path) -> None:
+    """How the learning rates were chosen: pass@1 on the validation problems at the end."""
+    arms = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
+    print("| L | objective |" + "".join(f" {rate:g} |" for rate in SWEPT_RATES))
+    print("|---" * (len(SWEPT_RATES) + 2) + "|")
+    for lag in SWEPT_LAGS:
+        for objective, title in NAMES.items():
+            found = [arms.get(f"{objective}-lag{lag}-rate{rate:g}") for rate in SWEPT_RATES]
+            ends = [100 * arm["evaluations"][-1]["pass_at_1"] if arm else math.nan for arm in found]
+            print(f"| {lag} | {title} |" + "".join(f" {end:.1f} |" for end in ends))
+
+
+if __name__ == "__main__":
+    main()
