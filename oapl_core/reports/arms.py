@@ -110,11 +110,15 @@ def _training(arm: Arm) -> Mapping[str, float | None]:
     run, epochs = arm.run(), range(1, arm.config.rounds[arm.round].epochs + 1)
     artifacts = run.ledger.artifacts()
     details = [artifacts[run.name(run.checkpoint(arm.round, epoch))].details for epoch in epochs]
-    steps = [step.entropy for step in read_track(run, arm.label).steps if step.round == arm.round]
+    track = read_track(run, arm.label)
+    steps = [
+        step.entropy if track.has_entropy else step.estimated_entropy for step in track.steps if step.round == arm.round
+    ]
     last = [one for one in steps[-max(1, len(steps) // _LAST_SHARE) :] if one is not None]
     processes = [entry.seconds for entry in run.ledger.stages() if entry.stage == arm.training.label]
     return {
         "entropy": _mean(last) if last else None,
+        "has_entropy": float(track.has_entropy),
         "kl": details[-1].get("kl"),
         "steps": sum(one.get("steps", 0) for one in details),
         "sequences": sum(one.get("sequences", 0) for one in details),

@@ -17,8 +17,6 @@ from oapl_core.reports.tracks import BASE, Milestone, Track, TrainingStep
 Cell = str | float | int | None
 BOOTSTRAP = "95 % bootstrap over problems"
 OF_STEPS = "1.96 standard errors of the mean over steps"
-ENTROPY = "entropy"
-SAMPLING_ENTROPY = "entropy of the sampling policy"
 RIGHT_SHARE = "right_share"
 
 
@@ -148,29 +146,6 @@ def _with_error(values: Sequence[float]) -> tuple[float, float]:
         return mean, 0.0
     variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
     return mean, 1.96 * math.sqrt(variance / n)
-
-
-def sampling_entropy(tracks: Sequence[Track]) -> list[Series]:
-    """What the entropy really was when each round was sampled, at the step whose weights sampled it.
-
-    Mean of -ln behavior over the tokens of the round's first epoch: sampled and scored by the same policy, so without
-    bias but for the filter, which dropped some groups.
-    """
-
-    def of(track: Track) -> Iterator[Series]:
-        points = []
-        for number, mine in groupby(track.steps, lambda step: step.round):
-            first = [(s.sampling_entropy, s.response_tokens) for s in mine if s.epoch == 1]
-            known = [(entropy, tokens) for entropy, tokens in first if entropy is not None]
-            total = sum(tokens for _, tokens in known)
-            if total:
-                mean = sum(entropy * tokens for entropy, tokens in known) / total
-                x = track.steps_before(track.config.sampling_round(number))
-                points.append(Point(f"round {number}", x, mean, mean, mean))
-        if points:
-            yield Series(track.label, (track.run,), SAMPLING_ENTROPY, None, "", tuple(points))
-
-    return with_means(tracks, of)
 
 
 def window(tracks: Sequence[Track], parts: int) -> int:

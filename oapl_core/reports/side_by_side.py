@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.reports import series
+from oapl_core.reports import entropies, series
 from oapl_core.reports.blocks import Link, Picture, Report, Section
 from oapl_core.reports.figures import Line, Panel, draw_panels
 from oapl_core.reports.page import page
@@ -20,8 +20,8 @@ from oapl_core.reports.side_tables import reached_table, runs_table, settings_ta
 from oapl_core.reports.tracks import BASE, Track
 
 _STEPS, _ROLLOUTS = "optimiser steps of the run", "rollouts sampled for training so far"
-_SHARE_PARTS, _ENTROPY_PARTS = 30, 8
-"""A moving mean covers one of so many parts of the longest run; the entropy's estimate is the noisier one."""
+_PARTS, _ESTIMATE_PARTS = 30, 8
+"""A moving mean covers one of so many parts of the longest run; an estimate of the entropy is noisier."""
 _MOST_STARTS = 12
 """Of rounds, as vertical lines; more would hide the data."""
 _NOT_THE_SETTING = ("name", "seed", "runs_dir", "cache_dir", "engine_python", "mirror", "time_limits_h", "report")
@@ -164,7 +164,7 @@ def _accuracy(made: _Page) -> tuple[Section, ...]:
     """Held-out problems at the checkpoints, and the rollouts of every step."""
     reached = series.accuracy(made.tracks, lambda one: one.steps)
     each = series.training(made.tracks, series.RIGHT_SHARE, lambda step: step.right_share)
-    width = series.window(made.tracks, _SHARE_PARTS)
+    width = series.window(made.tracks, _PARTS)
     smooth = series.training(made.tracks, series.RIGHT_SHARE, lambda step: step.right_share, width)
     if not reached and not each:
         return ()
@@ -218,27 +218,27 @@ def _smoothing(width: int, found: Sequence[Series]) -> str:
 
 
 def _entropy(made: _Page) -> tuple[Section, ...]:
-    each = series.training(made.tracks, series.ENTROPY, lambda step: step.entropy)
-    if not each:
+    kinds = entropies.measured(made.tracks, _PARTS, _ESTIMATE_PARTS)
+    if not kinds:
         return ()
-    width = series.window(made.tracks, _ENTROPY_PARTS)
-    smooth = series.training(made.tracks, series.ENTROPY, lambda step: step.entropy, width)
-    rings = series.sampling_entropy(made.tracks)
-    lines = [made.line(one, look="plain") for one in series.drawn(smooth)]
+    rings = entropies.sampling_entropy(made.tracks)
+    lines = [
+        made.line(one, one.label + kind.suffix, look="plain") for kind in kinds for one in series.drawn(kind.smooth)
+    ]
     ends = "; ".join(f"{line.label} from {line.y[0]:.3f} to {line.y[-1]:.3f}" for line in lines)
     lines += [made.line(one, look="rings", bars=True) for one in series.drawn(rings)]
     panel = Panel("", _STEPS, "entropy, nats per token", lines, is_percent=False, starts=_starts(made.tracks))
     draw_panels(made.folder / "entropy.png", [panel])
+    meanings = "".join(f"Lines{kind.suffix}: {kind.meaning}; {_smoothing(kind.width, kind.smooth)}. " for kind in kinds)
     picture = Picture(
         "entropy.png", f"Entropy in nats per token over optimiser steps: {ends}.",
-        "Rings: the entropy of the policy that sampled a round, where it stood when it did: mean of -ln b over the "
-        "tokens of the round's first epoch. Lines: an estimate for the policy in between, on the same tokens: mean of "
-        f"-(policy / b) ln policy, {_smoothing(width, smooth)}. It is unbiased for tokens that the policy was not yet "
-        "trained on, so in a round's first epoch; where it is wide and jumps, the policy has left b so far that few "
-        "tokens decide. Filtered groups are in neither. Dotted: a round begins. As figures 2 and 3.",
+        f"{meanings}Rings: the entropy of the policy that sampled a round, where it stood when it did: mean of -ln b "
+        "over the tokens of the round's first epoch. Filtered groups are in neither. Dotted: a round begins. As "
+        "figures 2 and 3.",
     )  # fmt: skip
     names = {"panel": "metric", "x": "step", "y": "nats_per_token"}
-    link = made.write_numbers("entropy", _once([*each, *smooth, *rings]), names)
+    found = [one for kind in kinds for one in (*kind.each, *kind.smooth)]
+    link = made.write_numbers("entropy", _once([*found, *rings]), names)
     return (Section("Entropy over training", pictures=(picture,), links=(link,)),)
 
 

@@ -186,10 +186,13 @@ def training_table(results: Sequence[Result]) -> Table:
     ]  # fmt: skip
     columns = ("arm", "steps>", "rollouts trained on>", "entropy at the end>", "KL>", "seconds a step>", "training>",
                "seeds")  # fmt: skip
+    estimated = [one.label for one in results if one.training.get("has_entropy", 1.0) != 1.0]
+    older = f" (an earlier version's estimate for {', '.join(estimated)})" if estimated else ""
     note = (
-        "Means over the trained seeds. Entropy: nats per token, of the policy, estimated over the rollouts of the last "
-        "eighth of the steps. KL: k3 estimate of KL(behavior, policy) per token over the last epoch, nats. Training: "
-        "wall time of the arm's training processes, start-up included; nothing was sampled or verified again."
+        f"Means over the trained seeds. Entropy: of the policy, exact{older}, nats per token of the rollouts of the "
+        "last eighth of the steps, which another policy sampled. KL: k3 estimate of KL(behavior, policy) per token "
+        "over the last epoch, nats. Training: wall time of the arm's training processes, start-up included; nothing "
+        "was sampled or verified again."
     )
     return table("What the arms did", columns, rows, note)
 

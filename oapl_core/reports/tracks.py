@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     import polars as pl
 
 BASE = "base"
-METRICS = ("right_share", "policy_entropy", "token_entropy", "token_log_ratio", "response_tokens")
+METRICS = ("right_share", "entropy", "token_entropy", "token_log_ratio", "response_tokens")
 """Of a training step (docs/objectives.md); each may be missing in what an earlier version wrote."""
+_OLD_ENTROPY = "policy_entropy"
+"""What earlier versions wrote: mean of -(policy / behavior) ln policy of the sampled tokens, noisy and off-policy."""
 _ONE_SET = "held-out problems"
 """Name of the problem set in runs that do not say where each problem comes from."""
 _COLUMNS = ("checkpoint", "policy_hash", "split", "problem_id", "reward", "finish_reason")
@@ -54,7 +56,9 @@ class TrainingStep:
     right_share: float | None
     """Of its rollouts, which an earlier policy sampled."""
     entropy: float | None
-    """Estimate of the policy's, mean over tokens, nats (``policy_entropy``)."""
+    """The policy's, exact, mean over the tokens of its rollouts, nats."""
+    estimated_entropy: float | None
+    """An estimate of the same, where an earlier version wrote no other."""
     sampling_entropy: float | None
     """Mean of -ln behavior of the same tokens, nats."""
     response_tokens: int
@@ -80,6 +84,11 @@ class Track:
     def benchmarks(self) -> list[str]:
         """Problem sets with held-out measurements."""
         return list(dict.fromkeys(name for one in self.milestones for name in one.scores))
+
+    @property
+    def has_entropy(self) -> bool:
+        """Whether steps record the exact entropy; else there may be an estimate."""
+        return any(step.entropy is not None for step in self.steps)
 
     def steps_before(self, number: int) -> int:
         """Optimiser steps of the rounds before round ``number``."""
@@ -125,7 +134,8 @@ def _steps(run: Run, epochs: Mapping[tuple[int, int], str]) -> Iterator[Training
             before += 1
             right_share, entropy, cross_entropy, log_ratio, tokens = (line.get(name) for name in METRICS)
             of_behavior = None if cross_entropy is None or log_ratio is None else cross_entropy + log_ratio
-            yield TrainingStep(before, number, epoch, right_share, entropy, of_behavior, int(tokens or 0))
+            estimate = line.get(_OLD_ENTROPY)
+            yield TrainingStep(before, number, epoch, right_share, entropy, estimate, of_behavior, int(tokens or 0))
 
 
 def _heldout_rows(run: Run) -> "pl.DataFrame | None":
@@ -243,7 +253,7 @@ def _missing(
         yield f"held-out problems are measured for {', '.join(one.name for one in milestones)} only"
     lacking: dict[str, Any] = {
         "the share of right answers (right_share)": [s.right_share for s in steps],
-        "the policy's entropy (policy_entropy)": [s.entropy for s in steps],
+        "the policy's entropy (entropy)": [s.entropy for s in steps],
     }
     for name, values in lacking.items():
         unknown = sum(value is None for value in values)

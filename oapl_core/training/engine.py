@@ -18,14 +18,17 @@ from oapl_core.errors import ConfigError
 from oapl_core.training_config import TrainingConfig
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
+
+    from oapl_core.training.logprobs import Policy
 
 _STATE = "state"
 
 
 class Engine:
-    """One rank's DeepSpeed engine around ``module``."""
+    """One rank's DeepSpeed engine around ``policy``."""
 
+    policy: "Policy"
     rank: int
     ranks: int
     sequence_ranks: int = 1
@@ -34,8 +37,8 @@ class Engine:
     """They, as a process group; unset where each rank has sequences of its own."""
     _data_group: Any = None
 
-    def __init__(self, module: "nn.Module", training: TrainingConfig) -> None:
-        """Join the other ranks, if a launcher started some, and hand ``module`` over to DeepSpeed.
+    def __init__(self, policy: "Policy", training: TrainingConfig) -> None:
+        """Join the other ranks, if a launcher started some, and hand ``policy`` over to DeepSpeed.
 
         Raises:
             ConfigError: so many ranks cannot be divided by ``training.sequence_parallel``.
@@ -59,10 +62,11 @@ class Engine:
             "betas": training.adam_betas, "eps": training.adam_eps, "weight_decay": training.weight_decay,
         }  # fmt: skip
         optimizer = torch.optim.AdamW(
-            [p for p in module.parameters() if p.requires_grad], lr=training.learning_rate, **self._constants
+            [p for p in policy.parameters() if p.requires_grad], lr=training.learning_rate, **self._constants
         )
         config = settings(training, self.ranks)
-        self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
+        self._engine, *_ = deepspeed.initialize(model=policy, optimizer=optimizer, config=config)
+        self.policy = policy
         self._zero_stage = training.zero_stage
 
     def share_sequences(self, ranks: int) -> None:
@@ -115,7 +119,7 @@ class Engine:
         )  # fmt: skip
 
     def __call__(self, *inputs: "Tensor", last: bool) -> "Tensor":
-        """The module's forward pass; ``last`` marks the last micro-batch before ``step``."""
+        """The policy's forward pass; ``last`` marks the last micro-batch before ``step``."""
         self._engine.set_gradient_accumulation_boundary(last)
         output: Tensor = self._engine(*inputs)
         return output
@@ -143,6 +147,11 @@ class Engine:
         self._dist.all_reduce(values, group=self._data_group)
         return values
 
+    def total_of_parts(self, values: "Tensor") -> "Tensor":
+        """Elementwise sum over all ranks, of what each knows of its own tokens alone."""
+        self._dist.all_reduce(values)
+        return values
+
     def largest(self, values: "Tensor") -> "Tensor":
         """Elementwise maximum over ranks."""
         self._dist.all_reduce(values, op=self._dist.ReduceOp.MAX)
@@ -164,7 +173,7 @@ class Engine:
             group.update(self._constants)  # a round that goes on from another's state has its own settings
 
     def weights(self) -> "dict[str, Tensor]":
-        """Every weight by the module's own name, complete on the first rank; every rank calls it."""
+        """Every weight by the policy's own name, complete on the first rank; every rank calls it."""
         if self._zero_stage == 3:
             return dict(self._engine._zero3_consolidated_16bit_state_dict() or {})
         return dict(self._engine.module.state_dict())

@@ -119,7 +119,8 @@ def _details(steps: "Sequence[Metrics]", started_s: float, identity: str) -> dic
     """What the ledger says about an epoch: sums, and means weighted by sequences or tokens."""
 
     def mean(key: str, weight: str = "sequences") -> float:
-        rows = [(float(s[key]), int(s[weight])) for s in steps if s[key] is not None]
+        # a state that an earlier version saved may lack a metric of the first steps
+        rows = [(float(s[key]), int(s[weight])) for s in steps if s.get(key) is not None]
         return sum(value * w for value, w in rows) / max(1, sum(w for _, w in rows))
 
     tokens, sequences, seconds = (sum(s[key] for s in steps) for key in ("tokens", "sequences", "seconds"))
@@ -138,7 +139,7 @@ def _details(steps: "Sequence[Metrics]", started_s: float, identity: str) -> dic
         "log_ratio_wrong": mean("log_ratio_wrong"),
         "token_log_ratio_abs": mean("token_log_ratio_abs", "response_tokens"),
         "kl": mean("kl", "response_tokens"),
-        "token_entropy": mean("token_entropy", "response_tokens"),
+        "entropy": mean("entropy", "response_tokens"),
         "clipped_share": sum(s["clipped"] for s in steps) / len(steps),
         "mfu": mean("mfu", "tokens") if steps[0].get("mfu") is not None else None,
         "start_up_s": round(started_s, 3),

@@ -7,6 +7,11 @@ costs its products and one pass of exponentials: what depends on the row alone i
 tensors. Streaming over the vocabulary outside and over rows inside, each part of the matrix is converted once and its
 gradient is written once. The gradients are exact for any upstream coefficient per token (what
 fused losses that compute them in the forward pass get wrong).
+
+The exact entropy of the distribution at each row falls out of the backward pass. It has d ln p(id) / d hidden =
+(w_id - sum_v p_v w_v) / temperature, whose product with the row's own hidden state is z_id - sum_v p_v z_v for the
+logits z; and H = -sum_v p_v ln p_v = -ln p(id) + z_id - sum_v p_v z_v. So it costs a sum over each tile and a dot
+product of each row, no further tile.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,7 +40,10 @@ def _place(id_T: Tensor, columns: slice) -> tuple[Tensor, Tensor]:
 
 class _StreamedLogprobs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden_TD: Tensor, weight_VD: Tensor, id_T: Tensor, temperature: float, chunk: int) -> Tensor:
+    def forward(
+        ctx: Any, hidden_TD: Tensor, weight_VD: Tensor, id_T: Tensor, temperature: float, chunk: int,
+        entropy_T: Tensor | None,
+    ) -> Tensor:  # fmt: skip
         hidden = hidden_TD.float()
         largest_T = hidden.new_full((len(id_T),), -torch.inf)  # of the logits seen so far
         sum_T, own_T = torch.zeros_like(largest_T), torch.zeros_like(largest_T)
@@ -51,17 +59,18 @@ class _StreamedLogprobs(torch.autograd.Function):
                 sum_T[rows] += logits.sub_(largest[:, None]).exp_().sum(1)
                 largest_T[rows] = largest
         lse_T = largest_T + sum_T.log()
-        ctx.save_for_backward(hidden_TD, weight_VD, id_T, lse_T)
-        ctx.temperature, ctx.chunk = temperature, chunk
+        ctx.save_for_backward(hidden_TD, weight_VD, id_T, own_T, lse_T)
+        ctx.temperature, ctx.chunk, ctx.entropy_T = temperature, chunk, entropy_T
         return own_T - lse_T
 
     @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
         """d ln p(id) / d logits = onehot(id) - softmax; the upstream factor of a row waits for the small products."""
-        hidden_TD, weight_VD, id_T, lse_T = ctx.saved_tensors
+        hidden_TD, weight_VD, id_T, own_T, lse_T = ctx.saved_tensors
         hidden, down_T1 = hidden_TD.float(), -upstream[0][:, None]
-        scaled = hidden * (down_T1 / ctx.temperature)
-        hidden_gradient = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None
+        scaled, excess_T = hidden * (down_T1 / ctx.temperature), torch.zeros_like(lse_T)
+        is_measured = ctx.entropy_T is not None
+        hidden_gradient = torch.zeros_like(hidden) if ctx.needs_input_grad[0] or is_measured else None
         weight_gradient = torch.empty_like(weight_VD) if ctx.needs_input_grad[1] else None
         for columns, parts in _tiles(len(id_T), len(weight_VD), ctx.chunk, hidden.device):
             weight = weight_VD[columns].float() / ctx.temperature
@@ -70,19 +79,42 @@ class _StreamedLogprobs(torch.autograd.Function):
                 softmax = torch.addmm(lse_T[rows, None], hidden[rows], weight.T, beta=-1).exp_()
                 place, inside = _place(id_T[rows], columns)
                 softmax.scatter_add_(1, place, -inside[:, None].to(softmax.dtype))
+                if is_measured:
+                    excess_T[rows] += softmax.sum(1)
                 if hidden_gradient is not None:
                     hidden_gradient[rows].addmm_(softmax, weight)
                 if weight_gradient is not None:
                     total.addmm_(softmax.T, scaled[rows])
             if weight_gradient is not None:
                 weight_gradient[columns] = total
+        if hidden_gradient is not None and is_measured:
+            ctx.entropy_T.copy_(_entropy(hidden, hidden_gradient, own_T, lse_T, excess_T))
         if hidden_gradient is not None:
             hidden_gradient = hidden_gradient.mul_(down_T1).to(hidden_TD.dtype)
-        return hidden_gradient, weight_gradient, None, None, None
+        return hidden_gradient, weight_gradient, None, None, None, None
+
+
+def _entropy(hidden_TD: Tensor, pull_TD: Tensor, own_T: Tensor, lse_T: Tensor, excess_T: Tensor) -> Tensor:
+    """Of each row, nats.
+
+    Args:
+        hidden_TD: hidden states.
+        pull_TD: (sum_v p_v w_v - w_id) / temperature.
+        own_T: logit of the row's id.
+        lse_T: log-sum-exp of the row's logits.
+        excess_T: what rounding made of sum_v p_v - 1; times a large logit it would be seen.
+    """
+    above_T = torch.linalg.vecdot(hidden_TD, pull_TD) - excess_T * own_T  # sum_v p_v (z_v - z_id)
+    return (lse_T - own_T - above_T / (1 + excess_T)).clamp_(min=0)
 
 
 def token_logprobs(
-    hidden_TD: Tensor, weight_VD: Tensor, id_T: Tensor, temperature: float = 1.0, chunk: int = 4096
+    hidden_TD: Tensor,
+    weight_VD: Tensor,
+    id_T: Tensor,
+    temperature: float = 1.0,
+    chunk: int = 4096,
+    entropy_T: Tensor | None = None,
 ) -> Tensor:
     """ln softmax(hidden @ weight.T / temperature)[id] of each row, float32, shape [T].
 
@@ -92,6 +124,8 @@ def token_logprobs(
         id_T: token ids, int64, in [0, V).
         temperature: the temperature that the tokens were sampled with.
         chunk: rows whose logits exist at once; changes memory and speed, not the result beyond rounding.
+        entropy_T: float32; if given, the backward pass writes into it the entropy of each row's distribution, nats,
+            whatever the upstream coefficients are. No gradient goes through it.
 
     Raises:
         ValueError: shapes do not fit together, or ``temperature`` or ``chunk`` is not positive.
@@ -101,21 +135,30 @@ def token_logprobs(
         raise ValueError(f"shapes must be [T, D], [V, D] and [T], not {shapes}")
     if temperature <= 0 or chunk <= 0:
         raise ValueError(f"temperature and chunk must be positive, not {temperature} and {chunk}")
-    result: Tensor = _StreamedLogprobs.apply(hidden_TD, weight_VD, id_T, temperature, chunk)  # type: ignore[no-untyped-call]
+    result: Tensor = _StreamedLogprobs.apply(  # type: ignore[no-untyped-call]
+        hidden_TD, weight_VD, id_T, temperature, chunk, entropy_T
+    )
     return result
 
 
 class TokenLogprobs(nn.Module):
     """An output layer that answers with log-probs; it shares ``weight`` with the layer it replaces, tied or not."""
 
+    entropy_T: Tensor
+    """Entropies of the rows that were last scored with a gradient, nats: NaN until their backward pass has gone by."""
+
     def __init__(self, weight: nn.Parameter, temperature: float, chunk: int) -> None:
         """``weight`` is the replaced layer's own parameter, so checkpoints keep their names."""
         super().__init__()
         self.weight, self.temperature, self.chunk = weight, temperature, chunk
+        self.entropy_T = torch.empty(0)
 
     def forward(self, hidden_TD: Tensor, id_T: Tensor) -> Tensor:
         """Log-probs of ``id_T``, [T]."""
-        return token_logprobs(hidden_TD, self.weight, id_T, self.temperature, self.chunk)
+        if not torch.is_grad_enabled():
+            return token_logprobs(hidden_TD, self.weight, id_T, self.temperature, self.chunk)
+        self.entropy_T = torch.full(id_T.shape, torch.nan, dtype=torch.float32, device=id_T.device)
+        return token_logprobs(hidden_TD, self.weight, id_T, self.temperature, self.chunk, self.entropy_T)
 
 
 # Config keys by which some architectures (Gemma 2, Granite, Cohere) transform logits after the output layer.
@@ -143,6 +186,15 @@ class Policy(nn.Module):
             raise ValueError(f"{type(model).__name__}: logits with {', '.join(scalings) or 'a bias'} are not supported")
         model.set_output_embeddings(TokenLogprobs(head.weight, temperature, chunk))
         self.model, self.packed = model, packed
+
+    @property
+    def entropy_T(self) -> Tensor:
+        """Entropy of the policy's distribution at each scored token, in the order of ``score``: nats, float32.
+
+        Of the last forward pass with a gradient, after its backward pass; before it NaN.
+        """
+        found: Tensor = self.model.get_output_embeddings().entropy_T
+        return found
 
     @staticmethod
     def model_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

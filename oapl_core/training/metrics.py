@@ -1,4 +1,4 @@
-"""What is measured in an optimiser step, beside the step: loss, log-ratios, estimates of the divergence, sizes, memory.
+"""What is measured in an optimiser step, beside the step: loss, log-ratios, divergence, entropy, sizes, memory.
 
 Log-ratios are ln policy - ln behavior in nats. "Right" is a rollout with the full reward 1. docs/objectives.md explains
 each name of a step's metrics.
@@ -19,7 +19,7 @@ Metrics = dict[str, Any]
 
 _SUMS = ("loss", "sequences", "response_tokens", "tokens", "squared_tokens", "padded_tokens", "right", "log_ratio",
          "log_ratio_right", "residuals", "residual", "residual_right", "clippable", "clipped_tokens",
-         "token_log_ratio_abs", "kl", "behavior_logprob", "entropy")  # fmt: skip
+         "token_log_ratio_abs", "kl", "behavior_logprob")  # fmt: skip
 
 
 class StepMeter:
@@ -29,6 +29,7 @@ class StepMeter:
         """Sums stay on ``device`` until the step ends; ``packed`` rows have no padding."""
         self._packed = packed
         self._sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=device)
+        self._entropy = torch.zeros((), dtype=torch.float64, device=device)
         self._largest = torch.zeros(1, dtype=torch.float64, device=device)
         self._device = device
 
@@ -40,8 +41,9 @@ class StepMeter:
         mask_ST: Tensor,
         length_S: Tensor,
         right_S: Tensor,
+        entropy_T: Tensor,
     ) -> None:
-        """Count a micro-batch.
+        """Count a micro-batch, after its backward pass.
 
         Args:
             loss: its share of the step's loss, with what the objective reports.
@@ -50,6 +52,8 @@ class StepMeter:
             mask_ST: where the response is.
             length_S: tokens of prompt and response.
             right_S: 1 for a right answer, 0 for a wrong one.
+            entropy_T: of the policy at each response token that this rank scored, nats; where ranks share sequences,
+                that is only its part of them.
         """
         ratio_ST, none = log_ratio_ST.detach().double(), torch.zeros((), device=log_ratio_ST.device)
         residual_S = none if loss.residual_S is None else loss.residual_S.detach()
@@ -68,14 +72,15 @@ class StepMeter:
             "residual_right": (residual_S * right_S).sum(), "residuals": none if loss.residual_S is None else sizes[0],
             "clippable": none if loss.clipped_ST is None else mask_ST.sum(), "clipped_tokens": clipped_ST.sum(),
             "token_log_ratio_abs": size_ST.sum(), "kl": k3, "behavior_logprob": behavior_ST.double().sum(),
-            "entropy": -(ratio_ST.exp() * (behavior_ST.double() + ratio_ST)).sum(),  # E_b[pi/b (-ln pi)] = E_pi[-ln pi]
         }  # fmt: skip
         self._sums += torch.stack([numbers[name].double() for name in _SUMS])
+        self._entropy += entropy_T.double().sum()
         self._largest = torch.maximum(self._largest, size_ST.max())
 
     def result(self, engine: "Engine") -> Metrics:
         """The step's metrics over all ranks; the same on each."""
         total = dict(zip(_SUMS, engine.total(self._sums).tolist(), strict=True))
+        entropy = float(engine.total_of_parts(self._entropy))
         memory = torch.tensor([peak_memory_mb(self._device)], dtype=torch.float64, device=self._device)
         largest, memory_mb = engine.largest(torch.cat([self._largest, memory])).tolist()
         sequences, tokens, right = total["sequences"], total["response_tokens"], total["right"]
@@ -99,7 +104,7 @@ class StepMeter:
             "token_log_ratio_max": largest,
             "kl": total["kl"] / tokens,
             "kl_k1": -total["log_ratio"] / tokens,
-            "policy_entropy": total["entropy"] / tokens,
+            "entropy": entropy / tokens,
             "token_entropy": -(total["behavior_logprob"] + total["log_ratio"]) / tokens,
             "peak_memory_mb": round(memory_mb),
         }

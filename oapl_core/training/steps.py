@@ -203,7 +203,10 @@ class Trainer:
             raise Diverged(f"loss is {loss.item()} over {self._names(rows)}; lower training.learning_rate")
         self.engine.backward(loss)
         if rows:
-            meter.add(replace(found, value=loss), log_ratio_ST, behavior_ST, mask_ST, length_S, inputs.reward_S >= 1.0)
+            meter.add(
+                replace(found, value=loss), log_ratio_ST, behavior_ST, mask_ST, length_S, inputs.reward_S >= 1.0,
+                self.engine.policy.entropy_T,
+            )  # fmt: skip
 
     def _names(self, rows: Sequence[int]) -> str:
         """The first few rollout ids of ``rows``."""

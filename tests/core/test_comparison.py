@@ -58,7 +58,7 @@ def finish(run: Run, number: int, weight: float) -> None:
     for epoch in range(1, run.config.rounds[number].epochs + 1):
         with run.writing(run.checkpoint(number, epoch), inputs, {}) as draft:
             made_up_model(draft.path, weight + epoch)
-            line = '{"step": 1, "epoch": 1, "policy_entropy": 0.5, "response_tokens": 10, "sequences": 4}\n'
+            line = '{"step": 1, "epoch": 1, "entropy": 0.5, "response_tokens": 10, "sequences": 4}\n'
             (draft.path / "training_metrics.jsonl").write_text(line)
             draft.details = {"policy_hash": policy_hash(draft.path), "steps": 1, "sequences": 4, "epoch_s": 2.0,
                              "kl": 0.25}  # fmt: skip

@@ -33,6 +33,7 @@ def write_measured_run(
     shares: Mapping[tuple[int, int], Sequence[float]] = SHARES,
     seed: int = 0,
     is_finished: bool = True,
+    entropy: str = "entropy",
     **settings: Any,
 ) -> Run:
     """Two rounds of 1 and 2 epochs. A problem's set is what stands before the slash of its id.
@@ -43,6 +44,7 @@ def write_measured_run(
         shares: what was trained; entropy is 1 minus the share, the sampling policy's is 0.5 more.
         seed: of the run.
         is_finished: whether the evaluation is.
+        entropy: name of the metric; ``policy_entropy`` is an earlier version's estimate.
         **settings: of the experiment, others than those of tests/synthetic_run.py.
     """
     run = Run.create(experiment(runs_dir, Sizes(epochs=(1, 2)), seed).model_copy(update=settings))
@@ -60,7 +62,7 @@ def write_measured_run(
     for (number, epoch), values in shares.items():
         with run.writing(run.checkpoint(number, epoch), {}, {}) as draft:
             draft.path.mkdir()
-            lines = [json.dumps(_step(share)) + "\n" for share in values]
+            lines = [json.dumps(_step(share, entropy)) + "\n" for share in values]
             (draft.path / "training_metrics.jsonl").write_text("".join(lines))
             draft.details = {"policy_hash": f"hash-{number}-{epoch}"}
     _write_answers(run, {name: _answers(name, by_problem) for name, by_problem in counts.items()}, is_finished)
@@ -93,8 +95,8 @@ def _problem(name: str) -> dict[str, Any]:
     return dict.fromkeys(column for column, _ in tables.PROBLEMS) | given | {"source": name.partition("/")[0]}
 
 
-def _step(share: float) -> dict[str, Any]:
-    return {"right_share": share, "policy_entropy": 1 - share, "token_entropy": 2.0, "token_log_ratio": -0.5 - share,
+def _step(share: float, entropy: str) -> dict[str, Any]:
+    return {"right_share": share, entropy: 1 - share, "token_entropy": 2.0, "token_log_ratio": -0.5 - share,
             "response_tokens": 10}  # fmt: skip
 
 

@@ -16,6 +16,9 @@ class _OneRank:
     def total(self, sums: torch.Tensor) -> torch.Tensor:
         return sums
 
+    def total_of_parts(self, value: torch.Tensor) -> torch.Tensor:
+        return value
+
     def largest(self, value: torch.Tensor) -> torch.Tensor:
         return value
 
@@ -23,7 +26,7 @@ class _OneRank:
 def test_the_trainer_writes_every_metric_that_reports_read() -> None:
     meter = StepMeter(torch.device("cpu"))
     ones = torch.ones(2, 3)
-    meter.add(Loss(torch.tensor(0.5)), ones, ones, ones, torch.tensor([4, 4]), torch.tensor([1, 0]))
+    meter.add(Loss(torch.tensor(0.5)), ones, ones, ones, torch.tensor([4, 4]), torch.tensor([1, 0]), torch.ones(6))
     engine: Any = _OneRank()
     added_by_the_step = {"step", "epoch", "learning_rate", "grad_norm"}
     assert set(facts.METRIC_COLUMNS) <= meter.result(engine).keys() | added_by_the_step

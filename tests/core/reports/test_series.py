@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from oapl_core.errors import DataError
-from oapl_core.reports import series
+from oapl_core.reports import entropies, series
 from oapl_core.reports.series import Point, Series
 from oapl_core.reports.tracks import Track, TrainingStep, read_track
 from tests.core.reports.measured_run import COUNTS, FORCED, SHARES, remove_rollouts, write_measured_run
@@ -78,8 +78,9 @@ def test_intervals_contain_their_value_and_are_those_of_the_report(track: Track)
 def test_steps_of_the_rounds_follow_each_other(track: Track) -> None:
     (found,) = series.training([track], "right_share", right_share)
     assert [(p.x, p.y) for p in found.points] == [(1, 0.25), (2, 0.75), (3, 0.5), (4, 1.0), (5, 0.5), (6, 0.5)]
-    (entropy,) = series.training([track], "entropy", lambda step: step.entropy)
-    assert [p.y for p in entropy.points] == [0.75, 0.25, 0.5, 0.0, 0.5, 0.5]
+    (kind,) = entropies.measured([track], 30, 8)
+    assert [(s.panel, [p.y for p in s.points]) for s in kind.each] == [("entropy", [0.75, 0.25, 0.5, 0.0, 0.5, 0.5])]
+    assert kind.smooth == kind.each
 
 
 def test_a_moving_mean_stays_inside_its_round(track: Track) -> None:
@@ -91,8 +92,21 @@ def test_a_moving_mean_stays_inside_its_round(track: Track) -> None:
 
 def test_the_sampling_policys_entropy_stands_where_the_round_begins(track: Track) -> None:
     """2.0 + (-0.5 - share) over the first epoch's steps, which have as many tokens each."""
-    (found,) = series.sampling_entropy([track])
+    (found,) = entropies.sampling_entropy([track])
     assert [(p.x, p.y) for p in found.points] == [(0, 1.0), (2, 0.75)]
+
+
+def test_runs_of_an_earlier_version_give_its_estimate_which_no_mean_mixes_with_exact_numbers(
+    tmp_path: Path, track: Track
+) -> None:
+    older = [
+        read_track(write_measured_run(tmp_path, seed=seed, entropy="policy_entropy"), track.label) for seed in (5, 6)
+    ]
+    exact, estimated = entropies.measured([older[0], track, older[1]], 30, 2)
+    assert ([s.runs for s in exact.each], exact.suffix) == ([(track.run,)], "")
+    assert [s.runs for s in series.drawn(estimated.each)] == [(older[0].run, older[1].run)]
+    assert {s.panel for s in estimated.smooth} == {"entropy, estimated, mean of 3 steps"}
+    assert estimated.each[0].points == exact.each[0].points
 
 
 def test_seeds_are_drawn_as_their_mean_with_their_range(seeds: list[Track]) -> None:
@@ -183,6 +197,7 @@ def test_metrics_of_an_earlier_version_are_missing_and_not_zero(tmp_path: Path) 
     assert [step.right_share for step in found.steps] == [None, None, 0.5, 1.0, 0.5, 0.5]
     assert [p.x for s in series.training([found], "right_share", right_share) for p in s.points] == [3, 4, 5, 6]
     assert any("2 of 6 steps do not record the policy's entropy" in text for text in found.missing)
+    assert found.has_entropy
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:

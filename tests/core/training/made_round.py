@@ -73,6 +73,24 @@ def plain_logprobs(model_dir: Path, rows: list[dict[str, Any]]) -> list[list[flo
     return found
 
 
+def plain_entropies(model_dir: Path, rows: list[dict[str, Any]], temperature: float = 1.0) -> list[list[float]]:
+    """-sum_v p_v ln p_v at each response token of each row: NumPy over the whole softmax, float64."""
+    import numpy as np
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(model_dir)
+    found = []
+    for row in rows:
+        with torch.no_grad():
+            logits_TV = model(torch.tensor([row["prompt_ids"] + row["response_ids"]])).logits[0].double().numpy()
+        logits_TV = logits_TV[len(row["prompt_ids"]) - 1 : -1] / temperature
+        softmax_TV = np.exp(logits_TV - logits_TV.max(1, keepdims=True))
+        softmax_TV /= softmax_TV.sum(1, keepdims=True)
+        found.append((-softmax_TV * np.log(softmax_TV)).sum(1).tolist())
+    return found
+
+
 def write_groups(run: Run, rows: list[dict[str, Any]], number: int = 0) -> None:
     """The groups file of a round, recorded."""
     with run.writing(run.groups(number), {}, {}) as draft:

@@ -1,4 +1,7 @@
-"""Per-token log-probs against log_softmax: values, gradients, temperature, chunks, tied weights, memory, padding."""
+"""Per-token log-probs against log_softmax: values, gradients, temperature, chunks, tied weights, memory, padding.
+
+The entropies that fall out of their backward pass: test_entropy.py.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -17,7 +17,14 @@ from oapl_core.objectives import Oapl
 from oapl_core.training.examples import Examples, read_examples
 from oapl_core.training.job import METRICS_FILE
 from oapl_core.training.logprobs import Policy
-from tests.core.training.made_round import BETA2, made_groups, make_run, train_in_a_process, write_groups
+from tests.core.training.made_round import (
+    BETA2,
+    made_groups,
+    make_run,
+    plain_entropies,
+    train_in_a_process,
+    write_groups,
+)
 
 Row = dict[str, Any]
 Gradients = dict[str, torch.Tensor]
@@ -89,6 +96,7 @@ def test_padding_packing_and_a_second_pass_change_nothing(
 
 
 def step_of_deepspeed(folder: Path, model_dir: Path, rows: list[Row], **training: Any) -> tuple[float, Gradients]:
+    """Loss and gradient; the entropy that the step reports is compared here."""
     run = make_run(
         folder, model_dir, epochs=1, batch_size=len(rows), learning_rate=EPSILON * FACTOR, adam_eps=EPSILON,
         weight_decay=0.0, max_grad_norm=1e9, **training,
@@ -96,6 +104,8 @@ def step_of_deepspeed(folder: Path, model_dir: Path, rows: list[Row], **training
     write_groups(run, rows)
     train_in_a_process(run)
     metrics = json.loads((run.checkpoint(0, 1) / METRICS_FILE).read_text())  # one step
+    entropies = [entropy for of_row in plain_entropies(model_dir, rows) for entropy in of_row]
+    assert metrics["entropy"] == pytest.approx(sum(entropies) / len(entropies), abs=1e-5)
     before, after = (AutoModelForCausalLM.from_pretrained(d).state_dict() for d in (model_dir, run.checkpoint(0, 1)))
     scale = metrics["learning_rate"] / EPSILON
     return metrics["loss"], {name: (before[name] - after[name]) / scale for name in before}

@@ -13,7 +13,15 @@ from oapl_core.errors import StageFailed
 from oapl_core.training.examples import read_examples
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.steps import Trainer
-from tests.core.training.made_round import BETA1, BETA2, made_groups, make_run, plain_logprobs, write_groups
+from tests.core.training.made_round import (
+    BETA1,
+    BETA2,
+    made_groups,
+    make_run,
+    plain_entropies,
+    plain_logprobs,
+    write_groups,
+)
 from tests.core.training.plain_engine import PlainEngine
 from tests.tiny_model import write_tiny_model
 
@@ -73,7 +81,7 @@ def test_loss_and_gradient_do_not_depend_on_how_a_batch_is_cut(
     parted = make_trainer(tmp_path / "parted", model_dir, rows, **changes)
     expected, gradient = first_gradient(whole, batch)
     found, parted_gradient = first_gradient(parted, batch[::-1])
-    for key in ("loss", "log_ratio", "kl", "grad_norm", "tokens", "sequences", "token_log_ratio_max"):
+    for key in ("loss", "log_ratio", "kl", "entropy", "grad_norm", "tokens", "sequences", "token_log_ratio_max"):
         assert found[key] == pytest.approx(expected[key], rel=1e-5, abs=1e-6)
     for name, expected_gradient in gradient.items():
         # float32 sums in another order: an entry is off by up to 1e-5 of the largest ones, whatever its own size
@@ -118,8 +126,8 @@ def test_measurements_are_those_of_plain_code(tmp_path: Path, model_dir: Path, r
     assert metrics["kl"] == pytest.approx(np.mean(np.exp(flat) - 1 - flat), rel=1e-3)
     assert metrics["kl_k1"] == pytest.approx(-flat.mean(), rel=1e-4)
     assert metrics["token_log_ratio"] == pytest.approx(flat.mean(), rel=1e-4)
-    weighted = [np.exp(r) * np.array(p) for r, p in zip(ratios, policy, strict=True)]
-    assert metrics["policy_entropy"] == pytest.approx(-np.concatenate(weighted).mean(), rel=1e-4)
+    entropies = plain_entropies(model_dir, [rows[i] for i in batch])
+    assert metrics["entropy"] == pytest.approx(np.concatenate(entropies).mean(), abs=1e-5)
     assert metrics["token_entropy"] == pytest.approx(-np.concatenate(policy).mean(), rel=1e-5)
     residuals = BETA2 * sums - advantages(rows)[batch]
     assert metrics["residual_right"] == pytest.approx(residuals[right].mean(), rel=1e-4)
@@ -129,6 +137,21 @@ def test_measurements_are_those_of_plain_code(tmp_path: Path, model_dir: Path, r
     assert metrics["peak_memory_mb"] > 100
     assert metrics["response_tokens"] == len(flat)
     assert metrics["sequences"] == len(batch)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_entropy_is_that_of_the_policy_at_the_temperature_of_its_rollouts(
+    tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]], temperature: float
+) -> None:
+    trainer = make_trainer(tmp_path, model_dir, [row | {"temperature": temperature} for row in rows])
+    batch = list(range(20))
+    for step in range(2):
+        now = AutoModelForCausalLM.from_pretrained(model_dir)
+        now.load_state_dict(Policy.model_weights(trainer.engine.weights()))
+        now.save_pretrained(tmp_path / f"now{step}")
+        expected = plain_entropies(tmp_path / f"now{step}", rows[:20], temperature)
+        found = trainer.step(batch, trainer.examples.lengths, 1e-2)["entropy"]
+        assert found == pytest.approx(np.concatenate(expected).mean(), abs=1e-5), "of the weights before the update"
 
 
 def test_values_are_taken_over_whole_groups_however_they_are_batched(
