@@ -38,7 +38,8 @@ def _run_flow(comparison: Comparison, path: Path, overrides: Sequence[str]) -> N
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a scheduler's warning: the stage in hand answers it
     narrator = Narrator(comparison.titles)
     try:
-        with prefect_for(comparison.root, comparison.parent.config.cache_dir, narrator):
+        cache_dir = comparison.parent.place(comparison.parent.config.cache_dir)
+        with prefect_for(comparison.root, cache_dir, narrator):
             from flows.compare import CompareStart, oapl_compare
 
             oapl_compare(CompareStart(comparison=path, overrides=tuple(overrides)))

@@ -49,7 +49,7 @@ def run_experiment(run: Run, handler: logging.Handler) -> None:
     Raises:
         OaplError: the error of the stage that failed, as it raised it.
     """
-    with prefect_for(run.root, run.config.cache_dir, handler):
+    with prefect_for(run.root, run.place(run.config.cache_dir), handler):
         from flows.experiment import oapl_experiment
         from flows.start import Start
 

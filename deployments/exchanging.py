@@ -19,7 +19,7 @@ def import_rollouts(source: Path, path: Path, overrides: Sequence[str], number: 
     """
     experiment = load_experiment(path, overrides)
     check(experiment)
-    check_disk(experiment)
+    check_disk(Run(experiment.run_dir, experiment))
     with hold(experiment.run_dir):
         opened = Run.create(experiment)
         arguments = ["--round", str(number), "--source", str(source)]

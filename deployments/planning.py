@@ -6,6 +6,7 @@ from itertools import groupby
 from pathlib import Path
 
 from deployments.terminal import tell
+from oapl_core.artifacts import Run
 from oapl_core.config import Experiment
 from oapl_core.errors import ConfigError
 from oapl_core.estimate import (
@@ -35,8 +36,16 @@ def show_estimate(path: Path, overrides: Sequence[str], limit: int | None) -> No
         ConfigError: a file or the model is not there and its size is not given.
         DataError: one that is there cannot be read.
     """
-    for line in lines(find(path, overrides, limit).config):
+    for line in lines(_placed(find(path, overrides, limit))):
         tell(line)
+
+
+def _placed(run: Run) -> Experiment:
+    """Its settings, with what is read here as it is found from the current folder."""
+    config = run.config
+    files = {split: tuple(map(run.place, config.problems.files(split))) for split in _SPLITS}
+    changes = {"problems": config.problems.model_copy(update=files), "model": config.model and run.place(config.model)}
+    return config.model_copy(update=changes)
 
 
 def lines(experiment: Experiment) -> list[str]:

@@ -104,7 +104,7 @@ def show_plan(path: Path, overrides: Sequence[str], limit: int | None = None) ->
     console.print_json(json.dumps(found.config.model_dump(mode="json")))
     exists = (found.root / "run.json").exists()
     if exists and not path.is_dir():
-        Run.create(found.config)  # says which settings differ
+        Run.of(found.config)  # says which settings differ
     print_plan(found, [step.title for step in finished(found)] if exists else [])
 
 

@@ -10,11 +10,13 @@ Layout (``ls`` answers "how far did it get")::
       round_00/4_checkpoint/<objective>/epoch_01/  optimizer_state/
       round_01/5_evaluation/<objective>.parquet
       report/index.html  report/report.md  report/*.png
+
+Relative paths in run.json and in the ledger stay as they were written; ``Run.origin`` says what they start at.
 """
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -53,29 +55,40 @@ class Run(Recorded):
     """An opened run folder."""
 
     config: Experiment
+    started_in: Path | None = field(default=None, compare=False)
+    """Folder in which a person last named its experiment; None: older runs do not say."""
 
     @classmethod
     def create(cls, config: Experiment) -> Self:
-        """Make or reopen the folder of ``config``.
+        """Make or reopen the folder of ``config``, whose relative paths start at the current folder.
 
         Raises:
             ConfigError: the folder was made with other settings; names them.
         """
         root = config.run_dir
-        record = root / "run.json"
-        if record.exists():
-            run = cls.open(root)
-            before, now = (c.model_dump(mode="json", exclude=_MAY_CHANGE) for c in (run.config, config))
-            changed = differences(before, now)
-            if changed:
-                raise ConfigError(
-                    f"{root}: was started with other settings ({'; '.join(changed[:5])}); "
-                    "give this experiment another name=... or delete that folder"
-                )
-            if run.config == config:
+        if (root / "run.json").exists():
+            run = cls.of(config)
+            if run.config == config and run.origin.samefile(Path.cwd()):
                 return run
-        write_settings(root, config)
-        return cls(root, config)
+        write_settings(root, config, Path.cwd())
+        return cls(root, config, Path.cwd())
+
+    @classmethod
+    def of(cls, config: Experiment) -> Self:
+        """Open the folder of ``config``, which exists.
+
+        Raises:
+            ConfigError: the folder was made with other settings; names them.
+        """
+        run = cls.open(config.run_dir)
+        before, now = (c.model_dump(mode="json", exclude=_MAY_CHANGE) for c in (run.config, config))
+        changed = differences(before, now)
+        if changed:
+            raise ConfigError(
+                f"{run.root}: was started with other settings ({'; '.join(changed[:5])}); "
+                "give this experiment another name=... or delete that folder"
+            )
+        return run
 
     @classmethod
     def open(cls, root: Path) -> Self:
@@ -86,17 +99,30 @@ class Run(Recorded):
         """
         record = root / "run.json"
         try:
-            content = json.loads(record.read_text())["config"]
+            content = json.loads(record.read_text())
+            config, started_in = content["config"], content.get("started_in")
         except (FileNotFoundError, NotADirectoryError):
             raise DataError(f"{root}: is not a run folder (no run.json); `oapl run` makes one") from None
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise DataError(f"{record}: is not readable ({error}); delete the run folder or restore the file") from None
-        return cls(root, parse_experiment(content, str(record)))
+        return cls(root, parse_experiment(config, str(record)), Path(started_in) if started_in else None)
 
     @property
     def python(self) -> Path | None:
         """The stages' interpreter."""
-        return self.config.engine_python
+        return None if self.config.engine_python is None else self.place(self.config.engine_python)
+
+    @property
+    def origin(self) -> Path:
+        """What relative paths start at: the folder in which the run was started.
+
+        A relative `runs_dir` tells it from where the run folder lies, also after a checkout was moved or copied as a
+        whole. Else it is the recorded folder or, where that is not there (another machine), the current one.
+        """
+        below, root = self.config.run_dir.parts, self.root.absolute()
+        if not self.config.runs_dir.is_absolute() and root.parts[-len(below) :] == below:
+            return Path(*root.parts[: -len(below)])
+        return self.started_in if self.started_in and self.started_in.is_dir() else Path.cwd()
 
     # Where things lie ---------------------------------------------------------------------------------------------
 
@@ -171,11 +197,11 @@ class Run(Recorded):
             DataError: pretraining has not finished.
         """
         if self.config.model is not None:
-            return self.config.model
+            return self.place(self.config.model)
         record = self.root / "base_model.json"
         if not record.exists():
             raise DataError(f"{record}: is missing; the base model is not trained yet, run the experiment again")
-        return Path(json.loads(record.read_text())["path"])
+        return self.place(Path(json.loads(record.read_text())["path"]))
 
     def policy(self, number: int) -> Path:
         """The checkpoint that round ``number`` starts training at."""

@@ -25,8 +25,8 @@ def read_comparison(path: Path, overrides: Sequence[str] = ()) -> tuple[Comparis
     config = parse_as(ComparisonConfig, read_toml(path, overrides), str(path))
     source, settings = source_of(config, path)
     parent = find(source, settings)
-    if (parent.root / "run.json").exists():
-        parent = Run.create(parent.config)  # says which settings differ
+    if config.experiment and (parent.root / "run.json").exists():
+        parent = Run.of(parent.config)  # says which settings differ
     if config.round >= len(parent.config.rounds):
         last = len(parent.config.rounds) - 1
         raise ConfigError(f"{path}: round = {config.round}, but {parent.root} has rounds 0..{last}")
@@ -49,4 +49,4 @@ def begin(comparison: Comparison, arm: Arm) -> Run:
     """
     if (arm.root / "run.json").exists():
         return arm.run()
-    return fork_as(comparison.parent, arm.config, comparison.config.round, arm.stage).run
+    return fork_as(comparison.parent, arm.config, comparison.config.round, arm.stage, arm.root).run

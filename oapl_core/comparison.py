@@ -150,12 +150,19 @@ class Comparison(Recorded):
             raise DataError(f"{root}: is not a comparison folder (no {_RECORD}); `oapl compare` makes one") from None
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise DataError(f"{root / _RECORD}: is not readable ({error}); run `oapl compare` again") from None
-        return cls(root, parse_as(ComparisonConfig, values, str(root / _RECORD)), Run.open(parent))
+        beside = root.parent.parent / parent.name  # where it is from any current folder
+        found = Run.open(beside if (beside / "run.json").exists() else parent)
+        return cls(root, parse_as(ComparisonConfig, values, str(root / _RECORD)), found)
 
     @property
     def python(self) -> Path | None:
         """The stages' interpreter."""
-        return self.parent.config.engine_python
+        return self.parent.python
+
+    @property
+    def origin(self) -> Path:
+        """That of the run whose rollouts are shared, and of every arm."""
+        return self.parent.origin
 
     @property
     def report(self) -> Path:

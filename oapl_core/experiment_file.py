@@ -87,9 +87,10 @@ def differences(old: Any, new: Any, key: str = "") -> list[str]:
     return [] if old == new else [f"{key} was {old!r}, now {new!r}"]
 
 
-def write_settings(root: Path, config: Experiment) -> None:
-    """Make ``root`` a run folder of ``config``, or record that it is one now."""
-    write_record(root / "run.json", {"run": config.run_dir.name, "config": config.model_dump(mode="json")})
+def write_settings(root: Path, config: Experiment, started_in: Path) -> None:
+    """Make ``root`` a run folder of ``config``, whose relative paths start at ``started_in``, or record the change."""
+    content = {"run": config.run_dir.name, "started_in": str(started_in), "config": config.model_dump(mode="json")}
+    write_record(root / "run.json", content)
 
 
 def write_record(path: Path, content: Mapping[str, Any]) -> None:

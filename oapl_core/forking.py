@@ -60,11 +60,11 @@ def fork(parent: Run, name: str, number: int, overrides: Sequence[str] = (), sta
         DataError: the shared part is not finished, was removed, or cannot be linked.
     """
     config = with_overrides(parent.config, [f"name={json.dumps(name)}", *overrides], f"fork of {parent.root}")
-    return fork_as(parent, config, number, stage)
+    return fork_as(parent, config, number, stage, parent.place(config.run_dir))
 
 
-def fork_as(parent: Run, config: Experiment, number: int, stage: str) -> Fork:
-    """As ``fork``, with the new run's settings as a whole; they name its folder."""
+def fork_as(parent: Run, config: Experiment, number: int, stage: str, root: Path) -> Fork:
+    """As ``fork``, with the new run's settings as a whole and its folder."""
     shared, first = _divided(parent, config, number, stage)
     _refuse_other_settings(parent.config, config, number, shared)
     done = set(finished(parent))
@@ -75,7 +75,7 @@ def fork_as(parent: Run, config: Experiment, number: int, stage: str) -> Fork:
     _refuse_removed_samplers(parent, config, number)
     _refuse_lost_optimizer(parent, config, number)
     changes, objective = _changes(parent.config, config), parent.config.objective.name
-    return _write(parent, config, shared, ForkEntry(str(parent.root), number, stage, changes, objective))
+    return _write(parent, config, root, shared, ForkEntry(str(parent.root), number, stage, changes, objective))
 
 
 def _refuse_removed_samplers(parent: Run, config: Experiment, number: int) -> None:
@@ -152,15 +152,14 @@ def _changes(before: Experiment, now: Experiment) -> list[str]:
     return [text for text in changed if not text.startswith("name ")]
 
 
-def _write(parent: Run, config: Experiment, shared: Sequence[Step], origin: ForkEntry) -> Fork:
+def _write(parent: Run, config: Experiment, root: Path, shared: Sequence[Step], origin: ForkEntry) -> Fork:
     """The folder appears whole: it is made beside its place and renamed."""
-    root = config.run_dir
     if root.exists():
         raise ConfigError(f"{root}: exists already; give the fork another name")
     temporary = root.with_name(f".tmp-{root.name}")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        write_settings(temporary, config)
+        write_settings(temporary, config, parent.origin)
         files, size = _link(parent, temporary, shared)
         new = Run(temporary, config)
         new.ledger.append(origin)

@@ -99,7 +99,7 @@ def findings(run: "Run") -> Iterator[Finding]:
         yield Finding(name, wrong)
     recorded = {name: digest for entry in artifacts.values() for name, digest in entry.inputs.items()}
     for name in sorted(recorded.keys() - artifacts.keys() - run.ledger.superseded()):
-        yield Finding(name, _change(Path(name), recorded[name]))
+        yield Finding(name, _change(run.place(Path(name)), recorded[name]))
 
 
 def _make_stale(path: Path) -> None:

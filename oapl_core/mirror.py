@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, DataError
+from oapl_core.experiment_file import parse_experiment, write_record
 from oapl_core.integrity import damage, sha256_of
 from oapl_core.ledger import ArtifactEntry, artifacts_of, records_of
 from oapl_core.storage import classify
@@ -190,12 +191,14 @@ class Mirror:
         entries = records.artifacts
         whole = {name: self._fetch(root / name, entry) for name, entry in entries.items()}
         lacking = [name for name, is_whole in whole.items() if not is_whole and name not in records.removals]
+        settings = {**json.loads(record), "started_in": str(Path.cwd())}
         if _BASE_RECORD in entries and _BASE_RECORD not in lacking:
-            self._fetch_base_model(root, entries[_BASE_RECORD])
-        for name, content in ((_LEDGER, ledger), (_RUN, record)):
-            temporary = root / f".tmp-{name}"
-            temporary.write_bytes(content)
-            temporary.rename(root / name)
+            run = Run(root, parse_experiment(settings["config"], self._url), Path.cwd())
+            self._fetch_base_model(run, entries[_BASE_RECORD])
+        temporary = root / f".tmp-{_LEDGER}"
+        temporary.write_bytes(ledger)
+        temporary.rename(root / _LEDGER)
+        write_record(root / _RUN, settings)
         return lacking
 
     def _fetch(self, path: Path, entry: ArtifactEntry) -> bool:
@@ -207,10 +210,10 @@ class Mirror:
             os.utime(file, ns=(entry.mtime_ns, entry.mtime_ns))  # as recorded: nothing is hashed again later
         return True
 
-    def _fetch_base_model(self, root: Path, entry: ArtifactEntry) -> None:
-        """Put the base model where the run found it, unless it is there."""
-        folder = Path(json.loads((root / _BASE_RECORD).read_text())["path"])
-        expected = entry.inputs.get(folder.as_posix())
+    def _fetch_base_model(self, run: Run, entry: ArtifactEntry) -> None:
+        """Put the base model where the run will look for it, unless it is there."""
+        written = Path(json.loads((run.root / _BASE_RECORD).read_text())["path"])
+        expected, folder = entry.inputs.get(written.as_posix()), run.place(written)
         if folder.is_dir() and sha256_of(folder) == expected:
             return
         self._get(_BASE_MODEL, folder)

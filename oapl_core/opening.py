@@ -52,7 +52,7 @@ def opened(
     found, exists = find(source, overrides, limit), source.is_dir()
     if not exists:
         check(found.config)
-    check_disk(found.config)
+    check_disk(found)
     with hold(found.root):
         if exists:
             yield found
@@ -81,15 +81,15 @@ def check(experiment: Experiment) -> None:
         check_model_folder(experiment.model)
 
 
-def check_disk(experiment: Experiment) -> None:
-    """Make the folders that runs and base models lie in, and see that there is room.
+def check_disk(run: Run) -> None:
+    """Make the folders that the run and base models lie in, and see that there is room.
 
     Raises:
         ConfigError: something else has the name of a folder.
         StageFailed: there is no room.
         OSError: the disk is read-only or forbidden.
     """
-    for folder in (experiment.runs_dir, experiment.cache_dir):
+    for folder in (run.root.parent, run.place(run.config.cache_dir)):
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except (NotADirectoryError, FileExistsError):

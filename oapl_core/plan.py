@@ -112,7 +112,8 @@ def finished(run: Run) -> list[Step]:
             ended.get(step.label) == 0
             and bool(mine)
             and all(
-                (e.artifact in removed or is_intact(run.root / e.artifact, e)) and _is_current(e, artifacts, external)
+                (e.artifact in removed or is_intact(run.root / e.artifact, e))
+                and _is_current(run, e, artifacts, external)
                 for e in mine
             )
         )
@@ -122,13 +123,18 @@ def finished(run: Run) -> list[Step]:
     return done
 
 
-def _is_current(entry: ArtifactEntry, artifacts: Mapping[str, ArtifactEntry], external: dict[str, str]) -> bool:
+def _is_current(
+    run: Run, entry: ArtifactEntry, artifacts: Mapping[str, ArtifactEntry], external: dict[str, str]
+) -> bool:
     """Whether what it was made from is still what it was."""
     for name, digest in entry.inputs.items():
         if name in artifacts:
             now = artifacts[name].sha256
         else:
-            now = external.setdefault(name, sha256_of(Path(name)) if Path(name).exists() else "missing")
+            if name not in external:
+                path = run.place(Path(name))
+                external[name] = sha256_of(path) if path.exists() else "missing"
+            now = external[name]
         if now != digest:
             return False
     return True

@@ -54,6 +54,16 @@ class Recorded:
         """Interpreter that its stages run in; None: the running one."""
         return None
 
+    @property
+    def origin(self) -> Path:
+        """The folder that relative paths in its settings, and in its ledger's names of what lies outside, start at."""
+        return Path.cwd()
+
+    def place(self, path: Path) -> Path:
+        """Where such a path leads from the current folder; it stays as it is written where that is the origin."""
+        origin = self.origin
+        return path if origin.samefile(Path.cwd()) else origin / path
+
     def name(self, path: Path) -> str:
         """The ledger's name for ``path``: relative to the run folder if it is inside."""
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else path.as_posix()

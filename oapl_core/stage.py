@@ -14,6 +14,7 @@ from oapl_core.preflight import before_stage
 from oapl_core.recorded import Recorded
 
 ERROR_PREFIX = "error: "
+_CODE_ROOT = Path(__file__).resolve().parents[1]
 
 
 def run_verb(
@@ -36,16 +37,35 @@ def run_verb(
         parser.add_argument(f"--{name}", **meaning)
     args = parser.parse_args()
     try:
-        run = opens(args.run_dir)
+        given = {name: getattr(args, name) for name in options}
+        run = _at_its_origin(opens, args.run_dir, given)
         if isinstance(run, Run):
             before_stage(run, _name(verb), args.round if has_round else None)
             _choose_gpus(run, _name(verb))
-        verb(run, *([args.round] if has_round else []), **{name: getattr(args, name) for name in options})
+        verb(run, *([args.round] if has_round else []), **given)
     except OaplError as error:
         return _complain(str(error), error.exit_code)
     except OSError as error:
         return _complain(str(disk_error(error)), StageFailed.exit_code)
     return 0
+
+
+def _at_its_origin(opens: Callable[[Path], Recorded], root: Path, given: dict[str, Any]) -> Recorded:
+    """Open the folder, from the one that its relative paths start at: a stage uses and records them as written.
+
+    If we are elsewhere, we go there, and paths in ``given``, which start here, become absolute; processes of our own
+    go on with the code that we are.
+    """
+    found = opens(root)
+    origin, here = found.origin.absolute(), Path.cwd()
+    if origin.samefile(here):
+        return found
+    given.update({name: here / value for name, value in given.items() if isinstance(value, Path)})
+    root = here / root
+    os.chdir(origin)
+    code = [str(_CODE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ |= {"PYTHONPATH": os.pathsep.join(code), "PYTHONSAFEPATH": "1"}
+    return opens(root)
 
 
 def _name(verb: Callable[..., None]) -> str:

@@ -52,7 +52,7 @@ def test_clean_deletes_nothing_that_the_mirror_lacks(run: Run, tmp_path: Path) -
     mirror = tmp_path / "mirror"
     mirror.write_text("in the way")
     config = run.config.model_copy(update={"mirror": mirror.as_uri()})
-    write_settings(run.root, config)
+    write_settings(run.root, config, Path.cwd())
     clean = ("clean", run.root, "--keep", "checkpoints=chosen", "--yes")
     refused = oapl(*clean)
     assert refused.returncode == 1
