@@ -116,11 +116,12 @@ class Run(Recorded):
     def origin(self) -> Path:
         """What relative paths start at: the folder in which the run was started.
 
-        A relative `runs_dir` tells it from where the run folder lies, also after a checkout was moved or copied as a
+        A `runs_dir` below it tells it from where the run folder lies, also after a checkout was moved or copied as a
         whole. Else it is the recorded folder or, where that is not there (another machine), the current one.
         """
         below, root = self.config.run_dir.parts, self.root.absolute()
-        if not self.config.runs_dir.is_absolute() and root.parts[-len(below) :] == below:
+        is_below = not self.config.runs_dir.is_absolute() and ".." not in below
+        if is_below and root.parts[-len(below) :] == below:
             return Path(*root.parts[: -len(below)])
         return self.started_in if self.started_in and self.started_in.is_dir() else Path.cwd()
 
