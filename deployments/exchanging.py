@@ -5,10 +5,10 @@ from pathlib import Path
 
 from deployments.terminal import tell
 from oapl_core.artifacts import Run
-from oapl_core.experiment_file import load_experiment
 from oapl_core.launch import run_stage
 from oapl_core.lock import hold
 from oapl_core.opening import check, check_disk
+from oapl_core.settings.experiment_file import load_experiment
 
 
 def import_rollouts(source: Path, path: Path, overrides: Sequence[str], number: int) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from deployments.terminal import tell
 from oapl_core.artifacts import Run
-from oapl_core.config import Experiment
 from oapl_core.errors import ConfigError
 from oapl_core.estimate import (
     NOTHING,
@@ -20,8 +19,9 @@ from oapl_core.estimate import (
     tokens_per_gpu_s,
 )
 from oapl_core.opening import find
-from oapl_core.pretrain_config import PretrainConfig
 from oapl_core.rollouts.model_folder import model_config, tensors
+from oapl_core.settings.experiment import Experiment
+from oapl_core.settings.pretrain import PretrainConfig
 from oapl_core.storage import readable
 from oapl_core.tables import count_rows
 
@@ -191,7 +191,7 @@ def _assumed_lines(experiment: Experiment, model: ModelSize, found: Estimate) ->
     lengths = [min(assumed.answer_tokens, experiment.sampling.max_tokens), experiment.sampling.max_tokens]
     speeds = [f"{tokens_per_gpu_s(experiment, model, length):,.0f}" for length in lengths]
     yield (
-        f"assumed (oapl_core/estimate_config.py has the sources; override with estimate.KEY=VALUE): "
+        f"assumed (oapl_core/settings/estimate.py has the sources; override with estimate.KEY=VALUE): "
         f"prompt_tokens {assumed.prompt_tokens:g},"
     )
     yield (

@@ -18,10 +18,10 @@ from oapl_core.problems.prompts import STYLES, Style, messages
 from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.problems.sources import Source, fetch, local_files, released_files, source, sources
 from oapl_core.problems.storing import check_name
+from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.maths_pool import MathsPool
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier
-from oapl_core.verifier_config import VerifierConfig
 
 _FAULTY = ("keep", "drop", "only")
 

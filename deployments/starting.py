@@ -8,7 +8,6 @@ from pathlib import Path
 from deployments.terminal import Narrator, console, print_plan, print_times, tell
 from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, Interrupted
-from oapl_core.experiment_file import load_experiment
 from oapl_core.forking import fork
 from oapl_core.launch import run_stage
 from oapl_core.lock import hold
@@ -16,7 +15,8 @@ from oapl_core.mirroring import mirrored
 from oapl_core.opening import check, find, opened
 from oapl_core.plan import conclusion, finished, steps
 from oapl_core.redoing import Again, put_aside
-from oapl_core.rehearsal import rehearsal, rehearsal_changes
+from oapl_core.settings.experiment_file import load_experiment
+from oapl_core.settings.rehearsal import rehearsal, rehearsal_changes
 from oapl_core.storage import readable
 
 

@@ -14,12 +14,12 @@ from oapl_core.lock import hold
 from oapl_core.problems.problem_set import checked
 from oapl_core.sandbox import Limits
 from oapl_core.sandbox.sandbox import Sandbox
+from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import ProgramGrade, grade_program
 from oapl_core.verdicts.regrade import regrade, round_of
 from oapl_core.verdicts.rules import Rules
 from oapl_core.verdicts.verifier import Verifier
-from oapl_core.verifier_config import VerifierConfig
 
 _SHOWN_CHARACTERS = 60
 _SHOWN_CHANGES = 50

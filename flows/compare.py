@@ -23,7 +23,7 @@ from oapl_core.lock import hold
 from oapl_core.mirroring import mirrored
 from oapl_core.opening import opened
 from oapl_core.plan import finished, preparation, steps
-from oapl_core.settings import Settings
+from oapl_core.settings.group import Settings
 from tasks.arms import run_on_all
 from tasks.artifacts import show_report
 from tasks.stage import progress, run_step, telling

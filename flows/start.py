@@ -20,7 +20,7 @@ from oapl_core.mirroring import mirrored
 from oapl_core.opening import find, opened
 from oapl_core.plan import finished, round_steps
 from oapl_core.progress import Reading
-from oapl_core.settings import Settings
+from oapl_core.settings.group import Settings
 from tasks.stage import progress, telling
 
 _LOG_EVERY_S = 30.0

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from oapl_core.config import Experiment
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.experiment_file import differences, parse_experiment, write_settings
 from oapl_core.integrity import sha256_of
 from oapl_core.recorded import Recorded
+from oapl_core.settings.experiment import Experiment
+from oapl_core.settings.experiment_file import differences, parse_experiment, write_settings
 
 _MAY_CHANGE = {"estimate", "fleet", "mirror", "runs_dir", "time_limits_h"}
 """Settings that say where and how a run is kept going, not what it is."""

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from oapl_core.artifacts import Run
 from oapl_core.comparison import Arm, Comparison
-from oapl_core.comparison_config import ComparisonConfig
 from oapl_core.errors import ConfigError
-from oapl_core.experiment_file import parse_as, read_toml
 from oapl_core.forking import fork_as
 from oapl_core.opening import find
+from oapl_core.settings.comparison import ComparisonConfig
+from oapl_core.settings.experiment_file import parse_as, read_toml
 
 
 def read_comparison(path: Path, overrides: Sequence[str] = ()) -> tuple[ComparisonConfig, Run]:

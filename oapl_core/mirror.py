@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 
 from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.experiment_file import parse_experiment, write_record
 from oapl_core.integrity import damage, sha256_of
 from oapl_core.ledger import ArtifactEntry, artifacts_of, records_of
+from oapl_core.settings.experiment_file import parse_experiment, write_record
 from oapl_core.storage import classify
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oapl_core.artifacts import Run
-from oapl_core.config import Experiment
 from oapl_core.integrity import is_intact, sha256_of
 from oapl_core.ledger import ArtifactEntry
+from oapl_core.settings.experiment import Experiment
 
 
 @dataclass(frozen=True)

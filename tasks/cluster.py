@@ -14,7 +14,7 @@ from prefect.settings import PREFECT_API_URL
 
 from oapl_core.errors import ConfigError
 from oapl_core.plan import Step
-from oapl_core.verifier_config import RayConfig
+from oapl_core.settings.verifier import RayConfig
 from tasks.stage import progress, stage_task
 
 if TYPE_CHECKING:

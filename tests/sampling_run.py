@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from oapl_core.artifacts import Run, policy_hash
-from oapl_core.config import EngineConfig
-from oapl_core.experiment_file import parse_experiment
 from oapl_core.rollouts.requests import Completion, Request
+from oapl_core.settings.experiment import EngineConfig
+from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.tables import PROBLEMS, PROMPTS, write_table
 
 SPLITS = ("train", "validation", "heldout")

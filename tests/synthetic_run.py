@@ -14,13 +14,13 @@ from typing import Any
 
 from oapl_core import tables
 from oapl_core.artifacts import Run, policy_hash
-from oapl_core.config import Experiment
 from oapl_core.evaluation.measures import measures
-from oapl_core.experiment_file import parse_experiment
 from oapl_core.groups.build import build
 from oapl_core.ledger import StageEntry
 from oapl_core.plan import steps
 from oapl_core.seeds import derive_seed
+from oapl_core.settings.experiment import Experiment
+from oapl_core.settings.experiment_file import parse_experiment
 
 KINDS = ("stdin", "function", "math")
 HOSTILE = "</pre><script>alert('model text')</script> | `````` \x1b[31m \ud800".encode("utf-8", "replace").decode()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from oapl_core.errors import DataError
-from oapl_core.experiment_file import differences
+from oapl_core.settings.experiment_file import differences
 
 _LIMITS = ("time_limit", "memory_limit", "output_limit")
 _EXACT_PACKAGES = ("torch", "transformers")

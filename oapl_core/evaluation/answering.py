@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from oapl_core.config import EngineConfig
 from oapl_core.errors import StageFailed
 from oapl_core.evaluation.judging import Judge, Row, row_of
 from oapl_core.evaluation.machine import hardware
@@ -24,8 +23,9 @@ from oapl_core.rollouts.generate import started
 from oapl_core.rollouts.requests import Completion, Request, Sampler
 from oapl_core.rollouts.sampling import Prompts
 from oapl_core.seeds import derive_seed
+from oapl_core.settings.experiment import EngineConfig
+from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.tables import EVALUATIONS, PROBLEMS, read_table, write_table
-from oapl_core.verifier_config import VerifierConfig
 
 Start = Callable[[Path, EngineConfig], Sampler]
 JudgeFactory = Callable[[VerifierConfig], AbstractContextManager[Judge]]

@@ -16,7 +16,6 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.evaluation.answering import Questions
 from oapl_core.evaluation.measurement import Measurement
 from oapl_core.integrity import sha256_of
-from oapl_core.measurement_config import SetConfig
 from oapl_core.problems.curation import Tally
 from oapl_core.problems.importing import Choice, import_set, window
 from oapl_core.problems.prepare import load_encoder, tokenizer_files
@@ -26,6 +25,7 @@ from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.problems.sources import fetch, local_files, released_files, source
 from oapl_core.problems.storing import write_tables
 from oapl_core.progress import say
+from oapl_core.settings.measurement import SetConfig
 from oapl_core.tables import PROBLEMS, PROMPTS, open_table, read_table, write_table
 from oapl_core.verdicts.extraction import opens_thinking
 

@@ -13,10 +13,10 @@ from oapl_core.evaluation import agreement, card, card_text
 from oapl_core.evaluation.answering import Answering, Answers, JudgeFactory, Start, Target
 from oapl_core.evaluation.asking import questions, take_problems
 from oapl_core.evaluation.measurement import Measurement
-from oapl_core.measurement_config import ModelConfig
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import Engine
 from oapl_core.rollouts.model_folder import check_model_folder, check_same_architecture
+from oapl_core.settings.measurement import ModelConfig
 from oapl_core.stage import run_verb
 from oapl_core.tables import EVALUATIONS, read_table, write_batches
 from oapl_core.verdicts.verifier import VERIFIER_VERSION, Verifier

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.experiment_file import differences, parse_as, write_record
 from oapl_core.integrity import sha256_of
-from oapl_core.measurement_config import MeasurementConfig, ModelConfig
 from oapl_core.recorded import Recorded
+from oapl_core.settings.experiment_file import differences, parse_as, write_record
+from oapl_core.settings.measurement import MeasurementConfig, ModelConfig
 
 _RECORD = "evaluation.json"
 _MAY_CHANGE = {"engine_python"}

@@ -17,7 +17,6 @@ from typing import Self
 
 from oapl_core.artifacts import Run
 from oapl_core.comparison import Arm, Comparison
-from oapl_core.config import EngineConfig
 from oapl_core.errors import Interrupted, OaplError
 from oapl_core.evaluation.answering import JudgeFactory, Start
 from oapl_core.evaluation.evaluate import evaluate
@@ -27,9 +26,10 @@ from oapl_core.plan import conclusion
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import Engine
 from oapl_core.rollouts.requests import Completion, Request, Sampler
+from oapl_core.settings.experiment import EngineConfig
+from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.stage import run_verb
 from oapl_core.verdicts.verifier import Verifier
-from oapl_core.verifier_config import VerifierConfig
 
 
 def evaluate_arms(comparison: Comparison, start: Start = Engine, judge: JudgeFactory = Verifier) -> None:

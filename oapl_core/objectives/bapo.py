@@ -17,7 +17,7 @@ from oapl_core.objectives.group_means import standardised
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method, Scope
 from oapl_core.objectives.tokens import TokenAverage, clipped, one_side, weighted_ratios
-from oapl_core.settings import Fraction
+from oapl_core.settings.group import Fraction
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from oapl_core.objectives.group_means import group_mean
 from oapl_core.objectives.inputs import Inputs, Loss
-from oapl_core.settings import Settings
+from oapl_core.settings.group import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-    from oapl_core.pretrain_config import PretrainConfig
+    from oapl_core.settings.pretrain import PretrainConfig
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from oapl_core.errors import DataError
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from oapl_core.problems.prompts import messages
 from oapl_core.problems.storing import write_tables
-from oapl_core.problems_config import ProblemsConfig
 from oapl_core.progress import say
+from oapl_core.settings.problems import ProblemsConfig
 from oapl_core.stage import run_verb
 
 _TOKENIZER_FILES = (

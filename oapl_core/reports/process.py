@@ -162,7 +162,7 @@ def _start_up(entries: Sequence[ArtifactEntry]) -> str:
 def settings_table(facts: Facts) -> Table:
     """What a person chose for this run."""
     rows = differing_settings(facts.run.config)
-    note = "A dash: there is no default. All other settings are the defaults of oapl_core/config.py; run.json has them."
+    note = "A dash: there is no default. All other settings are the defaults of oapl_core/settings; run.json has them."
     return table("Settings that differ from the defaults", ("setting", "value", "default"), rows, note)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from oapl_core.config import Experiment
+from oapl_core.settings.experiment import Experiment
 
 _PACKAGES = (
     "torch",

@@ -8,8 +8,8 @@ problem comes again before the walk has been through the whole shuffled set; the
 import random
 from collections.abc import Sequence
 
-from oapl_core.config import RoundConfig
 from oapl_core.seeds import derive_seed
+from oapl_core.settings.experiment import RoundConfig
 
 
 def drawn(problems: Sequence[str], rounds: Sequence[RoundConfig], number: int, seed: int) -> list[str]:

@@ -13,11 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from oapl_core.config import EngineConfig
 from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.rollouts.model_folder import check_model_folder, check_same_architecture, end_token_ids
 from oapl_core.rollouts.replicas import take_share
 from oapl_core.rollouts.requests import Completion, Request
+from oapl_core.settings.experiment import EngineConfig
 
 _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",

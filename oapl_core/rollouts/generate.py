@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.artifacts import Run
-from oapl_core.config import EngineConfig
 from oapl_core.errors import DataError
 from oapl_core.plan import round_steps
 from oapl_core.progress import Progress, say
@@ -30,6 +29,7 @@ from oapl_core.rollouts.parts import Part, cut
 from oapl_core.rollouts.replicas import others
 from oapl_core.rollouts.requests import Sampler
 from oapl_core.rollouts.sampling import TEMPERATURE, TOP_K, TOP_P, Prompts, Sampling, Source
+from oapl_core.settings.experiment import EngineConfig
 from oapl_core.stage import run_verb
 from oapl_core.tables import PROMPTS, read_table
 

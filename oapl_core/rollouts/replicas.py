@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from oapl_core.config import EngineConfig
 from oapl_core.errors import ConfigError
 from oapl_core.launch import guarded
 from oapl_core.progress import say
+from oapl_core.settings.experiment import EngineConfig
 
 _END_S = 10.0
 _GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))

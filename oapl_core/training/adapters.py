@@ -17,7 +17,7 @@ from oapl_core.errors import ConfigError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from oapl_core.training_config import AdapterConfig
+    from oapl_core.settings.training import AdapterConfig
 
 ADAPTER_FOLDER = "adapter"
 _BASE, _A, _B = ".base_layer.weight", ".lora_A.default.weight", ".lora_B.default.weight"

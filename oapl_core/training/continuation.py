@@ -10,12 +10,12 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from oapl_core.artifacts import Run
-from oapl_core.config import Experiment
 from oapl_core.errors import DataError
 from oapl_core.ledger import RemovalEntry
 from oapl_core.progress import say
 from oapl_core.recorded import Draft, temporary
-from oapl_core.training_config import TrainingConfig
+from oapl_core.settings.experiment import Experiment
+from oapl_core.settings.training import TrainingConfig
 
 if TYPE_CHECKING:
     from oapl_core.training.engine import Engine

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oapl_core.errors import ConfigError
-from oapl_core.training_config import TrainingConfig
+from oapl_core.settings.training import TrainingConfig
 
 if TYPE_CHECKING:
     from torch import Tensor

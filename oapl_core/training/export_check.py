@@ -19,9 +19,9 @@ from oapl_core.training.checkpoint import load_model
 from oapl_core.training.logprobs import Policy
 
 if TYPE_CHECKING:
+    from oapl_core.settings.training import TrainingConfig
     from oapl_core.training.engine import Engine
     from oapl_core.training.examples import Batch, Examples
-    from oapl_core.training_config import TrainingConfig
 
 _DRAWN, _SCORED = 64, 4
 _ALLOWED = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}

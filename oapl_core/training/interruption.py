@@ -17,8 +17,8 @@ from oapl_core.errors import Interrupted
 from oapl_core.training.state import Reached, save_state
 
 if TYPE_CHECKING:
+    from oapl_core.settings.training import TrainingConfig
     from oapl_core.training.engine import Engine
-    from oapl_core.training_config import TrainingConfig
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 INTERRUPTED = "interrupted after step"

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from oapl_core.errors import StageFailed
+from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.logprobs import CPU_TILE, GPU_TILE
-from oapl_core.training_config import TrainingConfig
 
 _GIB = 2**30
 _EXHAUSTED = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc", "alloc_cpu")

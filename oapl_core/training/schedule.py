@@ -2,7 +2,7 @@
 
 import math
 
-from oapl_core.training_config import TrainingConfig
+from oapl_core.settings.training import TrainingConfig
 
 
 def learning_rate(step: int, steps: int, training: TrainingConfig) -> float:

@@ -17,6 +17,7 @@ import torch
 from oapl_core.errors import Diverged
 from oapl_core.objectives import Counts, Inputs, Method
 from oapl_core.seeds import derive_seed
+from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.batching import epoch_batches, micro_batches
 from oapl_core.training.examples import Examples
 from oapl_core.training.logprobs import response_mask
@@ -25,7 +26,6 @@ from oapl_core.training.metrics import Metrics, StepMeter
 from oapl_core.training.schedule import learning_rate
 from oapl_core.training.scoring import scored
 from oapl_core.training.speed import Speedometer
-from oapl_core.training_config import TrainingConfig
 
 if TYPE_CHECKING:
     from oapl_core.training.engine import Engine

@@ -24,11 +24,11 @@ from oapl_core.checkers import resolve
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.progress import Progress, say
 from oapl_core.seeds import derive_seed
+from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.stage import run_verb
 from oapl_core.tables import AUDITS, PROBLEMS, VERDICTS, read_table, write_table
 from oapl_core.verdicts.bubblewrap import RESULT, Bubblewrap, Ending
 from oapl_core.verdicts.outcomes import Outcome
-from oapl_core.verifier_config import VerifierConfig
 
 DEFAULT_FRACTION = 0.01
 _SHOWN = 20

@@ -10,9 +10,9 @@ from typing import Any, Self
 
 from oapl_core.checkers import Checker, resolve
 from oapl_core.sandbox import Execution, Program
+from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.comparison import Tolerance, result_equal, stdout_equal
 from oapl_core.verdicts.outcomes import Outcome, failure
-from oapl_core.verifier_config import VerifierConfig
 
 WEAK_KINDS = frozenset({"assert"})
 """Kinds whose passes a hostile program can forge, with effort: never the only kind that a result rests on."""

@@ -14,12 +14,12 @@ from typing import Any, Self
 from oapl_core.errors import StageFailed
 from oapl_core.sandbox import Limits
 from oapl_core.sandbox.sandbox import Level, Sandbox
+from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts import extraction
 from oapl_core.verdicts.maths_pool import MathsPool
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import EXCERPT_CHARACTERS, grade_program
 from oapl_core.verdicts.rules import Rules
-from oapl_core.verifier_config import VerifierConfig
 
 VERIFIER_VERSION = "3"
 """Raised whenever a verdict could change; part of every verdict and of the ledger's config slice."""

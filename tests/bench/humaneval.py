@@ -6,9 +6,9 @@ A mutant that passes is no error of the verifier: either the mutation changes no
 from collections import Counter
 from pathlib import Path
 
+from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import VERIFIER_VERSION, Verdict, Verifier
-from oapl_core.verifier_config import VerifierConfig
 from tests import sandboxes
 from tests.reference_sets import ROOT, emptied, fenced, humaneval, mutated, problem, shared_file, solution
 

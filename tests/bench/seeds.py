@@ -15,9 +15,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from oapl_core.config import EngineConfig
 from oapl_core.rollouts.engine import Engine
 from oapl_core.rollouts.requests import Completion, Request
+from oapl_core.settings.experiment import EngineConfig
 from tests.tiny_model import write_tiny_model
 
 SETTINGS: dict[str, dict[str, Any]] = {

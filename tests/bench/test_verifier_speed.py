@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.verifier import Verifier
-from oapl_core.verifier_config import VerifierConfig
 from tests import sandboxes
 from tests.bench import bench_programs, verifier
 from tests.bench.bench_programs import Case

@@ -23,10 +23,10 @@ from pathlib import Path
 
 from oapl_core.sandbox import Limits, Program
 from oapl_core.sandbox.sandbox import Sandbox
+from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.maths_pool import MathsPool
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier
-from oapl_core.verifier_config import VerifierConfig
 from tests.bench import bare, bench_programs
 from tests.bench.bench_programs import Case
 from tests.bench.livecodebench import HOW_TO_GET_IT, Checker

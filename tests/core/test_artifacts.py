@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from oapl_core.artifacts import Run, policy_hash
-from oapl_core.config import Experiment
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.experiment_file import parse_experiment
+from oapl_core.settings.experiment import Experiment
+from oapl_core.settings.experiment_file import parse_experiment
 
 
 def experiment(tmp_path: Path, **changes: object) -> Experiment:

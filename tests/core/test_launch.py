@@ -13,7 +13,7 @@ import pytest
 from oapl_core import launch
 from oapl_core.artifacts import Run
 from oapl_core.errors import DataError, Diverged, Interrupted, StageFailed
-from oapl_core.experiment_file import parse_experiment
+from oapl_core.settings.experiment_file import parse_experiment
 
 # A stage whose grandchild moves to a session of its own and ignores SIGTERM, as engine workers do.
 STUBBORN = """

@@ -8,12 +8,12 @@ import pytest
 
 from oapl_core.artifacts import Run, policy_hash
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.experiment_file import parse_experiment
 from oapl_core.ledger import StageEntry
 from oapl_core.plan import round_steps, times
 from oapl_core.preflight import before_stage
 from oapl_core.retention import Rules, candidates
 from oapl_core.rollouts.generate import generate
+from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.tables import ROLLOUTS, read_table
 from oapl_core.training.job import make_job
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train

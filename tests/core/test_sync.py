@@ -7,13 +7,13 @@ import pytest
 
 from oapl_core.artifacts import Run, policy_hash
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.experiment_file import parse_experiment
 from oapl_core.forking import fork
 from oapl_core.ledger import StageEntry
 from oapl_core.plan import round_steps
 from oapl_core.retention import Rules, candidates, remove
 from oapl_core.rollouts.generate import generate
-from oapl_core.sync_config import SyncConfig
+from oapl_core.settings.experiment_file import parse_experiment
+from oapl_core.settings.sync import SyncConfig
 from oapl_core.tables import ROLLOUTS, read_table
 from oapl_core.training.job import make_job
 from tests.sampling_run import STEPS, MadeUpSampler, made_up_model, make_run, train

@@ -9,9 +9,9 @@ import pytest
 
 from deployments.planning import lines, model_size, problem_counts
 from oapl_core.errors import ConfigError
-from oapl_core.experiment_file import load_experiment
 from oapl_core.problems.problem_set import SPLITS
 from oapl_core.problems.storing import write_problem_set
+from oapl_core.settings.experiment_file import load_experiment
 from tests.deployments.test_cli import complaint, oapl
 from tests.rehearsal_sources import imports
 from tests.tiny_model import write_tiny_model

@@ -13,9 +13,9 @@ from prefect.testing.utilities import prefect_test_harness
 
 from oapl_core.artifacts import Run
 from oapl_core.errors import DataError, StageFailed
-from oapl_core.experiment_file import parse_experiment
 from oapl_core.mirror import Mirror
 from oapl_core.plan import finished, steps
+from oapl_core.settings.experiment_file import parse_experiment
 
 PLAYER = """
 import pathlib, sys

@@ -17,9 +17,9 @@ from prefect.testing.utilities import prefect_test_harness
 
 from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, StageFailed
-from oapl_core.experiment_file import parse_experiment
 from oapl_core.ledger import StageEntry
 from oapl_core.plan import finished, round_steps
+from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.tables import PROBLEMS, PROMPTS, VERDICTS, read_table, write_table
 from tasks.settings import STAGES
 

@@ -13,9 +13,9 @@ import pytest
 from deployments.planning import model_size, problem_counts
 from oapl_core.artifacts import Run
 from oapl_core.estimate import Estimate, estimate
-from oapl_core.experiment_file import load_experiment
 from oapl_core.plan import finished, steps
-from oapl_core.rehearsal import rehearsal
+from oapl_core.settings.experiment_file import load_experiment
+from oapl_core.settings.rehearsal import rehearsal
 from oapl_core.tables import count_rows
 from tests.rehearsal_sources import (
     EACH_CONTEST,

@@ -8,8 +8,8 @@ from prefect.client.schemas.objects import State, StateType
 
 from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, DataError, Diverged, Interrupted, SandboxError, StageFailed
-from oapl_core.experiment_file import parse_experiment
 from oapl_core.plan import round_steps
+from oapl_core.settings.experiment_file import parse_experiment
 from tasks.fleet import error_of
 
 STEP = round_steps(0)[1]

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 from prefect.states import Failed
 
-from oapl_core.config import RoundConfig
 from oapl_core.errors import ConfigError, DataError, Diverged, Held, Interrupted, SandboxError, StageFailed
-from oapl_core.experiment_file import parse_experiment
 from oapl_core.plan import steps
-from oapl_core.time_limits import TimeLimits
+from oapl_core.settings.experiment import RoundConfig
+from oapl_core.settings.experiment_file import parse_experiment
+from oapl_core.settings.time_limits import TimeLimits
 from tasks.settings import GPU, STAGES
 from tasks.stage import stage_task
 

@@ -21,13 +21,13 @@ from oapl_core.objectives import Method
 from oapl_core.rollouts.requests import Completion, Request, Sampler
 from oapl_core.rows import Rows
 from oapl_core.seeds import derive_seed
+from oapl_core.settings.training import TrainingConfig
 from oapl_core.tables import GROUPS, REFERENCES, write_table
 from oapl_core.training.checkpoint import StoredModel, load_model
 from oapl_core.training.examples import Examples, read_examples
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.scoring import scored
 from oapl_core.training.steps import Trainer
-from oapl_core.training_config import TrainingConfig
 from oapl_core.verdicts.verifier import Verifier
 from tests.core.training.plain_engine import PlainEngine
 

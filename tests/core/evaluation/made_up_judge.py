@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from oapl_core.config import EngineConfig
-from oapl_core.verifier_config import VerifierConfig
+from oapl_core.settings.experiment import EngineConfig
+from oapl_core.settings.verifier import VerifierConfig
 from tests.sampling_run import MadeUpSampler
 
 Rate = Callable[[str], float]

@@ -6,7 +6,7 @@ from typing import Any
 
 from oapl_core import tables
 from oapl_core.artifacts import Run, policy_hash
-from oapl_core.experiment_file import parse_experiment
+from oapl_core.settings.experiment_file import parse_experiment
 from tests.core.groups.test_build import put, rollout, verdict
 
 Row = dict[str, Any]

@@ -12,8 +12,8 @@ import torch
 from pydantic import TypeAdapter
 
 from oapl_core.errors import ConfigError
-from oapl_core.experiment_file import parse_experiment
 from oapl_core.objectives import Family, Loss, Method, Objective
+from oapl_core.settings.experiment_file import parse_experiment
 from tests.core.objectives.transcriptions import CASES, Scene, Transcription, scene
 
 NAMES = {member.model_fields["name"].default for member in get_args(Family)}

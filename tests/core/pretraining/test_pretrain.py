@@ -11,12 +11,12 @@ import pytest
 
 from oapl_core.artifacts import Run, policy_hash
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.experiment_file import parse_experiment
-from oapl_core.pretrain_config import PretrainConfig
 from oapl_core.pretraining import model as model_module
 from oapl_core.pretraining.model import Example, batch_loss, learning_rate_share, plan_batches
 from oapl_core.pretraining.pretrain import content_key, pretrain, read_solved
 from oapl_core.rollouts.model_folder import identity
+from oapl_core.settings.experiment_file import parse_experiment
+from oapl_core.settings.pretrain import PretrainConfig
 
 TINY = {
     "hidden_size": 32,

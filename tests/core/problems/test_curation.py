@@ -14,7 +14,7 @@ from oapl_core.problems.imported import Imported
 from oapl_core.problems.importing import Choice, converted, import_set
 from oapl_core.problems.problem_set import read_problem_set
 from oapl_core.problems.sources import source
-from oapl_core.verifier_config import VerifierConfig
+from oapl_core.settings.verifier import VerifierConfig
 from tests.core.problems import foreign_rows as rows
 from tests.core.problems.foreign_rows import Row, write_rows
 from tests.core.problems.test_likeness import changed, text

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oapl_core.config import RoundConfig
 from oapl_core.rollouts.drawing import drawn, walked
+from oapl_core.settings.experiment import RoundConfig
 
 NAMES = [f"p{i:02d}" for i in range(23)]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from oapl_core.config import EngineConfig
 from oapl_core.errors import ConfigError
 from oapl_core.rollouts.engine import _settings
 from oapl_core.rollouts.replicas import cores, gpus, others
+from oapl_core.settings.experiment import EngineConfig
 from tests.core.rollouts.test_in_flight import wait_for
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from oapl_core import tables
 from oapl_core.artifacts import Run, policy_hash
-from oapl_core.experiment_file import parse_experiment
+from oapl_core.settings.experiment_file import parse_experiment
 
 BETA1, BETA2 = 1.0, 0.05
 # A larger eps than the default: where a gradient is almost 0, Adam would turn its rounding into whole steps.

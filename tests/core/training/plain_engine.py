@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
+from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.engine import Engine
 from oapl_core.training.logprobs import Policy
-from oapl_core.training_config import TrainingConfig
 
 
 class PlainEngine(Engine):

@@ -8,18 +8,18 @@ from safetensors.torch import load_file
 
 from oapl_core.artifacts import Run
 from oapl_core.errors import DataError
-from oapl_core.experiment_file import parse_experiment
 from oapl_core.integrity import findings
 from oapl_core.ledger import RemovalEntry
 from oapl_core.recorded import temporary
 from oapl_core.redoing import Again, put_aside
 from oapl_core.retention import Rules, candidates, remove
+from oapl_core.settings.experiment_file import parse_experiment
+from oapl_core.settings.training import TrainingConfig
 from oapl_core.storage import stored_files, total
 from oapl_core.training.batching import epoch_order
 from oapl_core.training.continuation import LET_GO, refuse_lost, refuse_other_layout
 from oapl_core.training.job import make_job
 from oapl_core.training.train import train
-from oapl_core.training_config import TrainingConfig
 from tests.core.training.forked_training import trained
 from tests.core.training.made_round import made_groups, make_run, train_in_a_process, write_groups
 

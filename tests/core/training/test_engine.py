@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.engine import settings
-from oapl_core.training_config import TrainingConfig
 
 
 def made(**training: Any) -> dict[str, Any]:

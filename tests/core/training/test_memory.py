@@ -10,9 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from oapl_core.errors import StageFailed
+from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.memory import estimate_memory, explaining_exhaustion
-from oapl_core.training_config import TrainingConfig
 from tests.core.training.made_round import made_groups, make_run, write_groups
 from tests.core.training.plain_engine import PlainEngine
 from tests.tiny_model import write_tiny_model

@@ -17,13 +17,13 @@ from transformers import AutoModelForCausalLM
 
 from oapl_core.artifacts import policy_hash
 from oapl_core.objectives import Family, Inputs, Method, Objective
+from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.batching import epoch_batches
 from oapl_core.training.examples import Examples, read_examples
 from oapl_core.training.job import METRICS_FILE
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.reference import reference_path, reference_rows
 from oapl_core.training.steps import Trainer
-from oapl_core.training_config import TrainingConfig
 from tests.core.training.made_round import TRAINING, made_groups, make_run, train_in_a_process, write_groups
 from tests.core.training.plain_engine import PlainEngine
 

@@ -8,9 +8,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from oapl_core.errors import ConfigError
+from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.packing import refuse_leaks, use_packing
-from oapl_core.training_config import TrainingConfig
 from tests.core.training.made_round import made_groups, plain_logprobs
 from tests.core.training.plain_engine import PlainEngine
 from tests.tiny_model import write_tiny_model

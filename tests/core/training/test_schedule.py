@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.schedule import learning_rate
-from oapl_core.training_config import TrainingConfig
 
 PAPER = TrainingConfig(learning_rate=1e-6, warmup_share=0.02, floor_share=0.05)
 

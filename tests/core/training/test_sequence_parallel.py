@@ -21,12 +21,12 @@ from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
 
 from oapl_core.artifacts import Run, policy_hash
 from oapl_core.errors import ConfigError
+from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.examples import Examples, read_examples
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.memory import estimate_memory
 from oapl_core.training.reference import reference_path
 from oapl_core.training.sequence_parallel import refuse_misfit
-from oapl_core.training_config import TrainingConfig
 from tests.core.training.made_round import made_groups, make_run, train_in_a_process, write_groups
 from tests.core.training.plain_engine import PlainEngine
 from tests.core.training.test_resume import EPOCHS, end_at_random_steps, prepare
@@ -157,7 +157,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from oapl_core.errors import ConfigError
 from oapl_core.training.engine import Engine
 from oapl_core.training.sequence_parallel import SharedPolicy
-from oapl_core.training_config import TrainingConfig
+from oapl_core.settings.training import TrainingConfig
 
 tokens, strange = int(sys.argv[1]), sys.argv[2:] == ["strange"]
 ranks = int(os.environ["WORLD_SIZE"])

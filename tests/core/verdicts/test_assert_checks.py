@@ -6,10 +6,10 @@ import pytest
 
 from oapl_core.sandbox import Limits, Program
 from oapl_core.sandbox.sandbox import Sandbox
+from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import ProgramGrade, grade_program
 from oapl_core.verdicts.rules import Rules
-from oapl_core.verifier_config import VerifierConfig
 
 LIMITS = Limits(cpu_s=1, wall_s=3)
 CHECK = (

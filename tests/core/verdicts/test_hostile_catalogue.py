@@ -15,9 +15,9 @@ import pytest
 
 from oapl_core import tables
 from oapl_core.sandbox.sandbox import Level
+from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verdict, Verifier
-from oapl_core.verifier_config import VerifierConfig
 from tests import sandboxes
 from tests.core.verdicts.catalogue import CALLS, FALLBACK, PROGRAMS, RESPONSES
 

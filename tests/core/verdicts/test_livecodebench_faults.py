@@ -14,8 +14,8 @@ import pytest
 
 from oapl_core import tables
 from oapl_core.sandbox.sandbox import Level
+from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.verifier import Verifier
-from oapl_core.verifier_config import VerifierConfig
 from tests import sandboxes
 
 EMPTY = dict.fromkeys((name for name, _ in tables.PROBLEMS), None)

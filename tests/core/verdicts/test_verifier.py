@@ -10,12 +10,12 @@ import pytest
 from oapl_core.errors import SandboxError, StageFailed
 from oapl_core.sandbox import Limits
 from oapl_core.sandbox.sandbox import Sandbox
+from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts import verifier as module
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import grade_program
 from oapl_core.verdicts.rules import Rules
 from oapl_core.verdicts.verifier import Verifier
-from oapl_core.verifier_config import VerifierConfig
 from tests import sandboxes
 
 CONFIG = VerifierConfig(workers=2, cpu_s=1, wall_s=3)

@@ -1,4 +1,4 @@
-"""The experiment file: TOML with differences from the defaults in ``config.py``, and ``key.sub=value`` overrides.
+"""The experiment file: TOML with differences from the defaults in ``experiment.py``, and ``key.sub=value`` overrides.
 
 The resolved settings are written to a run's ``run.json``.
 """
@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from oapl_core.config import Experiment
 from oapl_core.errors import ConfigError
 from oapl_core.integrity import fsync
-from oapl_core.settings import Settings
+from oapl_core.settings.experiment import Experiment
+from oapl_core.settings.group import Settings
 
 _Kind = TypeVar("_Kind", bound=Settings)
 

@@ -5,11 +5,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from oapl_core.config import EngineConfig
-from oapl_core.evaluation_config import EvaluationConfig
-from oapl_core.problems_config import ProblemsConfig
-from oapl_core.settings import Settings
-from oapl_core.verifier_config import VerifierConfig
+from oapl_core.settings.evaluation import EvaluationConfig
+from oapl_core.settings.experiment import EngineConfig
+from oapl_core.settings.group import Settings
+from oapl_core.settings.problems import ProblemsConfig
+from oapl_core.settings.verifier import VerifierConfig
 
 _PROBLEMS, _EVALUATION = ProblemsConfig.model_fields, EvaluationConfig.model_fields
 

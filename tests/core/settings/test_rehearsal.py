@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.config import Experiment
-from oapl_core.experiment_file import load_experiment
-from oapl_core.rehearsal import rehearsal, rehearsal_changes
+from oapl_core.settings.experiment import Experiment
+from oapl_core.settings.experiment_file import load_experiment
+from oapl_core.settings.rehearsal import rehearsal, rehearsal_changes
 
-EXPERIMENTS = Path(__file__).parents[2] / "deployments" / "experiments"
+EXPERIMENTS = Path(__file__).parents[3] / "deployments" / "experiments"
 
 
 @pytest.fixture(params=["deepcoder", "math", "demo"])

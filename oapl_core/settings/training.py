@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from oapl_core.settings import Fraction, Settings
+from oapl_core.settings.group import Fraction, Settings
 
 _DECIDED = {
     "train_batch_size": "use training.batch_size",

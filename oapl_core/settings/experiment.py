@@ -2,7 +2,7 @@
 
 An experiment file holds only differences from the defaults below (``experiment_file.py`` reads it); the resolved
 experiment is written to ``run.json`` and read back by every stage. Nothing else in the project has a default setting
-(those of a stage with many of them are in ``training_config.py``, ``verifier_config.py`` and so on).
+(those of a stage with many of them are beside it, in ``training.py``, ``verifier.py`` and so on).
 Where no other source is named, defaults are those of the DeepCoder replication in the OAPL paper (arXiv 2602.19362,
 appendix A).
 """
@@ -12,17 +12,17 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from oapl_core.estimate_config import EstimateConfig
-from oapl_core.evaluation_config import EvaluationConfig
-from oapl_core.fleet_config import FleetConfig
 from oapl_core.objectives import Oapl, Objective
-from oapl_core.pretrain_config import PretrainConfig
-from oapl_core.problems_config import ProblemsConfig
-from oapl_core.settings import Fraction, Settings
-from oapl_core.sync_config import SyncConfig
-from oapl_core.time_limits import TimeLimits
-from oapl_core.training_config import TrainingConfig
-from oapl_core.verifier_config import VerifierConfig
+from oapl_core.settings.estimate import EstimateConfig
+from oapl_core.settings.evaluation import EvaluationConfig
+from oapl_core.settings.fleet import FleetConfig
+from oapl_core.settings.group import Fraction, Settings
+from oapl_core.settings.pretrain import PretrainConfig
+from oapl_core.settings.problems import ProblemsConfig
+from oapl_core.settings.sync import SyncConfig
+from oapl_core.settings.time_limits import TimeLimits
+from oapl_core.settings.training import TrainingConfig
+from oapl_core.settings.verifier import VerifierConfig
 
 
 class EngineConfig(Settings):

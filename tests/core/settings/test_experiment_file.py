@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.config import Experiment
 from oapl_core.errors import ConfigError
-from oapl_core.experiment_file import load_experiment
 from oapl_core.objectives import Oapl
+from oapl_core.settings.experiment import Experiment
+from oapl_core.settings.experiment_file import load_experiment
 
 MINIMAL = """
 name = "small"
