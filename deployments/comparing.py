@@ -9,7 +9,7 @@ from deployments.terminal import Narrator, console, tell
 from oapl_core.comparing import read_comparison
 from oapl_core.comparison import Comparison, folder_of, state_of
 from oapl_core.errors import Interrupted
-from oapl_core.lock import hold
+from oapl_core.run_folder.lock import hold
 
 
 def compare(path: Path, overrides: Sequence[str]) -> int:

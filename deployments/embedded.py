@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import StageFailed
 from oapl_core.launch import guarded
+from oapl_core.run_folder.run import Run
 
 _START_S = 180.0
 

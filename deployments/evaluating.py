@@ -11,17 +11,17 @@ from typing import Any
 
 from deployments.run_names import open_run
 from deployments.terminal import console, tell
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, DataError, Interrupted
 from oapl_core.evaluation import agreement, card
 from oapl_core.evaluation.card_text import headline
 from oapl_core.evaluation.choice import ON
 from oapl_core.evaluation.measurement import Measurement, parse
 from oapl_core.launch import run_stage
-from oapl_core.lock import hold
 from oapl_core.problems.importing import window
 from oapl_core.problems.sources import released_files, source
 from oapl_core.progress import Reading
+from oapl_core.run_folder.lock import hold
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import apply
 from oapl_core.settings.measurement import MeasurementConfig
 

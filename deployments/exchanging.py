@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deployments.terminal import tell
-from oapl_core.artifacts import Run
 from oapl_core.launch import run_stage
-from oapl_core.lock import hold
-from oapl_core.opening import check, check_disk
+from oapl_core.run_folder.lock import hold
+from oapl_core.run_folder.opening import check, check_disk
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import load_experiment
 
 

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 
 from deployments.terminal import console, tell
-from oapl_core.artifacts import Run
-from oapl_core.lock import hold
-from oapl_core.mirroring import catch_up
 from oapl_core.retention import Candidate, Rules, candidates, remove
-from oapl_core.storage import KINDS, ROUND_KINDS, StoredFile, readable, stored_files, total
+from oapl_core.run_folder.lock import hold
+from oapl_core.run_folder.mirror_thread import catch_up
+from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.storage import KINDS, ROUND_KINDS, StoredFile, readable, stored_files, total
 
 _SHOWN_RULES = ("checkpoints=last", "checkpoints=chosen", "rollouts=1", "rollouts=0", "groups=0", "superseded=0")
 

@@ -4,11 +4,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from deployments.terminal import tell
-from oapl_core.artifacts import Run
-from oapl_core.integrity import findings
-from oapl_core.lock import hold
-from oapl_core.mirror import Mirror
-from oapl_core.opening import fetch_into
+from oapl_core.run_folder.integrity import findings
+from oapl_core.run_folder.lock import hold
+from oapl_core.run_folder.mirror import Mirror
+from oapl_core.run_folder.opening import fetch_into
+from oapl_core.run_folder.run import Run
 
 
 def check(run: Run) -> int:

@@ -12,10 +12,10 @@ from rich.text import Text
 
 from deployments.terminal import console
 from oapl_core import tables
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.reports.blocks import printable, shortened
 from oapl_core.reports.joined import chosen_round, joined, recorded_parts
+from oapl_core.run_folder.run import Run
 
 if TYPE_CHECKING:
     import polars as pl

@@ -6,7 +6,6 @@ from itertools import groupby
 from pathlib import Path
 
 from deployments.terminal import tell
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError
 from oapl_core.estimate import (
     NOTHING,
@@ -18,11 +17,12 @@ from oapl_core.estimate import (
     estimate,
     tokens_per_gpu_s,
 )
-from oapl_core.opening import find
 from oapl_core.rollouts.model_folder import model_config, tensors
+from oapl_core.run_folder.opening import find
+from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.storage import readable
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.pretrain import PretrainConfig
-from oapl_core.storage import readable
 from oapl_core.tables import count_rows
 
 _SPLITS = {"train": "training", "validation": "validation", "heldout": "held-out"}

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from deployments.run_names import open_run
 from deployments.terminal import tell
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.reports.side_by_side import differing, write_figures
 from oapl_core.reports.tracks import read_track
+from oapl_core.run_folder.run import Run
 
 
 def draw(runs: Sequence[str], folder: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from oapl_core.artifacts import Run
+    from oapl_core.run_folder.run import Run
 
 
 def open_run(name: str) -> "Run":
@@ -13,7 +13,7 @@ def open_run(name: str) -> "Run":
     Raises:
         DataError: there is none.
     """
-    from oapl_core.artifacts import Run
+    from oapl_core.run_folder.run import Run
 
     below = Path("data/runs") / name
     return Run.open(below if below.is_dir() and not Path(name, "run.json").exists() else Path(name))

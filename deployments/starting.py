@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deployments.terminal import Narrator, console, print_plan, print_times, tell
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, Interrupted
 from oapl_core.forking import fork
 from oapl_core.launch import run_stage
-from oapl_core.lock import hold
-from oapl_core.mirroring import mirrored
-from oapl_core.opening import check, find, opened
 from oapl_core.plan import conclusion, finished, steps
 from oapl_core.redoing import Again, put_aside
+from oapl_core.run_folder.lock import hold
+from oapl_core.run_folder.mirror_thread import mirrored
+from oapl_core.run_folder.opening import check, find, opened
+from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.storage import readable
 from oapl_core.settings.experiment_file import load_experiment
 from oapl_core.settings.rehearsal import rehearsal, rehearsal_changes
-from oapl_core.storage import readable
 
 
 def run(path: Path, overrides: Sequence[str], again: Again | None = None, limit: int | None = None) -> None:

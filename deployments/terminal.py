@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from oapl_core.artifacts import Run
 from oapl_core.plan import finished, steps, times
+from oapl_core.run_folder.run import Run
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from deployments.terminal import console, tell
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.lock import hold
 from oapl_core.problems.problem_set import checked
+from oapl_core.run_folder.lock import hold
 from oapl_core.sandbox import Limits
 from oapl_core.sandbox.sandbox import Sandbox
 from oapl_core.settings.verifier import VerifierConfig

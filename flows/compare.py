@@ -14,15 +14,15 @@ from pydantic import Field
 
 from flows.round import run_missing, run_round, run_to_groups
 from flows.start import listen
-from oapl_core.artifacts import Run
 from oapl_core.comparing import begin, read_comparison, source_of
 from oapl_core.comparison import MEASURING, REPORTING, Arm, Comparison, folder_of, needed_steps
 from oapl_core.errors import DataError, Held, Interrupted, OaplError
-from oapl_core.ledger import StageEntry
-from oapl_core.lock import hold
-from oapl_core.mirroring import mirrored
-from oapl_core.opening import opened
 from oapl_core.plan import finished, preparation, steps
+from oapl_core.run_folder.ledger import StageEntry
+from oapl_core.run_folder.lock import hold
+from oapl_core.run_folder.mirror_thread import mirrored
+from oapl_core.run_folder.opening import opened
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.group import Settings
 from tasks.arms import run_on_all
 from tasks.artifacts import show_report

@@ -6,8 +6,8 @@ from prefect.client.schemas.objects import State
 from flows.evaluate import conclude
 from flows.round import run_missing, run_round
 from flows.start import Start, play, run_name
-from oapl_core.artifacts import Run
 from oapl_core.plan import preparation
+from oapl_core.run_folder.run import Run
 
 
 @flow(name="oapl-experiment", flow_run_name=run_name)

@@ -9,8 +9,8 @@ from prefect.states import Completed, Failed
 
 from flows.start import listen
 from oapl_core.errors import Held, OaplError
-from oapl_core.helping import helping
 from oapl_core.plan import Step
+from oapl_core.run_folder.helping import helping
 from tasks.fleet import FLOW
 from tasks.stage import execute_here
 

@@ -14,12 +14,12 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Completed
 from pydantic import Field
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import Held, OaplError
-from oapl_core.mirroring import mirrored
-from oapl_core.opening import find, opened
 from oapl_core.plan import finished, round_steps
 from oapl_core.progress import Reading
+from oapl_core.run_folder.mirror_thread import mirrored
+from oapl_core.run_folder.opening import find, opened
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.group import Settings
 from tasks.stage import progress, telling
 

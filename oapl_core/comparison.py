@@ -17,11 +17,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, DataError, Diverged
-from oapl_core.ledger import StageEntry
 from oapl_core.plan import Step, conclusion, finished, preparation, round_steps
-from oapl_core.recorded import Recorded
+from oapl_core.run_folder.ledger import StageEntry
+from oapl_core.run_folder.recorded import Recorded
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.comparison import ArmConfig, ComparisonConfig
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import differences, parse_as, parse_experiment, write_record

@@ -112,7 +112,7 @@ class Estimate:
     rounds: tuple[RoundEstimate, ...]
     evaluation: EvaluationEstimate
     disk: dict[str, Amount]
-    """Bytes at the end, by kind (storage.py)."""
+    """Bytes at the end, by kind (run_folder/storage.py)."""
     states: float
     """Bytes beside them while a round trains: two of its own; with `training.optimizer_state` the one before's."""
 

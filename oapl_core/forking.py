@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.integrity import fsync
-from oapl_core.ledger import ForkEntry
+from oapl_core.files import fsync
 from oapl_core.plan import Step, finished, steps, verification_beside_sampling
 from oapl_core.preflight import refuse_removed
 from oapl_core.redoing import find_step
+from oapl_core.run_folder.ledger import ForkEntry
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import differences, with_overrides, write_settings
 from oapl_core.training.continuation import goes_on, is_there

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from oapl_core.errors import DataError, Diverged, Interrupted, OaplError, SandboxError, StageFailed
-from oapl_core.ledger import StageEntry
-from oapl_core.lock import descriptors
 from oapl_core.plan import stage_label
 from oapl_core.progress import PREFIX
-from oapl_core.recorded import Recorded
+from oapl_core.run_folder.ledger import StageEntry
+from oapl_core.run_folder.lock import descriptors
+from oapl_core.run_folder.recorded import Recorded
 from oapl_core.stage import ERROR_PREFIX, disk_full
 
 _TIMED_OUT = 124

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from oapl_core.artifacts import Run
-from oapl_core.integrity import is_intact, sha256_of
-from oapl_core.ledger import ArtifactEntry
+from oapl_core.files import sha256_of
+from oapl_core.run_folder.integrity import is_intact
+from oapl_core.run_folder.ledger import ArtifactEntry
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment
 
 

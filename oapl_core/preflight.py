@@ -9,12 +9,12 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError, StageFailed
-from oapl_core.ledger import ArtifactEntry
 from oapl_core.plan import steps
 from oapl_core.progress import say
-from oapl_core.storage import readable
+from oapl_core.run_folder.ledger import ArtifactEntry
+from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.storage import readable
 from oapl_core.tables import PROMPTS, read_table
 
 ROLLOUT_BYTES_PER_TOKEN = 6.25

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError
-from oapl_core.ledger import ArtifactEntry, SupersededEntry
 from oapl_core.plan import Step, steps
+from oapl_core.run_folder.ledger import ArtifactEntry, SupersededEntry
+from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.storage import SUPERSEDED
 from oapl_core.settings.experiment import Experiment
-from oapl_core.storage import SUPERSEDED
 from oapl_core.training.continuation import refuse_lost
 
 _MADE_BESIDE = {"training.train": "3_reference.parquet"}

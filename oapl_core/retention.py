@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError
-from oapl_core.integrity import fsync
-from oapl_core.ledger import ArtifactEntry, RemovalEntry
+from oapl_core.files import fsync
 from oapl_core.plan import conclusion, finished, round_steps
-from oapl_core.storage import SUPERSEDED, StoredFile, classify, stored_files
+from oapl_core.run_folder.ledger import ArtifactEntry, RemovalEntry
+from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.storage import SUPERSEDED, StoredFile, classify, stored_files
 from oapl_core.training.continuation import goes_on
 from oapl_core.training.retention import droppable
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import OaplError, StageFailed
 from oapl_core.preflight import before_stage
-from oapl_core.recorded import Recorded
+from oapl_core.run_folder.recorded import Recorded
+from oapl_core.run_folder.run import Run
 
 ERROR_PREFIX = "error: "
 _CODE_ROOT = Path(__file__).resolve().parents[1]

@@ -25,11 +25,11 @@ from prefect.artifacts import (
 )
 from prefect.exceptions import PrefectException
 
-from oapl_core.artifacts import Run
 from oapl_core.comparison import Comparison
 from oapl_core.errors import Interrupted, OaplError, StageFailed
 from oapl_core.plan import Step
 from oapl_core.progress import Reading
+from oapl_core.run_folder.run import Run
 
 UPDATE_S = 10.0
 """Between two updates of a bar; a stage that ends sooner has none."""

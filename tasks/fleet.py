@@ -19,10 +19,10 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.states import Cancelling
 
 from oapl_core import launch
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, DataError, Diverged, Interrupted, OaplError, SandboxError, StageFailed
-from oapl_core.lock import owner
 from oapl_core.plan import Step
+from oapl_core.run_folder.lock import owner
+from oapl_core.run_folder.run import Run
 
 FLOW = "oapl-stage"
 _ASK_EVERY_S = 1.0

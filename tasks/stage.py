@@ -18,9 +18,9 @@ from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.tasks import Task, exponential_backoff
 
 from oapl_core import launch
-from oapl_core.artifacts import Run
 from oapl_core.errors import Diverged, StageFailed
 from oapl_core.plan import Step
+from oapl_core.run_folder.run import Run
 from tasks import fleet
 from tasks.artifacts import watched
 from tasks.settings import STAGES

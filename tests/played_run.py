@@ -17,7 +17,7 @@ PARTS = 3
 
 PLAYER = f"""
 import os, pathlib, subprocess, sys, time
-from oapl_core.artifacts import Run
+from oapl_core.run_folder.run import Run
 from oapl_core.plan import steps
 verb, run = sys.argv[2].removeprefix("oapl_core."), Run.open(pathlib.Path(sys.argv[3]))
 number = int(sys.argv[5]) if len(sys.argv) > 5 else None

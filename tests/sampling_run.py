@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from oapl_core.artifacts import Run, policy_hash
 from oapl_core.rollouts.requests import Completion, Request
+from oapl_core.run_folder.run import Run, policy_hash
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.tables import PROBLEMS, PROMPTS, write_table

@@ -1,4 +1,4 @@
-"""A plausible run folder from random numbers, written through ``oapl_core.artifacts.Run`` in about a second.
+"""A plausible run folder from random numbers, written through ``oapl_core.run_folder.run.Run`` in about a second.
 
 For tests of what reads runs (reports, queries); nothing in it was sampled, graded or trained.
 """
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core import tables
-from oapl_core.artifacts import Run, policy_hash
 from oapl_core.evaluation.measures import measures
 from oapl_core.groups.build import build
-from oapl_core.ledger import StageEntry
 from oapl_core.plan import steps
+from oapl_core.run_folder.ledger import StageEntry
+from oapl_core.run_folder.run import Run, policy_hash
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import parse_experiment

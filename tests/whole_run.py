@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 
-from oapl_core.artifacts import Run, policy_hash
-from oapl_core.ledger import ArtifactEntry
+from oapl_core.run_folder.ledger import ArtifactEntry
+from oapl_core.run_folder.run import Run, policy_hash
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = ROOT / "data" / "demo"

@@ -18,10 +18,10 @@ from oapl_core.errors import StageFailed
 from oapl_core.evaluation.judging import Judge, Row, row_of
 from oapl_core.evaluation.machine import hardware
 from oapl_core.progress import Progress, say
-from oapl_core.recorded import Recorded
 from oapl_core.rollouts.generate import started
 from oapl_core.rollouts.requests import Completion, Request, Sampler
 from oapl_core.rollouts.sampling import Prompts
+from oapl_core.run_folder.recorded import Recorded
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.verifier import VerifierConfig

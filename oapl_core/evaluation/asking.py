@@ -15,7 +15,7 @@ from typing import Any
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.evaluation.answering import Questions
 from oapl_core.evaluation.measurement import Measurement
-from oapl_core.integrity import sha256_of
+from oapl_core.files import sha256_of
 from oapl_core.problems.curation import Tally
 from oapl_core.problems.importing import Choice, import_set, window
 from oapl_core.problems.prepare import load_encoder, tokenizer_files

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError
 from oapl_core.evaluation.answering import Answering, Answers, JudgeFactory, Questions, Start, Target
 from oapl_core.evaluation.breakdown import tables
@@ -21,6 +20,7 @@ from oapl_core.evaluation.measures import measures
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import Engine
 from oapl_core.rollouts.model_folder import identity
+from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 from oapl_core.stage import run_verb
 from oapl_core.tables import EVALUATIONS, PROMPTS, read_table, write_batches

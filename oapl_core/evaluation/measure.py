@@ -7,7 +7,6 @@ finished, since an engine's memory is only returned with its process; `oapl eval
 
 from collections.abc import Mapping
 
-from oapl_core.artifacts import policy_hash
 from oapl_core.errors import DataError
 from oapl_core.evaluation import agreement, card, card_text
 from oapl_core.evaluation.answering import Answering, Answers, JudgeFactory, Start, Target
@@ -16,6 +15,7 @@ from oapl_core.evaluation.measurement import Measurement
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import Engine
 from oapl_core.rollouts.model_folder import check_model_folder, check_same_architecture
+from oapl_core.run_folder.run import policy_hash
 from oapl_core.settings.measurement import ModelConfig
 from oapl_core.stage import run_verb
 from oapl_core.tables import EVALUATIONS, read_table, write_batches

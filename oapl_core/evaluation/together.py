@@ -15,17 +15,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from oapl_core.artifacts import Run
 from oapl_core.comparison import Arm, Comparison
 from oapl_core.errors import Interrupted, OaplError
 from oapl_core.evaluation.answering import JudgeFactory, Start
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.evaluation.judging import Judge
-from oapl_core.ledger import StageEntry
 from oapl_core.plan import conclusion
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import Engine
 from oapl_core.rollouts.requests import Completion, Request, Sampler
+from oapl_core.run_folder.ledger import StageEntry
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.stage import run_verb

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.exchange.ground_truth import to_text
 from oapl_core.problems.prompts import messages
 from oapl_core.progress import say
-from oapl_core.recorded import IMPORTED
+from oapl_core.run_folder.recorded import IMPORTED
+from oapl_core.run_folder.run import Run
 from oapl_core.stage import run_verb
 
 if TYPE_CHECKING:

@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core import tables
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError
 from oapl_core.exchange.ground_truth import from_text
 from oapl_core.exchange.grouping import Buckets, Group
 from oapl_core.exchange.offline_row import extra
 from oapl_core.exchange.reading import raw_rows, source_files
-from oapl_core.integrity import sha256_of
+from oapl_core.files import sha256_of
 from oapl_core.problems.prepare import Encode, load_encoder, load_tokenizer, problems_of
 from oapl_core.problems.prompts import messages
 from oapl_core.progress import say
-from oapl_core.recorded import IMPORTED
+from oapl_core.run_folder.recorded import IMPORTED
+from oapl_core.run_folder.run import Run
 from oapl_core.stage import run_verb
 
 UNKNOWN = "unknown"

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError
 from oapl_core.groups.selection import select
 from oapl_core.groups.trust import sampling_facts
 from oapl_core.progress import say
 from oapl_core.rows import Rows
+from oapl_core.run_folder.run import Run
 from oapl_core.stage import run_verb
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.integrity import sha256_of
+from oapl_core.files import sha256_of
 from oapl_core.problems.assert_sets import humaneval, mbpp
 from oapl_core.problems.curation import Judge, Tally, proven, uncontaminated, unlike, with_tests
 from oapl_core.problems.deepcoder import deepcoder

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core import tables
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from oapl_core.problems.prompts import messages
 from oapl_core.problems.storing import write_tables
 from oapl_core.progress import say
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.problems import ProblemsConfig
 from oapl_core.stage import run_verb
 

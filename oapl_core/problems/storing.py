@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from oapl_core import tables
 from oapl_core.errors import ConfigError
-from oapl_core.integrity import fsync
+from oapl_core.files import fsync
 from oapl_core.problems.raw_rows import release_unused
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError
-from oapl_core.ledger import ArtifactEntry, StageEntry
+from oapl_core.run_folder.ledger import ArtifactEntry, StageEntry
+from oapl_core.run_folder.run import Run
 
 if TYPE_CHECKING:
     import polars as pl

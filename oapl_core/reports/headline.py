@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from oapl_core.artifacts import Run
 from oapl_core.reports.facts import gather
 from oapl_core.reports.results import conclusions, heldout_table, results
+from oapl_core.run_folder.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

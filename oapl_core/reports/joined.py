@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oapl_core import tables
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, DataError
+from oapl_core.run_folder.run import Run
 
 if TYPE_CHECKING:
     import polars as pl

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from oapl_core import tables
-from oapl_core.artifacts import Run
 from oapl_core.evaluation.pass_at_k import Estimate
 from oapl_core.reports.blocks import DASH, Answer, Sample, Table, Tile, interval, percent, shortened, table, whole
 from oapl_core.reports.facts import Facts
 from oapl_core.reports.scores import Difference, Resampling, Score, difference, score, shown_ks
 from oapl_core.reports.tracks import sources_of
+from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 
 if TYPE_CHECKING:

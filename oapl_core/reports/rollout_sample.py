@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
-from oapl_core.artifacts import Run
 from oapl_core.reports.joined import joined, recorded_parts
 from oapl_core.reports.pieces import Piece, pieces
+from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 
 if TYPE_CHECKING:

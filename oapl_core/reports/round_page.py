@@ -7,11 +7,11 @@ Beside what models wrote it shows the first failing test of a training problem, 
 
 from typing import TYPE_CHECKING
 
-from oapl_core.artifacts import Run
 from oapl_core.reports.blocks import percent, shortened
 from oapl_core.reports.page import render
 from oapl_core.reports.pieces import SHADES, read_tokenizer
 from oapl_core.reports.rollout_sample import RolloutSample, marks, outcome_of, sample_rollouts, shaded
+from oapl_core.run_folder.run import Run
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oapl_core import tables
-from oapl_core.artifacts import Run
 from oapl_core.reports import results
 from oapl_core.reports.blocks import DASH, Report, Section, Table, interval, percent, table, whole
 from oapl_core.reports.compose import dropped_pictures, training_section
@@ -17,6 +16,7 @@ from oapl_core.reports.facts import Facts, RoundFacts, gather
 from oapl_core.reports.joined import recorded_parts
 from oapl_core.reports.markdown import markdown, with_pictures
 from oapl_core.reports.scores import Resampling, Score, shown_ks
+from oapl_core.run_folder.run import Run
 
 if TYPE_CHECKING:
     import polars as pl

@@ -64,7 +64,7 @@ def write_report(comparison: Comparison) -> None:
 
 def _state(comparison: Comparison, root: Path) -> str:
     """What an arm's ledger says; "missing" before it has one."""
-    from oapl_core.integrity import sha256_of
+    from oapl_core.files import sha256_of
 
     ledger = root / "ledger.jsonl"
     return sha256_of(ledger) if ledger.exists() else "missing"

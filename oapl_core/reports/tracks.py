@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError
 from oapl_core.reports.facts import METRICS_FILE, metric_lines
 from oapl_core.reports.scores import Resampling, Score, score
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ says what is missing. The report is recorded in the ledger like every artifact; 
 gone on.
 """
 
-from oapl_core.artifacts import Run
 from oapl_core.progress import say
 from oapl_core.reports.compose import compose
 from oapl_core.reports.facts import Facts, gather
 from oapl_core.reports.markdown import markdown
 from oapl_core.reports.page import page
+from oapl_core.run_folder.run import Run
 from oapl_core.stage import run_verb
 
 LAYOUT_VERSION = 2

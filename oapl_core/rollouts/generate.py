@@ -16,11 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError
 from oapl_core.plan import round_steps
 from oapl_core.progress import Progress, say
-from oapl_core.recorded import IMPORTED
 from oapl_core.rollouts.drawing import drawn, walked
 from oapl_core.rollouts.engine import Engine
 from oapl_core.rollouts.in_flight import sweep
@@ -29,6 +27,8 @@ from oapl_core.rollouts.parts import Part, cut
 from oapl_core.rollouts.replicas import others
 from oapl_core.rollouts.requests import Sampler
 from oapl_core.rollouts.sampling import TEMPERATURE, TOP_K, TOP_P, Prompts, Sampling, Source
+from oapl_core.run_folder.recorded import IMPORTED
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.stage import run_verb
 from oapl_core.tables import PROMPTS, read_table

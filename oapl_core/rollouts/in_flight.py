@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from oapl_core.integrity import fsync, sha256_of
+from oapl_core.files import fsync, sha256_of
 from oapl_core.progress import say
 from oapl_core.rollouts.parts import Part, Row
 from oapl_core.tables import ROLLOUTS, read_table, write_table

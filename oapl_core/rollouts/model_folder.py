@@ -8,8 +8,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from oapl_core.artifacts import Run, policy_hash
 from oapl_core.errors import DataError
+from oapl_core.run_folder.run import Run, policy_hash
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from oapl_core.artifacts import Run
 from oapl_core.progress import Progress, say
 from oapl_core.rollouts.in_flight import InFlight
 from oapl_core.rollouts.parts import Part, Row
 from oapl_core.rollouts.replicas import Others
 from oapl_core.rollouts.requests import Completion, Request, Sampler
+from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 from oapl_core.tables import ROLLOUTS, write_table
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from oapl_core.errors import ConfigError
-from oapl_core.integrity import fsync
+from oapl_core.files import fsync
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.group import Settings
 

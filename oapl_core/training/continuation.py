@@ -9,11 +9,11 @@ import shutil
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError
-from oapl_core.ledger import RemovalEntry
 from oapl_core.progress import say
-from oapl_core.recorded import Draft, temporary
+from oapl_core.run_folder.ledger import RemovalEntry
+from oapl_core.run_folder.recorded import Draft, temporary
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.training import TrainingConfig
 

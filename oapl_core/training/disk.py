@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oapl_core.errors import StageFailed
-from oapl_core.integrity import size_of
+from oapl_core.files import size_of
 from oapl_core.training.job import Job
 
 _WEIGHTS = (".safetensors", ".bin")

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError
+from oapl_core.run_folder.run import Run
 from oapl_core.training.continuation import goes_on, is_kept, refuse_lost
 from oapl_core.training.state import Reached, find_state
 

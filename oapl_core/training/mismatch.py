@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from oapl_core import tables
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.progress import say
+from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 from oapl_core.training.scoring import scored
 

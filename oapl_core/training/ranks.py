@@ -14,9 +14,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, Interrupted, StageFailed
 from oapl_core.launch import guarded
+from oapl_core.run_folder.run import Run
 from oapl_core.stage import ERROR_PREFIX
 from oapl_core.training.interruption import INTERRUPTED, listening
 

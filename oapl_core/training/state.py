@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oapl_core.integrity import fsync
+from oapl_core.files import fsync
 
 if TYPE_CHECKING:
     from oapl_core.training.engine import Engine

@@ -11,9 +11,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from oapl_core.artifacts import Run, policy_hash
 from oapl_core.errors import DataError, Interrupted
 from oapl_core.progress import say
+from oapl_core.run_folder.run import Run, policy_hash
 from oapl_core.seeds import derive_seed
 from oapl_core.stage import run_verb
 from oapl_core.training.continuation import (

@@ -19,10 +19,10 @@ from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import Any
 
-from oapl_core.artifacts import Run
 from oapl_core.checkers import resolve
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.progress import Progress, say
+from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.stage import run_verb

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError
 from oapl_core.progress import Progress
+from oapl_core.run_folder.run import Run
 from oapl_core.tables import VERDICTS, count_rows, read_table, write_table
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import VERIFIER_VERSION, Verifier

@@ -14,10 +14,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.plan import finished, round_steps
 from oapl_core.progress import Progress, say
+from oapl_core.run_folder.run import Run
 from oapl_core.stage import run_verb
 from oapl_core.tables import PROBLEMS, PROMPTS, ROLLOUTS, VERDICTS, count_rows, read_table, write_table
 from oapl_core.verdicts.extraction import opens_thinking

@@ -19,10 +19,10 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from oapl_core.artifacts import Run
 from oapl_core.evaluation.evaluate import questions
 from oapl_core.rollouts.engine import Engine
 from oapl_core.rollouts.requests import Request
+from oapl_core.run_folder.run import Run
 from tests.tiny_model import write_tiny_model
 
 _PROBLEMS, _SAMPLES = 75, 8

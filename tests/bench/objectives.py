@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from oapl_core.artifacts import policy_hash
 from oapl_core.objectives import Family, Inputs, Method
+from oapl_core.run_folder.run import policy_hash
 from tests.bench.trainer import SHAPE, make_rollouts, write_model
 
 SEQUENCES, BUDGET, RATE = 8, 1024, 1e-7

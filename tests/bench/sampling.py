@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from oapl_core.artifacts import Run
 from oapl_core.rollouts.engine import Engine
 from oapl_core.rollouts.generate import generate
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
 from tests.sampling_run import make_run
 from tests.tiny_model import write_tiny_model

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.artifacts import Run, policy_hash
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.forking import fork
-from oapl_core.integrity import findings
-from oapl_core.ledger import RemovalEntry, StageEntry
 from oapl_core.plan import finished, steps
 from oapl_core.retention import Rules, candidates, remove
 from oapl_core.rollouts.generate import generate
-from oapl_core.storage import stored_files
+from oapl_core.run_folder.integrity import findings
+from oapl_core.run_folder.ledger import RemovalEntry, StageEntry
+from oapl_core.run_folder.run import Run, policy_hash
+from oapl_core.run_folder.storage import stored_files
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
 from tests.synthetic_run import Sizes, write_synthetic_run
 

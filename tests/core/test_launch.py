@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from oapl_core import launch
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError, Diverged, Interrupted, StageFailed
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 
 # A stage whose grandchild moves to a session of its own and ignores SIGTERM, as engine workers do.
@@ -153,7 +153,7 @@ def test_nothing_outlives_a_killed_orchestrator(run: Run, tmp_path: Path) -> Non
     pids = tmp_path / "pids"
     stage(tmp_path, STUBBORN.format(pids=str(pids)))
     code = (
-        "from pathlib import Path; from oapl_core.artifacts import Run; from oapl_core.launch import run_stage; "
+        "from pathlib import Path; from oapl_core.run_folder.run import Run; from oapl_core.launch import run_stage; "
         f"run_stage(Run.open(Path({str(run.root)!r})), 'some.verb')"
     )
     orchestrator = subprocess.Popen([sys.executable, "-c", code], env=dict(os.environ), stdout=subprocess.DEVNULL)

@@ -11,12 +11,12 @@ import pytest
 
 from deployments.evaluating import model_of
 from deployments.planning import show_estimate
-from oapl_core.artifacts import Run
 from oapl_core.forking import fork
-from oapl_core.integrity import findings
-from oapl_core.ledger import StageEntry
-from oapl_core.mirror import Mirror
 from oapl_core.plan import finished
+from oapl_core.run_folder.integrity import findings
+from oapl_core.run_folder.ledger import StageEntry
+from oapl_core.run_folder.mirror import Mirror
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import parse_experiment
 from tests.sampling_run import made_up_model

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from oapl_core.artifacts import Run, policy_hash
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.ledger import StageEntry
 from oapl_core.plan import round_steps, times
 from oapl_core.preflight import before_stage
 from oapl_core.retention import Rules, candidates
 from oapl_core.rollouts.generate import generate
+from oapl_core.run_folder.ledger import StageEntry
+from oapl_core.run_folder.run import Run, policy_hash
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.tables import ROLLOUTS, read_table
 from oapl_core.training.job import make_job

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.artifacts import Run
-from oapl_core.ledger import StageEntry
 from oapl_core.plan import finished, steps, times
+from oapl_core.run_folder.ledger import StageEntry
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import StageFailed
 from oapl_core.preflight import Need, before_stage, estimate
 from oapl_core.rollouts.generate import generate
+from oapl_core.run_folder.run import Run
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run
 from tests.synthetic_run import Sizes, write_synthetic_run
 
@@ -81,7 +81,7 @@ def test_a_stage_that_says_so_itself_is_left_alone(run: Run, verb: str, number: 
 def test_every_stage_process_asks_before_it_works(tmp_path: Path) -> None:
     """A whole stage as the orchestrator starts it, without its input: what is missing is found in the ledger."""
     run = write_synthetic_run(tmp_path, Sizes(train=6, validation=3, heldout=3), "groups")
-    from oapl_core.ledger import RemovalEntry
+    from oapl_core.run_folder.ledger import RemovalEntry
 
     name = run.name(run.rollouts(0) / "part-00000.parquet")
     run.ledger.append(RemovalEntry(name, run.ledger.artifacts()[name].sha256, 1, "oapl clean --keep rollouts=0"))

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError
-from oapl_core.integrity import findings
-from oapl_core.ledger import StageEntry
 from oapl_core.plan import finished, steps
 from oapl_core.redoing import Again, put_aside
 from oapl_core.rollouts.generate import generate
+from oapl_core.run_folder.integrity import findings
+from oapl_core.run_folder.ledger import StageEntry
+from oapl_core.run_folder.run import Run
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run
 from tests.synthetic_run import Sizes, write_synthetic_run
 

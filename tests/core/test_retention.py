@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.integrity import findings
-from oapl_core.ledger import StageEntry
-from oapl_core.mirror import Mirror
 from oapl_core.plan import finished, steps
 from oapl_core.preflight import before_stage
 from oapl_core.reports.facts import gather
 from oapl_core.retention import Candidate, Rules, candidates, remove
+from oapl_core.run_folder.integrity import findings
+from oapl_core.run_folder.ledger import StageEntry
+from oapl_core.run_folder.mirror import Mirror
+from oapl_core.run_folder.run import Run
 from tests.synthetic_run import Sizes, write_synthetic_run
 
 SIZES = Sizes(train=6, validation=3, heldout=3, group=2, samples=2, epochs=(2, 3))

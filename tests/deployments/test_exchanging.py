@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from oapl_core.artifacts import Run, policy_hash
 from oapl_core.exchange.import_rollouts import import_rollouts
 from oapl_core.groups.build import build
 from oapl_core.problems.prepare import load_encoder
+from oapl_core.run_folder.run import Run, policy_hash
 from tests.core.exchange.exchanged import PROBLEMS, foreign, make_run, write_jsonl
 from tests.core.training.made_round import plain_logprobs
 from tests.deployments.test_cli import complaint, oapl

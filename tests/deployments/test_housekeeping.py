@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.artifacts import Run
-from oapl_core.integrity import findings
 from oapl_core.plan import finished, steps
+from oapl_core.run_folder.integrity import findings
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import write_settings
 from tests.played_run import played_experiment, stages_started
 from tests.synthetic_run import Sizes, write_synthetic_run

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.artifacts import Run
-from oapl_core.integrity import findings
-from oapl_core.mirror import Mirror
-from oapl_core.opening import fetch_missing
 from oapl_core.rollouts.generate import generate
+from oapl_core.run_folder.integrity import findings
+from oapl_core.run_folder.mirror import Mirror
+from oapl_core.run_folder.opening import fetch_missing
+from oapl_core.run_folder.run import Run
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run
 from tests.whole_run import ROOT, command
 

@@ -7,8 +7,8 @@ import pytest
 
 from deployments.looking import look
 from oapl_core import tables
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, DataError
+from oapl_core.run_folder.run import Run
 from tests.synthetic_run import write_synthetic_run
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from prefect.testing.utilities import prefect_test_harness
 
-from oapl_core.artifacts import policy_hash
 from oapl_core.comparison import Comparison, state_of
 from oapl_core.errors import Interrupted
+from oapl_core.run_folder.run import policy_hash
 from tests.played_run import all_gone, played_experiment, stages_started
 from tests.whole_run import EXPERIMENT, ROOT, command, small_demo
 
@@ -22,7 +22,7 @@ TOGETHER = """
 import pathlib, sys
 if sys.argv[2].endswith(".together"):
     from oapl_core.comparison import Comparison
-    from oapl_core.ledger import StageEntry
+    from oapl_core.run_folder.ledger import StageEntry
     from oapl_core.plan import conclusion
     comparison = Comparison.open(pathlib.Path(sys.argv[3]))
     with open(comparison.root / "pids", "a") as pids:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.artifacts import Run
 from oapl_core.plan import finished, preparation, round_steps
+from oapl_core.run_folder.run import Run
 from tests.played_run import left_behind, played_experiment, stages_started
 from tests.prefect_server import PrefectServer, prefect_server
 from tests.whole_run import made_more_than_once

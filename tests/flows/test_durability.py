@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.artifacts import Run
 from oapl_core.plan import Step, finished, preparation, round_steps
+from oapl_core.run_folder.run import Run
 from tests.played_run import all_gone, played_experiment, stages_started
 from tests.prefect_server import PrefectServer, prefect_server
 from tests.whole_run import ROOT, made_more_than_once

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from prefect.testing.utilities import prefect_test_harness
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError, StageFailed
-from oapl_core.mirror import Mirror
 from oapl_core.plan import finished, steps
+from oapl_core.run_folder.mirror import Mirror
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 
 PLAYER = """
 import pathlib, sys
-from oapl_core.artifacts import Run
+from oapl_core.run_folder.run import Run
 from oapl_core.plan import steps
 verb, run = sys.argv[2].removeprefix("oapl_core."), Run.open(pathlib.Path(sys.argv[3]))
 number = int(sys.argv[5]) if len(sys.argv) > 5 else None

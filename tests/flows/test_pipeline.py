@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from prefect.testing.utilities import prefect_test_harness
 
-from oapl_core.artifacts import Run
 from oapl_core.plan import finished, steps
+from oapl_core.run_folder.run import Run
 from tests.played_run import left_behind, played_experiment, stages_started
 
 pytestmark = pytest.mark.slow

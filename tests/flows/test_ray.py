@@ -15,10 +15,10 @@ import psutil
 import pytest
 from prefect.testing.utilities import prefect_test_harness
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, StageFailed
-from oapl_core.ledger import StageEntry
 from oapl_core.plan import finished, round_steps
+from oapl_core.run_folder.ledger import StageEntry
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.tables import PROBLEMS, PROMPTS, VERDICTS, read_table, write_table
 from tasks.settings import STAGES
@@ -28,7 +28,7 @@ PARTS, PROBLEMS_PER_PART, GROUP = 12, 2, 4
 PLAYER = f"""
 import os, pathlib, sys, time
 from datetime import datetime, timezone
-from oapl_core.artifacts import Run
+from oapl_core.run_folder.run import Run
 from oapl_core.tables import ROLLOUTS, write_table
 arguments = sys.argv[2:]
 if arguments[0] == "oapl_core.verdicts.verify":

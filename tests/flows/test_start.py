@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.start import Start, Thinned, next_round
-from oapl_core.opening import find
+from oapl_core.run_folder.opening import find
 from tests.played_run import played_experiment
 
 

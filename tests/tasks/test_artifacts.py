@@ -15,10 +15,10 @@ from prefect.context import SyncClientContext
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.testing.utilities import prefect_test_harness
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError, Interrupted, StageFailed
 from oapl_core.plan import round_steps
 from oapl_core.reports.write import write
+from oapl_core.run_folder.run import Run
 from tasks.artifacts import failure_text, key, show_report, show_round, watched
 from tests.synthetic_run import HOSTILE, Sizes, write_synthetic_run
 

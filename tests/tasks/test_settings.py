@@ -25,7 +25,7 @@ def test_every_step_of_every_plan_has_its_row_and_its_time_limit() -> None:
 
 
 def test_a_time_limit_may_change_while_a_run_goes_on(tmp_path: object) -> None:
-    from oapl_core.artifacts import Run
+    from oapl_core.run_folder.run import Run
 
     values = {"name": "t", "model": "m", "runs_dir": str(tmp_path), "problems": PROBLEMS}
     Run.create(parse_experiment(values, "test"))

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from oapl_core.artifacts import policy_hash
 from oapl_core.evaluation.pass_at_k import pass_at_k
 from oapl_core.objectives import Method
 from oapl_core.rollouts.requests import Completion, Request, Sampler
 from oapl_core.rows import Rows
+from oapl_core.run_folder.run import policy_hash
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.tables import GROUPS, REFERENCES, write_table
@@ -237,8 +237,8 @@ class Lagged:
 
 def machine_of(run_dir: Path, sampler: Sampler, verifier: Verifier) -> Machine:
     """Prompts and problems of a run folder, and its base model."""
-    from oapl_core.artifacts import Run
     from oapl_core.rollouts.generate import read_prompts
+    from oapl_core.run_folder.run import Run
     from oapl_core.tables import PROBLEMS, read_table
 
     run = Run.open(run_dir)

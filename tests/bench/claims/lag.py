@@ -87,8 +87,8 @@ def train(run_dir: Path, to: Path, arms: "dict[str, Arm]") -> None:
     """The arms, one after the other, in one engine."""
     import torch
 
-    from oapl_core.artifacts import Run
     from oapl_core.rollouts.engine import Engine
+    from oapl_core.run_folder.run import Run
     from oapl_core.verdicts.verifier import Verifier
     from tests.bench.claims.algorithm_1 import Lagged, machine_of
 

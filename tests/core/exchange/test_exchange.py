@@ -11,7 +11,6 @@ import pytest
 from transformers import AutoTokenizer
 
 from oapl_core import tables
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.exchange.export import export
 from oapl_core.exchange.grouping import Buckets
@@ -19,6 +18,7 @@ from oapl_core.exchange.import_rollouts import import_rollouts
 from oapl_core.groups.build import build
 from oapl_core.problems.prepare import prepare
 from oapl_core.rollouts.generate import generate
+from oapl_core.run_folder.run import Run
 from oapl_core.training.train import train
 from oapl_core.verdicts.verify import verify
 from tests.core.exchange.exchanged import Row, foreign, left_out, make_run, read_parts, sample, write_jsonl

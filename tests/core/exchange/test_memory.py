@@ -16,7 +16,7 @@ ROWS_PER_PROMPT = 8
 PROGRAM = """
 import resource, sys
 from pathlib import Path
-from oapl_core.artifacts import Run
+from oapl_core.run_folder.run import Run
 from oapl_core.exchange.import_rollouts import import_rollouts
 import_rollouts(Run.open(Path(sys.argv[1])), 0, Path(sys.argv[2]))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 from oapl_core import tables
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError
 from oapl_core.groups.build import build
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 
 # problem -> reward of each sample; None: verifier_error, "": no verdict at all

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from oapl_core.artifacts import Run, policy_hash
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.pretraining import model as model_module
 from oapl_core.pretraining.model import Example, batch_loss, learning_rate_share, plan_batches
 from oapl_core.pretraining.pretrain import content_key, pretrain, read_solved
 from oapl_core.rollouts.model_folder import identity
+from oapl_core.run_folder.run import Run, policy_hash
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.settings.pretrain import PretrainConfig
 

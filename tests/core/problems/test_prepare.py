@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from oapl_core import tables
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError
 from oapl_core.problems.prepare import load_encoder, prepare
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 from tests.tiny_model import write_tiny_model
 

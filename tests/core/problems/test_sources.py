@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.integrity import sha256_of
+from oapl_core.files import sha256_of
 from oapl_core.problems.sources import Source, fetch, local_files, released_files, source, sources
 from tests.reference_sets import shared_file
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core import tables
-from oapl_core.artifacts import Run
-from oapl_core.ledger import RemovalEntry
+from oapl_core.run_folder.ledger import RemovalEntry
+from oapl_core.run_folder.run import Run
 from tests.synthetic_run import Sizes, experiment
 
 Counts = dict[str, dict[str, tuple[int, int]]]

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from oapl_core import tables
-from oapl_core.artifacts import Run
+from oapl_core.run_folder.run import Run
 from oapl_core.verdicts.outcomes import Outcome
 from tests.synthetic_run import Sizes, write_synthetic_run
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from oapl_core.artifacts import Run
 from oapl_core.reports.blocks import DASH
 from oapl_core.reports.facts import gather
 from oapl_core.reports.process import (
@@ -17,6 +16,7 @@ from oapl_core.reports.process import (
     time_table,
     trust_table,
 )
+from oapl_core.run_folder.run import Run
 from tests.synthetic_run import Sizes, write_synthetic_run
 
 

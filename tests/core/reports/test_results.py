@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from oapl_core import tables
-from oapl_core.artifacts import Run
 from oapl_core.reports.facts import gather
 from oapl_core.reports.headline import headline_table
 from oapl_core.reports.results import (
@@ -19,6 +18,7 @@ from oapl_core.reports.results import (
     validation_table,
 )
 from oapl_core.reports.scores import Resampling, Score
+from oapl_core.run_folder.run import Run
 from tests.synthetic_run import Sizes, write_synthetic_run
 
 RESAMPLING = Resampling(300, 0)

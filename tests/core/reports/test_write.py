@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError
 from oapl_core.plan import finished, steps
 from oapl_core.reports.facts import METRIC_COLUMNS, gather
 from oapl_core.reports.write import write
+from oapl_core.run_folder.run import Run
 from tests.synthetic_run import UNTIL, write_synthetic_run
 
 FIGURES = {"pass_at_k.png", "samples_spent.png", "training.png", "dropped.png"}

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.rollouts.engine import Engine
 from oapl_core.rollouts.generate import generate
 from oapl_core.rollouts.requests import Request
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
 from tests.sampling_run import make_run
 from tests.tiny_model import TEXTS, write_tiny_model

@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from oapl_core.artifacts import Run
-from oapl_core.integrity import is_intact
+from oapl_core.run_folder.integrity import is_intact
+from oapl_core.run_folder.run import Run
 from oapl_core.tables import ROLLOUTS, read_table
 from tests.core.rollouts.slow_sampling import COMMAND
 from tests.sampling_run import made_up_model, make_run

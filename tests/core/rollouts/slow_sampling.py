@@ -8,9 +8,9 @@ import sys
 import time
 from typing import Any
 
-from oapl_core.artifacts import Run
 from oapl_core.rollouts.generate import generate
 from oapl_core.rollouts.requests import Completion, Request
+from oapl_core.run_folder.run import Run
 from oapl_core.stage import run_verb
 from tests.sampling_run import MadeUpSampler
 

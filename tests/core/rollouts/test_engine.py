@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from oapl_core.artifacts import Run
+from oapl_core.run_folder.run import Run
 from oapl_core.tables import ROLLOUTS, read_table
 from tests.core.rollouts.engine_session import GROUP, PROMPTS, requests, sampling_run
 from tests.tiny_model import TEXTS

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from oapl_core.artifacts import Run, policy_hash
 from oapl_core.errors import DataError
 from oapl_core.rollouts.generate import choose_problems, generate, read_prompts
 from oapl_core.rollouts.requests import Sampler
+from oapl_core.run_folder.run import Run, policy_hash
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.tables import ROLLOUTS, read_table
@@ -211,7 +211,7 @@ def test_a_round_that_does_not_exist_is_refused(run: Run) -> None:
 KILLED = """
 import sys, time
 from pathlib import Path
-from oapl_core.artifacts import Run
+from oapl_core.run_folder.run import Run
 from oapl_core.rollouts.generate import generate
 from tests.sampling_run import MadeUpSampler
 

@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
-from oapl_core.artifacts import Run
 from oapl_core.rollouts.generate import generate
+from oapl_core.run_folder.run import Run
 from oapl_core.tables import ROLLOUTS, read_table
 from tests.core.rollouts.engine_session import sampling_run
 from tests.core.rollouts.slow_sampling import COMMAND

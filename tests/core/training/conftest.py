@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from oapl_core.artifacts import Run
+from oapl_core.run_folder.run import Run
 from tests.core.training.made_round import made_groups, make_run, train_in_a_process, write_groups
 from tests.tiny_model import write_tiny_model
 

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from oapl_core.artifacts import Run
+from oapl_core.run_folder.run import Run
 from oapl_core.training.train import train
 
 IMPORTED = (

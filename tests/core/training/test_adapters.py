@@ -12,8 +12,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.training import AdapterConfig
 from oapl_core.training.adapters import add_adapter, merged_weights
 from oapl_core.training.logprobs import Policy

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError
-from oapl_core.integrity import findings
-from oapl_core.ledger import RemovalEntry
-from oapl_core.recorded import temporary
 from oapl_core.redoing import Again, put_aside
 from oapl_core.retention import Rules, candidates, remove
+from oapl_core.run_folder.integrity import findings
+from oapl_core.run_folder.ledger import RemovalEntry
+from oapl_core.run_folder.recorded import temporary
+from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.storage import stored_files, total
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.settings.training import TrainingConfig
-from oapl_core.storage import stored_files, total
 from oapl_core.training.batching import epoch_order
 from oapl_core.training.continuation import LET_GO, refuse_lost, refuse_other_layout
 from oapl_core.training.job import make_job

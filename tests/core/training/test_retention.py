@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from oapl_core.artifacts import Run
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.training.job import METRICS_FILE, Job, make_job
 from oapl_core.training.retention import drop_weights, droppable

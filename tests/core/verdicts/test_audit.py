@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from oapl_core import tables
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError, SandboxError, StageFailed
+from oapl_core.run_folder.run import Run
 from oapl_core.verdicts.audit import audit, same_json, same_words
 from oapl_core.verdicts.bubblewrap import RESULT, Bubblewrap
 from oapl_core.verdicts.verify import verify

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from oapl_core import tables
-from oapl_core.artifacts import Run
+from oapl_core.run_folder.run import Run
 from tests import sandboxes
 from tests.core.verdicts.test_verify import made_run, recorded, rollout, verdicts
 
@@ -132,7 +132,7 @@ UNSHARE, LANDLOCK = 272, 444
 _WITHOUT_ISOLATION = f"""
 import sys
 from pathlib import Path
-from oapl_core.artifacts import Run
+from oapl_core.run_folder.run import Run
 from oapl_core.errors import OaplError
 from oapl_core.launch import run_stage
 from oapl_core.sandbox import linux, seccomp

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from oapl_core import tables
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError
+from oapl_core.run_folder.run import Run
 from oapl_core.verdicts.regrade import Change, regrade, round_of
 from oapl_core.verdicts.verify import verify
 from tests.core.verdicts.test_verify import made_run, verdicts

@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from oapl_core import tables
-from oapl_core.artifacts import Run
 from oapl_core.errors import DataError, StageFailed
-from oapl_core.ledger import ArtifactEntry, StageEntry
+from oapl_core.run_folder.ledger import ArtifactEntry, StageEntry
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.verdicts import verify as module
 from oapl_core.verdicts.outcomes import Outcome

@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, StageFailed
-from oapl_core.mirror import Mirror
+from oapl_core.run_folder.mirror import Mirror
+from oapl_core.run_folder.run import Run
 
 _LOOK_EVERY_S = 2.0
 _LONGEST_PAUSE_S = 60.0

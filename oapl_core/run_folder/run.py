@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Self
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.integrity import sha256_of
-from oapl_core.recorded import Recorded
+from oapl_core.files import sha256_of
+from oapl_core.run_folder.recorded import Recorded
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import differences, parse_experiment, write_settings
 

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.integrity import damage, sha256_of
-from oapl_core.ledger import ArtifactEntry, artifacts_of, records_of
+from oapl_core.files import sha256_of
+from oapl_core.run_folder.integrity import damage
+from oapl_core.run_folder.ledger import ArtifactEntry, artifacts_of, records_of
+from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.storage import classify
 from oapl_core.settings.experiment_file import parse_experiment, write_record
-from oapl_core.storage import classify
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem

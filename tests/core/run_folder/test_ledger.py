@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from oapl_core.errors import LedgerError
-from oapl_core.ledger import ArtifactEntry, Ledger, StageEntry
+from oapl_core.run_folder.ledger import ArtifactEntry, Ledger, StageEntry
 
 
 def entry(name: str, sha: str = "0" * 64) -> ArtifactEntry:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, StageFailed
-from oapl_core.lock import hold
-from oapl_core.mirror import Mirror
 from oapl_core.rollouts.model_folder import check_model_folder
+from oapl_core.run_folder.lock import hold
+from oapl_core.run_folder.mirror import Mirror
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import load_experiment
 from oapl_core.settings.rehearsal import rehearsal

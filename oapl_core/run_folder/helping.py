@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from oapl_core.errors import ConfigError, Held
-from oapl_core.lock import HELPERS, Owner, inherited
+from oapl_core.run_folder.lock import HELPERS, Owner, inherited
 
 LOOK_S = 1.0
 """How often the helper looks after its holder."""

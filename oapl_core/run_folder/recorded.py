@@ -1,7 +1,7 @@
 """A folder with a ledger: how an artifact is written so that a crash cannot tear it, and when it is up to date.
 
-What run folders (``artifacts.py``) and evaluation folders (``measurement.py``) have in common. An artifact is written
-under a temporary name, fsynced, renamed, and only then recorded in ``ledger.jsonl``.
+What run folders (``run.py``), evaluation folders (``evaluation/measurement.py``) and comparisons have in common. An
+artifact is written under a temporary name, fsynced, renamed, and only then recorded in ``ledger.jsonl``.
 """
 
 import json
@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.errors import DataError
-from oapl_core.integrity import damage, fsync, is_unchanged, mtime_ns, sha256_of, size_of
-from oapl_core.ledger import ArtifactEntry, Ledger
+from oapl_core.files import fsync, mtime_ns, sha256_of, size_of
 from oapl_core.progress import say
+from oapl_core.run_folder.integrity import damage, is_unchanged
+from oapl_core.run_folder.ledger import ArtifactEntry, Ledger
 
 _TEMPORARY = ".tmp-"
 IMPORTED = "imported_from"

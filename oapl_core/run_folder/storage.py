@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from oapl_core.artifacts import OPTIMIZER_STATE, Run
+from oapl_core.run_folder.run import OPTIMIZER_STATE, Run
 
 SUPERSEDED = "superseded"
 """Folder of the artifacts that a redo replaced, below the run folder."""

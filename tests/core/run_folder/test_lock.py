@@ -16,13 +16,13 @@ import psutil
 import pytest
 
 from oapl_core.errors import Held
-from oapl_core.lock import Owner, hold, owner
+from oapl_core.run_folder.lock import Owner, hold, owner
 
 HOLDER = """
 import subprocess, sys
 from pathlib import Path
 from oapl_core.launch import guarded
-from oapl_core.lock import hold
+from oapl_core.run_folder.lock import hold
 with hold(Path(sys.argv[1]), beat_s=0.1):
     if sys.argv[2:] == ["with a stubborn stage"]:
         stage = "import signal, time; signal.signal(15, signal.SIG_IGN); print('held', flush=True); time.sleep(60)"

@@ -15,13 +15,13 @@ import psutil
 import pytest
 
 from oapl_core.errors import ConfigError, Held
-from oapl_core.helping import helping
-from oapl_core.lock import Owner, hold, owner
+from oapl_core.run_folder.helping import helping
+from oapl_core.run_folder.lock import Owner, hold, owner
 
 HELPER = """
 import sys
 from pathlib import Path
-from oapl_core.helping import helping
+from oapl_core.run_folder.helping import helping
 from oapl_core.launch import guarded
 stage = "import signal, time; signal.signal(15, signal.SIG_IGN); print('helps', flush=True); time.sleep(60)"
 with helping(Path(sys.argv[1]), sys.argv[2], "a stage", look_s=0.1, silent_s=float(sys.argv[3])):
@@ -31,7 +31,7 @@ with helping(Path(sys.argv[1]), sys.argv[2], "a stage", look_s=0.1, silent_s=flo
 HOLDER = """
 import sys
 from pathlib import Path
-from oapl_core.lock import hold, owner
+from oapl_core.run_folder.lock import hold, owner
 with hold(Path(sys.argv[1]), beat_s=0.1):
     print(owner(Path(sys.argv[1])).token, flush=True)
     input()

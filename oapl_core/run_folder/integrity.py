@@ -4,48 +4,17 @@ A stage looks at size and modification time, which find what a person or a crash
 neither. Readers of Parquet notice by page checksums (``tables.py``); here everything is compared, model weights too.
 """
 
-import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oapl_core.ledger import ArtifactEntry
+from oapl_core.files import mtime_ns, sha256_of, size_of
+from oapl_core.run_folder.ledger import ArtifactEntry
 
 if TYPE_CHECKING:
-    from oapl_core.artifacts import Run
-
-
-def sha256_of(path: Path) -> str:
-    """Hash of a file, or of a folder's relative names and contents."""
-    if path.is_dir():
-        names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
-        return hashlib.sha256("".join(f"{n}\0{sha256_of(path / n)}\n" for n in names).encode()).hexdigest()
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def fsync(path: Path, below: bool = True) -> None:
-    """Wait until a file, or a folder's own entries and (unless not ``below``) everything in it, is on the disk."""
-    for item in [*(path.rglob("*") if below and path.is_dir() else ()), path]:
-        descriptor = os.open(item, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder."""
-    files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
-    return sum(p.stat().st_size for p in files)
-
-
-def mtime_ns(path: Path) -> int:
-    """Modification time of a file, or of the newest in a folder. Nanoseconds."""
-    files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
-    return max((p.stat().st_mtime_ns for p in files), default=0)
+    from oapl_core.run_folder.run import Run
 
 
 def is_unchanged(path: Path, entry: ArtifactEntry) -> bool:

@@ -13,16 +13,16 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from oapl_core.artifacts import Run
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.integrity import findings
-from oapl_core.ledger import RemovalEntry
-from oapl_core.mirror import Mirror
-from oapl_core.mirroring import mirrored
 from oapl_core.rollouts.generate import generate
+from oapl_core.run_folder.integrity import findings
+from oapl_core.run_folder.ledger import RemovalEntry
+from oapl_core.run_folder.mirror import Mirror
+from oapl_core.run_folder.mirror_thread import mirrored
+from oapl_core.run_folder.run import Run
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def sampled(folder: Path, url: str, parts: int = 3) -> Run:
@@ -143,8 +143,8 @@ def test_an_optimisers_state_goes_there_too_when_it_was_used(tmp_path: Path, url
 COPY = """
 import sys
 from pathlib import Path
-from oapl_core.artifacts import Run
-from oapl_core.mirror import Mirror
+from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.mirror import Mirror
 run = Run.open(Path(sys.argv[1]))
 print("ready", flush=True)
 Mirror(run.config.mirror, run.root.name).update(run)

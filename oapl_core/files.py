@@ -1,0 +1,36 @@
+"""A file, or a folder with all that is in it, as one thing: its hash, size and time, and that it is on the disk."""
+
+import hashlib
+import os
+from pathlib import Path
+
+
+def sha256_of(path: Path) -> str:
+    """Hash of a file, or of a folder's relative names and contents."""
+    if path.is_dir():
+        names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
+        return hashlib.sha256("".join(f"{n}\0{sha256_of(path / n)}\n" for n in names).encode()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fsync(path: Path, below: bool = True) -> None:
+    """Wait until a file, or a folder's own entries and (unless not ``below``) everything in it, is on the disk."""
+    for item in [*(path.rglob("*") if below and path.is_dir() else ()), path]:
+        descriptor = os.open(item, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
+    return sum(p.stat().st_size for p in files)
+
+
+def mtime_ns(path: Path) -> int:
+    """Modification time of a file, or of the newest in a folder. Nanoseconds."""
+    files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
+    return max((p.stat().st_mtime_ns for p in files), default=0)
