@@ -7,7 +7,7 @@ from pathlib import Path
 
 from deployments.terminal import tell
 from oapl_core.errors import ConfigError
-from oapl_core.estimate import (
+from oapl_core.planning.estimate import (
     NOTHING,
     Amount,
     Estimate,

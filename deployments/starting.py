@@ -9,7 +9,7 @@ from deployments.terminal import Narrator, console, print_plan, print_times, tel
 from oapl_core.errors import ConfigError, Interrupted
 from oapl_core.forking import fork
 from oapl_core.launch import run_stage
-from oapl_core.plan import conclusion, finished, steps
+from oapl_core.planning.plan import conclusion, finished, steps
 from oapl_core.redoing import Again, put_aside
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.mirror_thread import mirrored

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from oapl_core.plan import finished, steps, times
+from oapl_core.planning.plan import finished, steps, times
 from oapl_core.run_folder.run import Run
 
 console = Console(highlight=False)

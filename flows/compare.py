@@ -17,7 +17,7 @@ from flows.start import listen
 from oapl_core.comparing import begin, read_comparison, source_of
 from oapl_core.comparison import MEASURING, REPORTING, Arm, Comparison, folder_of, needed_steps
 from oapl_core.errors import DataError, Held, Interrupted, OaplError
-from oapl_core.plan import finished, preparation, steps
+from oapl_core.planning.plan import finished, preparation, steps
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.mirror_thread import mirrored

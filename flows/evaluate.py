@@ -6,7 +6,7 @@ from prefect.client.schemas.objects import State
 from flows.round import run_missing
 from flows.start import Start, next_round, play, run_name
 from oapl_core.errors import DataError
-from oapl_core.plan import conclusion, finished
+from oapl_core.planning.plan import conclusion, finished
 from oapl_core.run_folder.run import Run
 from tasks.artifacts import show_report
 from tasks.stage import progress

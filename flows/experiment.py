@@ -6,7 +6,7 @@ from prefect.client.schemas.objects import State
 from flows.evaluate import conclude
 from flows.round import run_missing, run_round
 from flows.start import Start, play, run_name
-from oapl_core.plan import preparation
+from oapl_core.planning.plan import preparation
 from oapl_core.run_folder.run import Run
 
 

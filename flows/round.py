@@ -9,7 +9,7 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 
 from flows.start import Start, next_round, play, run_and_round
-from oapl_core.plan import Step, finished, preparation, round_steps, verification_beside_sampling
+from oapl_core.planning.plan import Step, finished, preparation, round_steps, verification_beside_sampling
 from oapl_core.run_folder.run import Run
 from tasks.artifacts import show_round
 from tasks.cluster import beside_on_ray

@@ -9,7 +9,7 @@ from prefect.states import Completed, Failed
 
 from flows.start import listen
 from oapl_core.errors import Held, OaplError
-from oapl_core.plan import Step
+from oapl_core.planning.plan import Step
 from oapl_core.run_folder.helping import helping
 from tasks.fleet import FLOW
 from tasks.stage import execute_here

@@ -15,7 +15,7 @@ from prefect.states import Completed
 from pydantic import Field
 
 from oapl_core.errors import Held, OaplError
-from oapl_core.plan import finished, round_steps
+from oapl_core.planning.plan import finished, round_steps
 from oapl_core.progress import Reading
 from oapl_core.run_folder.mirror_thread import mirrored
 from oapl_core.run_folder.opening import find, opened

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from oapl_core.errors import ConfigError, DataError, Diverged
-from oapl_core.plan import Step, conclusion, finished, preparation, round_steps
+from oapl_core.planning.plan import Step, conclusion, finished, preparation, round_steps
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run

@@ -16,8 +16,8 @@ from typing import Any
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import fsync
-from oapl_core.plan import Step, finished, steps, verification_beside_sampling
-from oapl_core.preflight import refuse_removed
+from oapl_core.planning.plan import Step, finished, steps, verification_beside_sampling
+from oapl_core.planning.preflight import refuse_removed
 from oapl_core.redoing import find_step
 from oapl_core.run_folder.ledger import ForkEntry
 from oapl_core.run_folder.run import Run

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from oapl_core.errors import DataError, Diverged, Interrupted, OaplError, SandboxError, StageFailed
-from oapl_core.plan import stage_label
+from oapl_core.planning.plan import stage_label
 from oapl_core.progress import PREFIX
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.lock import descriptors

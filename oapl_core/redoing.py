@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oapl_core.errors import ConfigError
-from oapl_core.plan import Step, steps
+from oapl_core.planning.plan import Step, steps
 from oapl_core.run_folder.ledger import ArtifactEntry, SupersededEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import SUPERSEDED

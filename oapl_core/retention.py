@@ -2,8 +2,8 @@
 
 Reads the ledger and sizes; ``remove`` deletes and writes ``removal`` lines of the ledger first, so that a kill between
 the two leaves nothing that looks like damage. What was removed still counts as made: no step is redone for it. A stage
-that would have to read it says so (preflight.py). `training.keep_checkpoints` lets weights go while a run trains
-(training/retention.py); here a person does, later (`oapl clean`).
+that would have to read it says so (planning/preflight.py). `training.keep_checkpoints` lets weights go while a run
+trains (training/retention.py); here a person does, later (`oapl clean`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from typing import Self
 
 from oapl_core.errors import ConfigError
 from oapl_core.files import fsync
-from oapl_core.plan import conclusion, finished, round_steps
+from oapl_core.planning.plan import conclusion, finished, round_steps
 from oapl_core.run_folder.ledger import ArtifactEntry, RemovalEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import SUPERSEDED, StoredFile, classify, stored_files

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.errors import OaplError, StageFailed
-from oapl_core.preflight import before_stage
+from oapl_core.planning.preflight import before_stage
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run
 

@@ -27,7 +27,7 @@ from prefect.exceptions import PrefectException
 
 from oapl_core.comparison import Comparison
 from oapl_core.errors import Interrupted, OaplError, StageFailed
-from oapl_core.plan import Step
+from oapl_core.planning.plan import Step
 from oapl_core.progress import Reading
 from oapl_core.run_folder.run import Run
 

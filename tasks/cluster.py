@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from prefect.settings import PREFECT_API_URL
 
 from oapl_core.errors import ConfigError
-from oapl_core.plan import Step
+from oapl_core.planning.plan import Step
 from oapl_core.settings.verifier import RayConfig
 from tasks.stage import progress, stage_task
 

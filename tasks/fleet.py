@@ -20,7 +20,7 @@ from prefect.states import Cancelling
 
 from oapl_core import launch
 from oapl_core.errors import ConfigError, DataError, Diverged, Interrupted, OaplError, SandboxError, StageFailed
-from oapl_core.plan import Step
+from oapl_core.planning.plan import Step
 from oapl_core.run_folder.lock import owner
 from oapl_core.run_folder.run import Run
 

@@ -19,7 +19,7 @@ from prefect.tasks import Task, exponential_backoff
 
 from oapl_core import launch
 from oapl_core.errors import Diverged, StageFailed
-from oapl_core.plan import Step
+from oapl_core.planning.plan import Step
 from oapl_core.run_folder.run import Run
 from tasks import fleet
 from tasks.artifacts import watched

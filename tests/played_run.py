@@ -18,7 +18,7 @@ PARTS = 3
 PLAYER = f"""
 import os, pathlib, subprocess, sys, time
 from oapl_core.run_folder.run import Run
-from oapl_core.plan import steps
+from oapl_core.planning.plan import steps
 verb, run = sys.argv[2].removeprefix("oapl_core."), Run.open(pathlib.Path(sys.argv[3]))
 number = int(sys.argv[5]) if len(sys.argv) > 5 else None
 with open(run.root / "where", "a") as where:

@@ -20,7 +20,7 @@ from oapl_core.errors import Interrupted, OaplError
 from oapl_core.evaluation.answering import JudgeFactory, Start
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.evaluation.judging import Judge
-from oapl_core.plan import conclusion
+from oapl_core.planning.plan import conclusion
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import Engine
 from oapl_core.rollouts.requests import Completion, Request, Sampler

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from oapl_core.plan import Step, times
+from oapl_core.planning.plan import Step, times
 from oapl_core.reports.blocks import DASH, Table, duration, percent, table, whole
 from oapl_core.reports.facts import Facts
 from oapl_core.reports.provenance import differing_settings, versions

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.errors import DataError
-from oapl_core.plan import round_steps
+from oapl_core.planning.plan import round_steps
 from oapl_core.progress import Progress, say
 from oapl_core.rollouts.drawing import drawn, walked
 from oapl_core.rollouts.engine import Engine

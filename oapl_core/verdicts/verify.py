@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.errors import DataError, StageFailed
-from oapl_core.plan import finished, round_steps
+from oapl_core.planning.plan import finished, round_steps
 from oapl_core.progress import Progress, say
 from oapl_core.run_folder.run import Run
 from oapl_core.stage import run_verb

@@ -59,6 +59,7 @@ def test_import_contracts_hold() -> None:
         ("oapl_core/reports/__init__.py", "import oapl_core.evaluation"),
         ("oapl_core/sandbox/__init__.py", "import oapl_core.verdicts"),
         ("oapl_core/settings/__init__.py", "import oapl_core.run_folder.run"),
+        ("oapl_core/run_folder/__init__.py", "import oapl_core.planning.plan"),
     ],
 )
 def test_contracts_catch_a_forbidden_import(copy: Path, module: str, line: str) -> None:

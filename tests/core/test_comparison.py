@@ -12,7 +12,7 @@ from oapl_core.comparison import Arm, Comparison, state_of
 from oapl_core.errors import ConfigError, DataError, Diverged, StageFailed
 from oapl_core.evaluation.together import evaluate_arms
 from oapl_core.objectives import Family
-from oapl_core.plan import finished, steps
+from oapl_core.planning.plan import finished, steps
 from oapl_core.reports.arms import Means, read_results
 from oapl_core.reports.scores import Resampling, Score
 from oapl_core.reports.together import held_out_table, write_report

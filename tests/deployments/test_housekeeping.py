@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.plan import finished, steps
+from oapl_core.planning.plan import finished, steps
 from oapl_core.run_folder.integrity import findings
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import write_settings

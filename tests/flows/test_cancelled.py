@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from oapl_core.plan import finished, preparation, round_steps
+from oapl_core.planning.plan import finished, preparation, round_steps
 from oapl_core.run_folder.run import Run
 from tests.prefect_server import PrefectServer, prefect_server
 from tests.whole_run import made_more_than_once, small_demo

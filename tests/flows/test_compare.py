@@ -23,7 +23,7 @@ import pathlib, sys
 if sys.argv[2].endswith(".together"):
     from oapl_core.comparison import Comparison
     from oapl_core.run_folder.ledger import StageEntry
-    from oapl_core.plan import conclusion
+    from oapl_core.planning.plan import conclusion
     comparison = Comparison.open(pathlib.Path(sys.argv[3]))
     with open(comparison.root / "pids", "a") as pids:
         pids.write(f"0 0 {sys.argv[2]}\\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.plan import finished, preparation, round_steps
+from oapl_core.planning.plan import finished, preparation, round_steps
 from oapl_core.run_folder.run import Run
 from tests.played_run import left_behind, played_experiment, stages_started
 from tests.prefect_server import PrefectServer, prefect_server

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.plan import Step, finished, preparation, round_steps
+from oapl_core.planning.plan import Step, finished, preparation, round_steps
 from oapl_core.run_folder.run import Run
 from tests.played_run import all_gone, played_experiment, stages_started
 from tests.prefect_server import PrefectServer, prefect_server

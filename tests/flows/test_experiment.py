@@ -12,7 +12,7 @@ import pytest
 from prefect.testing.utilities import prefect_test_harness
 
 from oapl_core.errors import DataError, StageFailed
-from oapl_core.plan import finished, steps
+from oapl_core.planning.plan import finished, steps
 from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
@@ -20,7 +20,7 @@ from oapl_core.settings.experiment_file import parse_experiment
 PLAYER = """
 import pathlib, sys
 from oapl_core.run_folder.run import Run
-from oapl_core.plan import steps
+from oapl_core.planning.plan import steps
 verb, run = sys.argv[2].removeprefix("oapl_core."), Run.open(pathlib.Path(sys.argv[3]))
 number = int(sys.argv[5]) if len(sys.argv) > 5 else None
 if "--follow" in sys.argv:

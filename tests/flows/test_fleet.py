@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from oapl_core.plan import finished, preparation, round_steps
+from oapl_core.planning.plan import finished, preparation, round_steps
 from oapl_core.run_folder.run import Run
 from tests.played_run import all_gone, left_behind, machines, played_experiment
 from tests.prefect_server import PrefectServer, prefect_server

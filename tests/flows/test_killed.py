@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.plan import finished, steps, times
+from oapl_core.planning.plan import finished, steps, times
 from oapl_core.run_folder.run import Run
 from tests.whole_run import EXPERIMENT, content, kill_when, made_more_than_once, oapl
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from prefect.testing.utilities import prefect_test_harness
 
-from oapl_core.plan import finished, steps
+from oapl_core.planning.plan import finished, steps
 from oapl_core.run_folder.run import Run
 from tests.played_run import left_behind, played_experiment, stages_started
 

@@ -16,7 +16,7 @@ import pytest
 from prefect.testing.utilities import prefect_test_harness
 
 from oapl_core.errors import ConfigError, StageFailed
-from oapl_core.plan import finished, round_steps
+from oapl_core.planning.plan import finished, round_steps
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment

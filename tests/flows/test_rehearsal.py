@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 from deployments.planning import model_size, problem_counts
-from oapl_core.estimate import Estimate, estimate
-from oapl_core.plan import finished, steps
+from oapl_core.planning.estimate import Estimate, estimate
+from oapl_core.planning.plan import finished, steps
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import load_experiment
 from oapl_core.settings.rehearsal import rehearsal

@@ -16,7 +16,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, tempor
 from prefect.testing.utilities import prefect_test_harness
 
 from oapl_core.errors import DataError, Interrupted, StageFailed
-from oapl_core.plan import round_steps
+from oapl_core.planning.plan import round_steps
 from oapl_core.reports.write import write
 from oapl_core.run_folder.run import Run
 from tasks.artifacts import failure_text, key, show_report, show_round, watched

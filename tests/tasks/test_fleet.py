@@ -7,7 +7,7 @@ import pytest
 from prefect.client.schemas.objects import State, StateType
 
 from oapl_core.errors import ConfigError, DataError, Diverged, Interrupted, SandboxError, StageFailed
-from oapl_core.plan import round_steps
+from oapl_core.planning.plan import round_steps
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 from tasks.fleet import error_of

@@ -6,7 +6,7 @@ import pytest
 from prefect.states import Failed
 
 from oapl_core.errors import ConfigError, DataError, Diverged, Held, Interrupted, SandboxError, StageFailed
-from oapl_core.plan import steps
+from oapl_core.planning.plan import steps
 from oapl_core.settings.experiment import RoundConfig
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.settings.time_limits import TimeLimits

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from oapl_core.errors import DataError
-from oapl_core.plan import finished, steps
+from oapl_core.planning.plan import finished, steps
 from oapl_core.reports.facts import METRIC_COLUMNS, gather
 from oapl_core.reports.write import write
 from oapl_core.run_folder.run import Run

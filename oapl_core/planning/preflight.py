@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from oapl_core.errors import DataError, StageFailed
-from oapl_core.plan import steps
+from oapl_core.planning.plan import steps
 from oapl_core.progress import say
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import Run

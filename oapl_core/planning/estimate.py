@@ -13,7 +13,7 @@ every answer as long as `max_tokens`, every group kept. Prefill, starts of engin
 import math
 from dataclasses import dataclass
 
-from oapl_core.preflight import EVALUATION_BYTES_PER_TOKEN, ROLLOUT_BYTES_PER_TOKEN
+from oapl_core.planning.preflight import EVALUATION_BYTES_PER_TOKEN, ROLLOUT_BYTES_PER_TOKEN
 from oapl_core.settings.experiment import Experiment, RoundConfig
 from oapl_core.training.continuation import goes_on
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.estimate import ModelSize, ProblemCounts, estimate, tokens_per_gpu_s
+from oapl_core.planning.estimate import ModelSize, ProblemCounts, estimate, tokens_per_gpu_s
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import load_experiment
 
-EXPERIMENTS = Path(__file__).parents[2] / "deployments" / "experiments"
+EXPERIMENTS = Path(__file__).parents[3] / "deployments" / "experiments"
 FOURTEEN = ModelSize(14.77e9, 48, 5120, 1024)
 
 

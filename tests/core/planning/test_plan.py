@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.plan import finished, steps, times
+from oapl_core.planning.plan import finished, steps, times
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
