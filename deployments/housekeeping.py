@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 
 from deployments.terminal import console, tell
-from oapl_core.retention import Candidate, Rules, candidates, remove
+from oapl_core.changing.cleaning import Candidate, Rules, candidates, remove
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.mirror_thread import catch_up
 from oapl_core.run_folder.run import Run

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deployments.terminal import Narrator, console, print_plan, print_times, tell
+from oapl_core.changing.forking import fork
+from oapl_core.changing.redoing import Again, put_aside
 from oapl_core.errors import ConfigError, Interrupted
-from oapl_core.forking import fork
 from oapl_core.launch import run_stage
 from oapl_core.planning.plan import conclusion, finished, steps
-from oapl_core.redoing import Again, put_aside
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.mirror_thread import mirrored
 from oapl_core.run_folder.opening import check, find, opened

@@ -6,9 +6,9 @@ Reads the comparison file, TOML as an experiment's with ``key.sub=value`` overri
 from collections.abc import Sequence
 from pathlib import Path
 
+from oapl_core.changing.forking import fork_as
 from oapl_core.comparison import Arm, Comparison
 from oapl_core.errors import ConfigError
-from oapl_core.forking import fork_as
 from oapl_core.run_folder.opening import find
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.comparison import ComparisonConfig

@@ -3,9 +3,9 @@
 Each line is fsynced before its writer goes on. A line torn by a crash is ignored and cut off at the next append: its
 artifact counts as not finished. Kinds of line: an ``artifact`` (name, sha256, bytes, rows, inputs, config slice,
 details); a ``stage`` (one process's wall time and exit code), from which the report says where the time went; a
-``removal`` (an artifact's bytes were given up on purpose: retention.py), a ``supersession`` (an artifact is to be made
-again and was put aside: redoing.py) and a ``fork`` (where the run comes from: forking.py). Nothing is ever taken out:
-the newest line about an artifact counts.
+``removal`` (an artifact's bytes were given up on purpose: cleaning.py), a ``supersession`` (an artifact is to be made
+again and was put aside: redoing.py) and a ``fork`` (where the run comes from: forking.py), all three in
+``changing/``. Nothing is ever taken out: the newest line about an artifact counts.
 """
 
 import fcntl
@@ -71,7 +71,7 @@ class SupersededEntry:
 
 @dataclass(frozen=True)
 class ForkEntry:
-    """The run began as a copy of what another had made before ``stage`` of ``round``; see forking.py."""
+    """The run began as a copy of what another had made before ``stage`` of ``round``; see changing/forking.py."""
 
     parent: str
     """Its run folder."""

@@ -11,7 +11,7 @@ import pytest
 
 from deployments.evaluating import model_of
 from deployments.planning import show_estimate
-from oapl_core.forking import fork
+from oapl_core.changing.forking import fork
 from oapl_core.planning.plan import finished
 from oapl_core.run_folder.integrity import findings
 from oapl_core.run_folder.ledger import StageEntry

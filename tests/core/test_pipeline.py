@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from oapl_core.changing.cleaning import Rules, candidates
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.planning.plan import round_steps, times
 from oapl_core.planning.preflight import before_stage
-from oapl_core.retention import Rules, candidates
 from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run, policy_hash

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from oapl_core.changing.cleaning import Rules, candidates, remove
+from oapl_core.changing.forking import fork
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.forking import fork
 from oapl_core.planning.plan import round_steps
-from oapl_core.retention import Rules, candidates, remove
 from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run, policy_hash

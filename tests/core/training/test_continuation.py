@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from oapl_core.changing.cleaning import Rules, candidates, remove
+from oapl_core.changing.redoing import Again, put_aside
 from oapl_core.errors import DataError
-from oapl_core.redoing import Again, put_aside
-from oapl_core.retention import Rules, candidates, remove
 from oapl_core.run_folder.integrity import findings
 from oapl_core.run_folder.ledger import RemovalEntry
 from oapl_core.run_folder.recorded import temporary

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from oapl_core.changing.redoing import Again, put_aside
 from oapl_core.errors import ConfigError
 from oapl_core.planning.plan import finished, steps
-from oapl_core.redoing import Again, put_aside
 from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.integrity import findings
 from oapl_core.run_folder.ledger import StageEntry

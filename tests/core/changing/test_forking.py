@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from oapl_core.changing.cleaning import Rules, candidates, remove
+from oapl_core.changing.forking import fork
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.forking import fork
 from oapl_core.planning.plan import finished, steps
-from oapl_core.retention import Rules, candidates, remove
 from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.integrity import findings
 from oapl_core.run_folder.ledger import RemovalEntry, StageEntry

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from oapl_core.changing.redoing import find_step
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import fsync
 from oapl_core.planning.plan import Step, finished, steps, verification_beside_sampling
 from oapl_core.planning.preflight import refuse_removed
-from oapl_core.redoing import find_step
 from oapl_core.run_folder.ledger import ForkEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from oapl_core.changing.cleaning import Candidate, Rules, candidates, remove
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.planning.plan import finished, steps
 from oapl_core.planning.preflight import before_stage
 from oapl_core.reports.facts import gather
-from oapl_core.retention import Candidate, Rules, candidates, remove
 from oapl_core.run_folder.integrity import findings
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.mirror import Mirror
