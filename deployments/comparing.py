@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deployments.terminal import Narrator, console, tell
-from oapl_core.comparing import read_comparison
-from oapl_core.comparison import Comparison, folder_of, state_of
+from oapl_core.comparing.beginning import read_comparison
+from oapl_core.comparing.folder import Comparison, folder_of, state_of
 from oapl_core.errors import Interrupted
 from oapl_core.run_folder.lock import hold
 

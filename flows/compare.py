@@ -1,6 +1,6 @@
 """A comparison: the rollouts that its arms share, each arm's training, one measurement of all, the report.
 
-Reads the comparison file; writes compare/NAME below the run's `runs_dir` (oapl_core/comparison.py). An arm whose
+Reads the comparison file; writes compare/NAME below the run's `runs_dir` (oapl_core/comparing/folder.py). An arm whose
 training fails, by numbers that are not finite or otherwise, is reported as failed, and the others go on.
 """
 
@@ -14,8 +14,8 @@ from pydantic import Field
 
 from flows.round import run_missing, run_round, run_to_groups
 from flows.start import listen
-from oapl_core.comparing import begin, read_comparison, source_of
-from oapl_core.comparison import MEASURING, REPORTING, Arm, Comparison, folder_of, needed_steps
+from oapl_core.comparing.beginning import begin, read_comparison, source_of
+from oapl_core.comparing.folder import MEASURING, REPORTING, Arm, Comparison, folder_of, needed_steps
 from oapl_core.errors import DataError, Held, Interrupted, OaplError
 from oapl_core.planning.plan import finished, preparation, steps
 from oapl_core.run_folder.ledger import StageEntry

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from oapl_core import launch
-from oapl_core.comparison import MEASURING, REPORTING, Comparison
+from oapl_core.comparing.folder import MEASURING, REPORTING, Comparison
 from oapl_core.planning.plan import Step
 from tasks.stage import progress, run_step
 

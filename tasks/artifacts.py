@@ -25,7 +25,7 @@ from prefect.artifacts import (
 )
 from prefect.exceptions import PrefectException
 
-from oapl_core.comparison import Comparison
+from oapl_core.comparing.folder import Comparison
 from oapl_core.errors import Interrupted, OaplError, StageFailed
 from oapl_core.planning.plan import Step
 from oapl_core.progress import Reading

@@ -15,7 +15,7 @@ from oapl_core.errors import DataError
 from oapl_core.evaluation.answering import Target
 from oapl_core.evaluation.asking import tokenizer_hash
 from oapl_core.evaluation.breakdown import tables
-from oapl_core.evaluation.comparison import comparisons
+from oapl_core.evaluation.checkpoint_pairs import comparisons
 from oapl_core.evaluation.machine import PACKAGES, versions
 from oapl_core.evaluation.measurement import Measurement
 from oapl_core.evaluation.measures import Row, measures

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from oapl_core.comparison import Arm, Comparison
+from oapl_core.comparing.folder import Arm, Comparison
 from oapl_core.errors import Interrupted, OaplError
 from oapl_core.evaluation.answering import JudgeFactory, Start
 from oapl_core.evaluation.evaluate import evaluate

@@ -8,7 +8,7 @@ the seeds' own means. A difference is paired: the same problems, the mean over s
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from oapl_core.comparison import Arm, Comparison
+from oapl_core.comparing.folder import Arm, Comparison
 from oapl_core.evaluation.pass_at_k import Estimate, mean_estimate, pass_at_k
 from oapl_core.reports.scores import Resampling, Score
 from oapl_core.reports.tracks import BASE, Track, read_track

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from oapl_core.comparison import Comparison
+from oapl_core.comparing.folder import Comparison
 from oapl_core.evaluation.pass_at_k import Estimate
 from oapl_core.progress import say
 from oapl_core.reports.arms import Means, Result, base_means, base_name, largest_k, problem_sets, ranked, read_results

@@ -11,8 +11,8 @@ from typing import Any, Self
 from oapl_core.checkers import Checker, resolve
 from oapl_core.sandbox import Execution, Program
 from oapl_core.settings.verifier import VerifierConfig
-from oapl_core.verdicts.comparison import Tolerance, result_equal, stdout_equal
 from oapl_core.verdicts.outcomes import Outcome, failure
+from oapl_core.verdicts.output_equality import Tolerance, result_equal, stdout_equal
 
 WEAK_KINDS = frozenset({"assert"})
 """Kinds whose passes a hostile program can forge, with effort: never the only kind that a result rests on."""

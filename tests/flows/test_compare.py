@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prefect.testing.utilities import prefect_test_harness
 
-from oapl_core.comparison import Comparison, state_of
+from oapl_core.comparing.folder import Comparison, state_of
 from oapl_core.errors import Interrupted
 from oapl_core.run_folder.run import policy_hash
 from tests.played_run import all_gone, played_experiment, stages_started
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 TOGETHER = """
 import pathlib, sys
 if sys.argv[2].endswith(".together"):
-    from oapl_core.comparison import Comparison
+    from oapl_core.comparing.folder import Comparison
     from oapl_core.run_folder.ledger import StageEntry
     from oapl_core.planning.plan import conclusion
     comparison = Comparison.open(pathlib.Path(sys.argv[3]))

@@ -1,4 +1,4 @@
-"""Comparison: parity with LiveCodeBench's checker for text, JSON equality for values, bounded work for both."""
+"""Output equality: parity with LiveCodeBench's checker for text, JSON equality for values, bounded work for both."""
 
 import time
 from decimal import Decimal
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oapl_core.verdicts.comparison import Tolerance, result_equal, stdout_equal
+from oapl_core.verdicts.output_equality import Tolerance, result_equal, stdout_equal
 
 NEAR = Tolerance()
 MODES = (None, NEAR)

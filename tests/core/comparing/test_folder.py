@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 import pytest
 
-from oapl_core.comparing import begin
-from oapl_core.comparison import Arm, Comparison, state_of
+from oapl_core.comparing.beginning import begin
+from oapl_core.comparing.folder import Arm, Comparison, state_of
 from oapl_core.errors import ConfigError, DataError, Diverged, StageFailed
 from oapl_core.evaluation.together import evaluate_arms
 from oapl_core.objectives import Family

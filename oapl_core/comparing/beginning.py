@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from oapl_core.changing.forking import fork_as
-from oapl_core.comparison import Arm, Comparison
+from oapl_core.comparing.folder import Arm, Comparison
 from oapl_core.errors import ConfigError
 from oapl_core.run_folder.opening import find
 from oapl_core.run_folder.run import Run
@@ -45,7 +45,7 @@ def begin(comparison: Comparison, arm: Arm) -> Run:
     """The run of ``arm``, forked from the common run if it is new.
 
     Raises:
-        OaplError: as ``forking.fork``.
+        OaplError: as ``changing.forking.fork``.
     """
     if (arm.root / "run.json").exists():
         return arm.run()

@@ -1,4 +1,4 @@
-"""comparison: two checkpoints on the same problems."""
+"""checkpoint_pairs: two checkpoints on the same problems."""
 
 import math
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oapl_core.evaluation.comparison import compare, comparisons
+from oapl_core.evaluation.checkpoint_pairs import compare, comparisons
 from oapl_core.evaluation.pass_at_k import bootstrap_interval
 
 
