@@ -1,7 +1,7 @@
 """Claims a to d: OAPL against GRPO with token importance sampling at several policy lags, on the demo's problems.
 
 ``python -m tests.bench.claims.lag RUN --to DIR`` trains every arm by Algorithm 1 (``algorithm_1.py``) from RUN's base
-model: objective x lag x seed for 400 steps, and OAPL in two offline rounds of several sizes with four epochs each.
+model: objective x lag x seed for 200 or 400 steps, and OAPL in two offline rounds of several sizes with four epochs each.
 Writes DIR/<arm>.json, each step's metrics and each evaluation, and the model as DIR/models/<arm>. ``--sweep`` trains
 the arms that chose the learning rates instead: half as long, another seed, measured on the validation problems. An arm
 that is there is left alone, so that it may be killed at any point; ``--worker 0/2`` and ``--worker 1/2`` share the arms
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 OBJECTIVES: dict[str, Method] = {"oapl": Oapl(regression_temperature=0.1), "grpo_token_is": GrpoTokenIs()}
 LEARNING_RATES = {"oapl": 2.5e-4, "grpo_token_is": 2.5e-4}
-LAGS = (1, 50, 100, 400)
-STEPS = 400
+LAGS = {1: 200, 50: 200, 100: 200, 400: 400}
+"""L, optimiser steps between two synchronisations, and the steps of its arms."""
 ROUND_STEPS, ROUND_EPOCHS = (8, 16, 32), 4
 """Offline rounds: steps of fresh rollouts (64 in each), passes over them."""
 SWEPT_RATES, SWEPT_LAGS, SWEEP_STEPS, SWEEP_SEED = (1.25e-4, 2.5e-4, 5e-4, 1e-3), (1, 50), 200, 1000
@@ -58,8 +58,8 @@ def claimed(seeds: int) -> "dict[str, Arm]":
     for seed in range(seeds):
         for name, objective in OBJECTIVES.items():
             rate = {"learning_rate": LEARNING_RATES[name]}
-            for lag in LAGS:
-                found[f"{name}-lag{lag}-seed{seed}"] = Arm(objective, lag, steps=STEPS, seed=seed, training=rate)
+            for lag, steps in LAGS.items():
+                found[f"{name}-lag{lag}-seed{seed}"] = Arm(objective, lag, steps=steps, seed=seed, training=rate)
             for fresh in ROUND_STEPS if name == "oapl" else ():
                 whole = fresh * ROUND_EPOCHS
                 found[f"{name}-rounds{64 * fresh}-seed{seed}"] = Arm(
