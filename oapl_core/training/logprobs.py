@@ -105,7 +105,8 @@ def _entropy(hidden_TD: Tensor, pull_TD: Tensor, own_T: Tensor, lse_T: Tensor, e
         excess_T: what rounding made of sum_v p_v - 1; times a large logit it would be seen.
     """
     above_T = torch.linalg.vecdot(hidden_TD, pull_TD) - excess_T * own_T  # sum_v p_v (z_v - z_id)
-    return (lse_T - own_T - above_T / (1 + excess_T)).clamp_(min=0)
+    entropy_T: Tensor = lse_T - own_T - above_T / (1 + excess_T)
+    return entropy_T.clamp_(min=0)
 
 
 def token_logprobs(
