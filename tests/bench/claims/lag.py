@@ -1,11 +1,11 @@
 """Claims a to d: OAPL against GRPO with token importance sampling at several policy lags, on the demo's problems.
 
 ``python -m tests.bench.claims.lag RUN --to DIR`` trains every arm by Algorithm 1 (``algorithm_1.py``) from RUN's base
-model: objective x lag x seed for 200 or 400 steps, and OAPL in two offline rounds of several sizes with four epochs each.
-Writes DIR/<arm>.json, each step's metrics and each evaluation, and the model as DIR/models/<arm>. ``--sweep`` trains
-the arms that chose the learning rates instead: half as long, another seed, measured on the validation problems. An arm
-that is there is left alone, so that it may be killed at any point; ``--worker 0/2`` and ``--worker 1/2`` share the arms
-over two cores: each does its own first, then what the other has not finished. ``figures.py`` shows what is there.
+model: objective x lag x seed, and OAPL in two offline rounds of several sizes with four epochs each. Writes
+DIR/<arm>.json, each step's metrics and each evaluation, and the model as DIR/models/<arm>. ``--sweep`` trains the arms
+that chose the learning rates instead, of another seed, measured on the validation problems. An arm that is there is
+left alone, so that it may be killed at any point; ``--worker 0/2`` and ``--worker 1/2`` share the arms over two cores:
+each does its own first, then what the other has not finished. ``figures.py`` shows what is there.
 """
 
 import argparse
