@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deployments.terminal import Narrator, console, tell
-from oapl_core.comparing.beginning import read_comparison
+from oapl_core.comparing.beginning import check_tables, read_comparison
 from oapl_core.comparing.folder import Comparison, folder_of, state_of
 from oapl_core.errors import Interrupted
 from oapl_core.run_folder.lock import hold
@@ -25,6 +25,7 @@ def carry_out(path: Path, overrides: Sequence[str]) -> Comparison:
     """As ``compare``, without showing what came of it."""
     config, parent = read_comparison(path, overrides)
     comparison = Comparison(folder_of(config, parent), config, parent)
+    check_tables(comparison)
     done = sum(arm.is_measured for arm in comparison.arms)
     tell(f"{comparison.root}: {len(comparison.arms)} arms, {done} are measured")
     with hold(comparison.root):
@@ -70,6 +71,7 @@ def show_plan(path: Path, overrides: Sequence[str]) -> int:
     """Print the resolved comparison and every arm with its state; start nothing."""
     config, parent = read_comparison(path, overrides)
     comparison = Comparison(folder_of(config, parent), config, parent)
+    check_tables(comparison)
     console.print_json(json.dumps(config.model_dump(mode="json")))
     for arm in comparison.arms:
         comparison.check(arm)

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from flows.round import run_missing, run_round, run_to_groups
 from flows.start import listen
-from oapl_core.comparing.beginning import begin, read_comparison, source_of
+from oapl_core.comparing.beginning import begin, check_tables, read_comparison, source_of
 from oapl_core.comparing.folder import MEASURING, REPORTING, Arm, Comparison, folder_of, needed_steps
 from oapl_core.errors import DataError, Held, Interrupted, OaplError
 from oapl_core.planning.plan import finished, preparation, steps
@@ -53,6 +53,7 @@ def oapl_compare(start: CompareStart) -> State[None]:
     try:
         with hold(folder_of(config, parent)):
             comparison = Comparison.create(config, parent)  # what is wrong with an arm is said before anything is run
+            check_tables(comparison)
             share(comparison, start.comparison)
             return Completed(message=compare(comparison))
     except Held as error:

@@ -3,16 +3,20 @@
 Reads the comparison file, TOML as an experiment's with ``key.sub=value`` overrides; makes run folders of arms.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from oapl_core.changing.forking import fork_as
 from oapl_core.comparing.folder import Arm, Comparison
-from oapl_core.errors import ConfigError
+from oapl_core.errors import ConfigError, DataError
+from oapl_core.planning.plan import Step, preparation, round_steps
 from oapl_core.run_folder.opening import find
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.comparison import ComparisonConfig
 from oapl_core.settings.experiment_file import parse_as, read_toml
+from oapl_core.tables import GROUPS, PROBLEMS, PROMPTS, ROLLOUTS, VERDICTS, open_table
+
+Columns = Sequence[tuple[str, str]]
 
 
 def read_comparison(path: Path, overrides: Sequence[str] = ()) -> tuple[ComparisonConfig, Run]:
@@ -39,6 +43,41 @@ def source_of(config: ComparisonConfig, path: Path) -> tuple[Path, tuple[str, ..
         return config.run, ()
     assert config.experiment is not None
     return path.parent / config.experiment, config.overrides  # an absolute path stays what it is
+
+
+def check_tables(comparison: Comparison) -> None:
+    """See that what the arms will read of the common run has the columns that training and measuring need.
+
+    Reads the footers of what is there; what is not is made before the arms begin. Nothing is asked if no arm is left.
+
+    Raises:
+        DataError: a table was written by another version, or cannot be read; says how to make it again.
+    """
+    stages = {arm.stage for arm in comparison.arms if not arm.is_measured}
+    run, number = comparison.parent, comparison.config.round
+    there = run.ledger.artifacts().keys() - run.ledger.removals().keys() if stages else set()
+    for path, columns, step in _tables(run, number, stages):
+        if run.name(path) not in there or not path.exists():
+            continue
+        try:
+            with open_table(path, columns):
+                pass
+        except DataError as error:
+            again = f"--redo {step.word}" + ("" if step.round is None else f" --round {step.round}")
+            what = f"`oapl run {run.root} {again}` makes it again; no arm was begun on it"
+            raise DataError(f"{str(error).partition(';')[0]}; {what}") from None
+
+
+def _tables(run: Run, number: int, stages: Collection[str]) -> Iterator[tuple[Path, Columns, Step]]:
+    """What arms that begin with these stages read, with its columns and the step that makes it."""
+    prepare, (sampling, verification, groups, _) = preparation(run.config)[-1], round_steps(number)
+    yield run.problems, PROBLEMS, prepare
+    yield run.prompts, PROMPTS, prepare
+    if "training" in stages:
+        yield run.groups(number), GROUPS, groups
+    if "groups" in stages:
+        yield from ((part, ROLLOUTS, sampling) for part in sorted(run.rollouts(number).glob("part-*.parquet")))
+        yield from ((part, VERDICTS, verification) for part in sorted(run.verdicts(number).glob("part-*.parquet")))
 
 
 def begin(comparison: Comparison, arm: Arm) -> Run:

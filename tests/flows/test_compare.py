@@ -20,6 +20,13 @@ pytestmark = pytest.mark.slow
 
 TOGETHER = """
 import pathlib, sys
+from oapl_core.tables import GROUPS, PROBLEMS, PROMPTS, write_table
+def write(path, target, text):
+    tables = {"problems.parquet": PROBLEMS, "prompts.parquet": PROMPTS, "3_groups.parquet": GROUPS}
+    if path.name in tables:
+        write_table(target, tables[path.name], [])
+    else:
+        target.write_text(text)
 if sys.argv[2].endswith(".together"):
     from oapl_core.comparing.folder import Comparison
     from oapl_core.run_folder.ledger import StageEntry
@@ -52,6 +59,7 @@ def comparison_file(folder: Path) -> Path:
     """Three arms with two seeds on the first round of a played experiment, whose stages may be told to fail."""
     experiment = played_experiment(folder, rounds=2)
     player = (folder / "player.py").read_text()
+    player = player.replace("draft.path.write_text(step.label)", "write(path, draft.path, step.label)")
     (folder / "player.py").write_text(TOGETHER + player.replace("stubborn =", FAILING + "stubborn =", 1))
     arms = [f'[[arms]]\nlabel = "{label}"\nobjective = {{ name = "{label.lower()}" }}' for label in ARMS]
     file = folder / "three.toml"
