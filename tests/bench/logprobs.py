@@ -2,7 +2,7 @@
 
     --tokens N --vocabulary N --hidden N    sizes (2,048; 152,064; 256), float32
     --repeats N                             processes for each way, taken in turns; the fastest counts (3)
-    --entropy                               instead, in one process: what the entropies add to the kernel and to a whole
+    --entropy kernel|step                   instead, in one process: what the entropies add to the kernel or to a whole
                                             step of the trainer (tests/bench/trainer.py), in CPU seconds of one thread
 
 Each way runs in a process of its own; its peak is what the process grew by. Coefficients of the tokens differ, as in a
@@ -104,9 +104,8 @@ def paired(name: str, without: Callable[[], object], with_it: Callable[[], objec
     print(json.dumps(found | {"ratio": round(middle, 3), "quartiles": [round(low, 3), round(high, 3)]}), flush=True)
 
 
-def entropy_cost(pairs: int) -> None:
-    """Kernels of some sizes, then a whole step of the trainer, with and without entropies."""
-    torch.set_num_threads(1)
+def kernel_cost(pairs: int) -> None:
+    """Kernels of some sizes, with and without entropies."""
 
     def run(way: str, given: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
         hidden, weight, ids, upstream = given
@@ -116,6 +115,10 @@ def entropy_cost(pairs: int) -> None:
     for sizes in SIZES:
         ways = (functools.partial(run, way, scene(*sizes)) for way in ("ours", "with_entropy"))
         paired("kernel {:,} tokens, vocabulary {:,}, hidden {}".format(*sizes), *ways, pairs)
+
+
+def step_cost(pairs: int) -> None:
+    """A whole step of the trainer, with and without entropies."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model_dir = trainer.write_model(folder / "model", **trainer.SHAPE)
@@ -142,11 +145,12 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=152_064)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--entropy", action="store_true")
+    parser.add_argument("--entropy", choices=("kernel", "step"))
     parser.add_argument("--way", choices=WAYS)
     args = parser.parse_args()
     if args.entropy:
-        entropy_cost(max(2, args.repeats))
+        torch.set_num_threads(1)
+        {"kernel": kernel_cost, "step": step_cost}[args.entropy](max(2, args.repeats))
         return
     if args.way:
         measure(args.way, args.tokens, args.vocabulary, args.hidden)
