@@ -9,26 +9,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from deployments.run_names import open_run
 from deployments.terminal import console, tell
-from oapl_core.errors import ConfigError, DataError, Interrupted
+from oapl_core.errors import ConfigError, Interrupted
 from oapl_core.evaluation import agreement, card
 from oapl_core.evaluation.card_text import headline
-from oapl_core.evaluation.choice import ON
-from oapl_core.evaluation.measurement import Measurement, parse
+from oapl_core.evaluation.measurement import Measurement
+from oapl_core.evaluation.wanted import checked, default_folder, model_of, settings_of
 from oapl_core.launch import run_stage
-from oapl_core.problems.importing import window
-from oapl_core.problems.sources import released_files, source
 from oapl_core.progress import Reading
 from oapl_core.run_folder.lock import hold
-from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import apply
 from oapl_core.settings.measurement import MeasurementConfig
 
 _VERB = "evaluation.measure"
-_FOLDER = Path("data/evaluations")
 _SETTING = re.compile(r"(engine|verifier)(\.\w+)+=")
-_PLACE = re.compile(r"round_(\d+)(?:/epoch_(\d+))?")
 _LOG_EVERY_S = 30.0
 
 
@@ -54,15 +48,15 @@ def evaluate(
     overrides = [word for word in words if _SETTING.match(word)]
     models = [word for word in words if word not in overrides]
     if repeated is None:
-        values = _wanted(models, problems, asked)
+        config = _wanted(models, problems, asked, overrides)
     else:
         values = _again(card.read(repeated), repeated, models, problems, asked)
-    for override in overrides:
-        apply(values, override)
-    config = parse(values, str(repeated or "oapl evaluate"))
-    if config.problems.path is not None and not config.problems.path.exists():
-        raise ConfigError(f"{config.problems.path}: no such problem set")
-    root = target or (repeated.parent.with_name(f"{repeated.parent.name}-again") if repeated else _place(config))
+        for override in overrides:
+            apply(values, override)
+        config = checked(values, str(repeated))
+    root = target or (
+        repeated.parent.with_name(f"{repeated.parent.name}-again") if repeated else default_folder(config)
+    )
     with hold(root):
         folder = Measurement.create(root, config)
         changed = folder.changed
@@ -83,10 +77,8 @@ def _measure(folder: Measurement) -> None:
     """Run the stage until all models are measured: once for each architecture."""
     teller = _Teller()
     try:
-        for _ in folder.config.models:
+        for _ in folder.turns():
             run_stage(folder, _VERB, on_progress=teller.say)
-            if folder.is_finished and not folder.changed:
-                return
     except KeyboardInterrupt:
         raise Interrupted("interrupted; finished parts are kept, run the same command again to continue") from None
     finally:
@@ -102,7 +94,9 @@ def _compared(original: agreement.Card, content: agreement.Card) -> int:
     return int(any(one.level == "not" for one in found))
 
 
-def _wanted(models: Sequence[str], problems: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+def _wanted(
+    models: Sequence[str], problems: Mapping[str, Any], asked: Mapping[str, Any], overrides: Sequence[str]
+) -> MeasurementConfig:
     if not models:
         raise ConfigError("say which model to evaluate: a Hugging Face folder, RUN, or RUN:round_00/epoch_01")
     name = problems["name"]
@@ -116,20 +110,10 @@ def _wanted(models: Sequence[str], problems: Mapping[str, Any], asked: Mapping[s
                 f"--{foreign[0]} is for a set of `oapl problems`; {name} is a file, which is taken as it is"
             )
         chosen = {**chosen, "name": None, "path": name}
-    else:  # what is wrong with it is known before a folder is made
-        released_files(source(name), problems["release"])
-        window(problems["window"])
     values = {key: value for key, value in asked.items() if value is not None}
     if "ks" in values:
         values["ks"] = _numbers(values["ks"])
-    fields = MeasurementConfig.model_fields
-    lengths = [values.get(key, fields[key].default) for key in ("max_prompt_tokens", "max_tokens")]
-    return {
-        **values,
-        "models": [model_of(word) for word in models],
-        "problems": chosen,
-        "engine": {"max_model_len": sum(lengths)},
-    }
+    return settings_of(models, chosen, values, overrides)
 
 
 def _numbers(text: str) -> list[int]:
@@ -157,68 +141,6 @@ def _again(
     if problems["path"] is not None:
         values["problems"] = {**values["problems"], "path": problems["path"]}
     return {**values, "repeats": path}
-
-
-def model_of(word: str) -> dict[str, Any]:
-    """``[LABEL=]MODEL`` as fields of ModelConfig.
-
-    Raises:
-        ConfigError: it is neither a model folder nor a checkpoint of a run.
-    """
-    label, equals, place = word.partition("=")
-    if not equals or Path(word).is_dir():
-        label, place = "", word
-    if Path(place, "config.json").is_file():
-        return {"label": label or Path(place).name, "path": place}
-    name, colon, part = place.rpartition(":")
-    run = _run(name if colon else place)
-    found = _of_run(run, part if colon else "")
-    return {**found, "label": label or found["label"]}
-
-
-def _run(name: str) -> Run:
-    try:
-        return open_run(name)
-    except DataError as error:
-        raise ConfigError(f"{name}: is neither a model folder (no config.json) nor a run: {error}") from None
-
-
-def _of_run(run: Run, place: str) -> dict[str, Any]:
-    if not place:
-        return _newest(run)
-    if place == "base":
-        return {"label": f"{run.root.name} base", "path": run.base_model(), "origin": "base model of the run"}
-    match = _PLACE.fullmatch(place)
-    if match is None or int(match[1]) >= len(run.config.rounds):
-        raise ConfigError(f"{run.root}:{place}: write base, round_00 or round_00/epoch_01 after the colon")
-    number = int(match[1])
-    epoch = int(match[2] or run.config.rounds[number].epochs)
-    label = f"{run.root.name} round {number} epoch {epoch}"
-    return {"label": label, "path": run.checkpoint(number, epoch), "origin": "named by the person who evaluated"}
-
-
-def _newest(run: Run) -> dict[str, Any]:
-    """The epoch that the run's evaluation chose; before it is evaluated, the newest there is."""
-    artifacts = run.ledger.artifacts()
-    entry = artifacts.get(run.name(run.evaluation()))
-    if entry and entry.details.get("chosen_epoch"):
-        last = len(run.config.rounds) - 1
-        path = run.checkpoint(last, entry.details["chosen_epoch"])
-        origin = ON[entry.details.get("chosen_on", "validation")]
-        return {"label": f"{run.root.name} {entry.details['chosen']}", "path": path, "origin": origin}
-    for number in reversed(range(len(run.config.rounds))):
-        for epoch in range(run.config.rounds[number].epochs, 0, -1):
-            if run.name(run.checkpoint(number, epoch)) in artifacts:
-                label = f"{run.root.name} round {number} epoch {epoch}"
-                return {"label": label, "path": run.checkpoint(number, epoch), "origin": ON["last"]}
-    raise ConfigError(f"{run.root}: has no checkpoint yet; {run.root}:base is its base model")
-
-
-def _place(config: MeasurementConfig) -> Path:
-    """A folder named as the set and the models."""
-    problems = config.problems.name or Path(str(config.problems.path)).name.partition(".")[0]
-    more = f"-and-{len(config.models) - 1}-more" if len(config.models) > 1 else ""
-    return _FOLDER / re.sub(r"[^A-Za-z0-9._-]+", "-", f"{problems}-{config.models[0].label}{more}")
 
 
 class _Teller:

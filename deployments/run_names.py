@@ -1,6 +1,5 @@
 """How a person names a run on the command line: its folder, or its name below data/runs. Light to import."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,5 +14,4 @@ def open_run(name: str) -> "Run":
     """
     from oapl_core.run_folder.run import Run
 
-    below = Path("data/runs") / name
-    return Run.open(below if below.is_dir() and not Path(name, "run.json").exists() else Path(name))
+    return Run.named(name)

@@ -27,6 +27,7 @@ from prefect.exceptions import PrefectException
 
 from oapl_core.comparing.folder import Comparison
 from oapl_core.errors import Interrupted, OaplError, StageFailed
+from oapl_core.evaluation.measurement import Measurement
 from oapl_core.planning.plan import Step
 from oapl_core.progress import Reading
 from oapl_core.run_folder.run import Run
@@ -134,6 +135,13 @@ def show_report(run: Run | Comparison, tell: Tell) -> None:
         content = with_pictures(text.read_text(encoding="utf-8"), run.report)
         _markdown(key(run.root.name, "report"), content, f"Report of {run.root.name}")
         create_link_artifact(index.as_uri(), str(index), key=key(run.root.name, "report", "file"))
+
+
+def show_card(folder: Measurement, tell: Tell) -> None:
+    """The card of an evaluation."""
+    with _shown(tell):
+        text = folder.card_text.read_text(encoding="utf-8")
+        _markdown(key(folder.root.name, "card"), text, f"Evaluation card of {folder.root.name}")
 
 
 def show_failure(run: Run, step: Step, error: OaplError, tell: Tell) -> None:

@@ -10,6 +10,7 @@ Layout::
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -112,6 +113,13 @@ class Measurement(Recorded):
         done = self.ledger.artifacts()
         found = [done.get(self.name(path)) for path in (self.answers, self.card, self.card_text)]
         return all(entry and self.is_done(self.root / entry.artifact, entry.inputs, entry.config) for entry in found)
+
+    def turns(self) -> Iterator[None]:
+        """As often as the stage must be started until every model is measured: once for each architecture."""
+        for _ in self.config.models:
+            yield
+            if self.is_finished and not self.changed:
+                return
 
     @property
     def changed(self) -> list[str]:

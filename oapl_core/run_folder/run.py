@@ -107,6 +107,16 @@ class Run(Recorded):
             raise DataError(f"{record}: is not readable ({error}); delete the run folder or restore the file") from None
         return cls(root, parse_experiment(config, str(record)), Path(started_in) if started_in else None)
 
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """Open the run that a person calls so: its folder, or its name below data/runs.
+
+        Raises:
+            DataError: there is none.
+        """
+        below = Path("data/runs") / name
+        return cls.open(below if below.is_dir() and not Path(name, "run.json").exists() else Path(name))
+
     @property
     def python(self) -> Path | None:
         """The stages' interpreter."""

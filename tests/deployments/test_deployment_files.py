@@ -14,7 +14,9 @@ import yaml
 
 from deployments.deploying import POOL
 from deployments.short_names import NAMES, lengthen
+from flows.measure import MeasureStart
 from flows.start import Start
+from oapl_core.settings.group import Settings
 from tests.whole_run import ROOT
 
 FOLDER = ROOT / "deployments"
@@ -38,8 +40,9 @@ def test_every_flow_is_deployed_once_and_one_of_them_nightly() -> None:
     assert [(name, s["cron"], s["timezone"]) for name, s in schedules] == [("oapl-round", "0 1 * * *", "Etc/UTC")]
 
 
-def test_the_form_explains_each_parameter() -> None:
-    for field in Start.model_json_schema()["properties"].values():
+@pytest.mark.parametrize("start", [Start, MeasureStart])
+def test_the_form_explains_each_parameter(start: type[Settings]) -> None:
+    for field in start.model_json_schema()["properties"].values():
         assert field["title"] and len(field["description"]) > 40
 
 

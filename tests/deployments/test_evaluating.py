@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from deployments.evaluating import evaluate, model_of
+from deployments.evaluating import evaluate
 from oapl_core.errors import ConfigError
 from oapl_core.evaluation.evaluate import evaluate as evaluate_run
+from oapl_core.evaluation.wanted import model_of
 from oapl_core.run_folder.run import Run
 from tests.core.evaluation.made_up_judge import MadeUpJudge
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train

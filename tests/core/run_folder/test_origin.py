@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from deployments.evaluating import model_of
 from deployments.planning import show_estimate
 from oapl_core.changing.forking import fork
+from oapl_core.evaluation.wanted import model_of
 from oapl_core.planning.plan import finished
 from oapl_core.run_folder.integrity import findings
 from oapl_core.run_folder.ledger import StageEntry

@@ -1,0 +1,123 @@
+"""What a person wants measured: words for checkpoints, a problem set and settings become those of an evaluation folder.
+
+Reads runs' ledgers and looks whether files are there; writes nothing. The command line and the flow ask the same way.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from oapl_core.errors import ConfigError, DataError
+from oapl_core.evaluation.choice import ON
+from oapl_core.evaluation.measurement import parse
+from oapl_core.problems.importing import window
+from oapl_core.problems.sources import released_files, source
+from oapl_core.run_folder.run import Run
+from oapl_core.settings.experiment_file import apply
+from oapl_core.settings.measurement import MeasurementConfig
+
+_FOLDER = Path("data/evaluations")
+_PLACE = re.compile(r"round_(\d+)(?:/epoch_(\d+))?")
+
+
+def settings_of(
+    models: Sequence[str], problems: Mapping[str, Any], asked: Mapping[str, Any], overrides: Sequence[str] = ()
+) -> MeasurementConfig:
+    """The settings of an evaluation.
+
+    Args:
+        models: as ``model_of`` reads them.
+        problems: fields of SetConfig.
+        asked: fields of MeasurementConfig that differ from the defaults.
+        overrides: ``key.sub=value``, the same and those of engine and verifier. Without `engine.max_model_len` the
+            engine takes what prompt and answer need.
+
+    Raises:
+        ConfigError: one line that says what is wrong; no folder was made.
+    """
+    if problems.get("name") is not None:
+        released_files(source(problems["name"]), problems.get("release"))
+        window(problems.get("window"))
+    values = {**asked, "models": [model_of(word) for word in models], "problems": dict(problems)}
+    for override in overrides:
+        apply(values, override)
+    fields = MeasurementConfig.model_fields
+    lengths = [values.get(key, fields[key].default) for key in ("max_prompt_tokens", "max_tokens")]
+    if all(isinstance(length, int) for length in lengths):
+        values["engine"] = {"max_model_len": sum(lengths), **values.get("engine", {})}
+    return checked(values, "the evaluation")
+
+
+def checked(values: Mapping[str, Any], where: str) -> MeasurementConfig:
+    """Validate settings; ``where`` names their origin.
+
+    Raises:
+        ConfigError: they cannot be used, or the problem set is not there.
+    """
+    config = parse(values, where)
+    if config.problems.path is not None and not config.problems.path.exists():
+        raise ConfigError(f"{config.problems.path}: no such problem set")
+    return config
+
+
+def model_of(word: str) -> dict[str, Any]:
+    """``[LABEL=]MODEL`` as fields of ModelConfig.
+
+    Raises:
+        ConfigError: it is neither a model folder nor a checkpoint of a run.
+    """
+    label, equals, place = word.partition("=")
+    if not equals or Path(word).is_dir():
+        label, place = "", word
+    if Path(place, "config.json").is_file():
+        return {"label": label or Path(place).name, "path": place}
+    name, colon, part = place.rpartition(":")
+    run = _run(name if colon else place)
+    found = _of_run(run, part if colon else "")
+    return {**found, "label": label or found["label"]}
+
+
+def _run(name: str) -> Run:
+    try:
+        return Run.named(name)
+    except DataError as error:
+        raise ConfigError(f"{name}: is neither a model folder (no config.json) nor a run: {error}") from None
+
+
+def _of_run(run: Run, place: str) -> dict[str, Any]:
+    if not place:
+        return _newest(run)
+    if place == "base":
+        return {"label": f"{run.root.name} base", "path": run.base_model(), "origin": "base model of the run"}
+    match = _PLACE.fullmatch(place)
+    if match is None or int(match[1]) >= len(run.config.rounds):
+        raise ConfigError(f"{run.root}:{place}: write base, round_00 or round_00/epoch_01 after the colon")
+    number = int(match[1])
+    epoch = int(match[2] or run.config.rounds[number].epochs)
+    label = f"{run.root.name} round {number} epoch {epoch}"
+    return {"label": label, "path": run.checkpoint(number, epoch), "origin": "named by the person who evaluated"}
+
+
+def _newest(run: Run) -> dict[str, Any]:
+    """The epoch that the run's evaluation chose; before it is evaluated, the newest there is."""
+    artifacts = run.ledger.artifacts()
+    entry = artifacts.get(run.name(run.evaluation()))
+    if entry and entry.details.get("chosen_epoch"):
+        last = len(run.config.rounds) - 1
+        path = run.checkpoint(last, entry.details["chosen_epoch"])
+        origin = ON[entry.details.get("chosen_on", "validation")]
+        return {"label": f"{run.root.name} {entry.details['chosen']}", "path": path, "origin": origin}
+    for number in reversed(range(len(run.config.rounds))):
+        for epoch in range(run.config.rounds[number].epochs, 0, -1):
+            if run.name(run.checkpoint(number, epoch)) in artifacts:
+                label = f"{run.root.name} round {number} epoch {epoch}"
+                return {"label": label, "path": run.checkpoint(number, epoch), "origin": ON["last"]}
+    raise ConfigError(f"{run.root}: has no checkpoint yet; {run.root}:base is its base model")
+
+
+def default_folder(config: MeasurementConfig) -> Path:
+    """Where an evaluation lies if nobody says: a folder named as the set and the models."""
+    problems = config.problems.name or Path(str(config.problems.path)).name.partition(".")[0]
+    more = f"-and-{len(config.models) - 1}-more" if len(config.models) > 1 else ""
+    return _FOLDER / re.sub(r"[^A-Za-z0-9._-]+", "-", f"{problems}-{config.models[0].label}{more}")
