@@ -54,9 +54,7 @@ def evaluate(
         for override in overrides:
             apply(values, override)
         config = checked(values, str(repeated))
-    root = target or (
-        repeated.parent.with_name(f"{repeated.parent.name}-again") if repeated else default_folder(config)
-    )
+    root = target or (beside(repeated, config) if repeated else default_folder(config))
     with hold(root):
         folder = Measurement.create(root, config)
         changed = folder.changed
@@ -71,6 +69,13 @@ def evaluate(
         tell(line)
     tell(f"card: {folder.card_text}")
     return _compared(card.read(repeated), content) if repeated else 0
+
+
+def beside(repeated: Path, config: MeasurementConfig) -> Path:
+    """Where a repetition lies: beside the evaluation folder that it repeats, never in the folder of a run."""
+    of_run = repeated.parent.name == "5_evaluation"
+    original = default_folder(config) if of_run else repeated.parent
+    return original.with_name(f"{original.name}-again")
 
 
 def _measure(folder: Measurement) -> None:

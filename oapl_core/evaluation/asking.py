@@ -52,7 +52,8 @@ def take_problems(folder: Measurement) -> None:
         return
     with folder.writing(folder.problems, inputs, settings) as draft:
         if wanted.name is None:
-            draft.rows = write_tables(draft.path, islice(read_problem_set(files[0], _split(wanted)), wanted.limit))
+            problems = read_problem_set(files[0], _split(wanted), only=wanted.split is not None)
+            draft.rows = write_tables(draft.path, islice(problems, wanted.limit))
             details: dict[str, Any] = {"set": files[0].name, "dropped": {}}
         else:
             draft.rows, details = _import(wanted, files, draft.path)
@@ -101,12 +102,14 @@ def _import(wanted: SetConfig, files: list[Path], draft: Path) -> tuple[int, dic
     return tally.kept, details
 
 
-def content_hash(problems: Path) -> str:
-    """SHA-256 of what a problem set asks and tests, in its order; not of how it is stored."""
+def content_hash(problems: Path, split: str | None = None) -> str:
+    """SHA-256 of what a problem set (or a split of it) asks and tests, in its order; not of how it is stored."""
     digest = hashlib.sha256()
     with open_table(problems, PROBLEMS) as file:
         for group in range(file.num_row_groups):
-            for row in file.read_row_group(group, columns=[*_ASKED, "tests"]).to_pylist():
+            for row in file.read_row_group(group, columns=[*_ASKED, "split", "tests"]).to_pylist():
+                if split not in (None, row["split"]):
+                    continue
                 digest.update(json.dumps([row[name] for name in _ASKED]).encode())
                 for test in row["tests"]:
                     for text in (test["input"], test["output"]):
@@ -164,7 +167,7 @@ def questions(folder: Measurement, model: Path) -> Questions:
                 if len(ids) > config.max_prompt_tokens:
                     dropped += 1
                     continue
-                digest.update(json.dumps([problem["problem_id"], text]).encode())
+                digest.update(prompt_line(problem["problem_id"], text))
                 name = {"problem_id": problem["problem_id"], "split": problem["split"]}
                 rows.append({**name, "prompt": text, "prompt_ids": ids})
             if not rows:
@@ -180,6 +183,11 @@ def questions(folder: Measurement, model: Path) -> Questions:
             }
         say(f"{draft.rows} prompts, {dropped} dropped for more than {config.max_prompt_tokens} tokens")
     return _asked(folder, path)
+
+
+def prompt_line(problem_id: str, text: str) -> bytes:
+    """What a prompt adds to the hash of all."""
+    return json.dumps([problem_id, text]).encode()
 
 
 def _asked(folder: Measurement, path: Path) -> Questions:

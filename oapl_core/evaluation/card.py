@@ -1,26 +1,27 @@
 """The evaluation card: every setting and hash that is needed to repeat an evaluation, and its results.
 
-Reads the evaluation folder's ledger, its rows, the models' configs and the installed packages; `made` gives card.json's
-content. ``asked`` is the part of it that another evaluation must share to be the same one.
+Reads the evaluation folder's ledger (``run_card.py``: a run's), the rows, the models' configs and the installed
+packages; `made` gives card.json's content. ``asked`` is the part of it that another evaluation must share to be the
+same one.
 """
 
 import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from oapl_core.errors import DataError
 from oapl_core.evaluation.answering import Target
 from oapl_core.evaluation.asking import tokenizer_hash
-from oapl_core.evaluation.breakdown import tables
-from oapl_core.evaluation.checkpoint_pairs import comparisons
 from oapl_core.evaluation.machine import PACKAGES, versions
 from oapl_core.evaluation.measurement import Measurement
-from oapl_core.evaluation.measures import Row, measures
 from oapl_core.rollouts.model_folder import end_token_ids, model_config
+from oapl_core.run_folder.recorded import Recorded
 from oapl_core.seeds import derive_seed
+from oapl_core.settings.measurement import MeasurementConfig
 from oapl_core.tables import EVALUATIONS, read_table
 from oapl_core.verdicts.verifier import VERIFIER_VERSION
 
@@ -87,29 +88,61 @@ def prompts_of(folder: Measurement, model: Path) -> Path:
     return folder.prompts(tokenizer_hash(model))
 
 
-def asked(folder: Measurement, targets: Sequence[Target]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Prompted:
+    """The prompts of a model."""
+
+    rows: int
+    facts: Mapping[str, Any]
+    """`sha256` of them, `style_sha256`, `chat_template_sha256`, and how many were `dropped` by reason."""
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What an evaluation rests on, whether it is of its own folder or of a run."""
+
+    settings: MeasurementConfig
+    problems: int
+    origin: Mapping[str, Any]
+    """Of the problems: `set`, `content_sha256` and what else is known."""
+    files: Mapping[str, str]
+    """sha256 of the files that they were read from."""
+    prompts: Mapping[str, Prompted]
+    """By model."""
+
+
+def basis_of(folder: Measurement, targets: Sequence[Target]) -> Basis:
+    """That of an evaluation folder, as its ledger says."""
+    done = folder.ledger.artifacts()
+    problems = done[folder.name(folder.problems)]
+    prompts = {t.label: done[folder.name(prompts_of(folder, t.folder))] for t in targets}
+    return Basis(
+        folder.config, problems.rows, problems.details, problems.inputs,
+        {label: Prompted(entry.rows, entry.details) for label, entry in prompts.items()},
+    )  # fmt: skip
+
+
+def asked(basis: Basis, targets: Sequence[Target]) -> dict[str, Any]:
     """What is asked of whom and how: two evaluations that share it are the same one."""
-    config, done = folder.config, folder.ledger.artifacts()
-    models = {}
+    config, models = basis.settings, {}
     for target in targets:
-        prompts = done[folder.name(prompts_of(folder, target.folder))]
+        prompts = basis.prompts[target.label]
         models[target.label] = {
             "policy_hash": target.policy_hash,
             "config_hash": _config_hash(target.folder),
             "tokenizer_hash": tokenizer_hash(target.folder),
-            "chat_template_hash": prompts.details["chat_template_sha256"],
-            "prompts_sha256": prompts.details["sha256"],
+            "chat_template_hash": prompts.facts["chat_template_sha256"],
+            "prompts_sha256": prompts.facts["sha256"],
             "prompts": prompts.rows,
             "end_token_ids": end_token_ids(target.folder),
         }
-    problems = done[folder.name(folder.problems)]
     sampling = config.model_dump(include={"samples", "temperature", "top_p", "max_tokens", "seed"})
     return {
         "models": models,
-        "problems": {"content_sha256": problems.details["content_sha256"], "count": problems.rows},
+        "problems": {"content_sha256": basis.origin["content_sha256"], "count": basis.problems},
         "prompts": {
             "style": config.prompt_style,
-            "style_hash": done[folder.name(prompts_of(folder, targets[0].folder))].details["style_sha256"],
+            "style_hash": basis.prompts[targets[0].label].facts["style_sha256"],
             "thinking": config.thinking,
             "max_prompt_tokens": config.max_prompt_tokens,
         },
@@ -124,20 +157,33 @@ def _config_hash(model: Path) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def made(folder: Measurement, targets: Sequence[Target], rows: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
-    """The card of a finished evaluation."""
-    config, done = folder.config, folder.ledger.artifacts()
+def made(
+    folder: Recorded,
+    basis: Basis,
+    targets: Sequence[Target],
+    measured: Mapping[str, Mapping[str, Any]],
+    pairs: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """The card of a finished evaluation.
+
+    Args:
+        folder: where the targets' parts are recorded.
+        basis: what it rests on.
+        targets: who was asked.
+        measured: ``measures`` of each with its `tables`.
+        pairs: ``comparisons`` of them.
+    """
+    config, done = basis.settings, folder.ledger.artifacts()
     ran = [done[folder.name(path)].details for target in targets for path in target.files]
-    problems = done[folder.name(folder.problems)]
-    dropped = {t.label: done[folder.name(prompts_of(folder, t.folder))].details["dropped"] for t in targets}
+    dropped = {label: prompts.facts["dropped"] for label, prompts in basis.prompts.items()}
     is_on_cpu = all(detail["hardware"].startswith("CPU") for detail in ran)
     seed = derive_seed(config.seed, "bootstrap")
     return {
         "card": VERSION,
         "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "settings": config.model_dump(mode="json"),
-        "asked": asked(folder, targets),
-        "origin": {"problems": dict(problems.details), "files": dict(problems.inputs), "dropped_prompts": dropped,
+        "asked": asked(basis, targets),
+        "origin": {"problems": dict(basis.origin), "files": dict(basis.files), "dropped_prompts": dropped,
                    "models": {model.label: model.origin for model in config.models}},
         "ran": {
             "engine": sorted({detail["engine"] for detail in ran}),
@@ -147,28 +193,17 @@ def made(folder: Measurement, targets: Sequence[Target], rows: Mapping[str, Sequ
             "packages": versions([*PACKAGES, *config.verifier.libraries]),
         },
         "statistics": {"rules": RULES, "level": 0.95, "resamples": config.bootstrap_resamples, "seed": seed},
-        "results": {t.label: _result(folder, t, rows[t.label], seed) for t in targets},
-        "comparisons": comparisons(rows, config.ks or sorted({1, config.samples}), config.bootstrap_resamples, seed),
+        "results": {t.label: {**measured[t.label], **_digests(t)} for t in targets},
+        "comparisons": list(pairs),
         "reproduces": {"is_exact": is_on_cpu, "exactly": EXACT_ON_CPU if is_on_cpu else EXACT_ON_GPU, "within": WITHIN},
     }  # fmt: skip
 
 
-def _result(folder: Measurement, target: Target, rows: Sequence[Row], seed: int) -> dict[str, Any]:
-    resamples = folder.config.bootstrap_resamples
-    answers, verdicts = _digests(target)
-    return {
-        **measures(rows, resamples, seed, folder.config.ks),
-        "tables": tables(folder.problems, rows, resamples, seed),
-        "answers_sha256": answers,
-        "verdicts_sha256": verdicts,
-    }
-
-
-def _digests(target: Target) -> tuple[str, str]:
+def _digests(target: Target) -> dict[str, str]:
     """SHA-256 of the answers and of the verdicts, in their order."""
     answers, verdicts = hashlib.sha256(), hashlib.sha256()
     for path in target.files:
         for row in read_table(path, EVALUATIONS, [*_SAME_PLACES, "outcome"]).to_pylist():
             answers.update(json.dumps([row[name] for name in _SAME_PLACES]).encode())
             verdicts.update(json.dumps([row["problem_id"], row["sample"], row["outcome"]]).encode())
-    return answers.hexdigest(), verdicts.hexdigest()
+    return {"answers_sha256": answers.hexdigest(), "verdicts_sha256": verdicts.hexdigest()}

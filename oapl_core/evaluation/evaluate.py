@@ -1,9 +1,10 @@
 """``python -m oapl_core.evaluation.evaluate RUN_DIR``: chooses the last round's epoch, then measures what was gained.
 
 Reads problems.parquet, prompts.parquet and the checkpoints; writes parts for each checkpoint and split, then
-5_evaluation/<objective>.parquet of all parts (tables.EVALUATIONS). Validation problems decide between the last round's
-epochs (highest mean reward; of equal ones the earlier); base, the end of each earlier round and the chosen epoch answer
-the held-out problems. One engine process for all checkpoints; while one set is judged the next is sampled.
+5_evaluation/<objective>.parquet of all parts (tables.EVALUATIONS), and the card of the held-out ones (``run_card.py``).
+Validation problems decide between the last round's epochs (highest mean reward; of equal ones the earlier); base, the
+end of each earlier round and the chosen epoch answer the held-out problems. One engine process for all checkpoints;
+while one set is judged the next is sampled.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from oapl_core.evaluation.breakdown import tables
 from oapl_core.evaluation.checkpoint_pairs import comparisons
 from oapl_core.evaluation.choice import ON, WARNING, basis, best
 from oapl_core.evaluation.measures import measures
+from oapl_core.evaluation.run_card import write_card
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import Engine
 from oapl_core.rollouts.model_folder import identity
@@ -60,10 +62,13 @@ def evaluate(run: Run, start: Start = Engine, judge: JudgeFactory = Verifier) ->
     candidates = epochs if on == "heldout" else {}
     total = len(epochs) * asked["validation"].answers
     total += (len(earlier) + max(1, len(candidates))) * asked["heldout"].answers
+    targets: dict[tuple[str, str], Target] = {}
     with Answering(run, run.config.engine, run.config.verifier, total, start, judge) as answering:
 
         def answers(checkpoint: Checkpoint, split: str) -> Answers:
-            return answering.ask(_target(run, checkpoint, asked[split]))
+            target = _target(run, checkpoint, asked[split])
+            targets[split, checkpoint.label] = target
+            return answering.ask(target)
 
         validation = {}
         if asked["validation"].prompts:
@@ -75,7 +80,9 @@ def evaluate(run: Run, start: Start = Engine, judge: JudgeFactory = Verifier) ->
         say(f"epoch {epoch} of {len(epochs)}: {ON[on]}")
         heldout[chosen] = heldout.pop(chosen) if chosen in heldout else answers(epochs[epoch], "heldout")
         found = {"heldout": heldout, "validation": validation}
-        _conclude(run, found, {"chosen": chosen, "chosen_epoch": epoch, "chosen_on": on})
+        choice = {"chosen": chosen, "chosen_epoch": epoch, "chosen_on": on}
+        _conclude(run, found, choice)
+        _card(run, {label: targets["heldout", label] for label in heldout}, choice)
 
 
 def _epochs(run: Run, number: int) -> range:
@@ -132,7 +139,7 @@ def _conclude(run: Run, found: Mapping[str, Mapping[str, Answers]], choice: Mapp
         say("evaluation: done")
         return
     seed = derive_seed(run.config.seed, "bootstrap")
-    names = {choice["chosen"]: f"{choice['chosen']} ({WARNING})"} if choice["chosen_on"] == "heldout" else {}
+    names = _renamed_by(choice)
     details = {
         split: {
             _name(label, split, names): measures(mine, resamples, seed)
@@ -151,6 +158,26 @@ def _conclude(run: Run, found: Mapping[str, Mapping[str, Answers]], choice: Mapp
     for label, measured in details["heldout"].items():
         mean, low, high = measured["pass_at_k"]["1"]
         say(f"held-out pass@1 of {label}: {mean:.1%} (95 % interval {low:.1%} to {high:.1%})")
+
+
+def _renamed_by(choice: Mapping[str, Any]) -> dict[str, str]:
+    """Other names on held-out problems: of the epoch that was chosen by them."""
+    return {choice["chosen"]: f"{choice['chosen']} ({WARNING})"} if choice["chosen_on"] == "heldout" else {}
+
+
+def _card(run: Run, targets: Mapping[str, Target], choice: Mapping[str, Any]) -> None:
+    names = _renamed_by(choice)
+    origins = {label: ON[choice["chosen_on"]] if label == choice["chosen"] else _origin(label) for label in targets}
+    write_card(
+        run,
+        {_name(label, "heldout", names): target for label, target in targets.items()},
+        {_name(label, "heldout", names): origin for label, origin in origins.items()},
+    )
+    say(f"card: {run.card_text()}")
+
+
+def _origin(label: str) -> str:
+    return "base model of the run" if label == "base" else "a checkpoint of the run"
 
 
 def _name(label: str, split: str, names: Mapping[str, str]) -> str:

@@ -11,11 +11,15 @@ from oapl_core.errors import DataError
 from oapl_core.evaluation import agreement, card, card_text
 from oapl_core.evaluation.answering import Answering, Answers, JudgeFactory, Start, Target
 from oapl_core.evaluation.asking import questions, take_problems
+from oapl_core.evaluation.breakdown import tables
+from oapl_core.evaluation.checkpoint_pairs import comparisons
 from oapl_core.evaluation.measurement import Measurement
+from oapl_core.evaluation.measures import measures
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import Engine
 from oapl_core.rollouts.model_folder import check_model_folder, check_same_architecture
 from oapl_core.run_folder.run import policy_hash
+from oapl_core.seeds import derive_seed
 from oapl_core.settings.measurement import ModelConfig
 from oapl_core.stage import run_verb
 from oapl_core.tables import EVALUATIONS, read_table, write_batches
@@ -41,7 +45,9 @@ def measure(folder: Measurement, start: Start = Engine, judge: JudgeFactory = Ve
     take_problems(folder)
     targets = [_target(folder, model) for model in config.models]
     if config.repeats:
-        agreement.check_asked(card.read(config.repeats), card.asked(folder, targets), config.repeats)
+        agreement.check_asked(
+            card.read(config.repeats), card.asked(card.basis_of(folder, targets), targets), config.repeats
+        )
     left = [target for target in targets if not _is_done(folder, target)]
     now = [target for target in left if _fits(left[0], target)]
     total = sum(t.questions.answers for t in targets if t in now or t not in left)
@@ -89,7 +95,14 @@ def _conclude(folder: Measurement, targets: list[Target], answers: Mapping[str, 
         with folder.writing(folder.answers, inputs, settings) as draft:
             draft.rows = write_batches(draft.path, EVALUATIONS, (read_table(path, EVALUATIONS) for path in files))
     rows = {target.label: answers[target.label].rows() for target in targets}
-    content = card.made(folder, targets, rows)
+    seed, resamples = derive_seed(folder.config.seed, "bootstrap"), folder.config.bootstrap_resamples
+    measured = {
+        label: measures(mine, resamples, seed, folder.config.ks)
+        | {"tables": tables(folder.problems, mine, resamples, seed)}
+        for label, mine in rows.items()
+    }
+    pairs = comparisons(rows, folder.config.ks or sorted({1, folder.config.samples}), resamples, seed)
+    content = card.made(folder, card.basis_of(folder, targets), targets, measured, pairs)
     inputs = folder.inputs([folder.answers])
     for path, text in ((folder.card, card.as_json(content)), (folder.card_text, card_text.markdown(content))):
         with folder.writing(path, inputs, settings) as draft:

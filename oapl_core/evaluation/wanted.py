@@ -118,6 +118,8 @@ def _newest(run: Run) -> dict[str, Any]:
 
 def default_folder(config: MeasurementConfig) -> Path:
     """Where an evaluation lies if nobody says: a folder named as the set and the models."""
-    problems = config.problems.name or Path(str(config.problems.path)).name.partition(".")[0]
+    path = Path(str(config.problems.path))
+    of_run = path.name == "problems.parquet" and path.parent.name
+    problems = config.problems.name or of_run or path.name.partition(".")[0]
     more = f"-and-{len(config.models) - 1}-more" if len(config.models) > 1 else ""
     return _FOLDER / re.sub(r"[^A-Za-z0-9._-]+", "-", f"{problems}-{config.models[0].label}{more}")

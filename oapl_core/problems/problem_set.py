@@ -23,8 +23,9 @@ _OPTIONAL = {**dict.fromkeys(_TEXTS), "tests": (), "structure": ""}
 _COLUMNS = frozenset({"problem_id", "split", "kind", "statement", *_OPTIONAL})
 
 
-def read_problem_set(path: Path, split: str) -> Iterator[dict[str, Any]]:
-    """Every problem of ``path``, complete and checked, in the file's order.
+def read_problem_set(path: Path, split: str, only: bool = False) -> Iterator[dict[str, Any]]:
+    """Every problem of ``path``, complete and checked, in the file's order; with ``only``, those of other splits are
+    left out instead of refused.
 
     One that does not say its `source` gets the file's name, up to the first point.
 
@@ -35,6 +36,8 @@ def read_problem_set(path: Path, split: str) -> Iterator[dict[str, Any]]:
     seen: dict[str, int] = {}
     number = 0
     for number, raw in _raw_rows(path):
+        if only and isinstance(raw, dict) and raw.get("split") in {*SPLITS} - {split}:
+            continue
         where = place(path, number)
         problem = checked(raw, split, where)
         problem["source"] = problem["source"] or path.name.partition(".")[0]
@@ -44,8 +47,9 @@ def read_problem_set(path: Path, split: str) -> Iterator[dict[str, Any]]:
                 f"{where}: problem_id {problem['problem_id']!r} was used before (at {first}); give each its own"
             )
         yield problem
-    if number == 0:
-        raise DataError(f"{path}: holds no problems; give a set with at least one")
+    if not seen:
+        which = f" of split {split}" if number else ""
+        raise DataError(f"{path}: holds no problems{which}; give a set with at least one")
 
 
 def checked(raw: Any, split: str, where: str) -> dict[str, Any]:

@@ -201,6 +201,14 @@ class Run(Recorded):
         """Every held-out and validation row of the run (tables.EVALUATIONS)."""
         return self.evaluations().with_suffix(".parquet")
 
+    def card(self) -> Path:
+        """The evaluation card of the held-out problems: all that is needed to repeat that, and the results."""
+        return self.evaluations().with_name(f"{self.config.objective.name}_card.json")
+
+    def card_text(self) -> Path:
+        """The same for people."""
+        return self.card().with_suffix(".md")
+
     def base_model(self) -> Path:
         """The folder that round 0 samples from: ``model``, or what pretraining recorded in ``base_model.json``.
 

@@ -33,7 +33,8 @@ class SetConfig(Settings):
     path: Path | None = None
     """File or folder to read; unset: the hub."""
     split: Literal["train", "validation", "heldout"] | None = None
-    """Which the file's problems are; unset: what its first row says, else held out."""
+    """Which the file's problems are, and of a problem set of ours with several the one that is taken; unset: what its
+    first row says, else held out."""
     revision: str | None = None
     """Commit of the set's repository on the hub; unset: that of data/sources.toml."""
     release: str | None = None

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from deployments.evaluating import evaluate
+from deployments.evaluating import beside, evaluate
 from oapl_core.errors import ConfigError
+from oapl_core.evaluation.card import read
 from oapl_core.evaluation.evaluate import evaluate as evaluate_run
+from oapl_core.evaluation.measurement import parse
 from oapl_core.evaluation.wanted import model_of
 from oapl_core.run_folder.run import Run
 from tests.core.evaluation.made_up_judge import MadeUpJudge
@@ -111,6 +113,13 @@ def test_what_cannot_be_asked_is_refused_in_one_line(
         evaluate(words, NO_PROBLEMS | problems, NOTHING_ASKED | asked, None, tmp_path / "e")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "e").exists()
+
+
+def test_a_repetition_lies_beside_its_original_but_not_in_a_run(run: Run) -> None:
+    evaluate_run(run, MadeUpSampler, MadeUpJudge(lambda _: 0.5))
+    config = parse(read(run.card())["settings"], "test")
+    assert beside(run.card(), config) == Path("data/evaluations/sampled-seed3-base-and-2-more-again")
+    assert beside(Path("there/sums/card.json"), config) == Path("there/sums-again")
 
 
 def test_a_card_takes_no_other_settings(tmp_path: Path) -> None:

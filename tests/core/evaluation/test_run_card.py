@@ -1,0 +1,98 @@
+"""The card of a run's own evaluation: `oapl evaluate --card` repeats it, and it says what the run's ledger says."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oapl_core.evaluation import agreement, card
+from oapl_core.evaluation.evaluate import evaluate
+from oapl_core.evaluation.measure import measure
+from oapl_core.evaluation.measurement import Measurement, parse
+from oapl_core.problems.prepare import load_encoder
+from oapl_core.problems.prompts import messages
+from oapl_core.run_folder.run import Run, policy_hash
+from oapl_core.tables import PROBLEMS, PROMPTS, read_table, write_table
+from tests.core.evaluation.made_up_judge import MadeUpJudge
+from tests.sampling_run import MadeUpSampler, made_up_model, make_run
+from tests.tiny_model import write_tokenizer
+
+JUDGE = MadeUpJudge(lambda weights: 0.3 + 0.4 * (int(weights, 16) % 2))
+
+
+def trained(folder: Path, **changes: Any) -> Run:
+    """A run whose prompts are what its model's tokenizer makes of its problems, and whose rounds are trained."""
+    model = made_up_model(folder / "model")
+    write_tokenizer(model)
+    run = make_run(folder, model, problems={"prompt_style": "plain"}, **changes)
+    encode = load_encoder(model)
+    problems = read_table(run.problems, PROBLEMS).to_pylist()
+    for number, problem in enumerate(problems):
+        problem |= {"statement": f"What is {number} + 1?", "answer": str(number + 1)}
+    with run.writing(run.problems, {}, {}) as draft:
+        draft.rows = write_table(draft.path, PROBLEMS, problems)
+    with run.writing(run.prompts, run.inputs([run.problems]), {}) as draft:
+        rows = []
+        for problem in problems:
+            text, ids = encode(messages(problem, "plain"))
+            name = {"problem_id": problem["problem_id"], "split": problem["split"]}
+            rows.append({**name, "prompt": text, "prompt_ids": ids})
+        draft.rows = write_table(draft.path, PROMPTS, rows)
+        draft.details = {"dropped_by_split": {"train": 4, "heldout": 2}}
+    for number, one in enumerate(run.config.rounds):
+        for epoch in range(1, one.epochs + 1):
+            with run.writing(run.checkpoint(number, epoch), {}, {}) as draft:
+                write_tokenizer(made_up_model(draft.path, 10.0 * (number + 1) + epoch))
+                draft.details = {"policy_hash": policy_hash(draft.path)}
+    return run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    made = trained(tmp_path)
+    evaluate(made, MadeUpSampler, JUDGE)
+    return made
+
+
+def test_it_says_what_the_ledger_says(run: Run) -> None:
+    content = card.read(run.card())
+    details = run.ledger.artifacts()[run.name(run.evaluation())].details
+    assert list(content["results"]) == list(details["heldout"])
+    for label, result in content["results"].items():
+        assert result["pass_at_k"] == details["heldout"][label]["pass_at_k"]
+    assert content["comparisons"] == details["comparisons"]
+    assert content["asked"]["problems"]["count"] == 4
+    assert content["origin"]["dropped_prompts"]["base"] == {"prompt too long": 2}
+    origins = content["origin"]["models"]
+    assert origins["base"] == "base model of the run"
+    assert origins[details["chosen"]] == "chosen on validation problems"
+    assert details["chosen"] in run.card_text().read_text()
+
+
+def test_oapl_evaluate_repeats_it_exactly(run: Run, tmp_path: Path) -> None:
+    original = card.read(run.card())
+    folder = Measurement.create(tmp_path / "again", parse({**original["settings"], "repeats": run.card()}, "test"))
+    measure(folder, MadeUpSampler, JUDGE)
+    found = agreement.compare(original, card.read(folder.card))
+    assert [one.level for one in found] == ["exactly"] * 3
+
+
+def test_an_epoch_chosen_on_what_is_reported_is_called_that(tmp_path: Path) -> None:
+    made = trained(tmp_path, evaluation={"choose_on": "heldout", "force": True})
+    evaluate(made, MadeUpSampler, JUDGE)
+    content = card.read(made.card())
+    chosen = made.ledger.artifacts()[made.name(made.evaluation())].details["chosen"]
+    assert chosen in content["results"] and "chosen on the held-out problems" in content["origin"]["models"][chosen]
+    assert len(content["results"]) == 2 + 3
+
+
+def test_a_lost_card_is_written_again_and_a_whole_one_is_left_alone(run: Run) -> None:
+    def never(*_: object) -> Any:
+        raise AssertionError("an engine was started although nothing is missing")
+
+    before, text = run.card().stat().st_mtime_ns, card.read(run.card())["results"]
+    evaluate(run, never, JUDGE)
+    assert run.card().stat().st_mtime_ns == before
+    run.card().unlink()
+    evaluate(run, never, JUDGE)
+    assert card.read(run.card())["results"] == text
