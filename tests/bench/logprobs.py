@@ -113,8 +113,8 @@ def kernel_cost(pairs: int) -> None:
         WAYS[way](hidden, weight, ids).backward(upstream)
 
     for sizes in SIZES:
-        ways = (functools.partial(run, way, scene(*sizes)) for way in ("ours", "with_entropy"))
-        paired("kernel {:,} tokens, vocabulary {:,}, hidden {}".format(*sizes), *ways, pairs)
+        without, with_it = (functools.partial(run, way, scene(*sizes)) for way in ("ours", "with_entropy"))
+        paired("kernel {:,} tokens, vocabulary {:,}, hidden {}".format(*sizes), without, with_it, pairs)
 
 
 def step_cost(pairs: int) -> None:
@@ -131,11 +131,11 @@ def step_cost(pairs: int) -> None:
             return token_logprobs(hidden_TD, head.weight, id_T, head.temperature, head.chunk)
 
         def with_head(forward: Callable[[Tensor, Tensor], Tensor]) -> None:
-            head.forward = forward  # type: ignore[method-assign]
+            head.forward = forward  # type: ignore[assignment]
             step()
 
-        ways = (functools.partial(with_head, forward) for forward in (unmeasured, measuring))
-        paired(f"step of the trainer, {sum(made.examples.lengths):,} tokens", *ways, pairs)
+        without, with_it = (functools.partial(with_head, forward) for forward in (unmeasured, measuring))
+        paired(f"step of the trainer, {sum(made.examples.lengths):,} tokens", without, with_it, pairs)
         made.engine.close()
 
 
