@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prefect.client.schemas.objects import State
@@ -78,7 +79,7 @@ def server() -> Iterator[None]:
         yield
 
 
-def measured(start: MeasureStart) -> State[None]:
+def measured(start: MeasureStart) -> State[Any]:
     return oapl_measure(start, return_state=True)
 
 
@@ -108,7 +109,7 @@ def test_of_two_starts_one_is_skipped(start: MeasureStart, tmp_path: Path) -> No
     import contextvars
     import threading
 
-    found: list[State[None]] = []
+    found: list[State[Any]] = []
     with hold(tmp_path / "e"):  # a thread with a context of its own does not hold it
         thread = threading.Thread(target=lambda: contextvars.Context().run(lambda: found.append(measured(start))))
         thread.start()
