@@ -85,7 +85,7 @@ def draw_panels(path: Path, panels: Sequence[Panel]) -> None:
                 if line.look != "rings":
                     legend.setdefault(line.label, handle)
             _finish(axes, panel)
-        _same_widths(axes_of_panels, panels)
+        _same_limits(axes_of_panels, panels)
         for axes in axes_of_panels[len(panels) :]:
             axes.set_axis_off()
         ncols = 4 if max(map(len, legend), default=0) < 20 else 2
@@ -144,13 +144,19 @@ def _finish(axes: "Axes", panel: Panel) -> None:
     axes.set_ylabel(panel.y_label)
 
 
-def _same_widths(axes_of_panels: "Sequence[Axes]", panels: Sequence[Panel]) -> None:
-    """Panels with the same x show the same part of it."""
+def _same_limits(axes_of_panels: "Sequence[Axes]", panels: Sequence[Panel]) -> None:
+    """Panels with the same x, or the same y, show the same part of it."""
+    pairs = list(zip(axes_of_panels, panels, strict=False))
     for name in {panel.x_label for panel in panels}:
-        mine = [axes for axes, panel in zip(axes_of_panels, panels, strict=False) if panel.x_label == name]
-        limits = [axes.get_xlim() for axes in mine]
+        mine = [axes for axes, panel in pairs if panel.x_label == name]
+        ends = [end for axes in mine for end in axes.get_xlim()]
         for axes in mine:
-            axes.set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
+            axes.set_xlim(min(ends), max(ends))
+    for name in {panel.y_label for panel in panels}:
+        mine = [axes for axes, panel in pairs if panel.y_label == name]
+        ends = [end for axes in mine for end in axes.get_ylim()]
+        for axes in mine:
+            axes.set_ylim(min(ends), max(ends))
 
 
 def _log2(axes: "Axes", largest: float) -> None:

@@ -23,6 +23,8 @@ ACCURACIES = (0.5, 0.6, 0.7, 0.75, 0.8)
 _T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 """97.5 % quantiles of Student's t by degrees of freedom."""
 
+_WINDOW = 25
+
 Arm = Mapping[str, Any]
 
 
@@ -68,22 +70,33 @@ def _line(label: str, points: Mapping[float, Sequence[float]], style: int, top: 
     return Line(label, x, y, [max(0.0, v) for v in low], [min(top, v) for v in high], style=style)
 
 
-def _by(arms: Iterable[Arm], x: str, y: str) -> dict[float, list[float]]:
+def accuracies(arms: Iterable[Arm], x: str = "step") -> dict[float, list[float]]:
+    """Held-out pass@1 of every seed, by optimiser step or by rollouts (``samples``)."""
     points: dict[float, list[float]] = {}
     for arm in arms:
         for row in arm["evaluations"]:
-            points.setdefault(row[x], []).append(row[y])
+            points.setdefault(row[x], []).append(row["pass_at_1"])
+    return points
+
+
+def entropies(arms: Iterable[Arm]) -> dict[float, list[float]]:
+    """The exact entropy over the training rollouts' states: medians of 25 steps, for every seed, by their last step."""
+    points: dict[float, list[float]] = {}
+    for arm in arms:
+        for start in range(0, len(arm["steps"]), _WINDOW):
+            window = arm["steps"][start : start + _WINDOW]
+            points.setdefault(window[-1]["step"], []).append(statistics.median(step["entropy"] for step in window))
     return points
 
 
 def _lags(arms: Mapping[str, Arm], to: Path) -> None:
     """Claims a and b."""
-    kinds = (("pass_at_1", "pass@1, %", "accuracy"), ("token_entropy", "nats per token", "entropy"))
-    for column, label, name in kinds:
+    kinds = {"accuracy": ("pass@1, %", accuracies), "entropy": ("exact entropy, nats per token", entropies)}
+    for name, (label, points) in kinds.items():
         panels = []
         for lag in LAGS:
             lines = [
-                _line(title, _by(found, "step", column), style, top=math.inf if name == "entropy" else 1.0)
+                _line(title, points(found), style, top=math.inf if name == "entropy" else 1.0)
                 for style, (objective, title) in enumerate(NAMES.items(), 1)
                 if (found := of(arms, f"{objective}-lag{lag}"))
             ]
@@ -91,9 +104,9 @@ def _lags(arms: Mapping[str, Arm], to: Path) -> None:
                 title = "a new policy each step" if lag == 1 else f"a new policy every {lag} steps"
                 panels.append(Panel(title, "optimiser steps", label, lines, is_percent=name == "accuracy"))
         draw_panels(to / f"claims_{name}.png", panels)
-    columns = "pass@1 at the end | lowest from step 100 on | pass@8 at the end | entropy at the end"
+    columns = "pass@1 at the end | lowest from step 100 on | pass@8 | entropy | mean tokens | exact entropy of a step"
     print(f"| L | objective | seeds | {columns} |")
-    print("|---|---|---|---|---|---|---|")
+    print("|---" * 9 + "|")
     for lag in LAGS:
         for objective, title in NAMES.items():
             if found := of(arms, f"{objective}-lag{lag}"):
@@ -101,11 +114,14 @@ def _lags(arms: Mapping[str, Arm], to: Path) -> None:
 
 
 def _print_row(lag: int, title: str, found: Sequence[Arm]) -> None:
+    """Of held-out answers at the end, and the median over the last 50 steps of the training states' exact entropy."""
     ends = [arm["evaluations"][-1] for arm in found]
     lowest = [min(row["pass_at_1"] for row in arm["evaluations"] if row["step"] >= 100) for arm in found]
+    exact = [statistics.median(step["entropy"] for step in arm["steps"][-50:]) for arm in found]
     cells = [
         shown([end["pass_at_1"] for end in ends]), f"{100 * min(lowest):.1f}",
         shown([end["pass_at_8"] for end in ends]), shown([end["token_entropy"] for end in ends], 1, 3),
+        f"{statistics.fmean(end['tokens'] for end in ends):.1f}", shown(exact, 1, 3),
     ]  # fmt: skip
     print(f"| {lag} | {title} | {len(found)} | {' | '.join(cells)} |")
 
@@ -117,12 +133,12 @@ def _samples(arms: Mapping[str, Arm], to: Path) -> None:
     print("|---" * (len(ACCURACIES) + 1) + "|")
     for style, (objective, title) in enumerate(NAMES.items(), 1):
         if found := of(arms, f"{objective}-lag1"):
-            lines.append(_line(f"{title}, a new policy each step", _by(found, "samples", "pass_at_1"), style))
+            lines.append(_line(f"{title}, a new policy each step", accuracies(found, "samples"), style))
             _print_reached(f"{title}, L = 1", [arm["evaluations"] for arm in found])
     for style, fresh in enumerate(ROUND_STEPS, 3):
         if found := of(arms, f"oapl-rounds{64 * fresh}"):
             label = f"OAPL, two rounds of {64 * fresh}"
-            lines.append(_line(label, _by(found, "samples", "pass_at_1"), style))
+            lines.append(_line(label, accuracies(found, "samples"), style))
             _print_reached(f"{label}, {ROUND_EPOCHS} epochs each", [arm["evaluations"] for arm in found])
     draw_panels(to / "claims_samples.png", [Panel("", "rollouts sampled", "pass@1, %", lines)])
 
