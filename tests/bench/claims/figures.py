@@ -46,9 +46,15 @@ def main() -> None:
         _pass_at_k(json.loads(options.card.read_text())["results"], options.to)
 
 
+def of_seeds(arms: Mapping[str, Arm], setting: str) -> list[tuple[str, Arm]]:
+    """The seeds of ``oapl-lag50`` and the like, and their arms."""
+    parts = [(name.partition("-seed"), arm) for name, arm in arms.items()]
+    return [(seed, arm) for (found, _, seed), arm in parts if found == setting]
+
+
 def of(arms: Mapping[str, Arm], setting: str) -> list[Arm]:
-    """The seeds of ``oapl-lag50`` and the like."""
-    return [arm for name, arm in arms.items() if name.partition("-seed")[0] == setting]
+    """Their arms alone."""
+    return [arm for _, arm in of_seeds(arms, setting)]
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -79,10 +85,15 @@ def accuracies(arms: Iterable[Arm], x: str = "step") -> dict[float, list[float]]
     return points
 
 
+def with_entropy(arms: Iterable[Arm]) -> list[Arm]:
+    """Those whose steps recorded the exact entropy; earlier versions of the trainer did not."""
+    return [arm for arm in arms if "entropy" in arm["steps"][0]]
+
+
 def entropies(arms: Iterable[Arm]) -> dict[float, list[float]]:
     """The exact entropy over the training rollouts' states: medians of 25 steps, for every seed, by their last step."""
     points: dict[float, list[float]] = {}
-    for arm in arms:
+    for arm in with_entropy(arms):
         for start in range(0, len(arm["steps"]), _WINDOW):
             window = arm["steps"][start : start + _WINDOW]
             points.setdefault(window[-1]["step"], []).append(statistics.median(step["entropy"] for step in window))
@@ -111,13 +122,23 @@ def _lags(arms: Mapping[str, Arm], to: Path) -> None:
         for objective, title in NAMES.items():
             if found := of(arms, f"{objective}-lag{lag}"):
                 _print_row(lag, title, found)
+        _print_difference(lag, arms)
+
+
+def _print_difference(lag: int, arms: Mapping[str, Arm]) -> None:
+    """OAPL minus GRPO at the end, paired by seed; a seed has the same problems in the same order for both."""
+    ends = {name: {seed: arm["evaluations"][-1]["pass_at_1"] for seed, arm in of_seeds(arms, f"{name}-lag{lag}")}
+            for name in NAMES}  # fmt: skip
+    ours, theirs = ends.values()
+    gains = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+    print(f"| {lag} | difference, points | {len(gains)} | {shown(gains)} | | | | | |")
 
 
 def _print_row(lag: int, title: str, found: Sequence[Arm]) -> None:
     """Of held-out answers at the end, and the median over the last 50 steps of the training states' exact entropy."""
     ends = [arm["evaluations"][-1] for arm in found]
     lowest = [min(row["pass_at_1"] for row in arm["evaluations"] if row["step"] >= 100) for arm in found]
-    exact = [statistics.median(step["entropy"] for step in arm["steps"][-50:]) for arm in found]
+    exact = [statistics.median(step["entropy"] for step in arm["steps"][-50:]) for arm in with_entropy(found)]
     cells = [
         shown([end["pass_at_1"] for end in ends]), f"{100 * min(lowest):.1f}",
         shown([end["pass_at_8"] for end in ends]), shown([end["token_entropy"] for end in ends], 1, 3),
