@@ -162,6 +162,29 @@ def _samples(arms: Mapping[str, Arm], to: Path) -> None:
             lines.append(_line(label, accuracies(found, "samples"), style))
             _print_reached(f"{label}, {ROUND_EPOCHS} epochs each", [arm["evaluations"] for arm in found])
     draw_panels(to / "claims_samples.png", [Panel("", "rollouts sampled", "pass@1, %", lines)])
+    _print_matched(arms)
+
+
+def _print_matched(arms: Mapping[str, Arm]) -> None:
+    """OAPL after its two rounds against on-policy GRPO after as many rollouts, paired by seed."""
+    print("| rollouts | OAPL, two rounds | GRPO, token IS, L = 1 | difference, points |")
+    print("|---|---|---|---|")
+    theirs = dict(of_seeds(arms, "grpo_token_is-lag1"))
+    for fresh in ROUND_STEPS:
+        pairs = [
+            (arm["evaluations"][-1]["pass_at_1"], accuracy_after(theirs[seed]["evaluations"], 2 * 64 * fresh))
+            for seed, arm in of_seeds(arms, f"oapl-rounds{64 * fresh}")
+            if seed in theirs
+        ]
+        columns = [ours for ours, _ in pairs], [other for _, other in pairs], [ours - other for ours, other in pairs]
+        print(f"| {128 * fresh:,} | {' | '.join(shown(column) for column in columns)} |")
+
+
+def accuracy_after(rows: Sequence[Mapping[str, float]], samples: float) -> float:
+    """pass@1 after so many rollouts, on straight lines between the evaluations."""
+    before, after = next((a, b) for a, b in pairwise(rows) if a["samples"] <= samples <= b["samples"])
+    share = (samples - before["samples"]) / (after["samples"] - before["samples"])
+    return before["pass_at_1"] + share * (after["pass_at_1"] - before["pass_at_1"])
 
 
 def _print_reached(label: str, seeds: Sequence[Sequence[Mapping[str, float]]]) -> None:
