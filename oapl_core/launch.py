@@ -134,7 +134,7 @@ def guarded(
     guard = subprocess.Popen(
         [sys.executable, "-m", "oapl_core.guard", str(reading), *command],
         stdin=subprocess.DEVNULL, stdout=sink, stderr=sink if errors is None else errors,
-        env=_WAITING | (os.environ if environment is None else environment),
+        env={**_WAITING, **(os.environ if environment is None else environment)},
         pass_fds=(reading, *descriptors()), start_new_session=True,
     )  # fmt: skip
     os.close(reading)
