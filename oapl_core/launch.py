@@ -112,7 +112,7 @@ def log_file(run: Recorded, verb: str, arguments: Sequence[str]) -> Path:
     return run.root / "logs" / f"{stage_label(verb, arguments).replace(' ', '_')}.log"
 
 
-_WAITING = {"GOMP_SPINCOUNT": "2000"}
+WAITING_THREADS = {"GOMP_SPINCOUNT": "2000"}
 """OpenMP's threads soon wait asleep: spinning gains nothing alone, and beside other work it costs most of the speed
 (docs/benchmarks/trainer.md)."""
 
@@ -134,7 +134,7 @@ def guarded(
     guard = subprocess.Popen(
         [sys.executable, "-m", "oapl_core.guard", str(reading), *command],
         stdin=subprocess.DEVNULL, stdout=sink, stderr=sink if errors is None else errors,
-        env={**_WAITING, **(os.environ if environment is None else environment)},
+        env={**WAITING_THREADS, **(os.environ if environment is None else environment)},
         pass_fds=(reading, *descriptors()), start_new_session=True,
     )  # fmt: skip
     os.close(reading)

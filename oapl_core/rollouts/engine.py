@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from oapl_core.errors import ConfigError, DataError, StageFailed
+from oapl_core.launch import WAITING_THREADS
 from oapl_core.rollouts.model_folder import check_model_folder, check_same_architecture, end_token_ids
 from oapl_core.rollouts.replicas import take_share
 from oapl_core.rollouts.requests import Completion, Request
@@ -25,7 +26,7 @@ _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "VLLM_LOGGING_LEVEL": "WARNING",
-    "GOMP_SPINCOUNT": "2000",
+    **WAITING_THREADS,
 }
 _CPU_BLOCK_TOKENS = 32
 _CPU_BATCH_TOKENS = 8192

@@ -16,7 +16,7 @@ from typing import Any
 
 from oapl_core.reports.figures import Line, Panel, draw_panels
 from tests.bench.bandit import figure as bandit
-from tests.bench.claims.lag import LAGS, ROUND_EPOCHS, ROUND_STEPS, SWEPT_LAGS, SWEPT_RATES
+from tests.bench.claims.lag import LAGS, ROUND_EPOCHS, ROUND_STEPS, SWEPT_RATES
 
 NAMES = {"oapl": "OAPL", "grpo_token_is": "GRPO, token IS"}
 ACCURACIES = (0.5, 0.6, 0.7, 0.75, 0.8)
@@ -115,14 +115,20 @@ def _lags(arms: Mapping[str, Arm], to: Path) -> None:
                 title = "a new policy each step" if lag == 1 else f"a new policy every {lag} steps"
                 panels.append(Panel(title, "optimiser steps", label, lines, is_percent=name == "accuracy"))
         draw_panels(to / f"claims_{name}.png", panels)
-    columns = "pass@1 at the end | lowest from step 100 on | pass@8 | entropy | mean tokens | exact entropy of a step"
+    columns = "pass@1 at the end | lowest from step 100 on | pass@8 | entropy | mean tokens | exact entropy of a step | clipped"
     print(f"| L | objective | seeds | {columns} |")
-    print("|---" * 9 + "|")
+    print("|---" * 10 + "|")
     for lag in LAGS:
         for objective, title in NAMES.items():
             if found := of(arms, f"{objective}-lag{lag}"):
                 _print_row(lag, title, found)
         _print_difference(lag, arms)
+
+
+def _clipped(found: Sequence[Arm]) -> str:
+    """Mean share of tokens whose gradient the objective's clip stopped, over all steps; empty for one without a clip."""
+    shares = [step["clipped_tokens_share"] for arm in found for step in arm["steps"]]
+    return "" if None in shares else f"{statistics.fmean(shares):.1%}"
 
 
 def _print_difference(lag: int, arms: Mapping[str, Arm]) -> None:
@@ -131,7 +137,7 @@ def _print_difference(lag: int, arms: Mapping[str, Arm]) -> None:
             for name in NAMES}  # fmt: skip
     ours, theirs = ends.values()
     gains = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
-    print(f"| {lag} | difference, points | {len(gains)} | {shown(gains)} | | | | | |")
+    print(f"| {lag} | difference, points | {len(gains)} | {shown(gains)} | | | | | | |")
 
 
 def _print_row(lag: int, title: str, found: Sequence[Arm]) -> None:
@@ -142,7 +148,7 @@ def _print_row(lag: int, title: str, found: Sequence[Arm]) -> None:
     cells = [
         shown([end["pass_at_1"] for end in ends]), f"{100 * min(lowest):.1f}",
         shown([end["pass_at_8"] for end in ends]), shown([end["token_entropy"] for end in ends], 1, 3),
-        f"{statistics.fmean(end['tokens'] for end in ends):.1f}", shown(exact, 1, 3),
+        f"{statistics.fmean(end['tokens'] for end in ends):.1f}", shown(exact, 1, 3), _clipped(found),
     ]  # fmt: skip
     print(f"| {lag} | {title} | {len(found)} | {' | '.join(cells)} |")
 
@@ -242,13 +248,12 @@ def _pass_at_k(results: Mapping[str, Any], to: Path) -> None:
 def _sweep(folder: Path) -> None:
     """How the learning rates were chosen: pass@1 on the validation problems at the end."""
     arms = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
-    print("| L | objective |" + "".join(f" {rate:g} |" for rate in SWEPT_RATES))
-    print("|---" * (len(SWEPT_RATES) + 2) + "|")
-    for lag in SWEPT_LAGS:
-        for objective, title in NAMES.items():
-            found = [arms.get(f"{objective}-lag{lag}-rate{rate:g}") for rate in SWEPT_RATES]
-            ends = [100 * arm["evaluations"][-1]["pass_at_1"] if arm else math.nan for arm in found]
-            print(f"| {lag} | {title} |" + "".join(f" {end:.1f} |" for end in ends))
+    print("| |" + "".join(f" {rate:g} |" for rate in SWEPT_RATES))
+    print("|---" * (len(SWEPT_RATES) + 1) + "|")
+    for objective, title in NAMES.items():
+        found = [arms.get(f"{objective}-lag1-rate{rate:g}") for rate in SWEPT_RATES]
+        ends = [f"{100 * arm['evaluations'][-1]['pass_at_1']:.1f}" if arm else "not run" for arm in found]
+        print(f"| {title} | {' | '.join(ends)} |")
 
 
 if __name__ == "__main__":
