@@ -19,6 +19,7 @@ from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.problems.sources import Source, fetch, local_files, released_files, source, sources
 from oapl_core.problems.storing import check_name
 from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.verdicts.extraction import fenced
 from oapl_core.verdicts.maths_pool import MathsPool
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier
@@ -46,7 +47,7 @@ class VerifierJudge:
 
     def programs(self, problems: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> list[bool | None]:
         """Each program as a response with one fence, judged like any other."""
-        texts = [f"```python\n{text}\n```" for text in sources]
+        texts = [fenced(text) for text in sources]
         verdicts = self._verifier.verify(problems, texts, ["stop"] * len(texts))
         return [None if v.outcome is Outcome.VERIFIER_ERROR else v.outcome is Outcome.PASSED for v in verdicts]
 

@@ -1,50 +1,73 @@
-"""One child of a fork server, from the outside: its files, its limits, its records, and the facts made of them.
+"""One child of a fork server, from the outside: its files, its limits, its marks, and the facts made of them.
 
-Runs inside the fork server and never looks into what a program wrote. CPU time is the kernel's count for the whole
-process; a test that exceeds its share is killed with its pid namespace, so nothing it started survives.
+Runs inside the fork server and reads nothing that a program wrote, so that nothing of it stays in the server's memory:
+of the child it knows a counter, the kernel's clocks, the sizes of its files and how it ended. CPU time is the kernel's
+count for the whole process; a test that exceeds its share is killed with its pid namespace, so nothing it started
+survives. Assert-style checks have a second child (judge.py), which decides; the program's own child only answers it.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from oapl_core.sandbox import linux
-from oapl_core.sandbox.checks import SECRET_BYTES
-from oapl_core.sandbox.child import (
-    BROKEN,
-    DONE,
-    NOT_COMPILED,
-    OUT_OF_MEMORY,
-    RAISED,
-    READY,
-    RECORD,
-    Task,
-    run_child,
-)
+from oapl_core.sandbox.child import MARK_LAST, UNFIT, Task, run_child
 from oapl_core.sandbox.jail import Jail
+from oapl_core.sandbox.judge import GONE, JudgeTask, run_judge
 from oapl_core.sandbox.prelude import Prelude
 
-Message = tuple[dict[str, Any], list[bytes]]
-Ends = tuple[int, int]
-Record = tuple[int, int, Ends, str]
-"""Kind, exit code, where output and results end, and a text."""
-
-MAX_TESTS = 64
-"""Tests that share a child, at most; the supervisor sends the others again."""
-_STDERR_TAIL = 2048
 _START_SECONDS = 20.0
+_DYING_SECONDS = 1.0
 
 
 class ChildBroken(Exception):
-    """The child failed before it looked at the program: our fault or the machine's, never a verdict."""
+    """The child failed before it looked at the program, or something outside killed it: never a verdict."""
+
+
+@dataclass
+class Child:
+    """A forked process."""
+
+    pid: int
+    pidfd: int
+    peak_kb: int = 0
+    """Largest resident set, once it is dead."""
+    _ended: tuple[int, float] | None = None
+
+    @classmethod
+    def of(cls, pid: int) -> Child:
+        """The process that was just forked."""
+        return cls(pid, os.pidfd_open(pid))
+
+    def reap(self, kill: bool) -> tuple[int, float]:
+        """Waits for its end, after SIGKILL if `kill`; returns wait status and CPU seconds."""
+        if self._ended is None:
+            if kill:
+                os.kill(self.pid, signal.SIGKILL)
+            _, status, usage = os.wait4(self.pid, 0)
+            self.peak_kb = usage.ru_maxrss
+            self._ended = status, usage.ru_utime + usage.ru_stime
+        return self._ended
+
+    def has_ended(self) -> bool:
+        """Whether it ended by itself, or was reaped."""
+        return self._ended is not None or bool(select.select([self.pidfd], [], [], 0)[0])
+
+    def cpu_s(self) -> float:
+        """CPU seconds so far."""
+        return self._ended[1] if self._ended else linux.cpu_seconds(self.pid)
+
+    def close(self) -> None:
+        """Kills it, if it still runs."""
+        self.reap(kill=True)
+        os.close(self.pidfd)
 
 
 @dataclass
@@ -54,119 +77,108 @@ class Attempt:
     task: Task
     cpu_s: float
     wall_s: float
-    pid: int
-    pidfd: int
-    records: int
-    """Read end of the child's record pipe."""
+    program: Child
+    tests: int
+    judge: Child | None = None
     ready: bool = False
-    silent: bool = False
-    """Its record pipe has been closed."""
+    """The untrusted part has begun."""
+    marked: int = 0
+    """Tests that the child says have ended."""
+    is_over: bool = False
+    """It says that it runs no further test."""
     finished: int = 0
+    """Tests of which the supervisor was told."""
     test_start: float = field(default_factory=time.monotonic)
     cpu_before: float = 0.0
-    peak_kb: int = 0
-    output_end: int = 0
-    """Where the output of the last finished test ends."""
-    results_end: int = 0
-    secret: bytes = b""
-    """What the child can write to its result file only after the last assert-style check."""
-    reaped: tuple[int, float] | None = None
-    """Wait status and CPU seconds, once it is dead."""
 
-    def reap(self, kill: bool) -> tuple[int, float]:
-        """Waits for its end, after SIGKILL if `kill`; returns wait status and CPU seconds."""
-        if self.reaped is None:
-            if kill:
-                os.kill(self.pid, signal.SIGKILL)
-            _, status, usage = os.wait4(self.pid, 0)
-            self.peak_kb = usage.ru_maxrss
-            self.reaped = status, usage.ru_utime + usage.ru_stime
-        return self.reaped
-
-    def cpu_now(self) -> float:
-        """CPU seconds of the child so far."""
-        return self.reaped[1] if self.reaped else linux.cpu_seconds(self.pid)
+    def files(self) -> tuple[int, ...]:
+        """Everything that lies open here for it."""
+        return (*self.task.all_files, self.task.marks)
 
 
-def start(jail: Jail, header: dict[str, Any], source: str, inputs: list[bytes], prelude: Prelude) -> Attempt:
-    """Makes the files and forks the child."""
-    status_read, status_write = os.pipe()
-    secret_read, secret_write = os.pipe() if header["is_checked"] else (-1, -1)
+def start(jail: Jail, header: dict[str, Any], files: Sequence[int], prelude: Prelude) -> Attempt:
+    """Forks the child for the `files` of a request; with checks a second one, and a channel between the two."""
+    marks = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    program, output, results, errors, records, *inputs = files
+    ours, theirs = socket.socketpair() if header["is_checked"] else (None, None)
+    checks, verdict = (inputs.pop(-2), inputs.pop(-1)) if header["is_checked"] else (-1, -1)
+    limits = {
+        "memory_bytes": (header["memory_mb"] << 20) + jail.imported_bytes(),
+        "file_bytes": int(header["output_mb"] * (1 << 20)),
+    }
     task = Task(
-        source=source,
-        entry_point=header["entry_point"],
-        inputs=tuple(_file(data) for data in inputs),
-        output=_file(),
-        results=_file(),
-        errors=_file(),
-        status=status_write,
-        secret=secret_read,
+        program=program,
+        inputs=tuple(inputs),
+        output=output,
+        results=results,
+        errors=errors,
+        records=records,
+        marks=marks,
+        channel=theirs.fileno() if theirs else -1,
         cpu_s=int(header["cpu_s"] * len(inputs)) + 2,
-        memory_mb=header["memory_mb"],
-        file_bytes=int(header["output_mb"] * (1 << 20)),
+        all_files=tuple(files),
+        **limits,
     )
     server_pid = os.getpid()
     pid = jail.fork()
     if pid == 0:
         run_child(jail, task, prelude, server_pid)
-    os.close(status_write)
-    os.set_blocking(status_read, False)
-    attempt = Attempt(task, header["cpu_s"], header["wall_s"], pid, os.pidfd_open(pid), status_read)
-    if header["is_checked"]:
-        attempt.secret = os.urandom(SECRET_BYTES)  # made after the fork: the child has no copy in its memory
-        os.write(secret_write, attempt.secret)
-        os.close(secret_write)
-        os.close(secret_read)
+    attempt = Attempt(task, header["cpu_s"], header["wall_s"], Child.of(pid), len(inputs))
+    if ours and theirs:
+        cpu_s = int(header["cpu_s"]) + 2
+        pid = jail.fork()
+        if pid == 0:
+            run_judge(jail, JudgeTask(checks, verdict, errors, ours.fileno(), cpu_s, **limits), server_pid)
+        attempt.judge = Child.of(pid)
+        ours.close()
+        theirs.close()
     return attempt
 
 
 def close(attempt: Attempt) -> None:
     """Kills what is left and closes every file."""
-    attempt.reap(kill=True)
-    task = attempt.task  # its status fd was closed after the fork
-    for fd in (*task.inputs, task.output, task.results, task.errors, attempt.pidfd, attempt.records):
+    attempt.program.close()
+    if attempt.judge:
+        attempt.judge.close()
+    for fd in attempt.files():
         os.close(fd)
 
 
-def _file(content: bytes | None = None) -> int:
-    """An anonymous file; one with content (even none at all) is sealed: the program can only read it."""
-    fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    if content is not None:
-        os.write(fd, content)
-        os.lseek(fd, 0, os.SEEK_SET)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-    return fd
-
-
-def watch(attempt: Attempt, control: socket.socket) -> Iterator[Message]:
-    """Yields one message for every test that ended, until the child ends or the supervisor asks to stop.
+def watch(attempt: Attempt, control: socket.socket) -> Iterator[dict[str, Any]]:
+    """Yields the facts of every test that ended, until the child ends or the supervisor asks to stop.
 
     Raises:
-        ChildBroken: the child failed before it was ready.
+        ChildBroken: the child failed before it was ready, or was killed by something else than its limits.
         EOFError: the supervisor is gone.
     """
     poll = select.poll()
-    for fd in (attempt.records, attempt.pidfd, control.fileno()):
+    for fd in (attempt.task.marks, attempt.program.pidfd, control.fileno()):
         poll.register(fd, select.POLLIN)
-    total = len(attempt.task.inputs)
-    while attempt.finished < total:
+    if attempt.judge:
+        poll.register(attempt.judge.pidfd, select.POLLIN)
+    while attempt.finished < attempt.tests:
         wait_s, exceeded = _time_left(attempt)
         ready = {fd for fd, _ in poll.poll(wait_s * 1000)} if not exceeded else set()
         if control.fileno() in ready:
             if not control.recv(1):
                 raise EOFError("the supervisor is gone")
             return
-        records = _records(attempt, poll)
-        for kind, exit_code, ends, text in records:
-            _note(attempt, kind, text)
-            if kind in (DONE, RAISED, OUT_OF_MEMORY, NOT_COMPILED) and attempt.finished < total:
-                last = kind != DONE or attempt.finished + 1 == total
-                if last:
-                    attempt.reap(kill=True)
-                yield _message(attempt, kind, "" if kind == DONE else text, ends, exit_code=exit_code)
-                if last or max(attempt.output_end, attempt.results_end) > attempt.task.file_bytes // 2:
-                    return
-        if not records and (exceeded or attempt.pidfd in ready):
+        _take_marks(attempt)
+        if attempt.judge:
+            if exceeded or attempt.judge.pidfd in ready:
+                yield _judged(attempt, attempt.judge, exceeded)
+            elif attempt.program.pidfd in ready:
+                poll.unregister(attempt.program.pidfd)  # the judge finds its channel closed, and ends
+            continue
+        has_new = attempt.finished < attempt.marked
+        while attempt.finished < min(attempt.marked, attempt.tests):
+            is_last = attempt.finished + 1 == (attempt.marked if attempt.is_over else attempt.tests)
+            if is_last:
+                attempt.program.reap(kill=True)
+            yield _facts(attempt, is_recorded=True)
+            if is_last or _has_written_much(attempt.task):
+                return
+        if not has_new and (exceeded or attempt.program.pidfd in ready):
             yield _ending(attempt, exceeded)
             return
 
@@ -174,89 +186,89 @@ def watch(attempt: Attempt, control: socket.socket) -> Iterator[Message]:
 def _time_left(attempt: Attempt) -> tuple[float, str]:
     """Seconds until the next look at the child, and which limit it has exceeded, if any."""
     wall_left = (attempt.wall_s if attempt.ready else _START_SECONDS) - (time.monotonic() - attempt.test_start)
-    cpu_left = attempt.cpu_s - (attempt.cpu_now() - attempt.cpu_before)
+    cpu_left = attempt.cpu_s - (attempt.program.cpu_s() - attempt.cpu_before)
+    if attempt.judge:
+        cpu_left = min(cpu_left, attempt.cpu_s - attempt.judge.cpu_s())
     exceeded = "cpu" if cpu_left <= 0 else "wall" if wall_left <= 0 else ""
     return min(wall_left, max(cpu_left / (os.cpu_count() or 1), 0.002)), exceeded
 
 
-def _records(attempt: Attempt, poll: select.poll) -> list[Record]:
+def _take_marks(attempt: Attempt) -> None:
+    """Reads the child's counter: the first mark says that it is ready, each further one that a test has ended."""
     try:
-        data = os.read(attempt.records, RECORD.size * 100)
+        counted = os.eventfd_read(attempt.task.marks)
     except BlockingIOError:
-        return []
-    if not data and not attempt.silent:
-        poll.unregister(attempt.records)  # the program closed the pipe; only its end can be waited for
-        attempt.silent = True
-    found = []
-    for offset in range(0, len(data) - RECORD.size + 1, RECORD.size):
-        kind, exit_code, peak_kb, output_end, results_end, text = RECORD.unpack_from(data, offset)
-        attempt.peak_kb = peak_kb
-        found.append((kind, exit_code, (output_end, results_end), text.rstrip(b"\0").decode("ascii", "replace")))
-    return found
+        return
+    attempt.is_over |= counted >= MARK_LAST
+    new = counted % MARK_LAST
+    if new and not attempt.ready:
+        attempt.ready, new = True, new - 1
+        attempt.test_start, attempt.cpu_before = time.monotonic(), attempt.program.cpu_s()
+    attempt.marked += new
 
 
-def _note(attempt: Attempt, kind: int, text: str) -> None:
-    """Start of the untrusted part, or a failure before it."""
-    if kind == BROKEN and not attempt.ready:
-        raise ChildBroken(text)
-    if kind == READY and not attempt.ready:
-        attempt.ready = True
-        attempt.test_start, attempt.cpu_before = time.monotonic(), attempt.cpu_now()
+def _has_written_much(task: Task) -> bool:
+    """Whether the next test might not have room in the files that all tests share."""
+    return max(os.fstat(task.output).st_size, os.fstat(task.results).st_size) > task.file_bytes // 2
 
 
-def _ending(attempt: Attempt, exceeded: str) -> Message:
-    """The message for a test whose child died without a record, or was killed for its time."""
-    status, cpu = attempt.reap(kill=bool(exceeded))
+def _ending(attempt: Attempt, exceeded: str) -> dict[str, Any]:
+    """The facts of a test whose child died without a mark, or was killed for its time."""
+    status, _ = attempt.program.reap(kill=bool(exceeded))
     if not attempt.ready:
         raise ChildBroken(f"the child ended before it was ready (wait status {status})")
+    return _facts(attempt, exceeded, **_end_of_process(attempt, status, exceeded))
+
+
+def _end_of_process(attempt: Attempt, status: int, exceeded: str) -> dict[str, Any]:
     if os.WIFEXITED(status):
-        return _message(attempt, DONE, exit_code=os.WEXITSTATUS(status))
+        return {"exit_code": os.WEXITSTATUS(status)}
     number = os.WTERMSIG(status)
     if not exceeded and number == signal.SIGKILL:
-        # Programs cannot send signals; the kernel does so at RLIMIT_CPU, and when the machine is out of memory.
-        if cpu - attempt.cpu_before < attempt.cpu_s:
+        # A program can neither send signals nor change its limit of CPU time (seccomp.py): the kernel does so when that
+        # limit is reached, or when the machine is out of memory, or a person does.
+        if attempt.program.cpu_s() - attempt.cpu_before < attempt.cpu_s:
             raise ChildBroken("the child was killed by the system; the machine may be out of memory")
-        exceeded = "cpu"
-    return _message(attempt, DONE, exceeded=exceeded, signal=number)
+        return {"exceeded": "cpu", "signal": number}
+    return {"signal": number}
 
 
-def _message(
-    attempt: Attempt, kind: int, raised: str = "", ends: Ends | None = None, exceeded: str = "", **ending: int
-) -> Message:
-    """Facts and bytes of the test that just ended; moves on to the next one.
+def _judged(attempt: Attempt, judge: Child, exceeded: str) -> dict[str, Any]:
+    """The facts of a program whose checks have ended, or were ended for the time that either side took."""
+    status, _ = judge.reap(kill=bool(exceeded))
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == GONE:
+        select.select([attempt.program.pidfd], [], [], _DYING_SECONDS)  # it is dying; how, is the verdict
+    ended_alone = attempt.program.has_ended()
+    program_status, _ = attempt.program.reap(kill=not ended_alone)
+    _take_marks(attempt)
+    if not attempt.ready or (os.WIFEXITED(status) and os.WEXITSTATUS(status) == UNFIT):
+        raise ChildBroken(f"a child ended before it was ready (wait statuses {program_status}, {status})")
+    if not exceeded and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+        raise ChildBroken("the checks were killed by the system; the machine may be out of memory")
+    if exceeded or not ended_alone:
+        return _facts(attempt, exceeded, is_recorded=attempt.marked > 0, exit_code=0)
+    ending = _end_of_process(attempt, program_status, exceeded)
+    return _facts(attempt, is_recorded=attempt.marked > 0, **ending)
 
-    `ends` is the child's word on where its output stops. It may lie: then it chooses among bytes that it wrote itself.
-    """
-    number, task = attempt.finished, attempt.task
-    now, cpu = time.monotonic(), attempt.cpu_now()
-    output_end, results_end = ends or (task.file_bytes, task.file_bytes)
-    stdout, attempt.output_end = _content(task.output, attempt.output_end, output_end)
-    result, attempt.results_end = _content(task.results, attempt.results_end, results_end)
+
+def _facts(
+    attempt: Attempt,
+    exceeded: str = "",
+    is_recorded: bool = False,
+    exit_code: int | None = None,
+    signal: int | None = None,
+) -> dict[str, Any]:
+    """What is known here of the test that just ended; moves on to the next one."""
+    now, cpu = time.monotonic(), attempt.program.cpu_s()
     facts = {
-        "exit_code": ending.get("exit_code"),
-        "signal": ending.get("signal"),
-        "raised": raised,
-        "compile_error": kind == NOT_COMPILED,
-        "memory_limit": kind == OUT_OF_MEMORY,
-        "cpu_limit": exceeded == "cpu",
-        "wall_limit": exceeded == "wall",
-        "output_limit": max(attempt.output_end, attempt.results_end) >= task.file_bytes,
+        "number": attempt.finished,
+        "is_recorded": is_recorded,
+        "exceeded": exceeded,
+        "exit_code": exit_code,
+        "signal": signal,
         "cpu_s": max(0.0, cpu - attempt.cpu_before),
         "wall_s": now - attempt.test_start,
-        "peak_memory_mb": attempt.peak_kb / 1024,
-        "checks_ended": bool(attempt.secret) and result == attempt.secret,
-        "fresh": number == 0,
+        "peak_kb": attempt.program.peak_kb,
     }
-    attempt.finished, attempt.test_start, attempt.cpu_before = number + 1, now, cpu
-    return facts, [stdout, result, _tail(task.errors)]
-
-
-def _content(fd: int, start: int, end: int) -> tuple[bytes, int]:
-    """What lies between the two offsets, and where it ends: the file may be shorter."""
-    end = max(start, min(end, os.fstat(fd).st_size))
-    return os.pread(fd, end - start, start), end
-
-
-def _tail(fd: int) -> bytes:
-    size = os.fstat(fd).st_size
-    return os.pread(fd, _STDERR_TAIL, max(0, size - _STDERR_TAIL))
+    attempt.finished, attempt.test_start, attempt.cpu_before = attempt.finished + 1, now, cpu
+    return facts

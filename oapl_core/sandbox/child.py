@@ -1,66 +1,83 @@
-"""The process that runs a program: confines itself, then executes the source once per test, in a fresh `__main__`.
+"""The process that runs a program: confines itself, then executes the source once per test, in a fresh module.
 
-It holds the inputs of the program's tests and nothing else: no expected output, no other program. What it reports goes
-to its fork server as fixed-size records; a program could forge them, but only about itself, which gains nothing: a
-verdict depends on the bytes it printed. One kind of record is an exception, BROKEN, and is believed only before READY,
-that is before the first untrusted byte was looked at.
+It holds the inputs of the program's tests and nothing else: no expected output, no check, no other program. It tells
+its fork server by a counter how far it is, and leaves what else there is to say in files that only the supervisor
+reads. A program could forge both, but only about itself, which gains nothing: a verdict depends on the bytes it wrote.
+What the child says of a failure to start is believed only before the first mark, that is before the first untrusted
+byte.
 """
 
 from __future__ import annotations
 
 import atexit
-import builtins
 import io
 import json
 import os
 import random
 import resource
-import struct
 import sys
 import threading
 import traceback
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
-from oapl_core.sandbox import checks
+from oapl_core.sandbox import calls, stdin_alias
 from oapl_core.sandbox.fast_names import as_function
 from oapl_core.sandbox.jail import Jail
 from oapl_core.sandbox.prelude import Prelude
+from oapl_core.sandbox.request import DONE, NOT_COMPILED, OUT_OF_MEMORY, RAISED, RECORD
+from oapl_core.sandbox.thread_semaphores import use_thread_semaphores
 
-RECORD = struct.Struct("<BiIQQ80s")
-"""kind, exit code, largest resident set in KiB, sizes of the output and the result file, name of an exception or a
-message."""
-READY, DONE, RAISED, OUT_OF_MEMORY, NOT_COMPILED, BROKEN = 1, 2, 3, 4, 5, 6
-
-_real_open = open
+MARK_LAST = 1 << 32
+"""Added to the mark of a test after which the child runs no other."""
+UNFIT = 70
+"""Exit code of a child that could not confine itself; before the first mark."""
 RECURSION_LIMIT = 50_000
 INT_DIGITS = 50_000
+CALLED_MODULE = "solution"
+"""Name of the module of a program that is called: not `__main__`, whose guard would run, read input, or print."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a child inherits: one program and the open files of its tests."""
+    """What a child inherits: the open files of one request."""
 
-    source: str
-    entry_point: str | None
+    program: int
+    """JSON with `source`, `entry_point` and `starter`."""
     inputs: tuple[int, ...]
     output: int
     """One file for the standard output of all tests, one after the other: its size limit bounds them together."""
     results: int
-    """The same for the JSON results, or for the proof that the checks ended; unused without `entry_point`."""
+    """The same for JSON results and for the names of exceptions."""
     errors: int
-    status: int
-    secret: int
-    """Pipe with the secret of assert-style checks; -1 without such checks."""
+    records: int
+    marks: int
+    """An eventfd."""
+    channel: int
+    """Socket to the process that runs the checks; -1 without such checks."""
     cpu_s: int
-    memory_mb: int
+    memory_bytes: int
     file_bytes: int
+    all_files: tuple[int, ...] = ()
+    """Those of the request, the checks' among them: a child closes what is not its own."""
 
-    def files(self) -> set[int]:
-        """Everything that stays open."""
-        return {*self.inputs, self.output, self.results, self.errors, self.status, self.secret} - {-1}
+    def own_files(self) -> set[int]:
+        """Everything that stays open in the child."""
+        named = {self.program, *self.inputs, self.output, self.results, self.errors, self.records, self.marks}
+        return (named | {self.channel}) - {-1}
+
+
+@dataclass(frozen=True)
+class Code:
+    """The program, read and compiled."""
+
+    source: str
+    entry_point: str | None
+    starter: str
+    compiled: CodeType
 
 
 def run_child(jail: Jail, task: Task, prelude: Prelude, server_pid: int) -> NoReturn:
@@ -73,34 +90,55 @@ def run_child(jail: Jail, task: Task, prelude: Prelude, server_pid: int) -> NoRe
 
 def _run(jail: Jail, task: Task, prelude: Prelude, server_pid: int) -> None:
     """Confines this process and runs the tests in order; ends early after an abnormal test."""
-    try:
-        jail.confine(server_pid, task.cpu_s, task.memory_mb, task.file_bytes)
-        _close_all_but(task.files())
-    except OSError as error:
-        _report(task, BROKEN, text=str(error))
-        os._exit(1)
+    confine(jail, server_pid, task.cpu_s, task.memory_bytes, task.file_bytes, task.errors, task.own_files())
     sys.setrecursionlimit(RECURSION_LIMIT)
     sys.argv = ["main.py"]
-    _report(task, READY)
-    code = compiled(task)
-    if not task.entry_point:
-        code = as_function(task.source, prelude.names) or code
-    if "/dev/stdin" in task.source:
-        builtins.open = io.open = _open
-        prelude.set("open", _open)
-    if task.entry_point:
-        prelude.remove(task.entry_point)  # or operator.add would answer for a program without its own
-    if "random" in task.source:
-        random.seed()  # children of one server would all draw the same numbers
+    os.eventfd_write(task.marks, 1)
+    code = read_program(task)
+    if not code.entry_point and (faster := as_function(code.source, prelude.names)):
+        code = Code(code.source, None, code.starter, faster)
+    if "/dev/stdin" in code.source:
+        prelude.set("open", stdin_alias.install())
+    if "multiprocessing" in code.source:
+        use_thread_semaphores()
+    if code.entry_point:
+        prelude.remove(code.entry_point)  # or operator.add would answer for a program without its own
+    last = len(task.inputs) - 1
     for number in range(len(task.inputs)):
-        if not run_test(task, number, code, prelude.main()) or _is_marked():
+        if "random" in code.source:
+            _seed(code.source, task.inputs[number])
+        goes_on = run_test(task, number, code, prelude.main(CALLED_MODULE if code.entry_point else "__main__"))
+        is_over = number == last or not goes_on or _leaves_traces()
+        os.eventfd_write(task.marks, 1 + MARK_LAST * is_over)
+        if is_over:
             break
     os._exit(0)
 
 
-def _is_marked() -> bool:
+def confine(
+    jail: Jail, server_pid: int, cpu_s: int, memory_bytes: int, file_bytes: int, errors: int, keep: set[int]
+) -> None:
+    """Gives up everything that an untrusted program must not have; ends the process if the kernel refuses a step."""
+    try:
+        jail.confine(server_pid, cpu_s, memory_bytes, file_bytes)
+        _close_all_but(keep)
+    except OSError as error:
+        os.write(errors, str(error).encode())
+        os._exit(UNFIT)
+
+
+def _leaves_traces() -> bool:
     """Whether the test left something that would reach into the next one: live threads or a closed thread pool."""
     return threading.active_count() > 1 or bool(getattr(threading, "_threading_atexits", ()))
+
+
+def _seed(source: str, given: int) -> None:
+    """Makes what can be drawn at random a function of the program and the input: however often a test is repeated, and
+    whatever ran before it, it is one draw."""
+    seed = zlib.crc32(os.pread(given, os.fstat(given).st_size, 0), zlib.crc32(source.encode("utf-8", "replace")))
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed)
 
 
 def _close_all_but(keep: set[int]) -> None:
@@ -111,77 +149,90 @@ def _close_all_but(keep: set[int]) -> None:
     os.closerange(low, 4096)
 
 
-def _report(task: Task, kind: int, exit_code: int = 0, text: str = "") -> None:
+def _record(task: Task, number: int, kind: int, exit_code: int = 0, name: str = "") -> None:
+    """Says how a test ended; `name` is that of an exception."""
+    if name:
+        with suppress(OSError):  # the program may have filled the file
+            os.lseek(task.results, 0, os.SEEK_END)
+            os.write(task.results, name.encode("ascii", "replace"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     sizes = os.fstat(task.output).st_size, os.fstat(task.results).st_size
-    os.write(task.status, RECORD.pack(kind, exit_code, peak, *sizes, text.encode("ascii", "replace")[:80]))
+    os.pwrite(task.records, RECORD.pack(kind, exit_code, peak, *sizes), number * RECORD.size)
 
 
-def compiled(task: Task) -> CodeType:
-    """The program's code; a program that does not compile ends the process."""
+def read_program(task: Task) -> Code:
+    """The program; one that does not compile ends the process."""
+    about = json.loads(os.pread(task.program, os.fstat(task.program).st_size, 0))
+    source = about["source"]
     os.dup2(task.errors, 2)
     try:
-        return compile(task.source, "main.py", "exec", dont_inherit=True)
+        compiled = compile(source, "main.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         _complain("".join(traceback.format_exception_only(error)))
-        _report(task, NOT_COMPILED, text=type(error).__name__)
+        _record(task, 0, NOT_COMPILED, name=type(error).__name__)
+        os.eventfd_write(task.marks, 1 + MARK_LAST)
         os._exit(1)
+    return Code(source, about["entry_point"], about["starter"], compiled)
 
 
-def run_test(task: Task, number: int, code: CodeType, main: ModuleType) -> bool:
-    """One test in the module `main`; False when the process should not be used for another one."""
+def run_test(task: Task, number: int, code: Code, main: ModuleType) -> bool:
+    """Runs one test in `main`; false after an abnormal end, when nothing must follow."""
     for source, target in ((task.inputs[number], 0), (task.output, 1), (task.errors, 2)):
         os.dup2(source, target)
     os.lseek(1, 0, os.SEEK_END)  # an earlier test may have moved it
     _open_streams()
     main.__dict__.update(stdin=sys.stdin, stdout=sys.stdout)
-    sys.modules["__main__"] = main
+    sys.modules["__main__"] = sys.modules[main.__name__] = main
     exit_code = 0
     try:
         try:
-            if task.secret >= 0 and task.entry_point:
-                checks.prove(task.secret, task.results, task.inputs[number], code, main, task.entry_point)
-            elif task.entry_point:
+            if task.channel >= 0:
+                calls.serve(task.channel, code, main, _complain_of)
+            elif code.entry_point:
                 _call(task, number, code, main)
             else:
-                exec(code, main.__dict__)
+                exec(code.compiled, main.__dict__)
         except SystemExit as ending:
             exit_code = _exit_code(ending)
         _finish()
     except MemoryError:
-        _report(task, OUT_OF_MEMORY, 1, "MemoryError")
+        _record(task, number, OUT_OF_MEMORY, 1, "MemoryError")
         return False
     except BaseException as error:  # whatever an untrusted program raises is a fact about it
-        _report_exception(task, error)
+        _complain_of(error)
+        _record(task, number, RAISED, 1, type(error).__name__)
         return False
-    _report(task, DONE, exit_code)
+    _record(task, number, DONE, exit_code)
     return True
 
 
 def _open_streams() -> None:
-    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "rb", closefd=False)), encoding="utf-8")
-    sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "wb", closefd=False)), encoding="utf-8")
-    sys.stderr = io.TextIOWrapper(
-        io.BufferedWriter(io.FileIO(2, "wb", closefd=False)), encoding="utf-8", errors="backslashreplace"
-    )
-    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
+    """The three streams as the interpreter makes them for pipes (pylifecycle.c, create_stdio): names, modes, buffers,
+    line ends; with UTF-8 and strict errors whatever the locale."""
+    sys.stdin = sys.__stdin__ = _stream(0, "r", "strict")  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = _stream(1, "w", "strict")  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _stream(2, "w", "backslashreplace")  # type: ignore[misc]
 
 
-def _call(task: Task, number: int, code: CodeType, main: ModuleType) -> None:
+def _stream(fd: int, mode: str, errors: str) -> io.TextIOWrapper:
+    raw = io.FileIO(fd, f"{mode}b", closefd=False)
+    raw.name = ("<stdin>", "<stdout>", "<stderr>")[fd]
+    buffer = io.BufferedReader(raw) if mode == "r" else io.BufferedWriter(raw)
+    stream = io.TextIOWrapper(buffer, "utf-8", errors, "\n", line_buffering=fd == 2)
+    stream.mode = mode  # type: ignore[misc]
+    return stream
+
+
+def _call(task: Task, number: int, code: Code, main: ModuleType) -> None:
     """Calls the entry point with the JSON arguments of its input and writes its value, as JSON, to its result file.
 
     A value that is not JSON leaves the file empty: it cannot equal an expected value.
     """
-    assert task.entry_point
     size = os.fstat(task.inputs[number]).st_size
     arguments = json.loads(os.pread(task.inputs[number], size, 0))
-    exec(code, main.__dict__)
-    solution = main.__dict__.get("Solution")
-    if isinstance(solution, type) and hasattr(solution, task.entry_point):
-        function = getattr(solution(), task.entry_point)
-    else:
-        function = main.__dict__[task.entry_point]
-    value = function(*arguments)
+    exec(code.compiled, main.__dict__)
+    assert code.entry_point
+    value = calls.entry(main, code.entry_point)(*arguments)
     try:
         text = json.dumps(value, default=_plain)
     except (TypeError, ValueError):
@@ -196,11 +247,6 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a {type(value).__name__} is not JSON")
-
-
-def _open(file: Any, *arguments: Any, **named: Any) -> Any:
-    """The built-in open, with an alias for the standard input: there is no /proc for /dev/stdin to point into."""
-    return _real_open(os.dup(0) if file == "/dev/stdin" else file, *arguments, **named)
 
 
 def _exit_code(ending: SystemExit) -> int:
@@ -231,13 +277,13 @@ def _complain(text: str) -> None:
         os.write(2, text.encode("utf-8", "replace"))
 
 
-def _report_exception(task: Task, error: BaseException) -> None:
+def _complain_of(error: BaseException) -> None:
+    """Writes the program's part of a traceback."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename not in ("main.py", checks.FILE_NAME):
+    while trace is not None and trace.tb_frame.f_code.co_filename != "main.py":
         trace = trace.tb_next
     try:
         lines = traceback.format_exception(type(error), error, trace or error.__traceback__, limit=-8)
         _complain("".join(lines))
     except BaseException:  # an exception whose own __str__ raises; its name is all there is to say
         _complain(type(error).__name__)
-    _report(task, RAISED, 1, type(error).__name__)

@@ -1,6 +1,7 @@
 """The nouns of the sandbox: what is run, within which limits, and the facts that come back."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -12,7 +13,8 @@ class Limits:
     wall_s: float = 18.0
     """Elapsed time; catches a program that sleeps."""
     memory_mb: int = 1024
-    """Address space in MiB (RLIMIT_AS): with fork and memfd denied, a true total."""
+    """Address space in MiB (RLIMIT_AS): with fork and memfd denied, a true total. Libraries that the fork server has
+    imported for it come on top, so that it does not matter which programs ran there before."""
     output_mb: float = 16.0
     """Largest output, and largest file in the private directory, in MiB."""
 
@@ -28,12 +30,22 @@ class Program:
 
     Without `entry_point` an input is its standard input. With one, an input is a JSON array of arguments for that
     function (or that method of a class `Solution`), and the return value comes back as JSON. With `is_checked` as well,
-    an input is Python code that is executed after the program and calls the entry point: assert-style checks.
+    an input is Python code, assert-style checks, which runs in a process of its own and calls the entry point in the
+    program's process (judge.py).
     """
 
     source: str
     entry_point: str | None = None
     is_checked: bool = False
+    starter: str = ""
+    """The problem's starter code: what it declares (imports, helpers, classes) is there for the program and for the
+    checks, if it compiles. Checks only."""
+
+
+Checks = Literal["", "passed", "failed", "raised", "not_judgeable", "gone"]
+"""How assert-style checks ended: all held; one did not, or could not use what the program returned; the program raised
+an exception that they did not expect; they compared what is not plain data; the program's process ended under them.
+Empty where there were none."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +76,10 @@ class Execution:
     """Largest resident set of its process: from the kernel for the last test of a child, else as the child reports."""
     fresh: bool
     """Whether it was the first test of its process: only then can nothing from an earlier test have touched it."""
-    checks_ended: bool = False
-    """The child proved that the assert-style checks ran to their end and none failed (checks.py says how far)."""
+    checks: Checks = ""
+    """The word of the process that ran the checks; the program has no part in it."""
+    detail: str = ""
+    """What that process says about it: the check that failed, with its line."""
 
     @property
     def completed(self) -> bool:

@@ -1,6 +1,8 @@
 """The fork server: a small fresh Python process that forks a confined child for every program.
 
-Started by sandbox.py as `python -I -S -c ... FD LEVEL LIBRARY...`; speaks wire.py over the socket FD. Three processes:
+Started by sandbox.py as `python -P -s -S -c ... FD LEVEL LIBRARY...`; speaks wire.py over the socket FD. It passes on
+the files of a request and never reads them, so its memory, of which every child gets a copy, holds no byte of a
+program, an input or an output. Three processes:
 
     watcher    in the host's namespaces; writes the id maps, dies with the supervisor, takes the others with it
     gatekeeper (full level) unshares user, mount, pid, net, ipc and uts namespaces and waits
@@ -14,7 +16,9 @@ from __future__ import annotations
 
 import gc
 import importlib
+import json
 import os
+import random
 import select
 import signal
 import site
@@ -138,16 +142,23 @@ def _write(path: str, text: str) -> None:
 def _serve_full(connection: socket.socket, layout: Layout, drop_uid: bool) -> None:
     linux.die_with_parent(signal.SIGKILL)
     pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
-    prelude = _warm_up()
+    prelude, size = _warm_up(), _open_size()
     enter_root(layout)
-    serve(connection, Jail(FULL, layout, drop_uid, pid_namespace), prelude, layout)
+    serve(connection, Jail(FULL, layout, drop_uid, pid_namespace, size), prelude)
 
 
 def _serve_fallback(connection: socket.socket, layout: Layout, watcher: int) -> None:
     linux.die_with_parent(signal.SIGKILL)
     if os.getppid() == watcher:
         prelude = _warm_up()
-        serve(connection, Jail(FALLBACK, layout, drop_uid=False, pid_namespace=-1), prelude, layout)
+        serve(connection, Jail(FALLBACK, layout, drop_uid=False, pid_namespace=-1, size=_open_size()), prelude)
+
+
+def _open_size() -> int:
+    try:
+        return os.open("/proc/self/statm", os.O_RDONLY)
+    except OSError:
+        return -1
 
 
 def _warm_up() -> Prelude:
@@ -155,6 +166,7 @@ def _warm_up() -> Prelude:
     sys.path = [p for p in sys.path if not Path(p, "oapl_core").is_dir()]
     sys.set_int_max_str_digits(child.INT_DIGITS)
     sys.setrecursionlimit(child.RECURSION_LIMIT)
+    random.seed(0)  # the same on every server, also for a program that hides that it draws
     site.setquit()  # quit() and exit(), which an interpreter without site lacks
     for name in ("threading", "queue", "decimal", "fractions", "array", "textwrap", "encodings.idna"):
         importlib.import_module(name)
@@ -165,53 +177,56 @@ def _warm_up() -> Prelude:
 
 def _rehearse(source: str, entry_point: str | None, data: bytes) -> None:
     """Runs our own program here, unconfined, as a child would."""
-    given, written = os.memfd_create("input"), os.memfd_create("written")
+    program, given, written = (os.memfd_create("rehearsal") for _ in range(3))
+    os.write(program, json.dumps({"source": source, "entry_point": entry_point, "starter": ""}).encode())
     os.write(given, data)
-    limits = {"cpu_s": 0, "memory_mb": 0, "file_bytes": 0}
-    task = child.Task(source, entry_point, (given,), written, written, written, written, secret=-1, **limits)
+    task = child.Task(
+        program, (given,), output=written, results=written, errors=written, records=written, marks=-1, channel=-1,
+        cpu_s=0, memory_bytes=0, file_bytes=0,
+    )  # fmt: skip
     prelude = Prelude()
 
     def test() -> None:
         os.lseek(given, 0, os.SEEK_SET)
-        child.run_test(task, 0, child.compiled(task), prelude.main())
+        child.run_test(task, 0, child.read_program(task), prelude.main())
 
     rehearse(test)
-    os.close(given)
-    os.close(written)
+    for fd in (program, given, written):
+        os.close(fd)
 
 
-def serve(connection: socket.socket, jail: Jail, prelude: Prelude, layout: Layout) -> None:
+def serve(connection: socket.socket, jail: Jail, prelude: Prelude) -> None:
     """Answers requests until the supervisor closes its end."""
     scratch = jail.scratch if jail.level == FULL else "/"
     os.environ.update(TMPDIR=scratch, HOME=scratch)
-    packages = {Path(p).name.split(".")[0] for p in layout.libraries}
+    os.environ.pop("PYTHONHASHSEED", None)
+    imported = set[str]()
     hide_our_modules()
     gc.collect()
     gc.freeze()
+    jail.note_size()
     wire.send(connection, {"level": jail.level, "pid": os.getpid()})
-    while kind := connection.recv(1):
-        if kind == wire.REQUEST:  # otherwise a STOP that came after its request had ended
-            header, (source, *inputs) = wire.receive(connection)
-            text = source.decode()
-            _import_wanted(packages, text)
-            shared = 1 if header["is_checked"] else attempt.MAX_TESTS
-            _answer(connection, attempt.start(jail, header, text, inputs[:shared], prelude))
+    while request := wire.receive_request(connection):
+        header, files = request
+        _import_once(imported, header["libraries"])
+        _answer(connection, attempt.start(jail, header, files, prelude))
 
 
-def _import_wanted(packages: set[str], source: str) -> None:
-    """Imports a permitted package here, once, as soon as a program mentions it: in a child it would cost 0.1 s each."""
-    for name in [p for p in packages if p in source]:
-        packages.discard(name)
-        importlib.import_module(name)
-        gc.collect()
-        gc.freeze()
+def _import_once(imported: set[str], libraries: list[str]) -> None:
+    """Imports the permitted packages that a program mentions, here: in a child it would cost 0.1 s each."""
+    for name in libraries:
+        if name not in imported:
+            imported.add(name)
+            importlib.import_module(name)
+            gc.collect()
+            gc.freeze()
 
 
 def _answer(connection: socket.socket, running: attempt.Attempt) -> None:
     broken = ""
     try:
-        for facts, blobs in attempt.watch(running, connection):
-            wire.send(connection, facts, blobs)
+        for facts in attempt.watch(running, connection):
+            wire.send(connection, facts)
     except attempt.ChildBroken as error:
         broken = str(error)
     finally:

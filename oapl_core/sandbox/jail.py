@@ -87,12 +87,14 @@ def _bind_anywhere(path: str, target: str) -> None:
 class Jail:
     """Forks children into isolation and confines them; one per fork server, made after the root is in place."""
 
-    def __init__(self, level: str, layout: Layout, drop_uid: bool, pid_namespace: int) -> None:
-        """`pid_namespace`: the fork server's own /proc/self/ns/pid, opened before the pivot (-1 at the fallback)."""
+    def __init__(self, level: str, layout: Layout, drop_uid: bool, pid_namespace: int, size: int) -> None:
+        """Two files of the fork server's own, opened before the pivot takes /proc away: `pid_namespace` is
+        /proc/self/ns/pid (-1 at the fallback), `size` is /proc/self/statm (-1 where there is none)."""
         self.level, self.scratch, self._drop_uid = level, layout.scratch, drop_uid
         self._pid_namespace = pid_namespace
         self._filter = Filter(allowlist())
         self._has_landlock = linux.landlock_abi() > 0
+        self._size, self._noted_bytes = size, 0
         self._read_root = -1
         self._ruleset = -1
         if level == FULL:
@@ -111,14 +113,25 @@ class Jail:
             linux.setns(self._pid_namespace, linux.CLONE_NEWPID)
         return pid
 
-    def confine(self, server_pid: int, cpu_s: int, memory_mb: int, file_bytes: int) -> None:
+    def note_size(self) -> None:
+        """Remembers the address space of this process, before it imports anything for a program."""
+        self._noted_bytes = self._size_bytes()
+
+    def imported_bytes(self) -> int:
+        """How much this process has grown since: what it imported for programs is not to be counted against theirs."""
+        return max(0, self._size_bytes() - self._noted_bytes)
+
+    def _size_bytes(self) -> int:
+        return int(os.pread(self._size, 64, 0).split()[0]) * resource.getpagesize() if self._size >= 0 else 0
+
+    def confine(self, server_pid: int, cpu_s: int, memory_bytes: int, file_bytes: int) -> None:
         """In the child, before any untrusted byte: gives up everything that a program must not have.
 
         Raises:
             OSError: the kernel refused a step; the caller must not go on.
         """
         rules = self._private_directory(file_bytes) if self.level == FULL else []
-        _set_limits(cpu_s, memory_mb, file_bytes, _THREADS if self.level == FULL else -1)
+        _set_limits(cpu_s, memory_bytes, file_bytes, _THREADS if self.level == FULL else -1)
         if self._drop_uid:
             os.setgroups([])
             os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -150,14 +163,13 @@ class Jail:
         ]
 
 
-def _set_limits(cpu_s: int, memory_mb: int, file_bytes: int, threads: int) -> None:
+def _set_limits(cpu_s: int, memory_bytes: int, file_bytes: int, threads: int) -> None:
     """Soft = hard everywhere: a program can lower its limits, never raise them. The stack may grow, within memory.
 
     `threads` is -1 at the fallback level, where the kernel would count all processes of the user.
     """
-    memory = memory_mb << 20
     for kind, value in (
-        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_AS, memory_bytes),
         (resource.RLIMIT_CPU, cpu_s),
         (resource.RLIMIT_FSIZE, file_bytes),
         (resource.RLIMIT_NOFILE, 512),
@@ -170,7 +182,7 @@ def _set_limits(cpu_s: int, memory_mb: int, file_bytes: int, threads: int) -> No
         value = hard if value < 0 else value if hard < 0 else min(value, hard)
         resource.setrlimit(kind, (value, value))
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
-    wanted = min(memory // 4, 128 << 20)
+    wanted = min(memory_bytes // 4, 128 << 20)
     resource.setrlimit(resource.RLIMIT_STACK, (wanted if hard < 0 else min(wanted, hard), hard))
 
 

@@ -37,9 +37,10 @@ class Prelude:
         self.names = {k: v for k, v in own.items() if builtins.__dict__.get(k) is not v}  # patched built-ins are seen
         self._ready: ModuleType | None = self._new_main()
 
-    def main(self) -> ModuleType:
-        """A `__main__` for one test. The first is ready before the fork: filling it would copy 100 pages."""
+    def main(self, name: str = "__main__") -> ModuleType:
+        """A module for one test. The first is ready before the fork: filling it would copy 100 pages."""
         main, self._ready = self._ready or self._new_main(), None
+        main.__name__ = name
         return main
 
     def set(self, name: str, value: Any) -> None:

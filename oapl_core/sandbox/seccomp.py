@@ -2,8 +2,10 @@
 
 Everything not named here fails with EPERM: fork, vfork, execve, sockets, kill, ptrace, mount, unshare, memfd_create,
 io_uring, bpf, keyctl, shared memory, setting clocks ... `clone` may make threads only; `clone3` answers ENOSYS, at
-which glibc falls back to `clone`; `ioctl`, `fcntl` and `prlimit64` are allowed for a few harmless arguments. A process
-of another architecture (or x32) is killed. Numbers are x86-64's (arch/x86/entry/syscalls/syscall_64.tbl).
+which glibc falls back to `clone`; `ioctl`, `fcntl`, `prlimit64` and `socketpair` are allowed for a few harmless
+arguments (an event loop of asyncio has a pair of connected sockets, which reach nothing else). Setting the limit of CPU
+time answers success and does nothing: a program that lowered its own would be killed as if the machine had done it. A
+process of another architecture (or x32) is killed. Numbers are x86-64's (arch/x86/entry/syscalls/syscall_64.tbl).
 """
 
 import ctypes
@@ -21,25 +23,27 @@ ALLOWED = {
     "unlink": 87, "readlink": 89, "chmod": 90, "fchmod": 91, "umask": 95, "gettimeofday": 96, "getrlimit": 97,
     "getrusage": 98, "sysinfo": 99, "times": 100, "getuid": 102, "getgid": 104, "geteuid": 107, "getegid": 108,
     "getppid": 110, "getgroups": 115, "getresuid": 118, "getresgid": 120, "rt_sigpending": 127, "rt_sigtimedwait": 128,
-    "rt_sigsuspend": 130, "sigaltstack": 131, "statfs": 137, "fstatfs": 138, "setrlimit": 160, "gettid": 186,
+    "rt_sigsuspend": 130, "sigaltstack": 131, "statfs": 137, "fstatfs": 138, "gettid": 186,
     "time": 201, "futex": 202, "sched_getaffinity": 204, "getdents64": 217, "set_tid_address": 218, "fadvise64": 221,
     "clock_gettime": 228, "clock_getres": 229, "clock_nanosleep": 230, "exit_group": 231, "openat": 257,
     "mkdirat": 258, "newfstatat": 262, "unlinkat": 263, "renameat": 264, "readlinkat": 267, "fchmodat": 268,
     "faccessat": 269, "pselect6": 270, "ppoll": 271, "set_robust_list": 273, "get_robust_list": 274, "utimensat": 280,
     "dup3": 292, "pipe2": 293, "preadv": 295, "pwritev": 296, "getcpu": 309, "renameat2": 316, "getrandom": 318,
     "membarrier": 324, "copy_file_range": 326, "preadv2": 327, "pwritev2": 328, "statx": 332, "rseq": 334,
-    "close_range": 436, "faccessat2": 439,
+    "close_range": 436, "faccessat2": 439, "epoll_wait": 232, "epoll_ctl": 233, "epoll_pwait": 281,
+    "epoll_create1": 291, "sendto": 44, "recvfrom": 45, "shutdown": 48, "getsockopt": 55,
 }  # fmt: skip
 
-_IOCTL, _CLONE, _FCNTL, _PRLIMIT64, _CLONE3 = 16, 56, 72, 302, 435
+_IOCTL, _SOCKETPAIR, _CLONE, _FCNTL, _SETRLIMIT, _PRLIMIT64, _CLONE3 = 16, 53, 56, 72, 160, 302, 435
 _ARGUMENT_VALUES = {
-    (_IOCTL, 1): (0x5401, 0x5413, 0x541B, 0x5450, 0x5451),  # TCGETS, TIOCGWINSZ, FIONREAD, FIONCLEX, FIOCLEX
+    (_IOCTL, 1): (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451),  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, F(N)CLEX
     (_FCNTL, 1): (0, 1, 2, 3, 4, 1030),  # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC
-    (_PRLIMIT64, 0): (0,),  # its own limits only; raising a hard limit needs a capability nobody has here
 }
+_AF_UNIX, _SOCK_STREAM, _SOCK_TYPE = 1, 1, 0xF
+_RLIMIT_CPU = 0
 _CLONE_THREAD, _CLONE_NAMESPACES = 0x00010000, 0x7E020000
 
-_LOAD, _JUMP_EQUAL, _JUMP_ABOVE, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
+_LOAD, _JUMP_EQUAL, _JUMP_ABOVE, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x54, 0x06
 _ARCH_X86_64, _X32_BIT = 0xC000003E, 0x40000000
 _KILL, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 _SYS_SECCOMP, _SET_MODE_FILTER = 317, 1
@@ -49,9 +53,9 @@ def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> 
     return struct.pack("HBBI", code, if_true, if_false, value)
 
 
-def _argument(index: int) -> bytes:
-    """Loads the low half of a system call's argument; all checked arguments are 32 bits wide in the kernel."""
-    return _instruction(_LOAD, 16 + 8 * index)
+def _argument(index: int, is_high: bool = False) -> bytes:
+    """Loads the low half of a system call's argument (or its high half); most are 32 bits wide in the kernel."""
+    return _instruction(_LOAD, 16 + 8 * index + 4 * is_high)
 
 
 def _checked_call(number: int, body: list[bytes]) -> list[bytes]:
@@ -114,6 +118,33 @@ def allowlist() -> bytes:
         allow,
     ]
     program += _checked_call(_CLONE, threads_only)
+    succeed = _instruction(_RETURN, _ERRNO)  # errno 0: success, and nothing is done
+    program += _checked_call(_SETRLIMIT, [_argument(0), _instruction(_JUMP_EQUAL, _RLIMIT_CPU, 0, 1), succeed, allow])
+    own_limits = [  # of this process only; raising a hard limit needs a capability nobody has here
+        _argument(0),
+        _instruction(_JUMP_EQUAL, 0, 1, 0),
+        refuse,
+        _argument(1),
+        _instruction(_JUMP_EQUAL, _RLIMIT_CPU, 1, 0),
+        allow,
+        _argument(2),
+        _instruction(_JUMP_EQUAL, 0, 0, 2),
+        _argument(2, is_high=True),
+        _instruction(_JUMP_EQUAL, 0, 1, 0),
+        succeed,
+        allow,
+    ]
+    program += _checked_call(_PRLIMIT64, own_limits)
+    connected_pair = [
+        _argument(0),
+        _instruction(_JUMP_EQUAL, _AF_UNIX, 0, 3),
+        _argument(1),
+        _instruction(_AND, _SOCK_TYPE),
+        _instruction(_JUMP_EQUAL, _SOCK_STREAM, 1, 0),
+        refuse,
+        allow,
+    ]
+    program += _checked_call(_SOCKETPAIR, connected_pair)
     program += _checked_call(_CLONE3, [_instruction(_RETURN, _ERRNO | errno.ENOSYS)])
     return b"".join([*program, *_search(_ranges([*ALLOWED.values()]))])
 

@@ -8,17 +8,23 @@ import socket
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from oapl_core.errors import SandboxError
 from oapl_core.sandbox import wire
 from oapl_core.sandbox.execution import Execution, Limits, Program
+from oapl_core.sandbox.request import Request
 
 _CODE_ROOT = str(Path(__file__).resolve().parents[2])
 _BOOT = (
     "import sys; sys.path.insert(0, sys.argv[1]); from oapl_core.sandbox.fork_server import main; main(sys.argv[2:])"
 )
 _START_SECONDS = 60.0
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_ENVIRONMENT = {"LANG": "C.UTF-8", "PYTHONHASHSEED": "0", **dict.fromkeys(_THREADS, "1")}
+"""All that a server and its children see of the environment. Hashes are the same everywhere: the order of a set of
+texts would otherwise be another draw on each server."""
 
 
 class ServerLost(Exception):
@@ -40,7 +46,8 @@ class ServerProcess:
         """
         ours, theirs = socket.socketpair()
         self._errors = os.memfd_create("fork-server-stderr")
-        command = [_interpreter(), "-I", "-S", "-B", "-c", _BOOT, _CODE_ROOT, str(theirs.fileno()), level]
+        command = [_interpreter(), "-P", "-s", "-S", "-B", "-c", _BOOT, _CODE_ROOT, str(theirs.fileno()), level]
+        self._libraries = tuple(libraries)
         self._process = subprocess.Popen(
             [*command, *package_paths(libraries)],
             stdin=subprocess.DEVNULL,
@@ -49,13 +56,13 @@ class ServerProcess:
             pass_fds=[theirs.fileno()],
             start_new_session=True,
             cwd="/",
-            env={"LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+            env=_ENVIRONMENT,
         )
         theirs.close()
         self._connection = ours
         self._connection.settimeout(_START_SECONDS)
         try:
-            hello, _ = wire.receive(self._connection)
+            hello = wire.receive(self._connection)
         except (EOFError, OSError) as error:
             self.close()
             raise SandboxError(f"level {level!r} is not available: {self._complaint() or error}") from None
@@ -80,37 +87,26 @@ class ServerProcess:
         Raises:
             ServerLost: the server died. ProgramNotRun: it could not start the child.
         """
-        header = {
-            "entry_point": program.entry_point,
-            "is_checked": program.is_checked,
-            "cpu_s": limits.cpu_s,
-            "wall_s": limits.wall_s,
-            "memory_mb": limits.memory_mb,
-            "output_mb": limits.output_mb,
-        }
         self._connection.settimeout(limits.wall_s + _START_SECONDS)
-        try:
-            source = program.source.encode("utf-8", "replace")
-            wire.send(self._connection, header, [source, *inputs], prefix=wire.REQUEST)
-            while True:
-                facts, blobs = wire.receive(self._connection)
-                if "end" in facts:
-                    if facts["broken"]:
-                        raise ProgramNotRun(facts["broken"])
-                    return
-                try:
-                    yield _execution(facts, blobs)
-                except GeneratorExit:
-                    self._stop()
-                    raise
-        except (EOFError, OSError) as error:
-            raise self._lost(error) from None
+        with closing(Request(program, inputs, limits, self._libraries)) as request:
+            try:
+                wire.send_request(self._connection, request.header, request.files)
+                while "end" not in (facts := wire.receive(self._connection)):
+                    try:
+                        yield request.execution(facts)
+                    except GeneratorExit:
+                        self._stop()
+                        raise
+            except (EOFError, OSError) as error:
+                raise self._lost(error) from None
+            if facts["broken"]:
+                raise ProgramNotRun(f"{facts['broken']} {request.complaint()}".strip())
 
     def _stop(self) -> None:
         """Asks for the end of the running request and reads up to it. Raises ServerLost."""
         try:
             self._connection.sendall(wire.STOP)
-            while "end" not in wire.receive(self._connection)[0]:
+            while "end" not in wire.receive(self._connection):
                 continue
         except (EOFError, OSError) as error:
             raise self._lost(error) from None
@@ -127,11 +123,6 @@ class ServerProcess:
     def __del__(self) -> None:
         """Closes the file that caught its complaints."""
         os.close(self._errors)
-
-
-def _execution(facts: dict[str, object], blobs: list[bytes]) -> Execution:
-    stdout, result, stderr = blobs
-    return Execution(**facts, stdout=stdout, result=result or None, stderr=stderr)  # type: ignore[arg-type]
 
 
 def _interpreter() -> str:

@@ -1,6 +1,7 @@
-"""Messages between the supervisor and a fork server: a JSON header and byte strings, over a Unix stream socket.
+"""Messages between the supervisor and a fork server: JSON headers, and open files beside a request.
 
-Both sides are ours; nothing a program wrote is ever parsed here, it travels as opaque bytes.
+Neither side ever sends a program, an input or an output: those lie in anonymous files which the supervisor makes and
+reads (request.py), and only their descriptors pass through the server, to the child.
 """
 
 import json
@@ -12,22 +13,41 @@ from typing import Any
 _LENGTH = struct.Struct("!I")
 
 REQUEST = b"R"
-"""Before a request."""
+"""Before a request; its files travel with this byte."""
 STOP = b"S"
 """From the supervisor: the rest of the running request is not needed."""
+MOST_FILES = 128
+"""Files of one request, at most; the kernel takes 253 (SCM_MAX_FD)."""
 
 
-def send(connection: socket.socket, header: dict[str, Any], blobs: Sequence[bytes] = (), prefix: bytes = b"") -> None:
+def send(connection: socket.socket, message: dict[str, Any]) -> None:
     """Sends one message; blocks until the other side has room."""
-    text = json.dumps({**header, "sizes": [len(b) for b in blobs]}).encode()
-    connection.sendall(b"".join([prefix, _LENGTH.pack(len(text)), text, *blobs]))
+    text = json.dumps(message).encode()
+    connection.sendall(_LENGTH.pack(len(text)) + text)
 
 
-def receive(connection: socket.socket) -> tuple[dict[str, Any], list[bytes]]:
+def receive(connection: socket.socket) -> dict[str, Any]:
     """Reads one message. Raises EOFError when the other side is gone."""
     (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
-    header: dict[str, Any] = json.loads(_exactly(connection, length))
-    return header, [_exactly(connection, size) for size in header.pop("sizes")]
+    message: dict[str, Any] = json.loads(_exactly(connection, length))
+    return message
+
+
+def send_request(connection: socket.socket, message: dict[str, Any], files: Sequence[int]) -> None:
+    """Sends a request and hands over copies of `files`."""
+    assert len(files) <= MOST_FILES
+    socket.send_fds(connection, [REQUEST], files)
+    send(connection, message)
+
+
+def receive_request(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """The next request and its files; None when the other side is gone. A STOP that came too late is passed over."""
+    while True:
+        kind, files, _, _ = socket.recv_fds(connection, 1, MOST_FILES)
+        if kind == REQUEST:
+            return receive(connection), list(files)
+        if not kind:
+            return None
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:

@@ -15,6 +15,7 @@ class Outcome(StrEnum):
     MEMORY_LIMIT = "memory_limit"
     OUTPUT_LIMIT = "output_limit"
     COMPILE_ERROR = "compile_error"
+    NOT_JUDGEABLE = "not_judgeable"
     NO_ANSWER = "no_answer"
     TRUNCATED = "truncated"
     VERIFIER_ERROR = "verifier_error"
@@ -29,7 +30,12 @@ class Outcome(StrEnum):
     @property
     def is_repeatable(self) -> bool:
         """Whether the same answer would get it again: limits depend on the machine's load, errors on its health."""
-        return self in (Outcome.PASSED, Outcome.WRONG_ANSWER, Outcome.RUNTIME_ERROR, Outcome.COMPILE_ERROR)
+        return self in _REPEATABLE
+
+
+_REPEATABLE = frozenset({
+    Outcome.PASSED, Outcome.WRONG_ANSWER, Outcome.RUNTIME_ERROR, Outcome.COMPILE_ERROR, Outcome.NOT_JUDGEABLE,
+})  # fmt: skip
 
 
 def failure(execution: Execution) -> Outcome | None:

@@ -1,15 +1,21 @@
 """Grades one program on a problem's tests. The expected outputs stay in this process; the sandbox sees inputs only.
 
-The tests of a program share a child in sequence, which costs a sixth of a fork per test. Sharing cannot fail an honest
-program: a failing or abnormal test counts only if it was the first of its process, otherwise it is run again in a fresh
-one, together with the tests after it. The first failing test ends the work.
+The tests of a program share a child in sequence, which costs a sixth of a fork per test. A program that passes all of
+them so has passed. Sharing cannot fail an honest one: a test that fails after others is run once more, first of a fresh
+child, and if it fails there too, that is the verdict. If it passes there, what it does depends on what ran before it:
+then nothing of the shared run counts, and every test, from the first, is run once in a fresh child of its own. So no
+test is drawn until it passes: a program has one draw as a whole in a shared run, or one in fresh children. What it
+draws at random is moreover a function of the program and the input (sandbox/child.py). The first failing test ends the
+work.
 """
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from oapl_core.sandbox import Execution, Limits
+from oapl_core.sandbox import Execution, Limits, Program
 from oapl_core.sandbox.sandbox import Sandbox
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.rules import Rules
@@ -31,6 +37,8 @@ class ProgramGrade:
     cpu_s: float
     wall_s: float
     peak_memory_mb: float
+    draws_differ: bool = False
+    """A test passed or failed by what had run before it in the same process."""
 
 
 def grade_program(
@@ -43,20 +51,64 @@ def grade_program(
     """
     assert tests, "a program problem has at least one test"
     rules = rules or Rules()
-    program, chosen = rules.program(source), rules.chosen(tests)
-    inputs = [tests[index]["input"].encode() for index in chosen]
-    tally = _Tally()
-    while tally.run < len(chosen) and not (tally.failed and rules.stop_at_first_failure):
-        with closing(sandbox.executions(program, inputs[tally.run :], limits)) as executions:
-            for execution in executions:
-                index = chosen[tally.run]
-                outcome = rules.judge(execution, tests[index])
-                if outcome is not Outcome.PASSED and not execution.fresh:
-                    break  # again from here in a fresh child
-                tally.add(index, execution, outcome)
-                if outcome is not Outcome.PASSED and rules.stop_at_first_failure:
-                    break
-    return tally.grade()
+    grading = _Grading(sandbox, rules.program(source), tests, rules.chosen(tests), limits, rules)
+    try:
+        return grading.shared().grade()
+    except _DrawsDiffer:
+        return replace(grading.fresh().grade(), draws_differ=True)
+
+
+class _DrawsDiffer(Exception):
+    """A test failed after others, and passed as the first of its process."""
+
+
+@dataclass(frozen=True)
+class _Grading:
+    """One program and the tests that are run."""
+
+    sandbox: Sandbox
+    program: Program
+    tests: Sequence[Mapping[str, str]]
+    chosen: Sequence[int]
+    limits: Limits
+    rules: Rules
+
+    def shared(self) -> _Tally:
+        """Runs the tests in shared children. Raises _DrawsDiffer where sharing matters."""
+        tally, inputs = _Tally(), [self.tests[index]["input"].encode() for index in self.chosen]
+        while self._goes_on(tally):
+            with closing(self.sandbox.executions(self.program, inputs[tally.run :], self.limits)) as executions:
+                for execution in executions:
+                    index = self.chosen[tally.run]
+                    outcome = self.rules.judge(execution, self.tests[index])
+                    if outcome is not Outcome.PASSED and not execution.fresh:
+                        break
+                    tally.add(index, execution, outcome)
+                    if not self._goes_on(tally):
+                        return tally
+                else:
+                    continue
+            if self._draw(tally) is Outcome.PASSED:
+                raise _DrawsDiffer
+        return tally
+
+    def fresh(self) -> _Tally:
+        """Runs each test once, in a child of its own."""
+        tally = _Tally()
+        while self._goes_on(tally):
+            self._draw(tally)
+        return tally
+
+    def _goes_on(self, tally: _Tally) -> bool:
+        return tally.run < len(self.chosen) and not (tally.failed and self.rules.stop_at_first_failure)
+
+    def _draw(self, tally: _Tally) -> Outcome:
+        """Runs the next test in a child of its own."""
+        index = self.chosen[tally.run]
+        (execution,) = self.sandbox.run(self.program, [self.tests[index]["input"].encode()], self.limits)
+        outcome = self.rules.judge(execution, self.tests[index])
+        tally.add(index, execution, outcome)
+        return outcome
 
 
 @dataclass
@@ -88,6 +140,8 @@ class _Tally:
 
 def _excerpt(execution: Execution, outcome: Outcome) -> str:
     """A bounded piece of what a person would want to see first."""
+    if execution.detail and outcome is not Outcome.RUNTIME_ERROR:
+        return execution.detail[:EXCERPT_CHARACTERS]
     if execution.raised or outcome in (Outcome.RUNTIME_ERROR, Outcome.COMPILE_ERROR, Outcome.MEMORY_LIMIT):
         kept = execution.stderr[-EXCERPT_CHARACTERS:]
     else:

@@ -1,7 +1,9 @@
 """What counts as right for the tests of one problem: how an execution is compared, and which tests are run.
 
-Kinds of program tests: "stdin" (printed output), "function" (returned JSON) and "assert" (checks that ran to their end
-beside the program: weaker evidence, see sandbox/checks.py). A problem's checker takes the comparison's place.
+Kinds of program tests: "stdin" (printed output), "function" (returned JSON) and "assert" (checks, in Python, that call
+the program's function from a process of their own: sandbox/judge.py). A problem's checker takes the comparison's place.
+How a process exits decides nothing: as in LiveCodeBench's harness, the right output followed by sys.exit(1) passes, and
+followed by an exception does not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +16,6 @@ from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.outcomes import Outcome, failure
 from oapl_core.verdicts.output_equality import Tolerance, result_equal, stdout_equal
 
-WEAK_KINDS = frozenset({"assert"})
-"""Kinds whose passes a hostile program can forge, with effort: never the only kind that a result rests on."""
-
 
 @dataclass(frozen=True)
 class Rules:
@@ -24,6 +23,8 @@ class Rules:
 
     kind: str = "stdin"
     entry_point: str | None = None
+    starter: str = ""
+    """The problem's starter code, for checks that use what it declares."""
     tolerance: Tolerance | None = None
     """None: parity with LiveCodeBench."""
     checker: Checker | None = None
@@ -39,6 +40,7 @@ class Rules:
         return cls(
             kind=problem["kind"],
             entry_point=problem["entry_point"],
+            starter=problem.get("starter_code") or "",
             tolerance=Tolerance(config.absolute_tolerance, config.relative_tolerance) if tolerant else None,
             checker=resolve(name) if name else None,
             stop_at_first_failure=config.stop_at_first_failure,
@@ -47,7 +49,9 @@ class Rules:
 
     def program(self, source: str) -> Program:
         """What the sandbox runs."""
-        return Program(source, None if self.kind == "stdin" else self.entry_point, is_checked=self.kind == "assert")
+        if self.kind == "assert":
+            return Program(source, self.entry_point, is_checked=True, starter=self.starter)
+        return Program(source, None if self.kind == "stdin" else self.entry_point)
 
     def chosen(self, tests: Sequence[Mapping[str, str]]) -> list[int]:
         """Indices of the tests to run, in their own order; of equally long inputs the earlier ones."""
@@ -58,8 +62,7 @@ class Rules:
         """The outcome of one test. What a checker raises is passed on: it is the verifier's failure."""
         failed = failure(execution)
         if self.kind == "assert":
-            is_false = execution.raised == "AssertionError"
-            return Outcome.WRONG_ANSWER if is_false else failed or _judged(execution.checks_ended)
+            return failed or _CHECKED[execution.checks]
         return failed or _judged(self._equal(execution, test))
 
     def _equal(self, execution: Execution, test: Mapping[str, str]) -> bool:
@@ -70,6 +73,16 @@ class Rules:
         if self.kind == "function":
             return result_equal(execution.result, test["output"], self.tolerance)
         return stdout_equal(execution.stdout, test["output"], self.tolerance)
+
+
+_CHECKED = {
+    "passed": Outcome.PASSED,
+    "failed": Outcome.WRONG_ANSWER,
+    "raised": Outcome.RUNTIME_ERROR,
+    "not_judgeable": Outcome.NOT_JUDGEABLE,
+    "gone": Outcome.WRONG_ANSWER,
+}
+"""`gone`: the program ended its process, in good order, before the checks had ended."""
 
 
 def _judged(is_right: bool) -> Outcome:

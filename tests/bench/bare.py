@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from oapl_core.sandbox import fork_server, wire
-from oapl_core.sandbox.jail import Jail, Layout
+from oapl_core.sandbox.jail import Jail
 from oapl_core.sandbox.server_process import ServerProcess
 
 _ROOT = str(Path(__file__).resolve().parents[2])
@@ -92,18 +92,18 @@ class _NoJail(Jail):
     """Confines nothing."""
 
     def __init__(self) -> None:
-        self.level, self.scratch = "none", "/"
+        self.level, self.scratch, self._size, self._noted_bytes = "none", "/", -1, 0
 
     def fork(self) -> int:
         return os.fork()
 
-    def confine(self, server_pid: int, cpu_s: int, memory_mb: int, file_bytes: int) -> None:
+    def confine(self, server_pid: int, cpu_s: int, memory_bytes: int, file_bytes: int) -> None:
         return
 
 
 def serve(fd: str) -> None:
     """In the bare server's process."""
-    fork_server.serve(socket.socket(fileno=int(fd)), _NoJail(), fork_server._warm_up(), Layout((), (), ()))
+    fork_server.serve(socket.socket(fileno=int(fd)), _NoJail(), fork_server._warm_up())
 
 
 class BareServer(ServerProcess):
@@ -122,5 +122,6 @@ class BareServer(ServerProcess):
         )
         theirs.close()
         self._connection = ours
-        hello, _ = wire.receive(ours)
+        self._libraries = ()
+        hello = wire.receive(ours)
         self.level = str(hello["level"])

@@ -115,7 +115,8 @@ def _lags(arms: Mapping[str, Arm], to: Path) -> None:
                 title = "a new policy each step" if lag == 1 else f"a new policy every {lag} steps"
                 panels.append(Panel(title, "optimiser steps", label, lines, is_percent=name == "accuracy"))
         draw_panels(to / f"claims_{name}.png", panels)
-    columns = "pass@1 at the end | lowest from step 100 on | pass@8 | entropy | mean tokens | exact entropy of a step | clipped"
+    columns = "pass@1 at the end | lowest from step 100 on | pass@8 | entropy | mean tokens | exact entropy of a step"
+    columns += " | clipped"
     print(f"| L | objective | seeds | {columns} |")
     print("|---" * 10 + "|")
     for lag in LAGS:
@@ -126,7 +127,7 @@ def _lags(arms: Mapping[str, Arm], to: Path) -> None:
 
 
 def _clipped(found: Sequence[Arm]) -> str:
-    """Mean share of tokens whose gradient the objective's clip stopped, over all steps; empty for one without a clip."""
+    """Mean share of tokens whose gradient the clip stopped, over all steps; empty for an objective without a clip."""
     shares = [step["clipped_tokens_share"] for arm in found for step in arm["steps"]]
     return "" if None in shares else f"{statistics.fmean(shares):.1%}"
 

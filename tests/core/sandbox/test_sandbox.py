@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,11 +142,6 @@ def test_a_test_cannot_see_files_or_modules_of_another_run(sandbox: Sandbox) -> 
         assert sandbox.run(Program(look), [b""], LIMITS)[0].stdout == b"False False\n"
 
 
-def test_a_fork_does_not_copy_the_state_of_random(sandbox: Sandbox) -> None:
-    draws = {sandbox.run(Program("import random; print(random.random())"), [b""], LIMITS)[0].stdout for _ in range(4)}
-    assert len(draws) == 4
-
-
 def test_function_result_and_prints_are_kept_apart(sandbox: Sandbox) -> None:
     (execution,) = sandbox.run(
         Program("def f(a, b):\n    print('note')\n    return {'sum': a + b}", "f"), [b"[2, 3]"], LIMITS
@@ -161,11 +157,21 @@ def test_a_large_input_arrives_whole(sandbox: Sandbox) -> None:
 
 def test_records_forged_as_a_broken_sandbox_are_not_believed(sandbox: Sandbox) -> None:
     forge = (
-        "import os, struct\nfor fd in range(3, 300):\n"
-        "    try: os.write(fd, struct.pack('<BiIQQ80s', 6, 0, 0, 0, 0, b'not my fault'))\n    except OSError: pass\n"
+        "import os, struct, sys\nfor fd in range(3, 300):\n"
+        "    try: os.write(fd, struct.pack('<BiIQQ', 6, 0, 0, 0, 0))\n    except OSError: pass\n"
+        "    try: os.write(fd, struct.pack('<Q', 2**63))\n    except OSError: pass\n"
+        "    try: os.ftruncate(fd, 0)\n    except OSError: pass\nos._exit(70)"
     )
     (execution,) = sandbox.run(Program(forge), [b""], LIMITS)
     assert isinstance(execution, Execution)
+    assert len(list(sandbox.executions(Program(forge), [b""] * 3, LIMITS))) >= 1
+
+
+def test_tests_that_a_program_says_it_has_run_have_no_output(sandbox: Sandbox) -> None:
+    forge = "import os\nfor fd in range(3, 99):\n    try: os.eventfd_write(fd, 9)\n    except OSError: pass\nprint(1)"
+    found = list(sandbox.executions(Program(forge), [b""] * 5, LIMITS))
+    assert sum(b"1\n" in execution.stdout for execution in found) <= 1
+    assert not any(execution.completed for execution in found[1:])
 
 
 def test_a_program_that_closes_every_file_is_still_judged_by_its_output(sandbox: Sandbox) -> None:
@@ -317,23 +323,10 @@ def test_a_canary_that_escapes_is_a_sandbox_error() -> None:
     from oapl_core.sandbox.canaries import prove
 
     def unprotected(_program: Program, _inputs: object, _limits: Limits) -> list[Execution]:
-        facts = dict.fromkeys(("compile_error", "cpu_limit", "wall_limit", "output_limit", "memory_limit"), False)
-        escaped = b'["fork"]'
-        return [
-            Execution(
-                0,
-                None,
-                "",
-                **facts,
-                result=None,
-                stdout=escaped,
-                stderr=b"",
-                cpu_s=0,
-                wall_s=0,
-                peak_memory_mb=1,
-                fresh=True,
-            )
-        ]
+        escaped: dict[str, Any] = {"exit_code": 0, "signal": None, "raised": "", "result": None, "fresh": True}
+        escaped |= dict.fromkeys(("compile_error", "cpu_limit", "wall_limit", "output_limit", "memory_limit"), False)
+        escaped |= {"stdout": b'["fork"]', "stderr": b"", "cpu_s": 0, "wall_s": 0, "peak_memory_mb": 1}
+        return [Execution(**escaped)]
 
     with pytest.raises(SandboxError, match="fork"):
         prove("full", unprotected)

@@ -7,7 +7,9 @@ from oapl_core.sandbox.seccomp import ALLOWED, allowlist
 
 X86_64, I386 = 0xC000003E, 0x40000003
 ALLOW, REFUSE, ABSENT, KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 0x80000000
-IOCTL, CLONE, FCNTL, PRLIMIT64, CLONE3 = 16, 56, 72, 302, 435
+PRETEND = 0x00050000  # errno 0: the call succeeds and does nothing
+IOCTL, SOCKETPAIR, CLONE, FCNTL, SETRLIMIT, PRLIMIT64, CLONE3 = 16, 53, 56, 72, 160, 302, 435
+RLIMIT_CPU, RLIMIT_STACK = 0, 3
 INSTRUCTIONS = list(struct.iter_unpack("HBBI", allowlist()))
 
 
@@ -19,8 +21,11 @@ def ruling(number: int, *arguments: int, architecture: int = X86_64) -> int:
         if code == 0x06:
             return int(operand)
         if code == 0x20:
-            data = {0: number, 4: architecture, **{16 + 8 * i: argument for i, argument in enumerate(arguments)}}
-            value = data.get(operand, 0)
+            halves = {16 + 8 * i: argument & 0xFFFFFFFF for i, argument in enumerate(arguments)}
+            halves |= {20 + 8 * i: argument >> 32 for i, argument in enumerate(arguments)}
+            value = {0: number, 4: architecture, **halves}.get(operand, 0)
+        elif code == 0x54:
+            value &= operand
         else:
             holds = {0x15: value == operand, 0x25: value > operand, 0x35: value >= operand, 0x45: value & operand}
             position += if_true if holds[code] else if_false
@@ -29,8 +34,8 @@ def ruling(number: int, *arguments: int, architecture: int = X86_64) -> int:
 
 def test_exactly_the_named_calls_are_allowed() -> None:
     allowed = {number for number in range(1024) if ruling(number) == ALLOW}
-    assert allowed - {FCNTL, PRLIMIT64} == set(ALLOWED.values())  # those two with a first checked argument of 0
-    others = set(range(1024)) - allowed - {CLONE3}
+    assert allowed - {FCNTL, PRLIMIT64} == set(ALLOWED.values())  # those two with checked arguments of 0
+    others = set(range(1024)) - allowed - {CLONE3, SETRLIMIT, PRLIMIT64}
     assert {ruling(number) for number in others} == {REFUSE}
 
 
@@ -44,6 +49,24 @@ def test_checked_calls_are_allowed_for_harmless_arguments_only() -> None:
     assert ruling(IOCTL, 0, 0x5401) == ALLOW
     assert ruling(IOCTL, 0, 0x5412) == REFUSE  # TIOCSTI
     assert ruling(PRLIMIT64, 1) == REFUSE  # another process
+
+
+def test_a_program_may_change_every_limit_of_its_own_but_that_of_cpu_time() -> None:
+    pointer, high = 0x7F00_1000, 0x7F00_0000_0000
+    for new in (pointer, high, pointer | high):
+        assert ruling(PRLIMIT64, 0, RLIMIT_CPU, new) == PRETEND
+        assert ruling(PRLIMIT64, 0, RLIMIT_STACK, new) == ALLOW
+    assert ruling(PRLIMIT64, 0, RLIMIT_CPU, 0, pointer) == ALLOW  # looks only
+    assert ruling(SETRLIMIT, RLIMIT_CPU, pointer) == PRETEND
+    assert ruling(SETRLIMIT, RLIMIT_STACK, pointer) == ALLOW
+
+
+def test_the_only_sockets_are_connected_pairs() -> None:
+    assert ruling(SOCKETPAIR, 1, 1) == ALLOW
+    assert ruling(SOCKETPAIR, 1, 1 | 0o2000000 | 0o4000) == ALLOW  # SOCK_CLOEXEC, SOCK_NONBLOCK
+    assert ruling(SOCKETPAIR, 1, 2) == REFUSE  # datagrams have addresses
+    assert ruling(SOCKETPAIR, 16, 1) == REFUSE
+    assert {ruling(number) for number in (41, 42, 43, 46, 47, 49, 50, 288)} == {REFUSE}  # socket, connect, ..., sendmsg
 
 
 def test_another_architecture_is_killed() -> None:

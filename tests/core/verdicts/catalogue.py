@@ -56,7 +56,13 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     "13 1 GB file": _denied("import os\nf = open('big', 'wb')\nfor _ in range(1024): f.write(bytes(1 << 20))"),
     "14 /dev/shm": _denied("open('/dev/shm/x', 'w').write('x')"),
     "15 TCP connect": _denied("import socket; socket.create_connection(('127.0.0.1', 80), 1)"),
-    "16 socketpair": _denied("import socket; socket.socketpair()"),
+    "16 socketpair of datagrams": _denied("import socket; socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)"),
+    "16 socketpair, and then to an address": _denied(
+        "import socket; a, b = socket.socketpair(); a.sendto(b'x', '/run/systemd/journal/socket')"
+    ),
+    "16 socketpair, and then descriptors": _denied(
+        "import socket; a, b = socket.socketpair(); socket.send_fds(a, [b'x'], [0])"
+    ),
     "16 unix socket": _denied("import socket; socket.socket(socket.AF_UNIX).bind('s')"),
     "16 abstract socket": _denied("import socket; socket.socket(socket.AF_UNIX).connect('\\0x')"),
     "17 DNS": _denied("import socket; socket.getaddrinfo('example.org', 80)"),
@@ -241,7 +247,7 @@ CALLS: dict[str, tuple[str, str]] = {
 
 RESPONSES: dict[str, tuple[str, str]] = {
     "91 no code block": ("print(7)", "no_answer"),
-    "91 a block that is never closed": ("```python\nprint(7)\n", "no_answer"),
+    "91 a block that is never closed": ("```python\nprint(7)\n", "passed"),
     "91 two blocks, the last one counts": ("```python\nprint(8)\n```\nNo:\n```python\nprint(7)\n```", "passed"),
     "91 two blocks, the last one is wrong": ("```python\nprint(7)\n```\nNo:\n```python\nprint(8)\n```", "wrong_answer"),
     "91 a fence that says py": ("```py\nprint(7)\n```", "passed"),

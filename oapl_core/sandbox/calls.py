@@ -1,0 +1,305 @@
+"""Calls between the process that runs the checks and the one that runs the program, as plain data over a socket.
+
+Each side asks the other with frames of JSON (plain_data.py) and, while it waits, answers what the other asks: checks
+may pass a function to the program. What cannot be sent as data is a `Remote` on the other side. The checks' side may
+ask a Remote for anything that comes back as data; it refuses to compare one, since the program would do the comparing.
+The program's side may only call the functions, and step through the iterators, that the checks passed to it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import struct
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from oapl_core.sandbox.plain_data import Json, Node, Packing, Receiver, Sender, Unpacking
+
+if TYPE_CHECKING:
+    from oapl_core.sandbox.child import Code
+
+_LENGTH = struct.Struct("!I")
+_LARGEST = 64 << 20
+"""Bytes of one frame; a larger one cannot be sent."""
+_BROKEN = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError, AssertionError)
+"""What comes of a message that is none."""
+
+
+class Gone(BaseException):
+    """The other process has ended. No `except Exception` of a check catches it."""
+
+
+class NotJudgeable(BaseException):
+    """A check compared what is not plain data. No `except Exception` of a check catches it."""
+
+
+class Unreadable(BaseException):
+    """What the other process sent is not a message."""
+
+
+_OPERATIONS: Mapping[str, Callable[..., Any]] = {
+    "call": lambda value, *arguments, **named: value(*arguments, **named),
+    "next": next,
+    "iter": iter,
+    "getattr": getattr,
+    "setattr": setattr,
+    "getitem": lambda value, key: value[key],
+    "setitem": lambda value, key, item: value.__setitem__(key, item),
+    "len": len,
+    "bool": bool,
+}
+_FOR_PROGRAMS: Mapping[str, type | tuple[type, ...]] = {
+    "call": (FunctionType, BuiltinFunctionType),
+    "next": Iterator,
+}
+"""What a program may do with what the checks passed to it."""
+
+
+class Remote:
+    """A value of the other process. It is asked there; it takes no part in comparisons here."""
+
+    def __init__(self, peer: Peer, number: int, kind: str) -> None:
+        """`number` is the other side's for it, `kind` the name of its class."""
+        object.__setattr__(self, "_remote", (peer, number, kind))
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Calls it there; as every operation below, with what the other side answers."""
+        return _ask(self, "call", *arguments, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return _ask(self, "getattr", name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _ask(self, "setattr", name, value)
+
+    def __getitem__(self, key: Any) -> Any:
+        return _ask(self, "getitem", key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        _ask(self, "setitem", key, value)
+
+    def __iter__(self) -> Any:
+        return _ask(self, "iter")
+
+    def __next__(self) -> Any:
+        return _ask(self, "next")
+
+    def __len__(self) -> Any:
+        return _ask(self, "len")
+
+    def __bool__(self) -> Any:
+        return _ask(self, "bool")
+
+    def _refuse(self, *_: Any) -> Any:
+        raise NotJudgeable(f"the program returned an object of {_parts(self)[2]!r}, which no check can compare safely")
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = __abs__ = _refuse
+    __int__ = __float__ = __index__ = __round__ = __str__ = __repr__ = __format__ = __hash__ = _refuse
+
+
+def _parts(remote: Remote) -> tuple[Peer, int, str]:
+    found: tuple[Peer, int, str] = object.__getattribute__(remote, "_remote")
+    return found
+
+
+def _ask(remote: Remote, operation: str, *arguments: Any, **named: Any) -> Any:
+    peer, number, _ = _parts(remote)
+    return peer.ask(operation, number, arguments, named)
+
+
+class Peer(Sender, Receiver):
+    """One end of the channel."""
+
+    def __init__(self, channel: int, names: Mapping[str, Any], declared: Collection[str], trusts: bool) -> None:
+        """`names` holds this side's classes; objects of those in `declared` go out field by field. `trusts`: the other
+        side may do everything with what it was given (the checks with a program's values)."""
+        self._channel, self._names, self.declared_names, self._trusts = channel, names, declared, trusts
+        self._stand_ins: dict[str, type] = {}
+        self._given: list[Any] = []
+        """What the other side may refer to, by number."""
+
+    def declared(self, kind: type) -> str | None:
+        """A class by its name: the two sides have classes of their own."""
+        name = kind.__name__
+        return name if name in self.declared_names and isinstance(name, str) else None
+
+    def class_named(self, name: str) -> type:
+        """This side's class; without one an empty stand-in, which has the fields and no methods."""
+        found = self._names.get(name)
+        if isinstance(found, type) and name in self.declared_names:
+            return found
+        if not self._trusts:
+            raise ValueError(f"there is no class {name!r}")
+        return self._stand_ins.setdefault(name, type(name, (), {}))
+
+    def reference(self, value: Any) -> Node:
+        """A value of the other side goes back as its own; a built-in by its name."""
+        if type(value) is Remote:
+            return ["yours", _parts(value)[1]]
+        name = getattr(value, "__name__", None)
+        if isinstance(name, str) and builtins.__dict__.get(name) is value:
+            return ["builtin", name]
+        self._given.append(value)
+        return ["mine", len(self._given) - 1, type(value).__name__]
+
+    def referred(self, node: Node) -> Any:
+        """The counterpart of `reference`."""
+        match node:
+            case ["yours", int(number)]:
+                return self._given[number]
+            case ["mine", int(number), str(kind)]:
+                return Remote(self, number, kind)
+            case ["builtin", str(name)] if not name.startswith("_"):
+                return builtins.__dict__[name]
+        raise ValueError("an unknown node")
+
+    def ask(
+        self, operation: str, target: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
+    ) -> Any:
+        """The result of an operation on the other side; raises what was raised there."""
+        packing = Packing(self)
+        told = {"do": operation, "of": target, "values": packing.add(arguments), "named": packing.add(named or {})}
+        self._send({**told, "heap": packing.finish()})
+        while "do" in (reply := self._receive()):
+            self._answer(reply)
+        try:
+            found = Unpacking(self, reply["heap"], packing.objects)
+            if "raised" not in reply:
+                return found.value(reply["value"])
+            error = self._exception(reply["raised"], found.value(reply["value"]))
+        except _BROKEN as broken:
+            raise Unreadable(f"what the program returned cannot be read ({broken})") from None
+        raise error
+
+    def _exception(self, names: list[str], arguments: Any) -> BaseException:
+        """An exception of the first class among `names` that is known here."""
+        for name in names:
+            kind = self._names.get(name) if name in self.declared_names else builtins.__dict__.get(name)
+            if isinstance(kind, type) and issubclass(kind, Exception):
+                error = kind(*arguments if isinstance(arguments, tuple) else ())
+                error.raised_by_program = names[0]  # type: ignore[attr-defined]
+                return error
+        raise ValueError("no known exception")
+
+    def serve(self, resolve: Callable[[str], Any], complain: Callable[[BaseException], None]) -> None:
+        """Answers the other side until it is gone. `resolve` finds what it asks for by name."""
+        self._resolve, self._complain = resolve, complain
+        while True:
+            try:
+                message = self._receive()
+            except Gone:
+                return
+            self._answer(message)
+
+    def _answer(self, message: dict[str, Any]) -> None:
+        """Does what a message asks for and replies; exits and exhausted memory end this process instead."""
+        try:
+            found = Unpacking(self, message["heap"])
+            values, named = found.value(message["values"]), found.value(message["named"])
+        except _BROKEN as broken:
+            raise Unreadable(f"the program asked for what cannot be read ({broken})") from None
+        reply: dict[str, Any] = {}
+        try:
+            result: Any = self._do(message["do"], message["of"], values, named)
+        except (SystemExit, MemoryError, Gone, NotJudgeable, Unreadable):
+            raise
+        except BaseException as error:  # whatever a program raises is an answer to the checks
+            if self._trusts and not isinstance(error, StopIteration):
+                self._complain(error)
+            reply["raised"] = [kind.__name__ for kind in type(error).__mro__]
+            result = error.args
+        packing = Packing(self, found.objects)
+        self._send({**reply, "value": packing.add(result), "heap": packing.finish()})
+
+    def _do(self, operation: str, target: Any, values: Any, named: Any) -> Any:
+        if not self._trusts:
+            allowed = _FOR_PROGRAMS.get(operation)
+            if not allowed or not isinstance(self._given[target], allowed):
+                raise Unreadable(f"the program asked for {operation!r}, which is not for programs")
+        elif operation == "resolve":
+            return self._resolve(target)
+        return _OPERATIONS[operation](self._given[target], *values, **named)
+
+    def _send(self, message: Json) -> None:
+        data = json.dumps(message).encode()
+        if len(data) > _LARGEST:
+            raise ValueError(f"more than {_LARGEST >> 20} MiB in one value")
+        view = memoryview(_LENGTH.pack(len(data)) + data)
+        try:
+            while view:
+                view = view[os.write(self._channel, view) :]
+        except OSError:
+            raise Gone from None
+
+    def _receive(self) -> dict[str, Any]:
+        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
+        if length > _LARGEST:
+            raise Unreadable("what the program returned is too long")
+        try:
+            message = json.loads(self._exactly(length))
+        except (ValueError, RecursionError):
+            raise Unreadable("what the program returned is not a message") from None
+        if not isinstance(message, dict):
+            raise Unreadable("what the program returned is not a message")
+        return message
+
+    def _exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            try:
+                piece = os.read(self._channel, min(size - len(data), 1 << 20))
+            except OSError:
+                raise Gone from None
+            if not piece:
+                raise Gone
+            data += piece
+        return bytes(data)
+
+
+def entry(main: ModuleType, name: str) -> Any:
+    """The function that tests call: a method of class `Solution`, or a function of that name.
+
+    Raises:
+        NameError: the program has neither.
+    """
+    solution = main.__dict__.get("Solution")
+    if isinstance(solution, type) and hasattr(solution, name):
+        return getattr(solution(), name)
+    found = main.__dict__.get(name)
+    if not callable(found):
+        raise NameError(f"the program defines no function {name!r}")
+    return found
+
+
+def declare(starter: str, names: dict[str, Any]) -> None:
+    """Adds what a problem's starter code declares; code that does not run by itself declares nothing."""
+    mine = dict(names)
+    try:
+        exec(compile(starter, "starter.py", "exec", dont_inherit=True), mine)
+    except Exception:  # an unfinished piece of code, as starter code is
+        return
+    names.update(mine)
+
+
+def serve(channel: int, code: Code, main: ModuleType, complain: Callable[[BaseException], None]) -> None:
+    """Runs the program, then answers the checks until they have ended. Raises what the program raises by itself."""
+    names = main.__dict__
+    declare(code.starter, names)
+    assert code.entry_point
+    names.pop(code.entry_point, None)
+    exec(code.compiled, names)
+    function = entry(main, code.entry_point)
+    peer = Peer(channel, names, (), trusts=True)
+
+    def resolve(asked: Any) -> Any:
+        if isinstance(asked, list):  # the checks' first question names the classes that the problem declares
+            peer.declared_names = frozenset(asked)
+            return sorted(map(str, names))
+        return function if asked == code.entry_point else names[asked]
+
+    peer.serve(resolve, complain)

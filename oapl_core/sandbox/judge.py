@@ -1,0 +1,104 @@
+"""The process that runs assert-style checks: confined as the program's, beside it, and out of its reach.
+
+The checks and the values they expect are here only. Names of the program that they use stand for calls into its process
+(calls.py); what comes back is plain data, rebuilt from classes of Python's own or of the problem's starter code and
+checks, so every comparison runs code of this process alone. Writes a verdict for the supervisor.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import json
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, NoReturn
+
+from oapl_core.sandbox import calls
+from oapl_core.sandbox.child import confine
+from oapl_core.sandbox.jail import Jail
+
+GONE = 71
+"""Exit code when the program's process ended under the checks."""
+_FILE = "checks.py"
+_DETAIL_CHARACTERS = 2000
+
+
+@dataclass(frozen=True)
+class JudgeTask:
+    """What it inherits."""
+
+    checks: int
+    """JSON with `checks`, `starter` and `entry_point`."""
+    verdict: int
+    errors: int
+    channel: int
+    cpu_s: int
+    memory_bytes: int
+    file_bytes: int
+
+
+def run_judge(jail: Jail, task: JudgeTask, server_pid: int) -> NoReturn:
+    """Runs the checks and exits, whatever happens."""
+    try:
+        keep = {task.checks, task.verdict, task.errors, task.channel}
+        confine(jail, server_pid, task.cpu_s, task.memory_bytes, task.file_bytes, task.errors, keep)
+        null = os.open("/dev/null", os.O_RDWR)
+        for fd in range(3):
+            os.dup2(null, fd)
+        told = json.loads(os.pread(task.checks, os.fstat(task.checks).st_size, 0))
+        verdict, detail = judge(task.channel, told["checks"], told["starter"], told["entry_point"])
+        said = {"verdict": verdict, "detail": detail[-_DETAIL_CHARACTERS:]}
+        os.write(task.verdict, json.dumps(said).encode())
+        os._exit(GONE if verdict == "gone" else 0)
+    finally:
+        os._exit(1)
+
+
+def judge(channel: int, checks: str, starter: str, entry_point: str) -> tuple[str, str]:
+    """How the checks end, and what there is to say about it (execution.py, `Checks`)."""
+    module = sys.modules["checks"] = ModuleType("checks")
+    names: dict[str, Any] = module.__dict__
+    names["__builtins__"] = builtins
+    calls.declare(starter, names)
+    names.pop(entry_point, None)
+    declared = {name for name, value in names.items() if isinstance(value, type)}
+    peer = calls.Peer(channel, names, declared, trusts=False)
+    try:
+        tree = ast.parse(checks, _FILE)
+        peer.declared_names = declared | {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+        there = peer.ask("resolve", sorted(peer.declared_names))
+        for name in {entry_point} | (_free_names(tree) - names.keys() - builtins.__dict__.keys()) & {*there}:
+            names[name] = peer.ask("resolve", name)
+        exec(compile(tree, _FILE, "exec", dont_inherit=True), names)
+    except calls.Gone:
+        return "gone", "the program's process ended before the checks had"
+    except calls.NotJudgeable as error:
+        return "not_judgeable", f"{error}; {_where(error)}"
+    except calls.Unreadable as error:
+        return "failed", str(error)
+    except BaseException as error:  # checks are code of a problem set; what they raise is their verdict
+        if name := getattr(error, "raised_by_program", ""):
+            return "raised", f"{name} at {_where(error)}"
+        shown = traceback.format_exception_only(error)[-1].strip()
+        return "failed", f"{shown}; {_where(error)}"
+    return "passed", ""
+
+
+def _free_names(tree: ast.Module) -> set[str]:
+    """Names that the checks use and nowhere define: only those may be the program's."""
+    nodes = list(ast.walk(tree))
+    used = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    bound |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+    bound |= {(node.asname or node.name).partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
+    return used - bound - {node.arg for node in nodes if isinstance(node, ast.arg)}
+
+
+def _where(error: BaseException) -> str:
+    """The innermost line of the checks that the error went through."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _FILE]
+    return f"{_FILE}, line {lines[-1]}" if lines else _FILE

@@ -1,0 +1,293 @@
+"""Values as tagged plain data: how a process that trusts nothing takes what an untrusted one returned.
+
+A message is JSON: `values`, and a `heap` of nodes that they point into, so that shared and cyclic structures keep their
+shape, however deep. A scalar (None, bool, int, float, str) stands for itself, `[i]` for node i. A node is a list that
+begins with its tag; nothing but the types named here is ever made of one, so no method that the other side wrote comes
+along. What is none of these stays where it is and goes out as a *reference*: it can be called and asked, but no
+comparison with it is taken (calls.py). Pure; both sides use it.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import decimal
+import enum
+import fractions
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Json = Any
+Node = list[Any]
+
+_SCALARS = frozenset({type(None), bool, int, float, str})
+_NUMPY_KINDS = "?biufcSU"
+_VIEWS: dict[type, str] = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
+_VIEWS |= {type(getattr(collections.OrderedDict(), name)()): name for name in ("keys", "values", "items")}
+_ITEMS: dict[type, str] = {
+    list: "list",
+    tuple: "tuple",
+    set: "set",
+    frozenset: "frozenset",
+    dict: "dict",
+    collections.OrderedDict: "OrderedDict",
+    collections.Counter: "Counter",
+}
+_COPIES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    (str, lambda text: str.__add__(text, "")),
+    (int, int.__pos__),
+    (float, float.__pos__),
+)
+_BASES = (complex, bytes, bytearray, list, tuple, set, frozenset, dict)
+"""What a class that derives from one of these goes out as: the base, without what it added."""
+_TIMES = {datetime.datetime: "datetime", datetime.date: "date", datetime.time: "time"}
+_MUTABLE = {
+    "list": list,
+    "set": set,
+    "dict": dict,
+    "OrderedDict": collections.OrderedDict,
+    "Counter": collections.Counter,
+    "defaultdict": collections.defaultdict,
+}
+
+
+class Sender:
+    """What one side knows when it packs values."""
+
+    def reference(self, value: Any) -> Node:
+        """The node for a value that stays here."""
+        raise NotImplementedError
+
+    def declared(self, kind: type) -> str | None:
+        """The name of a class that the problem declares, if this is it: its objects go out field by field."""
+        raise NotImplementedError
+
+
+class Receiver:
+    """What one side knows when it unpacks them."""
+
+    def referred(self, node: Node) -> Any:
+        """What stands here for a value that stayed there."""
+        raise NotImplementedError
+
+    def class_named(self, name: str) -> type:
+        """The class of that name on this side. Raises ValueError."""
+        raise NotImplementedError
+
+
+class Packing:
+    """One message being packed. `heap` grows while values are added."""
+
+    def __init__(self, sender: Sender, known: Sequence[Any] = ()) -> None:
+        """`known` are the objects of the message that is answered: they keep their places, and go back as they are."""
+        self._sender = sender
+        self.heap: list[Node | None] = []
+        self.objects: list[Any] = []
+        """What the nodes of the heap stand for, in its order."""
+        self._places: dict[int, int] = {}
+        self._done = 0
+        for value in known:
+            self._places.setdefault(id(value), len(self.objects))
+            self.objects.append(value)
+
+    def add(self, value: Any) -> Json:
+        """The value's word in the message; its nodes are made by `finish`."""
+        kind = type(value)
+        if kind in _SCALARS:
+            return value
+        if not (issubclass(kind, enum.Enum) and self._sender.declared(kind)):
+            for base, copy in _COPIES:
+                if issubclass(kind, base):
+                    return copy(value)
+        if kind.__module__ == "numpy" and not hasattr(kind, "__len__") and hasattr(value, "item"):
+            item = value.item()
+            return float(value) if type(item) is kind else self.add(item)  # an item of longdouble is a longdouble
+        place = self._places.get(id(value))
+        if place is None:
+            place = self._places[id(value)] = len(self.objects)
+            self.objects.append(value)
+        return [place]
+
+    def finish(self) -> list[Node | None]:
+        """The heap, with the nodes of everything that the values lead to."""
+        while self._done < len(self.objects):
+            self.heap.append(self._node(self.objects[self._done]))
+            self._done += 1
+        return self.heap
+
+    def _all(self, values: Any) -> list[Json]:
+        return [self.add(value) for value in values]
+
+    def _node(self, value: Any) -> Node:
+        kind = type(value)
+        if name := self._sender.declared(kind):
+            return self._object(name, value)
+        if kind in _ITEMS:
+            return self._items(_ITEMS[kind], value)
+        base: Any = next((base for base in _BASES if issubclass(kind, base)), None)
+        if base and kind is not base and kind is not collections.defaultdict:
+            return self._items(_ITEMS[base], value, base) if base in _ITEMS else self._node(base(value))
+        return _exact(self, kind, value) or self._sender.reference(value)
+
+    def _items(self, tag: str, value: Any, base: Any = None) -> Node:
+        if isinstance(value, dict):
+            keys = dict.__iter__(value) if base else value
+            return [tag, [[self.add(key), self.add(dict.__getitem__(value, key))] for key in keys]]
+        return [tag, self._all(base.__iter__(value) if base else value)]
+
+    def _object(self, name: str, value: Any) -> Node:
+        if isinstance(value, enum.Enum):
+            return ["enum", name, value.name]
+        fields = dict(getattr(value, "__dict__", {}))
+        for kind in type(value).__mro__:
+            slots = kind.__dict__.get("__slots__", ())
+            for slot in (slots,) if isinstance(slots, str) else slots:
+                if slot not in ("__dict__", "__weakref__") and hasattr(value, slot):
+                    fields[slot] = getattr(value, slot)
+        return ["object", name, [[field, self.add(content)] for field, content in fields.items()]]
+
+
+def _exact(packing: Packing, kind: type, value: Any) -> Node | None:
+    """The node of a value of a class that is packed by its constructor's arguments; None if it is no such class."""
+    if kind is complex:
+        return ["complex", value.real, value.imag]
+    if kind in (bytes, bytearray):
+        return [kind.__name__, value.hex()]
+    if kind is range:
+        return ["range", value.start, value.stop, value.step]
+    if kind is collections.deque:
+        return ["deque", packing._all(value), value.maxlen]
+    if kind is collections.defaultdict:
+        return packing._items("defaultdict", value)
+    if kind is fractions.Fraction:
+        return ["Fraction", value.numerator, value.denominator]
+    if kind is decimal.Decimal:
+        return ["Decimal", str(value)]
+    if kind in _TIMES:
+        return [_TIMES[kind], value.isoformat()]
+    if kind is datetime.timedelta:
+        return ["timedelta", value.days, value.seconds, value.microseconds]
+    if kind in _VIEWS:
+        return [_VIEWS[kind], packing._all(value)]
+    if kind is array:
+        return ["array", value.typecode, packing._all(value)]
+    if value is NotImplemented or value is Ellipsis:
+        return ["constant", repr(value)]
+    if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and value.dtype.kind in _NUMPY_KINDS:
+        return ["ndarray", value.dtype.str, list(value.shape), value.tobytes().hex()]
+    return None
+
+
+class Unpacking:
+    """One message being unpacked."""
+
+    def __init__(self, receiver: Receiver, heap: list[Node | None], known: Sequence[Any] = ()) -> None:
+        """`known` are this side's objects at the first places of the heap: they get the content they have now.
+
+        Raises:
+            ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError: it is not a message.
+        """
+        self._receiver, self._heap = receiver, heap
+        self.objects: list[Any] = [*known, *[None] * (len(heap) - len(known))]
+        self._made = [number < len(known) for number in range(len(heap))]
+        for number, node in enumerate(heap):
+            if node and not self._made[number] and (shell := self._shell(node)) is not None:
+                self.objects[number], self._made[number] = shell, True
+        fillable = [number for number, node in enumerate(heap) if node and _is_mutable(node[0])]
+        for number in sorted(fillable, key=lambda n: _ORDER.index(heap[n][0]) if heap[n] else 0):  # type: ignore[index]
+            self._fill(self.objects[number], heap[number] or [])
+        for number in range(len(heap)):
+            self._at(number)
+
+    def value(self, word: Json) -> Any:
+        """The value of a word of the message."""
+        return self._at(word[0]) if isinstance(word, list) else word
+
+    def _at(self, number: int) -> Any:
+        if not self._made[number]:
+            node = self._heap[number]
+            assert node
+            self.objects[number], self._made[number] = self._immutable(node), True
+        return self.objects[number]
+
+    def _all(self, words: list[Json]) -> list[Any]:
+        return [self.value(word) for word in words]
+
+    def _shell(self, node: Node) -> Any:
+        tag = node[0]
+        if tag in _MUTABLE:
+            return _MUTABLE[tag]()
+        if tag == "deque":
+            return collections.deque(maxlen=node[2])
+        if tag == "bytearray":
+            return bytearray()
+        if tag == "object":
+            kind: Any = self._receiver.class_named(node[1])
+            return kind.__new__(kind)
+        return None
+
+    def _fill(self, shell: Any, node: Node) -> None:
+        tag, content = node[0], node[1]
+        if tag == "object":
+            for field, word in node[2]:
+                if not field.startswith("__"):
+                    object.__setattr__(shell, field, self.value(word))
+        elif tag == "bytearray":
+            shell[:] = bytes.fromhex(content)
+        elif tag == "list":
+            shell[:] = self._all(content)
+        elif tag in ("deque", "set"):
+            shell.clear()
+            (shell.extend if tag == "deque" else shell.update)(self._all(content))
+        elif tag == "ndarray":
+            if shell is not None:  # one of ours, that the other side wrote into
+                shell[...] = _ndarray(node)
+        else:
+            shell.clear()
+            for key, word in content:
+                dict.__setitem__(shell, self.value(key), self.value(word))
+
+    def _immutable(self, node: Node) -> Any:
+        tag, *content = node
+        if tag in ("tuple", "frozenset"):
+            return (tuple if tag == "tuple" else frozenset)(self._all(content[0]))
+        if tag in ("keys", "values", "items"):
+            values = self._all(content[0])
+            pairs = dict(values) if tag == "items" else dict(enumerate(values)) if tag == "values" else {}
+            return getattr(pairs or dict.fromkeys(values if tag == "keys" else ()), tag)()
+        if tag == "enum":
+            return self._receiver.class_named(content[0])[content[1]]  # type: ignore[index]
+        if tag == "array":
+            return array(content[0], self._all(content[1]))
+        make = _MAKERS.get(tag)
+        return make(*content) if make else _ndarray(node) if tag == "ndarray" else self._receiver.referred(node)
+
+
+_ORDER = ("object", "list", "deque", "bytearray", "ndarray", "dict", "OrderedDict", "Counter", "defaultdict", "set")
+"""Objects and lists are filled before they are hashed or compared as keys."""
+
+
+def _is_mutable(tag: str) -> bool:
+    return tag in _ORDER
+
+
+def _ndarray(node: Node) -> Any:
+    import numpy as np
+
+    _, dtype, shape, data = node
+    return np.frombuffer(bytes.fromhex(data), np.dtype(dtype)).reshape(shape).copy()
+
+
+_MAKERS: dict[str, Callable[..., Any]] = {
+    "complex": complex,
+    "bytes": bytes.fromhex,
+    "range": range,
+    "Fraction": fractions.Fraction,
+    "Decimal": decimal.Decimal,
+    "datetime": datetime.datetime.fromisoformat,
+    "date": datetime.date.fromisoformat,
+    "time": datetime.time.fromisoformat,
+    "timedelta": datetime.timedelta,
+    "constant": {"NotImplemented": NotImplemented, "Ellipsis": Ellipsis}.__getitem__,
+}

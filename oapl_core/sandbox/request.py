@@ -1,0 +1,143 @@
+"""The files of one request: a program, its inputs and what it writes, in memory, made and read by the supervisor.
+
+The fork server passes their descriptors on and never reads them: no byte of a program, an input or an output is ever in
+its memory, of which every later child gets a copy. Reads and writes nothing on disk.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from oapl_core.sandbox.execution import Execution, Limits, Program
+
+RECORD = struct.Struct("<BiIQQ")
+"""What a child says of a test that ended: kind, exit code, largest resident set in KiB, and where the output and the
+results end. A program can forge it, but only about itself: it then chooses among bytes that it wrote itself."""
+DONE, RAISED, OUT_OF_MEMORY, NOT_COMPILED = 1, 2, 3, 4
+MAX_TESTS = 64
+"""Tests that share a child, at most."""
+_STDERR_TAIL = 2048
+_NAME_CHARACTERS = 80
+_VERDICTS = ("passed", "failed", "raised", "not_judgeable", "gone")
+_READ_ONLY = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+
+
+class Request:
+    """One program and the tests that are to share a child. Close it: it holds open files."""
+
+    def __init__(self, program: Program, inputs: Sequence[bytes], limits: Limits, libraries: Sequence[str]) -> None:
+        """Makes the files. Takes as many of `inputs` as one child may have: 64, or 1 with checks."""
+        self._limits, self._is_checked, self.files = limits, program.is_checked, list[int]()
+        shared = inputs[: 1 if program.is_checked else MAX_TESTS]
+        checks = shared[0].decode("utf-8", "replace") if program.is_checked else ""
+        texts = (program.source, program.starter, checks) if program.is_checked else (program.source,)
+        self.header: dict[str, Any] = {
+            "is_checked": program.is_checked,
+            "cpu_s": limits.cpu_s,
+            "wall_s": limits.wall_s,
+            "memory_mb": limits.memory_mb,
+            "output_mb": limits.output_mb,
+            "libraries": [name for name in libraries if any(name in text for text in texts)],
+        }
+        about = {"entry_point": program.entry_point, "starter": program.starter}
+        self._add(json.dumps({"source": program.source, **about}).encode())
+        self._output, self._results, self._errors = (self._add() for _ in range(3))
+        self._records = self._add(bytes(RECORD.size * len(shared)), _READ_ONLY & ~fcntl.F_SEAL_WRITE)
+        if program.is_checked:
+            self._add(b"")
+            self._add(json.dumps({"checks": checks, **about}).encode())
+            self._verdict = self._add()
+        else:
+            for data in shared:
+                self._add(data)
+        self._output_end = self._results_end = 0
+
+    def _add(self, content: bytes | None = None, seals: int = _READ_ONLY) -> int:
+        """An anonymous file; one with content (even none at all) is sealed, by default so that it can only be read."""
+        fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.files.append(fd)
+        if content is not None:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.lseek(fd, 0, os.SEEK_SET)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+        return fd
+
+    def close(self) -> None:
+        """Closes every file."""
+        while self.files:
+            os.close(self.files.pop())
+
+    def execution(self, facts: dict[str, Any]) -> Execution:
+        """The facts of the server about one test, with what the program wrote in it."""
+        kind, exit_code, peak_kb, ends = self._record(facts)
+        stdout, self._output_end = _content(self._output, self._output_end, ends[0])
+        result, self._results_end = _content(self._results, self._results_end, ends[1])
+        full = max(self._output_end, self._results_end) >= int(self._limits.output_mb * (1 << 20))
+        raised = ""
+        if kind in (RAISED, OUT_OF_MEMORY, NOT_COMPILED):
+            raised = result[:_NAME_CHARACTERS].decode("ascii", "replace") or "Exception"
+        execution: dict[str, Any] = {
+            "exit_code": exit_code,
+            "signal": facts["signal"],
+            "raised": raised,
+            "compile_error": kind == NOT_COMPILED,
+            "memory_limit": kind == OUT_OF_MEMORY,
+            "cpu_limit": facts["exceeded"] == "cpu",
+            "wall_limit": facts["exceeded"] == "wall",
+            "output_limit": full,
+            "cpu_s": facts["cpu_s"],
+            "wall_s": facts["wall_s"],
+            "peak_memory_mb": (facts["peak_kb"] or peak_kb) / 1024,
+            "fresh": facts["number"] == 0,
+        }
+        if self._is_checked:
+            execution |= self._checked(facts)
+        is_result = kind == DONE and result and not self._is_checked
+        return Execution(**execution, stdout=stdout, result=result if is_result else None, stderr=_tail(self._errors))
+
+    def complaint(self) -> str:
+        """What a child that could not be started says of the reason."""
+        return _tail(self._errors).decode("utf-8", "replace").strip()
+
+    def _record(self, facts: dict[str, Any]) -> tuple[int, int | None, int, tuple[int, int]]:
+        """Kind, exit code, peak and ends of the test; for one without a record what the kernel said of its process."""
+        limit = int(self._limits.output_mb * (1 << 20))
+        if facts["is_recorded"]:
+            data = os.pread(self._records, RECORD.size, facts["number"] * RECORD.size)
+            kind, exit_code, peak_kb, *ends = RECORD.unpack(data)
+            if kind in (DONE, RAISED, OUT_OF_MEMORY, NOT_COMPILED):
+                return kind, exit_code, peak_kb, (min(ends[0], limit), min(ends[1], limit))
+        return DONE, facts["exit_code"], 0, (limit, limit)
+
+    def _checked(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """What the checks say; a pass overrules whatever the program's process did after they had ended."""
+        if facts["exceeded"]:
+            return {}
+        try:
+            said = json.loads(os.pread(self._verdict, 1 << 16, 0))
+            verdict, detail = said["verdict"], said["detail"]
+        except (ValueError, KeyError, TypeError):
+            verdict, detail = "failed", "the checks broke while they looked at what the program returned"
+        assert verdict in _VERDICTS
+        if verdict == "passed":
+            nothing = {"exit_code": 0, "signal": None, "raised": "", "compile_error": False, "memory_limit": False}
+            return {"checks": verdict, "output_limit": False, **nothing}
+        return {"checks": verdict, "detail": detail}
+
+
+def _content(fd: int, start: int, end: int) -> tuple[bytes, int]:
+    """What lies between the two offsets, and where it ends: the file may be shorter."""
+    end = max(start, min(end, os.fstat(fd).st_size))
+    return os.pread(fd, end - start, start), end
+
+
+def _tail(fd: int) -> bytes:
+    size = os.fstat(fd).st_size
+    return os.pread(fd, _STDERR_TAIL, max(0, size - _STDERR_TAIL))

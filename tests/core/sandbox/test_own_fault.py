@@ -1,0 +1,122 @@
+"""Whatever a program does to itself after it was started is its own fault: a fact about it, never a failure of ours."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from oapl_core.sandbox import Limits, Program
+from oapl_core.sandbox.sandbox import Level, Sandbox
+from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.verdicts.extraction import fenced
+from oapl_core.verdicts.outcomes import Outcome
+from oapl_core.verdicts.verifier import Verifier
+from tests import sandboxes
+
+CONFIG = VerifierConfig(workers=1, cpu_s=1.2, wall_s=2, memory_mb=256, output_mb=1, libraries=("numpy",))
+LIMITS = Limits(cpu_s=2, wall_s=4, memory_mb=1000, output_mb=1)
+_LIBC = "import ctypes\nlibc = ctypes.CDLL(None)\n"
+_LIMIT = "import resource\nr = resource\nr.setrlimit(r.{0}, ({1}, {1}))\n"
+
+DEEDS = {
+    "lowers its CPU limit": _LIMIT.format("RLIMIT_CPU", 1) + "while 1: pass",
+    "lowers it to nothing": _LIMIT.format("RLIMIT_CPU", 0) + "while 1: pass",
+    "lowers it by prlimit": "import resource\nresource.prlimit(0, resource.RLIMIT_CPU, (1, 1))\nwhile 1: pass",
+    "lowers it by the old system call": (
+        _LIBC + "import struct\nlibc.syscall(160, 0, struct.pack('QQ', 1, 1))\nwhile 1: pass"
+    ),
+    "lowers it by the new one": (
+        _LIBC + "import struct\nlibc.syscall(302, 0, 0, struct.pack('QQ', 1, 1), None)\nwhile 1: pass"
+    ),
+    "lowers its memory": _LIMIT.format("RLIMIT_AS", 1 << 20) + "x = 'a' * (64 << 20)\nprint(len(x))",
+    "may not write": _LIMIT.format("RLIMIT_FSIZE", 0) + "print(7, flush=True)",
+    "may open nothing": _LIMIT.format("RLIMIT_NOFILE", 0) + "open('/dev/null')",
+    "has no stack": _LIMIT.format("RLIMIT_STACK", 4096) + "def f(n): return n and f(n - 1)\nf(10**5)\nrepr([[]] * 9)",
+    "has a real-time limit": _LIMIT.format("RLIMIT_RTTIME", 1) + "while 1: pass",
+    "kills itself": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
+    "kills itself by a raw call": _LIBC + "libc.syscall(62, 1, 9)\nlibc.syscall(234, 1, 1, 9)\nraise SystemExit",
+    "a 32-bit call": _LIBC + (
+        "import mmap\nm = mmap.mmap(-1, 4096, prot=7)\nm.write(b'\\xb8\\x01\\0\\0\\0\\xcd\\x80\\xc3')\n"
+        "ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(m)))()"
+    ),
+    "crashes": "import ctypes\nctypes.string_at(8)",
+    "sets a timer that kills": "import signal\nsignal.setitimer(signal.ITIMER_REAL, 0.01)\nwhile 1: pass",
+    "closes all its files": "import os\nos.closerange(0, 512)",
+    "closes all and waits": "import os, time\nos.closerange(0, 512)\ntime.sleep(99)",
+    "fills every file": (
+        "import os\nfor fd in range(1, 99):\n    try:\n        while 1: os.write(fd, bytes(1 << 16))\n"
+        "    except OSError: pass"
+    ),
+    "an exception without a name": "raise type('', (Exception,), {})",
+    "an exception with a long name": "raise type('x' * 10**6, (Exception,), {})",
+    "an exception that cannot be shown": "class E(Exception):\n    def __str__(self): 1 / 0\nraise E",
+    "exits with the sandbox's own codes": "import os\nos._exit(70)",
+    "exits with another": "import os\nos._exit(71)",
+    "text that is none": "import os\nos.write(1, bytes(range(256)))",
+    "a surrogate in its source": "print('\ud800')",
+}
+PROBLEMS: dict[str, dict[str, object]] = {
+    "stdin": {"kind": "stdin", "entry_point": None, "tests": [{"input": "", "output": "never"}] * 3},
+    "function": {"kind": "function", "entry_point": "f", "tests": [{"input": "[]", "output": '"never"'}] * 3},
+    "assert": {"kind": "assert", "entry_point": "f", "tests": [{"input": "assert f() == 'never'", "output": ""}]},
+}
+
+
+def _in_function(source: str) -> str:
+    return "def f():\n" + "".join(f"    {line}\n" for line in source.split("\n")) + "    return 7\n"
+
+
+@pytest.fixture(scope="module", params=sandboxes.LEVELS)
+def verifier(request: pytest.FixtureRequest) -> Iterator[Verifier]:
+    level: Level = request.param
+    sandboxes.require(level)
+    with Verifier(CONFIG, level=level) as started:
+        yield started
+
+
+CASES = [
+    pytest.param(name, kind, marks=[pytest.mark.slow] if kind != "stdin" and "while 1: pass" in DEEDS[name] else [])
+    for name in DEEDS
+    for kind in PROBLEMS
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_what_a_program_does_to_itself_is_a_zero(name: str, kind: str, verifier: Verifier) -> None:
+    source = DEEDS[name] if kind == "stdin" else _in_function(DEEDS[name])
+    problem = {"problem_id": f"{kind} {name}", "answer": None, **PROBLEMS[kind]}
+    before = verifier.errors_retried
+    (verdict,) = verifier.verify([problem], [fenced(source)], ["stop"])
+    assert verdict.outcome is not Outcome.PASSED
+    assert verdict.reward == 0.0, verdict
+    assert verifier.errors_retried == before
+
+
+@pytest.fixture(scope="module", params=sandboxes.LEVELS)
+def server(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    level: Level = request.param
+    sandboxes.require(level)
+    with Sandbox(workers=1, level=level, libraries=("numpy", "sympy", "networkx", "mpmath")) as started:
+        yield started
+
+
+def test_memory_does_not_depend_on_what_earlier_programs_named(server: Sandbox) -> None:
+    large = Program("x = bytearray(900 << 20)\nprint(len(x) >> 20)")
+    assert server.run(large, [b""], LIMITS)[0].stdout == b"900\n"
+    for name in ("numpy", "sympy, networkx", "mpmath"):
+        assert server.run(Program(f"# {name}"), [b""], LIMITS)[0].completed
+        assert server.run(large, [b""], LIMITS)[0].stdout == b"900\n"
+    too_large = Program("x = bytearray(1001 << 20)")
+    assert server.run(too_large, [b""], LIMITS)[0].memory_limit
+
+
+def test_a_library_costs_a_program_none_of_its_memory_whoever_named_it_first(server: Sandbox) -> None:
+    with_library = Program("import sympy\nx = bytearray(900 << 20)\nprint(len(x) >> 20)")
+    assert [e.stdout for e in server.run(with_library, [b""] * 2, LIMITS)] == [b"900\n"] * 2
+    hidden = Program("m = __import__('net' + 'workx')\nx = bytearray(850 << 20)\nprint(len(x) >> 20)")
+    assert server.run(hidden, [b""], LIMITS)[0].stdout == b"850\n"
+
+
+def test_a_limit_that_a_program_reads_is_its_own(server: Sandbox) -> None:
+    source = "import resource as r\nprint(r.getrlimit(r.RLIMIT_CPU)[0], r.getrlimit(r.RLIMIT_STACK)[0] >> 20)\n"
+    raised = source + "r.setrlimit(r.RLIMIT_STACK, (r.getrlimit(r.RLIMIT_STACK)[1],) * 2)\nprint('ok')"
+    assert server.run(Program(raised), [b""], LIMITS)[0].stdout.endswith(b"ok\n")
