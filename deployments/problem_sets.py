@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from deployments.terminal import tell
 from oapl_core.errors import ConfigError
-from oapl_core.problems.curation import Tally
+from oapl_core.problems.curation import Tally, Word
 from oapl_core.problems.importing import Choice, converted, import_set, window
 from oapl_core.problems.prepare import load_encoder
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
@@ -24,6 +24,11 @@ from oapl_core.verdicts.maths_pool import MathsPool
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier
 
+_WORDS: dict[Outcome, Word] = {
+    Outcome.PASSED: "passes",
+    Outcome.NOT_JUDGEABLE: "not judgeable",
+    Outcome.VERIFIER_ERROR: "broken",
+}
 _FAULTY = ("keep", "drop", "only")
 
 
@@ -45,11 +50,11 @@ class VerifierJudge:
         self._maths.close()
         self._verifier.__exit__(kind, error, t)
 
-    def programs(self, problems: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> list[bool | None]:
+    def programs(self, problems: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> list[Word]:
         """Each program as a response with one fence, judged like any other."""
         texts = [fenced(text) for text in sources]
         verdicts = self._verifier.verify(problems, texts, ["stop"] * len(texts))
-        return [None if v.outcome is Outcome.VERIFIER_ERROR else v.outcome is Outcome.PASSED for v in verdicts]
+        return [_WORDS.get(verdict.outcome, "fails") for verdict in verdicts]
 
     def answers(self, answers: Sequence[str]) -> list[bool]:
         """Each answer against itself, by math-verify's word and not by the shortcut for equal texts."""

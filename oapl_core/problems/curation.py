@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, product
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from oapl_core.problems.imported import Imported
 from oapl_core.problems.likeness import NearDuplicates, Overlap, same
@@ -32,11 +32,15 @@ class Tally:
     """Kept, but worth saying."""
 
 
+Word = Literal["passes", "fails", "not judgeable", "broken"]
+"""Of a program: `not judgeable` if the checks compare what is no plain data, `broken` if the verifier itself failed."""
+
+
 class Judge(Protocol):
     """Who says what is right."""
 
-    def programs(self, problems: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> list[bool | None]:
-        """Whether each program passes every test of its problem; None: it could not be judged."""
+    def programs(self, problems: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> list[Word]:
+        """What each program does on the tests of its problem."""
 
     def answers(self, answers: Sequence[str]) -> list[bool]:
         """Whether each maths answer can be read and equals itself."""
@@ -159,19 +163,27 @@ def _unsolved(problems: Sequence[Imported], tally: Tally, judge: Judge) -> dict[
         )
         left = {id(imported) for imported, _ in tried}
         attempts = {key: value for key, value in attempts.items() if key in left}
-        for (imported, (_, tests)), passes in zip(tried, results, strict=True):
+        for (imported, (_, tests)), word in zip(tried, results, strict=True):
             key = id(imported)
-            if passes:
+            if word == "passes":
                 imported.problem["tests"], imported.readings = tests, ()
                 del refused[key], attempts[key]
             else:
-                refused[key] = _why(passes, refused[key])
+                refused[key] = _why(word, refused[key])
     return refused
 
 
-def _why(passes: bool | None, before: str) -> str:
-    unjudged = "its reference solution could not be judged"
-    return unjudged if passes is None or before == unjudged else "no reference solution passes every test"
+_REASONS: Mapping[Word, str] = {
+    "broken": "its reference solution could not be judged",
+    "not judgeable": "not judgeable: its checks compare objects that cannot leave the program",
+    "fails": "no reference solution passes every test",
+}
+
+
+def _why(word: Word, before: str) -> str:
+    """The reason to name: of several solutions that do not pass, one that could not be judged says more."""
+    reasons = list(_REASONS.values())
+    return min(_REASONS[word], before, key=lambda reason: reasons.index(reason) if reason in reasons else len(reasons))
 
 
 def _unreadable(problems: Sequence[Imported], judge: Judge) -> dict[int, str]:

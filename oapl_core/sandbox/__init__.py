@@ -1,12 +1,12 @@
-"""Runs one untrusted Python program on one input under limits; returns bytes and facts, never a judgement.
+"""Runs one untrusted Python program on its inputs under limits; returns bytes and facts, never a judgement.
 
     with Sandbox() as sandbox:                                   # from oapl_core.sandbox.sandbox import Sandbox
         execution, = sandbox.run(Program("print(input())"), [b"hello"], Limits())
 
 Threat model
 ------------
-A program is hostile: it wants a reward it has not earned, or to harm the run, the machine or other programs. Expected
-outputs never enter this package, so there is nothing here to steal; what it must not do is reach anything else.
+A program is hostile: it wants a reward it has not earned, or to harm the run, the machine or other programs. It may
+know this code. What it must not do:
 
 =============================  ===========================================  ====================================
 A program must not             full level                                   fallback level (no user namespaces)
@@ -14,7 +14,7 @@ A program must not             full level                                   fall
 read the host's files          read-only root: interpreter, libraries       landlock, the same list
 write anywhere                 private tmpfs of 16 MiB, gone with it        landlock: nowhere
 see or signal processes        own pid namespace, no /proc, seccomp         seccomp, landlock hides /proc
-use a network or sockets       own net namespace without devices, seccomp   seccomp
+use a network or sockets       own net namespace without devices, seccomp   seccomp: connected pairs alone
 start processes                seccomp: threads only                        the same
 gain privileges                no capabilities, no_new_privs, uid nobody    no capabilities, no_new_privs
 exhaust CPU, memory, disk      kernel CPU clock, RLIMIT_AS, RLIMIT_FSIZE    the same
@@ -22,27 +22,45 @@ outlive its test               its pid namespace is killed                  it i
 reach other programs           own child, own files, own /tmp, own ipc      own child, own files
 =============================  ===========================================  ====================================
 
-Landlock is there from Linux 5.13 on; without it the full level stands on the read-only root alone. An unprivileged user
-who may map no second id keeps its own inside, without capabilities. `verdicts.maths` confines its workers, which read
-untrusted text but run none, by the fallback's means: seccomp, a memory limit, and landlock where the kernel has it.
+What it may learn, and the test that shows it (tests/core/sandbox unless said otherwise):
 
-Tests of one program may share a child: its other inputs are there, and a program may keep state between its own tests.
-That helps it only where one test can be passed by knowing the others' inputs; a failure is repeated in a fresh child.
+- Of other programs: nothing of what they are, read, print, return or raise. A fork server hands on descriptors and
+  reads no byte of a request, so there is nothing in the memory that its children inherit (test_secrets.py, with spies
+  that search it). A program sees which permitted libraries earlier ones named, since they are imported already, and may
+  time its neighbours.
+- Of its own other tests: the inputs that share its child, 64 at most; how many of them ran before; that it is still
+  alive, so that no earlier answer was wrong (test_secrets.py, last test). That helps only where the answer to one test
+  stands in the input of another.
+- Of which attempt it is in: whether other tests ran before in its process. That gains nothing: a test that fails after
+  others counts as failed if it fails alone, and otherwise all tests are judged again alone, one run each
+  (tests/core/verdicts/test_draws.py). Who guesses by the machine's randomness gets the whole set of tests at most 1.5
+  times, never a single test twice; `random`, numpy's global generator and hashes are functions of program and input.
+- Of expected outputs: nothing; they stay with the supervisor, which compares. With assert-style checks they are in the
+  checks' own process, and of them a program sees the arguments of each call, and functions that the checks pass to it,
+  which it may call (tests/core/verdicts/test_assert_checks.py).
 
-Assert-style tests (`Program.is_checked`) are the one case in which there is something to steal. The checks run in the
-program's own process, and a pass is a secret that is written after the last of them (checks.py). Forged output, early
-exits, tracing, patched built-ins and always-equal results gain nothing. What remains: while it is called, a program can
-read the checks, with the values they expect, and exchange what they use next, through stack frames; patch a library
-that they call (`math.isclose`); leave an always-equal object in an argument; read raw memory through numpy's views. So
-a program that is written against this very code can pass. Kinds that are compared outside have no such hole.
+Whatever a program does to itself once it was started is its own fault: lowered limits, closed files, signals and
+crashes are facts about it (test_own_fault.py). Only a SIGKILL that no limit explains is the machine's, and a program
+cannot cause one: it can neither send signals nor change its limit of CPU time. It can help to exhaust a machine whose
+memory is less than `workers` times `memory_mb`; the kernel may then kill any process, which is a verifier error.
+
+Assert-style checks (`Program.is_checked`) call the program from a second child, confined alike (judge.py). What comes
+back is plain data (plain_data.py); what is none stays with the program, may be asked for data, and cannot be compared:
+the checks then end as `not_judgeable`. A check that asks the program itself whether an answer is right, by a method of
+an object or a function that only the program has, believes it. `problems.curation` drops problems whose own reference
+solution is not judgeable; after that such an answer is wrong.
+
+`verdicts.maths` confines its workers, which read untrusted text but run none, by the fallback's means: seccomp, a
+memory limit, and landlock where the kernel has it. Landlock is there from Linux 5.13 on; without it the full level
+stands on the read-only root alone. An unprivileged user who may map no second id keeps its own inside, without
+capabilities.
 
 Not covered: bugs of the kernel and of the CPU (speculation, timing channels: there is no secret to time); many threads
-at the fallback level (bounded by memory only); memory of the private directory, the three output files and pipes, which
-comes beside `memory_mb` (at most 4 x `output_mb` + 32 MiB), since no cgroup is used; a machine that runs out of memory
-all the same (the kernel may then kill any process: a verifier error, not a verdict); the host's load, which can turn a
+at the fallback level (bounded by memory only); memory of the private directory, the output files and pipes, which comes
+beside `memory_mb` (at most 4 x `output_mb` + 32 MiB), since no cgroup is used; the host's load, which can turn a
 program near a limit into a time limit; other processes of the same user at the fallback level, which only seccomp and
-landlock keep out of reach; weak tests, and answers learnt by heart, which no sandbox can see: `verdicts.audit` and a
-person look for those.
+landlock keep out of reach; weak tests, and answers learnt by heart, which no sandbox can see: `verdicts.attacks` says
+which problems reward doing nothing, `verdicts.audit` and a person look for the rest.
 """
 
 from oapl_core.sandbox.execution import Execution, Limits, Program

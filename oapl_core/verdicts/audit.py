@@ -108,7 +108,8 @@ def _judge(
     judged |= {"tests_run": 0, "first_failing_test": None, "excerpt": None, "wall_s": 0.0}
     for index in _tests(problem["tests"], config.max_tests):
         test = problem["tests"][index]
-        ending = executor.run(row["answer"], problem["kind"], problem["entry_point"], test["input"])
+        starter = problem["starter_code"] or ""
+        ending = executor.run(row["answer"], problem["kind"], problem["entry_point"], test["input"], starter)
         judged["tests_run"] += 1
         judged["wall_s"] += ending.wall_s
         outcome = _outcome(ending, problem, test, config)
@@ -154,7 +155,7 @@ def same_words(printed: str, expected: str, relative: float = 0.0, absolute: flo
 
 def _same_number(ours: str, theirs: str, relative: float, absolute: float) -> bool:
     try:
-        if Decimal(ours) == Decimal(theirs):
+        if Decimal(ours) == Decimal(theirs) or (Decimal(ours).is_qnan() and Decimal(theirs).is_qnan()):
             return True
         return math.isclose(float(ours), float(theirs), rel_tol=relative, abs_tol=absolute)
     except (InvalidOperation, ValueError, OverflowError):
@@ -176,6 +177,8 @@ def _same(ours: Any, theirs: Any, relative: float, absolute: float) -> bool:
     if isinstance(ours, dict) and isinstance(theirs, dict):
         return ours.keys() == theirs.keys() and all(_same(ours[k], theirs[k], relative, absolute) for k in ours)
     if isinstance(ours, float) and isinstance(theirs, float):
+        if math.isnan(theirs):
+            return math.isnan(ours)
         return math.isclose(ours, theirs, rel_tol=relative, abs_tol=absolute)
     return bool(ours == theirs)
 

@@ -38,13 +38,20 @@ for name, value in limits.items():
     resource.setrlimit(getattr(resource, name), (value, value))
 sys.setrecursionlimit(50_000)
 sys.set_int_max_str_digits(50_000)
-main = sys.modules["__main__"] = types.ModuleType("__main__")
+main = sys.modules["__main__"] = types.ModuleType("__main__" if kind == "stdin" else "called")
+sys.modules[main.__name__] = main
 for module in ("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics",
                "itertools", "functools", "operator", "io", "sys", "json", "typing"):
     exec(f"from {module} import *\\nimport {module}", main.__dict__)
 for name in ("open", "stdin", "stdout", "stderr"):
     main.__dict__.pop(name, None)
 source, data = open("/task/main.py", encoding="utf-8").read(), open("/task/input", encoding="utf-8", newline="").read()
+if kind == "assert":
+    try:
+        exec(compile(open("/task/starter.py", encoding="utf-8").read(), "starter.py", "exec"), main.__dict__)
+    except Exception:
+        pass
+    main.__dict__.pop(entry_point, None)
 try:
     try:
         exec(compile(source, "main.py", "exec"), main.__dict__)
@@ -108,10 +115,13 @@ class Bubblewrap:
             reason = tried.stderr.strip().splitlines() or ["it printed nothing"]
             raise SandboxError(f"the audit's bwrap cannot run a program here ({reason[-1]}); allow user namespaces")
 
-    def run(self, source: str, kind: str, entry_point: str | None, data: str) -> Ending:
-        """One test in one process; `data` is its standard input, JSON arguments or checks, as the `kind` has it."""
+    def run(self, source: str, kind: str, entry_point: str | None, data: str, starter: str = "") -> Ending:
+        """One test in one process; `data` is its standard input, JSON arguments or checks, as the `kind` has it. With
+        checks `starter` runs before the program, if it runs by itself."""
         with tempfile.TemporaryDirectory(prefix="oapl-audit-") as folder:
-            for name, text in (("main.py", source), ("input", data), ("runner.py", _RUNNER)):
+            for name, text in (
+                ("main.py", source), ("input", data), ("starter.py", starter), ("runner.py", _RUNNER),
+            ):  # fmt: skip
                 Path(folder, name).write_bytes(text.encode("utf-8", "replace"))
             arguments = json.dumps([kind, entry_point, self._limits])
             command = [

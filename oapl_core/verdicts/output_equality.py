@@ -3,6 +3,7 @@
 `stdout_equal` follows LiveCodeBench's checker (lcb_runner/evaluation/testing_util.py): strip the whole, split on
 newlines, strip each line, equal line counts, each line equal or all its tokens equal as Decimal. `result_equal` is JSON
 equality: a tuple equals a list (at any depth; the official checker knows only the outermost), floats have no tolerance.
+In both, where NaN is expected NaN is right, in any case of its letters: there the official checker wants the same text.
 
 With a `Tolerance` (mode "tolerant") a number may also be near the expected one where that is written as a real number,
 with a point or an exponent: 1000001 is never 1000000, and no tolerance spans more than one token.
@@ -16,6 +17,8 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 _MAX_INT_DIGITS = 4300
+_CONSTANTS = {"NaN": object(), "Infinity": math.inf, "-Infinity": -math.inf}
+"""A NaN that equals itself."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +57,20 @@ def _line_equal(ours: str, theirs: str, tolerance: Tolerance | None) -> bool:
         return False
     if tolerance:
         return all(_token_near(a, b, tolerance) for a, b in zip(tokens, expected_tokens, strict=True))
+    return all(_token_equal(a, b) for a, b in zip(tokens, expected_tokens, strict=True))
+
+
+def _token_equal(ours: str, theirs: str) -> bool:
     try:
-        return all(Decimal(a) == Decimal(b) for a, b in zip(tokens, expected_tokens, strict=True))
+        return Decimal(ours) == Decimal(theirs) or ours.lower() == theirs.lower() == "nan"
     except InvalidOperation:
         return False
 
 
 def _token_near(ours: str, theirs: str, tolerance: Tolerance) -> bool:
-    if ours == theirs:
+    if ours == theirs or _token_equal(ours, theirs):
         return True
     try:
-        if Decimal(ours) == Decimal(theirs):
-            return True
         return not theirs.lstrip("+-").isdigit() and tolerance.near(float(ours), float(theirs))
     except (InvalidOperation, ValueError):
         return False
@@ -95,7 +100,7 @@ def _value_near(ours: Any, theirs: Any, tolerance: Tolerance) -> bool:
 
 
 def _parse(text: str) -> Any:
-    return json.loads(text, parse_int=_integer)
+    return json.loads(text, parse_int=_integer, parse_constant=lambda name: _CONSTANTS[name])
 
 
 def _integer(digits: str) -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 from deployments.problem_sets import VerifierJudge
 from oapl_core.errors import DataError
-from oapl_core.problems.curation import Tally, proven, uncontaminated, unlike, with_tests
+from oapl_core.problems.curation import Tally, Word, proven, uncontaminated, unlike, with_tests
 from oapl_core.problems.imported import Imported
 from oapl_core.problems.importing import Choice, converted, import_set
 from oapl_core.problems.problem_set import read_problem_set
@@ -57,7 +57,7 @@ def test_a_problem_of_every_form_is_solved_by_its_reference_solution_in_the_sand
     problem = imported.problem
     assert len(problem["tests"]) == 6
     wrong = "def double(*a): return 1\ndef smallest(*a): return 1\nif __name__ == '__main__': print(1)"
-    assert judge.programs([problem], [wrong]) == [False]
+    assert judge.programs([problem], [wrong]) == ["fails"]
 
 
 def test_one_element_lists_that_are_meant_are_found_by_the_reference_solution(
@@ -105,8 +105,8 @@ def test_gold_answers_must_verify_against_themselves(judge: VerifierJudge, tmp_p
 class Broken:
     """A verifier that cannot judge."""
 
-    def programs(self, problems: Any, sources: Any) -> list[bool | None]:
-        return [None] * len(problems)
+    def programs(self, problems: Any, sources: Any) -> list[Word]:
+        return ["broken"] * len(problems)
 
     def answers(self, answers: Any) -> list[bool]:
         return [True] * len(answers)

@@ -34,7 +34,8 @@ DEEDS = {
     "has a real-time limit": _LIMIT.format("RLIMIT_RTTIME", 1) + "while 1: pass",
     "kills itself": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
     "kills itself by a raw call": _LIBC + "libc.syscall(62, 1, 9)\nlibc.syscall(234, 1, 1, 9)\nraise SystemExit",
-    "a 32-bit call": _LIBC + (
+    "a 32-bit call": _LIBC
+    + (
         "import mmap\nm = mmap.mmap(-1, 4096, prot=7)\nm.write(b'\\xb8\\x01\\0\\0\\0\\xcd\\x80\\xc3')\n"
         "ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(m)))()"
     ),

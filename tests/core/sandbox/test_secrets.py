@@ -122,7 +122,9 @@ def sandbox_of_one(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
         yield sandbox
 
 
-THIEF = SPY.split("seen, found")[0].replace("OWN", "") + """
+THIEF = (
+    SPY.split("seen, found")[0].replace("OWN", "")
+    + """
 for point in points():
     for address in range((point & ~0xFFF) - (4 << 20), (point & ~0xFFF) + (4 << 20), 4096):
         data = page(address)
@@ -136,6 +138,7 @@ for point in points():
             raise SystemExit
 print("nothing")
 """
+)
 
 
 def test_a_program_without_a_solution_cannot_run_a_neighbours(one_server: Sandbox) -> None:

@@ -19,9 +19,10 @@ CHECK = (
 PROBLEM: dict[str, Any] = {"kind": "assert", "entry_point": "f", "tests": [{"input": CHECK, "output": ""}]}
 
 
-def grade(sandbox: Sandbox, source: str, *tests: str) -> ProgramGrade:
+def grade(sandbox: Sandbox, source: str, *tests: str, starter: str = "") -> ProgramGrade:
     rows = [{"input": test, "output": ""} for test in tests or (CHECK,)]
-    return grade_program(sandbox, source, rows, LIMITS, Rules.of(PROBLEM, VerifierConfig()))
+    problem = PROBLEM | {"starter_code": starter}
+    return grade_program(sandbox, source, rows, LIMITS, Rules.of(problem, VerifierConfig()))
 
 
 _WRONG = "def f(a): return 0\n"
@@ -87,7 +88,7 @@ EXPLOITS = {
         "    g.f_globals['plain'].__code__ = (lambda v: v).__code__\n    return 0"
     ),
     "reads the checks as input": "print(open(0).read())\nassert not open(0).read()\n" + _WRONG,
-}  # fmt: skip
+}
 
 
 EARNS_NOTHING = (Outcome.WRONG_ANSWER, Outcome.RUNTIME_ERROR, Outcome.NOT_JUDGEABLE, Outcome.TIME_LIMIT)
@@ -118,7 +119,7 @@ HONEST = {
     "exception in use": "def f(a):\n    try: return sorted(a)\n    finally: pass",
     "named tuple inside": "import collections\nP = collections.namedtuple('P', 'x')\n"
     "def f(a): return [p.x for p in sorted(map(P, a))]",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", HONEST)
@@ -181,3 +182,360 @@ def test_the_word_of_the_checks_is_a_fact_about_one_execution(sandbox: Sandbox) 
     checks = [b"assert f() == 1"]
     assert [sandbox.run(program, checks, LIMITS)[0].checks for program in (right, wrong)] == ["passed", "failed"]
     assert sandbox.run(Program("print(1)"), [b""], LIMITS)[0].checks == ""
+
+
+FORGERIES = {
+    "constants of the checks' code": (
+        "import sys\ndef f(a):\n    g = sys._getframe()\n    while g:\n        for c in g.f_code.co_consts:\n"
+        "            if isinstance(c, tuple) and {*c} == {*a} and list(c) != a: return list(c)\n            for d "
+        "in getattr(c, "
+        "'co_consts', ()):\n"
+        "                if isinstance(d, (list, tuple)): return list(d)\n        g = g.f_back\n    return 0"
+    ),
+    "values on the callers' frames": (
+        "import sys\ndef f(a):\n    g = sys._getframe()\n    while g:\n        for v in g.f_locals.values():\n"
+        "            if v == sorted(a): return v\n        g = g.f_back\n    return 0"
+    ),
+    "a patched library": "import math\nmath.isclose = math.fabs = lambda *a, **k: True\n" + "def f(a): return 3.0",
+    "a replaced module": (
+        "import sys, types\nm = types.ModuleType('math')\nm.isclose = lambda *a: True\nm.inf = 0\n"
+        "sys.modules['math'] = m\n"
+        "sys.modules['numpy'] = m\ndef f(a): return 3.0"
+    ),
+    "an object that stays in an argument": (
+        "class A(list):\n    def __eq__(s, o): return True\n    __hash__ = None\ndef f(a):\n    a[:] = [A()]\n    "
+        "return 0"
+    ),
+    "an argument that changes its class": (
+        "class A(list):\n    def __eq__(s, o): return True\ndef f(a):\n    try: a.__class__ = A\n    except "
+        "TypeError: pass\n"
+        "    return a"
+    ),
+    "an always-true helper of the problem's": "def close(a, b): return True\ndef f(a): return 3.0",
+    "a class of the problem's that is always equal": (
+        "class Node:\n    def __init__(s, *a): s.value = 9\n    def __eq__(s, o): return True\ndef f(a): return Node()"
+    ),
+    "a number that equals everything": "class N(float):\n    __eq__ = lambda s, o: True\ndef f(a): return N(9)",
+    "a text that contains everything": "class T(str):\n    __contains__ = lambda s, o: True\ndef f(a): return T('x')",
+    "an exception in the name of the checks": "def f(a): raise AssertionError",
+    "exits as the checks would": "import os\ndef f(a): os._exit(0)",
+    "writes its own answers ahead": (
+        "import json, os, struct\ndef f(a):\n    d = json.dumps({'value': [0], 'heap': [['list', [1, 3]]]}).encode()\n"
+        "    for fd in range(3, 99):\n        for _ in range(4):\n"
+        "            try: os.write(fd, struct.pack('!I', len(d)) + d)\n            except OSError: pass\n    return 0"
+    ),
+    "asks the checks for what they know": (
+        "import json, os, struct\ndef f(a):\n    found = []\n    for do in ('getattr', 'resolve', 'call'):\n"
+        "        d = json.dumps({'do': do, 'of': 0, 'values': [0], 'named': [1],\n"
+        "                        'heap': [['tuple', ['__globals__']], ['dict', []]]}).encode()\n"
+        "        for fd in range(3, 99):\n            try: os.write(fd, struct.pack('!I', len(d)) + d)\n"
+        "            except OSError: pass\n    return 0"
+    ),
+    "looks through what it was passed": (
+        "def f(a, key=None):\n    try: return key.__globals__['EXPECTED']\n    except Exception: return 0"
+    ),
+}
+FORGED = {
+    "lists": "EXPECTED = [1, 3]\nassert f([3, 1]) == EXPECTED == [1, 3]\na = [3, 1]\nf(a)\nassert a == [9, 9, 9]",
+    "a library's function": "import math\nassert math.isclose(f([3, 1]), 7.25)",
+    "constants": "assert f([3, 1, 2]) == [1, 2, 3]",
+    "numbers": "import math\nassert math.isclose(f([3, 1]), 7.25)\nassert abs(f([3, 1]) - 7.25) < 1e-6",
+    "a helper": "assert close(f([3, 1]), 7.25)",
+    "a node": "assert f([3, 1]) == Node([1, 3])",
+    "membership": "assert f([3, 1]) in ([1, 3], (1, 3)) and 'q' in str(f([3, 1]))",
+    "a key": "EXPECTED = [1, 3]\nassert f([3, 1], key=lambda v: v) == EXPECTED",
+}
+STARTER = (
+    "class Node:\n    def __init__(self, value, next=None):\n        self.value, self.next = value, next\n"
+    "    def __eq__(self, other):\n        return type(other) is Node and (self.value, self.next) == "
+    "(other.value, other.next)\n"
+    "def close(a, b):\n    return abs(a - b) < 1e-6\n"
+)
+
+
+@pytest.mark.parametrize("checks", FORGED)
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_forgery_of_the_checks_earns_nothing(name: str, checks: str, sandbox: Sandbox) -> None:
+    found = grade(sandbox, FORGERIES[name], FORGED[checks], starter=STARTER)
+    assert found.outcome in EARNS_NOTHING, found
+
+
+COMPARED = {
+    "OrderedDict is no list": ("__import__('collections').OrderedDict.fromkeys([1, 2])", "== [1, 2]", False),
+    "OrderedDict in its order": (
+        "__import__('collections').OrderedDict([(2, 1), (1, 2)])",
+        "== __import__('collections').OrderedDict([(1, 2), (2, 1)])",
+        False,
+    ),
+    "OrderedDict as a dict": ("__import__('collections').OrderedDict([(2, 1), (1, 2)])", "== {1: 2, 2: 1}", True),
+    "defaultdict": ("__import__('collections').defaultdict(list, {1: [2]})", "== {1: [2]}", True),
+    "deque": ("__import__('collections').deque([1, 2])", "== __import__('collections').deque([1, 2])", True),
+    "deque is no list": ("__import__('collections').deque([1, 2])", "== [1, 2]", False),
+    "keys": ("{1: 2, 3: 4}.keys()", "== {1, 3}", True),
+    "keys are no list": ("{1: 2, 3: 4}.keys()", "== [1, 3]", False),
+    "values": ("{1: 2, 3: 4}.values()", ".__len__() == 2", True),
+    "sorted values": ("[{1: 2, 3: 4}.values()]", "[0].__iter__().__next__() == 2", True),
+    "items": ("{1: 2}.items()", "== {(1, 2)}", True),
+    "bytes": ("b'\\xff\\0'", "== b'\\xff\\0'", True),
+    "bytearray": ("bytearray(b'ab')", "== b'ab'", True),
+    "bytes are no text": ("b'ab'", "== 'ab'", False),
+    "array": ("__import__('array').array('i', [1, 2])", "== __import__('array').array('i', [1, 2])", True),
+    "array is no list": ("__import__('array').array('i', [1, 2])", "== [1, 2]", False),
+    "numpy array": ("__import__('numpy').array([[1.5, 2]])", ".tolist() == [[1.5, 2.0]]", True),
+    "numpy arrays compared": (
+        "__import__('numpy').arange(3)",
+        "is not None and __import__('numpy').array_equal(f(), [0, 1, 2])",
+        True,
+    ),
+    "numpy scalar": ("__import__('numpy').float32(0.5)", "== 0.5", True),
+    "numpy bool": ("__import__('numpy').bool_(True)", "== True", True),
+    "numpy longdouble": ("__import__('numpy').longdouble(1.5)", "== 1.5", True),
+    "Fraction": ("__import__('fractions').Fraction(1, 3)", "== __import__('fractions').Fraction(2, 6)", True),
+    "Fraction is not near": ("__import__('fractions').Fraction(1, 3)", "== 1 / 3", False),
+    "Decimal": ("__import__('decimal').Decimal('0.1')", "== 0.1", False),
+    "complex": ("(1 + 2j)", "== complex(1, 2)", True),
+    "range": ("range(3)", "== range(0, 3)", True),
+    "set of tuples": ("{(1, 2), (3,)}", "== {(3,), (1, 2)}", True),
+    "frozenset keys": ("{frozenset({1}): {2}}", "== {frozenset({1}): {2}}", True),
+    "a named tuple": ("__import__('collections').namedtuple('P', 'x y')(1, 2)", "== (1, 2)", True),
+    "datetime": (
+        "__import__('datetime').datetime(2020, 1, 2, tzinfo=__import__('datetime').timezone.utc)",
+        "== __import__('datetime').datetime(2020, 1, 2, tzinfo=__import__('datetime').timezone.utc)",
+        True,
+    ),
+    "timedelta": ("__import__('datetime').timedelta(hours=25)", "== __import__('datetime').timedelta(1, 3600)", True),
+    "nan": ("float('nan')", "!= f()", True),
+    "infinity": ("-float('inf')", "== -float('inf')", True),
+    "minus zero": ("[0.0, -0.0]", ".__repr__() == '[0.0, -0.0]'", True),
+    "a large integer": ("10**4000", "== 10**4000", True),
+    "a surrogate": ("'\\ud800'", "== '\\ud800'", True),
+    "the same list twice": ("(lambda x: [x, x])([1])", "[0] is not None and (lambda r: r[0] is r[1])(f())", True),
+    "a list of itself": ("(lambda x: x.append(x) or x)([1])", "[1][1][1][0] == 1", True),
+    "a match": ("__import__('re').match('a(b)', 'ab')", ".group(1) == 'b'", True),
+    "a match is true": ("__import__('re').match('a(b)', 'ab')", "", True),
+    "no match": ("__import__('re').match('a(b)', 'x')", "is None", True),
+    "a generator in a loop": ("(i for i in range(3))", "and list(f()) == [0, 1, 2]", True),
+    "a counter without end": ("__import__('itertools').count(5)", ".__next__() == 5", True),
+    "membership in a generator": ("iter([1, 2])", "and 2 in f()", True),
+    "map": ("map(str, [1, 2])", "is not None and list(f()) == ['1', '2']", True),
+    "a type": ("int", "is int", True),
+    "a built-in": ("len", "is len", True),
+    "an IntEnum": ("__import__('enum').IntEnum('C', 'A B')(2)", "== 2", True),
+}
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_a_comparison_says_what_it_would_say_in_one_process(name: str, sandbox: Sandbox) -> None:
+    value, check, holds = COMPARED[name]
+    namespace: dict[str, Any] = {}
+    exec(f"def f(): return {value}", namespace)
+    assert bool(eval(f"f() {check}" if not check.startswith((".", "[")) else f"f(){check}", namespace)) is holds
+    text = f"f(){check}" if check.startswith((".", "[")) else f"f() {check}"
+    found = grade(sandbox, f"def f(): return {value}", f"assert {text}")
+    assert found.outcome is (Outcome.PASSED if holds else Outcome.WRONG_ANSWER), found
+
+
+LIST_NODES = (
+    "from typing import Optional\n"
+    "class ListNode:\n    def __init__(self, val=0, next=None):\n        self.val = val\n        self.next = next\n"
+    "def list_node(values):\n    head = None\n    for v in reversed(values): head = ListNode(v, head)\n    return "
+    "head\n"
+    "def is_same_list(a, b):\n    while a and b:\n        if a.val != b.val: return False\n        a, b = a.next, "
+    "b.next\n"
+    "    return a is None and b is None\n"
+)
+REVERSE = (
+    "class Solution:\n    def f(self, head: Optional[ListNode]) -> Optional[ListNode]:\n        before = None\n"
+    "        while head:\n            head.next, before, head = before, head, head.next\n        return before\n"
+)
+TREE = (
+    "class TreeNode:\n    def __init__(self, val=0, left=None, right=None):\n"
+    "        self.val, self.left, self.right = val, left, right\n"
+)
+RECORDS = (
+    "import enum\nfrom dataclasses import dataclass, field\n"
+    "class Color(enum.Enum):\n    RED = 1\n    BLUE = 2\n"
+    "@dataclass(frozen=True)\nclass Point:\n    x: int\n    y: int = 0\n"
+    "@dataclass\nclass Path:\n    points: list = field(default_factory=list)\n    color: Color = Color.RED\n"
+    "class Slotted:\n    __slots__ = ('a', '__dict__')\n    def __init__(self, a):\n        self.a, self.b = a, [a]\n"
+)
+OWN_CLASSES: dict[str, tuple[str, str, str, Outcome]] = {
+    "a linked list": (
+        LIST_NODES,
+        REVERSE,
+        "assert is_same_list(f(list_node([1, 2, 3])), list_node([3, 2, 1]))",
+        Outcome.PASSED,
+    ),
+    "a long linked list": (
+        LIST_NODES,
+        REVERSE,
+        "n = list(range(20000))\nassert is_same_list(f(list_node(n)), list_node(n[::-1]))",
+        Outcome.PASSED,
+    ),
+    "a wrong linked list": (
+        LIST_NODES,
+        REVERSE,
+        "assert is_same_list(f(list_node([1, 2, 3])), list_node([1, 2, 3]))",
+        Outcome.WRONG_ANSWER,
+    ),
+    "a list with a cycle": (
+        LIST_NODES,
+        "def f(h):\n    h.next.next = h\n    return h",
+        "h = f(list_node([1, 2]))\nassert h.next.next is h and h.next.val == 2",
+        Outcome.PASSED,
+    ),
+    "a class of its own under the same name": (
+        LIST_NODES,
+        "class ListNode:\n    def __init__(s, val, next): s.val, s.next = val, next\n" + REVERSE,
+        "assert is_same_list(f(list_node([1, 2, 3])), list_node([3, 2, 1]))",
+        Outcome.PASSED,
+    ),
+    "nodes that the checks alone declare": (
+        "",
+        "def f(t): return t and 1 + max(f(t.left), f(t.right)) or 0",
+        TREE + "assert f(TreeNode(1, TreeNode(2), TreeNode(3, TreeNode(4)))) == 3",
+        Outcome.PASSED,
+    ),
+    "a tree that is changed in place": (
+        TREE,
+        "def f(t):\n    if t:\n        t.left, t.right = t.right, t.left\n        f(t.left)\n        f(t.right)",
+        "t = TreeNode(1, TreeNode(2), TreeNode(3))\nf(t)\nassert (t.left.val, t.right.val) == (3, 2)",
+        Outcome.PASSED,
+    ),
+    "classes that only the program declares": (
+        "",
+        "class Node:\n    def __init__(self, d): self.d, self.left = d, None\ndef f(n): return 1 + (n.left is not "
+        "None)",
+        "root = Node(1)\nroot.left = Node(2)\nassert f(root) == 2",
+        Outcome.PASSED,
+    ),
+    "a class with a state": (
+        "",
+        "class f:\n    def __init__(self): self.items = []\n    def push(self, v): self.items.append(v)\n"
+        "    def pop(self): return self.items.pop()",
+        "s = f()\ns.push(1)\ns.push([2])\nassert s.pop() == [2] and s.pop() == 1",
+        Outcome.PASSED,
+    ),
+    "a data class": (RECORDS, "def f(): return Point(1, 2)", "assert f() == Point(1, 2)", Outcome.PASSED),
+    "a wrong data class": (RECORDS, "def f(): return Point(1, 3)", "assert f() == Point(1, 2)", Outcome.WRONG_ANSWER),
+    "nested records": (
+        RECORDS,
+        "def f(p): return Path([*p.points, Point(5)], Color.BLUE)",
+        "assert f(Path([Point(1)])) == Path([Point(1), Point(5)], Color.BLUE)",
+        Outcome.PASSED,
+    ),
+    "an Enum": (
+        RECORDS,
+        "def f(c): return {c: Color.BLUE}",
+        "assert f(Color.RED) == {Color.RED: Color.BLUE}",
+        Outcome.PASSED,
+    ),
+    "slots": (RECORDS, "def f(): return Slotted(3)", "assert (f().a, f().b) == (3, [3])", Outcome.PASSED),
+    "a data class that nobody declares": (
+        "",
+        "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\ndef f(): return P(1)",
+        "assert f() == P(1)",
+        Outcome.NOT_JUDGEABLE,
+    ),
+    "an unknown object in a list": (
+        "",
+        "class P: pass\ndef f(): return [P()]",
+        "assert f() == [1]",
+        Outcome.NOT_JUDGEABLE,
+    ),
+    "a helper of the starter code": (
+        "import math\ndef poly(xs, x):\n    return sum(c * x ** i for i, c in enumerate(xs))\ndef f(xs):\n    "
+        "'''root'''\n",
+        "def f(xs): return -xs[0] / xs[1]",
+        "assert math.fabs(poly([1, 2], f([1, 2]))) < 1e-9",
+        Outcome.PASSED,
+    ),
+    "starter code that answers for the program": (
+        "def f(): return 1\n",
+        "def g(): return 1",
+        "assert f() == 1",
+        Outcome.RUNTIME_ERROR,
+    ),
+    "starter code that is not finished": (
+        "class Solution:\n    def f(self):\n",
+        "def f(): return 1",
+        "assert f() == 1",
+        Outcome.PASSED,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OWN_CLASSES)
+def test_objects_of_the_problems_classes_cross_as_their_fields(name: str, sandbox: Sandbox) -> None:
+    starter, source, checks, outcome = OWN_CLASSES[name]
+    found = grade(sandbox, source, checks, starter=starter)
+    assert found.outcome is outcome, found
+
+
+CALLS = {
+    "arguments changed in place": (
+        "def f(a, b):\n    a.sort()\n    b['k'] = a",
+        "a, b = [2, 1], {}\nf(a, b)\nassert a == [1, 2] and b['k'] is a",
+    ),
+    "a set and a deque changed": (
+        "def f(s, d):\n    s.add(3)\n    d.rotate(1)",
+        "from collections import deque\ns, d = {1}, deque([1, 2])\nf(s, d)\nassert s == {1, 3} and d == deque([2, 1])",
+    ),
+    "an array changed": (
+        "import numpy as np\ndef f(a):\n    a[0] = 7",
+        "import numpy as np\na = np.zeros(2)\nf(a)\nassert a.tolist() == [7, 0]",
+    ),
+    "the argument returned": ("def f(a): return a", "a = [1]\nassert f(a) is a"),
+    "keywords": ("def f(a, *, b=1, **c): return a, b, c", "assert f(1, b=2, d=3) == (1, 2, {'d': 3})"),
+    "a callback": ("def f(g, xs): return [g(x) for x in xs]", "assert f(lambda x: x * 2, [1, 2]) == [2, 4]"),
+    "a callback that sees": (
+        "def f(g):\n    for i in range(3): g(i)",
+        "seen = []\nf(seen.append)\nassert seen == [0, 1, 2]",
+    ),
+    "a callback that raises": (
+        "def f(g):\n    try: g()\n    except ZeroDivisionError: return 'caught'",
+        "assert f(lambda: 1 / 0) == 'caught'",
+    ),
+    "an iterator as an argument": ("def f(it): return next(it) + next(it)", "assert f(iter([1, 2])) == 3"),
+    "a function returned": ("def f(n): return lambda x: x + n", "add = f(2)\nassert add(3) == 5 and callable(add)"),
+    "an expected exception": (
+        "def f(): raise ValueError('no')",
+        "try: f()\nexcept ValueError as e: assert str(e) == 'no'\nelse: assert 0",
+    ),
+    "a class of exception of its own": (
+        "class Mine(KeyError): pass\ndef f(): raise Mine('k')",
+        "try: f()\nexcept KeyError: pass\nelse: assert 0",
+    ),
+    "another function of the program": ("def g(x): return x + 1\ndef f(x): return g(x)", "assert g(f(1)) == 3"),
+    "a constant of the program": ("LIMIT = 3\ndef f(): return LIMIT", "assert f() == LIMIT"),
+    "unittest": (
+        "def f(x): return x + 1",
+        "import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(f(1), 2)\n"
+        "r = unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(T))\nassert "
+        "r.wasSuccessful()",
+    ),
+    "recursion": ("def f(n): return 0 if n == 0 else 1 + f(n - 1)", "assert f(500) == 500"),
+    "a large result": ("def f(n): return list(range(n))", "assert sum(f(300000)) == 300000 * 299999 // 2"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_do_what_they_would_do_in_one_process(name: str, sandbox: Sandbox) -> None:
+    source, checks = CALLS[name]
+    namespace = {"__name__": "checks"}
+    exec(source, namespace)
+    exec(checks, namespace)
+    assert grade(sandbox, source, checks).outcome is Outcome.PASSED
+
+
+def test_the_program_cannot_see_the_checks_process(sandbox: Sandbox) -> None:
+    source = (
+        "import os, signal\ndef f():\n    found = []\n    for p in range(1, 40):\n"
+        "        for do in (lambda: os.kill(p, 0), lambda: open(f'/proc/{p}/mem', 'rb'), lambda: "
+        "os.listdir(f'/proc/{p}')):\n"
+        "            try:\n                do()\n                found.append(p)\n            except OSError: pass\n"
+        "    for fd in range(3, 99):\n        try: found.append(os.pread(fd, 10**6, 0).count(b'ed v'.join([b'the "
+        "expect', b'alue'])))\n"
+        "        except OSError: pass\n    return sum(found)"
+    )
+    assert grade(sandbox, source, "# the expected value\nassert f() == 0").outcome is Outcome.PASSED

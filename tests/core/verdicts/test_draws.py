@@ -50,9 +50,7 @@ STATEFUL = {
         "import textwrap\nf = textwrap.dedent\nfirst = f.__dict__.setdefault('n', 0) == 0\nf.n += 1\n"
         "print('{0}' if first else '{1}')"
     ),
-    "where its output stands": (
-        "import os\nfirst = os.lseek(1, 0, 1) == 0\nprint('{0}' if first else '{1}')"
-    ),
+    "where its output stands": ("import os\nfirst = os.lseek(1, 0, 1) == 0\nprint('{0}' if first else '{1}')"),
     "CPU time used": (
         "import time\nfirst = time.process_time() < 0.02\nsum(range(10**6))\nprint('{0}' if first else '{1}')"
     ),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oapl_core.checkers import CHECKERS
 from oapl_core.verdicts.output_equality import Tolerance, result_equal, stdout_equal
 
 NEAR = Tolerance()
@@ -54,10 +55,60 @@ def test_equal_up_to_outer_blanks_and_decimal_value(printed: bytes, expected: st
         (b"sNaN", "1"),
         (b"NaN", "1"),
         (b"NaN", "1.5"),
+        (b"1.5", "NaN"),
+        (b"sNaN", "NaN"),
+        (b"nan 1", "NaN 2"),
+        (b"not a number", "NaN"),
+        (b"inf", "-inf"),
     ],
 )
 def test_unequal(printed: bytes, expected: str) -> None:
     assert not any(stdout_equal(printed, expected, mode) for mode in MODES)
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected"), [(b"nan", "NaN"), (b"NaN 1.0", "nan 1"), (b"1\nNAN", "1\nnan"), (b"Infinity", "inf")]
+)
+def test_where_nan_is_expected_nan_is_right_in_any_case(printed: bytes, expected: str) -> None:
+    assert all(stdout_equal(printed, expected, mode) for mode in MODES)
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        (b"NaN", "NaN"),
+        (b'[1, {"a": NaN}]', '[1, {"a": NaN}]'),
+        (b"-Infinity", "-Infinity"),
+        (b"[NaN, 2.0]", "[NaN, 2]"),
+    ],
+)
+def test_where_nan_is_expected_nan_is_returned(returned: bytes, expected: str) -> None:
+    assert result_equal(returned, expected)
+
+
+@given(
+    st.binary(max_size=80),
+    st.sampled_from(["1 2.5", "YES", "NaN", "[1, 2.5]", '{"a": [NaN, "x"]}', "1e400", "9" * 5000]),
+)
+def test_whatever_a_program_writes_is_compared_without_an_exception(written: bytes, expected: str) -> None:
+    for mode in MODES:
+        assert stdout_equal(written, expected, mode) in (True, False)
+        assert result_equal(written, expected, mode) in (True, False)
+    for checker in CHECKERS.values():
+        assert checker("", expected, written.decode("utf-8", "surrogateescape")) in (True, False)
+
+
+ODD = st.lists(
+    st.sampled_from(["NaN", "-", "1e999999999", "Infinity", "[", "]", ",", "9" * 400, ".", "1", '"', "{", ":"])
+)
+
+
+@given(ODD.map("".join), ODD.map(" ".join))
+def test_numbers_that_are_none_are_compared_without_an_exception(ours: str, theirs: str) -> None:
+    for mode in MODES:
+        assert stdout_equal(ours.encode(), theirs, mode) in (True, False)
+        assert stdout_equal(theirs.encode(), ours, mode) in (True, False)
+        assert result_equal(ours.encode(), theirs, mode) in (True, False)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +211,10 @@ def test_equal_json(returned: bytes, expected: str) -> None:
         (b"[0.5]", "0.5"),
         (b'{"a": 0.5}', '{"b": 0.5}'),
         (b"9" * 400, "1e300"),
-        (b"NaN", "NaN"),
+        (b"NaN", "null"),
+        (b'"NaN"', "NaN"),
+        (b"[NaN, 1]", "[NaN, 2]"),
+        (b"Infinity", "-Infinity"),
         (b"[" * 100000, "[]"),
         (b"9" * 4999 + b"8", "9" * 5000),
         (b'["integer", "' + b"9" * 5000 + b'"]', "9" * 5000),
