@@ -19,6 +19,7 @@ from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.problems.sources import Source, fetch, local_files, released_files, source, sources
 from oapl_core.problems.storing import check_name
 from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.verdicts.attacks import rewards_doing_nothing
 from oapl_core.verdicts.extraction import fenced
 from oapl_core.verdicts.maths_pool import MathsPool
 from oapl_core.verdicts.outcomes import Outcome
@@ -60,6 +61,10 @@ class VerifierJudge:
         """Each answer against itself, by math-verify's word and not by the shortcut for equal texts."""
         replies = self._threads.map(lambda answer: self._maths.judge(answer, answer), answers)
         return [reply["equal"] is True for reply in replies]
+
+    def unearned(self, problems: Sequence[Mapping[str, Any]]) -> list[str | None]:
+        """The strategy that passes each problem by doing nothing, if there is one."""
+        return rewards_doing_nothing(self._verifier, problems)
 
 
 def show_sets() -> None:

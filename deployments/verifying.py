@@ -1,6 +1,7 @@
 """`oapl verify`: one program test by test, one maths answer, or the rollouts of a round judged again."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from oapl_core.verdicts.regrade import regrade, round_of
 from oapl_core.verdicts.rules import Rules
 from oapl_core.verdicts.verifier import Verifier
 
+_KEYS = ("kind", "entry_point", "tests", "checker", "starter_code")
 _SHOWN_CHARACTERS = 60
 _SHOWN_CHANGES = 50
 
@@ -56,7 +58,8 @@ def verify(
 
 
 def verify_program(program: Path, tests: Path) -> int:
-    """A table with one row for each test, each run in a process of its own; 1 unless all pass."""
+    """A table with one row for each test, each run in a process of its own; 1 unless all pass. Says so where a test
+    passes or fails by what ran before it, as a program that keeps a state would have it."""
     source, problem, config = _read(program), _problem(tests), VerifierConfig()
     limits = Limits(config.cpu_s, config.wall_s, config.memory_mb, config.output_mb)
     rules, passed = Rules.of(problem, config), 0
@@ -66,8 +69,11 @@ def verify_program(program: Path, tests: Path) -> int:
             grade = grade_program(sandbox, source, [test], limits, rules)
             passed += grade.outcome is Outcome.PASSED
             table.add_row(*_row(number, grade, test))
+        together = grade_program(sandbox, source, problem["tests"], limits, rules)
         level = sandbox.level
     console.print(table)
+    if together.draws_differ:
+        tell("its tests pass or fail by what ran before them in the same process; what counts is each test alone")
     tell(f"{passed} of {len(problem['tests'])} tests pass; kind {problem['kind']}, sandbox {level}")
     return int(passed < len(problem["tests"]))
 
@@ -101,10 +107,8 @@ def _problem(path: Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise DataError(f"{path}: line {error.lineno} is not JSON ({error.msg})") from None
     raw = {"tests": content} if isinstance(content, list) else content
-    if not isinstance(raw, dict) or not raw.keys() <= {"kind", "entry_point", "tests", "checker"}:
-        raise DataError(
-            f"{path}: must be a list of {{input, output}}, or an object with kind, entry_point, tests and checker alone"
-        )
+    if not isinstance(raw, dict) or not raw.keys() <= {*_KEYS}:
+        raise DataError(f"{path}: must be a list of {{input, output}}, or an object with {', '.join(_KEYS)} alone")
     kind = raw.get("kind") or ("function" if raw.get("entry_point") else "stdin")
     if kind == "math":
         raise DataError(f"{path}: a math problem has no tests; use `oapl verify --answer ... --expected ...`")
@@ -157,6 +161,13 @@ def verify_again(rollouts: Path, write: bool) -> int:
         tell(f"{change.rollout_id}: {change.old} -> {change.new}  {_short(change.excerpt or '')}".rstrip())
     if len(found.changes) > _SHOWN_CHANGES:
         tell(f"and {len(found.changes) - _SHOWN_CHANGES} more")
+    for (old, now), count in Counter((change.old, change.new) for change in found.changes).most_common():
+        tell(f"{count:,} {old} -> {now}")
+    if found.changes and (reasons := found.why()):
+        stored = ", ".join(sorted(found.versions))
+        tell(f"the stored verdicts are of version {stored}; since then: {'; '.join(reasons)}")
+    elif found.changes:
+        tell("the stored verdicts are of this version: settings, limits, or the machine's load made the difference")
     new = f", {found.without_old} had no verdict" if found.without_old else ""
     kept = "written" if write else "nothing was written; --write replaces the stored verdicts"
     tell(f"{len(found.changes)} of {sum(found.new.values())} outcomes changed{new}; {kept}")

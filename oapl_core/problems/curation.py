@@ -45,6 +45,9 @@ class Judge(Protocol):
     def answers(self, answers: Sequence[str]) -> list[bool]:
         """Whether each maths answer can be read and equals itself."""
 
+    def unearned(self, problems: Sequence[Mapping[str, Any]]) -> list[str | None]:
+        """For each problem a way to pass it without solving anything; None where none is known."""
+
 
 def with_tests(problems: Iterable[Imported], tally: Tally, minimum: int, longest: int | None) -> Iterator[Imported]:
     """Program problems with at least ``minimum`` tests (`assert`: any), cut to those with the longest inputs."""
@@ -116,7 +119,8 @@ def uncontaminated(
 
 
 def proven(problems: Iterable[Imported], tally: Tally, judge: Judge) -> Iterator[Imported]:
-    """Programs of which a reference solution passes every test, and maths problems whose answer equals itself.
+    """Programs of which a reference solution passes every test, and maths problems whose answer equals itself; those
+    that reward doing nothing are marked.
 
     The reading of ambiguous tests that a solution passes is taken. What could not be judged is dropped, too.
     """
@@ -125,12 +129,13 @@ def proven(problems: Iterable[Imported], tally: Tally, judge: Judge) -> Iterator
         programs = [imported for imported in batch if imported.problem["kind"] != "math"]
         maths = [imported for imported in batch if imported.problem["kind"] == "math"]
         refused = {**_unsolved(programs, tally, judge), **_unreadable(maths, judge)}
-        for imported in batch:
-            reason = refused.get(id(imported))
-            if reason is None:
-                yield imported
-            else:
-                tally.dropped[reason] += 1
+        kept = [imported for imported in batch if id(imported) not in refused]
+        tally.dropped.update(refused.values())
+        for imported, way in zip(kept, judge.unearned([imported.problem for imported in kept]), strict=True):
+            if way:
+                tally.noted["rewards doing nothing, marked in `flaw`"] += 1
+                imported.problem["flaw"] = imported.problem["flaw"] or f"rewards doing nothing: {way}"
+            yield imported
 
 
 def _batch(problems: Iterator[Imported]) -> list[Imported]:

@@ -31,10 +31,11 @@ What it may learn, and the test that shows it (tests/core/sandbox unless said ot
 - Of its own other tests: the inputs that share its child, 64 at most; how many of them ran before; that it is still
   alive, so that no earlier answer was wrong (test_secrets.py, last test). That helps only where the answer to one test
   stands in the input of another.
-- Of which attempt it is in: whether other tests ran before in its process. That gains nothing: a test that fails after
-  others counts as failed if it fails alone, and otherwise all tests are judged again alone, one run each
-  (tests/core/verdicts/test_draws.py). Who guesses by the machine's randomness gets the whole set of tests at most 1.5
-  times, never a single test twice; `random`, numpy's global generator and hashes are functions of program and input.
+- Of which attempt it is in: whether other tests ran before in its process. A test that fails after others counts as
+  failed if it fails alone, and otherwise all tests are judged again alone, one run each (tests/core/verdicts/
+  test_draws.py). So no single test is guessed twice; the list of all answers can be, by a program that keeps a state or
+  asks the machine for randomness, where there are five tests or more: at most 2 of 32 yes/no answers by luck instead of
+  1. `random`, numpy's global generator and hashes are functions of program and input.
 - Of expected outputs: nothing; they stay with the supervisor, which compares. With assert-style checks they are in the
   checks' own process, and of them a program sees the arguments of each call, and functions that the checks pass to it,
   which it may call (tests/core/verdicts/test_assert_checks.py).

@@ -4,9 +4,10 @@ The tests of a program share a child in sequence, which costs a sixth of a fork 
 them so has passed. Sharing cannot fail an honest one: a test that fails after others is run once more, first of a fresh
 child, and if it fails there too, that is the verdict. If it passes there, what it does depends on what ran before it:
 then nothing of the shared run counts, and every test, from the first, is run once in a fresh child of its own. So no
-test is drawn until it passes: a program has one draw as a whole in a shared run, or one in fresh children. What it
-draws at random is moreover a function of the program and the input (sandbox/child.py). The first failing test ends the
-work.
+test is drawn until it passes: what counts is one draw of the whole in shared children, or one in fresh ones. Fewer than
+five tests are never shared: a program that keeps a state has two guesses at all its answers together, one for each way,
+and with few answers the second would be worth something. What a program draws at random is a function of itself and the
+input (sandbox/child.py). The first failing test ends the work.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.rules import Rules
 
 EXCERPT_CHARACTERS = 400
+SHARED_FROM = 5
+"""Fewest tests that share a child."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ def grade_program(
     assert tests, "a program problem has at least one test"
     rules = rules or Rules()
     grading = _Grading(sandbox, rules.program(source), tests, rules.chosen(tests), limits, rules)
+    if len(grading.chosen) < SHARED_FROM:
+        return grading.fresh().grade()
     try:
         return grading.shared().grade()
     except _DrawsDiffer:

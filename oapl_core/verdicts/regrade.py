@@ -18,7 +18,7 @@ from oapl_core.progress import Progress
 from oapl_core.run_folder.run import Run
 from oapl_core.tables import VERDICTS, count_rows, read_table, write_table
 from oapl_core.verdicts.outcomes import Outcome
-from oapl_core.verdicts.verifier import VERIFIER_VERSION, Verifier
+from oapl_core.verdicts.verifier import CHANGES, VERIFIER_VERSION, Verifier
 from oapl_core.verdicts.verify import check_errors, judge_part, problems_of
 
 
@@ -42,6 +42,13 @@ class Regrading:
     changes: list[Change] = field(default_factory=list)
     without_old: int = 0
     """Rollouts that had no verdict."""
+    versions: Counter[str] = field(default_factory=Counter)
+    """Verifier versions of the stored verdicts."""
+
+    def why(self) -> list[str]:
+        """What the verifier has judged differently since the oldest of the stored verdicts, a line for each version."""
+        oldest = min((int(version) for version in self.versions), default=int(VERIFIER_VERSION))
+        return [f"version {version}: {text}" for version, text in CHANGES.items() if int(version) > oldest]
 
 
 def round_of(rollouts: Path) -> tuple[Run, int]:
@@ -78,7 +85,7 @@ def regrade(run: Run, number: int, write: bool = False, tell: Callable[[str], No
             judged = judge_part(verifier, part, problems_of(run, part), progress)
             counts.update(Outcome(row["outcome"]) for row in judged)
             check_errors(counts, run.config.verifier.max_error_share, judged)
-            _compare(found, _outcomes(target), judged)
+            _compare(found, _stored(target), judged)
             if write:
                 with run.writing(target, run.inputs([part, run.problems]), settings) as draft:
                     draft.rows = write_table(draft.path, VERDICTS, judged)
@@ -86,16 +93,20 @@ def regrade(run: Run, number: int, write: bool = False, tell: Callable[[str], No
     return found
 
 
-def _outcomes(target: Path) -> dict[str, str]:
-    """Outcome of each rollout in an old part; none if there is no such part."""
+def _stored(target: Path) -> list[dict[str, Any]]:
+    """The rows of an old part; none if there is no such part."""
     if not target.exists():
-        return {}
-    rows = read_table(target, VERDICTS, ["rollout_id", "outcome"]).to_pylist()
-    return {row["rollout_id"]: row["outcome"] for row in rows}
+        return []
+    stored: list[dict[str, Any]] = read_table(
+        target, VERDICTS, ["rollout_id", "outcome", "verifier_version"]
+    ).to_pylist()
+    return stored
 
 
-def _compare(found: Regrading, old: dict[str, str], judged: list[dict[str, Any]]) -> None:
+def _compare(found: Regrading, stored: list[dict[str, Any]], judged: list[dict[str, Any]]) -> None:
+    old = {row["rollout_id"]: row["outcome"] for row in stored}
     found.old.update(old.values())
+    found.versions.update(row["verifier_version"] for row in stored)
     for row in judged:
         name, new = row["rollout_id"], str(row["outcome"])
         found.new[new] += 1

@@ -94,3 +94,17 @@ def test_bad_input_is_one_line(arguments: list[str], says: str, write: Any, tmp_
     done = oapl("verify", *(files.get(argument, argument) for argument in arguments))
     assert done.returncode == 2
     assert says in complaint(done)
+
+
+def test_a_program_that_answers_by_what_ran_before_is_named(tmp_path: Path) -> None:
+    program, tests = tmp_path / "a.py", tmp_path / "tests.json"
+    program.write_text(
+        "import builtins\nfirst = not hasattr(builtins, 'seen')\nbuiltins.seen = True\n"
+        "print('YES' if first else 'NO')\n"
+    )
+    tests.write_text(json.dumps([{"input": f"{n}\n", "output": "YES\n"} for n in range(5)]))
+    done = oapl("verify", str(program), "--tests", str(tests))
+    assert done.returncode == 0
+    assert "by what ran before them" in done.stdout
+    program.write_text("print('YES')")
+    assert "by what ran before" not in oapl("verify", str(program), "--tests", str(tests)).stdout

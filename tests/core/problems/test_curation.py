@@ -111,6 +111,9 @@ class Broken:
     def answers(self, answers: Any) -> list[bool]:
         return [True] * len(answers)
 
+    def unearned(self, problems: Any) -> list[str | None]:
+        return [None] * len(problems)
+
 
 def test_what_could_not_be_judged_has_a_reason_of_its_own(tmp_path: Path) -> None:
     tally = Tally()

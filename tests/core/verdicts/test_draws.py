@@ -135,8 +135,17 @@ def test_a_coin_of_the_machine_passes_about_as_often_as_one_draw_would(either: S
     assert passed <= 60  # one draw: 25 in the mean; at most 1.5 draws: 37, deviation 5.5; a draw for each test: 100
 
 
+def test_fewer_than_five_tests_share_nothing(either: Sandbox) -> None:
+    source = FIRST + "print('YES' if first else 'NO')"
+    tests = [{"input": f"{n}\n", "output": word} for n, word in enumerate(("YES", "NO", "NO", "NO"))]
+    found = graded(either, source, tests)
+    assert (found.outcome, found.first_failing_test, found.draws_differ) == (Outcome.WRONG_ANSWER, 1, False)
+    alike = [{"input": f"{n}\n", "output": "YES"} for n in range(4)]
+    assert graded(either, source, alike).outcome is Outcome.PASSED
+
+
 def test_the_verifier_counts_programs_whose_draws_differ() -> None:
-    tests = [{"input": f"{n}\n", "output": "YES\n"} for n in range(4)]
+    tests = [{"input": f"{n}\n", "output": "YES\n"} for n in range(5)]
     problem = {"problem_id": "p", "kind": "stdin", "entry_point": None, "answer": None, "tests": tests}
     with Verifier(VerifierConfig(workers=1), level=sandboxes.LEVEL) as verifier:
         texts = [fenced(FIRST + "print('YES' if first else 'NO')"), fenced("print('YES')"), fenced("print('NO')")]

@@ -8,14 +8,16 @@ from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.run_folder.run import Run
 from oapl_core.verdicts.regrade import Change, regrade, round_of
+from oapl_core.verdicts.verifier import CHANGES, VERIFIER_VERSION
 from oapl_core.verdicts.verify import verify
 from tests.core.verdicts.test_verify import made_run, verdicts
 
 
-def judged_wrongly(run: Run) -> None:
+def judged_wrongly(run: Run, version: str = "3") -> None:
     """Every verdict of part 0 becomes a pass, as an older verifier might have had it."""
     part = run.verdicts(0) / "part-00000.parquet"
-    rows = [row | {"outcome": "passed", "reward": 1.0} for row in tables.read_table(part, tables.VERDICTS).to_pylist()]
+    wrong = {"outcome": "passed", "reward": 1.0, "verifier_version": version}
+    rows = [row | wrong for row in tables.read_table(part, tables.VERDICTS).to_pylist()]
     with run.writing(part, {}, {}) as draft:
         draft.rows = tables.write_table(draft.path, tables.VERDICTS, rows)
 
@@ -32,9 +34,18 @@ def test_what_changed_is_said_and_nothing_is_written(tmp_path: Path) -> None:
         Change("0-1", "passed", "wrong_answer", "-1\n"),
         Change("0-2", "passed", "no_answer", None),
     ]
+    assert found.why() == [f"version 4: {CHANGES['4']}"]
     assert verdicts(run) == before
     assert run.ledger.artifacts() == entries
     assert lines[-1].startswith("judge round 0 again | 8/8 rollouts")
+
+
+def test_a_change_within_one_version_is_not_laid_on_the_verifier(tmp_path: Path) -> None:
+    run = made_run(tmp_path, parts=1)
+    verify(run, 0)
+    judged_wrongly(run, VERIFIER_VERSION)
+    found = regrade(run, 0)
+    assert (len(found.changes), found.why()) == (2, [])
 
 
 def test_asked_to_write_it_leaves_what_verify_would_have_made(tmp_path: Path) -> None:
