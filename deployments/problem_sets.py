@@ -20,7 +20,7 @@ from oapl_core.problems.sources import Source, fetch, local_files, released_file
 from oapl_core.problems.storing import check_name
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.attacks import rewards_doing_nothing
-from oapl_core.verdicts.extraction import fenced
+from oapl_core.verdicts.extraction import fenced, maths
 from oapl_core.verdicts.maths_pool import MathsPool
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier
@@ -58,9 +58,11 @@ class VerifierJudge:
         return [_WORDS.get(verdict.outcome, "fails") for verdict in verdicts]
 
     def answers(self, answers: Sequence[str]) -> list[bool]:
-        """Each answer against itself, by math-verify's word and not by the shortcut for equal texts."""
+        """Each answer against itself, by the worker's word and not by the shortcut for equal texts; one that does not
+        come out of a box, for its braces say, nobody could give."""
         replies = self._threads.map(lambda answer: self._maths.judge(answer, answer), answers)
-        return [reply["equal"] is True for reply in replies]
+        boxed = [maths(f"\\boxed{{{answer}}}") is not None for answer in answers]
+        return [reply["equal"] is True and fits for reply, fits in zip(replies, boxed, strict=True)]
 
     def unearned(self, problems: Sequence[Mapping[str, Any]]) -> list[str | None]:
         """The strategy that passes each problem by doing nothing, if there is one."""

@@ -1,9 +1,10 @@
 """One child of a fork server, from the outside: its files, its limits, its marks, and the facts made of them.
 
 Runs inside the fork server and reads nothing that a program wrote, so that nothing of it stays in the server's memory:
-of the child it knows a counter, the kernel's clocks, the sizes of its files and how it ended. CPU time is the kernel's
-count for the whole process; a test that exceeds its share is killed with its pid namespace, so nothing it started
-survives. Assert-style checks have a second child (judge.py), which decides; the program's own child only answers it.
+of the child it knows how many bytes it put into a pipe, the kernel's clocks, the sizes of its files and how it ended.
+CPU time is the kernel's count for the whole process; a test that exceeds its share is killed with its pid namespace, so
+nothing it started survives. Assert-style checks have a second child (judge.py), which decides; the program's own child
+only answers it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from oapl_core.sandbox.prelude import Prelude
 
 _START_SECONDS = 20.0
 _DYING_SECONDS = 1.0
+_SPLICE_NONBLOCK = 2
+NULL = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+"""Where marks go; opened before the root is exchanged."""
 
 
 class ChildBroken(Exception):
@@ -79,26 +83,38 @@ class Attempt:
     wall_s: float
     program: Child
     tests: int
+    marks: int
+    """Read end of the pipe in which it counts."""
     judge: Child | None = None
     ready: bool = False
     """The untrusted part has begun."""
-    marked: int = 0
-    """Tests that the child says have ended."""
-    is_over: bool = False
-    """It says that it runs no further test."""
+    counted: int = 0
+    """Bytes that came out of the pipe."""
+    is_silent: bool = False
+    """Every write end of the pipe is closed."""
     finished: int = 0
     """Tests of which the supervisor was told."""
     test_start: float = field(default_factory=time.monotonic)
     cpu_before: float = 0.0
 
+    @property
+    def marked(self) -> int:
+        """Tests that the child says have ended."""
+        return max(0, self.counted % MARK_LAST - 1)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it says that it runs no further test."""
+        return self.counted >= MARK_LAST
+
     def files(self) -> tuple[int, ...]:
         """Everything that lies open here for it."""
-        return (*self.task.all_files, self.task.marks)
+        return (*self.task.all_files, self.marks)
 
 
 def start(jail: Jail, header: dict[str, Any], files: Sequence[int], prelude: Prelude) -> Attempt:
     """Forks the child for the `files` of a request; with checks a second one, and a channel between the two."""
-    marks = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    counted, marks = os.pipe()
     program, output, results, errors, records, *inputs = files
     ours, theirs = socket.socketpair() if header["is_checked"] else (None, None)
     checks, verdict = (inputs.pop(-2), inputs.pop(-1)) if header["is_checked"] else (-1, -1)
@@ -123,7 +139,8 @@ def start(jail: Jail, header: dict[str, Any], files: Sequence[int], prelude: Pre
     pid = jail.fork()
     if pid == 0:
         run_child(jail, task, prelude, server_pid)
-    attempt = Attempt(task, header["cpu_s"], header["wall_s"], Child.of(pid), len(inputs))
+    os.close(marks)
+    attempt = Attempt(task, header["cpu_s"], header["wall_s"], Child.of(pid), len(inputs), counted)
     if ours and theirs:
         cpu_s = int(header["cpu_s"]) + 2
         pid = jail.fork()
@@ -152,7 +169,7 @@ def watch(attempt: Attempt, control: socket.socket) -> Iterator[dict[str, Any]]:
         EOFError: the supervisor is gone.
     """
     poll = select.poll()
-    for fd in (attempt.task.marks, attempt.program.pidfd, control.fileno()):
+    for fd in (attempt.marks, attempt.program.pidfd, control.fileno()):
         poll.register(fd, select.POLLIN)
     if attempt.judge:
         poll.register(attempt.judge.pidfd, select.POLLIN)
@@ -164,6 +181,8 @@ def watch(attempt: Attempt, control: socket.socket) -> Iterator[dict[str, Any]]:
                 raise EOFError("the supervisor is gone")
             return
         _take_marks(attempt)
+        if attempt.is_silent and attempt.marks in ready:
+            poll.unregister(attempt.marks)  # the program closed it; only its end can be waited for
         if attempt.judge:
             if exceeded or attempt.judge.pidfd in ready:
                 yield _judged(attempt, attempt.judge, exceeded)
@@ -194,17 +213,20 @@ def _time_left(attempt: Attempt) -> tuple[float, str]:
 
 
 def _take_marks(attempt: Attempt) -> None:
-    """Reads the child's counter: the first mark says that it is ready, each further one that a test has ended."""
+    """Counts the child's marks: the first says that it is ready, each further one that a test has ended.
+
+    They go from the pipe to /dev/null, unread. The child has the other end of a pipe, and no way to this one: it can
+    neither take a mark back nor make this side wait.
+    """
     try:
-        counted = os.eventfd_read(attempt.task.marks)
+        moved = os.splice(attempt.marks, NULL, 1 << 16, flags=_SPLICE_NONBLOCK)
     except BlockingIOError:
         return
-    attempt.is_over |= counted >= MARK_LAST
-    new = counted % MARK_LAST
-    if new and not attempt.ready:
-        attempt.ready, new = True, new - 1
+    attempt.is_silent |= moved == 0
+    attempt.counted += moved
+    if attempt.counted and not attempt.ready:
+        attempt.ready = True
         attempt.test_start, attempt.cpu_before = time.monotonic(), attempt.program.cpu_s()
-    attempt.marked += new
 
 
 def _has_written_much(task: Task) -> bool:

@@ -16,7 +16,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from oapl_core.sandbox.plain_data import Json, Node, Packing, Receiver, Sender, Unpacking
+from oapl_core.sandbox import namespaces
+from oapl_core.sandbox.plain_data import Json, Node, Packing, Side, Unpacking
 
 if TYPE_CHECKING:
     from oapl_core.sandbox.child import Code
@@ -70,6 +71,8 @@ class Remote:
         return _ask(self, "call", *arguments, **named)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # a protocol, numpy's for memory say: never the program's to speak
+            raise AttributeError(name)
         return _ask(self, "getattr", name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -112,7 +115,7 @@ def _ask(remote: Remote, operation: str, *arguments: Any, **named: Any) -> Any:
     return peer.ask(operation, number, arguments, named)
 
 
-class Peer(Sender, Receiver):
+class Peer(Side):
     """One end of the channel."""
 
     def __init__(self, channel: int, names: Mapping[str, Any], declared: Collection[str], trusts: bool) -> None:
@@ -171,14 +174,15 @@ class Peer(Sender, Receiver):
             found = Unpacking(self, reply["heap"], packing.objects)
             if "raised" not in reply:
                 return found.value(reply["value"])
-            error = self._exception(reply["raised"], found.value(reply["value"]))
+            error = self._exception(operation, reply["raised"], found.value(reply["value"]))
         except _BROKEN as broken:
             raise Unreadable(f"what the program returned cannot be read ({broken})") from None
         raise error
 
-    def _exception(self, names: list[str], arguments: Any) -> BaseException:
-        """An exception of the first class among `names` that is known here."""
-        for name in names:
+    def _exception(self, operation: str, names: list[str], arguments: Any) -> BaseException:
+        """An exception of the first class among `names` that is known here. The end of an iteration may only come where
+        one was stepped on: out of a call it would end a loop of the checks early."""
+        for name in names if operation == "next" else ("RuntimeError" if n == "StopIteration" else n for n in names):
             kind = self._names.get(name) if name in self.declared_names else builtins.__dict__.get(name)
             if isinstance(kind, type) and issubclass(kind, Exception):
                 error = kind(*arguments if isinstance(arguments, tuple) else ())
@@ -261,39 +265,14 @@ class Peer(Sender, Receiver):
         return bytes(data)
 
 
-def entry(main: ModuleType, name: str) -> Any:
-    """The function that tests call: a method of class `Solution`, or a function of that name.
-
-    Raises:
-        NameError: the program has neither.
-    """
-    solution = main.__dict__.get("Solution")
-    if isinstance(solution, type) and hasattr(solution, name):
-        return getattr(solution(), name)
-    found = main.__dict__.get(name)
-    if not callable(found):
-        raise NameError(f"the program defines no function {name!r}")
-    return found
-
-
-def declare(starter: str, names: dict[str, Any]) -> None:
-    """Adds what a problem's starter code declares; code that does not run by itself declares nothing."""
-    mine = dict(names)
-    try:
-        exec(compile(starter, "starter.py", "exec", dont_inherit=True), mine)
-    except Exception:  # an unfinished piece of code, as starter code is
-        return
-    names.update(mine)
-
-
 def serve(channel: int, code: Code, main: ModuleType, complain: Callable[[BaseException], None]) -> None:
     """Runs the program, then answers the checks until they have ended. Raises what the program raises by itself."""
     names = main.__dict__
-    declare(code.starter, names)
+    namespaces.declare(code.starter, names)
     assert code.entry_point
     names.pop(code.entry_point, None)
     exec(code.compiled, names)
-    function = entry(main, code.entry_point)
+    function = namespaces.entry(names, code.entry_point)
     peer = Peer(channel, names, (), trusts=True)
 
     def resolve(asked: Any) -> Any:

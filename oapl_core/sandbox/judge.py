@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NoReturn
 
-from oapl_core.sandbox import calls
+from oapl_core.sandbox import calls, namespaces
 from oapl_core.sandbox.child import confine
 from oapl_core.sandbox.jail import Jail
 
@@ -63,7 +63,7 @@ def judge(channel: int, checks: str, starter: str, entry_point: str) -> tuple[st
     module = sys.modules["checks"] = ModuleType("checks")
     names: dict[str, Any] = module.__dict__
     names["__builtins__"] = builtins
-    calls.declare(starter, names)
+    namespaces.declare(starter, names)
     names.pop(entry_point, None)
     declared = {name for name, value in names.items() if isinstance(value, type)}
     peer = calls.Peer(channel, names, declared, trusts=False)

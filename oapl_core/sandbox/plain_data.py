@@ -14,9 +14,11 @@ import datetime
 import decimal
 import enum
 import fractions
+import inspect
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import MemberDescriptorType
+from typing import Any, Protocol
 
 Json = Any
 Node = list[Any]
@@ -52,36 +54,28 @@ _MUTABLE = {
 }
 
 
-class Sender:
-    """What one side knows when it packs values."""
-
-    def reference(self, value: Any) -> Node:
-        """The node for a value that stays here."""
-        raise NotImplementedError
+class Side(Protocol):
+    """What one end of the channel knows about the values that it packs and unpacks."""
 
     def declared(self, kind: type) -> str | None:
         """The name of a class that the problem declares, if this is it: its objects go out field by field."""
-        raise NotImplementedError
 
-
-class Receiver:
-    """What one side knows when it unpacks them."""
+    def reference(self, value: Any) -> Node:
+        """The node for a value that stays here."""
 
     def referred(self, node: Node) -> Any:
         """What stands here for a value that stayed there."""
-        raise NotImplementedError
 
     def class_named(self, name: str) -> type:
         """The class of that name on this side. Raises ValueError."""
-        raise NotImplementedError
 
 
 class Packing:
     """One message being packed. `heap` grows while values are added."""
 
-    def __init__(self, sender: Sender, known: Sequence[Any] = ()) -> None:
+    def __init__(self, side: Side, known: Sequence[Any] = ()) -> None:
         """`known` are the objects of the message that is answered: they keep their places, and go back as they are."""
-        self._sender = sender
+        self._side = side
         self.heap: list[Node | None] = []
         self.objects: list[Any] = []
         """What the nodes of the heap stand for, in its order."""
@@ -96,7 +90,7 @@ class Packing:
         kind = type(value)
         if kind in _SCALARS:
             return value
-        if not (issubclass(kind, enum.Enum) and self._sender.declared(kind)):
+        if not (issubclass(kind, enum.Enum) and self._side.declared(kind)):
             for base, copy in _COPIES:
                 if issubclass(kind, base):
                     return copy(value)
@@ -121,14 +115,14 @@ class Packing:
 
     def _node(self, value: Any) -> Node:
         kind = type(value)
-        if name := self._sender.declared(kind):
+        if name := self._side.declared(kind):
             return self._object(name, value)
         if kind in _ITEMS:
             return self._items(_ITEMS[kind], value)
         base: Any = next((base for base in _BASES if issubclass(kind, base)), None)
         if base and kind is not base and kind is not collections.defaultdict:
             return self._items(_ITEMS[base], value, base) if base in _ITEMS else self._node(base(value))
-        return _exact(self, kind, value) or self._sender.reference(value)
+        return _exact(self, kind, value) or self._side.reference(value)
 
     def _items(self, tag: str, value: Any, base: Any = None) -> Node:
         if isinstance(value, dict):
@@ -182,13 +176,13 @@ def _exact(packing: Packing, kind: type, value: Any) -> Node | None:
 class Unpacking:
     """One message being unpacked."""
 
-    def __init__(self, receiver: Receiver, heap: list[Node | None], known: Sequence[Any] = ()) -> None:
+    def __init__(self, side: Side, heap: list[Node | None], known: Sequence[Any] = ()) -> None:
         """`known` are this side's objects at the first places of the heap: they get the content they have now.
 
         Raises:
             ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError: it is not a message.
         """
-        self._receiver, self._heap = receiver, heap
+        self._side, self._heap = side, heap
         self.objects: list[Any] = [*known, *[None] * (len(heap) - len(known))]
         self._made = [number < len(known) for number in range(len(heap))]
         for number, node in enumerate(heap):
@@ -223,7 +217,7 @@ class Unpacking:
         if tag == "bytearray":
             return bytearray()
         if tag == "object":
-            kind: Any = self._receiver.class_named(node[1])
+            kind: Any = self._side.class_named(node[1])
             return kind.__new__(kind)
         return None
 
@@ -231,7 +225,7 @@ class Unpacking:
         tag, content = node[0], node[1]
         if tag == "object":
             for field, word in node[2]:
-                if not field.startswith("__"):
+                if _is_a_field(type(shell), field):
                     object.__setattr__(shell, field, self.value(word))
         elif tag == "bytearray":
             shell[:] = bytes.fromhex(content)
@@ -257,15 +251,24 @@ class Unpacking:
             pairs = dict(values) if tag == "items" else dict(enumerate(values)) if tag == "values" else {}
             return getattr(pairs or dict.fromkeys(values if tag == "keys" else ()), tag)()
         if tag == "enum":
-            return self._receiver.class_named(content[0])[content[1]]  # type: ignore[index]
+            return self._side.class_named(content[0])[content[1]]  # type: ignore[index]
         if tag == "array":
             return array(content[0], self._all(content[1]))
         make = _MAKERS.get(tag)
-        return make(*content) if make else _ndarray(node) if tag == "ndarray" else self._receiver.referred(node)
+        return make(*content) if make else _ndarray(node) if tag == "ndarray" else self._side.referred(node)
 
 
 _ORDER = ("object", "list", "deque", "bytearray", "ndarray", "dict", "OrderedDict", "Counter", "defaultdict", "set")
 """Objects and lists are filled before they are hashed or compared as keys."""
+
+
+def _is_a_field(kind: type, name: str) -> bool:
+    """Whether objects of a class may have the attribute: not one that hides a method or a property of the class."""
+    if name.startswith("__"):
+        return False
+    of_class = inspect.getattr_static(kind, name, None)
+    is_slot = isinstance(of_class, MemberDescriptorType)
+    return is_slot or not (callable(of_class) or hasattr(type(of_class), "__get__"))
 
 
 def _is_mutable(tag: str) -> bool:

@@ -122,8 +122,8 @@ class Request:
             return {}
         try:
             said = json.loads(os.pread(self._verdict, 1 << 16, 0))
-            verdict, detail = said["verdict"], said["detail"]
-        except (ValueError, KeyError, TypeError):
+            verdict, detail = said["verdict"], said["detail"].encode("utf-8", "replace").decode()
+        except (ValueError, KeyError, TypeError, AttributeError):
             verdict, detail = "failed", "the checks broke while they looked at what the program returned"
         assert verdict in _VERDICTS
         if verdict == "passed":

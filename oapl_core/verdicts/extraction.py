@@ -1,12 +1,21 @@
 r"""What in a response counts as its answer: the last fenced program, or the last \boxed{} expression."""
 
+import ast
 import re
+import warnings
+from dataclasses import dataclass
 
 MAX_MATHS_CHARACTERS = 512
-_OPENING = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[ \t]*$")
-_CLOSING = re.compile(r"^[ \t]*```[ \t]*$")
-_LANGUAGES = ("", "python", "python3", "py")
+_OPENING = re.compile(r"^[ \t]*(`{3,}|~{3,})(.*)$")
+_CLOSING = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*$")
+_LANGUAGES = ("python", "python3", "py", "py3")
 _BOXED = re.compile(r"\\boxed\s*\{")
+_NEAR = 64
+# What stands between the boxes of one list: signs, "and", "or", and the name of the next value ("y =").
+_IN_A_ROW = re.compile(
+    r"(?:[\s$,;&{}]|\\[()\[\],; \\]|\\(?:text|q?quad)(?![a-zA-Z])|(?<![a-zA-Z])(?:and|or)(?![a-zA-Z])"
+    r"|(?<![a-zA-Z])[a-zA-Z](?:_\{?\d\}?)?\s*=)*"
+)
 
 
 def opens_thinking(prompt: str) -> bool:
@@ -25,31 +34,87 @@ def final_part(response: str, is_thinking: bool = False) -> str:
     return "" if is_thinking or "<think>" in after else after
 
 
-def program(response: str, is_thinking: bool = False) -> str | None:
-    """Content of the last closed code block whose fence says python, py or nothing; None without one."""
-    found, lines, accepted = None, list[str](), None
-    for line in final_part(response, is_thinking).split("\n"):
-        if accepted is None:
+def program(response: str, is_thinking: bool = False, is_cut: bool = False) -> str | None:
+    """The program of a response: its last code block that says python, else its last that says nothing and is code.
+
+    Blocks are CommonMark's (0.31, section 4.5): three or more backticks or tildes, closed by at least as many of the
+    same; what follows the language is passed over. A block that is never closed counts, to the end of the response,
+    unless the response `is_cut`. Among blocks without a language one that is no program, an example of output say,
+    counts only if there is no other. None without any block.
+    """
+    blocks = [block for block in _blocks(final_part(response, is_thinking), is_cut) if block.text.strip()]
+    tagged = [block.text for block in blocks if block.language in _LANGUAGES]
+    untagged = [block.text for block in blocks if not block.language]
+    return next(iter([*tagged[-1:], *[text for text in untagged if _is_code(text)][-1:], *untagged[-1:]]), None)
+
+
+def fenced(source: str) -> str:
+    """A response whose program is `source`, whatever that contains."""
+    fence = "`" * (3 + max(map(len, re.findall("`+", source)), default=0))
+    return f"{fence}python\n{source}\n{fence}"
+
+
+@dataclass(frozen=True)
+class _Block:
+    language: str
+    text: str
+
+
+def _blocks(text: str, is_cut: bool) -> list[_Block]:
+    """Every fenced block, in order."""
+    found, fence, language, lines = [], "", "", list[str]()
+    for line in text.replace("\r\n", "\n").split("\n"):
+        if not fence:
             opening = _OPENING.match(line)
-            if opening:
-                accepted, lines = opening[1].lower() in _LANGUAGES, []
-        elif _CLOSING.match(line):
-            if accepted and any(part.strip() for part in lines):
-                found = "\n".join(lines) + "\n"
-            accepted = None
+            if opening and not (opening[1][0] == "`" and "`" in opening[2]):
+                fence, language, lines = opening[1], _language(opening[2]), []
+        elif (closing := _CLOSING.match(line)) and closing[1][0] == fence[0] and len(closing[1]) >= len(fence):
+            found.append(_Block(language, "\n".join(lines) + "\n"))
+            fence = ""
         else:
             lines.append(line)
+    if fence and not is_cut:
+        found.append(_Block(language, "\n".join(lines) + "\n"))
     return found
 
 
+def _language(info: str) -> str:
+    """The first word of an info string such as `python title="a.py"`, `{.python .numbered}` or `python:main.py`."""
+    word = re.match(r"[\s{.]*([\w+#-]*)", info)
+    return word[1].lower() if word else ""
+
+
+def _is_code(text: str) -> bool:
+    """Whether a text is a Python program that does something: more than to name values, as `5` or `YES` would."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # an invalid escape in somebody's text
+            body = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return any(not isinstance(node, ast.Expr) or any(isinstance(n, ast.Call) for n in ast.walk(node)) for node in body)
+
+
 def maths(response: str, is_thinking: bool = False) -> str | None:
-    r"""Content of the last \boxed{} that is not empty, has balanced braces and at most 512 characters; else None."""
+    r"""Content of the last \boxed{} that is not empty and has balanced braces; None without one.
+
+    A last box of more than 512 characters is no answer, and no earlier box is one in its place. Boxes in a row, as in
+    "\boxed{3} and \boxed{5}", are one answer, the list of them: none of several guesses counts alone.
+    """
     text = final_part(response, is_thinking)
+    contents, first = list[str](), len(text)
     for match in reversed(list(_BOXED.finditer(text))):
         content = _balanced(text, match.end())
-        if content is not None and content.strip():
-            return content.strip()
-    return None
+        if content is None and len(text) > match.end() + MAX_MATHS_CHARACTERS:
+            break  # too long, whether it ends or not
+        if content is None or not content.strip():
+            continue
+        end = match.end() + len(content) + 1
+        if contents and not (0 <= first - end <= _NEAR and _IN_A_ROW.fullmatch(text, end, first)):
+            break
+        contents.insert(0, content.strip())
+        first = match.start()
+    answer = ", ".join(dict.fromkeys(contents))
+    return answer if 0 < len(answer) <= MAX_MATHS_CHARACTERS else None
 
 
 def _balanced(text: str, start: int) -> str | None:

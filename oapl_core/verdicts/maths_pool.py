@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from oapl_core.sandbox import linux
 _CODE_ROOT = str(Path(__file__).resolve().parents[2])
 _BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from oapl_core.verdicts.maths import main; main()"
 _START_SECONDS = 60.0
+_END_SECONDS = 2.0
 _REQUESTS_PER_WORKER = 2000
 """sympy's caches grow; a worker is replaced after so many answers."""
 _KNOWN_PAIRS = 50_000
@@ -26,7 +28,11 @@ _KNOWN_PAIRS = 50_000
 
 
 class MathsWorkerDied(Exception):
-    """Two workers in a row died of one pair of answers without exceeding a limit: no judgement can be made."""
+    """Two workers in a row were killed from outside, or could not start: no judgement can be made."""
+
+
+class _Broken(Exception):
+    """A worker that had started ended by itself while it judged a pair."""
 
 
 class _TooSlow(Exception):
@@ -54,16 +60,28 @@ class _Worker:
     def pid(self) -> int:
         return self._process.pid
 
-    def judge(self, gold: str, answer: str, cpu_s: float) -> dict[str, Any]:
-        """One pair. Raises _TooSlow, or EOFError / OSError if the process died."""
+    def judge(self, request: dict[str, str], cpu_s: float) -> dict[str, Any]:
+        """One pair. Raises _TooSlow, _Broken, or EOFError / OSError if the process was killed or did not start."""
         if not self._ready:
             self._read(_START_SECONDS, _START_SECONDS)
             self._ready = True
         assert self._process.stdin
-        self._process.stdin.write(json.dumps({"gold": gold, "answer": answer}).encode() + b"\n")
-        self._process.stdin.flush()
-        self.served += 1
-        return self._read(cpu_s, 5 * cpu_s)
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+            self.served += 1
+            return self._read(cpu_s, 5 * cpu_s)
+        except (EOFError, OSError) as error:
+            if self._ended_by_itself():
+                raise _Broken from error
+            raise
+
+    def _ended_by_itself(self) -> bool:
+        """SIGKILL comes from outside (the kernel that lacks memory, a person); all else is what the pair did."""
+        try:
+            return self._process.wait(_END_SECONDS) != -signal.SIGKILL
+        except subprocess.TimeoutExpired:
+            return False
 
     def _read(self, cpu_s: float, wall_s: float) -> dict[str, Any]:
         """The next reply, within CPU time (counted by the kernel) and elapsed time."""
@@ -101,11 +119,15 @@ class MathsPool:
             self._slots.put(None)
         self._started: set[_Worker] = set()
         self._lock = threading.Lock()
-        self._known: dict[tuple[str, str], bool] = {}
+        self._known: dict[tuple[str, str, str], bool] = {}
         self.too_slow = 0
         """Pairs that were called unequal because they used up their time."""
+        self.broken = 0
+        """Pairs that were called unequal because a library raised, or because two workers died of them."""
+        self.echoes = 0
+        """Equal answers that were called unequal because they only repeat the question."""
         self.deaths = 0
-        """Workers that died by themselves."""
+        """Workers that died by themselves or were killed by others."""
 
     @property
     def pids(self) -> list[int]:
@@ -117,41 +139,52 @@ class MathsPool:
         while self._started:
             self._started.pop().close()
 
-    def equal(self, gold: str, answer: str) -> bool:
+    def equal(self, gold: str, answer: str, statement: str = "") -> bool:
         """Whether `answer` means the same as `gold`. Identical text does; a pair that takes too long does not.
 
+        With the problem's `statement`, an answer that only repeats a formula of it does not either (maths_echo.py).
+
         Raises:
-            MathsWorkerDied: two fresh workers died of it.
+            MathsWorkerDied: two fresh workers were killed, or none can start.
         """
         if gold.strip() == answer.strip():
             return True
-        known = self._known.get((gold, answer))
+        known = self._known.get((gold, answer, statement))
         if known is not None:
             return known
-        reply = self.judge(gold, answer)
-        equal = reply["equal"] is True
+        reply = self.judge(gold, answer, statement)
+        equal = reply["equal"] is True or reply.get("same") is True
         if "too_slow" not in reply:
             if len(self._known) >= _KNOWN_PAIRS:
                 self._known.clear()
-            self._known[gold, answer] = equal
+            self._known[gold, answer, statement] = equal
         return equal
 
-    def judge(self, gold: str, answer: str) -> dict[str, Any]:
-        """math-verify's own word on a pair: {"equal": bool, "parsed": bool}. Raises MathsWorkerDied."""
-        for _ in range(2):
+    def judge(self, gold: str, answer: str, statement: str = "") -> dict[str, Any]:
+        """The workers' own word on a pair: {"equal": bool, "parsed": bool, ...} (maths.py). Raises MathsWorkerDied."""
+        request = {"gold": gold, "answer": answer, "statement": statement}
+        deaths = list[bool]()
+        while len(deaths) < 2:
             with self._slot() as worker:
                 try:
-                    return worker.judge(gold, answer, self._cpu_s)
+                    reply = worker.judge(request, self._cpu_s)
+                    return self._counted(reply, broken=reply["error"] is True, echoes=reply["echo"] is True)
                 except _TooSlow:
                     self._retire(worker)
-                    with self._lock:
-                        self.too_slow += 1
-                    return {"equal": False, "parsed": False, "too_slow": True}
-                except (EOFError, OSError):
+                    return self._counted({"equal": False, "parsed": False, "too_slow": True}, too_slow=True)
+                except (_Broken, EOFError, OSError) as error:
                     self._retire(worker)
-                    with self._lock:
-                        self.deaths += 1
-        raise MathsWorkerDied("two maths workers died of one answer")
+                    deaths.append(isinstance(error, _Broken))
+                    self._counted({}, deaths=True)
+        if all(deaths):
+            return self._counted({"equal": False, "parsed": False, "error": True}, broken=True)
+        raise MathsWorkerDied("two maths workers in a row were killed or did not start; is there enough memory?")
+
+    def _counted(self, reply: dict[str, Any], **happened: bool) -> dict[str, Any]:
+        with self._lock:
+            for counter, did in happened.items():
+                setattr(self, counter, getattr(self, counter) + did)
+        return reply
 
     @contextmanager
     def _slot(self) -> Iterator[_Worker]:

@@ -21,8 +21,13 @@ from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import EXCERPT_CHARACTERS, grade_program
 from oapl_core.verdicts.rules import Rules
 
-VERIFIER_VERSION = "3"
+VERIFIER_VERSION = "4"
 """Raised whenever a verdict could change; part of every verdict and of the ledger's config slice."""
+CHANGES = {
+    "4": "one draw for each test, checks in a process of their own, CPython's streams, CommonMark's fences, the rules "
+    "of docs/maths.md",
+}
+"""What each version judges differently from the one before."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,10 @@ class _Job:
     answer: str
 
 
+def _same_problem(one: Verdict | _Job, other: _Job) -> bool:
+    return isinstance(one, _Job) and (one.problem is other.problem or one.problem == other.problem)
+
+
 class Verifier:
     """Judges responses on every core. Use as a context manager.
 
@@ -87,6 +96,8 @@ class Verifier:
         self._maths = MathsPool(self._sandbox.workers)
         self.errors_retried = 0
         """Judgements that failed for the verifier's own reasons and were tried again."""
+        self.draws_differed = 0
+        """Programs of which a test passed or failed by what had run before it."""
 
     def __enter__(self) -> Self:
         """Starts the fork servers and proves the sandbox level. Raises SandboxError."""
@@ -144,19 +155,29 @@ class Verifier:
                 yield self._judge(slots[number])
 
     def _copies(self, slots: Sequence[Verdict | _Job]) -> list[int]:
-        """For each slot the number of the first slot with the same problem and answer (itself, if it is the first)."""
-        seen: dict[tuple[str, str], int] = {}
-        return [
-            seen.setdefault((slot.problem["problem_id"], slot.answer), number)
-            if self._reuse and isinstance(slot, _Job)
-            else number
-            for number, slot in enumerate(slots)
-        ]
+        """For each slot the number of the first slot with the same problem and answer (itself, if it is the first).
+
+        The same problem is the same row, not only the same problem_id: a caller may judge two versions of one.
+        """
+        seen: dict[tuple[str, str], list[int]] = {}
+        found = []
+        for number, slot in enumerate(slots):
+            original = number
+            if self._reuse and isinstance(slot, _Job):
+                alike = seen.setdefault((slot.problem["problem_id"], slot.answer), [])
+                original = next((n for n in alike if _same_problem(slots[n], slot)), number)
+                if original == number:
+                    alike.append(number)
+            found.append(original)
+        return found
 
     def _slot(self, problem: Mapping[str, Any], text: str, finish_reason: str | None) -> Verdict | _Job:
         """The answer to judge, or the verdict on a response without one."""
-        extract = extraction.maths if problem["kind"] == "math" else extraction.program
-        answer = extract(text, bool(problem.get("is_thinking")))
+        is_thinking = bool(problem.get("is_thinking"))
+        if problem["kind"] == "math":
+            answer = extraction.maths(text, is_thinking)
+        else:
+            answer = extraction.program(text, is_thinking, is_cut=finish_reason == "length")
         if answer is not None:
             return _Job(problem, answer)
         outcome = Outcome.TRUNCATED if finish_reason == "length" else Outcome.NO_ANSWER
@@ -178,11 +199,13 @@ class Verifier:
     def _grade(self, job: _Job, blank: Verdict) -> Verdict:
         problem = job.problem
         if problem["kind"] == "math":
-            equal = self._maths.equal(problem["answer"], job.answer)
+            equal = self._maths.equal(problem["answer"], job.answer, problem.get("statement") or "")
             return replace(blank, outcome=Outcome.PASSED if equal else Outcome.WRONG_ANSWER, excerpt=None)
         rules = Rules.of(problem, self._config)
         grade = grade_program(self._sandbox, job.answer, problem["tests"], self._limits, rules)
-        return replace(blank, **grade.__dict__)
+        self.draws_differed += grade.draws_differ
+        facts = {name: value for name, value in grade.__dict__.items() if name != "draws_differ"}
+        return replace(blank, **facts)
 
     def check_canaries(self, kinds: Collection[str] = ("stdin", "function", "assert", "math")) -> None:
         """Judges programs and maths answers of these problem kinds that are known to be right or wrong.

@@ -13,7 +13,8 @@ from typing import Any
 
 from oapl_core.problems.problem_set import read_problem_set
 from oapl_core.settings.verifier import VerifierConfig
-from oapl_core.verdicts.attacks import SPIED, STRATEGIES, Earned, attack
+from oapl_core.verdicts.attack_strategies import SPIED, STRATEGIES
+from oapl_core.verdicts.attacks import Earned, attack
 from oapl_core.verdicts.extraction import fenced
 from oapl_core.verdicts.verifier import VERIFIER_VERSION, Verifier
 from tests.reference_sets import ROOT, humaneval, math500, shared_file

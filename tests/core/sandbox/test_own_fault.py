@@ -52,6 +52,18 @@ DEEDS = {
     "an exception that cannot be shown": "class E(Exception):\n    def __str__(self): 1 / 0\nraise E",
     "exits with the sandbox's own codes": "import os\nos._exit(70)",
     "exits with another": "import os\nos._exit(71)",
+    "takes back every mark it can": (
+        "import os\nfor fd in range(3, 300):\n    try:\n        os.set_blocking(fd, False)\n        os.read(fd, 1 "
+        "<< 16)\n"
+        "    except OSError: pass\nos._exit(0)"
+    ),
+    "makes whatever it can wait": (
+        "import os\nfor fd in range(3, 300):\n    try: os.set_blocking(fd, True)\n    except OSError: pass\n"
+        "while 1: pass"
+    ),
+    "counts more than there is": (
+        "import os\nfor fd in range(3, 300):\n    try: os.write(fd, bytes(5000))\n    except OSError: pass\nos._exit(0)"
+    ),
     "text that is none": "import os\nos.write(1, bytes(range(256)))",
     "a surrogate in its source": "print('\ud800')",
 }

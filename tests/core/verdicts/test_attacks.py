@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from oapl_core.verdicts.attacks import STRATEGIES, Strategy, attack, formulas, rewards_doing_nothing
+from oapl_core.verdicts.attack_strategies import STRATEGIES, Strategy, formulas
+from oapl_core.verdicts.attacks import attack, rewards_doing_nothing
 from oapl_core.verdicts.extraction import fenced
 from oapl_core.verdicts.verifier import Verifier
 from tests import sandboxes

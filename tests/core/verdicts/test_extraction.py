@@ -27,15 +27,69 @@ def test_a_block_in_another_language_does_not_count() -> None:
     [
         "print(1)",
         "",
-        "```python\nprint(1)",
         "```cpp\nx\n```",
         "```python\n\n```",
         "<think>\n```python\na\n```",
         "```python print(1)```",
     ],
 )
-def test_no_closed_python_block_is_no_answer(text: str) -> None:
+def test_no_python_block_is_no_answer(text: str) -> None:
     assert extraction.program(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```python\r\nprint(1)\r\n```\r\n",
+        "~~~python\nprint(1)\n~~~",
+        "~~~~\nprint(1)\n~~~~~",
+        "````python\nprint(1)\n````",
+        '```python title="a.py" {3}\nprint(1)\n```',
+        "```{.python .numbered}\nprint(1)\n```",
+        "``` python:main.py\nprint(1)\n```",
+        "```python,editable\nprint(1)\n```",
+        "```python\nprint(1)",
+        "```\nprint(1)",
+        "```cpp\nx\n```\n```Py\nprint(1)",
+    ],
+)
+def test_fences_as_models_write_them_hold_a_program(text: str) -> None:
+    assert extraction.program(text) == "print(1)\n"
+
+
+def test_a_shorter_or_another_fence_does_not_close_a_block() -> None:
+    assert extraction.program('````python\nprint("""\n```\n""")\n````') == 'print("""\n```\n""")\n'
+    assert extraction.program('~~~python\nprint("""\n```\n""")\n~~~') == 'print("""\n```\n""")\n'
+    assert extraction.program("```python\nprint(1)\n``` not the end\n```") == "print(1)\n``` not the end\n"
+
+
+def test_a_block_that_was_cut_is_no_answer_and_one_before_it_is() -> None:
+    assert extraction.program("```python\nprint(1)", is_cut=True) is None
+    assert extraction.program("```python\na = 1\n```\nBetter:\n```python\nb =", is_cut=True) == "a = 1\n"
+    assert extraction.program("```python\na = 1\n```\nBetter:\n```python\nb = 2") == "b = 2\n"
+
+
+OUTPUTS = ["3 4\n5", "YES", "5", "[1, 2]", "'text'", "-1", "a, b", ">>> f(1)\n2", "0 1 1 2 3", "x == y"]
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("tag", ["python", ""])
+def test_an_example_of_output_after_the_program_is_not_the_program(tag: str, output: str) -> None:
+    text = f"```{tag}\nn = int(input())\nprint(n)\n```\nFor `2` this prints\n```\n{output}\n```"
+    assert extraction.program(text) == "n = int(input())\nprint(n)\n"
+
+
+def test_among_blocks_without_a_language_the_last_that_is_code_counts() -> None:
+    assert extraction.program("```\na = 1\n```\nNo:\n```\nprint(2)\n```\n```\n2\n```") == "print(2)\n"
+    assert extraction.program("```\n7\n```") == "7\n"
+    assert extraction.program("```\nif\n```") == "if\n"
+    assert extraction.program("```python\nprint(1)\n```\n```\nprint(2)\n```") == "print(1)\n"
+
+
+@given(st.text(alphabet="`~ab\n ", max_size=60))
+def test_a_program_comes_back_out_of_its_fence(source: str) -> None:
+    expected = source.replace("\r\n", "\n") + "\n"
+    assert extraction.program(extraction.fenced(source)) == (expected if source.strip() else None)
 
 
 def test_only_what_follows_the_reasoning_counts() -> None:
@@ -72,6 +126,41 @@ def test_no_box_is_no_answer(text: str) -> None:
     assert extraction.maths(text) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"\boxed{3} and \boxed{5}", "3, 5"),
+        (r"\boxed{3} or \boxed{4}", "3, 4"),
+        (r"$\boxed{3}$, $\boxed{4}$ and $\boxed{5}$.", "3, 4, 5"),
+        ("\\boxed{3}\n\n\\boxed{4}", "3, 4"),
+        (r"$x = \boxed{3}$ and $y = \boxed{5}$", "3, 5"),
+        (r"$x_1 = \boxed{3} \text{ or } x_2 = \boxed{5}$", "3, 5"),
+        (r"\boxed{5}, that is \boxed{5}", "5"),
+        (r"\boxed{5} \boxed{5}", "5"),
+        (r"\boxed{3} and \boxed{}\boxed{5}", "5"),
+        (r"\boxed{3}. \boxed{5}", "5"),
+        (r"First \boxed{3}, and so the sum is \boxed{8}", "8"),
+        (r"\boxed{\boxed{5}}", "5"),
+    ],
+)
+def test_boxes_in_a_row_are_one_list(text: str, answer: str) -> None:
+    assert extraction.maths(text) == answer
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\boxed{1} and \boxed{" + "1" * 513 + "}",
+        r"\boxed{1}. \boxed{" + "1" * 513 + "}",
+        r"\boxed{1} \boxed{" + "1" * 600,
+        r"\boxed{1}" + "\n" * 600 + r"\boxed{" + "{}" * 300 + "}",
+        " and ".join(rf"\boxed{{{number:0100d}}}" for number in range(9)),
+    ],
+)
+def test_no_earlier_box_stands_in_for_a_long_one(text: str) -> None:
+    assert extraction.maths(text) is None
+
+
 def test_many_unclosed_boxes_take_little_time() -> None:
     start = time.perf_counter()
     assert extraction.maths(r"\boxed{" * 20000) is None
@@ -82,4 +171,4 @@ def test_many_unclosed_boxes_take_little_time() -> None:
 def test_any_text_can_be_read(text: str) -> None:
     program, maths = extraction.program(text), extraction.maths(text)
     assert program is None or program.strip("\n") in text
-    assert maths is None or maths in text
+    assert maths is None or all(part in text for part in maths.split(", "))

@@ -1,13 +1,22 @@
-"""Maths answers: equal ones pass, unequal ones do not, and no answer can hang or break the pool."""
+"""Maths answers: equal ones pass, unequal ones do not, and no answer can hang, break or read the pool's workers."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from oapl_core.verdicts.maths_pool import MathsPool
+from oapl_core.verdicts.maths_pool import MathsPool, MathsWorkerDied
+from oapl_core.verdicts.maths_text import compact, plain
+from oapl_core.verdicts.maths_units import split_unit
 from tests import sandboxes
 
 
@@ -63,6 +72,166 @@ def test_a_killed_worker_is_replaced_and_the_answer_judged(pool: MathsPool) -> N
     os.kill(worker, signal.SIGKILL)
     assert pool.equal("1/3", "2/6")
     assert pool.deaths == deaths + 1
+
+
+EXPLOSIVE = "9^{9^{9^{9}}}"
+
+
+def is_confined(pid: int) -> bool:
+    """Whether a worker has started: it confines itself before it reads its first pair."""
+    try:
+        return "Seccomp:\t2" in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def killing(pool: MathsPool, number: signal.Signals, done: threading.Event) -> None:
+    """Sends a signal to every worker while it judges."""
+    while not done.wait(0.2):
+        for pid in filter(is_confined, pool.pids):
+            done.wait(0.2)
+            os.kill(pid, number)
+
+
+def judged_while_killed(number: signal.Signals) -> MathsPool:
+    pool, done = MathsPool(workers=1, cpu_s=60.0), threading.Event()
+    killer = threading.Thread(target=killing, args=(pool, number, done))
+    killer.start()
+    try:
+        assert not pool.equal("3", EXPLOSIVE)
+    finally:
+        done.set()
+        killer.join()
+        pool.close()
+    return pool
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
+def test_an_answer_that_ends_two_workers_is_wrong_and_counted(number: signal.Signals) -> None:
+    pool = judged_while_killed(number)
+    assert (pool.deaths, pool.broken) == (2, 1)
+
+
+def test_workers_killed_from_outside_are_no_judgement() -> None:
+    with pytest.raises(MathsWorkerDied):
+        judged_while_killed(signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "(" * 60 + "1" + ")" * 60,
+        "{" * 200 + "1" + "}" * 200,
+        r"\sqrt{" * 70 + "1" + "}" * 70,
+        "^".join("9" * 255),
+        r"\frac" * 100,
+        r"\frac{1}{0}",
+        r"\frac{0}{0}",
+        "1/0",
+        r"\binom{10^9}{5 \cdot 10^8}",
+        r"\sum_{k=1}^{\infty} \frac{1}{k^k}",
+        r"\int_0^1 e^{-x^2} dx",
+        r"\operatorname{rank}(5)",
+        r"\operatorname{eye}(10^6)",
+        r"\operatorname{cols}\begin{pmatrix}1&2\\3&4\end{pmatrix}",
+        r"\begin{pmatrix}1&2\\3\end{pmatrix}",
+        r"\begin{pmatrix}1&2\\2&4\end{pmatrix}^{-1}",
+        r"A \subset B",
+        r"x \in \mathbb{R} \in 3",
+        r"1_{999}",
+        r"1_0 + 2_1",
+        "\ud800",
+        "\0",
+        "1\n2",
+        "{,}" * 170,
+        " " * 511 + "1",
+        "1" * 512,
+        r"0.\overline{" + "3" * 480 + "}",
+    ],
+)
+def test_no_answer_is_an_error_of_the_verifier(pool: MathsPool, answer: str) -> None:
+    for gold in ("7", "y = 2x", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"):
+        assert not pool.equal(gold, answer)
+    assert pool.equal("1/2", "0.5")
+
+
+def test_a_row_that_broke_a_library_is_wrong_and_counted(pool: MathsPool) -> None:
+    before = pool.broken
+    assert not pool.equal("y = 2x", r"y = \frac{1}{0} x")
+    assert pool.broken in (before, before + 1)
+
+
+PAYLOADS = (
+    "__import__('os').kill(__import__('os').getpid(), 9)",
+    "().__class__.__base__.__subclasses__()",
+    r"\text{__import__('os').abort()}",
+    r"\operatorname{__import__}(5)",
+    r"\mathrm{eval}(1)",
+    "(lambda: 7)()",
+    "[x for x in (7,)][0]",
+    "x.__globals__",
+    r"f_{__import__('os')}(x)",
+    r"\sum_{n=1}^{\infty} \frac{1}{n!}",
+    "7 if 1 else 8",
+    "7;exit()",
+    r"\variable{__import__}",
+    "1e1_000",
+)
+RECORDER = """
+import sys
+from oapl_core.verdicts import maths
+judge = maths.Judge()
+for pair in maths._WARMING:
+    judge.judge(*pair)
+seen = []
+def record(event, arguments):
+    if event in ("os.system", "subprocess.Popen", "socket.connect"):
+        seen.append((event, arguments))
+    if event == "compile" and not str(arguments[1]).endswith(".py"):
+        seen.append((event, arguments[0], sys._getframe(1).f_code.co_filename))
+sys.addaudithook(record)
+import json
+for answer in json.loads(sys.argv[1]):
+    for gold in ("7", "x + 1", "e"):
+        assert not judge.judge(gold, answer)["equal"], answer
+print([entry for entry in seen if not entry[-1].endswith(maths._MAKES_CODE)])
+"""
+
+
+def test_no_answer_reaches_pythons_compiler() -> None:
+    answers = json.dumps(
+        [*(p for p in PAYLOADS if "sum" not in p), "0.5", "1,000x", "12_3", r"\log_2 8", r"\gcd(8, 12)", "2x+0.1"]
+    )
+    result = subprocess.run([sys.executable, "-c", RECORDER, answers], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_no_payload_is_equal_or_ends_a_worker(pool: MathsPool) -> None:
+    deaths = pool.deaths
+    assert not [payload for payload in PAYLOADS if pool.equal("7", payload)]
+    assert pool.deaths == deaths
+
+
+@pytest.mark.parametrize("code", ["eval('1')", "exec('x = 1')", "sympy.sympify('1 + x')", "sympy.lambdify(x, x)"])
+def test_a_worker_compiles_no_text_whoever_asks(code: str) -> None:
+    lines = [
+        "import sys, sympy",
+        "from oapl_core.verdicts import maths",
+        "x = sympy.Symbol('x')",
+        "sys.addaudithook(maths._refuse_code)",
+        code,
+    ]
+    result = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
+    assert "PermissionError: a maths answer is never compiled" in result.stderr
+
+
+@given(
+    st.text(alphabet=st.sampled_from(list(r"\{}()[]$%^_'\".,;:=<>+-*/ 0123456789abxtexcircfrsqπ√°€½²")), max_size=200)
+)
+def test_any_text_has_a_plain_form(text: str) -> None:
+    found = plain(text)
+    assert split_unit(found, True, True)[0] is not None
+    assert compact(found) == compact(compact(found)) or "(" in found
 
 
 def test_closing_leaves_no_process() -> None:

@@ -1,0 +1,36 @@
+"""Parsed maths made ready for comparison: letters and decimals told apart from numbers, and numbers computed."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+_DIGITS = 30
+
+
+def clean(expression: Any) -> Any:
+    """With decimals as the fractions they are, i as the imaginary unit, and letters that sympy reads as numbers."""
+    import sympy
+
+    renamed = {
+        sympy.I: sympy.Symbol("I", real=True),
+        sympy.Symbol("i", real=True): sympy.I,
+        sympy.EulerGamma: sympy.Symbol("gamma", real=True),
+    }
+    found = {old: new for old, new in renamed.items() if expression.has(old)}
+    found |= {decimal: sympy.Rational(str(decimal)) for decimal in expression.atoms(sympy.Float)}
+    return expression.xreplace(found) if found else expression
+
+
+def evaluated(expression: Any, shift: int = 0) -> Any:
+    """The number that an expression is where its symbols have fixed positive values; None if it is none there."""
+    import sympy
+
+    if expression.has(sympy.Limit, sympy.Derivative, sympy.Integral, sympy.Sum, sympy.Product):
+        expression = expression.doit()
+    values = {
+        symbol: sympy.Rational(zlib.crc32(f"{symbol.name}{shift}".encode()) % 9001 + 1000, 3571)
+        for symbol in expression.free_symbols
+    }
+    number = sympy.N(expression.xreplace(values), _DIGITS)
+    return number if number.is_number and number.is_finite else None

@@ -1,0 +1,171 @@
+r"""Relations in maths answers: equations, inequalities and chains of them, compared side by side.
+
+sympy solves nothing here: it finds no solution of 0 = 1, and none of many a gold, which does not make them equal. Two
+relations are the same if their sides are, as they stand or turned round, or if the differences of their sides are the
+same up to a constant factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+from oapl_core.verdicts.maths_evaluation import clean, evaluated
+
+Equal = Callable[[Any, Any], bool]
+Link = tuple[Any, str, Any]
+"""Left side, sign, right side."""
+
+_TURNED = {"==": "==", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+
+
+def links(parsed: Any) -> list[Link]:
+    """The relations of a chain in its order: 0 < x < 1 has two; nothing if this is no relation."""
+    import sympy
+    from sympy.core.relational import Relational
+
+    if isinstance(parsed, Relational):
+        return [(parsed.lhs, parsed.rel_op, parsed.rhs)]
+    if isinstance(parsed, sympy.And):
+        parts = getattr(parsed, "_unsorted_args", parsed.args)
+        found = [links(part) for part in parts]
+        return [link for part in found for link in part] if all(found) else []
+    return []
+
+
+def same(gold: Sequence[Link], answer: Sequence[Link], equal: Equal) -> bool:
+    """Whether two chains say the same, link by link from either end."""
+    if len(gold) != len(answer):
+        return False
+    backwards = [_turned(link) for link in reversed(answer)]
+    for chain in (answer, backwards):
+        if all(one[1] == other[1] for one, other in zip(gold, chain, strict=True)) and all(
+            _same_link(one, other, equal) for one, other in zip(gold, chain, strict=True)
+        ):
+            return True
+    return False
+
+
+def value(chain: Sequence[Link], equal: Equal, is_trusted: bool) -> Any | None:
+    """What a chain of equations says its name is (x = 5 says 5), or the value of a working that holds (2 + 3 = 5).
+
+    None for anything else: x^2 = 5 and 2 + 2 = 5 say nothing. A gold is trusted in its sums: A = 5/2 = 2.5.
+    """
+    if any(sign != "==" for _, sign, _ in chain):
+        return None
+    first, sides = chain[0][0], [right for _, _, right in chain]
+    if not is_name(first):
+        if _has_symbols(first):
+            return None
+        sides.insert(0, first)
+    if not is_trusted and not all(equal(sides[-1], side) for side in sides[:-1]):
+        return None
+    return sides[-1]
+
+
+def is_name(side: Any) -> bool:
+    r"""Whether a side only names what is asked for: x, f(x), \text{Area}, AB, \angle ABC, (x, y)."""
+    import sympy
+    from sympy.core.function import AppliedUndef
+
+    if isinstance(side, sympy.Symbol | AppliedUndef) or side in (sympy.I, sympy.E):
+        return True
+    if isinstance(side, sympy.Tuple):
+        return all(is_name(part) for part in side.args)
+    if isinstance(side, sympy.Interval):  # (x, y) is parsed as one
+        return is_name(side.start) and is_name(side.end)
+    if isinstance(side, sympy.Mul):
+        letters = [part for part in side.args if part != sympy.Symbol("angle", real=True)]
+        return all(isinstance(part, sympy.Symbol) and part.name[:1].isupper() for part in letters)
+    return False
+
+
+def solutions(chain: Sequence[Link]) -> Any | None:
+    """The set of reals that bare inequalities such as 0 < x < 1 describe; None for other relations.
+
+    Only for one name on one side and a number on the other: to solve is the problem's, not the verifier's.
+    """
+    import sympy
+
+    names = symbols(chain)
+    if len(names) != 1 or any(sign == "==" for _, sign, _ in chain):
+        return None
+    name = names.pop()
+    if not all(
+        (left == name) != (right == name) and not (left.has(name) and right.has(name)) for left, _, right in chain
+    ):
+        return None
+    parts = [_half_line(clean(right if left == name else left), sign if left == name else _TURNED[sign])
+             for left, sign, right in chain]  # fmt: skip
+    return None if any(part is None for part in parts) else reduce(sympy.Intersection, parts)
+
+
+def symbols(chain: Sequence[Link]) -> set[Any]:
+    """The variables of a chain."""
+    return {symbol for left, _, right in chain for symbol in left.free_symbols | right.free_symbols}
+
+
+def union(elements: Sequence[Any]) -> Any | None:
+    """What several inequalities joined by "or" describe; None if one is none."""
+    import sympy
+
+    parts = [solutions(chain) if chain else None for chain in map(links, elements)]
+    return None if not parts or any(part is None for part in parts) else sympy.Union(*parts)
+
+
+def _half_line(bound: Any, sign: str) -> Any | None:
+    import sympy
+
+    if not bound.is_number or not bound.is_extended_real:
+        return None
+    if sign == "!=":
+        return sympy.Union(sympy.Interval.open(-sympy.oo, bound), sympy.Interval.open(bound, sympy.oo))
+    is_open = len(sign) == 1
+    if sign.startswith("<"):
+        return sympy.Interval(-sympy.oo, bound, True, is_open)
+    return sympy.Interval(bound, sympy.oo, is_open, True)
+
+
+def _turned(link: Link) -> Link:
+    return link[2], _TURNED[link[1]], link[0]
+
+
+def _same_link(gold: Link, answer: Link, equal: Equal) -> bool:
+    """The sides are equal, as they stand or (of = and ≠) exchanged; or their differences are proportional."""
+    (left, sign, right), (other_left, _, other_right) = gold, answer
+    if equal(left, other_left) and equal(right, other_right):
+        return True
+    if sign in ("==", "!=") and equal(left, other_right) and equal(right, other_left):
+        return True
+    is_equation = sign in ("==", "!=")
+    ratio = _ratio((left, right), (other_left, other_right), is_equation)
+    return ratio is not None and (is_equation or ratio.is_positive is True)
+
+
+def _ratio(gold: tuple[Any, Any], answer: tuple[Any, Any], is_equation: bool) -> Any | None:
+    """The constant by which one difference of sides is the other's multiple; None without one.
+
+    Denominators may be multiplied out of equations only; a difference without symbols is never compared.
+    """
+    import sympy
+
+    if not all(isinstance(side, sympy.Expr) for side in (*gold, *answer)):
+        return None
+    one, other = (clean(pair[0]) - clean(pair[1]) for pair in (gold, answer))
+    if not _has_symbols(one) or one.free_symbols != other.free_symbols:
+        return None
+    if is_equation:
+        one, other = (sympy.fraction(sympy.together(side.doit()))[0] for side in (one, other))
+    points = [(evaluated(one, shift), evaluated(other, shift)) for shift in (0, 1)]
+    if any(not first or not second for first, second in points):
+        return None  # a difference that vanishes, or has no value there
+    quotients = [first / second for first, second in points]
+    if abs(quotients[0] - quotients[1]) > 1e-12 * abs(quotients[0]):
+        return None
+    ratio = sympy.simplify(one / other)
+    return ratio if ratio.is_number and ratio.is_finite and ratio.is_zero is False else None
+
+
+def _has_symbols(side: Any) -> bool:
+    return bool(getattr(side, "free_symbols", None))
