@@ -1,8 +1,5 @@
-"""HumanEval and MBPP as problems of kind `assert`. Pure.
-
-Their checks run in the program's own process: weaker evidence than compared outputs (data/README.md, "Kinds and
-evidence"), good for measuring, not to train on.
-"""
+"""HumanEval and MBPP as problems of kind `assert`: checks that call the program (data/README.md, "Kinds and evidence").
+Pure."""
 
 import ast
 from typing import Any

@@ -13,7 +13,7 @@ import json
 import os
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from oapl_core.sandbox import namespaces
@@ -53,7 +53,7 @@ _OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "bool": bool,
 }
 _FOR_PROGRAMS: Mapping[str, type | tuple[type, ...]] = {
-    "call": (FunctionType, BuiltinFunctionType),
+    "call": (FunctionType, MethodType, BuiltinFunctionType),
     "next": Iterator,
 }
 """What a program may do with what the checks passed to it."""

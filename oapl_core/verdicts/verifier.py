@@ -120,9 +120,14 @@ class Verifier:
         return [*self._sandbox.server_pids, *self._maths.pids]
 
     @property
-    def maths_too_slow(self) -> int:
-        """Maths answers called wrong because they used up their time."""
-        return self._maths.too_slow
+    def remarks(self) -> dict[str, int]:
+        """How many answers were judged in a way that a person may want to know of, by what it was."""
+        return {
+            "programs answer by what ran before": self.draws_differed,
+            "maths answers ran out of time": self._maths.too_slow,
+            "only repeat the question": self._maths.echoes,
+            "make a library raise": self._maths.broken,
+        }
 
     def verify(
         self, problems: Sequence[Mapping[str, Any]], texts: Sequence[str], finish_reasons: Sequence[str | None]

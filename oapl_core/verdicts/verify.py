@@ -155,10 +155,9 @@ def check_errors(counts: Counter[Outcome], allowed: float, judged: list[dict[str
 
 def _summary(counts: Counter[Outcome], verifier: Verifier) -> None:
     outcomes = ", ".join(f"{outcome} {count}" for outcome, count in counts.most_common())
-    slow = f"; {verifier.maths_too_slow} maths answers ran out of time" if verifier.maths_too_slow else ""
-    drawn = f"; {verifier.draws_differed} programs answer by what ran before" if verifier.draws_differed else ""
+    remarks = "".join(f"; {count} {what}" for what, count in verifier.remarks.items() if count)
     retried = f"{verifier.errors_retried} judgements retried"
-    say(f"outcomes: {outcomes}; sandbox {verifier.sandbox_level}; {retried}{slow}{drawn}")
+    say(f"outcomes: {outcomes}; sandbox {verifier.sandbox_level}; {retried}{remarks}")
 
 
 def _share(text: str) -> tuple[int, int]:
