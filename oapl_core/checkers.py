@@ -25,7 +25,8 @@ def unordered_tokens(test_input: str, expected: str, printed: str) -> bool:
 
 def any_line(test_input: str, expected: str, printed: str) -> bool:
     """`expected` lists every right answer, one on each line; the program printed one of them and nothing else."""
-    return printed.strip() in _lines(expected)
+    right = [line for line in _lines(expected) if line] or [""]
+    return printed.strip() in right
 
 
 def any_permutation(test_input: str, expected: str, printed: str) -> bool:

@@ -26,11 +26,13 @@ What it may learn, and the test that shows it (tests/core/sandbox unless said ot
 
 - Of other programs: nothing of what they are, read, print, return or raise. A fork server hands on descriptors and
   reads no byte of a request, so there is nothing in the memory that its children inherit (test_secrets.py, with spies
-  that search it). A program sees which permitted libraries earlier ones named, since they are imported already, and may
-  time its neighbours.
+  that search it). A program sees which permitted libraries earlier ones named, since they are imported already (one
+  that hides the name of a library may find it only then), may time its neighbours, and at the fallback level can tell
+  which processes exist. It leaves no marks for others: what would change the mode or the time of a file, or lock one,
+  answers success and does nothing.
 - Of its own other tests: the inputs that share its child, 64 at most; how many of them ran before; that it is still
-  alive, so that no earlier answer was wrong (test_secrets.py, last test). That helps only where the answer to one test
-  stands in the input of another.
+  alive, so that no earlier answer was wrong (test_secrets.py, last test). That helps where the answer to one test
+  stands in the input of another, and a program that keeps a state may work at one test within the CPU time of others.
 - Of which attempt it is in: whether other tests ran before in its process. A test that fails after others counts as
   failed if it fails alone, and otherwise all tests are judged again alone, one run each (tests/core/verdicts/
   test_draws.py). So no single test is guessed twice; the list of all answers can be, by a program that keeps a state or
@@ -48,8 +50,9 @@ memory is less than `workers` times `memory_mb`; the kernel may then kill any pr
 Assert-style checks (`Program.is_checked`) call the program from a second child, confined alike (judge.py). What comes
 back is plain data (plain_data.py); what is none stays with the program, may be asked for data, and cannot be compared:
 the checks then end as `not_judgeable`. A check that asks the program itself whether an answer is right, by a method of
-an object or a function that only the program has, believes it. `problems.curation` drops problems whose own reference
-solution is not judgeable; after that such an answer is wrong.
+an object or a function that only the program has, believes it. A check that executes text (eval, sympify, pickle) is
+not judgeable either, since the text could be the program's; one that never calls the program passes nothing.
+`problems.curation` drops problems whose own reference solution is not judgeable; after that such an answer is wrong.
 
 `verdicts.maths` confines its workers, which read untrusted text but run none, by the fallback's means: seccomp, a
 memory limit, and landlock where the kernel has it. Landlock is there from Linux 5.13 on; without it the full level
@@ -58,7 +61,7 @@ capabilities.
 
 Not covered: bugs of the kernel and of the CPU (speculation, timing channels: there is no secret to time); many threads
 at the fallback level (bounded by memory only); memory of the private directory, the output files and pipes, which comes
-beside `memory_mb` (at most 4 x `output_mb` + 32 MiB), since no cgroup is used; the host's load, which can turn a
+beside `memory_mb` (at most 4 x `output_mb` + 96 MiB), since no cgroup is used; the host's load, which can turn a
 program near a limit into a time limit; other processes of the same user at the fallback level, which only seccomp and
 landlock keep out of reach; weak tests, and answers learnt by heart, which no sandbox can see: `verdicts.attacks` says
 which problems reward doing nothing, `verdicts.audit` and a person look for the rest.

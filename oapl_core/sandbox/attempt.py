@@ -1,7 +1,7 @@
 """One child of a fork server, from the outside: its files, its limits, its marks, and the facts made of them.
 
 Runs inside the fork server and reads nothing that a program wrote, so that nothing of it stays in the server's memory:
-of the child it knows how many bytes it put into a pipe, the kernel's clocks, the sizes of its files and how it ended.
+of the child it knows how many bytes it put into a socket, the kernel's clocks, the sizes of its files and how it ended.
 CPU time is the kernel's count for the whole process; a test that exceeds its share is killed with its pid namespace, so
 nothing it started survives. Assert-style checks have a second child (judge.py), which decides; the program's own child
 only answers it.
@@ -26,9 +26,7 @@ from oapl_core.sandbox.prelude import Prelude
 
 _START_SECONDS = 20.0
 _DYING_SECONDS = 1.0
-_SPLICE_NONBLOCK = 2
-NULL = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
-"""Where marks go; opened before the root is exchanged."""
+_BUFFER = bytearray(4096)
 
 
 class ChildBroken(Exception):
@@ -84,14 +82,14 @@ class Attempt:
     program: Child
     tests: int
     marks: int
-    """Read end of the pipe in which it counts."""
+    """The end of the socket in which it counts."""
     judge: Child | None = None
     ready: bool = False
     """The untrusted part has begun."""
     counted: int = 0
-    """Bytes that came out of the pipe."""
+    """Bytes that came out of it."""
     is_silent: bool = False
-    """Every write end of the pipe is closed."""
+    """The other end is closed."""
     finished: int = 0
     """Tests of which the supervisor was told."""
     test_start: float = field(default_factory=time.monotonic)
@@ -114,7 +112,8 @@ class Attempt:
 
 def start(jail: Jail, header: dict[str, Any], files: Sequence[int], prelude: Prelude) -> Attempt:
     """Forks the child for the `files` of a request; with checks a second one, and a channel between the two."""
-    counted, marks = os.pipe()
+    counted, marks = (end.detach() for end in socket.socketpair())
+    os.set_blocking(counted, False)
     program, output, results, errors, records, *inputs = files
     ours, theirs = socket.socketpair() if header["is_checked"] else (None, None)
     checks, verdict = (inputs.pop(-2), inputs.pop(-1)) if header["is_checked"] else (-1, -1)
@@ -215,13 +214,14 @@ def _time_left(attempt: Attempt) -> tuple[float, str]:
 def _take_marks(attempt: Attempt) -> None:
     """Counts the child's marks: the first says that it is ready, each further one that a test has ended.
 
-    They go from the pipe to /dev/null, unread. The child has the other end of a pipe, and no way to this one: it can
-    neither take a mark back nor make this side wait.
+    They are read into one buffer and wiped, since a program may write what it likes. It has the other end, and no way
+    to this one, as to a pipe it would have through /proc: it can neither take a mark back nor make this side wait.
     """
     try:
-        moved = os.splice(attempt.marks, NULL, 1 << 16, flags=_SPLICE_NONBLOCK)
+        moved = os.readv(attempt.marks, [_BUFFER])
     except BlockingIOError:
         return
+    _BUFFER[:] = bytes(len(_BUFFER))
     attempt.is_silent |= moved == 0
     attempt.counted += moved
     if attempt.counted and not attempt.ready:

@@ -123,6 +123,8 @@ class Peer(Side):
         side may do everything with what it was given (the checks with a program's values)."""
         self._channel, self._names, self.declared_names, self._trusts = channel, names, declared, trusts
         self._stand_ins: dict[str, type] = {}
+        self.has_called = False
+        """Whether anything on the other side was called."""
         self._given: list[Any] = []
         """What the other side may refer to, by number."""
 
@@ -165,13 +167,14 @@ class Peer(Side):
         self, operation: str, target: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
     ) -> Any:
         """The result of an operation on the other side; raises what was raised there."""
+        self.has_called |= operation == "call"
         packing = Packing(self)
         told = {"do": operation, "of": target, "values": packing.add(arguments), "named": packing.add(named or {})}
         self._send({**told, "heap": packing.finish()})
         while "do" in (reply := self._receive()):
             self._answer(reply)
         try:
-            found = Unpacking(self, reply["heap"], packing.objects)
+            found = Unpacking(self, reply["heap"], packing)
             if "raised" not in reply:
                 return found.value(reply["value"])
             error = self._exception(operation, reply["raised"], found.value(reply["value"]))
@@ -185,7 +188,9 @@ class Peer(Side):
         for name in names if operation == "next" else ("RuntimeError" if n == "StopIteration" else n for n in names):
             kind = self._names.get(name) if name in self.declared_names else builtins.__dict__.get(name)
             if isinstance(kind, type) and issubclass(kind, Exception):
-                error = kind(*arguments if isinstance(arguments, tuple) else ())
+                arguments = arguments if isinstance(arguments, tuple) else ()
+                error: Exception = kind.__new__(kind, *arguments)  # its constructor may want what is not in `args`
+                error.args = arguments
                 error.raised_by_program = names[0]  # type: ignore[attr-defined]
                 return error
         raise ValueError("no known exception")

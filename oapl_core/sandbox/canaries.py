@@ -44,6 +44,12 @@ attempt("open a unix socket", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_
 attempt("fork", fork)
 attempt("start a program", lambda: os.execv("/bin/true", ["true"]))
 attempt("signal another process", signal_everything)
+for change in (lambda: os.chmod(secret, 0), lambda: os.utime(secret, (0, 0)), lambda: os.truncate(secret, 0),
+               lambda: os.open(secret, os.O_RDONLY | os.O_TRUNC)):
+    try:
+        change()  # may answer success; whether it did anything is looked at from outside
+    except OSError:
+        pass
 attempt("see other processes", lambda: os.listdir("/proc/self"))
 print(json.dumps(escaped))
 """
@@ -59,14 +65,20 @@ def prove(level: str, runner: Runner) -> None:
         secret, outside = Path(folder, "secret"), Path(folder, "outside")
         secret.write_text("a file of the host")
         Path(folder).chmod(0o755)
+        before = _state(secret)
         arguments = json.dumps([str(secret), str(outside), os.getpid()]).encode()
         held = _answer(runner, Program(_CANARY), arguments)
         escaped = json.loads(held.stdout) if held.completed and held.stdout else None
-        written = outside.exists()
+        written = outside.exists() or _state(secret) != before
     if escaped is None:
         raise SandboxError(f"level {level!r} is not available: its canary could not run ({_reason(held)})")
     if escaped or written:
         raise SandboxError(f"level {level!r} does not hold: a program could {', '.join(escaped) or 'write outside'}")
+
+
+def _state(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_mode, found.st_mtime_ns, found.st_size
 
 
 def _answer(runner: Runner, program: Program, data: bytes) -> Execution:

@@ -55,7 +55,7 @@ class Task:
     errors: int
     records: int
     marks: int
-    """Write end of a pipe: a byte for each mark."""
+    """A socket: a byte for each mark."""
     channel: int
     """Socket to the process that runs the checks; -1 without such checks."""
     cpu_s: int

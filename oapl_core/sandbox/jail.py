@@ -172,7 +172,7 @@ def _set_limits(cpu_s: int, memory_bytes: int, file_bytes: int, threads: int) ->
         (resource.RLIMIT_AS, memory_bytes),
         (resource.RLIMIT_CPU, cpu_s),
         (resource.RLIMIT_FSIZE, file_bytes),
-        (resource.RLIMIT_NOFILE, 512),
+        (resource.RLIMIT_NOFILE, 192),
         (resource.RLIMIT_NPROC, threads),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),

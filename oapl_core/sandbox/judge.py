@@ -25,6 +25,10 @@ GONE = 71
 """Exit code when the program's process ended under the checks."""
 _FILE = "checks.py"
 _DETAIL_CHARACTERS = 2000
+_STANDARD = (f"{os.__file__.rpartition('/')[0]}/", "<frozen importlib")
+_RUNS_TEXT = ("timeit.py", "doctest.py", "runpy.py", "code.py", "codeop.py", "pdb.py", "bdb.py", "cProfile.py")
+"""Of the standard library, which compiles text of its own (a named tuple, a data class), those that run a caller's."""
+_EXECUTES = ("compile", "pickle.find_class", "marshal.loads", "code.__new__")
 
 
 @dataclass(frozen=True)
@@ -60,12 +64,12 @@ def run_judge(jail: Jail, task: JudgeTask, server_pid: int) -> NoReturn:
 
 def judge(channel: int, checks: str, starter: str, entry_point: str) -> tuple[str, str]:
     """How the checks end, and what there is to say about it (execution.py, `Checks`)."""
-    module = sys.modules["checks"] = ModuleType("checks")
+    module = sys.modules["checks"] = sys.modules["__main__"] = ModuleType("checks")
     names: dict[str, Any] = module.__dict__
     names["__builtins__"] = builtins
     namespaces.declare(starter, names)
     names.pop(entry_point, None)
-    declared = {name for name, value in names.items() if isinstance(value, type)}
+    declared = {name for name, value in names.items() if isinstance(value, type) and value.__module__ == "checks"}
     peer = calls.Peer(channel, names, declared, trusts=False)
     try:
         tree = ast.parse(checks, _FILE)
@@ -73,7 +77,12 @@ def judge(channel: int, checks: str, starter: str, entry_point: str) -> tuple[st
         there = peer.ask("resolve", sorted(peer.declared_names))
         for name in {entry_point} | (_free_names(tree) - names.keys() - builtins.__dict__.keys()) & {*there}:
             names[name] = peer.ask("resolve", name)
-        exec(compile(tree, _FILE, "exec", dont_inherit=True), names)
+        code = compile(tree, _FILE, "exec", dont_inherit=True)
+        sys.addaudithook(_refuse_code)
+        exec(code, names)
+    except SystemExit as ending:  # unittest.main() ends so; the program's own exits end its own process
+        if ending.code:
+            return "failed", f"the checks exited with {ending.code}"
     except calls.Gone:
         return "gone", "the program's process ended before the checks had"
     except calls.NotJudgeable as error:
@@ -85,7 +94,16 @@ def judge(channel: int, checks: str, starter: str, entry_point: str) -> tuple[st
             return "raised", f"{name} at {_where(error)}"
         shown = traceback.format_exception_only(error)[-1].strip()
         return "failed", f"{shown}; {_where(error)}"
-    return "passed", ""
+    return ("passed", "") if peer.has_called else ("failed", "the checks never call the program")
+
+
+def _refuse_code(event: str, arguments: tuple[Any, ...]) -> None:
+    """Audit hook: no check executes text, which could be the program's."""
+    if event in _EXECUTES:
+        caller = sys._getframe(1).f_code.co_filename
+        if caller.startswith(_STANDARD) and not caller.endswith(_RUNS_TEXT) and event != "pickle.find_class":
+            return
+        raise calls.NotJudgeable("a check would have executed what the program returned")
 
 
 def _free_names(tree: ast.Module) -> set[str]:

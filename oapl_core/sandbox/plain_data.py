@@ -10,21 +10,20 @@ comparison with it is taken (calls.py). Pure; both sides use it.
 from __future__ import annotations
 
 import collections
-import datetime
-import decimal
 import enum
-import fractions
+import functools
 import inspect
 from array import array
 from collections.abc import Callable, Sequence
 from types import MemberDescriptorType
 from typing import Any, Protocol
 
+from oapl_core.sandbox.constructors import arguments_of, construct
+
 Json = Any
 Node = list[Any]
 
 _SCALARS = frozenset({type(None), bool, int, float, str})
-_NUMPY_KINDS = "?biufcSU"
 _VIEWS: dict[type, str] = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
 _VIEWS |= {type(getattr(collections.OrderedDict(), name)()): name for name in ("keys", "values", "items")}
 _ITEMS: dict[type, str] = {
@@ -43,7 +42,6 @@ _COPIES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 )
 _BASES = (complex, bytes, bytearray, list, tuple, set, frozenset, dict)
 """What a class that derives from one of these goes out as: the base, without what it added."""
-_TIMES = {datetime.datetime: "datetime", datetime.date: "date", datetime.time: "time"}
 _MUTABLE = {
     "list": list,
     "set": set,
@@ -71,7 +69,7 @@ class Side(Protocol):
 
 
 class Packing:
-    """One message being packed. `heap` grows while values are added."""
+    """One message being packed."""
 
     def __init__(self, side: Side, known: Sequence[Any] = ()) -> None:
         """`known` are the objects of the message that is answered: they keep their places, and go back as they are."""
@@ -104,7 +102,7 @@ class Packing:
         return [place]
 
     def finish(self) -> list[Node | None]:
-        """The heap, with the nodes of everything that the values lead to."""
+        """The heap: nodes of everything that the values lead to."""
         while self._done < len(self.objects):
             self.heap.append(self._node(self.objects[self._done]))
             self._done += 1
@@ -115,14 +113,16 @@ class Packing:
 
     def _node(self, value: Any) -> Node:
         kind = type(value)
-        if name := self._side.declared(kind):
-            return self._object(name, value)
         if kind in _ITEMS:
             return self._items(_ITEMS[kind], value)
+        if node := _exact(self, kind, value):
+            return node
+        if name := self._side.declared(kind):
+            return [*self._items("tuple", value, tuple), name] if issubclass(kind, tuple) else self._object(name, value)
         base: Any = next((base for base in _BASES if issubclass(kind, base)), None)
         if base and kind is not base and kind is not collections.defaultdict:
             return self._items(_ITEMS[base], value, base) if base in _ITEMS else self._node(base(value))
-        return _exact(self, kind, value) or self._side.reference(value)
+        return self._side.reference(value)
 
     def _items(self, tag: str, value: Any, base: Any = None) -> Node:
         if isinstance(value, dict):
@@ -143,46 +143,33 @@ class Packing:
 
 
 def _exact(packing: Packing, kind: type, value: Any) -> Node | None:
-    """The node of a value of a class that is packed by its constructor's arguments; None if it is no such class."""
-    if kind is complex:
-        return ["complex", value.real, value.imag]
-    if kind in (bytes, bytearray):
-        return [kind.__name__, value.hex()]
-    if kind is range:
-        return ["range", value.start, value.stop, value.step]
+    """The node of a value of one of Python's own classes; None if it is of none."""
     if kind is collections.deque:
         return ["deque", packing._all(value), value.maxlen]
     if kind is collections.defaultdict:
         return packing._items("defaultdict", value)
-    if kind is fractions.Fraction:
-        return ["Fraction", value.numerator, value.denominator]
-    if kind is decimal.Decimal:
-        return ["Decimal", str(value)]
-    if kind in _TIMES:
-        return [_TIMES[kind], value.isoformat()]
-    if kind is datetime.timedelta:
-        return ["timedelta", value.days, value.seconds, value.microseconds]
     if kind in _VIEWS:
         return [_VIEWS[kind], packing._all(value)]
     if kind is array:
         return ["array", value.typecode, packing._all(value)]
-    if value is NotImplemented or value is Ellipsis:
-        return ["constant", repr(value)]
-    if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and value.dtype.kind in _NUMPY_KINDS:
-        return ["ndarray", value.dtype.str, list(value.shape), value.tobytes().hex()]
-    return None
+    return arguments_of(value)
 
 
 class Unpacking:
     """One message being unpacked."""
 
-    def __init__(self, side: Side, heap: list[Node | None], known: Sequence[Any] = ()) -> None:
-        """`known` are this side's objects at the first places of the heap: they get the content they have now.
+    def __init__(self, side: Side, heap: list[Node | None], asked: Packing | None = None) -> None:
+        """`asked` is the message that this one answers: the objects that went out with it hold the first places of the
+        heap, and those that can change get the content they have now.
 
         Raises:
             ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError: it is not a message.
         """
         self._side, self._heap = side, heap
+        known = asked.objects if asked else []
+        for sent, node in zip(asked.heap if asked else [], heap, strict=False):
+            if sent and node and _is_mutable(node[0]) and _kind(sent) != _kind(node):
+                raise ValueError(f"a {sent[0]} came back as a {node[0]}")
         self.objects: list[Any] = [*known, *[None] * (len(heap) - len(known))]
         self._made = [number < len(known) for number in range(len(heap))]
         for number, node in enumerate(heap):
@@ -224,8 +211,9 @@ class Unpacking:
     def _fill(self, shell: Any, node: Node) -> None:
         tag, content = node[0], node[1]
         if tag == "object":
+            kind: Any = type(shell)
             for field, word in node[2]:
-                if _is_a_field(type(shell), field):
+                if _is_a_field(kind, field):
                     object.__setattr__(shell, field, self.value(word))
         elif tag == "bytearray":
             shell[:] = bytes.fromhex(content)
@@ -236,7 +224,7 @@ class Unpacking:
             (shell.extend if tag == "deque" else shell.update)(self._all(content))
         elif tag == "ndarray":
             if shell is not None:  # one of ours, that the other side wrote into
-                shell[...] = _ndarray(node)
+                shell[...] = self._immutable(node)
         else:
             shell.clear()
             for key, word in content:
@@ -244,6 +232,8 @@ class Unpacking:
 
     def _immutable(self, node: Node) -> Any:
         tag, *content = node
+        if tag == "tuple" and len(content) == 2:
+            return tuple.__new__(self._side.class_named(content[1]), self._all(content[0]))
         if tag in ("tuple", "frozenset"):
             return (tuple if tag == "tuple" else frozenset)(self._all(content[0]))
         if tag in ("keys", "values", "items"):
@@ -254,14 +244,15 @@ class Unpacking:
             return self._side.class_named(content[0])[content[1]]  # type: ignore[index]
         if tag == "array":
             return array(content[0], self._all(content[1]))
-        make = _MAKERS.get(tag)
-        return make(*content) if make else _ndarray(node) if tag == "ndarray" else self._side.referred(node)
+        make = construct(tag)
+        return make(*content) if make else self._side.referred(node)
 
 
 _ORDER = ("object", "list", "deque", "bytearray", "ndarray", "dict", "OrderedDict", "Counter", "defaultdict", "set")
 """Objects and lists are filled before they are hashed or compared as keys."""
 
 
+@functools.lru_cache(maxsize=1000)
 def _is_a_field(kind: type, name: str) -> bool:
     """Whether objects of a class may have the attribute: not one that hides a method or a property of the class."""
     if name.startswith("__"):
@@ -271,26 +262,10 @@ def _is_a_field(kind: type, name: str) -> bool:
     return is_slot or not (callable(of_class) or hasattr(type(of_class), "__get__"))
 
 
+def _kind(node: Node) -> Node:
+    """The tag, with the class of an object."""
+    return node[:2] if node[0] == "object" else node[:1]
+
+
 def _is_mutable(tag: str) -> bool:
     return tag in _ORDER
-
-
-def _ndarray(node: Node) -> Any:
-    import numpy as np
-
-    _, dtype, shape, data = node
-    return np.frombuffer(bytes.fromhex(data), np.dtype(dtype)).reshape(shape).copy()
-
-
-_MAKERS: dict[str, Callable[..., Any]] = {
-    "complex": complex,
-    "bytes": bytes.fromhex,
-    "range": range,
-    "Fraction": fractions.Fraction,
-    "Decimal": decimal.Decimal,
-    "datetime": datetime.datetime.fromisoformat,
-    "date": datetime.date.fromisoformat,
-    "time": datetime.time.fromisoformat,
-    "timedelta": datetime.timedelta,
-    "constant": {"NotImplemented": NotImplemented, "Ellipsis": Ellipsis}.__getitem__,
-}

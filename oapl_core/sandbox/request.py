@@ -123,9 +123,9 @@ class Request:
         try:
             said = json.loads(os.pread(self._verdict, 1 << 16, 0))
             verdict, detail = said["verdict"], said["detail"].encode("utf-8", "replace").decode()
+            _VERDICTS.index(verdict)
         except (ValueError, KeyError, TypeError, AttributeError):
             verdict, detail = "failed", "the checks broke while they looked at what the program returned"
-        assert verdict in _VERDICTS
         if verdict == "passed":
             nothing = {"exit_code": 0, "signal": None, "raised": "", "compile_error": False, "memory_limit": False}
             return {"checks": verdict, "output_limit": False, **nothing}

@@ -18,27 +18,35 @@ ALLOWED = {
     "mprotect": 10, "munmap": 11, "brk": 12, "rt_sigaction": 13, "rt_sigprocmask": 14, "rt_sigreturn": 15,
     "pread64": 17, "pwrite64": 18, "readv": 19, "writev": 20, "access": 21, "pipe": 22, "select": 23, "sched_yield": 24,
     "mremap": 25, "madvise": 28, "dup": 32, "dup2": 33, "pause": 34, "nanosleep": 35, "getitimer": 36, "alarm": 37,
-    "setitimer": 38, "getpid": 39, "exit": 60, "uname": 63, "flock": 73, "fsync": 74, "fdatasync": 75, "truncate": 76,
+    "setitimer": 38, "getpid": 39, "exit": 60, "uname": 63, "fsync": 74, "fdatasync": 75,
     "ftruncate": 77, "getcwd": 79, "chdir": 80, "fchdir": 81, "rename": 82, "mkdir": 83, "rmdir": 84, "creat": 85,
-    "unlink": 87, "readlink": 89, "chmod": 90, "fchmod": 91, "umask": 95, "gettimeofday": 96, "getrlimit": 97,
+    "unlink": 87, "readlink": 89, "umask": 95, "gettimeofday": 96, "getrlimit": 97,
     "getrusage": 98, "sysinfo": 99, "times": 100, "getuid": 102, "getgid": 104, "geteuid": 107, "getegid": 108,
     "getppid": 110, "getgroups": 115, "getresuid": 118, "getresgid": 120, "rt_sigpending": 127, "rt_sigtimedwait": 128,
     "rt_sigsuspend": 130, "sigaltstack": 131, "statfs": 137, "fstatfs": 138, "gettid": 186,
     "time": 201, "futex": 202, "sched_getaffinity": 204, "getdents64": 217, "set_tid_address": 218, "fadvise64": 221,
     "clock_gettime": 228, "clock_getres": 229, "clock_nanosleep": 230, "exit_group": 231, "openat": 257,
-    "mkdirat": 258, "newfstatat": 262, "unlinkat": 263, "renameat": 264, "readlinkat": 267, "fchmodat": 268,
-    "faccessat": 269, "pselect6": 270, "ppoll": 271, "set_robust_list": 273, "get_robust_list": 274, "utimensat": 280,
+    "mkdirat": 258, "newfstatat": 262, "unlinkat": 263, "renameat": 264, "readlinkat": 267,
+    "faccessat": 269, "pselect6": 270, "ppoll": 271, "set_robust_list": 273, "get_robust_list": 274,
     "dup3": 292, "pipe2": 293, "preadv": 295, "pwritev": 296, "getcpu": 309, "renameat2": 316, "getrandom": 318,
     "membarrier": 324, "copy_file_range": 326, "preadv2": 327, "pwritev2": 328, "statx": 332, "rseq": 334,
     "close_range": 436, "faccessat2": 439, "epoll_wait": 232, "epoll_ctl": 233, "epoll_pwait": 281,
     "epoll_create1": 291, "sendto": 44, "recvfrom": 45, "shutdown": 48, "getsockopt": 55,
 }  # fmt: skip
 
+PRETENDED = {"flock": 73, "chmod": 90, "fchmod": 91, "fchmodat": 268, "utimensat": 280}
+"""Answered with success, and nothing is done: libraries use them, landlock does not govern them, and with them a
+program could change files of the host, or leave marks on them for others."""
+
 _IOCTL, _SOCKETPAIR, _CLONE, _FCNTL, _SETRLIMIT, _PRLIMIT64, _CLONE3 = 16, 53, 56, 72, 160, 302, 435
 _ARGUMENT_VALUES = {
     (_IOCTL, 1): (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451),  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, F(N)CLEX
     (_FCNTL, 1): (0, 1, 2, 3, 4, 1030),  # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC
 }
+_OPENS = {2: 1, 257: 2}
+"""open and openat, and which of their arguments holds the flags."""
+_ACCESS_OR_TRUNCATE, _ONLY_TRUNCATE = 0x203, 0x200
+"""O_TRUNC on a file that is opened to be read: the landlock of Linux before 6.2 lets it pass."""
 _AF_UNIX, _SOCK_STREAM, _SOCK_TYPE = 1, 1, 0xF
 _RLIMIT_CPU = 0
 _CLONE_THREAD, _CLONE_NAMESPACES = 0x00010000, 0x7E020000
@@ -145,6 +153,11 @@ def allowlist() -> bytes:
         allow,
     ]
     program += _checked_call(_SOCKETPAIR, connected_pair)
+    for number in PRETENDED.values():
+        program += _checked_call(number, [succeed])
+    for number, index in _OPENS.items():
+        masked = [_argument(index), _instruction(_AND, _ACCESS_OR_TRUNCATE)]
+        program += _checked_call(number, [*masked, _instruction(_JUMP_EQUAL, _ONLY_TRUNCATE, 0, 1), refuse, allow])
     program += _checked_call(_CLONE3, [_instruction(_RETURN, _ERRNO | errno.ENOSYS)])
     return b"".join([*program, *_search(_ranges([*ALLOWED.values()]))])
 

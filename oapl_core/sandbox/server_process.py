@@ -94,7 +94,7 @@ class ServerProcess:
                 while "end" not in (facts := wire.receive(self._connection)):
                     try:
                         yield request.execution(facts)
-                    except GeneratorExit:
+                    except BaseException:  # whoever stopped us here: the server must not answer the next request late
                         self._stop()
                         raise
             except (EOFError, OSError) as error:

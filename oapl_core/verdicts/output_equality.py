@@ -95,7 +95,7 @@ def _value_near(ours: Any, theirs: Any, tolerance: Tolerance) -> bool:
         same = isinstance(ours, dict) and ours.keys() == theirs.keys()
         return same and all(_value_near(ours[key], theirs[key], tolerance) for key in theirs)
     if isinstance(theirs, float) and isinstance(ours, int | float):
-        return tolerance.near(ours, theirs)
+        return ours == theirs or tolerance.near(ours, theirs)
     return bool(ours == theirs)
 
 

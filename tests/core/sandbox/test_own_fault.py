@@ -1,6 +1,8 @@
 """Whatever a program does to itself after it was started is its own fault: a fact about it, never a failure of ours."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -133,3 +135,59 @@ def test_a_limit_that_a_program_reads_is_its_own(server: Sandbox) -> None:
     source = "import resource as r\nprint(r.getrlimit(r.RLIMIT_CPU)[0], r.getrlimit(r.RLIMIT_STACK)[0] >> 20)\n"
     raised = source + "r.setrlimit(r.RLIMIT_STACK, (r.getrlimit(r.RLIMIT_STACK)[1],) * 2)\nprint('ok')"
     assert server.run(Program(raised), [b""], LIMITS)[0].stdout.endswith(b"ok\n")
+
+
+TOUCHES = {
+    "mode": "os.chmod(p, 0)",
+    "mode by a file": "os.fchmod(os.open(p, os.O_RDONLY), 0)",
+    "time": "os.utime(p, (0, 0))",
+    "size": "os.truncate(p, 0)",
+    "size by opening": "os.open(p, os.O_RDONLY | os.O_TRUNC)",
+    "size by a raw call": "import ctypes\n    ctypes.CDLL(None).open(p.encode(), os.O_TRUNC)",
+    "name": "os.rename(p, p + '2')",
+}
+
+
+@pytest.mark.parametrize("name", TOUCHES)
+def test_no_program_changes_a_file_of_the_host(name: str, server: Sandbox, tmp_path: Path) -> None:
+    for place in (tmp_path / "a", Path(os.__file__).with_name("LICENSE.txt"), Path(os.__file__)):
+        if place.parent == tmp_path:
+            place.write_text("text")
+        before = place.stat() if place.exists() else None
+        program = f"import os\np = {str(place)!r}\ntry:\n    {TOUCHES[name]}\nexcept OSError: pass\nprint('ran')"
+        assert server.run(Program(program), [b""], LIMITS)[0].stdout == b"ran\n"
+        after = place.stat() if place.exists() else None
+        assert before == after or (before and after and _lasting(before) == _lasting(after))
+
+
+def _lasting(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_mode, found.st_mtime_ns, found.st_size
+
+
+def test_programs_cannot_tell_each_other_anything_by_marks_on_files(server: Sandbox) -> None:
+    leave = (
+        "import os\nfor t in (os.__file__, '/dev/null', '/'):\n    try: os.utime(t, (4711, 4711))\n"
+        "    except OSError: pass"
+    )
+    look = "import os\nprint([t for t in (os.__file__, '/dev/null', '/') if int(os.stat(t).st_mtime) == 4711])"
+    assert server.run(Program(leave), [b""], LIMITS)[0].completed
+    assert server.run(Program(look), [b""], LIMITS)[0].stdout == b"[]\n"
+    lock = (
+        "import fcntl, os\nf = os.open(os.__file__, os.O_RDONLY)\n"
+        "fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)\nprint(1)"
+    )
+    held = server.executions(Program(lock + "\nimport time; time.sleep(0.1)"), [b""], LIMITS)
+    with Sandbox(workers=1, level=server.level) as other:
+        assert [e.stdout for e in held] == [b"1\n"]
+        assert other.run(Program(lock), [b""], LIMITS)[0].stdout == b"1\n"
+
+
+def test_a_reply_that_is_none_costs_the_next_program_nothing(server: Sandbox) -> None:
+    checks = Program("def f(): return 1", "f", is_checked=True)
+    for text in (
+        b"import os, json\nfor fd in range(3, 99):\n    try: os.pwrite(fd, json.dumps({'verdict': 'x', 'detail': 5})"
+        b".encode().ljust(99), 0)\n    except OSError: pass\nos._exit(0)",
+    ):
+        assert server.run(checks, [text], LIMITS)[0].checks == "failed"
+        assert server.run(Program("print(7)"), [b""], LIMITS)[0].stdout == b"7\n"
+    assert server.servers_lost == 0

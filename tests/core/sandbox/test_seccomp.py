@@ -3,7 +3,7 @@
 import errno
 import struct
 
-from oapl_core.sandbox.seccomp import ALLOWED, allowlist
+from oapl_core.sandbox.seccomp import ALLOWED, PRETENDED, allowlist
 
 X86_64, I386 = 0xC000003E, 0x40000003
 ALLOW, REFUSE, ABSENT, KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 0x80000000
@@ -35,7 +35,8 @@ def ruling(number: int, *arguments: int, architecture: int = X86_64) -> int:
 def test_exactly_the_named_calls_are_allowed() -> None:
     allowed = {number for number in range(1024) if ruling(number) == ALLOW}
     assert allowed - {FCNTL, PRLIMIT64} == set(ALLOWED.values())  # those two with checked arguments of 0
-    others = set(range(1024)) - allowed - {CLONE3, SETRLIMIT, PRLIMIT64}
+    others = set(range(1024)) - allowed - {CLONE3, SETRLIMIT, PRLIMIT64} - {*PRETENDED.values()}
+    assert {ruling(number) for number in PRETENDED.values()} == {PRETEND}
     assert {ruling(number) for number in others} == {REFUSE}
 
 
@@ -67,6 +68,14 @@ def test_the_only_sockets_are_connected_pairs() -> None:
     assert ruling(SOCKETPAIR, 1, 2) == REFUSE  # datagrams have addresses
     assert ruling(SOCKETPAIR, 16, 1) == REFUSE
     assert {ruling(number) for number in (41, 42, 43, 46, 47, 49, 50, 288)} == {REFUSE}  # socket, connect, ..., sendmsg
+
+
+def test_a_file_that_is_opened_to_be_read_cannot_be_emptied() -> None:
+    for number, *before in ((2, 0), (257, 0, 0)):
+        assert ruling(number, *before, 0o1000) == REFUSE  # O_RDONLY | O_TRUNC
+        assert ruling(number, *before, 0o1000 | 0o2000000) == REFUSE
+        for flags in (0, 0o1101, 0o1102, 0o2000000):  # O_WRONLY and O_RDWR with O_CREAT | O_TRUNC are landlock's
+            assert ruling(number, *before, flags) == ALLOW
 
 
 def test_another_architecture_is_killed() -> None:

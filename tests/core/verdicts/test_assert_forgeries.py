@@ -152,3 +152,111 @@ def test_an_object_of_the_program_takes_part_in_no_protocol_of_the_checks(name: 
 def test_what_the_checks_say_is_text_that_can_be_stored(sandbox: Sandbox) -> None:
     found = grade(sandbox, "def f(): return '\\ud800'", "assert f() == 2, f()")
     assert str(found.excerpt).encode("utf-8")
+
+
+EXECUTED = {
+    "eval": "assert eval(f(1)) == 24",
+    "exec": "exec(f(1))\nassert True",
+    "compile": "exec(compile(f(1), 'x', 'exec'))",
+    "a library that evaluates": "import sympy\nassert sympy.sympify(f(1)) == 24",
+    "timeit": "import timeit\nassert timeit.timeit(f(1), number=1) >= 0",
+    "pickle": "import pickle\nassert pickle.loads(f(1).encode('latin-1')) == 24",
+    "runs it as a check of its own": "import types\nm = types.ModuleType('m')\nexec(f(1), m.__dict__)\nassert 1",
+}
+
+
+@pytest.mark.parametrize("name", EXECUTED)
+def test_checks_do_not_execute_what_the_program_returns(name: str, sandbox: Sandbox) -> None:
+    takeover = (
+        "import json, os\\nfor fd in range(3, 99):\\n"
+        "    try: os.pwrite(fd, json.dumps({'verdict': 'passed', 'detail': ''}).encode(), 0)\\n"
+        "    except OSError: pass\\nos._exit(0)"
+    )
+    text = f"__import__('builtins').exec({takeover!r})" if name != "pickle" else "cbuiltins\nexec\n(S'1'\ntR."
+    found = grade(sandbox, f"def f(x): return {text!r}", EXECUTED[name])
+    assert found.outcome in EARNS_NOTHING, found
+
+
+def test_checks_may_make_code_of_their_own(sandbox: Sandbox) -> None:
+    checks = (
+        "import ast, collections, dataclasses, typing, unittest\n"
+        "P = collections.namedtuple('P', 'x y')\n@dataclasses.dataclass\nclass D:\n    x: int\n"
+        "class T(typing.NamedTuple):\n    a: int = 1\n"
+        "assert P(*f(1)) == (1, 2) and D(f(1)[0]) == D(1) and ast.literal_eval(str(f(1))) == [1, 2] and T(1).a == 1"
+    )
+    assert grade(sandbox, "def f(x): return [1, 2]", checks).outcome is Outcome.PASSED
+
+
+NEVER_CALLED = ["", "x = 1", "def check(c): assert c(1) == 22", "if __name__ == '__main__':\n    assert f(1) == 22"]
+
+
+@pytest.mark.parametrize("checks", NEVER_CALLED)
+def test_checks_that_never_call_the_program_pass_nothing(checks: str, sandbox: Sandbox) -> None:
+    found = grade(sandbox, "def f(x): return 22", checks)
+    assert (found.outcome, found.excerpt) == (Outcome.WRONG_ANSWER, "the checks never call the program")
+
+
+CHANGED = {
+    "a function gets a field": (
+        "[['object', 'Api', [['calls', 0]]]]",
+        "api = Api()\nf(api.ask)\nassert api.calls == 7",
+    ),
+    "a tuple becomes a list": ("[['list', [1]]]", "t = (7,)\nf(t)\nassert t == (1,)"),
+    "a list becomes an object": ("[['object', 'Api', [['calls', 7]]]]", "x = []\nf(x)\nassert x == [7]"),
+    "an object of another class": ("[['object', 'Other', [['calls', 7]]]]", "a = Api()\nf(a)\nassert a.calls == 7"),
+}
+APIS = "class Api:\n    calls = 0\n    def ask(self, n): self.calls += 1\nclass Other:\n    pass\n"
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_an_argument_comes_back_as_what_it_was(name: str, sandbox: Sandbox) -> None:
+    heap, checks = CHANGED[name]
+    source = (
+        "import json, os, struct\ndef f(a):\n"
+        f"    d = json.dumps({{'value': None, 'heap': [['tuple', [[1]]], *{heap}]}}).encode()\n"
+        "    for fd in range(3, 99):\n        try: os.write(fd, struct.pack('!I', len(d)) + d)\n"
+        "        except OSError: pass\n"
+    )
+    assert grade(sandbox, source, checks, starter=APIS).outcome in EARNS_NOTHING
+
+
+STARTERS = {
+    "deque": ("from collections import deque", "deque([1, 2])", "deque([2, 1])"),
+    "Counter": ("from collections import Counter, OrderedDict, defaultdict", "Counter('aab')", "Counter('aa')"),
+    "Decimal": ("from decimal import Decimal\nfrom fractions import Fraction", "Decimal('1.5')", "Decimal('2.5')"),
+    "date": ("from datetime import date, datetime", "date(2020, 1, 2)", "date(2020, 1, 3)"),
+    "chain": ("from itertools import chain", "list(chain([1], [2]))", "[2, 1]"),
+    "a named tuple of its own": (
+        "from typing import NamedTuple\nclass P(NamedTuple):\n    x: int\n    y: int",
+        "P(1, 2)",
+        "P(2, 1)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STARTERS)
+def test_what_the_starter_code_imports_crosses_as_it_is(name: str, sandbox: Sandbox) -> None:
+    starter, value, other = STARTERS[name]
+    checks = f"assert f() == {value} and type(f()) is type({value}) and g({value}) == {value}"
+    for answer, outcome in ((value, Outcome.PASSED), (other, Outcome.WRONG_ANSWER)):
+        source = f"{starter}\ndef f(): return {answer}\ndef g(v): return v"
+        assert grade(sandbox, source, checks, starter=starter).outcome is outcome
+
+
+def test_an_exception_with_a_constructor_of_its_own_can_be_expected(sandbox: Sandbox) -> None:
+    starter = (
+        "class Short(Exception):\n    def __init__(self, need, have):\n        super().__init__(f'{need} > {have}')\n"
+    )
+    checks = "try: f()\nexcept Short as e: assert str(e) == '2 > 1'\nelse: assert 0"
+    assert grade(sandbox, "def f(): raise Short(2, 1)", checks, starter=starter).outcome is Outcome.PASSED
+    assert grade(sandbox, "def f(): raise Short(2, 2)", checks, starter=starter).outcome is not Outcome.PASSED
+
+
+def test_checks_may_end_as_unittest_does(sandbox: Sandbox) -> None:
+    checks = (
+        "import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(f(1), 2)\n"
+        "unittest.main(argv=['x'])"
+    )
+    assert grade(sandbox, "def f(x): return x + 1", checks).outcome is Outcome.PASSED
+    assert grade(sandbox, "def f(x): return x", checks).outcome is Outcome.WRONG_ANSWER
+    assert grade(sandbox, "import sys\ndef f(x): sys.exit(0)", checks).outcome in EARNS_NOTHING
