@@ -62,10 +62,9 @@ class Request:
         fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.files.append(fd)
         if content is not None:
-            view = memoryview(content)
-            while view:
-                view = view[os.write(fd, view) :]
-            os.lseek(fd, 0, os.SEEK_SET)
+            position = 0
+            while position < len(content):
+                position += os.pwrite(fd, memoryview(content)[position:], position)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
         return fd
 
@@ -134,10 +133,10 @@ class Request:
 
 def _content(fd: int, start: int, end: int) -> tuple[bytes, int]:
     """What lies between the two offsets, and where it ends: the file may be shorter."""
-    end = max(start, min(end, os.fstat(fd).st_size))
-    return os.pread(fd, end - start, start), end
+    data = os.pread(fd, end - start, start) if end > start else b""
+    return data, start + len(data)
 
 
 def _tail(fd: int) -> bytes:
     size = os.fstat(fd).st_size
-    return os.pread(fd, _STDERR_TAIL, max(0, size - _STDERR_TAIL))
+    return os.pread(fd, _STDERR_TAIL, max(0, size - _STDERR_TAIL)) if size else b""
