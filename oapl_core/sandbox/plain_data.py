@@ -12,7 +12,6 @@ from __future__ import annotations
 import collections
 import enum
 import functools
-import inspect
 from array import array
 from collections.abc import Callable, Sequence
 from types import MemberDescriptorType
@@ -257,7 +256,7 @@ def _is_a_field(kind: type, name: str) -> bool:
     """Whether objects of a class may have the attribute: not one that hides a method or a property of the class."""
     if name.startswith("__"):
         return False
-    of_class = inspect.getattr_static(kind, name, None)
+    of_class = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
     is_slot = isinstance(of_class, MemberDescriptorType)
     return is_slot or not (callable(of_class) or hasattr(type(of_class), "__get__"))
 
