@@ -27,6 +27,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from oapl_core.sandbox import attempt, child, linux, wire
 from oapl_core.sandbox.jail import FALLBACK, FULL, NOBODY, Jail, Layout, enter_root, interpreter_layout
@@ -223,12 +224,15 @@ def _import_once(imported: set[str], libraries: list[str]) -> None:
 
 
 def _answer(connection: socket.socket, running: attempt.Attempt) -> None:
-    broken = ""
+    broken, last = "", list[dict[str, Any]]()
     try:
         for facts in attempt.watch(running, connection):
-            wire.send(connection, facts)
+            if running.finished < running.tests:
+                wire.send(connection, facts)
+            else:
+                last = [facts]  # goes out with the end of the request: the supervisor wakes up once for both
     except attempt.ChildBroken as error:
         broken = str(error)
     finally:
         attempt.close(running)
-    wire.send(connection, {"end": True, "broken": broken})
+    wire.send(connection, *last, {"end": True, "broken": broken})

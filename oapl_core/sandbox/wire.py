@@ -20,10 +20,9 @@ MOST_FILES = 128
 """Files of one request, at most; the kernel takes 253 (SCM_MAX_FD)."""
 
 
-def send(connection: socket.socket, message: dict[str, Any]) -> None:
-    """Sends one message; blocks until the other side has room."""
-    text = json.dumps(message).encode()
-    connection.sendall(_LENGTH.pack(len(text)) + text)
+def send(connection: socket.socket, *messages: dict[str, Any]) -> None:
+    """Sends messages in one piece; blocks until the other side has room."""
+    connection.sendall(b"".join(map(_framed, messages)))
 
 
 def receive(connection: socket.socket) -> dict[str, Any]:
@@ -34,10 +33,10 @@ def receive(connection: socket.socket) -> dict[str, Any]:
 
 
 def send_request(connection: socket.socket, message: dict[str, Any], files: Sequence[int]) -> None:
-    """Sends a request and hands over copies of `files`."""
+    """Sends a request and hands over copies of `files`; in one piece, so that the server wakes up once."""
     assert len(files) <= MOST_FILES
-    socket.send_fds(connection, [REQUEST], files)
-    send(connection, message)
+    data = REQUEST + _framed(message)
+    connection.sendall(data[socket.send_fds(connection, [data], files) :])
 
 
 def receive_request(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
@@ -48,6 +47,11 @@ def receive_request(connection: socket.socket) -> tuple[dict[str, Any], list[int
             return receive(connection), list(files)
         if not kind:
             return None
+
+
+def _framed(message: dict[str, Any]) -> bytes:
+    text = json.dumps(message).encode()
+    return _LENGTH.pack(len(text)) + text
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
