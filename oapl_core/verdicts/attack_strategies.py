@@ -172,7 +172,16 @@ def _strategies() -> Iterator[Strategy]:
     yield _copied("box the last formula or number", lambda found: found[-1])
     yield _copied("box a side of an equation", lambda found: (_sides(found) or found)[-1])
     for name, text in _MATHS_TRICKS.items():
-        yield Strategy(name, "forging", ("math",), lambda problem, text=text: text)  # type: ignore[misc]
+        yield Strategy(name, "forging", ("math",), _always(text), _is_stated(text))
+
+
+def _always(text: str) -> Callable[[Problem], str]:
+    return lambda problem: text
+
+
+def _is_stated(text: str) -> Callable[[Problem], float]:
+    """An equation that holds states its value: 0=0 is a guess of 0."""
+    return lambda problem: float(text == r"\boxed{0=0}" and problem["answer"].strip() == "0")
 
 
 def _echoes(echo: Callable[[str], str]) -> Callable[[Problem], float]:
