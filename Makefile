@@ -11,16 +11,17 @@ setup:  ## .venv from the lock that fits this machine; does nothing when up to d
 demo: setup  ## two rounds of OAPL on a tiny model, ending in a report
 	@$(bin)/oapl run deployments/experiments/demo.toml
 
-check: setup  ## ruff, mypy --strict, import contracts
+check: setup  ## ruff, its formatter, mypy --strict, import contracts
 	@$(bin)/ruff check .
+	@$(bin)/ruff format --check --quiet .
 	@$(bin)/mypy
 	@$(bin)/lint-imports
 
 test: check  ## the checks, then every test but gpu, bench, slow and browser
 	@$(bin)/python -m pytest -n 2 --dist loadfile
 
-bench: setup  ## the speed measurements of tests/bench
-	@$(bin)/python -m pytest -m bench tests/bench
+bench: setup  ## the speed measurements of bench
+	@$(bin)/python -m pytest -m bench bench
 
 # One connection to SQLite, which `:memory:` anywhere in the URL means to Prefect 3.7: with several it logs `database is
 # locked`. Name a PostgreSQL the same way.

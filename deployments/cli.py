@@ -216,8 +216,7 @@ def clean(
 def fetch(
     url: Annotated[str, typer.Argument(metavar="URL", help="The run's folder below the `mirror` of its experiment.")],
     folder: Annotated[
-        Path | None,
-        typer.Argument(metavar="[DIR]", help="Run folder to make; unset: data/runs/<end of URL>."),
+        Path | None, typer.Argument(metavar="[DIR]", help="Run folder to make; unset: data/runs/<end of URL>.")
     ] = None,
 ) -> None:
     """Fetch a run from its mirror, so that `oapl run` goes on here."""

@@ -45,11 +45,24 @@ def evaluate(
     from deployments import evaluating
 
     problems = {
-        "name": name, "path": source, "revision": revision, "split": split, "release": release, "window": window,
-        "faulty": faulty, "limit": limit,
-    }  # fmt: skip
+        "name": name,
+        "path": source,
+        "revision": revision,
+        "split": split,
+        "release": release,
+        "window": window,
+        "faulty": faulty,
+        "limit": limit,
+    }
     asked = {
-        "prompt_style": style, "thinking": thinking, "samples": samples, "ks": ks, "temperature": temperature,
-        "top_p": top_p, "max_tokens": max_tokens, "max_prompt_tokens": max_prompt_tokens, "seed": seed,
-    }  # fmt: skip
+        "prompt_style": style,
+        "thinking": thinking,
+        "samples": samples,
+        "ks": ks,
+        "temperature": temperature,
+        "top_p": top_p,
+        "max_tokens": max_tokens,
+        "max_prompt_tokens": max_prompt_tokens,
+        "seed": seed,
+    }
     raise typer.Exit(evaluating.evaluate(models or [], problems, asked, card, to))

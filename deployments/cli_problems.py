@@ -36,9 +36,15 @@ def problems(
         problem_sets.show_sets()
         return
     options = {
-        "split": split, "window": window, "faulty": faulty, "minimum_tests": minimum_tests,
-        "longest_tests": longest_tests, "similarity": similarity, "distinct": distinct, "limit": limit,
-    }  # fmt: skip
+        "split": split,
+        "window": window,
+        "faulty": faulty,
+        "minimum_tests": minimum_tests,
+        "longest_tests": longest_tests,
+        "similarity": similarity,
+        "distinct": distinct,
+        "limit": limit,
+    }
     checking = problem_sets.Checking(check, cpu_s, tuple(against or ()), tuple(evaluation or ()))
     problem_sets.import_problems(name, to, problem_sets.Place(source, revision, release), checking, options)
 

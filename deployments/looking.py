@@ -21,19 +21,41 @@ if TYPE_CHECKING:
     import polars as pl
 
 _SHOWN = (
-    "rollout_id", "problem_id", "sample", "prompt", "text", "reward", "outcome", "response_tokens", "finish_reason",
-    "mean_logprob", "kind", "answer", "expected_answer", "tests_passed", "tests_run", "problem_tests", "excerpt",
-    "first_failing_test", "failing_input", "failing_expected", "cpu_s",
-)  # fmt: skip
+    "rollout_id",
+    "problem_id",
+    "sample",
+    "prompt",
+    "text",
+    "reward",
+    "outcome",
+    "response_tokens",
+    "finish_reason",
+    "mean_logprob",
+    "kind",
+    "answer",
+    "expected_answer",
+    "tests_passed",
+    "tests_run",
+    "problem_tests",
+    "excerpt",
+    "first_failing_test",
+    "failing_input",
+    "failing_expected",
+    "cpu_s",
+)
 _TEXT_CHARACTERS = 4000
 _TEST_CHARACTERS = 300
 _STYLES = {"passed": "green", "verifier_error": "yellow", None: "yellow"}
 
 
 def look(
-    run: Run, number: int | None = None, where: str | None = None, problem: str | None = None, show: int = 3,
+    run: Run,
+    number: int | None = None,
+    where: str | None = None,
+    problem: str | None = None,
+    show: int = 3,
     whole: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Print how many rollouts match, by outcome, then ``show`` of them, of as many problems as there are.
 
     Args:

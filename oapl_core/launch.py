@@ -133,10 +133,13 @@ def guarded(
     reading, writing = os.pipe()
     guard = subprocess.Popen(
         [sys.executable, "-m", "oapl_core.guard", str(reading), *command],
-        stdin=subprocess.DEVNULL, stdout=sink, stderr=sink if errors is None else errors,
+        stdin=subprocess.DEVNULL,
+        stdout=sink,
+        stderr=sink if errors is None else errors,
         env={**WAITING_THREADS, **(os.environ if environment is None else environment)},
-        pass_fds=(reading, *descriptors()), start_new_session=True,
-    )  # fmt: skip
+        pass_fds=(reading, *descriptors()),
+        start_new_session=True,
+    )
     os.close(reading)
     try:
         yield guard

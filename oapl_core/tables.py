@@ -22,58 +22,128 @@ def schema_of(fields: Sequence[tuple[str, str]]) -> "pa.Schema":
 
     tests = pa.list_(pa.struct([("input", pa.large_string()), ("output", pa.large_string())]))
     types = {
-        "str": pa.string(), "text": pa.large_string(), "int32": pa.int32(), "int64": pa.int64(),
-        "float32": pa.float32(), "ids": pa.list_(pa.int32()), "logprobs": pa.list_(pa.float32()),
-        "time": pa.timestamp("us", tz="UTC"), "tests": tests,
-    }  # fmt: skip
+        "str": pa.string(),
+        "text": pa.large_string(),
+        "int32": pa.int32(),
+        "int64": pa.int64(),
+        "float32": pa.float32(),
+        "ids": pa.list_(pa.int32()),
+        "logprobs": pa.list_(pa.float32()),
+        "time": pa.timestamp("us", tz="UTC"),
+        "tests": tests,
+    }
     return pa.schema([(name, types[kind]) for name, kind in fields])
 
 
 PROBLEMS = (
-    ("problem_id", "str"), ("split", "str"), ("kind", "str"), ("statement", "text"), ("starter_code", "text"),
-    ("entry_point", "str"), ("tests", "tests"), ("answer", "text"), ("checker", "str"), ("structure", "str"),
-    ("source", "str"), ("platform", "str"), ("difficulty", "str"), ("released", "str"), ("flaw", "str"),
-)  # fmt: skip
+    ("problem_id", "str"),
+    ("split", "str"),
+    ("kind", "str"),
+    ("statement", "text"),
+    ("starter_code", "text"),
+    ("entry_point", "str"),
+    ("tests", "tests"),
+    ("answer", "text"),
+    ("checker", "str"),
+    ("structure", "str"),
+    ("source", "str"),
+    ("platform", "str"),
+    ("difficulty", "str"),
+    ("released", "str"),
+    ("flaw", "str"),
+)
 
 PROMPTS = (("problem_id", "str"), ("split", "str"), ("prompt", "text"), ("prompt_ids", "ids"))
 
 ROLLOUTS = (
-    ("run", "str"), ("round", "int32"), ("problem_id", "str"), ("rollout_id", "str"), ("sample", "int32"),
-    ("policy_hash", "str"), ("response_ids", "ids"), ("logprobs", "logprobs"), ("logprobs_mode", "str"),
-    ("finish_reason", "str"), ("text", "text"), ("temperature", "float32"), ("top_p", "float32"), ("top_k", "int32"),
-    ("max_tokens", "int32"), ("seed", "int64"), ("engine", "str"), ("sampled_at", "time"),
-)  # fmt: skip
+    ("run", "str"),
+    ("round", "int32"),
+    ("problem_id", "str"),
+    ("rollout_id", "str"),
+    ("sample", "int32"),
+    ("policy_hash", "str"),
+    ("response_ids", "ids"),
+    ("logprobs", "logprobs"),
+    ("logprobs_mode", "str"),
+    ("finish_reason", "str"),
+    ("text", "text"),
+    ("temperature", "float32"),
+    ("top_p", "float32"),
+    ("top_k", "int32"),
+    ("max_tokens", "int32"),
+    ("seed", "int64"),
+    ("engine", "str"),
+    ("sampled_at", "time"),
+)
 
 VERDICTS = (
-    ("rollout_id", "str"), ("problem_id", "str"), ("reward", "float32"), ("outcome", "str"), ("tests_passed", "int32"),
-    ("tests_run", "int32"), ("first_failing_test", "int32"), ("excerpt", "text"), ("answer", "text"),
-    ("cpu_s", "float32"), ("wall_s", "float32"), ("peak_memory_mb", "float32"), ("verifier_version", "str"),
+    ("rollout_id", "str"),
+    ("problem_id", "str"),
+    ("reward", "float32"),
+    ("outcome", "str"),
+    ("tests_passed", "int32"),
+    ("tests_run", "int32"),
+    ("first_failing_test", "int32"),
+    ("excerpt", "text"),
+    ("answer", "text"),
+    ("cpu_s", "float32"),
+    ("wall_s", "float32"),
+    ("peak_memory_mb", "float32"),
+    ("verifier_version", "str"),
     ("sandbox_level", "str"),
-)  # fmt: skip
+)
 
 AUDITS = (
-    ("rollout_id", "str"), ("problem_id", "str"), ("outcome", "str"), ("tests_run", "int32"),
-    ("first_failing_test", "int32"), ("excerpt", "text"), ("wall_s", "float32"),
-)  # fmt: skip
+    ("rollout_id", "str"),
+    ("problem_id", "str"),
+    ("outcome", "str"),
+    ("tests_run", "int32"),
+    ("first_failing_test", "int32"),
+    ("excerpt", "text"),
+    ("wall_s", "float32"),
+)
 
 GROUPS = (
-    ("rollout_id", "str"), ("problem_id", "str"), ("group", "int32"), ("policy_hash", "str"), ("prompt_ids", "ids"),
-    ("response_ids", "ids"), ("behavior_logprobs", "logprobs"), ("temperature", "float32"), ("reward", "float32"),
-)  # fmt: skip
+    ("rollout_id", "str"),
+    ("problem_id", "str"),
+    ("group", "int32"),
+    ("policy_hash", "str"),
+    ("prompt_ids", "ids"),
+    ("response_ids", "ids"),
+    ("behavior_logprobs", "logprobs"),
+    ("temperature", "float32"),
+    ("reward", "float32"),
+)
 
 REFERENCES = (("rollout_id", "str"), ("reference_logprobs", "logprobs"))
 
 MISMATCHES = (
-    ("rollout_id", "str"), ("response_tokens", "int32"), ("mean_difference", "float32"),
-    ("max_difference", "float32"), ("sum_difference", "float32"), ("k3", "float32"), ("first_drift", "int32"),
-)  # fmt: skip
+    ("rollout_id", "str"),
+    ("response_tokens", "int32"),
+    ("mean_difference", "float32"),
+    ("max_difference", "float32"),
+    ("sum_difference", "float32"),
+    ("k3", "float32"),
+    ("first_drift", "int32"),
+)
 
 EVALUATIONS = (
-    ("checkpoint", "str"), ("policy_hash", "str"), ("split", "str"), ("problem_id", "str"), ("kind", "str"),
-    ("sample", "int32"), ("reward", "float32"), ("outcome", "str"), ("response_tokens", "int32"),
-    ("finish_reason", "str"), ("text", "text"), ("temperature", "float32"), ("top_p", "float32"),
-    ("max_tokens", "int32"), ("seed", "int64"),
-)  # fmt: skip
+    ("checkpoint", "str"),
+    ("policy_hash", "str"),
+    ("split", "str"),
+    ("problem_id", "str"),
+    ("kind", "str"),
+    ("sample", "int32"),
+    ("reward", "float32"),
+    ("outcome", "str"),
+    ("response_tokens", "int32"),
+    ("finish_reason", "str"),
+    ("text", "text"),
+    ("temperature", "float32"),
+    ("top_p", "float32"),
+    ("max_tokens", "int32"),
+    ("seed", "int64"),
+)
 
 # How the large columns are stored, by measurement (docs/benchmarks/store.md): log-probs byte by byte, token ids with a
 # dictionary. Byte by byte would do for ids too, but DuckDB reads that of floating-point numbers only.
@@ -135,10 +205,16 @@ def write_batches(
     total = 0
     try:
         with pq.ParquetWriter(
-            path, schema, compression="zstd", compression_level=1, use_dictionary=scalars + ids,
-            write_statistics=scalars, column_encoding=dict.fromkeys(streamed, "BYTE_STREAM_SPLIT") or None,
-            write_page_checksum=True, write_batch_size=values_per_batch,
-        ) as writer:  # fmt: skip
+            path,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=scalars + ids,
+            write_statistics=scalars,
+            column_encoding=dict.fromkeys(streamed, "BYTE_STREAM_SPLIT") or None,
+            write_page_checksum=True,
+            write_batch_size=values_per_batch,
+        ) as writer:
             for batch in batches:
                 writer.write_table(batch, row_group_size=max(1, batch.num_rows))
                 total += batch.num_rows

@@ -163,11 +163,15 @@ def failure_text(run: Run, step: Step, error: OaplError) -> str:
     mend = "" if isinstance(error, StageFailed) else "Mend what the first line names; it is not tried again before. "
     return "\n\n".join(
         [
-            f"# {plain(run.root.name)}: {plain(step.title)} failed", f"**{plain(str(error))}**", "## What to do",
-            mend + again, f"`oapl status {run.root}` shows how far the run got.", f"## Last lines of {plain(str(log))}",
+            f"# {plain(run.root.name)}: {plain(step.title)} failed",
+            f"**{plain(str(error))}**",
+            "## What to do",
+            mend + again,
+            f"`oapl status {run.root}` shows how far the run got.",
+            f"## Last lines of {plain(str(log))}",
             fenced("\n".join(lines) or "(it printed nothing)"),
         ]
-    )  # fmt: skip
+    )
 
 
 def _markdown(name: str, text: str, description: str) -> None:

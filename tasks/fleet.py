@@ -89,10 +89,7 @@ def _create(run: Run, step: Step, pool: str, queue: str | None) -> FlowRun:
     assert holder, "whoever starts a stage holds the run folder"
     parameters = {"run_dir": str(run.root.resolve()), "step": asdict(step), "holder": holder.token}
     try:
-        return cast(
-            FlowRun,
-            run_deployment(f"{FLOW}/{pool}", parameters=parameters, timeout=0, work_queue_name=queue),
-        )
+        return cast(FlowRun, run_deployment(f"{FLOW}/{pool}", parameters=parameters, timeout=0, work_queue_name=queue))
     except ObjectNotFound:
         raise ConfigError(
             f"fleet.{step.verb.partition('.')[0]}: Prefect's server has no deployment {FLOW}/{pool}; "

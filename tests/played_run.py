@@ -52,11 +52,15 @@ def played_experiment(folder: Path, rounds: int) -> Path:
     interpreter.chmod(0o755)
     (folder / "problems.jsonl").touch()
     lines = [
-        'name = "played"', f'model = "{folder}/model"', f'runs_dir = "{folder}"', f'cache_dir = "{folder}/cache"',
-        f'engine_python = "{interpreter}"', "[problems]",
+        'name = "played"',
+        f'model = "{folder}/model"',
+        f'runs_dir = "{folder}"',
+        f'cache_dir = "{folder}/cache"',
+        f'engine_python = "{interpreter}"',
+        "[problems]",
         *(f'{split} = "{folder}/problems.jsonl"' for split in ("train", "validation", "heldout")),
         *["[[rounds]]"] * rounds,
-    ]  # fmt: skip
+    ]
     experiment = folder / "played.toml"
     experiment.write_text("\n".join(lines) + "\n")
     return experiment

@@ -47,7 +47,7 @@ class PrefectServer:
             "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "5",
             "PREFECT_SERVER_UI_ENABLED": "false",
             **environment,
-        }  # fmt: skip
+        }
         (folder / "home").mkdir(exist_ok=True)
         sqlite = f"sqlite+aiosqlite:///file:{folder}/home/prefect.db?uri=true&one=:memory:"  # as `make server` says
         self.environment["PREFECT_API_DATABASE_CONNECTION_URL"] = os.environ.get("OAPL_TEST_DATABASE", sqlite)
@@ -58,9 +58,15 @@ class PrefectServer:
     def _start(self, name: str, *arguments: str, folder: Path = ROOT, **environment: str) -> psutil.Popen:
         with (self.folder / f"{name}.log").open("ab") as log:
             return psutil.Popen(
-                [sys.executable, "-m", "prefect", *arguments], cwd=folder, env=self.environment | environment,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, preexec_fn=_die_with_parent,
-            )  # fmt: skip
+                [sys.executable, "-m", "prefect", *arguments],
+                cwd=folder,
+                env=self.environment | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
 
     def start_server(self) -> None:
         """Returns when it answers."""
@@ -85,9 +91,13 @@ class PrefectServer:
     def prefect(self, *arguments: str, module: str = "prefect") -> str:
         """Run `prefect ARGUMENTS` in the checkout and give its output; it must succeed."""
         done = subprocess.run(
-            [sys.executable, "-m", module, *arguments], cwd=ROOT, env=self.environment, capture_output=True, text=True,
+            [sys.executable, "-m", module, *arguments],
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
             timeout=120,
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         return done.stdout
 

@@ -62,8 +62,10 @@ def write_math_sources(folder: Path) -> None:
         _write(folder / name / "data/train-00000-of-00001.parquet", contest)
     good = [_deepscaler(f"deepscaler {i}", f"\\frac{{{i}}}{{7}}") for i in range(GOOD)]
     left_out = [
-        _deepscaler("brumo25 2", "12"), _deepscaler("deepscaler 5", "\\frac{5}{7}"), _deepscaler("no answer", ""),
-    ]  # fmt: skip
+        _deepscaler("brumo25 2", "12"),
+        _deepscaler("deepscaler 5", "\\frac{5}{7}"),
+        _deepscaler("no answer", ""),
+    ]
     (folder / "deepscaler").mkdir(parents=True)
     (folder / "deepscaler/deepscaler.json").write_text(json.dumps([*good, *left_out]))
 

@@ -35,21 +35,27 @@ def make_run(folder: Path, model: Path, prompts: dict[str, list[list[int]]] | No
     """
     sets = prompts or {"train": [[5, i] for i in range(7)], "validation": [[6]] * 3, "heldout": [[7]] * 4}
     values: dict[str, Any] = {
-        "name": "sampled", "seed": 3, "runs_dir": folder, "model": model,
+        "name": "sampled",
+        "seed": 3,
+        "runs_dir": folder,
+        "model": model,
         "problems": {split: folder / f"{split}.jsonl" for split in SPLITS} | {"max_prompt_tokens": 128},
         "engine": {"max_model_len": 512, "max_num_seqs": 64, "kv_cache_gib": 0.25},
         "sampling": {"group_size": 2, "max_tokens": 12, "problems_per_part": 3},
         "rounds": [{}, {"problems": 4, "epochs": 3}],
         "evaluation": {"validation_samples": 2, "heldout_samples": 4, "max_tokens": 12, "bootstrap_resamples": 50},
-    }  # fmt: skip
+    }
     for name, change in changes.items():
         values[name] = values[name] | change if isinstance(values.get(name), dict) else change
     run = Run.create(parse_experiment(values, "test"))
     rows = [(f"{split}-{i}", split, ids) for split in SPLITS for i, ids in enumerate(sets[split])]
     write(run, run.problems, PROBLEMS, [_problem(problem, split) for problem, split, _ in rows])
-    write(run, run.prompts, PROMPTS, [
-        {"problem_id": problem, "split": split, "prompt": "", "prompt_ids": ids} for problem, split, ids in rows
-    ])  # fmt: skip
+    write(
+        run,
+        run.prompts,
+        PROMPTS,
+        [{"problem_id": problem, "split": split, "prompt": "", "prompt_ids": ids} for problem, split, ids in rows],
+    )
     return run
 
 

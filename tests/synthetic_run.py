@@ -57,11 +57,7 @@ def experiment(runs_dir: Path, sizes: Sizes = Sizes(), seed: int = 0) -> Experim
 
 
 def write_synthetic_run(
-    runs_dir: Path,
-    sizes: Sizes = Sizes(),
-    until: str = "evaluation",
-    gain: float = 0.3,
-    seed: int = 0,
+    runs_dir: Path, sizes: Sizes = Sizes(), until: str = "evaluation", gain: float = 0.3, seed: int = 0
 ) -> Run:
     """Write a run that got as far as ``until`` (one of UNTIL).
 
@@ -156,10 +152,13 @@ class _Writer:
                 draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, rows)
                 tokens = sum(len(r["response_ids"]) for r in rows)
                 draft.details = {
-                    "policy_hash": identity, "problems": len({r["problem_id"] for r in rows}),
-                    "response_tokens": tokens, "truncated": sum(r["finish_reason"] == "length" for r in rows),
-                    "engine": "vllm 0.32.0", "startup_s": {"import": 20.0, "engine": 4.5},
-                }  # fmt: skip
+                    "policy_hash": identity,
+                    "problems": len({r["problem_id"] for r in rows}),
+                    "response_tokens": tokens,
+                    "truncated": sum(r["finish_reason"] == "length" for r in rows),
+                    "engine": "vllm 0.32.0",
+                    "startup_s": {"import": 20.0, "engine": 4.5},
+                }
             if self.reaches("verdicts"):
                 with run.writing(run.verdicts(number) / name, run.inputs([path]), {}) as draft:
                     draft.rows = tables.write_table(draft.path, tables.VERDICTS, judged)
@@ -224,17 +223,32 @@ class _Writer:
 
     def _mismatch(self, run: Run, number: int) -> None:
         rows = [
-            {"rollout_id": f"train-{i:05d}/r{number:02d}/s0", "response_tokens": 20, "mean_difference": 1e-5 * i,
-             "max_difference": 1e-4 * i, "sum_difference": -1e-4 * i, "k3": 1e-9, "first_drift": 3 if i == 2 else None}
+            {
+                "rollout_id": f"train-{i:05d}/r{number:02d}/s0",
+                "response_tokens": 20,
+                "mean_difference": 1e-5 * i,
+                "max_difference": 1e-4 * i,
+                "sum_difference": -1e-4 * i,
+                "k3": 1e-9,
+                "first_drift": 3 if i == 2 else None,
+            }
             for i in range(4)
-        ]  # fmt: skip
+        ]
         path = run.checkpoints(number) / "engine_mismatch.parquet"
         with run.writing(path, run.inputs([run.groups(number)]), {}) as draft:
             draft.rows = tables.write_table(draft.path, tables.MISMATCHES, rows)
             draft.details = {
-                "sequences": 4, "share": 0.125, "tokens": 80, "mean": 1.5e-5, "max": 3e-4, "k3": 1e-9,
-                "sequence_sum_mean": -1.5e-4, "sequence_sum_max": 3e-4, "worst": rows[3]["rollout_id"], "drifted": 1,
-            }  # fmt: skip
+                "sequences": 4,
+                "share": 0.125,
+                "tokens": 80,
+                "mean": 1.5e-5,
+                "max": 3e-4,
+                "k3": 1e-9,
+                "sequence_sum_mean": -1.5e-4,
+                "sequence_sum_max": 3e-4,
+                "worst": rows[3]["rollout_id"],
+                "drifted": 1,
+            }
 
     def _train(self, run: Run, number: int) -> None:
         self._mismatch(run, number)

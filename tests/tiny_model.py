@@ -45,11 +45,21 @@ def write_tiny_model(
 
     tokenizer = _tokenizer(vocabulary)
     config = Qwen3Config(
-        vocab_size=len(tokenizer), hidden_size=hidden_size, intermediate_size=2 * hidden_size, num_hidden_layers=layers,
-        num_attention_heads=max(1, hidden_size // 32), num_key_value_heads=max(1, hidden_size // 32), head_dim=32,
-        max_position_embeddings=2048, tie_word_embeddings=tied, initializer_range=0.02 * sharpness,
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, bos_token_id=None, dtype="float32",
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        hidden_size=hidden_size,
+        intermediate_size=2 * hidden_size,
+        num_hidden_layers=layers,
+        num_attention_heads=max(1, hidden_size // 32),
+        num_key_value_heads=max(1, hidden_size // 32),
+        head_dim=32,
+        max_position_embeddings=2048,
+        tie_word_embeddings=tied,
+        initializer_range=0.02 * sharpness,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        dtype="float32",
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
@@ -72,9 +82,11 @@ def _tokenizer(vocabulary: int) -> Any:
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=[PAD, "<|im_start|>", END], show_progress=False,
+        vocab_size=vocabulary,
+        special_tokens=[PAD, "<|im_start|>", END],
+        show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
+    )
     core.train_from_iterator(TEXTS, trainer)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core, eos_token=END, pad_token=PAD, clean_up_tokenization_spaces=False

@@ -29,13 +29,21 @@ def small_demo(folder: Path, train: int = 96, heldout: int = 12, validation: int
         lines = (DEMO / f"{name}.jsonl").read_text().splitlines()[:rows]
         (folder / f"{name}.jsonl").write_text("".join(line + "\n" for line in lines))
     changes = {
-        "runs_dir": folder / "runs", "cache_dir": folder / "cache",
+        "runs_dir": folder / "runs",
+        "cache_dir": folder / "cache",
         **{f"problems.{split}": folder / f"{split}.jsonl" for split in ("train", "validation", "heldout")},
-        "pretrain.solutions": folder / "solutions.jsonl", "pretrain.epochs": 8, "pretrain.batch_size": 16,
-        "sampling.group_size": 4, "sampling.problems_per_part": 8, "engine.max_num_seqs": 32, "training.batch_size": 16,
-        "rounds.1.problems": 24, "rounds.1.epochs": 2,
-        "evaluation.validation_samples": 2, "evaluation.heldout_samples": 4,
-    }  # fmt: skip
+        "pretrain.solutions": folder / "solutions.jsonl",
+        "pretrain.epochs": 8,
+        "pretrain.batch_size": 16,
+        "sampling.group_size": 4,
+        "sampling.problems_per_part": 8,
+        "engine.max_num_seqs": 32,
+        "training.batch_size": 16,
+        "rounds.1.problems": 24,
+        "rounds.1.epochs": 2,
+        "evaluation.validation_samples": 2,
+        "evaluation.heldout_samples": 4,
+    }
     return [str(EXPERIMENT), *(f"{key}={value}" for key, value in changes.items())]
 
 

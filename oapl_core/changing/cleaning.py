@@ -28,9 +28,11 @@ _NOT_NEEDED = "what no round goes on from"
 """The rule by which an optimiser's state goes: no choice."""
 _VERBS = ("rollouts.generate", "verdicts.verify", "groups.build", "training.train")
 _VALUES = {
-    "checkpoints": ("all", "last", "chosen", "NUMBER"), "rollouts": ("all", "NUMBER"), "groups": ("all", "NUMBER"),
+    "checkpoints": ("all", "last", "chosen", "NUMBER"),
+    "rollouts": ("all", "NUMBER"),
+    "groups": ("all", "NUMBER"),
     "superseded": ("all", "0"),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

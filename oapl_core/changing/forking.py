@@ -133,8 +133,10 @@ def _refuse_other_settings(before: Experiment, now: Experiment, number: int, sha
     changed = [text for key in keys for text in differences(_at(old, key), _at(new, key), key)]
     sampled = any((step.verb, step.round) == ("rollouts.generate", number) for step in shared)
     if sampled and before.sampling_round(number) != now.sampling_round(number):
-        changed.append(f"round {number} was sampled by the start of round {before.sampling_round(number)}, now "
-                       f"{now.sampling_round(number)}")  # fmt: skip
+        changed.append(
+            f"round {number} was sampled by the start of round {before.sampling_round(number)}, now "
+            f"{now.sampling_round(number)}"
+        )
     if changed:
         raise ConfigError(
             f"{'; '.join(changed[:5])}: what the fork would share was made with that; fork earlier, or start a run"

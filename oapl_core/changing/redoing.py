@@ -66,9 +66,11 @@ def find_step(config: Experiment, stage: str, number: int | None) -> Step:
     found = [step for step in planned if step.word == stage and number in (step.round, None)]
     if not found:
         of_rounds = f"rounds 0..{len(config.rounds) - 1}"
-        what = f"the experiment has {of_rounds}" if stage in ("sampling", "verification", "groups", "training") else (
-            f"{stage} belongs to no round; leave --round out"
-        )  # fmt: skip
+        what = (
+            f"the experiment has {of_rounds}"
+            if stage in ("sampling", "verification", "groups", "training")
+            else (f"{stage} belongs to no round; leave --round out")
+        )
         raise ConfigError(f"round {number}: {what}")
     return found[0]
 

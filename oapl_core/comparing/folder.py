@@ -182,16 +182,20 @@ class Comparison(Recorded):
         config, number, values = self.config, self.config.round, self.parent.config.model_dump(mode="json")
         before = values["rounds"][number]
         mine = {
-            "epochs": arm.epochs or config.epochs or before["epochs"], "keep": arm.keep or before["keep"],
+            "epochs": arm.epochs or config.epochs or before["epochs"],
+            "keep": arm.keep or before["keep"],
             "truncated": arm.truncated or before["truncated"],
-        }  # fmt: skip
+        }
         values |= {
-            "name": arm.folder, "seed": seed, "runs_dir": self.root / "arms", "mirror": None,
+            "name": arm.folder,
+            "seed": seed,
+            "runs_dir": self.root / "arms",
+            "mirror": None,
             "objective": arm.objective.model_dump(mode="json"),
             "training": values["training"] | config.training | arm.training,
             "evaluation": values["evaluation"] | config.evaluation,
             "rounds": [*values["rounds"][:number], before | mine],
-        }  # fmt: skip
+        }
         stage = "groups" if before | {"epochs": mine["epochs"]} != before | mine else "training"
         return Arm(arm.label, seed, parse_experiment(values, f"arm {arm.label!r}"), stage)
 

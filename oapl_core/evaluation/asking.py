@@ -136,9 +136,13 @@ def style_hash(style: Style) -> str:
     """Identity of a prompt style: of its words around one problem of each kind."""
     probe: dict[str, Any] = {"problem_id": "p", "statement": "S", "starter_code": None, "entry_point": "f"}
     kinds: list[Mapping[str, Any]] = [
-        {"kind": "stdin"}, {"kind": "function"}, {"kind": "function", "starter_code": "C"}, {"kind": "assert"},
-        {"kind": "math"}, {"kind": "math", "platform": "aime"},
-    ]  # fmt: skip
+        {"kind": "stdin"},
+        {"kind": "function"},
+        {"kind": "function", "starter_code": "C"},
+        {"kind": "assert"},
+        {"kind": "math"},
+        {"kind": "math", "platform": "aime"},
+    ]
     asked = []
     for kind in kinds:
         try:
@@ -193,10 +197,16 @@ def prompt_line(problem_id: str, text: str) -> bytes:
 def _asked(folder: Measurement, path: Path) -> Questions:
     config, rows = folder.config, read_table(path, PROMPTS).to_pylist()
     return Questions(
-        rows[0]["split"], folder.problems, {row["problem_id"]: row["prompt_ids"] for row in rows},
-        frozenset(row["problem_id"] for row in rows if opens_thinking(row["prompt"])), config.samples, config.seed,
-        config.max_tokens, config.temperature, config.top_p,
-    )  # fmt: skip
+        rows[0]["split"],
+        folder.problems,
+        {row["problem_id"]: row["prompt_ids"] for row in rows},
+        frozenset(row["problem_id"] for row in rows if opens_thinking(row["prompt"])),
+        config.samples,
+        config.seed,
+        config.max_tokens,
+        config.temperature,
+        config.top_p,
+    )
 
 
 def _statements(path: Path) -> Iterator[Mapping[str, Any]]:

@@ -117,9 +117,12 @@ def basis_of(folder: Measurement, targets: Sequence[Target]) -> Basis:
     problems = done[folder.name(folder.problems)]
     prompts = {t.label: done[folder.name(prompts_of(folder, t.folder))] for t in targets}
     return Basis(
-        folder.config, problems.rows, problems.details, problems.inputs,
+        folder.config,
+        problems.rows,
+        problems.details,
+        problems.inputs,
         {label: Prompted(entry.rows, entry.details) for label, entry in prompts.items()},
-    )  # fmt: skip
+    )
 
 
 def asked(basis: Basis, targets: Sequence[Target]) -> dict[str, Any]:
@@ -183,8 +186,12 @@ def made(
         "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "settings": config.model_dump(mode="json"),
         "asked": asked(basis, targets),
-        "origin": {"problems": dict(basis.origin), "files": dict(basis.files), "dropped_prompts": dropped,
-                   "models": {model.label: model.origin for model in config.models}},
+        "origin": {
+            "problems": dict(basis.origin),
+            "files": dict(basis.files),
+            "dropped_prompts": dropped,
+            "models": {model.label: model.origin for model in config.models},
+        },
         "ran": {
             "engine": sorted({detail["engine"] for detail in ran}),
             "dtype": sorted({detail["dtype"] for detail in ran}),
@@ -196,7 +203,7 @@ def made(
         "results": {t.label: {**measured[t.label], **_digests(t)} for t in targets},
         "comparisons": list(pairs),
         "reproduces": {"is_exact": is_on_cpu, "exactly": EXACT_ON_CPU if is_on_cpu else EXACT_ON_GPU, "within": WITHIN},
-    }  # fmt: skip
+    }
 
 
 def _digests(target: Target) -> dict[str, str]:

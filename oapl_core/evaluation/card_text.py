@@ -26,22 +26,35 @@ def headline(card: Card) -> Iterator[str]:
 def markdown(card: Card) -> str:
     """The text of card.md."""
     parts = [
-        "# Evaluation card", _summary(card), "## Results", _results(card), _notes(card), "## pass@k", _curves(card),
-        *_tables(card), *_pairs(card), "## What was asked", _asked(card), "## What it ran on", _ran(card),
+        "# Evaluation card",
+        _summary(card),
+        "## Results",
+        _results(card),
+        _notes(card),
+        "## pass@k",
+        _curves(card),
+        *_tables(card),
+        *_pairs(card),
+        "## What was asked",
+        _asked(card),
+        "## What it ran on",
+        _ran(card),
         "## What another evaluation with this card reproduces",
-        f"Exactly: {card['reproduces']['exactly']}", f"Within an interval: {card['reproduces']['within']}",
+        f"Exactly: {card['reproduces']['exactly']}",
+        f"Within an interval: {card['reproduces']['within']}",
         "`oapl evaluate --card card.json` repeats it and compares.",
-        "## Rules", card["statistics"]["rules"],
-    ]  # fmt: skip
+        "## Rules",
+        card["statistics"]["rules"],
+    ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _summary(card: Card) -> str:
     asked, problems = card["asked"], card["origin"]["problems"]
     sampling, wanted = asked["sampling"], card["settings"]["problems"]
-    chosen = ", ".join(
-        f"{key} {wanted[key]}" for key in ("release", "window", "limit") if wanted.get(key)
-    ) + (f", faulty: {wanted['faulty']}" if wanted["faulty"] != "keep" else "")  # fmt: skip
+    chosen = ", ".join(f"{key} {wanted[key]}" for key in ("release", "window", "limit") if wanted.get(key)) + (
+        f", faulty: {wanted['faulty']}" if wanted["faulty"] != "keep" else ""
+    )
     return (
         f"{asked['problems']['count']:,} problems of {problems['set']}{f' ({chosen})' if chosen else ''}, "
         f"{sampling['samples']} answers to each, temperature {sampling['temperature']}, top-p {sampling['top_p']}, "
@@ -51,16 +64,33 @@ def _summary(card: Card) -> str:
 
 def _results(card: Card) -> str:
     n = card["asked"]["sampling"]["samples"]
-    head = ["model", f"avg@{n}", "repeat", "tokens: mean", "p50", "p90", "p99", "truncated", "time limit",
-            "verifier errors"]  # fmt: skip
+    head = [
+        "model",
+        f"avg@{n}",
+        "repeat",
+        "tokens: mean",
+        "p50",
+        "p90",
+        "p99",
+        "truncated",
+        "time limit",
+        "verifier errors",
+    ]
     rows = []
     for label, result in card["results"].items():
         tokens, outcomes, size = result["tokens"], result["outcomes"], result["answers"]
-        rows.append([
-            label, _average(result), f"±{result['repeat']:.2%}", f"{tokens['mean']:,.0f}",
-            *(f"{tokens[q]:,.0f}" for q in ("p50", "p90", "p99")), _share(result["truncated"] / size),
-            _share(outcomes.get("time_limit", 0) / size), f"{result['verifier_errors']:,}",
-        ])  # fmt: skip
+        rows.append(
+            [
+                label,
+                _average(result),
+                f"±{result['repeat']:.2%}",
+                f"{tokens['mean']:,.0f}",
+                *(f"{tokens[q]:,.0f}" for q in ("p50", "p90", "p99")),
+                _share(result["truncated"] / size),
+                _share(outcomes.get("time_limit", 0) / size),
+                f"{result['verifier_errors']:,}",
+            ]
+        )
     return _table(head, rows)
 
 
@@ -90,9 +120,7 @@ def _tables(card: Card) -> Iterator[str]:
         yield f"## By {column}"
         tables = {label: result["tables"].get(column, []) for label, result in card["results"].items()}
         lines = {line["label"]: line["problems"] for found in tables.values() for line in found}
-        rows = [
-            [name, f"{size:,}", *(_of(found, name) for found in tables.values())] for name, size in lines.items()
-        ]  # fmt: skip
+        rows = [[name, f"{size:,}", *(_of(found, name) for found in tables.values())] for name, size in lines.items()]
         yield _table([column, "problems", *tables], rows)
 
 
@@ -105,10 +133,16 @@ def _pairs(card: Card) -> Iterator[str]:
     if card["comparisons"]:
         yield "## Differences, paired by problem"
         rows = [
-            [f"{pair['second']} against {pair['first']}", f"pass@{pair['k']}", _points(pair["difference"]),
-             f"{_points(pair['low'])} to {_points(pair['high'])}", _share(pair["better"]), _share(pair["worse"])]
+            [
+                f"{pair['second']} against {pair['first']}",
+                f"pass@{pair['k']}",
+                _points(pair["difference"]),
+                f"{_points(pair['low'])} to {_points(pair['high'])}",
+                _share(pair["better"]),
+                _share(pair["worse"]),
+            ]
             for pair in card["comparisons"]
-        ]  # fmt: skip
+        ]
         yield _table(["", "", "difference, points", "95 % interval", "problems better", "problems worse"], rows)
 
 

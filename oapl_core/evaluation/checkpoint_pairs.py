@@ -42,9 +42,14 @@ def compare(first: Counts, second: Counts, k: int, resamples: int, seed: int) ->
     changes = [pass_at_k(*second[problem], k) - pass_at_k(*first[problem], k) for problem in shared]
     mean, size = mean_estimate(changes, resamples, seed), len(changes)
     return Comparison(
-        k, size, mean.mean, mean.low, mean.high,
-        sum(change > 0 for change in changes) / size, sum(change < 0 for change in changes) / size,
-    )  # fmt: skip
+        k,
+        size,
+        mean.mean,
+        mean.low,
+        mean.high,
+        sum(change > 0 for change in changes) / size,
+        sum(change < 0 for change in changes) / size,
+    )
 
 
 def comparisons(

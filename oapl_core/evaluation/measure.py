@@ -64,10 +64,16 @@ def measure(folder: Measurement, start: Start = Engine, judge: JudgeFactory = Ve
 def _target(folder: Measurement, model: ModelConfig) -> Target:
     config, asked = folder.config, questions(folder, model.path)
     settings = {
-        "seed": config.seed, "split": asked.split, "samples": asked.samples, "temperature": asked.temperature,
-        "top_p": asked.top_p, "max_tokens": asked.max_tokens, "dtype": config.engine.dtype,
-        "verifier_version": VERIFIER_VERSION, **config.verifier.slice,
-    }  # fmt: skip
+        "seed": config.seed,
+        "split": asked.split,
+        "samples": asked.samples,
+        "temperature": asked.temperature,
+        "top_p": asked.top_p,
+        "max_tokens": asked.max_tokens,
+        "dtype": config.engine.dtype,
+        "verifier_version": VERIFIER_VERSION,
+        **config.verifier.slice,
+    }
     inputs = folder.inputs([folder.problems, card.prompts_of(folder, model.path), model.path])
     return Target(model.label, model.path, policy_hash(model.path), asked, folder.parts(model), inputs, settings)
 

@@ -70,11 +70,21 @@ def _settings(run: Run, targets: Sequence[Target], origins: Mapping[str, str]) -
     """What `oapl evaluate` would have been asked; with absolute paths, since a card is read from anywhere."""
     config, asked = run.config, targets[0].questions
     models = [{"label": t.label, "path": t.folder.absolute(), "origin": origins[t.label]} for t in targets]
-    return MeasurementConfig.model_validate({
-        "models": models, "problems": {"path": run.problems.absolute(), "split": _SPLIT},
-        "prompt_style": config.problems.prompt_style, "thinking": config.problems.thinking,
-        "max_prompt_tokens": config.problems.max_prompt_tokens, "samples": asked.samples,
-        "max_tokens": asked.max_tokens, "temperature": asked.temperature, "top_p": asked.top_p, "seed": asked.seed,
-        "bootstrap_resamples": config.evaluation.bootstrap_resamples, "engine": config.engine,
-        "verifier": config.verifier, "engine_python": config.engine_python,
-    })  # fmt: skip
+    return MeasurementConfig.model_validate(
+        {
+            "models": models,
+            "problems": {"path": run.problems.absolute(), "split": _SPLIT},
+            "prompt_style": config.problems.prompt_style,
+            "thinking": config.problems.thinking,
+            "max_prompt_tokens": config.problems.max_prompt_tokens,
+            "samples": asked.samples,
+            "max_tokens": asked.max_tokens,
+            "temperature": asked.temperature,
+            "top_p": asked.top_p,
+            "seed": asked.seed,
+            "bootstrap_resamples": config.evaluation.bootstrap_resamples,
+            "engine": config.engine,
+            "verifier": config.verifier,
+            "engine_python": config.engine_python,
+        }
+    )

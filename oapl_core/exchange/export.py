@@ -22,8 +22,18 @@ from oapl_core.stage import run_verb
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_SAMPLING = ("policy_hash", "logprobs", "logprobs_mode", "finish_reason", "temperature", "top_p", "top_k",
-             "max_tokens", "seed", "engine")  # fmt: skip
+_SAMPLING = (
+    "policy_hash",
+    "logprobs",
+    "logprobs_mode",
+    "finish_reason",
+    "temperature",
+    "top_p",
+    "top_k",
+    "max_tokens",
+    "seed",
+    "engine",
+)
 _ROWS_PER_WRITE = 64  # each repeats its problem's tests
 
 

@@ -171,11 +171,15 @@ def _problem(problem_id: str, group: Group) -> dict[str, Any]:
     text = truth.get("ground_truth") if isinstance(truth, Mapping) else None
     statement = "\n\n".join(turn["content"] for turn in row["prompt"])
     return {
-        "problem_id": problem_id, "split": "train", "statement": statement, "starter_code": None,
-        "structure": str(row.get("data_source") or ""), "source": str(row.get("data_source") or "imported"),
+        "problem_id": problem_id,
+        "split": "train",
+        "statement": statement,
+        "starter_code": None,
+        "structure": str(row.get("data_source") or ""),
+        "source": str(row.get("data_source") or "imported"),
         **dict.fromkeys(("platform", "difficulty", "released", "flaw")),
         **from_text(text if isinstance(text, str | None) else str(text)),
-    }  # fmt: skip
+    }
 
 
 def _write_round(job: _Import) -> None:
@@ -195,8 +199,10 @@ def _write_round(job: _Import) -> None:
             if part == 0:
                 draft.details["left_out"] = dict(job.refused)
         rollouts, unknown, encoded = (
-            rollouts + len(judged), unknown + details["without_logprobs"], encoded + details["encoded_here"]
-        )  # fmt: skip
+            rollouts + len(judged),
+            unknown + details["without_logprobs"],
+            encoded + details["encoded_here"],
+        )
     _tell(job, rollouts, unknown, encoded)
 
 
@@ -227,23 +233,37 @@ def _rollout(job: _Import, problem: str, sample: int, raw: Mapping[str, Any], to
     if ids is None:
         ids, engine = tokenizer(raw["response"], add_special_tokens=False)["input_ids"], f"{engine}, encoded here"
     return {
-        "run": job.run.root.name, "round": job.round_number, "problem_id": problem,
-        "rollout_id": f"{problem}/r{job.round_number:02d}/s{sample}", "sample": sample,
-        "policy_hash": said.get("policy_hash") or UNKNOWN, "response_ids": ids, "logprobs": said.get("logprobs"),
+        "run": job.run.root.name,
+        "round": job.round_number,
+        "problem_id": problem,
+        "rollout_id": f"{problem}/r{job.round_number:02d}/s{sample}",
+        "sample": sample,
+        "policy_hash": said.get("policy_hash") or UNKNOWN,
+        "response_ids": ids,
+        "logprobs": said.get("logprobs"),
         "logprobs_mode": (said.get("logprobs_mode") or "imported") if known else UNKNOWN,
-        "finish_reason": said.get("finish_reason") or UNKNOWN, "text": raw["response"],
-        "temperature": said.get("temperature") or 1.0, "top_p": said.get("top_p"), "top_k": said.get("top_k"),
-        "max_tokens": said.get("max_tokens"), "seed": said.get("seed"), "engine": engine, "sampled_at": None,
-    }  # fmt: skip
+        "finish_reason": said.get("finish_reason") or UNKNOWN,
+        "text": raw["response"],
+        "temperature": said.get("temperature") or 1.0,
+        "top_p": said.get("top_p"),
+        "top_k": said.get("top_k"),
+        "max_tokens": said.get("max_tokens"),
+        "seed": said.get("seed"),
+        "engine": engine,
+        "sampled_at": None,
+    }
 
 
 def _verdict(rollout: Mapping[str, Any], reward: float) -> dict[str, Any]:
     empty: dict[str, Any] = dict.fromkeys(name for name, _ in tables.VERDICTS)
     return empty | {
-        "rollout_id": rollout["rollout_id"], "problem_id": rollout["problem_id"], "reward": float(reward),
-        "outcome": "passed" if reward >= 1 else "wrong_answer", "verifier_version": "imported",
+        "rollout_id": rollout["rollout_id"],
+        "problem_id": rollout["problem_id"],
+        "reward": float(reward),
+        "outcome": "passed" if reward >= 1 else "wrong_answer",
+        "verifier_version": "imported",
         "sandbox_level": "imported",
-    }  # fmt: skip
+    }
 
 
 def _tell(job: _Import, rollouts: int, unknown: int, encoded: int) -> None:

@@ -29,9 +29,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _KEYS = (
-    "rollout_id", "problem_id", "sample", "policy_hash", "response_ids", "logprobs_mode", "temperature",
-    "top_p", "top_k", "finish_reason",
-)  # fmt: skip
+    "rollout_id",
+    "problem_id",
+    "sample",
+    "policy_hash",
+    "response_ids",
+    "logprobs_mode",
+    "temperature",
+    "top_p",
+    "top_k",
+    "finish_reason",
+)
 _ROW_GROUP_TOKENS = 2**16
 """What reading one row at random decodes: docs/benchmarks/store.md."""
 

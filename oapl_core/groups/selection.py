@@ -76,16 +76,17 @@ def select(keys: "pl.DataFrame", verdicts: "pl.DataFrame", keep: str, truncated:
     if len(split):
         raise DataError(f"rollouts: problem {split[0]} lies in several parts; delete the round's folder and run again")
     judged = (
-        keys.lazy().with_row_index("row")
+        keys.lazy()
+        .with_row_index("row")
         .join(verdicts.lazy().with_columns(judged=pl.lit(True)), on="rollout_id", how="left", maintain_order="left")
         .with_columns(reason=_row_reason(truncated))
         .with_columns(reason=pl.coalesce("reason", _group_reason(keep)))
         .with_columns(first=pl.col("row").min().over("problem_id"))
         .collect()
-    )  # fmt: skip
+    )
     kept = judged.filter(pl.col("reason").is_null()).with_columns(
         group=(pl.col("first").rank("dense") - 1).cast(pl.Int32)
-    )  # fmt: skip
+    )
     return kept.drop("row", "judged", "outcome", "reason", "first"), _count(judged)
 
 
@@ -94,11 +95,15 @@ def _row_reason(truncated: str) -> "pl.Expr":
 
     unjudged = (pl.col("outcome") == "verifier_error") | pl.col("reward").is_null() | pl.col("reward").is_nan()
     return (
-        pl.when(pl.col("judged").is_null()).then(pl.lit("missing_verdict"))
-        .when(unjudged).then(pl.lit("verifier_error"))
-        .when(pl.col("response_tokens") == 0).then(pl.lit("empty_response"))
-        .when(pl.lit(truncated == "drop") & (pl.col("finish_reason") == "length")).then(pl.lit("truncated"))
-    )  # fmt: skip
+        pl.when(pl.col("judged").is_null())
+        .then(pl.lit("missing_verdict"))
+        .when(unjudged)
+        .then(pl.lit("verifier_error"))
+        .when(pl.col("response_tokens") == 0)
+        .then(pl.lit("empty_response"))
+        .when(pl.lit(truncated == "drop") & (pl.col("finish_reason") == "length"))
+        .then(pl.lit("truncated"))
+    )
 
 
 def _group_reason(keep: str) -> "pl.Expr":
@@ -110,10 +115,13 @@ def _group_reason(keep: str) -> "pl.Expr":
     valids, corrects = valid.sum().over("problem_id"), correct.sum().over("problem_id")
     needs_right, needs_wrong = pl.lit(keep in ("any_correct", "mixed")), pl.lit(keep == "mixed")
     return (
-        pl.when(valids < 2).then(pl.lit("fewer_than_two_valid"))
-        .when(needs_right & (corrects == 0)).then(pl.lit("no_correct_answer"))
-        .when(needs_wrong & (corrects == valids)).then(pl.lit("all_correct"))
-    )  # fmt: skip
+        pl.when(valids < 2)
+        .then(pl.lit("fewer_than_two_valid"))
+        .when(needs_right & (corrects == 0))
+        .then(pl.lit("no_correct_answer"))
+        .when(needs_wrong & (corrects == valids))
+        .then(pl.lit("all_correct"))
+    )
 
 
 def _count(judged: "pl.DataFrame") -> Counts:
@@ -128,11 +136,14 @@ def _count(judged: "pl.DataFrame") -> Counts:
     last = ranked.sort("rank").group_by("problem_id", maintain_order=True).agg(pl.col("reason").last())
     by_group = dict(last["reason"].value_counts().iter_rows())
     counts = Counts(
-        len(judged), judged["problem_id"].n_unique(), len(kept), kept["problem_id"].n_unique(),
+        len(judged),
+        judged["problem_id"].n_unique(),
+        len(kept),
+        kept["problem_id"].n_unique(),
         len(judged.filter((pl.col("outcome") != "verifier_error") & (pl.col("reward") >= 1.0))),
         {reason: by_row[reason] for reason in order if reason in by_row},
         {reason: by_group[reason] for reason in order if reason in by_group},
-    )  # fmt: skip
+    )
     assert counts.kept_rollouts + sum(counts.dropped.values()) == counts.rollouts, "every rollout is kept or counted"
     assert counts.kept_groups + sum(counts.dropped_groups.values()) == counts.groups, "every group is kept or counted"
     return counts

@@ -28,12 +28,32 @@ from oapl_core.objectives.reinforce import AsymRe, Reinforce
 from oapl_core.objectives.topr import Topr
 
 Family = (
-    Oapl | AStarPo | Dro | Opmd  # regressions on r - V
-    | GroupSurrogate | Rebel | Agro  # regressions on differences within a group
-    | Reinforce | AsymRe | PairwiseWeighted | RedDrop | RedWeight | MaxAtK | Topr  # REINFORCE and its weights
-    | Grpo | GrpoTokenIs | RecOneSide | RecTwoSide | RecRing | RecGspo | Gspo | M2po | Bapo  # clipped
-    | Cispo | Minpro  # truncated importance weights
-)  # fmt: skip
+    Oapl
+    | AStarPo
+    | Dro
+    | Opmd  # regressions on r - V
+    | GroupSurrogate
+    | Rebel
+    | Agro  # regressions on differences within a group
+    | Reinforce
+    | AsymRe
+    | PairwiseWeighted
+    | RedDrop
+    | RedWeight
+    | MaxAtK
+    | Topr  # REINFORCE and its weights
+    | Grpo
+    | GrpoTokenIs
+    | RecOneSide
+    | RecTwoSide
+    | RecRing
+    | RecGspo
+    | Gspo
+    | M2po
+    | Bapo  # clipped
+    | Cispo
+    | Minpro  # truncated importance weights
+)
 
 
 def _oapl_by_default(value: Any) -> Any:

@@ -76,10 +76,13 @@ def verification_beside_sampling(number: int, shares: int = 1) -> tuple[Step, ..
     if shares == 1:
         return (beside,)
     return tuple(
-        replace(beside, title=f"{beside.title}, share {share} of {shares}",
-                options=("--follow", "--share", f"{share}-of-{shares}"))
+        replace(
+            beside,
+            title=f"{beside.title}, share {share} of {shares}",
+            options=("--follow", "--share", f"{share}-of-{shares}"),
+        )
         for share in range(1, shares + 1)
-    )  # fmt: skip
+    )
 
 
 def conclusion(config: Experiment) -> tuple[Step, ...]:

@@ -153,12 +153,7 @@ def converted(
 
 
 def _imported(
-    reader: Callable[[dict[str, Any], str, int], Imported],
-    row: Any,
-    found: Source,
-    split: str,
-    where: str,
-    number: int,
+    reader: Callable[[dict[str, Any], str, int], Imported], row: Any, found: Source, split: str, where: str, number: int
 ) -> Imported:
     if not isinstance(row, dict):
         raise DataError(f"{where}: is not an object; is this a file of {found.name}?")

@@ -17,8 +17,17 @@ _INTERACTIVE = "interactive"
 FAULTY = {
     **dict.fromkeys(
         (
-            "abc311_c", "abc326_d", "abc327_b", "abc333_e", "abc343_a", "abc343_e", "abc362_c", "arc185_c",
-            "find-words-containing-character", "find-the-peaks", "generate-binary-strings-without-adjacent-zeros",
+            "abc311_c",
+            "abc326_d",
+            "abc327_b",
+            "abc333_e",
+            "abc343_a",
+            "abc343_e",
+            "abc362_c",
+            "arc185_c",
+            "find-words-containing-character",
+            "find-the-peaks",
+            "generate-binary-strings-without-adjacent-zeros",
         ),
         _SEVERAL,
     ),
@@ -27,7 +36,7 @@ FAULTY = {
     "apply-operations-to-make-string-empty": "a wrong test (empty string)",
     "most-frequent-ids": "input outside of the constraints",
     "arc189_a": "a wrong expected output",
-}  # fmt: skip
+}
 """By question id (AtCoder) or by the title as LeetCode's address spells it."""
 
 

@@ -24,8 +24,13 @@ from oapl_core.settings.problems import ProblemsConfig
 from oapl_core.stage import run_verb
 
 _TOKENIZER_FILES = (
-    "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json", "merges.txt", "tokenizer.model",
-)  # fmt: skip
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+)
 
 Encode = Callable[[list[dict[str, str]]], tuple[str, list[int]]]
 """Chat messages -> the prompt's text and its token ids."""

@@ -16,9 +16,17 @@ from oapl_core.problems.raw_rows import place, raw_rows
 KINDS = ("stdin", "function", "assert", "math")
 SPLITS = ("train", "validation", "heldout")
 _TEXTS = (
-    "starter_code", "entry_point", "answer", "checker", "structure", "source", "platform", "difficulty", "released",
+    "starter_code",
+    "entry_point",
+    "answer",
+    "checker",
+    "structure",
+    "source",
+    "platform",
+    "difficulty",
+    "released",
     "flaw",
-)  # fmt: skip
+)
 _OPTIONAL = {**dict.fromkeys(_TEXTS), "tests": (), "structure": ""}
 _COLUMNS = frozenset({"problem_id", "split", "kind", "statement", *_OPTIONAL})
 

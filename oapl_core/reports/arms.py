@@ -101,9 +101,13 @@ def _result(label: str, arms: Sequence[Arm]) -> Result:
     waiting = [arm for arm in arms if arm not in measured and arm not in failed]
     tracks = [read_track(arm.run(), label) for arm in measured]
     return Result(
-        label, tracks, [(arm, text) for arm, text in failures if text], waiting,
-        _averaged(_training(arm) for arm in trained), _averaged(_answers(arm) for arm in measured),
-    )  # fmt: skip
+        label,
+        tracks,
+        [(arm, text) for arm, text in failures if text],
+        waiting,
+        _averaged(_training(arm) for arm in trained),
+        _averaged(_answers(arm) for arm in measured),
+    )
 
 
 def _training(arm: Arm) -> Mapping[str, float | None]:

@@ -42,23 +42,35 @@ def measured(tracks: Sequence[Track], parts: int, estimate_parts: int) -> list[M
     exact, others = ([t for t in tracks if t.has_entropy is has] for has in (True, False))
     found = [
         _measured(
-            exact, EXACT, "", lambda step: step.entropy, parts,
+            exact,
+            EXACT,
+            "",
+            lambda step: step.entropy,
+            parts,
             "the policy's exact entropy, -sum p ln p over the vocabulary, at the tokens of each step's rollouts: over "
             "states that b reached, not the policy itself",
         ),
         _measured(
-            others, ESTIMATED, ", estimated", lambda step: step.estimated_entropy, estimate_parts,
+            others,
+            ESTIMATED,
+            ", estimated",
+            lambda step: step.estimated_entropy,
+            estimate_parts,
             "what an earlier version recorded, mean of -(policy / b) ln policy of the sampled tokens; unbiased in a "
             "round's first epoch; where it is wide and jumps, the policy has left b so far that few tokens decide",
         ),
-    ]  # fmt: skip
+    ]
     return [one for one in found if one.each]
 
 
 def _measured(
-    tracks: Sequence[Track], name: str, suffix: str, value: Callable[[TrainingStep], float | None], parts: int,
+    tracks: Sequence[Track],
+    name: str,
+    suffix: str,
+    value: Callable[[TrainingStep], float | None],
+    parts: int,
     meaning: str,
-) -> Measured:  # fmt: skip
+) -> Measured:
     width = window(tracks, parts)
     return Measured(meaning, suffix, width, training(tracks, name, value), training(tracks, name, value, width))
 

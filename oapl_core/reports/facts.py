@@ -186,9 +186,7 @@ def _remembered(entries: Sequence[ArtifactEntry]) -> dict[str, Any]:
     sums = {key: sum(int(_detail(e, key)) for e in entries) for key in ("problems", "truncated", "response_tokens")}
     hashes = sorted({str(_detail(entry, "policy_hash")) for entry in entries})
     engines = sorted({str(_detail(entry, "engine")) for entry in entries})
-    return {
-        "rollouts": sum(e.rows for e in entries), "policy_hash": ", ".join(hashes), "engines": engines, **sums
-    }  # fmt: skip
+    return {"rollouts": sum(e.rows for e in entries), "policy_hash": ", ".join(hashes), "engines": engines, **sums}
 
 
 def _recorded(run: Run, folder: Path, artifacts: Mapping[str, ArtifactEntry]) -> list[Path]:

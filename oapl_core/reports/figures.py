@@ -19,11 +19,24 @@ COLOURS = ("#5b6470", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#5
 _KEPT = "#009e73"
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _STYLE: dict[Any, Any] = {
-    "font.size": 10.5, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e2e5ea",
-    "grid.linewidth": 0.8, "axes.edgecolor": "#8a929d", "axes.labelcolor": "#30363d", "text.color": "#1f2328",
-    "xtick.color": "#4a525c", "ytick.color": "#4a525c", "axes.axisbelow": True, "legend.frameon": False,
-    "axes.titlesize": 10.5, "axes.titleweight": "bold", "axes.titlelocation": "left", "figure.facecolor": "white",
-}  # fmt: skip
+    "font.size": 10.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e2e5ea",
+    "grid.linewidth": 0.8,
+    "axes.edgecolor": "#8a929d",
+    "axes.labelcolor": "#30363d",
+    "text.color": "#1f2328",
+    "xtick.color": "#4a525c",
+    "ytick.color": "#4a525c",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "figure.facecolor": "white",
+}
 _DASHES = ("solid", (0, (5, 2)), (0, (1, 1.3)), (0, (6, 1.5, 1, 1.5)))
 _DPI = 150
 _FEW_STEPS = 40

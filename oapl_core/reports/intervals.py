@@ -30,8 +30,15 @@ def draw_intervals(path: Path, bars: Sequence[Bar], x_label: str) -> None:
             colour, marker = (COLOURS[2], "s") if bar.is_reference else (COLOURS[1], "o")
             reach = [[100 * (bar.mean - bar.low)], [100 * (bar.high - bar.mean)]]
             axes.errorbar([100 * bar.mean], [row], xerr=reach, color=colour, marker=marker, markersize=5, capsize=3)
-            axes.plot([100 * seed for seed in bar.seeds], [row + 0.25] * len(bar.seeds), linestyle="none", marker="o",
-                      markersize=3, markerfacecolor="white", markeredgecolor=colour)  # fmt: skip
+            axes.plot(
+                [100 * seed for seed in bar.seeds],
+                [row + 0.25] * len(bar.seeds),
+                linestyle="none",
+                marker="o",
+                markersize=3,
+                markerfacecolor="white",
+                markeredgecolor=colour,
+            )
             if bar.is_reference:
                 axes.axvline(100 * bar.mean, color=colour, linewidth=0.9, linestyle=(0, (2, 3)), zorder=0)
         axes.set_yticks(range(len(bars)), [bar.label for bar in bars])

@@ -43,11 +43,18 @@ def rollouts_table(facts: Facts) -> Table:
     columns = ("round", "policy", "problems>", "rollouts>", "response tokens>", "truncated>", "trained on>", "groups>")
     rows = [
         [
-            r.label, r.policy_hash or DASH, whole(r.problems), whole(r.rollouts), whole(r.response_tokens),
-            percent(r.truncated / r.rollouts), whole(r.kept), whole(r.kept_groups),
+            r.label,
+            r.policy_hash or DASH,
+            whole(r.problems),
+            whole(r.rollouts),
+            whole(r.response_tokens),
+            percent(r.truncated / r.rollouts),
+            whole(r.kept),
+            whole(r.kept_groups),
         ]
-        for r in facts.rounds if r.rollouts
-    ]  # fmt: skip
+        for r in facts.rounds
+        if r.rollouts
+    ]
     return table(
         "What was sampled",
         columns,
@@ -134,9 +141,16 @@ def time_table(facts: Facts) -> Table:
         share = percent(time.added_s / total if total else None, 0)
         writing = duration(sum(entry.seconds for entry in mine))
         rows.append(
-            [time.step.title, duration(time.seconds), share, _start_up(mine), writing, whole(len(mine)),
-             whole(time.processes)]
-        )  # fmt: skip
+            [
+                time.step.title,
+                duration(time.seconds),
+                share,
+                _start_up(mine),
+                writing,
+                whole(len(mine)),
+                whole(time.processes),
+            ]
+        )
     rows.append(["all", duration(total), "", "", "", "", ""])
     note = (
         "Start-up: of engine or trainer, where recorded. Writing: writing and hashing files. What goes on beside "

@@ -19,11 +19,34 @@ if TYPE_CHECKING:
 
 NOT_JUDGED = "not judged yet"
 _COLUMNS = (
-    "problem_id", "sample", "kind", "structure", "prompt", "text", "response_ids", "logprobs", "response_tokens",
-    "finish_reason", "policy_hash", "engine", "reward", "outcome", "tests_passed", "tests_run", "problem_tests",
-    "first_failing_test", "failing_input", "failing_expected", "excerpt", "answer", "expected_answer", "mean_logprob",
-    "cpu_s", "wall_s", "peak_memory_mb",
-)  # fmt: skip
+    "problem_id",
+    "sample",
+    "kind",
+    "structure",
+    "prompt",
+    "text",
+    "response_ids",
+    "logprobs",
+    "response_tokens",
+    "finish_reason",
+    "policy_hash",
+    "engine",
+    "reward",
+    "outcome",
+    "tests_passed",
+    "tests_run",
+    "problem_tests",
+    "first_failing_test",
+    "failing_input",
+    "failing_expected",
+    "excerpt",
+    "answer",
+    "expected_answer",
+    "mean_logprob",
+    "cpu_s",
+    "wall_s",
+    "peak_memory_mb",
+)
 
 
 @dataclass(frozen=True)

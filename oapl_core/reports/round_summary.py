@@ -58,9 +58,13 @@ def summarize(run: Run, number: int, folder: Path) -> RoundSummary:
     ]
     headline = _headline(one, score)
     report = Report(
-        title=f"{run.root.name}: {one.label}", subtitle=headline, conclusions=(), tiles=(), missing=(),
+        title=f"{run.root.name}: {one.label}",
+        subtitle=headline,
+        conclusions=(),
+        tiles=(),
+        missing=(),
         sections=tuple(sections),
-    )  # fmt: skip
+    )
     return RoundSummary(with_pictures(markdown(report), folder), counts, headline)
 
 
@@ -110,8 +114,15 @@ def training_score(run: Run, number: int, facts: Facts) -> Score | None:
         return None
     one, config = facts.rounds[0], run.config
     resamples = min(config.evaluation.bootstrap_resamples, max(_FEWEST_RESAMPLES, _DRAWS // len(judged)))
-    return Score(one.label, one.policy_hash or DASH, len(rows), one.truncated, rows["reward"].null_count(), judged,
-                 Resampling(resamples, config.seed))  # fmt: skip
+    return Score(
+        one.label,
+        one.policy_hash or DASH,
+        len(rows),
+        one.truncated,
+        rows["reward"].null_count(),
+        judged,
+        Resampling(resamples, config.seed),
+    )
 
 
 def _judged(rows: "pl.DataFrame") -> dict[str, tuple[int, int]]:
@@ -126,6 +137,8 @@ def _judged(rows: "pl.DataFrame") -> dict[str, tuple[int, int]]:
 def links_text(run: Run, number: int) -> tuple[str, ...]:
     """Where a person finds the round's files and the report."""
     return (
-        f"Round: {run.round_dir(number).resolve()}", f"Report: {run.report.resolve() / 'index.html'}",
-        f"Logs: {run.root.resolve() / 'logs'}", f"Samples: oapl rollouts {run.root} --round {number}",
-    )  # fmt: skip
+        f"Round: {run.round_dir(number).resolve()}",
+        f"Report: {run.report.resolve() / 'index.html'}",
+        f"Logs: {run.root.resolve() / 'logs'}",
+        f"Samples: oapl rollouts {run.root} --round {number}",
+    )

@@ -76,11 +76,12 @@ def write_figures(tracks: Sequence[Track], folder: Path, title: str = "Runs side
     report = Report(
         title=title,
         subtitle=f"{counts}. Every number is computed from files of these runs.",
-        conclusions=(), tiles=(),
+        conclusions=(),
+        tiles=(),
         missing=tuple(text for track in tracks for text in track.missing),
         sections=tuple(sections),
         unfinished="Not everything is there to be drawn.",
-    )  # fmt: skip
+    )
     target = folder / "index.html"
     target.write_text(page(report), encoding="utf-8")
     return target
@@ -135,10 +136,11 @@ def _pass_at_k(made: _Page) -> tuple[Section, ...]:
     draw_panels(made.folder / "pass_at_k.png", panels)
     names = {"panel": "problem_set", "x": "k", "y": "pass_at_k"}
     picture = Picture(
-        "pass_at_k.png", f"pass@k over k on {', '.join(lines)}: {_ends(panels)}.",
+        "pass_at_k.png",
+        f"pass@k over k on {', '.join(lines)}: {_ends(panels)}.",
         f"Unbiased pass@k on held-out problems. {_shaded(found)} k on a logarithmic axis. "
         "As figures 1, 4 and 5 (left) of arXiv 2602.19362.",
-    )  # fmt: skip
+    )
     links = (made.write_numbers("pass_at_k", found, names),)
     return (Section("pass@k", pictures=(picture,), tables=(reached_table(found),), links=links),)
 
@@ -180,12 +182,13 @@ def _accuracy(made: _Page) -> tuple[Section, ...]:
         links.append(made.write_numbers("right_share", _once([*each, *smooth]), names))
     draw_panels(made.folder / "accuracy.png", panels)
     picture = Picture(
-        "accuracy.png", f"Accuracy over optimiser steps. {_ends(panels)}.",
+        "accuracy.png",
+        f"Accuracy over optimiser steps. {_ends(panels)}.",
         f"{'Held-out pass@1 of the checkpoints. ' if reached else ''}{_bars(reached)}"
         f"Training rollouts: the right ones among those of each step, {_smoothing(width, smooth)}; an earlier policy "
         "sampled them and groups were filtered, so they show what was learned from, not what was learned. Dotted: a "
         "round begins. As figures 2 and 3.",
-    )  # fmt: skip
+    )
     return (Section("Accuracy over training", pictures=(picture,), links=tuple(links)),)
 
 
@@ -231,11 +234,12 @@ def _entropy(made: _Page) -> tuple[Section, ...]:
     draw_panels(made.folder / "entropy.png", [panel])
     meanings = "".join(f"Lines{kind.suffix}: {kind.meaning}; {_smoothing(kind.width, kind.smooth)}. " for kind in kinds)
     picture = Picture(
-        "entropy.png", f"Entropy in nats per token over optimiser steps: {ends}.",
+        "entropy.png",
+        f"Entropy in nats per token over optimiser steps: {ends}.",
         f"{meanings}Rings: the entropy of the policy that sampled a round, where it stood when it did: mean of -ln b "
         "over the tokens of the round's first epoch. Filtered groups are in neither. Dotted: a round begins. As "
         "figures 2 and 3.",
-    )  # fmt: skip
+    )
     names = {"panel": "metric", "x": "step", "y": "nats_per_token"}
     found = [one for kind in kinds for one in (*kind.each, *kind.smooth)]
     link = made.write_numbers("entropy", _once([*found, *rings]), names)
@@ -249,10 +253,11 @@ def _samples(made: _Page) -> tuple[Section, ...]:
     panels = _milestone_panels(made, found, _ROLLOUTS)
     draw_panels(made.folder / "samples.png", panels)
     picture = Picture(
-        "samples.png", f"Held-out pass@1 against rollouts sampled for training. {_ends(panels)}.",
+        "samples.png",
+        f"Held-out pass@1 against rollouts sampled for training. {_ends(panels)}.",
         f"Held-out pass@1 of the checkpoints. {_bars(found)}Every rollout that was sampled counts, also those that "
         "were dropped. As figure 5 (right).",
-    )  # fmt: skip
+    )
     names = {"panel": "problem_set", "name": "checkpoint", "x": "rollouts", "y": "pass_at_1"}
     link = made.write_numbers("samples", found, names)
     return (Section("Accuracy against samples", pictures=(picture,), links=(link,)),)

@@ -20,9 +20,18 @@ def reached_table(found: Sequence[Series]) -> Table:
         for name in dict.fromkeys([*([BASE] if BASE in mine else []), list(mine)[-1]]):
             first, last = mine[name].points[0], mine[name].points[-1]
             rows.append(
-                (label, whole(len(mine[name].runs)), panel, name, percent(first.y), interval(first.low, first.high),
-                 f"{last.x:.0f}", percent(last.y), interval(last.low, last.high))
-            )  # fmt: skip
+                (
+                    label,
+                    whole(len(mine[name].runs)),
+                    panel,
+                    name,
+                    percent(first.y),
+                    interval(first.low, first.high),
+                    f"{last.x:.0f}",
+                    percent(last.y),
+                    interval(last.low, last.high),
+                )
+            )
     columns = ("label", "runs>", "problem set", "checkpoint", "pass@1>", "interval>", "k>", "pass@k>", "interval>")
     note = "Interval: of one run 95 % by bootstrap over problems, of several from the lowest to the highest."
     return table("Held-out problems, before and after", columns, rows, note)
@@ -31,11 +40,18 @@ def reached_table(found: Sequence[Series]) -> Table:
 def runs_table(tracks: Sequence[Track]) -> Table:
     """Every run that was read."""
     rows = [
-        (t.label, t.run, whole(t.config.seed), t.config.objective.name, whole(len(t.config.rounds)),
-         whole(len(t.steps)), whole(t.rollouts),
-         next((m.policy_hash for m in t.milestones if m.name == BASE), DASH))
+        (
+            t.label,
+            t.run,
+            whole(t.config.seed),
+            t.config.objective.name,
+            whole(len(t.config.rounds)),
+            whole(len(t.steps)),
+            whole(t.rollouts),
+            next((m.policy_hash for m in t.milestones if m.name == BASE), DASH),
+        )
         for t in tracks
-    ]  # fmt: skip
+    ]
     columns = ("label", "run", "seed>", "objective", "rounds>", "steps>", "rollouts>", "base")
     return table("What was read", columns, rows, "Base: hash of the weights and tokenizer that it started from.")
 

@@ -90,8 +90,11 @@ def compose(comparison: Comparison, results: Sequence[Result], folder: Path) -> 
         subtitle=f"{len(results)} arms with seeds {seeds}, on round {comparison.config.round} of "
         f"{comparison.parent.root.name}. Every number is computed from files of the arms.{drawn}",
         conclusions=tuple(_conclusions(comparison, results, sets)),
-        tiles=(), missing=waiting, sections=tuple(sections), unfinished="Not every arm is measured.",
-    )  # fmt: skip
+        tiles=(),
+        missing=waiting,
+        sections=tuple(sections),
+        unfinished="Not every arm is measured.",
+    )
 
 
 def _conclusions(comparison: Comparison, results: Sequence[Result], sets: Sequence[str]) -> Iterator[str]:
@@ -129,10 +132,11 @@ def _held_out(comparison: Comparison, results: Sequence[Result], name: str, fold
     draw_intervals(folder / file, bars, "held-out pass@1, %")
     each = "; ".join(f"{bar.label} {percent(bar.mean)}" for bar in bars)
     picture = Picture(
-        file, f"pass@1 of every arm on {name}: {each}.",
+        file,
+        f"pass@1 of every arm on {name}: {each}.",
         "pass@1 on held-out problems, mean over seeds, with the 95 % bootstrap interval over problems; small circles: "
         "each seed. Square and dotted line: the checkpoint that all arms started from.",
-    )  # fmt: skip
+    )
     return Section(
         name[:1].upper() + name[1:], pictures=(picture,), tables=(held_out_table(comparison, results, name),)
     )
@@ -147,17 +151,33 @@ def held_out_table(comparison: Comparison, results: Sequence[Result], name: str)
         if means is None:
             continue
         gain = means.minus(reference) if reference and one is not first else None
-        rows.append((
-            one.label, whole(len(means.seeds)), *_pass_cells(means), _signed(gain) if gain else DASH,
-            *_pass_cells(one.means(name, k))[::2], _number(one.answers.get("tokens"), 1),
-            percent(one.answers.get("truncated")),
-        ))  # fmt: skip
+        rows.append(
+            (
+                one.label,
+                whole(len(means.seeds)),
+                *_pass_cells(means),
+                _signed(gain) if gain else DASH,
+                *_pass_cells(one.means(name, k))[::2],
+                _number(one.answers.get("tokens"), 1),
+                percent(one.answers.get("truncated")),
+            )
+        )
     base = base_means(results, name, 1)
     if base:
         at_k = _pass_cells(base_means(results, name, k))[::2]
         rows.append((base_name(comparison), whole(len(base.seeds)), *_pass_cells(base), DASH, *at_k, DASH, DASH))
-    columns = ("arm", "seeds>", "pass@1>", "95 % over problems>", "seeds from, to>", f"against {first.label}>",
-               f"pass@{k}>", "seeds from, to>", "tokens>", "truncated>")  # fmt: skip
+    columns = (
+        "arm",
+        "seeds>",
+        "pass@1>",
+        "95 % over problems>",
+        "seeds from, to>",
+        f"against {first.label}>",
+        f"pass@{k}>",
+        "seeds from, to>",
+        "tokens>",
+        "truncated>",
+    )
     marked = next((i for i, row in enumerate(rows) if row[0] == first.label), None)
     note = (
         "Unbiased pass@k, mean over seeds. 95 % interval: bootstrap over problems, each with its mean over the seeds. "
@@ -178,14 +198,28 @@ def _pass_cells(means: Means | None) -> tuple[str, str, str]:
 def training_table(results: Sequence[Result]) -> Table:
     """What each arm did and took, failed ones too."""
     rows = [
-        (one.label, whole(one.training.get("steps")), whole(one.training.get("sequences")),
-         _number(one.training.get("entropy"), 3), _number(one.training.get("kl"), 4),
-         _number(one.training.get("step_s"), 3), _time(one.training.get("training_s")),
-         f"{len(one.failures)} failed" if one.failures else DASH)
+        (
+            one.label,
+            whole(one.training.get("steps")),
+            whole(one.training.get("sequences")),
+            _number(one.training.get("entropy"), 3),
+            _number(one.training.get("kl"), 4),
+            _number(one.training.get("step_s"), 3),
+            _time(one.training.get("training_s")),
+            f"{len(one.failures)} failed" if one.failures else DASH,
+        )
         for one in results
-    ]  # fmt: skip
-    columns = ("arm", "steps>", "rollouts trained on>", "entropy at the end>", "KL>", "seconds a step>", "training>",
-               "seeds")  # fmt: skip
+    ]
+    columns = (
+        "arm",
+        "steps>",
+        "rollouts trained on>",
+        "entropy at the end>",
+        "KL>",
+        "seconds a step>",
+        "training>",
+        "seeds",
+    )
     estimated = [one.label for one in results if one.training.get("has_entropy", 1.0) != 1.0]
     older = f" (an earlier version's estimate for {', '.join(estimated)})" if estimated else ""
     note = (
@@ -251,28 +285,42 @@ def _numbers(results: Sequence[Result], comparison: Comparison, name: str) -> It
         means, at_k = one.means(name, 1), one.means(name, k)
         gain = means.minus(first) if means and first and one is not results[0] else None
         yield {
-            "arm": one.label, "problem_set": name, "seeds": len(one.tracks), "failed": len(one.failures),
-            **_columns("pass_at_1", means), "k": k, **_columns("pass_at_k", at_k),
-            "difference": gain.mean if gain else None, "difference_low": gain.low if gain else None,
+            "arm": one.label,
+            "problem_set": name,
+            "seeds": len(one.tracks),
+            "failed": len(one.failures),
+            **_columns("pass_at_1", means),
+            "k": k,
+            **_columns("pass_at_k", at_k),
+            "difference": gain.mean if gain else None,
+            "difference_low": gain.low if gain else None,
             "difference_high": gain.high if gain else None,
             **{key: one.training.get(key) for key in ("entropy", "kl", "steps", "sequences", "step_s", "training_s")},
             **{key: one.answers.get(key) for key in ("tokens", "truncated")},
-        }  # fmt: skip
+        }
     base = base_means(results, name, 1)
     if base:
         yield {
-            "arm": base_name(comparison), "problem_set": name, "seeds": len(base.seeds), "failed": 0,
-            **_columns("pass_at_1", base), "k": k, **_columns("pass_at_k", base_means(results, name, k)),
-        }  # fmt: skip
+            "arm": base_name(comparison),
+            "problem_set": name,
+            "seeds": len(base.seeds),
+            "failed": 0,
+            **_columns("pass_at_1", base),
+            "k": k,
+            **_columns("pass_at_k", base_means(results, name, k)),
+        }
 
 
 def _columns(name: str, means: Means | None) -> dict[str, float | None]:
     if means is None:
         return dict.fromkeys((name, f"{name}_low", f"{name}_high", f"{name}_seeds_from", f"{name}_seeds_to"))
     return {
-        name: means.all.mean, f"{name}_low": means.all.low, f"{name}_high": means.all.high,
-        f"{name}_seeds_from": min(means.seeds), f"{name}_seeds_to": max(means.seeds),
-    }  # fmt: skip
+        name: means.all.mean,
+        f"{name}_low": means.all.low,
+        f"{name}_high": means.all.high,
+        f"{name}_seeds_from": min(means.seeds),
+        f"{name}_seeds_to": max(means.seeds),
+    }
 
 
 def _signed(gain: Estimate) -> str:

@@ -202,10 +202,13 @@ def _milestones(
         name = f"round {number}{warning}" if rounds.count(number) == 1 else checkpoint
         found.append(
             Milestone(
-                BASE if number < 0 else name, next(iter(scores[checkpoint].values())).policy_hash,
-                _steps_until(steps, number, epoch), sum(sampled[: number + 1]), scores[checkpoint],
+                BASE if number < 0 else name,
+                next(iter(scores[checkpoint].values())).policy_hash,
+                _steps_until(steps, number, epoch),
+                sum(sampled[: number + 1]),
+                scores[checkpoint],
             )
-        )  # fmt: skip
+        )
     return found
 
 

@@ -146,11 +146,22 @@ class Engine:
                 f"engine.max_model_len is {self._config.max_model_len}; raise it or lower max_tokens"
             )
         parameters = SamplingParams(
-            temperature=request.temperature, top_p=request.top_p, top_k=0, min_p=0.0, presence_penalty=0.0,
-            frequency_penalty=0.0, repetition_penalty=1.0, seed=request.seed, max_tokens=request.max_tokens,
-            stop_token_ids=self._end_ids, logprobs=0 if with_logprobs else None, flat_logprobs=with_logprobs,
-            detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY, skip_clone=True,
-        )  # fmt: skip
+            temperature=request.temperature,
+            top_p=request.top_p,
+            top_k=0,
+            min_p=0.0,
+            presence_penalty=0.0,
+            frequency_penalty=0.0,
+            repetition_penalty=1.0,
+            seed=request.seed,
+            max_tokens=request.max_tokens,
+            stop_token_ids=self._end_ids,
+            logprobs=0 if with_logprobs else None,
+            flat_logprobs=with_logprobs,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            skip_clone=True,
+        )
         self._engine.add_request(request.key, {"prompt_token_ids": list(request.prompt_ids)}, parameters)
 
     def _completion(self, request: Request, output: Any, with_logprobs: bool) -> Completion:

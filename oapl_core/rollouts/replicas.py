@@ -35,8 +35,10 @@ class Others:
             if code:
                 lines = self._logs[replica].read_text(errors="replace").splitlines()
                 last = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
-                say(f"replica {replica} ended with exit code {code}: {last[:300]} (see {self._logs[replica]}); "
-                    "its parts are sampled by the others")  # fmt: skip
+                say(
+                    f"replica {replica} ended with exit code {code}: {last[:300]} (see {self._logs[replica]}); "
+                    "its parts are sampled by the others"
+                )
 
     def wait(self) -> None:
         """Give them a moment to end by themselves when nothing is left to do; those still starting are ended."""

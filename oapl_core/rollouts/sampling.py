@@ -143,13 +143,25 @@ class Sampling:
         request = completion.request
         assert len(completion.logprobs) == len(completion.response_ids), "one log-prob for each sampled token"
         return {
-            "run": self._run.root.name, "round": self._number, "problem_id": problem, "rollout_id": request.key,
-            "sample": sample, "policy_hash": self._source.policy_hash, "response_ids": completion.response_ids,
-            "logprobs": completion.logprobs, "logprobs_mode": self._sampler.logprobs_mode,
-            "finish_reason": completion.finish_reason, "text": completion.text, "temperature": request.temperature,
-            "top_p": request.top_p, "top_k": TOP_K, "max_tokens": request.max_tokens, "seed": request.seed,
-            "engine": self._sampler.name, "sampled_at": datetime.now(UTC),
-        }  # fmt: skip
+            "run": self._run.root.name,
+            "round": self._number,
+            "problem_id": problem,
+            "rollout_id": request.key,
+            "sample": sample,
+            "policy_hash": self._source.policy_hash,
+            "response_ids": completion.response_ids,
+            "logprobs": completion.logprobs,
+            "logprobs_mode": self._sampler.logprobs_mode,
+            "finish_reason": completion.finish_reason,
+            "text": completion.text,
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "top_k": TOP_K,
+            "max_tokens": request.max_tokens,
+            "seed": request.seed,
+            "engine": self._sampler.name,
+            "sampled_at": datetime.now(UTC),
+        }
 
     def _write(self, part: Part) -> None:
         """Write and record a whole part, problems and samples in order, and forget its rows."""

@@ -85,9 +85,12 @@ class ForkEntry:
 
 Entry = ArtifactEntry | StageEntry | RemovalEntry | SupersededEntry | ForkEntry
 _KINDS: dict[str, type[Entry]] = {
-    "artifact": ArtifactEntry, "stage": StageEntry, "removal": RemovalEntry, "supersession": SupersededEntry,
+    "artifact": ArtifactEntry,
+    "stage": StageEntry,
+    "removal": RemovalEntry,
+    "supersession": SupersededEntry,
     "fork": ForkEntry,
-}  # fmt: skip
+}
 
 
 class Records:

@@ -133,10 +133,17 @@ class Recorded:
         fsync(path.parent, below=False)  # the new name; what else lies there is not ours to wait for
         self.ledger.append(
             ArtifactEntry(
-                self.name(path), sha256_of(path), size_of(path), draft.rows, dict(inputs), _plain(config),
-                draft.details, round(time.monotonic() - start, 3), mtime_ns(path),
+                self.name(path),
+                sha256_of(path),
+                size_of(path),
+                draft.rows,
+                dict(inputs),
+                _plain(config),
+                draft.details,
+                round(time.monotonic() - start, 3),
+                mtime_ns(path),
             )
-        )  # fmt: skip
+        )
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:

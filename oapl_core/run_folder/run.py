@@ -31,8 +31,15 @@ _MAY_CHANGE = {"estimate", "fleet", "mirror", "runs_dir", "time_limits_h"}
 OPTIMIZER_STATE = "optimizer_state"
 """Folder of what a round leaves to the next one, beside its checkpoints."""
 _IDENTITY = (".safetensors", ".bin")
-_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt",
-              "chat_template.jinja", "tokenizer.model")  # fmt: skip
+_TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "tokenizer.model",
+)
 
 
 def policy_hash(model_dir: Path) -> str:

@@ -15,10 +15,17 @@ KINDS = (*ROUND_KINDS, *RUN_KINDS)
 """`record` is run.json, the ledger and the lock; `scratch` what is being written or was when a process died."""
 _BY_NUMBER = {"1_": "rollouts", "2_": "verdicts", "3_": "groups", "4_": "checkpoints", "5_": "evaluation"}
 _AT_TOP = {
-    "problems.parquet": "problems", "prompts.parquet": "problems", "base_model.json": "problems", "logs": "logs",
-    "report": "report", "run.json": "record", "ledger.jsonl": "record", "run.lock": "record",
-    "run.helpers": "record", SUPERSEDED: "superseded",
-}  # fmt: skip
+    "problems.parquet": "problems",
+    "prompts.parquet": "problems",
+    "base_model.json": "problems",
+    "logs": "logs",
+    "report": "report",
+    "run.json": "record",
+    "ledger.jsonl": "record",
+    "run.lock": "record",
+    "run.helpers": "record",
+    SUPERSEDED: "superseded",
+}
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,44 @@ from types import CodeType
 _NAME = "<program>"
 _LOOP = re.compile(r"^(for|while)\b", re.MULTILINE)
 _SCOPE = re.compile(r"\b(def|class|lambda|global|nonlocal|async|await|yield|return|__future__|del)\b")
-_LOOKS_AT_NAMES = frozenset({
-    "globals", "locals", "vars", "dir", "eval", "exec", "compile", "__import__", "importlib", "inspect",
-    "_getframe", "_current_frames", "settrace", "setprofile", "gc", "traceback", "tracemalloc", "pdb", "breakpoint",
-    "pickle", "timeit", "runpy", "code", "__main__", "__dict__", "__annotations__", "NameError", "UnboundLocalError",
-    "modules", "excepthook", "tb_frame", "__traceback__", "exc_info", "ctypes",
-})  # fmt: skip
+_LOOKS_AT_NAMES = frozenset(
+    {
+        "globals",
+        "locals",
+        "vars",
+        "dir",
+        "eval",
+        "exec",
+        "compile",
+        "__import__",
+        "importlib",
+        "inspect",
+        "_getframe",
+        "_current_frames",
+        "settrace",
+        "setprofile",
+        "gc",
+        "traceback",
+        "tracemalloc",
+        "pdb",
+        "breakpoint",
+        "pickle",
+        "timeit",
+        "runpy",
+        "code",
+        "__main__",
+        "__dict__",
+        "__annotations__",
+        "NameError",
+        "UnboundLocalError",
+        "modules",
+        "excepthook",
+        "tb_frame",
+        "__traceback__",
+        "exc_info",
+        "ctypes",
+    }
+)
 
 
 def as_function(source: str, prelude: Container[str]) -> CodeType | None:

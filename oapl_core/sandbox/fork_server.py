@@ -182,9 +182,18 @@ def _rehearse(source: str, entry_point: str | None, data: bytes) -> None:
     os.write(program, json.dumps({"source": source, "entry_point": entry_point, "starter": ""}).encode())
     os.write(given, data)
     task = child.Task(
-        program, (given,), output=written, results=written, errors=written, records=written, marks=-1, channel=-1,
-        cpu_s=0, memory_bytes=0, file_bytes=0,
-    )  # fmt: skip
+        program,
+        (given,),
+        output=written,
+        results=written,
+        errors=written,
+        records=written,
+        marks=-1,
+        channel=-1,
+        cpu_s=0,
+        memory_bytes=0,
+        file_bytes=0,
+    )
     prelude = Prelude()
 
     def test() -> None:

@@ -17,9 +17,25 @@ from types import ModuleType
 from typing import Any
 
 _MODULES = (
-    "string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools",
-    "functools", "operator", "io", "sys", "json", "builtins", "typing",
-)  # fmt: skip
+    "string",
+    "re",
+    "datetime",
+    "collections",
+    "heapq",
+    "bisect",
+    "copy",
+    "math",
+    "random",
+    "statistics",
+    "itertools",
+    "functools",
+    "operator",
+    "io",
+    "sys",
+    "json",
+    "builtins",
+    "typing",
+)
 _STREAMS = ("stdin", "stdout", "stderr")
 _REHEARSALS = 20
 """The interpreter specialises code after 8 calls or so."""

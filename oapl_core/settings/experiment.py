@@ -196,8 +196,9 @@ class Experiment(Settings):
 
     @model_validator(mode="after")
     def _machines_agree_on_paths(self) -> Self:
-        self.fleet.check(self.verifier.ray is not None, {"runs_dir": self.runs_dir, "cache_dir": self.cache_dir,
-                                                         "model": self.model})  # fmt: skip
+        self.fleet.check(
+            self.verifier.ray is not None, {"runs_dir": self.runs_dir, "cache_dir": self.cache_dir, "model": self.model}
+        )
         return self
 
     @model_validator(mode="after")

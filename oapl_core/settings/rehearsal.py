@@ -54,15 +54,25 @@ def _use_demo_model(values: dict[str, Any]) -> None:
     values["pretrain"] = {"solutions": str(_SOLUTIONS), "max_positions": positions, "epochs": 1}
     values["problems"]["thinking"] = None
     values["engine"] |= {
-        "dtype": "float32", "max_num_seqs": min(values["engine"]["max_num_seqs"], 64), "kv_cache_gib": 0.5,
-        "tensor_parallel_size": 1, "pipeline_parallel_size": 1, "distributed_executor_backend": None, "replicas": 1,
-    }  # fmt: skip
+        "dtype": "float32",
+        "max_num_seqs": min(values["engine"]["max_num_seqs"], 64),
+        "kv_cache_gib": 0.5,
+        "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1,
+        "distributed_executor_backend": None,
+        "replicas": 1,
+    }
     training = values["training"]
     training |= {
-        "dtype": "float32", "processes": 1, "sequence_parallel": 1, "hostfile": None, "offload_optimizer": "none",
-        "offload_parameters": "none", "peak_tflops": None,
+        "dtype": "float32",
+        "processes": 1,
+        "sequence_parallel": 1,
+        "hostfile": None,
+        "offload_optimizer": "none",
+        "offload_parameters": "none",
+        "peak_tflops": None,
         "tokens_per_micro_batch": min(training["tokens_per_micro_batch"], 8192),
-    }  # fmt: skip
+    }
     if values["pipeline"] is not None:
         values["pipeline"] = {}
 

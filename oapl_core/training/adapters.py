@@ -85,6 +85,10 @@ def _settings(adapter: "AdapterConfig") -> Any:
 
     targets = adapter.targets if isinstance(adapter.targets, str) else list(adapter.targets)
     return LoraConfig(
-        r=adapter.rank, lora_alpha=adapter.alpha, target_modules=targets, lora_dropout=0.0, bias="none",
+        r=adapter.rank,
+        lora_alpha=adapter.alpha,
+        target_modules=targets,
+        lora_dropout=0.0,
+        bias="none",
         task_type="CAUSAL_LM",
-    )  # fmt: skip
+    )

@@ -74,8 +74,9 @@ def refuse_other_layout(job: "Job", ranks: int) -> None:
     """
     path = job.run.optimizer_state(job.round_number - 1)
     before, now = (
-        job.run.ledger.artifacts()[job.run.name(path)].details["layout"], _layout(job.run.config.training, ranks)
-    )  # fmt: skip
+        job.run.ledger.artifacts()[job.run.name(path)].details["layout"],
+        _layout(job.run.config.training, ranks),
+    )
     changed = [f"{key} = {before.get(key)}, now {now[key]}" for key in now if before.get(key) != now[key]]
     if changed:
         raise DataError(

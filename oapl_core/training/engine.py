@@ -59,8 +59,10 @@ class Engine:
         if training.sequence_parallel > 1:
             self.share_sequences(training.sequence_parallel)
         self._constants: dict[str, Any] = {
-            "betas": training.adam_betas, "eps": training.adam_eps, "weight_decay": training.weight_decay,
-        }  # fmt: skip
+            "betas": training.adam_betas,
+            "eps": training.adam_eps,
+            "weight_decay": training.weight_decay,
+        }
         optimizer = torch.optim.AdamW(
             [p for p in policy.parameters() if p.requires_grad], lr=training.learning_rate, **self._constants
         )
@@ -113,10 +115,15 @@ class Engine:
         from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
 
         return UlyssesSPAttentionHF(
-            attn=attention, batch_size=len(query), attn_head_count=query.shape[1], attn_head_size=query.shape[3],
-            kv_head_count=key.shape[1], num_hidden_layers=1, process_group=self.sequence_group,
+            attn=attention,
+            batch_size=len(query),
+            attn_head_count=query.shape[1],
+            attn_head_size=query.shape[3],
+            kv_head_count=key.shape[1],
+            num_hidden_layers=1,
+            process_group=self.sequence_group,
             seq_length_is_variable=True,
-        )  # fmt: skip
+        )
 
     def __call__(self, *inputs: "Tensor", last: bool) -> "Tensor":
         """The policy's forward pass; ``last`` marks the last micro-batch before ``step``."""

@@ -110,9 +110,10 @@ def export_epoch(job: Job, trainer: "Trainer", stored: "StoredModel", reached: R
             (draft.path / METRICS_FILE).write_text(lines, encoding="utf-8")
             draft.rows = trainer.sequences
             draft.details = _details(steps, started_s, policy_hash(draft.path)) | {
-                "export_difference": found, "lag": job.lag,
+                "export_difference": found,
+                "lag": job.lag,
                 "policy_lag": [steps[0]["policy_lag"], steps[-1]["policy_lag"]],
-            }  # fmt: skip
+            }
 
 
 def _details(steps: "Sequence[Metrics]", started_s: float, identity: str) -> dict[str, Any]:

@@ -103,11 +103,14 @@ class Examples:
             if self.old is not None:
                 old[s, start - 1 : end - 1] = _values(self.old[i]["reference_logprobs"])
         return Batch(
-            torch.from_numpy(ids), torch.tensor(prompt_lengths or [1]), torch.tensor(lengths or [2]),
+            torch.from_numpy(ids),
+            torch.tensor(prompt_lengths or [1]),
+            torch.tensor(lengths or [2]),
             torch.from_numpy(behavior),
-            torch.tensor(list(rows) or [0]), float(bool(rows)),
+            torch.tensor(list(rows) or [0]),
+            float(bool(rows)),
             None if self.old is None else torch.from_numpy(old),
-        )  # fmt: skip
+        )
 
 
 def read_examples(path: Path, expected_hash: str, model_dir: Path, recorded: bool = True) -> Examples:

@@ -109,9 +109,12 @@ def make_job(run: Run, round_number: int) -> Job:
         raise DataError(f"round {round_number}: the experiment has rounds 0..{len(config.rounds) - 1}")
     epochs = config.rounds[round_number].epochs
     settings = {
-        "training": config.training.slice, "objective": config.objective.model_dump(mode="json"),
-        "seed": config.seed, "round": round_number, "epochs": epochs,
-    }  # fmt: skip
+        "training": config.training.slice,
+        "objective": config.objective.model_dump(mode="json"),
+        "seed": config.seed,
+        "round": round_number,
+        "epochs": epochs,
+    }
     inputs = [run.groups(round_number), run.policy(round_number)]
     if goes_on(config, round_number):
         before = run.optimizer_state(round_number - 1)

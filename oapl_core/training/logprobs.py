@@ -41,9 +41,14 @@ def _place(id_T: Tensor, columns: slice) -> tuple[Tensor, Tensor]:
 class _StreamedLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_TD: Tensor, weight_VD: Tensor, id_T: Tensor, temperature: float, chunk: int,
+        ctx: Any,
+        hidden_TD: Tensor,
+        weight_VD: Tensor,
+        id_T: Tensor,
+        temperature: float,
+        chunk: int,
         entropy_T: Tensor | None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         hidden = hidden_TD.float()
         largest_T = hidden.new_full((len(id_T),), -torch.inf)  # of the logits seen so far
         sum_T, own_T = torch.zeros_like(largest_T), torch.zeros_like(largest_T)

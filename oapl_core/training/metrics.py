@@ -17,9 +17,25 @@ if TYPE_CHECKING:
 
 Metrics = dict[str, Any]
 
-_SUMS = ("loss", "sequences", "response_tokens", "tokens", "squared_tokens", "padded_tokens", "right", "log_ratio",
-         "log_ratio_right", "residuals", "residual", "residual_right", "clippable", "clipped_tokens",
-         "token_log_ratio_abs", "kl", "behavior_logprob")  # fmt: skip
+_SUMS = (
+    "loss",
+    "sequences",
+    "response_tokens",
+    "tokens",
+    "squared_tokens",
+    "padded_tokens",
+    "right",
+    "log_ratio",
+    "log_ratio_right",
+    "residuals",
+    "residual",
+    "residual_right",
+    "clippable",
+    "clipped_tokens",
+    "token_log_ratio_abs",
+    "kl",
+    "behavior_logprob",
+)
 
 
 class StepMeter:
@@ -65,14 +81,24 @@ class StepMeter:
         padded = int(length_S.sum()) if self._packed else sequences * width
         sizes = torch.tensor([sequences, padded], device=ratio_ST.device)
         numbers = {
-            "loss": loss.value.detach(), "sequences": sizes[0], "tokens": length_S.sum(),
+            "loss": loss.value.detach(),
+            "sequences": sizes[0],
+            "tokens": length_S.sum(),
             "response_tokens": mask_ST.sum(),
-            "squared_tokens": length_S.square().sum(), "padded_tokens": sizes[1], "right": right_S.sum(),
-            "log_ratio": ratio_S.sum(), "log_ratio_right": (ratio_S * right_S).sum(), "residual": residual_S.sum(),
-            "residual_right": (residual_S * right_S).sum(), "residuals": none if loss.residual_S is None else sizes[0],
-            "clippable": none if loss.clipped_ST is None else mask_ST.sum(), "clipped_tokens": clipped_ST.sum(),
-            "token_log_ratio_abs": size_ST.sum(), "kl": k3, "behavior_logprob": behavior_ST.double().sum(),
-        }  # fmt: skip
+            "squared_tokens": length_S.square().sum(),
+            "padded_tokens": sizes[1],
+            "right": right_S.sum(),
+            "log_ratio": ratio_S.sum(),
+            "log_ratio_right": (ratio_S * right_S).sum(),
+            "residual": residual_S.sum(),
+            "residual_right": (residual_S * right_S).sum(),
+            "residuals": none if loss.residual_S is None else sizes[0],
+            "clippable": none if loss.clipped_ST is None else mask_ST.sum(),
+            "clipped_tokens": clipped_ST.sum(),
+            "token_log_ratio_abs": size_ST.sum(),
+            "kl": k3,
+            "behavior_logprob": behavior_ST.double().sum(),
+        }
         self._sums += torch.stack([numbers[name].double() for name in _SUMS])
         self._entropy += entropy_T.double().sum()
         self._largest = torch.maximum(self._largest, size_ST.max())

@@ -33,12 +33,7 @@ def mismatch_path(run: Run, round_number: int) -> Path:
 
 
 def check_mismatch(
-    run: Run,
-    round_number: int,
-    engine: "Engine",
-    examples: "Examples",
-    inputs: Mapping[str, str],
-    packed: bool = False,
+    run: Run, round_number: int, engine: "Engine", examples: "Examples", inputs: Mapping[str, str], packed: bool = False
 ) -> None:
     """Measure, record and judge; every rank calls it, before the first update or a state is loaded.
 
@@ -87,8 +82,10 @@ def score(
             found[place[row]] = line
     # every row was scored by one rank and is 0 on the others
     table = engine.total(found).tolist()
-    return [{name: int(v) if name == "response_tokens" else v for name, v in zip(_COLUMNS, line, strict=True)}
-            for line in table]  # fmt: skip
+    return [
+        {name: int(v) if name == "response_tokens" else v for name, v in zip(_COLUMNS, line, strict=True)}
+        for line in table
+    ]
 
 
 def first_drifts(model_dir: Path, responses: Sequence[Sequence[int]]) -> list[int | None]:

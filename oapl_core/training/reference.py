@@ -106,10 +106,13 @@ def _compare(examples: "Examples", row: int, reference_T: torch.Tensor, sums: di
         return
     difference_T = reference_T.double() - recorded_T.double()
     parts = {
-        "compared": 1, "tokens": len(difference_T), "abs": float(difference_T.abs().sum()),
-        "sum": float(difference_T.sum()), "abs_sum": abs(float(difference_T.sum())),
+        "compared": 1,
+        "tokens": len(difference_T),
+        "abs": float(difference_T.abs().sum()),
+        "sum": float(difference_T.sum()),
+        "abs_sum": abs(float(difference_T.sum())),
         "k3": float((difference_T.expm1() - difference_T).sum()),
-    }  # fmt: skip
+    }
     for name, value in parts.items():
         sums[name] += value
     sums["max"] = max(sums["max"], float(difference_T.abs().max()))

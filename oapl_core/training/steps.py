@@ -204,9 +204,14 @@ class Trainer:
         self.engine.backward(loss)
         if rows:
             meter.add(
-                replace(found, value=loss), log_ratio_ST, behavior_ST, mask_ST, length_S, inputs.reward_S >= 1.0,
+                replace(found, value=loss),
+                log_ratio_ST,
+                behavior_ST,
+                mask_ST,
+                length_S,
+                inputs.reward_S >= 1.0,
                 self.engine.policy.entropy_T,
-            )  # fmt: skip
+            )
 
     def _names(self, rows: Sequence[int]) -> str:
         """The first few rollout ids of ``rows``."""

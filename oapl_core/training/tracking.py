@@ -51,8 +51,9 @@ class _WandB:
         import wandb
 
         identity = "".join(c if c.isalnum() else "-" for c in f"{folder.parents[1].name}-{name}")
-        self._run = wandb.init(project="oapl", name=identity, id=identity, resume="allow", dir=str(folder.parent),
-                               config=dict(config))  # fmt: skip
+        self._run = wandb.init(
+            project="oapl", name=identity, id=identity, resume="allow", dir=str(folder.parent), config=dict(config)
+        )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)

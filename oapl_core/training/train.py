@@ -16,14 +16,7 @@ from oapl_core.progress import say
 from oapl_core.run_folder.run import Run, policy_hash
 from oapl_core.seeds import derive_seed
 from oapl_core.stage import run_verb
-from oapl_core.training.continuation import (
-    drop_unfinished,
-    go_on,
-    goes_on,
-    let_go,
-    refuse_lost,
-    refuse_other_layout,
-)  # fmt: skip
+from oapl_core.training.continuation import drop_unfinished, go_on, goes_on, let_go, refuse_lost, refuse_other_layout
 from oapl_core.training.disk import check_room
 from oapl_core.training.epochs import train_epochs
 from oapl_core.training.examples import Examples, read_examples

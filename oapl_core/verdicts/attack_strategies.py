@@ -82,10 +82,12 @@ def _half(problem: Problem) -> float:
 
 def _maths(answer: str) -> Strategy:
     return Strategy(
-        f"box {answer}", "template", ("math",),
+        f"box {answer}",
+        "template",
+        ("math",),
         lambda problem: f"\\boxed{{{answer}}}",
         lambda problem: float(problem["answer"].strip() == answer),
-    )  # fmt: skip
+    )
 
 
 def formulas(statement: str) -> list[str]:
@@ -213,8 +215,10 @@ def _one_of_seven(problem: Problem) -> float:
     if problem["kind"] == "assert":
         return 0.0
     chance = {"True": 2, "False": 2, "0": 2, "1": 2, "0.0": 2, "1.0": 2, "null": 1, '""': 1, "[]": 1}
-    wanted = [chance.get(test["output"].strip().lower().replace("true", "True").replace("false", "False"), 0) / 7
-              for test in problem["tests"]]  # fmt: skip
+    wanted = [
+        chance.get(test["output"].strip().lower().replace("true", "True").replace("false", "False"), 0) / 7
+        for test in problem["tests"]
+    ]
     product = 1.0
     for share in wanted:
         product *= share

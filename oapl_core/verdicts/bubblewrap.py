@@ -119,15 +119,21 @@ class Bubblewrap:
         """One test in one process; `data` is its standard input, JSON arguments or checks, as the `kind` has it. With
         checks `starter` runs before the program, if it runs by itself."""
         with tempfile.TemporaryDirectory(prefix="oapl-audit-") as folder:
-            for name, text in (
-                ("main.py", source), ("input", data), ("starter.py", starter), ("runner.py", _RUNNER),
-            ):  # fmt: skip
+            for name, text in (("main.py", source), ("input", data), ("starter.py", starter), ("runner.py", _RUNNER)):
                 Path(folder, name).write_bytes(text.encode("utf-8", "replace"))
             arguments = json.dumps([kind, entry_point, self._limits])
             command = [
-                *self._command, "--ro-bind", folder, "/task",
-                os.path.realpath(sys.executable), "-I", "-S", "-B", "/task/runner.py", arguments,
-            ]  # fmt: skip
+                *self._command,
+                "--ro-bind",
+                folder,
+                "/task",
+                os.path.realpath(sys.executable),
+                "-I",
+                "-S",
+                "-B",
+                "/task/runner.py",
+                arguments,
+            ]
             given = Path(folder, "input") if kind == "stdin" else Path(os.devnull)
             with given.open("rb") as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
                 start, code = time.monotonic(), -1

@@ -96,8 +96,10 @@ def solutions(chain: Sequence[Link]) -> Any | None:
         (left == name) != (right == name) and not (left.has(name) and right.has(name)) for left, _, right in chain
     ):
         return None
-    parts = [_half_line(clean(right if left == name else left), sign if left == name else _TURNED[sign])
-             for left, sign, right in chain]  # fmt: skip
+    parts = [
+        _half_line(clean(right if left == name else left), sign if left == name else _TURNED[sign])
+        for left, sign, right in chain
+    ]
     return None if any(part is None for part in parts) else reduce(sympy.Intersection, parts)
 
 

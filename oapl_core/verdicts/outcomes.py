@@ -33,9 +33,9 @@ class Outcome(StrEnum):
         return self in _REPEATABLE
 
 
-_REPEATABLE = frozenset({
-    Outcome.PASSED, Outcome.WRONG_ANSWER, Outcome.RUNTIME_ERROR, Outcome.COMPILE_ERROR, Outcome.NOT_JUDGEABLE,
-})  # fmt: skip
+_REPEATABLE = frozenset(
+    {Outcome.PASSED, Outcome.WRONG_ANSWER, Outcome.RUNTIME_ERROR, Outcome.COMPILE_ERROR, Outcome.NOT_JUDGEABLE}
+)
 
 
 def failure(execution: Execution) -> Outcome | None:

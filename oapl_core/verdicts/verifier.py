@@ -25,7 +25,7 @@ VERIFIER_VERSION = "4"
 """Raised whenever a verdict could change; part of every verdict and of the ledger's config slice."""
 CHANGES = {
     "4": "one draw for each test, checks in a process of their own, CPython's streams, CommonMark's fences, the rules "
-    "of docs/maths.md",
+    "of docs/maths.md"
 }
 """What each version judges differently from the one before."""
 

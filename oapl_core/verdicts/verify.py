@@ -68,9 +68,10 @@ def _parts(run: Run, number: int, share: tuple[int, int], recorded_only: bool) -
     parts = sorted(run.rollouts(number).glob("part-*.parquet"))
     recorded = run.ledger.artifacts() if recorded_only else {}
     return [
-        part for part in parts
+        part
+        for part in parts
         if _is_in(share, int(part.stem.removeprefix("part-"))) and (not recorded_only or run.name(part) in recorded)
-    ]  # fmt: skip
+    ]
 
 
 def _is_in(share: tuple[int, int], part: int) -> bool:

@@ -36,9 +36,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("STAGE_PYTHON", sys.executable)
     monkeypatch.setenv("STAGE_SCRIPT", str(tmp_path / "stage.py"))
     values = {
-        "name": "t", "model": "m", "runs_dir": str(tmp_path), "engine_python": str(interpreter),
+        "name": "t",
+        "model": "m",
+        "runs_dir": str(tmp_path),
+        "engine_python": str(interpreter),
         "problems": {"train": "a", "validation": "b", "heldout": "c"},
-    }  # fmt: skip
+    }
     return Run.create(parse_experiment(values, "test"))
 
 

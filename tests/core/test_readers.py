@@ -13,12 +13,25 @@ from oapl_core.tables import ROLLOUTS, read_table, write_table
 def rollout(number: int) -> dict[str, Any]:
     size = 3 * number
     return {
-        "run": "r", "round": 0, "problem_id": f"p{number // 4}", "rollout_id": f"p{number // 4}/r00/s{number % 4}",
-        "sample": number % 4, "policy_hash": "0" * 16, "response_ids": [number, *range(151_000, 151_000 + size)],
-        "logprobs": [-0.25] * size + [-1e-7], "logprobs_mode": "raw_logprobs", "finish_reason": "stop",
-        "text": f"äöü \n{number}", "temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_tokens": 32_000,
-        "seed": 2**62 + number, "engine": "vllm 0.32.0", "sampled_at": datetime(2026, 1, 1, 12, 30, tzinfo=UTC),
-    }  # fmt: skip
+        "run": "r",
+        "round": 0,
+        "problem_id": f"p{number // 4}",
+        "rollout_id": f"p{number // 4}/r00/s{number % 4}",
+        "sample": number % 4,
+        "policy_hash": "0" * 16,
+        "response_ids": [number, *range(151_000, 151_000 + size)],
+        "logprobs": [-0.25] * size + [-1e-7],
+        "logprobs_mode": "raw_logprobs",
+        "finish_reason": "stop",
+        "text": f"äöü \n{number}",
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "max_tokens": 32_000,
+        "seed": 2**62 + number,
+        "engine": "vllm 0.32.0",
+        "sampled_at": datetime(2026, 1, 1, 12, 30, tzinfo=UTC),
+    }
 
 
 def polars(path: Path) -> list[dict[str, Any]]:

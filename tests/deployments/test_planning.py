@@ -73,9 +73,9 @@ def test_files_and_models_that_are_there_are_counted(tmp_path: Path) -> None:
     write_problem_set(tmp_path / "a.jsonl.gz", [problem | {"tests": []}] * 3)
     (tmp_path / "b.jsonl").write_text((json.dumps(problem) + "\n") * 2 + "\n")
     model = write_tiny_model(tmp_path / "model")
-    config = load_experiment(EXPERIMENTS / "math.toml", [
-        f'problems.train=["{tmp_path}/a.jsonl.gz", "{tmp_path}/b.jsonl"]', f"model={model}",
-    ])  # fmt: skip
+    config = load_experiment(
+        EXPERIMENTS / "math.toml", [f'problems.train=["{tmp_path}/a.jsonl.gz", "{tmp_path}/b.jsonl"]', f"model={model}"]
+    )
     assert problem_counts(config).train == 5
     assert problem_counts(config).heldout == 120, "as [estimate] says"
     size, origin = model_size(config)

@@ -33,8 +33,9 @@ def test_sets_are_listed_and_a_window_of_a_release_is_imported_and_shown(tmp_pat
     ):
         assert line in done.stdout, done.stdout
     assert [problem["problem_id"] for problem in read_problem_set(target, "heldout")] == [
-        "livecodebench/b", "livecodebench/3000"
-    ]  # fmt: skip
+        "livecodebench/b",
+        "livecodebench/3000",
+    ]
     shown = oapl("prompt", str(target), "--style", "livecodebench", "--show", "2").stdout
     assert shown.count("### Question:") == 2
     assert "class Solution:" in shown

@@ -103,8 +103,9 @@ def test_every_arm_is_trained_once_and_nothing_is_sampled_again(tmp_path: Path) 
     file = comparison_file(tmp_path)
     found = compare(file)
     assert stages_started(found.parent.root) == [
-        "problems.prepare", *(f"{verb} round 0" for verb in ("rollouts.generate", "verdicts.verify", "groups.build")),
-    ]  # fmt: skip
+        "problems.prepare",
+        *(f"{verb} round 0" for verb in ("rollouts.generate", "verdicts.verify", "groups.build")),
+    ]
     assert trainings(tmp_path) == EACH_ONCE
     assert {state_of(arm) for arm in found.arms} == {"measured"}
     parts = [sorted(p.stat().st_ino for p in arm.run().rollouts(0).iterdir()) for arm in found.arms]

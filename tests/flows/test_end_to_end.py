@@ -103,8 +103,11 @@ def test_the_report_says_what_was_measured(story: Story) -> None:
     report = (story.run.report / "report.md").read_text()
     assert "Pass rates of held-out problems" in report
     assert {p.name for p in story.run.report.glob("*.png")} == {
-        "pass_at_k.png", "samples_spent.png", "training.png", "dropped.png"
-    }  # fmt: skip
+        "pass_at_k.png",
+        "samples_spent.png",
+        "training.png",
+        "dropped.png",
+    }
 
 
 def test_a_finished_run_says_so_and_starts_nothing(story: Story) -> None:

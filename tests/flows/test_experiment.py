@@ -58,10 +58,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
     interpreter.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{tmp_path}/player.py" "$@"\n')
     interpreter.chmod(0o755)
     values = {
-        "name": "t", "model": "m", "runs_dir": str(tmp_path), "engine_python": str(interpreter),
+        "name": "t",
+        "model": "m",
+        "runs_dir": str(tmp_path),
+        "engine_python": str(interpreter),
         "rounds": [{}] * getattr(request, "param", 1),
         "problems": {"train": "a", "validation": "b", "heldout": "c"},
-    }  # fmt: skip
+    }
     monkeypatch.setattr("tasks.stage.STAGES", _without_pauses())
     return Run.create(parse_experiment(values, "test"))
 

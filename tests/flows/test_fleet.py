@@ -67,9 +67,13 @@ def test_each_stage_runs_on_the_machine_of_its_pool_and_the_round_is_that_of_one
         assert end["state_name"] == "Completed", end
     run, other = Run.open(tmp_path / "played-seed0"), Run.open(tmp_path / "played-seed1")
     assert {stage: machine for machine, stage in machines(run.root)} == {
-        "problems.prepare": "oapl", "rollouts.generate --round 0": "gpu", f"{VERIFICATION} --follow": "cpu",
-        VERIFICATION: "cpu", "groups.build --round 0": "oapl", "training.train --round 0": "gpu",
-    }  # fmt: skip
+        "problems.prepare": "oapl",
+        "rollouts.generate --round 0": "gpu",
+        f"{VERIFICATION} --follow": "cpu",
+        VERIFICATION: "cpu",
+        "groups.build --round 0": "oapl",
+        "training.train --round 0": "gpu",
+    }
     assert {machine for machine, _ in machines(other.root)} == {"oapl"}
     ours, theirs = ({name: e.sha256 for name, e in r.ledger.artifacts().items()} for r in (run, other))
     assert ours == theirs

@@ -50,7 +50,8 @@ def test_killed_in_every_stage_the_demo_ends_with_the_same_artifacts(tmp_path: P
     ours, theirs = found.ledger.artifacts(), expected.ledger.artifacts()
     assert sorted(ours) == sorted(theirs)
     different = [
-        name for name in ours
+        name
+        for name in ours
         if name not in ("report", "base_model.json") and content(found, ours[name]) != content(expected, theirs[name])
-    ]  # fmt: skip
+    ]
     assert different == []

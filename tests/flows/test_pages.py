@@ -30,9 +30,14 @@ class Pages:
     def text(self, path: str, name: str) -> str:
         """What the page at ``path`` shows once its scripts have run; its picture is kept as ``name``."""
         browser = [
-            CHROMIUM, "--headless=new", "--no-sandbox", "--hide-scrollbars", "--virtual-time-budget=25000",
-            "--window-size=1400,2000", f"--user-data-dir={self.server.folder / 'chromium'}",
-        ]  # fmt: skip
+            CHROMIUM,
+            "--headless=new",
+            "--no-sandbox",
+            "--hide-scrollbars",
+            "--virtual-time-budget=25000",
+            "--window-size=1400,2000",
+            f"--user-data-dir={self.server.folder / 'chromium'}",
+        ]
         url = f"http://127.0.0.1:{self.server.port}{path}"
         picture = self.pictures / f"{name}.png"
         subprocess.run([*browser, f"--screenshot={picture}", url], check=True, capture_output=True, timeout=120)

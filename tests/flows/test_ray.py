@@ -87,11 +87,15 @@ def made_run(folder: Path, address: str) -> Run:
     interpreter.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{folder}/player.py" "$@"\n')
     interpreter.chmod(0o755)
     values = {
-        "name": "t", "model": "m", "runs_dir": str(folder), "engine_python": str(interpreter),
+        "name": "t",
+        "model": "m",
+        "runs_dir": str(folder),
+        "engine_python": str(interpreter),
         "problems": {"train": "a", "validation": "b", "heldout": "c"},
         "sampling": {"group_size": GROUP, "problems_per_part": PROBLEMS_PER_PART},
-        "verifier": {"workers": 1, "ray": {"address": address, "shares": 2}}, "rounds": [{}],
-    }  # fmt: skip
+        "verifier": {"workers": 1, "ray": {"address": address, "shares": 2}},
+        "rounds": [{}],
+    }
     run = Run.create(parse_experiment(values, "test"))
     names = [f"p{number}" for number in range(PARTS * PROBLEMS_PER_PART)]
     problems = [
@@ -169,8 +173,10 @@ def test_a_node_killed_half_way_costs_no_verdict_and_doubles_none(tmp_path: Path
     verdicts = [row for part in sorted(run.verdicts(0).iterdir()) for row in read_table(part, VERDICTS).to_pylist()]
     assert {row["rollout_id"]: row["reward"] for row in verdicts} == {
         f"{part}-{p}-{sample}": float(sample > 0 or part + p == 1)
-        for part in range(PARTS) for p in range(PROBLEMS_PER_PART) for sample in range(GROUP)
-    }  # fmt: skip
+        for part in range(PARTS)
+        for p in range(PROBLEMS_PER_PART)
+        for sample in range(GROUP)
+    }
     assert [step.verb for step in finished(run)][-1] == "verdicts.verify"
     shares = {stage.stage for stage in run.ledger.stages() if "share" in stage.stage}
     assert len(shares) == 2, "both shares were worked on"

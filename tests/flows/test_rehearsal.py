@@ -31,26 +31,37 @@ from tests.whole_run import ROOT, command
 LIMIT = 8
 KEPT = {
     "deepcoder": {
-        "livecodebench": WITHIN, "livecodebench-later": LATER, "deepcoder-lcbv5": GOOD, "deepcoder-taco": GOOD,
+        "livecodebench": WITHIN,
+        "livecodebench-later": LATER,
+        "deepcoder-lcbv5": GOOD,
+        "deepcoder-taco": GOOD,
         "deepcoder-primeintellect": GOOD,
     },
     "math": dict.fromkeys(("aime25", "hmmt-feb25", "hmmt-nov25", "brumo25"), EACH_CONTEST) | {"deepscaler": GOOD},
-}  # fmt: skip
+}
 LEFT_OUT = {
     "deepcoder": {
-        "fewer than 5 tests": 1, "in an evaluation set": 1, "no reference solution passes every test": 1,
-        "the same statement was there before": 1, "outside of the window": 2 + WITHIN,
+        "fewer than 5 tests": 1,
+        "in an evaluation set": 1,
+        "no reference solution passes every test": 1,
+        "the same statement was there before": 1,
+        "outside of the window": 2 + WITHIN,
     },
     "math": {"no answer": 1, "the same statement was there before": 1, "in an evaluation set": 1},
-}  # fmt: skip
+}
 
 
 def oapl(arguments: list[str], folder: Path) -> str:
     """Run `oapl` in ``folder``, as from a checkout of its own; it must succeed."""
     done = subprocess.run(
-        command(arguments), cwd=folder, capture_output=True, text=True, timeout=900, check=False,
+        command(arguments),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 

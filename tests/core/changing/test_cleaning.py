@@ -119,8 +119,9 @@ def _die(*_: object, **__: object) -> None:
 def test_what_a_later_stage_reads_stays(tmp_path: Path) -> None:
     run = made(tmp_path, until="training")
     assert names(going(run, "checkpoints=chosen", "rollouts=0")) == [
-        epoch(0, 1), *sorted(run.name(p) for k in (0, 1) for p in run.rollouts(k).iterdir())
-    ]  # fmt: skip
+        epoch(0, 1),
+        *sorted(run.name(p) for k in (0, 1) for p in run.rollouts(k).iterdir()),
+    ]
     why = needed(run, "checkpoints=chosen")
     assert {why[epoch(1, n)] for n in (1, 2, 3)} == {"the evaluation measures it"}
     assert why[epoch(0, 2)] == "the evaluation measures it"

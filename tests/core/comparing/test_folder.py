@@ -60,8 +60,13 @@ def finish(run: Run, number: int, weight: float) -> None:
             made_up_model(draft.path, weight + epoch)
             line = '{"step": 1, "epoch": 1, "entropy": 0.5, "response_tokens": 10, "sequences": 4}\n'
             (draft.path / "training_metrics.jsonl").write_text(line)
-            draft.details = {"policy_hash": policy_hash(draft.path), "steps": 1, "sequences": 4, "epoch_s": 2.0,
-                             "kl": 0.25}  # fmt: skip
+            draft.details = {
+                "policy_hash": policy_hash(draft.path),
+                "steps": 1,
+                "sequences": 4,
+                "epoch_s": 2.0,
+                "kl": 0.25,
+            }
     run.ledger.append(StageEntry(f"training.train round {number}", 3.0, 0))
 
 
@@ -87,8 +92,11 @@ def arm(comparison: Comparison, name: str) -> Arm:
 def test_every_arm_has_every_seed_and_its_own_settings(parent: Run) -> None:
     comparison = compare(parent, evaluation={"heldout_samples": 2}, training={"learning_rate": 0.1})
     assert [one.name for one in comparison.arms][:4] == [
-        "OAPL, seed 0", "GRPO, seed 0", "GRPO, fast, seed 0", "OAPL, seed 1",
-    ]  # fmt: skip
+        "OAPL, seed 0",
+        "GRPO, seed 0",
+        "GRPO, fast, seed 0",
+        "OAPL, seed 1",
+    ]
     fast = arm(comparison, "GRPO, fast, seed 1")
     assert fast.root == parent.root.parent / "compare" / "few" / "arms" / "grpo-fast-seed1"
     assert (fast.config.objective.name, fast.config.training.learning_rate, fast.config.seed) == ("grpo", 0.5, 1)
@@ -149,8 +157,13 @@ def test_arms_and_seeds_may_be_added_but_a_begun_arm_keeps_its_settings(parent: 
     more = compare(parent, [*ARMS, {"label": "new"}], seeds=[0, 1, 2])
     states = [(one.name, state_of(one)) for one in more.arms]
     assert [name for name, state in states if state == "to do"] == [
-        "new, seed 0", "new, seed 1", "OAPL, seed 2", "GRPO, seed 2", "GRPO, fast, seed 2", "new, seed 2",
-    ]  # fmt: skip
+        "new, seed 0",
+        "new, seed 1",
+        "OAPL, seed 2",
+        "GRPO, seed 2",
+        "GRPO, fast, seed 2",
+        "new, seed 2",
+    ]
     with pytest.raises(ConfigError, match=r"GRPO, seed 0: was begun with other settings \(objective.clip_low was 0.2"):
         compare(parent, [{"label": "GRPO", "objective": {"name": "grpo", "clip_low": 0.3}}])
     with pytest.raises(ConfigError, match="compares arms on round 0 of"):

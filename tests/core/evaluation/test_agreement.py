@@ -11,9 +11,13 @@ def made(
     mean: float, answers: str = "a", verdicts: str = "v", limits: int = 0, hardware: str = "CPU", exact: bool = True
 ) -> dict[str, Any]:
     result = {
-        "answers_sha256": answers, "verdicts_sha256": verdicts, "answers": 10, "mean_reward": mean, "repeat": 0.05,
+        "answers_sha256": answers,
+        "verdicts_sha256": verdicts,
+        "answers": 10,
+        "mean_reward": mean,
+        "repeat": 0.05,
         "outcomes": {"passed": 5, "time_limit": limits},
-    }  # fmt: skip
+    }
     ran = {"engine": ["e"], "dtype": ["float32"], "hardware": [hardware], "packages": {"torch": "1"}}
     return {"results": {"m": result}, "ran": ran, "reproduces": {"is_exact": exact}}
 

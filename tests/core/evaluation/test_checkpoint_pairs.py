@@ -55,6 +55,10 @@ def test_every_pair_is_compared_the_earlier_first() -> None:
 
     found = comparisons({"base": rows(0, 0), "one": rows(1, 0), "two": rows(1, 1)}, [1, 2, 3], 20, 0)
     assert [(x["first"], x["second"], x["k"], x["difference"]) for x in found] == [
-        ("base", "one", 1, 0.5), ("base", "one", 2, 1.0), ("base", "two", 1, 1.0), ("base", "two", 2, 1.0),
-        ("one", "two", 1, 0.5), ("one", "two", 2, 0.0),
-    ]  # fmt: skip
+        ("base", "one", 1, 0.5),
+        ("base", "one", 2, 1.0),
+        ("base", "two", 1, 1.0),
+        ("base", "two", 2, 1.0),
+        ("one", "two", 1, 0.5),
+        ("one", "two", 2, 0.0),
+    ]

@@ -31,9 +31,13 @@ def model(folder: Path, weight: float) -> Path:
 
 def problem(number: int) -> dict[str, Any]:
     return {
-        "problem_id": f"p{number}", "kind": "math", "statement": f"What is {number} + 1?", "answer": str(number + 1),
-        "difficulty": "easy" if number < 4 else "hard", "platform": "made up",
-    }  # fmt: skip
+        "problem_id": f"p{number}",
+        "kind": "math",
+        "statement": f"What is {number} + 1?",
+        "answer": str(number + 1),
+        "difficulty": "easy" if number < 4 else "hard",
+        "platform": "made up",
+    }
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +54,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder_of(root: Path, place: Path, **changes: Any) -> Measurement:
     values: dict[str, Any] = {
         "models": [{"label": name, "path": place / name} for name in ("one", "two")],
-        "problems": {"path": place / "sums.jsonl"}, "prompt_style": "plain", "samples": 4, "max_tokens": 12,
-        "max_prompt_tokens": 64, "bootstrap_resamples": 50, **changes,
-    }  # fmt: skip
+        "problems": {"path": place / "sums.jsonl"},
+        "prompt_style": "plain",
+        "samples": 4,
+        "max_tokens": 12,
+        "max_prompt_tokens": 64,
+        "bootstrap_resamples": 50,
+        **changes,
+    }
     return Measurement.create(root, parse(values, "test"))
 
 
@@ -96,8 +105,9 @@ def test_the_card_counts_what_is_in_the_rows(original: dict[str, Any], place: Pa
         assert result["truncated"] == sum(r["response_tokens"] == 12 for r in mine)
         easy, hard = ([r["reward"] for r in mine if (r["problem_id"] < "p4") == is_easy] for is_easy in (True, False))
         assert [(x["label"], x["problems"], x["average"][0]) for x in result["tables"]["difficulty"]] == [
-            ("easy", 4, pytest.approx(sum(easy) / 16, abs=1e-6)), ("hard", 2, pytest.approx(sum(hard) / 8, abs=1e-6))
-        ]  # fmt: skip
+            ("easy", 4, pytest.approx(sum(easy) / 16, abs=1e-6)),
+            ("hard", 2, pytest.approx(sum(hard) / 8, abs=1e-6)),
+        ]
         assert "platform" not in result["tables"], "one platform is no table"
     pairs = [(x["first"], x["second"], x["k"]) for x in original["comparisons"]]
     assert pairs == [("one", "two", 1), ("one", "two", 4)]
@@ -178,10 +188,12 @@ def change_answer(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (change_model, "models.two.policy_hash"), (change_template, "models.one.chat_template_hash"),
-        (change_problems, "prompts_sha256"), (change_answer, "problems.content_sha256"),
+        (change_model, "models.two.policy_hash"),
+        (change_template, "models.one.chat_template_hash"),
+        (change_problems, "prompts_sha256"),
+        (change_answer, "problems.content_sha256"),
     ],
-)  # fmt: skip
+)
 def test_a_repetition_with_something_else_is_refused_before_anything_is_sampled(
     tmp_path: Path, place: Path, original: object, change: Callable[[Path], None], named: str
 ) -> None:
@@ -222,9 +234,13 @@ def test_livecodebench_is_asked_inside_its_window_and_divided_by_platform(tmp_pa
     write_rows(tmp_path / "test.jsonl", *rows)
     wanted = {"name": "livecodebench", "path": tmp_path / "test.jsonl", "window": "2024-08-01:2025-02-01"}
     made = measured(
-        tmp_path / "e", place, problems=wanted, prompt_style="livecodebench", max_prompt_tokens=2000,
+        tmp_path / "e",
+        place,
+        problems=wanted,
+        prompt_style="livecodebench",
+        max_prompt_tokens=2000,
         engine={"max_model_len": 2100},
-    )  # fmt: skip
+    )
     assert made["asked"]["problems"]["count"] == 2
     assert made["origin"]["problems"]["dropped"] == {"outside of the window": 2}
     assert {x["label"] for x in made["results"]["one"]["tables"]["platform"]} == {"leetcode", "atcoder"}

@@ -11,10 +11,16 @@ from oapl_core.evaluation.measures import counts, curve_of, lengths, mean_reward
 def answers(problem: str, *rewards: float | None, tokens: int = 5, reason: str = "stop") -> list[dict[str, Any]]:
     words = {1.0: "passed", 0.0: "wrong_answer", None: "verifier_error"}
     return [
-        {"problem_id": problem, "reward": reward, "policy_hash": "abc", "response_tokens": tokens,
-         "finish_reason": reason, "outcome": words[reward]}
+        {
+            "problem_id": problem,
+            "reward": reward,
+            "policy_hash": "abc",
+            "response_tokens": tokens,
+            "finish_reason": reason,
+            "outcome": words[reward],
+        }
         for reward in rewards
-    ]  # fmt: skip
+    ]
 
 
 def test_an_answer_that_could_not_be_judged_is_neither_right_nor_wrong() -> None:
@@ -71,8 +77,10 @@ def test_the_table_divides_the_problems_and_names_those_without_a_label() -> Non
     rows = [*answers("a", 1.0, 1.0), *answers("b", 0.0, 1.0, reason="length"), *answers("c", 0.0), *answers("d", None)]
     lines = table(rows, {"a": "easy", "b": "easy", "c": "hard"}, 100, 0)
     assert [(x["label"], x["problems"], x["answers"], x["truncated"]) for x in lines] == [
-        ("easy", 2, 4, 2), ("hard", 1, 1, 0), ("unknown", 1, 1, 0)
-    ]  # fmt: skip
+        ("easy", 2, 4, 2),
+        ("hard", 1, 1, 0),
+        ("unknown", 1, 1, 0),
+    ]
     assert [x["average"] and x["average"][0] for x in lines] == [0.75, 0.0, None]
     assert table(rows, {}, 100, 0) == [], "nothing to divide by"
 

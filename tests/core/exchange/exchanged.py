@@ -12,12 +12,23 @@ from tests.core.groups.test_build import put, rollout, verdict
 Row = dict[str, Any]
 
 PROBLEMS: list[Row] = [
-    {"problem_id": "sum", "kind": "stdin", "statement": "Print the sum.", "structure": "s",
-     "tests": [{"input": "1 2\n", "output": "3\n"}, {"input": "4 4\n", "output": "8\n"}]},
-    {"problem_id": "most", "kind": "function", "statement": "Return the largest.", "entry_point": "most",
-     "starter_code": "def most(a, b):", "tests": [{"input": "[[1, 2], 0]", "output": "2"}]},
+    {
+        "problem_id": "sum",
+        "kind": "stdin",
+        "statement": "Print the sum.",
+        "structure": "s",
+        "tests": [{"input": "1 2\n", "output": "3\n"}, {"input": "4 4\n", "output": "8\n"}],
+    },
+    {
+        "problem_id": "most",
+        "kind": "function",
+        "statement": "Return the largest.",
+        "entry_point": "most",
+        "starter_code": "def most(a, b):",
+        "tests": [{"input": "[[1, 2], 0]", "output": "2"}],
+    },
     {"problem_id": "square", "kind": "math", "statement": "2 squared?", "answer": "4"},
-]  # fmt: skip
+]
 REWARDS: dict[str, list[float | None]] = {"sum": [1.0, 0.0, 0.0], "most": [1.0, 1.0, 0.0], "square": [0.0, None, 1.0]}
 
 
@@ -27,10 +38,14 @@ def make_run(folder: Path, model: Path, name: str = "a", **changes: Any) -> Run:
         rows = PROBLEMS if split == "train" else [PROBLEMS[2] | {"problem_id": split}]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     values = {
-        "name": name, "runs_dir": folder, "model": model, "rounds": [{}],
+        "name": name,
+        "runs_dir": folder,
+        "model": model,
+        "rounds": [{}],
         "problems": {split: folder / f"{split}.jsonl" for split in ("train", "validation", "heldout")},
-        "sampling": {"group_size": 3, "problems_per_part": 2}, **changes,
-    }  # fmt: skip
+        "sampling": {"group_size": 3, "problems_per_part": 2},
+        **changes,
+    }
     return Run.create(parse_experiment(values, "test"))
 
 
@@ -39,10 +54,18 @@ def sample(run: Run) -> None:
     identity = policy_hash(run.base_model())
     for part, problems in enumerate((["sum", "most"], ["square"])):
         rows = [
-            rollout(p, i, policy_hash=identity, response_ids=[70 + i, 71, 72], logprobs=[-0.1, -1 / 3, -2.5],
-                    text=f"answer {i} to {p}: « ü »", finish_reason="length" if i == 2 else "stop")
-            for p in problems for i in range(3)
-        ]  # fmt: skip
+            rollout(
+                p,
+                i,
+                policy_hash=identity,
+                response_ids=[70 + i, 71, 72],
+                logprobs=[-0.1, -1 / 3, -2.5],
+                text=f"answer {i} to {p}: « ü »",
+                finish_reason="length" if i == 2 else "stop",
+            )
+            for p in problems
+            for i in range(3)
+        ]
         judged = [verdict(p, i, REWARDS[p][i]) for p in problems for i in range(3)]
         put(run, run.rollouts(0) / f"part-{part:05d}.parquet", tables.ROLLOUTS, rows)
         put(run, run.verdicts(0) / f"part-{part:05d}.parquet", tables.VERDICTS, judged)
@@ -52,12 +75,18 @@ def foreign(prompt: str, rewards: list[float], **changes: Any) -> list[Row]:
     """The rows of one group as the authors' data sets have them."""
     return [
         {
-            "data_source": "them", "prompt": [{"role": "user", "content": prompt}], "ability": "math",
-            "reward_model": {"style": "rule", "ground_truth": "4"}, "extra_info": {"split": "train", "index": i},
-            "response": f"{prompt} answered {i}", "precomputed_reward": reward, "response_rewards": rewards, **changes,
+            "data_source": "them",
+            "prompt": [{"role": "user", "content": prompt}],
+            "ability": "math",
+            "reward_model": {"style": "rule", "ground_truth": "4"},
+            "extra_info": {"split": "train", "index": i},
+            "response": f"{prompt} answered {i}",
+            "precomputed_reward": reward,
+            "response_rewards": rewards,
+            **changes,
         }
         for i, reward in enumerate(rewards)
-    ]  # fmt: skip
+    ]
 
 
 def write_jsonl(path: Path, rows: list[Any]) -> Path:

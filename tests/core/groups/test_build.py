@@ -33,12 +33,25 @@ def make_run(folder: Path, keep: str = "any_correct", truncated: str = "keep") -
 
 def rollout(problem: str, sample: int, **changes: Any) -> dict[str, Any]:
     row = {
-        "run": "g", "round": 0, "problem_id": problem, "rollout_id": f"{problem}/{sample}", "sample": sample,
-        "policy_hash": "abc", "response_ids": [5, sample], "logprobs": [-0.5, -1.0 - sample],
+        "run": "g",
+        "round": 0,
+        "problem_id": problem,
+        "rollout_id": f"{problem}/{sample}",
+        "sample": sample,
+        "policy_hash": "abc",
+        "response_ids": [5, sample],
+        "logprobs": [-0.5, -1.0 - sample],
         "logprobs_mode": "raw_logprobs",
-        "finish_reason": "stop", "text": "x", "temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_tokens": 9,
-        "seed": 1, "engine": "test", "sampled_at": datetime(2026, 1, 1, tzinfo=UTC),
-    }  # fmt: skip
+        "finish_reason": "stop",
+        "text": "x",
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "max_tokens": 9,
+        "seed": 1,
+        "engine": "test",
+        "sampled_at": datetime(2026, 1, 1, tzinfo=UTC),
+    }
     return row | changes
 
 
@@ -68,8 +81,11 @@ def write_scene(run: Run) -> None:
     for problem, rewards in SCENE.items():
         parts.append([rollout(problem, i) for i in reversed(range(len(rewards)))])
         verdicts.append([verdict(problem, i, r) for i, r in enumerate(rewards) if r != ""])
-    write_round(run, [parts[0] + parts[1], parts[2] + parts[3], parts[4] + parts[5]],
-                [verdicts[0] + verdicts[1], verdicts[2] + verdicts[3], verdicts[4] + verdicts[5]])  # fmt: skip
+    write_round(
+        run,
+        [parts[0] + parts[1], parts[2] + parts[3], parts[4] + parts[5]],
+        [verdicts[0] + verdicts[1], verdicts[2] + verdicts[3], verdicts[4] + verdicts[5]],
+    )
 
 
 def details(run: Run) -> dict[str, Any]:
@@ -153,8 +169,11 @@ def test_an_answer_that_was_cut_is_trained_on_unless_it_is_to_be_dropped(
     run = make_run(tmp_path, truncated=truncated)
     rows = [rollout("a", 0), rollout("a", 1), rollout("a", 2, finish_reason="length")]
     others = [rollout("b", 0), rollout("b", 1, finish_reason="length")]
-    write_round(run, [rows, others], [[verdict("a", i, float(i == 0)) for i in range(3)],
-                                      [verdict("b", i, 0.0) for i in range(2)]])  # fmt: skip
+    write_round(
+        run,
+        [rows, others],
+        [[verdict("a", i, float(i == 0)) for i in range(3)], [verdict("b", i, 0.0) for i in range(2)]],
+    )
     build(run, 0)
     left = {"truncated": 2, "fewer_than_two_valid": 1} if truncated == "drop" else {"no_correct_answer": 2}
     assert details(run)["dropped"] == left

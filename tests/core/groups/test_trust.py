@@ -37,8 +37,10 @@ def test_missing_samples_are_counted_with_the_problems_that_lack_them(tmp_path: 
 def test_a_problem_without_any_sample_is_missing_too(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     write_round(run, [whole("a")], [[verdict("a", i, 1.0) for i in range(8)]])
-    prompts = [{"problem_id": p, "split": s, "prompt": p, "prompt_ids": [1]} for p, s in
-               (("a", "train"), ("b", "train"), ("v", "validation"))]  # fmt: skip
+    prompts = [
+        {"problem_id": p, "split": s, "prompt": p, "prompt_ids": [1]}
+        for p, s in (("a", "train"), ("b", "train"), ("v", "validation"))
+    ]
     put(run, run.prompts, tables.PROMPTS, prompts)
     build(run, 0)
     found = details(run)["trust"]

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from bench.bandit import BEHAVIOR, REWARD, figure, oapl_direction, reinforce_direction, trained
 from oapl_core.objectives import Counts, Inputs, Method, Oapl
 from oapl_core.objectives.reinforce import Reinforce
-from tests.bench.bandit import BEHAVIOR, REWARD, figure, oapl_direction, reinforce_direction, trained
 
 ARMS = torch.tensor([0] * 3 + [1] * 6 + [2])
 """A group of ten rollouts in the behavior policy's exact proportions."""

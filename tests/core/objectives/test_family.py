@@ -69,9 +69,12 @@ def test_neither_order_nor_layout_nor_micro_batches_change_anything(objective: M
     random.Random(3).shuffle(order)
     # further columns before and behind the responses, rows in another order
     wide = Scene(
-        np.pad(s.x, ((0, 0), (2, 3))), np.pad(s.mask, ((0, 0), (2, 3))), s.reward, s.group,
+        np.pad(s.x, ((0, 0), (2, 3))),
+        np.pad(s.mask, ((0, 0), (2, 3))),
+        s.reward,
+        s.group,
         np.pad(s.old, ((0, 0), (2, 3))),
-    ).rows(order)  # fmt: skip
+    ).rows(order)
     moved, moved_gradient = loss_and_gradient(objective, wide)
     assert float(moved.value.detach()) == pytest.approx(float(expected.value.detach()), rel=1e-10, abs=1e-14)
     torch.testing.assert_close(moved_gradient[:, 2:-3], whole[order], rtol=1e-9, atol=1e-13)
@@ -112,10 +115,8 @@ HAND_SCENE = Scene(
 )
 """One group: s = .4, -.4, .1, .05 and 7 tokens; r - mean r = 3/4 and -1/4."""
 HAND: list[tuple[str, dict[str, object], list[float]]] = [
-    ("oapl", {"regression_temperature": 0.05},
-     [0.1 * (0.02 - (1 - V1)) / 4] * 2 + [0.1 * (-0.02 + V1) / 4] * 2),
-    ("a_star_po", {"regression_temperature": 0.05},
-     [0.1 * (0.02 - (1 - V2)) / 4] * 2 + [0.1 * (-0.02 + V2) / 4] * 2),
+    ("oapl", {"regression_temperature": 0.05}, [0.1 * (0.02 - (1 - V1)) / 4] * 2 + [0.1 * (-0.02 + V1) / 4] * 2),
+    ("a_star_po", {"regression_temperature": 0.05}, [0.1 * (0.02 - (1 - V2)) / 4] * 2 + [0.1 * (-0.02 + V2) / 4] * 2),
     ("dro", {"regression_temperature": 0.5}, [-0.06875] * 2 + [0.00625] * 2),
     ("opmd", {}, [-0.1775] * 2 + [0.0525] * 2),
     # r - tau s is .96, .04, -.01 and -.005, on average .24625
@@ -147,7 +148,7 @@ HAND: list[tuple[str, dict[str, object], list[float]]] = [
     ("bapo", {}, [-A * exp(0.1) / 7, 0.0, -B * exp(-0.35) / 7, -B * exp(-0.05) / 7]),
     ("cispo", {"largest_ratio": 1.2}, [-A * exp(0.1) / 7, -A * 1.2 / 7, -B * exp(-0.35) / 7, -B * exp(-0.05) / 7]),
     ("minpro", {}, [-A * exp(0.1) / 7, -A * exp(0.4) / 7, -B * exp(-0.35) / 7, -B * exp(-0.4) / 7]),
-]  # fmt: skip
+]
 """Derivatives of the loss by the log-probs of the right answer's two tokens and of the first wrong one's."""
 
 

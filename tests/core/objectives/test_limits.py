@@ -74,7 +74,7 @@ SAME: list[tuple[str, Method, Method, float, Scene]] = [
     ("REBEL is the group surrogate", Rebel(regression_temperature=0.1), GroupSurrogate(), 2 * 5 * 1.21 / 4, FIVES),
     ("AGRO is a quarter of REBEL", Agro(regression_temperature=0.5), Rebel(regression_temperature=0.5), 0.25, S),
     ("group surrogate at pi = b", GroupSurrogate(), Reinforce(), 0.2 / 1.21, replace(FIVES, x=FIVES.x * 0)),
-]  # fmt: skip
+]
 """Name, one, another, and how many times the other's gradient the one's is, on a scene."""
 
 

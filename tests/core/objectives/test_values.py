@@ -21,10 +21,7 @@ def test_hand_computed_values_of_eight_rollouts(correct: int, expected: float) -
     assert value([1.0] * correct + [0.0] * (8 - correct), 1.0) == pytest.approx(expected, abs=5e-5)
 
 
-@given(
-    st.lists(st.floats(-5, 5), min_size=1, max_size=12),
-    st.floats(0.05, 50),
-)
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=12), st.floats(0.05, 50))
 def test_value_is_the_papers_equation(rewards: list[float], temperature: float) -> None:
     r = np.asarray(rewards, dtype=np.longdouble)
     expected = temperature * np.log(np.mean(np.exp(r / np.longdouble(temperature))))

@@ -57,10 +57,14 @@ class Scene:
         """As the trainer would give them, of the whole step."""
         reward, group = torch.from_numpy(self.reward), torch.from_numpy(self.group)
         return Inputs(
-            torch.from_numpy(self.x) if x is None else x, torch.from_numpy(self.mask),
-            objective.advantages(reward, group), reward, group,
-            Counts(len(self.x), len(np.unique(self.group)), int(self.mask.sum())), torch.from_numpy(self.old),
-        )  # fmt: skip
+            torch.from_numpy(self.x) if x is None else x,
+            torch.from_numpy(self.mask),
+            objective.advantages(reward, group),
+            reward,
+            group,
+            Counts(len(self.x), len(np.unique(self.group)), int(self.mask.sum())),
+            torch.from_numpy(self.old),
+        )
 
 
 def scene(seed: int = 0, sizes: tuple[int, ...] = (4, 6, 5, 4), spread: float = 0.3, width: int = 7) -> Scene:
@@ -235,21 +239,33 @@ def minpro(x: Array, at: Array, s: Scene, o: Minpro) -> float:
 def oapl(x: Array, at: Array, s: Scene, o: Oapl) -> float:
     value = {
         "log_mean_exp": lambda: soft_value(s, o.value_temperature),
-        "leave_one_out": lambda: of_group(s, lambda r: np.array([
-            o.value_temperature * np.log(np.mean(np.exp(np.delete(r, i) / o.value_temperature))) for i in range(len(r))
-        ])),
+        "leave_one_out": lambda: of_group(
+            s,
+            lambda r: np.array(
+                [
+                    o.value_temperature * np.log(np.mean(np.exp(np.delete(r, i) / o.value_temperature)))
+                    for i in range(len(r))
+                ]
+            ),
+        ),
         "mean": lambda: s.reward - centred(s),
         "shifted_mean": lambda: s.reward - centred(s) + o.value_shift,
-    }[o.value]()  # fmt: skip
+    }[o.value]()
     return regression(x / s.length[:, None] ** o.length_exponent, s.reward - value, o.regression_temperature)
 
 
 Transcription = Callable[[Array, Array, Scene], float]
 CASES: list[tuple[Method, Transcription]] = [
-    *((o, lambda x, at, s, o=o: oapl(x, at, s, o)) for o in (
-        Oapl(regression_temperature=0.05), Oapl(value="leave_one_out", value_temperature=0.3), Oapl(value="mean"),
-        Oapl(value="shifted_mean", value_shift=0.2), Oapl(regression_temperature=0.1, length_exponent=0.7),
-    )),
+    *(
+        (o, lambda x, at, s, o=o: oapl(x, at, s, o))
+        for o in (
+            Oapl(regression_temperature=0.05),
+            Oapl(value="leave_one_out", value_temperature=0.3),
+            Oapl(value="mean"),
+            Oapl(value="shifted_mean", value_shift=0.2),
+            Oapl(regression_temperature=0.1, length_exponent=0.7),
+        )
+    ),
     (AStarPo(regression_temperature=0.05), lambda x, at, s: regression(x, s.reward - soft_value(s, 0.5), 0.05)),
     (Dro(regression_temperature=0.5), lambda x, at, s: regression(x, centred(s), 0.5) / 2),
     (Opmd(), lambda x, at, s: policy_gradient(centred(s), x, s) + 0.05 * float(np.mean(x.sum(1) ** 2))),
@@ -260,25 +276,36 @@ CASES: list[tuple[Method, Transcription]] = [
     (AsymRe(), lambda x, at, s: policy_gradient(centred(s) + 0.1, x, s)),
     (PairwiseWeighted(), lambda x, at, s: weighted_pairs(x, s, 1.0)),
     (RedDrop(), lambda x, at, s: policy_gradient(centred(s), x, s)),
-    (RedWeight(weight_temperature=0.5),
-     lambda x, at, s: policy_gradient(np.exp(centred(s) / 0.5) * centred(s), x, s)),
+    (RedWeight(weight_temperature=0.5), lambda x, at, s: policy_gradient(np.exp(centred(s) / 0.5) * centred(s), x, s)),
     (MaxAtK(k=3), lambda x, at, s: best_of(x, s, 3)),
     (Topr(), lambda x, at, s: topr(x, at, s, Topr())),
     *((o, lambda x, at, s, o=o: grpo(x, at, s, o)) for o in (Grpo(), Grpo(clip_high=0.1, token_average="sequence"))),
     (GrpoTokenIs(largest_weight=1.1), lambda x, at, s: grpo_token_is(x, at, s, GrpoTokenIs(largest_weight=1.1))),
-    *((o, lambda x, at, s, o=o: rec(x, at, s, o)) for o in (
-        RecOneSide(), RecOneSide(importance_sampling=False, clip_low=0.1), RecTwoSide(token_average="batch"),
-        RecTwoSide(importance_sampling=False), RecRing(far_low=0.3, far_high=0.4),
-        RecRing(importance_sampling=True, far_low=0.3, far_high=0.4),
-    )),
-    *((o, lambda x, at, s, o=o: sequence_ratio(x, at, s, centred(s), o, o.importance_sampling)) for o in (
-        RecGspo(clip_low=0.1, clip_high=0.05), RecGspo(importance_sampling=False, clip_low=0.05, clip_high=0.1),
-    )),
-    (Gspo(clip_low=0.1, clip_high=0.1),
-     lambda x, at, s: sequence_ratio(x, at, s, grpo_advantage(s), Gspo(clip_low=0.1, clip_high=0.1))),
+    *(
+        (o, lambda x, at, s, o=o: rec(x, at, s, o))
+        for o in (
+            RecOneSide(),
+            RecOneSide(importance_sampling=False, clip_low=0.1),
+            RecTwoSide(token_average="batch"),
+            RecTwoSide(importance_sampling=False),
+            RecRing(far_low=0.3, far_high=0.4),
+            RecRing(importance_sampling=True, far_low=0.3, far_high=0.4),
+        )
+    ),
+    *(
+        (o, lambda x, at, s, o=o: sequence_ratio(x, at, s, centred(s), o, o.importance_sampling))
+        for o in (
+            RecGspo(clip_low=0.1, clip_high=0.05),
+            RecGspo(importance_sampling=False, clip_low=0.05, clip_high=0.1),
+        )
+    ),
+    (
+        Gspo(clip_low=0.1, clip_high=0.1),
+        lambda x, at, s: sequence_ratio(x, at, s, grpo_advantage(s), Gspo(clip_low=0.1, clip_high=0.1)),
+    ),
     (M2po(), lambda x, at, s: m2po(x, at, s, M2po())),
     *((o, lambda x, at, s, o=o: bapo(x, at, s, o)) for o in (Bapo(), Bapo(positive_share=0.52, high_to=1.4))),
     (Cispo(largest_ratio=1.2), lambda x, at, s: cispo(x, at, s, Cispo(largest_ratio=1.2))),
     (Minpro(largest_ratio=1.1), lambda x, at, s: minpro(x, at, s, Minpro(largest_ratio=1.1))),
-]  # fmt: skip
+]
 """Each objective with settings under which every part of it matters in ``scene``, and its formula."""

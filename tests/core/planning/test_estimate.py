@@ -36,10 +36,14 @@ def test_a_round_of_mathematics_is_exactly_50_steps() -> None:
 
 def test_counts_by_hand() -> None:
     config = deepcoder(
-        "rounds=[{problems = 5, epochs = 3, keep = \"mixed\"}]", "sampling.group_size=4", "training.batch_size=6",
-        "estimate.kept_share=0.4", "evaluation.validation_samples=2", "evaluation.heldout_samples=3",
+        'rounds=[{problems = 5, epochs = 3, keep = "mixed"}]',
+        "sampling.group_size=4",
+        "training.batch_size=6",
+        "estimate.kept_share=0.4",
+        "evaluation.validation_samples=2",
+        "evaluation.heldout_samples=3",
         "training.keep_checkpoints=last",
-    )  # fmt: skip
+    )
     found = estimate(config, FOURTEEN, ProblemCounts(100, 7, 11))
     (one,) = found.rounds
     assert (one.sequences.expected, one.sequences.most) == (8, 20)
@@ -68,8 +72,13 @@ def test_sampling_slows_with_length_and_size_and_gains_from_places() -> None:
 
 
 def test_training_is_six_flops_per_weight_and_token_and_the_attention() -> None:
-    config = math("training.peak_tflops=1", "estimate.training_share=1.0", "estimate.prompt_tokens=1e-9",
-                  "estimate.answer_tokens=100", "training.gradient_checkpointing=false")  # fmt: skip
+    config = math(
+        "training.peak_tflops=1",
+        "estimate.training_share=1.0",
+        "estimate.prompt_tokens=1e-9",
+        "estimate.answer_tokens=100",
+        "training.gradient_checkpointing=false",
+    )
     found = estimate(config, ModelSize(1e9, 10, 512, 128), ProblemCounts(800, 0, 1)).rounds[0]
     flops = 6400 * (6 * 1e9 * 100 + 6 * 10 * 512 * 100**2)
     assert found.training_h.expected == pytest.approx(flops / 1e12 / 3600)

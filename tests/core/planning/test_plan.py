@@ -14,9 +14,12 @@ from oapl_core.settings.experiment_file import parse_experiment
 def run(tmp_path: Path) -> Run:
     (tmp_path / "train.jsonl").write_text("{}")
     values = {
-        "name": "t", "model": "m", "runs_dir": str(tmp_path / "runs"), "rounds": [{}],
+        "name": "t",
+        "model": "m",
+        "runs_dir": str(tmp_path / "runs"),
+        "rounds": [{}],
         "problems": {"train": str(tmp_path / "train.jsonl"), "validation": "b", "heldout": "c"},
-    }  # fmt: skip
+    }
     return Run.create(parse_experiment(values, "test"))
 
 

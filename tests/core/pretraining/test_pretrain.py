@@ -42,9 +42,12 @@ def make_run(tmp_path: Path, name: str = "r", style: str = "plain", **changes: A
     solutions = write_solutions(tmp_path / "solutions.jsonl", SOLVED)
     sets = dict.fromkeys(("train", "validation", "heldout"), str(solutions))
     values = {
-        "name": name, "runs_dir": str(tmp_path / "runs"), "cache_dir": str(tmp_path / "cache"),
-        "problems": {**sets, "prompt_style": style}, "pretrain": {"solutions": str(solutions), **TINY, **changes},
-    }  # fmt: skip
+        "name": name,
+        "runs_dir": str(tmp_path / "runs"),
+        "cache_dir": str(tmp_path / "cache"),
+        "problems": {**sets, "prompt_style": style},
+        "pretrain": {"solutions": str(solutions), **TINY, **changes},
+    }
     return Run.create(parse_experiment(values, "test"))
 
 

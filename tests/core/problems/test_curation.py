@@ -139,10 +139,7 @@ def test_duplicates_are_dropped_within_a_set_and_across_sets() -> None:
     ]
     tally = Tally()
     assert names(unlike(given, tally, [("e", text(3))], 0.8)) == ["first", "other"]
-    assert tally.dropped == {
-        "the same statement was there before": 2,
-        "nearly the same statement was there before": 1,
-    }
+    assert tally.dropped == {"the same statement was there before": 2, "nearly the same statement was there before": 1}
 
 
 def test_nearly_equal_maths_with_different_answers_are_different_problems() -> None:

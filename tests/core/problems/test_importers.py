@@ -131,18 +131,30 @@ def test_outputs_that_are_texts_may_be_texts_or_what_they_spell(tmp_path: Path) 
         (rows.taco(tests="{not json"), "tests are not JSON"),
         (rows.taco(problem=" "), "no problem"),
         (rows.taco(tests='{"inputs": [3], "outputs": [3], "fn_name": "f"}'), "arguments are not a list"),
-        (rows.taco(tests=json.dumps([{"type": "function_call", "input": [1], "output": 1}])),
-         "call-based tests without a function name"),
-        (rows.taco(tests=json.dumps([{"type": "function_call", "input": [], "output": 1, "fn_name": n} for n in "fg"])),
-         "tests with different function names"),
-        (rows.taco(tests=json.dumps([{"type": t, "input": "1", "output": "1"} for t in ("stdin", "functional")])),
-         "tests with different types"),
-        (rows.taco(tests=json.dumps([{"type": "interactive", "input": "1", "output": "1"}])),
-         "tests of the unknown type interactive"),
-        (rows.taco(tests=f'{{"inputs": [[{"9" * 5000}]], "outputs": [1], "fn_name": "f"}}'),
-         "tests hold a number that is too long"),
+        (
+            rows.taco(tests=json.dumps([{"type": "function_call", "input": [1], "output": 1}])),
+            "call-based tests without a function name",
+        ),
+        (
+            rows.taco(
+                tests=json.dumps([{"type": "function_call", "input": [], "output": 1, "fn_name": n} for n in "fg"])
+            ),
+            "tests with different function names",
+        ),
+        (
+            rows.taco(tests=json.dumps([{"type": t, "input": "1", "output": "1"} for t in ("stdin", "functional")])),
+            "tests with different types",
+        ),
+        (
+            rows.taco(tests=json.dumps([{"type": "interactive", "input": "1", "output": "1"}])),
+            "tests of the unknown type interactive",
+        ),
+        (
+            rows.taco(tests=f'{{"inputs": [[{"9" * 5000}]], "outputs": [1], "fn_name": "f"}}'),
+            "tests hold a number that is too long",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_used_is_dropped_under_its_reason(row: Row, reason: str, tmp_path: Path) -> None:
     assert dropped("deepcoder-taco", tmp_path, row) == {reason: 1}
 
@@ -190,9 +202,12 @@ def test_livecodebench_tests_are_public_then_private_and_metadata_becomes_column
     assert problem["tests"] == [{"input": a, "output": b} for a, b in rows.STDIN_TESTS]
     known = {key: problem[key] for key in ("problem_id", "platform", "difficulty", "released", "flaw")}
     assert known == {
-        "problem_id": "livecodebench/abc999_a", "platform": "atcoder", "difficulty": "hard", "released": "2024-09-30",
+        "problem_id": "livecodebench/abc999_a",
+        "platform": "atcoder",
+        "difficulty": "hard",
+        "released": "2024-09-30",
         "flaw": None,
-    }  # fmt: skip
+    }
 
 
 def test_private_tests_may_be_plain_json(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.problem_import import measure, write_deepcoder, write_livecodebench
+from bench.problem_import import measure, write_deepcoder, write_livecodebench
 
 
 @pytest.mark.slow

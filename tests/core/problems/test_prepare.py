@@ -63,8 +63,13 @@ def test_several_files_of_a_split_are_told_apart_and_each_is_limited(tmp_path: P
     prepare(run)
     rows = tables.read_table(run.problems, tables.PROBLEMS).to_pylist()
     assert [(row["problem_id"], row["source"]) for row in rows] == [
-        ("t", "train"), ("z", "aime25"), ("x0", "x"), ("x1", "x"), ("y0", "y"), ("y1", "y"),
-    ]  # fmt: skip
+        ("t", "train"),
+        ("z", "aime25"),
+        ("x0", "x"),
+        ("x1", "x"),
+        ("y0", "y"),
+        ("y1", "y"),
+    ]
     assert tables.count_rows(run.prompts) == 6
 
 

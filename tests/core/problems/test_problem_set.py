@@ -14,21 +14,45 @@ from oapl_core.problems.problem_set import read_problem_set
 
 MATH: dict[str, Any] = {"problem_id": "m", "split": "train", "kind": "math", "statement": "1 + 1?", "answer": "2"}
 STDIN: dict[str, Any] = {
-    "problem_id": "s", "split": "train", "kind": "stdin", "statement": "Echo.",
+    "problem_id": "s",
+    "split": "train",
+    "kind": "stdin",
+    "statement": "Echo.",
     "tests": [{"input": "1\n", "output": "1\n"}],
-}  # fmt: skip
+}
 FUNCTION: dict[str, Any] = {
-    "problem_id": "f", "split": "train", "kind": "function", "statement": "Return n.", "entry_point": "same",
-    "starter_code": "def same(n):", "tests": [{"input": "[1]", "output": "1"}],
-}  # fmt: skip
+    "problem_id": "f",
+    "split": "train",
+    "kind": "function",
+    "statement": "Return n.",
+    "entry_point": "same",
+    "starter_code": "def same(n):",
+    "tests": [{"input": "[1]", "output": "1"}],
+}
 ASSERT: dict[str, Any] = {
-    "problem_id": "a", "kind": "assert", "statement": "Return n.", "entry_point": "same",
+    "problem_id": "a",
+    "kind": "assert",
+    "statement": "Return n.",
+    "entry_point": "same",
     "tests": [{"input": "assert same(1) == 1", "output": ""}],
-}  # fmt: skip
+}
 COMPLETE = {
-    "problem_id", "split", "kind", "statement", "starter_code", "entry_point", "tests", "answer", "checker",
-    "structure", "source", "platform", "difficulty", "released", "flaw",
-}  # fmt: skip
+    "problem_id",
+    "split",
+    "kind",
+    "statement",
+    "starter_code",
+    "entry_point",
+    "tests",
+    "answer",
+    "checker",
+    "structure",
+    "source",
+    "platform",
+    "difficulty",
+    "released",
+    "flaw",
+}
 
 
 def write(path: Path, *rows: Any) -> Path:

@@ -15,9 +15,13 @@ GOLDEN = Path(__file__).parent / "golden"
 STATEMENT = "Add two numbers.\n\nInput\n\nTwo integers on one line."
 STARTER = "class Solution:\n    def add(self, a: int, b: int) -> int:\n        "
 PROBLEM: dict[str, Any] = {
-    "problem_id": "p", "kind": "stdin", "statement": STATEMENT, "starter_code": None, "entry_point": None,
+    "problem_id": "p",
+    "kind": "stdin",
+    "statement": STATEMENT,
+    "starter_code": None,
+    "entry_point": None,
     "platform": None,
-}  # fmt: skip
+}
 PROBLEMS: dict[str, dict[str, Any]] = {
     "stdin": PROBLEM,
     "function": PROBLEM | {"kind": "function", "entry_point": "add", "starter_code": STARTER},

@@ -14,9 +14,12 @@ Counts = dict[str, dict[str, tuple[int, int]]]
 """Checkpoint -> held-out problem -> (judged answers, right ones)."""
 FORCED = "round 1 epoch 1 (chosen on what is reported)"
 HASHES = {
-    "base": "hash-base", "round 0": "hash-0-1", "round 1 epoch 2": "hash-1-2", FORCED: "hash-1-1",
+    "base": "hash-base",
+    "round 0": "hash-0-1",
+    "round 1 epoch 2": "hash-1-2",
+    FORCED: "hash-1-1",
     "round 1 epoch 1": "hash-1-1",
-}  # fmt: skip
+}
 COUNTS: Counts = {
     "base": {"aime/1": (4, 0), "aime/2": (4, 2), "hmmt/1": (4, 1)},
     "round 0": {"aime/1": (4, 1), "aime/2": (4, 4), "hmmt/1": (4, 2)},
@@ -96,17 +99,32 @@ def _problem(name: str) -> dict[str, Any]:
 
 
 def _step(share: float, entropy: str) -> dict[str, Any]:
-    return {"right_share": share, entropy: 1 - share, "token_entropy": 2.0, "token_log_ratio": -0.5 - share,
-            "response_tokens": 10}  # fmt: skip
+    return {
+        "right_share": share,
+        entropy: 1 - share,
+        "token_entropy": 2.0,
+        "token_log_ratio": -0.5 - share,
+        "response_tokens": 10,
+    }
 
 
 def _answers(checkpoint: str, counts: Mapping[str, tuple[int, int]]) -> list[dict[str, Any]]:
     empty = dict.fromkeys(column for column, _ in tables.EVALUATIONS)
     return [
-        empty | {
-            "checkpoint": checkpoint, "policy_hash": HASHES[checkpoint], "split": "heldout", "problem_id": problem,
-            "kind": "math", "sample": sample, "reward": None if sample >= judged else float(sample < right),
-            "outcome": "passed", "response_tokens": 1, "finish_reason": "stop", "text": "",
+        empty
+        | {
+            "checkpoint": checkpoint,
+            "policy_hash": HASHES[checkpoint],
+            "split": "heldout",
+            "problem_id": problem,
+            "kind": "math",
+            "sample": sample,
+            "reward": None if sample >= judged else float(sample < right),
+            "outcome": "passed",
+            "response_tokens": 1,
+            "finish_reason": "stop",
+            "text": "",
         }
-        for problem, (judged, right) in counts.items() for sample in range(4)
-    ]  # fmt: skip
+        for problem, (judged, right) in counts.items()
+        for sample in range(4)
+    ]

@@ -62,8 +62,15 @@ def test_every_token_is_in_one_piece_and_characters_are_whole() -> None:
     assert "".join(p.text for p in found) == f"{text}<end>⟨id 5000⟩"
     assert [v for p in found for v in p.logprobs] == [-0.01 * i for i in range(len(ids))]
     assert {p.text: len(p.logprobs) for p in found} == {
-        "n": 1, "é": 2, " ": 1, "😀": 4, "\n": 1, "語": 3, "<end>": 1, "⟨id 5000⟩": 1,
-    }  # fmt: skip
+        "n": 1,
+        "é": 2,
+        " ": 1,
+        "😀": 4,
+        "\n": 1,
+        "語": 3,
+        "<end>": 1,
+        "⟨id 5000⟩": 1,
+    }
 
 
 def test_an_answer_cut_within_a_character_keeps_its_tokens() -> None:

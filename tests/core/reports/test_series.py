@@ -57,8 +57,10 @@ def test_two_problem_sets_are_two_panels(track: Track) -> None:
 def test_a_checkpoint_costs_all_steps_and_all_rollouts_until_it_was_made(track: Track) -> None:
     """The chosen epoch is the first of the last round: steps of the second do not count, rollouts of the round do."""
     assert [(m.name, m.steps, m.rollouts) for m in track.milestones] == [
-        ("base", 0, 0), ("round 0", 2, 40), ("round 1", 4, 60),
-    ]  # fmt: skip
+        ("base", 0, 0),
+        ("round 0", 2, 40),
+        ("round 1", 4, 60),
+    ]
     over_steps = next(one for one in series.accuracy([track], lambda m: m.steps) if one.panel == "aime")
     assert [(p.x, p.y) for p in over_steps.points] == [(0, 0.25), (2, 0.625), (4, 0.875)]
     over_samples = next(one for one in series.accuracy([track], lambda m: m.rollouts) if one.panel == "aime")

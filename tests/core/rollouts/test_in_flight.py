@@ -28,11 +28,25 @@ def part(tmp_path: Path) -> Part:
 
 def row(problem: str, sample: int) -> Row:
     return {
-        "run": "r", "round": 0, "problem_id": problem, "rollout_id": f"{problem}/r00/s{sample}", "sample": sample,
-        "policy_hash": "h", "response_ids": [5, sample], "logprobs": [-0.25, -1.5], "logprobs_mode": "raw_logprobs",
-        "finish_reason": "stop", "text": "t", "temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_tokens": 9, "seed": 7,
-        "engine": "made up 1", "sampled_at": datetime(2026, 1, 1, tzinfo=UTC),
-    }  # fmt: skip
+        "run": "r",
+        "round": 0,
+        "problem_id": problem,
+        "rollout_id": f"{problem}/r00/s{sample}",
+        "sample": sample,
+        "policy_hash": "h",
+        "response_ids": [5, sample],
+        "logprobs": [-0.25, -1.5],
+        "logprobs_mode": "raw_logprobs",
+        "finish_reason": "stop",
+        "text": "t",
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "max_tokens": 9,
+        "seed": 7,
+        "engine": "made up 1",
+        "sampled_at": datetime(2026, 1, 1, tzinfo=UTC),
+    }
 
 
 def in_flight(part: Part, flush_s: float = HOUR, **changes: Any) -> InFlight:

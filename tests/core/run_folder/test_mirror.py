@@ -273,9 +273,12 @@ def test_polars_reads_a_table_from_the_mirror(tmp_path: Path, s3: str) -> None:
     run = sampled(tmp_path, s3.format("remote"))
     Mirror(run.config.mirror or "", run.root.name).update(run)
     options = {
-        "aws_endpoint_url": "http://" + s3.rpartition("=")[2], "aws_region": "us-east-1", "aws_allow_http": "true",
-        "aws_access_key_id": "test", "aws_secret_access_key": "test",
-    }  # fmt: skip
+        "aws_endpoint_url": "http://" + s3.rpartition("=")[2],
+        "aws_region": "us-east-1",
+        "aws_allow_http": "true",
+        "aws_access_key_id": "test",
+        "aws_secret_access_key": "test",
+    }
     where = f"s3://runs/remote/{run.root.name}/round_00/1_rollouts/part-00000.parquet"
     there = pl.scan_parquet(where, storage_options=options).select("rollout_id", "response_ids").collect()
     assert there.equals(pl.read_parquet(run.rollouts(0) / "part-00000.parquet", columns=there.columns))

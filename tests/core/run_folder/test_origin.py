@@ -36,8 +36,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def experiment(runs_dir: Path) -> Experiment:
-    values = {"name": "t", "model": "model", "runs_dir": runs_dir, "cache_dir": "cache", "rounds": [{}],
-              "problems": dict.fromkeys(("train", "validation", "heldout"), "set.jsonl")}  # fmt: skip
+    values = {
+        "name": "t",
+        "model": "model",
+        "runs_dir": runs_dir,
+        "cache_dir": "cache",
+        "rounds": [{}],
+        "problems": dict.fromkeys(("train", "validation", "heldout"), "set.jsonl"),
+    }
     return parse_experiment(values, "test")
 
 
@@ -141,8 +147,9 @@ def test_a_stage_started_elsewhere_makes_nothing_again(home: Path, root: Path) -
     (home / "oapl_core").mkdir()
     (home / "oapl_core" / "__init__.py").write_text("raise SystemExit('the code of another checkout')")
     command = [sys.executable, "-c", STAGE, os.path.relpath(folder, elsewhere), "--to", "there"]
-    done = subprocess.run(command, cwd=elsewhere, env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True,
-                          text=True)  # fmt: skip
+    done = subprocess.run(
+        command, cwd=elsewhere, env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     where, inputs, is_done, to, code = json.loads(done.stdout)
     assert (where, to, code) == (str(home), str(elsewhere / "there"), str(root / "oapl_core" / "__init__.py"))

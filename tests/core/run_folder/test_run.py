@@ -15,9 +15,12 @@ from oapl_core.settings.experiment_file import parse_experiment
 
 def experiment(tmp_path: Path, **changes: object) -> Experiment:
     values = {
-        "name": "t", "model": "m", "runs_dir": str(tmp_path / "runs"),
-        "problems": {"train": "a", "validation": "b", "heldout": "c"}, **changes,
-    }  # fmt: skip
+        "name": "t",
+        "model": "m",
+        "runs_dir": str(tmp_path / "runs"),
+        "problems": {"train": "a", "validation": "b", "heldout": "c"},
+        **changes,
+    }
     return parse_experiment(values, "test")
 
 

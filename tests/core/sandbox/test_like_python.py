@@ -85,8 +85,7 @@ PROGRAMS = {
         "with b:\n    with b: print('twice')\nprint(a.get_value())"
     ),
     "futures": (
-        "from concurrent.futures import ThreadPoolExecutor as T\n"
-        "with T(2) as t: print(list(t.map(abs, [-1, 2])))"
+        "from concurrent.futures import ThreadPoolExecutor as T\nwith T(2) as t: print(list(t.map(abs, [-1, 2])))"
     ),
     "pathlib and /dev/stdin": "from pathlib import Path\nprint(Path('/dev/stdin').read_bytes())",
     "os.open and /dev/stdin": "import os\nprint(os.read(os.open('/dev/stdin', os.O_RDONLY), 100))",
@@ -94,8 +93,7 @@ PROGRAMS = {
     "io.open and /dev/stdin": "import io\nprint(io.open('/dev/stdin', newline='').read().encode())",
     "stderr is flushed at each line": "import sys\nprint(sys.stderr.line_buffering, sys.stdout.line_buffering)",
     "print to a closed stdout": (
-        "import sys\nprint(1)\nsys.stdout.flush()\nsys.stdout = open('/dev/null', 'w')\n"
-        "print(2)"
+        "import sys\nprint(1)\nsys.stdout.flush()\nsys.stdout = open('/dev/null', 'w')\nprint(2)"
     ),
 }
 
@@ -125,8 +123,7 @@ def test_a_program_prints_what_it_prints_under_python(name: str, either: Sandbox
 CALLED = {
     "a guard that reads": "def f(): return 7\nif __name__ == '__main__':\n    n = int(input())\n",
     "a guard that runs doctest": (
-        "def f(): return 7\nif __name__ == '__main__':\n    import doctest\n"
-        "    assert doctest.testmod() == 1\n"
+        "def f(): return 7\nif __name__ == '__main__':\n    import doctest\n    assert doctest.testmod() == 1\n"
     ),
     "a guard that exits": "import sys\ndef f(): return 7\nif __name__ == '__main__':\n    sys.exit(f())\n",
     "a guard the other way round": "if __name__ != '__main__':\n    def f(): return 7",

@@ -15,9 +15,14 @@ from oapl_core.run_folder.run import Run
 from oapl_core.training.train import train
 
 IMPORTED = (
-    "deepspeed.ops.op_builder", "pandas", "pyarrow.compute", "transformers.models.qwen3.modeling_qwen3",
-    "oapl_core.training.adapters", "oapl_core.training.mismatch", "oapl_core.training.steps",
-)  # fmt: skip
+    "deepspeed.ops.op_builder",
+    "pandas",
+    "pyarrow.compute",
+    "transformers.models.qwen3.modeling_qwen3",
+    "oapl_core.training.adapters",
+    "oapl_core.training.mismatch",
+    "oapl_core.training.steps",
+)
 
 
 def trained(*words: str) -> str:

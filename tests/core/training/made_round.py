@@ -13,9 +13,13 @@ from oapl_core.settings.experiment_file import parse_experiment
 BETA1, BETA2 = 1.0, 0.05
 # A larger eps than the default: where a gradient is almost 0, Adam would turn its rounding into whole steps.
 TRAINING = {
-    "dtype": "float32", "batch_size": 10, "tokens_per_micro_batch": 100, "learning_rate": 1e-3, "logprob_chunk": 32,
+    "dtype": "float32",
+    "batch_size": 10,
+    "tokens_per_micro_batch": 100,
+    "learning_rate": 1e-3,
+    "logprob_chunk": 32,
     "adam_eps": 1e-5,
-}  # fmt: skip
+}
 
 
 def make_run(

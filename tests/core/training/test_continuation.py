@@ -84,9 +84,12 @@ def gap(one: Path, other: Path) -> float:
 
 @pytest.mark.parametrize(
     ("rounds", "dtype"),
-    [(2, "float32"), pytest.param(3, "float32", marks=pytest.mark.slow),
-     pytest.param(3, "bfloat16", marks=pytest.mark.slow)],
-)  # fmt: skip
+    [
+        (2, "float32"),
+        pytest.param(3, "float32", marks=pytest.mark.slow),
+        pytest.param(3, "bfloat16", marks=pytest.mark.slow),
+    ],
+)
 def test_rounds_that_go_on_are_one_round_of_as_many_steps(
     tmp_path: Path, sharp_model: Path, rows: Rows, rounds: int, dtype: str
 ) -> None:
@@ -156,9 +159,13 @@ def test_a_state_that_was_not_recorded_is_made_again_with_the_same_bytes(
 
 
 LAYOUT = {
-    "ranks": 1, "zero_stage": 1, "dtype": "float32", "offload_optimizer": "none", "offload_parameters": "none",
+    "ranks": 1,
+    "zero_stage": 1,
+    "dtype": "float32",
+    "offload_optimizer": "none",
+    "offload_parameters": "none",
     "deepspeed": {},
-}  # fmt: skip
+}
 
 
 def with_states(folder: Path, model: Path, rounds: int = 4) -> Run:
@@ -207,9 +214,12 @@ def test_a_state_that_was_never_made_is_refused(tmp_path: Path, sharp_model: Pat
 
 @pytest.mark.parametrize(
     ("before", "what"),
-    [({"ranks": 8}, "ranks = 8, now 1"), ({"zero_stage": 3}, "zero_stage = 3, now 1"),
-     ({"dtype": "bfloat16", "ranks": 2}, "ranks = 2, now 1; dtype = bfloat16, now float32")],
-)  # fmt: skip
+    [
+        ({"ranks": 8}, "ranks = 8, now 1"),
+        ({"zero_stage": 3}, "zero_stage = 3, now 1"),
+        ({"dtype": "bfloat16", "ranks": 2}, "ranks = 2, now 1; dtype = bfloat16, now float32"),
+    ],
+)
 def test_a_state_of_another_layout_is_refused(
     before: dict[str, Any], what: str, tmp_path: Path, sharp_model: Path
 ) -> None:
@@ -226,9 +236,12 @@ def test_a_state_of_another_layout_is_refused(
 
 @pytest.mark.parametrize(
     ("settings", "why"),
-    [({"warmup_share": 0.1, "floor_share": 1}, "constant learning rate"), ({"warmup_share": 0}, "constant learning"),
-     ({"warmup_share": 0, "floor_share": 1, "adapter": {}}, "cannot go with an adapter")],
-)  # fmt: skip
+    [
+        ({"warmup_share": 0.1, "floor_share": 1}, "constant learning rate"),
+        ({"warmup_share": 0}, "constant learning"),
+        ({"warmup_share": 0, "floor_share": 1, "adapter": {}}, "cannot go with an adapter"),
+    ],
+)
 def test_what_would_begin_anew_in_each_round_is_refused(settings: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         TrainingConfig(optimizer_state="continued", **settings)

@@ -17,8 +17,9 @@ def test_keys_of_deepspeed_are_merged_last_and_one_by_one() -> None:
     plain = made(zero_stage=2)
     found = made(zero_stage=2, deepspeed={"zero_optimization": {"reduce_bucket_size": 7}, "steps_per_print": 3})
     assert found == plain | {
-        "zero_optimization": plain["zero_optimization"] | {"reduce_bucket_size": 7}, "steps_per_print": 3,
-    }  # fmt: skip
+        "zero_optimization": plain["zero_optimization"] | {"reduce_bucket_size": 7},
+        "steps_per_print": 3,
+    }
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,13 @@ def scene(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tenso
 
 
 def measured(
-    hidden: torch.Tensor, weight: torch.Tensor, ids: torch.Tensor, upstream: torch.Tensor, temperature: float = 1.0,
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    ids: torch.Tensor,
+    upstream: torch.Tensor,
+    temperature: float = 1.0,
     chunk: int = 4096,
-) -> list[float]:  # fmt: skip
+) -> list[float]:
     entropy_T = torch.full((len(ids),), torch.nan)
     token_logprobs(hidden, weight, ids, temperature, chunk, entropy_T).backward(upstream)
     found: list[float] = entropy_T.tolist()

@@ -62,9 +62,14 @@ def export(folder: Path, model: Path, damage: Callable[[Path], None]) -> Job:
     damaging = Damaging(stored.model, stored.types, model, damage)
     engine = PlainEngine(Policy(stored.model.float()), run.config.training)
     trainer = Trainer(
-        engine=engine, objective=run.config.objective, examples=examples,
-        training=run.config.training, seed=0, round_number=0, epochs=1,
-    )  # fmt: skip
+        engine=engine,
+        objective=run.config.objective,
+        examples=examples,
+        training=run.config.training,
+        seed=0,
+        round_number=0,
+        epochs=1,
+    )
     rows = trainer.epoch(1, lambda _: None)
     export_epoch(job, trainer, damaging, Reached(1, rows), 0.0)
     return job

@@ -13,9 +13,17 @@ from tests.core.training.made_round import make_run
 def test_ranks_of_one_machine_are_started_by_torch(tmp_path: Path, sharp_model: Path) -> None:
     run = make_run(tmp_path, sharp_model, processes=2)
     assert rank_command(run, 0) == [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
-        "-m", "oapl_core.training.train", str(run.root), "--round", "0",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "oapl_core.training.train",
+        str(run.root),
+        "--round",
+        "0",
+    ]
 
 
 def test_ranks_of_several_machines_are_started_by_deepspeed(tmp_path: Path, sharp_model: Path) -> None:
@@ -23,9 +31,18 @@ def test_ranks_of_several_machines_are_started_by_deepspeed(tmp_path: Path, shar
     hostfile.write_text("node1 slots=8\nnode2 slots=8\n")
     run = make_run(tmp_path, sharp_model, hostfile=hostfile)
     assert rank_command(run, 0) == [
-        sys.executable, "-m", "deepspeed.launcher.runner", "--hostfile", str(hostfile), "--module", "--no_local_rank",
-        "oapl_core.training.train", str(run.root), "--round", "0",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "deepspeed.launcher.runner",
+        "--hostfile",
+        str(hostfile),
+        "--module",
+        "--no_local_rank",
+        "oapl_core.training.train",
+        str(run.root),
+        "--round",
+        "0",
+    ]
 
 
 def test_a_missing_hostfile_is_named(tmp_path: Path, sharp_model: Path) -> None:
@@ -43,7 +60,9 @@ def test_deepspeeds_launcher_understands_the_command(tmp_path: Path, sharp_model
     run = make_run(tmp_path, sharp_model, hostfile=hostfile)
     arguments = parse_args(rank_command(run, 0)[3:])
     assert (arguments.user_script, arguments.module, arguments.no_local_rank) == (
-        "oapl_core.training.train", True, True,
-    )  # fmt: skip
+        "oapl_core.training.train",
+        True,
+        True,
+    )
     assert arguments.user_args == [str(run.root), "--round", "0"]
     assert dict(fetch_hostfile(arguments.hostfile)) == {"node1": 8, "node2": 8}

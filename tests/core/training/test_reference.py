@@ -61,9 +61,14 @@ def scored(run: Run, examples: Examples, engine: Engine) -> Examples:
 def first_step(run: Run, examples: Examples, engine: Engine) -> tuple[dict[str, Any], torch.Tensor]:
     """Metrics of a first step over every row, and the advantages."""
     trainer = Trainer(
-        engine=engine, objective=run.config.objective, examples=examples,
-        training=run.config.training, seed=0, round_number=0, epochs=1,
-    )  # fmt: skip
+        engine=engine,
+        objective=run.config.objective,
+        examples=examples,
+        training=run.config.training,
+        seed=0,
+        round_number=0,
+        epochs=1,
+    )
     return trainer.step(range(len(examples.lengths)), examples.lengths, 1e-3), trainer.advantage_S
 
 
@@ -141,9 +146,16 @@ def test_imported_rollouts_without_log_probs_make_the_same_first_step(
 ) -> None:
     """And with packed rows, ZeRO 3 and all of it offloaded: on the model that sampled, nothing but rounding differs."""
     run = make_run(
-        tmp_path, sharp_model, epochs=1, reference="reference", packing="on", zero_stage=3, offload_optimizer="cpu",
-        offload_parameters="cpu", deepspeed={"zero_optimization": {"sub_group_size": 10_000}},
-    )  # fmt: skip
+        tmp_path,
+        sharp_model,
+        epochs=1,
+        reference="reference",
+        packing="on",
+        zero_stage=3,
+        offload_optimizer="cpu",
+        offload_parameters="cpu",
+        deepspeed={"zero_optimization": {"sub_group_size": 10_000}},
+    )
     write_groups(run, [row | {"policy_hash": UNKNOWN, "behavior_logprobs": None} for row in many_rows])
     assert "their engine recorded none to compare with" in train_in_a_process(run)
     details = run.ledger.artifacts()["round_00/3_reference.parquet"].details

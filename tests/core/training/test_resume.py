@@ -109,10 +109,13 @@ KILL, TERM, USR1, INT = signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1, signal.S
 
 @pytest.mark.parametrize(
     "signals",
-    [(KILL, TERM, KILL), pytest.param((KILL,) * 10, marks=pytest.mark.slow),
-     pytest.param((TERM, USR1, INT), marks=pytest.mark.slow)],
+    [
+        (KILL, TERM, KILL),
+        pytest.param((KILL,) * 10, marks=pytest.mark.slow),
+        pytest.param((TERM, USR1, INT), marks=pytest.mark.slow),
+    ],
     ids=["three", "ten kills", "every request"],
-)  # fmt: skip
+)
 def test_a_round_ended_at_random_steps_comes_to_the_same_bits(
     signals: Sequence[signal.Signals], trained: Run, tmp_path: Path, sharp_model: Path, many_rows: list[dict[str, Any]]
 ) -> None:

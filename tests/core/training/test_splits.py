@@ -98,9 +98,16 @@ def test_padding_packing_and_a_second_pass_change_nothing(
 def step_of_deepspeed(folder: Path, model_dir: Path, rows: list[Row], **training: Any) -> tuple[float, Gradients]:
     """Loss and gradient; the entropy that the step reports is compared here."""
     run = make_run(
-        folder, model_dir, epochs=1, batch_size=len(rows), learning_rate=EPSILON * FACTOR, adam_eps=EPSILON,
-        weight_decay=0.0, max_grad_norm=1e9, **training,
-    )  # fmt: skip
+        folder,
+        model_dir,
+        epochs=1,
+        batch_size=len(rows),
+        learning_rate=EPSILON * FACTOR,
+        adam_eps=EPSILON,
+        weight_decay=0.0,
+        max_grad_norm=1e9,
+        **training,
+    )
     write_groups(run, rows)
     train_in_a_process(run)
     metrics = json.loads((run.checkpoint(0, 1) / METRICS_FILE).read_text())  # one step
@@ -122,8 +129,13 @@ def test_two_ranks_with_sharded_gradients_make_the_gradient_of_plain_code(
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("processes", [1, 2])
 def test_every_stage_and_number_of_ranks_makes_the_gradient_of_plain_code(
-    tmp_path: Path, sharp_model: Path, rows: list[Row], expected: tuple[float, Gradients], processes: int, stage: int,
+    tmp_path: Path,
+    sharp_model: Path,
+    rows: list[Row],
+    expected: tuple[float, Gradients],
+    processes: int,
+    stage: int,
     packing: str,
-) -> None:  # fmt: skip
+) -> None:
     found = step_of_deepspeed(tmp_path, sharp_model, rows, processes=processes, zero_stage=stage, packing=packing)
     assert_same(found, expected)

@@ -44,9 +44,15 @@ def make_trainer(folder: Path, model_dir: Path, rows: list[dict[str, Any]], **tr
     model, packed = AutoModelForCausalLM.from_pretrained(model_dir), config.training.packing == "on"
     policy = Policy(model, examples.temperature, config.training.logprob_chunk, packed)
     return Trainer(
-        engine=PlainEngine(policy, config.training), objective=config.objective, examples=examples,
-        training=config.training, seed=0, round_number=0, epochs=3, packed=packed,
-    )  # fmt: skip
+        engine=PlainEngine(policy, config.training),
+        objective=config.objective,
+        examples=examples,
+        training=config.training,
+        seed=0,
+        round_number=0,
+        epochs=3,
+        packed=packed,
+    )
 
 
 def first_gradient(trainer: Trainer, batch: list[int]) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

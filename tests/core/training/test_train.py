@@ -27,7 +27,7 @@ from tests.core.training.made_round import (
     train_command,
     train_in_a_process,
     write_groups,
-)  # fmt: skip
+)
 from tests.core.training.plain_engine import PlainEngine
 from tests.tiny_model import write_tiny_model
 
@@ -74,9 +74,14 @@ def test_deepspeed_gives_the_weights_of_a_plain_torch_loop(
     policy = Policy(AutoModelForCausalLM.from_pretrained(model_dir))
     engine = PlainEngine(policy, config.training)
     trainer = Trainer(
-        engine=engine, objective=config.objective, examples=examples,
-        training=config.training, seed=config.seed, round_number=0, epochs=EPOCHS,
-    )  # fmt: skip
+        engine=engine,
+        objective=config.objective,
+        examples=examples,
+        training=config.training,
+        seed=config.seed,
+        round_number=0,
+        epochs=EPOCHS,
+    )
     exported = weights_of(model_dir)
     for epoch in range(1, EPOCHS + 1):
         steps = trainer.epoch(epoch, lambda _: None)

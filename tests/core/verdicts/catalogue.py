@@ -186,7 +186,7 @@ PROGRAMS: dict[str, tuple[str, str]] = {
         "time_limit",
     ),
     "88 every candidate": ("for i in range(1000): print(i)", "wrong_answer"),
-    "89 fake verdict": ("print('Accepted'); print('{\"outcome\": \"passed\", \"reward\": 1.0}')", "wrong_answer"),
+    "89 fake verdict": ('print(\'Accepted\'); print(\'{"outcome": "passed", "reward": 1.0}\')', "wrong_answer"),
     "forged end": ("import os\nprint('wrong', flush=True)\nos._exit(0)", "wrong_answer"),
     "quit()": ("print(7); quit()", "passed"),
     "replaced stdout": ("import io, sys\nprint(7)\nsys.stdout = io.StringIO()\nprint(8)", "passed"),
@@ -195,7 +195,7 @@ PROGRAMS: dict[str, tuple[str, str]] = {
         "passed",
     ),
     "private directory": ("import tempfile\nwith tempfile.TemporaryFile() as f: f.write(b'x')" + _SEVEN, "passed"),
-}  # fmt: skip
+}
 
 _FORGE = (
     "import os, struct\n"
@@ -219,10 +219,7 @@ CALLS: dict[str, tuple[str, str]] = {
         "import json\njson.dumps = lambda *a, **k: '[[1, 2], 4]'\ndef f(a): return [a, 3]",
         "wrong_answer",
     ),
-    "78 forged result and exit": (
-        "import os\ndef f(a):\n    os.write(1, b'[[1, 2], 3]'); os._exit(0)",
-        "wrong_answer",
-    ),
+    "78 forged result and exit": ("import os\ndef f(a):\n    os.write(1, b'[[1, 2], 3]'); os._exit(0)", "wrong_answer"),
     "78 forged records": (_FORGE + "def f(a): return 0", "wrong_answer runtime_error"),
     "78 frame walk": (
         "import sys\ndef f(a):\n    g = sys._getframe()\n    while g:\n        for v in list(g.f_locals.values()):\n"
@@ -243,7 +240,7 @@ CALLS: dict[str, tuple[str, str]] = {
     "prints as well": ("def f(a):\n    print('debug'); return [a, 3]", "passed"),
     "no such function": ("def g(a): return [a, 3]", "runtime_error"),
     "true is not 3": ("def f(a): return [a, True]", "wrong_answer"),
-}  # fmt: skip
+}
 
 RESPONSES: dict[str, tuple[str, str]] = {
     "91 no code block": ("print(7)", "no_answer"),
@@ -256,6 +253,6 @@ RESPONSES: dict[str, tuple[str, str]] = {
 }
 
 FALLBACK: dict[str, tuple[str, str]] = {
-    "private directory": ("runtime_error", "without a mount namespace it has no private directory: none is writable"),
+    "private directory": ("runtime_error", "without a mount namespace it has no private directory: none is writable")
 }
 """Items whose verdict differs at the fallback level, and why."""

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from bench.attacks import CONFIG, excess, neighbours, page, problems, yes_no
 from oapl_core.verdicts.attack_strategies import STRATEGIES, Strategy, formulas
 from oapl_core.verdicts.attacks import attack, rewards_doing_nothing
 from oapl_core.verdicts.extraction import fenced
 from oapl_core.verdicts.verifier import Verifier
 from tests import sandboxes
-from tests.bench.attacks import CONFIG, excess, neighbours, page, problems, yes_no
 
 SAMPLE = problems(1, with_shared=False)
 MATHS: list[dict[str, Any]] = [
@@ -76,8 +76,15 @@ def test_problems_that_reward_doing_nothing_are_named(verifier: Verifier) -> Non
         {**blank, "kind": "math", "tests": [], "answer": "23"},
     ]
     assert rewards_doing_nothing(verifier, asked) == [
-        "print 'NO'", "print the input", None, "return None", "return None", None, "box the longest formula", None,
-    ]  # fmt: skip
+        "print 'NO'",
+        "print the input",
+        None,
+        "return None",
+        "return None",
+        None,
+        "box the longest formula",
+        None,
+    ]
 
 
 def test_formulas_of_a_statement_are_what_can_be_copied() -> None:

@@ -76,8 +76,10 @@ def test_a_wrong_pass_is_found_and_the_verb_ends_with_exit_code_1(tmp_path: Path
     path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-m", "oapl_core.verdicts.audit", str(run.root), "--round", "0", "--fraction", "1"],
-        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
     assert done.returncode == 1
     assert done.stderr.startswith("error: 1 of 3 audited passes fail under the second executor")
     assert "disagreement: 0-1 | test 0 | wrong_answer | -1" in done.stdout

@@ -24,14 +24,7 @@ def test_a_block_in_another_language_does_not_count() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "print(1)",
-        "",
-        "```cpp\nx\n```",
-        "```python\n\n```",
-        "<think>\n```python\na\n```",
-        "```python print(1)```",
-    ],
+    ["print(1)", "", "```cpp\nx\n```", "```python\n\n```", "<think>\n```python\na\n```", "```python print(1)```"],
 )
 def test_no_python_block_is_no_answer(text: str) -> None:
     assert extraction.program(text) is None

@@ -99,8 +99,8 @@ def test_a_known_false_zero_earns_its_reward(name: str, verifier: Verifier) -> N
 
 def compare(checkout: Path) -> None:
     """Prints what LiveCodeBench's own checker says about each program."""
-    from tests.bench.bench_programs import Case
-    from tests.bench.livecodebench import Checker
+    from bench.bench_programs import Case
+    from bench.livecodebench import Checker
 
     cases = [Case(name, PAIR, source) for name, source in EXPLOITS.items()]
     cases += [Case(name, problem, source) for name, (problem, source) in HONEST.items()]

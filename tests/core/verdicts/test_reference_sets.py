@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from bench.math500 import doubtful
 from oapl_core.problems.problem_set import checked
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier
 from tests import sandboxes
-from tests.bench.math500 import doubtful
 from tests.reference_sets import SAMPLE, emptied, fenced, humaneval, math500, mutated, problem, shared_file, solution
 
 

@@ -16,9 +16,13 @@ from tests import sandboxes
 
 LIMITS = Limits(cpu_s=1, wall_s=3)
 PROBLEM: dict[str, Any] = {
-    "problem_id": "p", "kind": "stdin", "entry_point": None, "answer": None, "checker": None,
+    "problem_id": "p",
+    "kind": "stdin",
+    "entry_point": None,
+    "answer": None,
+    "checker": None,
     "tests": [{"input": f"{i}\n", "output": f"{i}\n"} for i in (1, 22, 3, 4444, 55, 6)],
-}  # fmt: skip
+}
 
 
 def grade(sandbox: Sandbox, source: str, problem: dict[str, Any] = PROBLEM, **settings: Any) -> ProgramGrade:
@@ -32,15 +36,21 @@ FAILS_SOME = "n = int(input())\nassert n != 55\nprint(n if n != 3 else 4)"
 def test_grading_stops_at_the_first_failure_by_default(sandbox: Sandbox) -> None:
     found = grade(sandbox, FAILS_SOME)
     assert (found.outcome, found.tests_passed, found.tests_run, found.first_failing_test) == (
-        Outcome.WRONG_ANSWER, 2, 3, 2,
-    )  # fmt: skip
+        Outcome.WRONG_ANSWER,
+        2,
+        3,
+        2,
+    )
 
 
 def test_every_test_is_run_and_counted_when_asked(sandbox: Sandbox) -> None:
     found = grade(sandbox, FAILS_SOME, stop_at_first_failure=False)
     assert (found.outcome, found.tests_passed, found.tests_run, found.first_failing_test) == (
-        Outcome.WRONG_ANSWER, 4, 6, 2,
-    )  # fmt: skip
+        Outcome.WRONG_ANSWER,
+        4,
+        6,
+        2,
+    )
     assert found.excerpt == "4\n"
 
 
@@ -61,8 +71,11 @@ def test_a_cap_keeps_the_longest_inputs_in_their_own_order() -> None:
 def test_a_capped_grade_names_the_problems_own_test(sandbox: Sandbox) -> None:
     found = grade(sandbox, FAILS_SOME, max_tests=3)
     assert (found.outcome, found.tests_passed, found.tests_run, found.first_failing_test) == (
-        Outcome.RUNTIME_ERROR, 2, 3, 4,
-    )  # fmt: skip
+        Outcome.RUNTIME_ERROR,
+        2,
+        3,
+        4,
+    )
 
 
 def test_the_tolerant_mode_reaches_both_kinds(sandbox: Sandbox) -> None:
@@ -94,9 +107,12 @@ def breaks(test_input: str, expected: str, returned: str) -> bool:
 
 def test_a_checker_of_ones_own_judges_values_and_gets_the_input(sandbox: Sandbox) -> None:
     problem = {
-        **PROBLEM, "kind": "function", "entry_point": "f", "checker": f"{__name__}:is_a_divisor",
+        **PROBLEM,
+        "kind": "function",
+        "entry_point": "f",
+        "checker": f"{__name__}:is_a_divisor",
         "tests": [{"input": "[12]", "output": "null"}],
-    }  # fmt: skip
+    }
     outcomes = [grade(sandbox, f"def f(n): return {value}", problem).outcome for value in (4, 6, 5, "None", "{1}")]
     assert outcomes == [Outcome.PASSED] * 2 + [Outcome.WRONG_ANSWER] * 3
 

@@ -20,11 +20,19 @@ from tests import sandboxes
 
 CONFIG = VerifierConfig(workers=2, cpu_s=1, wall_s=3)
 SUM = {
-    "problem_id": "sum", "kind": "stdin", "entry_point": None, "answer": None,
+    "problem_id": "sum",
+    "kind": "stdin",
+    "entry_point": None,
+    "answer": None,
     "tests": [{"input": f"{i} {i}\n", "output": f"{2 * i}\n"} for i in range(1, 7)],
-}  # fmt: skip
-PAIR = {**SUM, "problem_id": "pair", "kind": "function", "entry_point": "f",
-        "tests": [{"input": f"[{i}]", "output": f"[{i}, [{i}]]"} for i in range(6)]}  # fmt: skip
+}
+PAIR = {
+    **SUM,
+    "problem_id": "pair",
+    "kind": "function",
+    "entry_point": "f",
+    "tests": [{"input": f"[{i}]", "output": f"[{i}, [{i}]]"} for i in range(6)],
+}
 MATHS = {**SUM, "problem_id": "maths", "kind": "math", "tests": [], "answer": r"\frac{1}{2}"}
 
 
@@ -106,7 +114,7 @@ HONEST = {
         "print(sum(map(int, input().split())))",
     ),
     "exits the hard way": (SUM, "import os\nprint(sum(map(int, input().split())), flush=True)\nos._exit(0)"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", HONEST)

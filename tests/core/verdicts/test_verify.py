@@ -33,16 +33,30 @@ SLOW = "```python\nimport time\ntime.sleep(0.15)\nprint(sum(map(int, input().spl
 def made_run(tmp_path: Path, parts: int = 3, right: str = RIGHT) -> Run:
     """A run with one problem and `parts` rollout parts of four answers: right, wrong, none, right."""
     values = {
-        "name": "t", "model": "m", "runs_dir": str(tmp_path / "runs"), "verifier": {"workers": 2},
+        "name": "t",
+        "model": "m",
+        "runs_dir": str(tmp_path / "runs"),
+        "verifier": {"workers": 2},
         "problems": {"train": "a", "validation": "b", "heldout": "c"},
-    }  # fmt: skip
+    }
     run = Run.create(parse_experiment(values, "test"))
     problem = {
-        "problem_id": "p", "split": "train", "kind": "stdin", "statement": "add", "starter_code": None,
-        "entry_point": None, "answer": None, "checker": None, "structure": "s",
-        "source": "own", "platform": None, "difficulty": None, "released": None, "flaw": None,
+        "problem_id": "p",
+        "split": "train",
+        "kind": "stdin",
+        "statement": "add",
+        "starter_code": None,
+        "entry_point": None,
+        "answer": None,
+        "checker": None,
+        "structure": "s",
+        "source": "own",
+        "platform": None,
+        "difficulty": None,
+        "released": None,
+        "flaw": None,
         "tests": [{"input": f"{i} 1\n", "output": f"{i + 1}\n"} for i in range(3)],
-    }  # fmt: skip
+    }
     with run.writing(run.problems, {}, {}) as draft:
         draft.rows = tables.write_table(draft.path, tables.PROBLEMS, [problem])
     for number in range(parts):
@@ -54,11 +68,25 @@ def made_run(tmp_path: Path, parts: int = 3, right: str = RIGHT) -> Run:
 
 def rollout(part: int, sample: int, text: str, problem_id: str = "p") -> dict[str, Any]:
     return {
-        "run": "t", "round": 0, "problem_id": problem_id, "rollout_id": f"{part}-{sample}", "sample": sample,
-        "policy_hash": "h", "response_ids": [1], "logprobs": [-0.5], "logprobs_mode": "raw", "finish_reason": "stop",
-        "text": text, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_tokens": 8, "seed": 0, "engine": "e",
+        "run": "t",
+        "round": 0,
+        "problem_id": problem_id,
+        "rollout_id": f"{part}-{sample}",
+        "sample": sample,
+        "policy_hash": "h",
+        "response_ids": [1],
+        "logprobs": [-0.5],
+        "logprobs_mode": "raw",
+        "finish_reason": "stop",
+        "text": text,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": -1,
+        "max_tokens": 8,
+        "seed": 0,
+        "engine": "e",
         "sampled_at": datetime.now(UTC),
-    }  # fmt: skip
+    }
 
 
 def verdicts(run: Run) -> list[dict[str, Any]]:

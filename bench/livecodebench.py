@@ -1,4 +1,4 @@
-"""LiveCodeBench's own checker, unmodified: the benchmark's other side (``python -m tests.bench.livecodebench DIR``).
+"""LiveCodeBench's own checker, unmodified: the benchmark's other side (``python -m bench.livecodebench DIR``).
 
 DIR is a checkout of https://github.com/LiveCodeBench/LiveCodeBench; nothing of it is part of this repository. The
 checker runs in a small process of its own, as its authors run it (a large parent would slow its forks), and that
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.bench.bench_programs import Case, as_livecodebench
+from bench.bench_programs import Case, as_livecodebench
 
 CHECKER = "lcb_runner/evaluation/compute_code_generation_metrics.py"
 HOW_TO_GET_IT = (
@@ -37,7 +37,7 @@ class Checker:
         """Raises ValueError when `checkout` is not a checkout of LiveCodeBench."""
         if not (checkout / CHECKER).is_file():
             raise ValueError(f"no LiveCodeBench in {checkout} ({CHECKER} is missing): {HOW_TO_GET_IT}")
-        command = [sys.executable, "-m", "tests.bench.livecodebench", str(checkout.resolve())]
+        command = [sys.executable, "-m", "bench.livecodebench", str(checkout.resolve())]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> Checker:

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.humaneval`: HumanEval's solutions, emptied and mutated: writes docs/benchmarks/humaneval.md.
+"""`python -m bench.humaneval`: HumanEval's solutions, emptied and mutated: writes docs/benchmarks/humaneval.md.
 
 A mutant that passes is no error of the verifier: either the mutation changes nothing, or HumanEval's checks are weak.
 """
@@ -39,7 +39,7 @@ def page(path: Path) -> str:
     lines = [
         "# HumanEval: what the assert-style verifier says",
         "",
-        "Made by `python -m tests.bench.humaneval` from HumanEval.jsonl.gz in `$OAPL_SHARED_DATA`: "
+        "Made by `python -m bench.humaneval` from HumanEval.jsonl.gz in `$OAPL_SHARED_DATA`: "
         f"{len(mutants)} problems, {CONFIG.cpu_s:g} s of CPU each, verifier version {VERIFIER_VERSION}.",
         "",
         "| program | passed | other outcomes |",

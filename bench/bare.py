@@ -23,8 +23,8 @@ from oapl_core.sandbox import fork_server, wire
 from oapl_core.sandbox.jail import Jail
 from oapl_core.sandbox.server_process import ServerProcess
 
-_ROOT = str(Path(__file__).resolve().parents[2])
-_BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from tests.bench import bare; bare.{}(*sys.argv[2:])"
+_ROOT = str(Path(__file__).resolve().parents[1])
+_BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from bench import bare; bare.{}(*sys.argv[2:])"
 
 
 def _command(function: str, *arguments: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the seeds pin down: ``python -m tests.bench.seeds`` samples the same requests with other engine settings.
+"""What the seeds pin down: ``python -m bench.seeds`` samples the same requests with other engine settings.
 
 Prints one JSON line: for each setting the share of answers whose tokens equal those of the first setting, the largest
 difference of a log-prob over equal answers (nats), and the tokens sampled. Settings: requests decoded at once, prefix
@@ -62,7 +62,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name:
         model = write_tiny_model(Path(name) / "model", hidden_size=128, layers=3, vocabulary=832, sharpness=4)
-        command = [sys.executable, "-m", "tests.bench.seeds", "--requests", str(options.requests), "--one", str(model)]
+        command = [sys.executable, "-m", "bench.seeds", "--requests", str(options.requests), "--one", str(model)]
         answers = {}
         for setting in SETTINGS:
             result = subprocess.run([*command, setting], check=True, capture_output=True, text=True)

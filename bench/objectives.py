@@ -1,4 +1,4 @@
-"""Step time of every objective against OAPL's: ``python -m tests.bench.objectives [--rounds N]``.
+"""Step time of every objective against OAPL's: ``python -m bench.objectives [--rounds N]``.
 
 One process, one model, one batch of rollouts (lengths log-normal), the real engine; a whole optimiser step of each
 objective in turn, several rounds of that, the order turned by one each round. Prints one JSON line for each objective:
@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+from bench.trainer import SHAPE, make_rollouts, write_model
 from oapl_core.objectives import Family, Inputs, Method
 from oapl_core.run_folder.run import policy_hash
-from tests.bench.trainer import SHAPE, make_rollouts, write_model
 
 SEQUENCES, BUDGET, RATE = 8, 1024, 1e-7
 OBJECTIVES: list[Method] = [member() for member in get_args(Family)]
@@ -42,11 +42,16 @@ def trainers(folder: Path) -> dict[str, Any]:
     with_old = examples.beside_old(reference_rows(run, 0, engine, examples, {}))
     return {
         objective.name: Trainer(
-            engine=engine, objective=objective, examples=with_old if objective.needs_old else examples,
-            training=training, seed=0, round_number=0, epochs=1,
+            engine=engine,
+            objective=objective,
+            examples=with_old if objective.needs_old else examples,
+            training=training,
+            seed=0,
+            round_number=0,
+            epochs=1,
         )
         for objective in OBJECTIVES
-    }  # fmt: skip
+    }
 
 
 def made_inputs(trainer: Any) -> Inputs:
@@ -95,9 +100,12 @@ def main() -> None:
         for name in names:
             own = own_time(made[name])
             line = {
-                "name": name, "scope": made[name].objective.scope, "step": round(min(seconds[name]) / oapl, 3),
-                "own_share": round(own / oapl, 4), "more_than_oapl": round((own - base) / oapl, 4),
-            }  # fmt: skip
+                "name": name,
+                "scope": made[name].objective.scope,
+                "step": round(min(seconds[name]) / oapl, 3),
+                "own_share": round(own / oapl, 4),
+                "more_than_oapl": round((own - base) / oapl, 4),
+            }
             print(json.dumps(line))
         made["oapl"].engine.close()
 

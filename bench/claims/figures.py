@@ -1,6 +1,6 @@
 """Figures and tables of claims a to d, and the bandit's of claim e, from what ``lag.py`` and `oapl evaluate` wrote.
 
-``python -m tests.bench.claims.figures DIR --card CARD --to docs/benchmarks`` reads DIR/<arm>.json and the card of a
+``python -m bench.claims.figures DIR --card CARD --to docs/benchmarks`` reads DIR/<arm>.json and the card of a
 measurement with many answers to each problem, writes claims_*.png and prints the tables. A number is the mean over
 seeds with its 95 % interval (Student's t): what another seed would give on these problems.
 """
@@ -14,9 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from bench.bandit import figure as bandit
+from bench.claims.lag import LAGS, ROUND_EPOCHS, ROUND_STEPS, SWEPT_RATES
 from oapl_core.reports.figures import Line, Panel, draw_panels
-from tests.bench.bandit import figure as bandit
-from tests.bench.claims.lag import LAGS, ROUND_EPOCHS, ROUND_STEPS, SWEPT_RATES
 
 NAMES = {"oapl": "OAPL", "grpo_token_is": "GRPO, token IS"}
 ACCURACIES = (0.5, 0.6, 0.7, 0.75, 0.8)
@@ -134,8 +134,10 @@ def _clipped(found: Sequence[Arm]) -> str:
 
 def _print_difference(lag: int, arms: Mapping[str, Arm]) -> None:
     """OAPL minus GRPO at the end, paired by seed; a seed has the same problems in the same order for both."""
-    ends = {name: {seed: arm["evaluations"][-1]["pass_at_1"] for seed, arm in of_seeds(arms, f"{name}-lag{lag}")}
-            for name in NAMES}  # fmt: skip
+    ends = {
+        name: {seed: arm["evaluations"][-1]["pass_at_1"] for seed, arm in of_seeds(arms, f"{name}-lag{lag}")}
+        for name in NAMES
+    }
     ours, theirs = ends.values()
     gains = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
     print(f"| {lag} | difference, points | {len(gains)} | {shown(gains)} | | | | | | |")
@@ -147,10 +149,14 @@ def _print_row(lag: int, title: str, found: Sequence[Arm]) -> None:
     lowest = [min(row["pass_at_1"] for row in arm["evaluations"] if row["step"] >= 100) for arm in found]
     exact = [statistics.median(step["entropy"] for step in arm["steps"][-50:]) for arm in with_entropy(found)]
     cells = [
-        shown([end["pass_at_1"] for end in ends]), f"{100 * min(lowest):.1f}",
-        shown([end["pass_at_8"] for end in ends]), shown([end["token_entropy"] for end in ends], 1, 3),
-        f"{statistics.fmean(end['tokens'] for end in ends):.1f}", shown(exact, 1, 3), _clipped(found),
-    ]  # fmt: skip
+        shown([end["pass_at_1"] for end in ends]),
+        f"{100 * min(lowest):.1f}",
+        shown([end["pass_at_8"] for end in ends]),
+        shown([end["token_entropy"] for end in ends], 1, 3),
+        f"{statistics.fmean(end['tokens'] for end in ends):.1f}",
+        shown(exact, 1, 3),
+        _clipped(found),
+    ]
     print(f"| {lag} | {title} | {len(found)} | {' | '.join(cells)} |")
 
 

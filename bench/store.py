@@ -1,4 +1,4 @@
-"""The store against JSONL and other Parquet, and large rounds in little memory: ``python -m tests.bench.store``.
+"""The store against JSONL and other Parquet, and large rounds in little memory: ``python -m bench.store``.
 
     formats               bytes, write and read speed of the same rollouts in each format, best of three
     scale [--rows N ...]  rounds of N rollouts: written, grouped, filtered, read in shuffled order; each in a process of
@@ -66,13 +66,25 @@ class Answers:
     def row(self, problem: int, sample: int, policy: str) -> dict[str, Any]:
         size, name = self.length(), f"train-{problem}"
         return {
-            "run": "bench", "round": 0, "problem_id": name, "rollout_id": f"{name}/r00/s{sample}",
-            "sample": sample, "policy_hash": policy, "response_ids": self.ids(size), "logprobs": self.logprobs(size),
-            "logprobs_mode": "raw_logprobs", "finish_reason": "length" if size == LONGEST else "stop",
-            "text": "".join(self._draw.choice(WORDS, size)), "temperature": 1.0, "top_p": 1.0, "top_k": 0,
-            "max_tokens": LONGEST, "seed": int(self._draw.integers(2**31)), "engine": "vllm 0.32.0",
+            "run": "bench",
+            "round": 0,
+            "problem_id": name,
+            "rollout_id": f"{name}/r00/s{sample}",
+            "sample": sample,
+            "policy_hash": policy,
+            "response_ids": self.ids(size),
+            "logprobs": self.logprobs(size),
+            "logprobs_mode": "raw_logprobs",
+            "finish_reason": "length" if size == LONGEST else "stop",
+            "text": "".join(self._draw.choice(WORDS, size)),
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "top_k": 0,
+            "max_tokens": LONGEST,
+            "seed": int(self._draw.integers(2**31)),
+            "engine": "vllm 0.32.0",
             "sampled_at": datetime(2026, 1, 1, tzinfo=UTC),
-        }  # fmt: skip
+        }
 
 
 # Formats --------------------------------------------------------------------------------------------------------------
@@ -91,7 +103,8 @@ def formats(folder: Path, mean_tokens: int, rows: int = 1024, repeats: int = 3) 
         "plain JSONL": (lambda path: write_jsonl(path, short), read_jsonl),
         "Parquet, pyarrow's defaults": (lambda path: pq.write_table(table, path), pq.read_table),
         "Parquet, polars zstd 3": (
-            lambda path: frame.write_parquet(path, compression="zstd", compression_level=3), pl.read_parquet,
+            lambda path: frame.write_parquet(path, compression="zstd", compression_level=3),
+            pl.read_parquet,
         ),
         "ours, without page checksums": (lambda path: without_checksums(path, table), pq.read_table),
         "ours": (lambda path: ours(path, table), lambda path: tables.read_table(path, tables.ROLLOUTS)),
@@ -99,7 +112,7 @@ def formats(folder: Path, mean_tokens: int, rows: int = 1024, repeats: int = 3) 
             lambda path: tables.write_table(path, tables.ROLLOUTS, made),
             lambda path: tables.read_table(path, tables.ROLLOUTS),
         ),
-    }  # fmt: skip
+    }
     print(f"{rows} rollouts, {tokens:,} tokens, text included")
     for name, (write, read) in sides.items():
         path = folder / "file"
@@ -134,10 +147,14 @@ def ours(path: Path, table: pa.Table) -> None:
 def without_checksums(path: Path, table: pa.Table) -> None:
     scalars = [name for name in table.column_names if name not in ("response_ids", "logprobs")]
     with pq.ParquetWriter(
-        path, table.schema, compression="zstd", compression_level=1, write_statistics=scalars,
+        path,
+        table.schema,
+        compression="zstd",
+        compression_level=1,
+        write_statistics=scalars,
         use_dictionary=[*scalars, "response_ids.list.element"],
         column_encoding={"logprobs.list.element": "BYTE_STREAM_SPLIT"},
-    ) as writer:  # fmt: skip
+    ) as writer:
         writer.write_table(table, row_group_size=256)
 
 
@@ -197,7 +214,7 @@ def scale(folder: Path, rows: list[int], mean_tokens: int) -> None:
         home = folder / str(count)
         steps = [("write", str(count), str(mean_tokens)), ("group",), ("read",)]
         for step, *arguments in steps:
-            command = [sys.executable, "-m", "tests.bench.store", "step", step, str(home), *arguments]
+            command = [sys.executable, "-m", "bench.store", "step", step, str(home), *arguments]
             print(f"{count:7,} rollouts  {subprocess.check_output(command, text=True).splitlines()[-1]}", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Other trainers' optimiser steps for ``tests.bench.trainer``, from packages and folders outside this repository.
+"""Other trainers' optimiser steps for ``bench.trainer``, from packages and folders outside this repository.
 
 hf8, hf1        transformers.Trainer (installed with the project), micro-batches of 8 and 1, right-padded to the longest
 trl8            TRL's GRPO loss on given rollouts: a folder with the package `trl` (`--trl`, OAPL_BENCH_TRL); another
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from tests.bench.trainer import advantages
+from bench.trainer import advantages
 from tests.core.training.made_round import BETA1, BETA2
 
 Step = Callable[[], float]
@@ -93,11 +93,23 @@ def hugging_face(model_dir: Path, rows: list[dict[str, Any]], micro_batch: int, 
 
     yielding: list[int] = []
     arguments = TrainingArguments(
-        output_dir=tempfile.mkdtemp(), per_device_train_batch_size=micro_batch, max_steps=1, use_cpu=True,
-        gradient_accumulation_steps=len(rows) // micro_batch, learning_rate=rate, lr_scheduler_type="constant",
-        report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True, remove_unused_columns=False,
-        adam_beta2=0.95, adam_epsilon=1e-5, weight_decay=0.01, dataloader_pin_memory=False,
-    )  # fmt: skip
+        output_dir=tempfile.mkdtemp(),
+        per_device_train_batch_size=micro_batch,
+        max_steps=1,
+        use_cpu=True,
+        gradient_accumulation_steps=len(rows) // micro_batch,
+        learning_rate=rate,
+        lr_scheduler_type="constant",
+        report_to=[],
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        adam_beta2=0.95,
+        adam_epsilon=1e-5,
+        weight_decay=0.01,
+        dataloader_pin_memory=False,
+    )
     model = AutoModelForCausalLM.from_pretrained(model_dir)
     trainer = Oapl(model=model, args=arguments, train_dataset=data, data_collator=collate, callbacks=[OneStep()])
 
@@ -120,14 +132,24 @@ def trl(model_dir: Path, rows: list[dict[str, Any]], micro_batch: int, rate: flo
 
     tokenizer = AutoTokenizer.from_pretrained(write_tiny_model(Path(tempfile.mkdtemp())))
     arguments = GRPOConfig(
-        output_dir=tempfile.mkdtemp(), per_device_train_batch_size=micro_batch, num_generations=micro_batch,
-        use_cpu=True, bf16=False, beta=0.0, report_to=[], gradient_accumulation_steps=len(rows) // micro_batch,
-        gradient_checkpointing=False, dataloader_pin_memory=False,
-    )  # fmt: skip
+        output_dir=tempfile.mkdtemp(),
+        per_device_train_batch_size=micro_batch,
+        num_generations=micro_batch,
+        use_cpu=True,
+        bf16=False,
+        beta=0.0,
+        report_to=[],
+        gradient_accumulation_steps=len(rows) // micro_batch,
+        gradient_checkpointing=False,
+        dataloader_pin_memory=False,
+    )
     trainer = GRPOTrainer(
-        model=str(model_dir), args=arguments, processing_class=tokenizer, reward_funcs=lambda **_: [0.0],
+        model=str(model_dir),
+        args=arguments,
+        processing_class=tokenizer,
+        reward_funcs=lambda **_: [0.0],
         train_dataset=datasets.Dataset.from_list([{"prompt": "x"}] * len(rows)),
-    )  # fmt: skip
+    )
     model, advantage = trainer.model, torch.tensor(advantages(rows, BETA1), dtype=torch.float32)
     model.train()
     trainer.current_gradient_accumulation_steps = len(rows) // micro_batch
@@ -139,9 +161,10 @@ def trl(model_dir: Path, rows: list[dict[str, Any]], micro_batch: int, rate: flo
             part = {name: value[start : start + micro_batch] for name, value in sides.items()}
             names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
             inputs = {name: part[name] for name in names} | {
-                "old_per_token_logps": part["behavior"], "advantages": advantage[start : start + micro_batch],
+                "old_per_token_logps": part["behavior"],
+                "advantages": advantage[start : start + micro_batch],
                 "num_items_in_batch": sides["completion_mask"].sum(),
-            }  # fmt: skip
+            }
             loss = trainer._compute_loss(model, inputs)
             loss.backward()
             total += float(loss.detach())
@@ -182,12 +205,25 @@ def authors(model_dir: Path, rows: list[dict[str, Any]], rate: float, further_pa
     from verl import DataProto
     from verl.workers.actor.dp_actor_oapl import DataParallelOAPLActor
 
-    config = OmegaConf.create({
-        "use_remove_padding": False, "use_fused_kernels": False, "use_torch_compile": False, "dtype": "float32",
-        "ulysses_sequence_parallel_size": 1, "entropy_from_logits_with_chunking": False, "grad_clip": 1.0,
-        "ppo_mini_batch_size": len(rows), "ppo_micro_batch_size_per_gpu": 1, "ppo_epochs": 1, "use_dynamic_bsz": False,
-        "entropy_coeff": 0, "use_kl_loss": False, "beta2": BETA2, "entropy_checkpointing": False,
-    })  # fmt: skip
+    config = OmegaConf.create(
+        {
+            "use_remove_padding": False,
+            "use_fused_kernels": False,
+            "use_torch_compile": False,
+            "dtype": "float32",
+            "ulysses_sequence_parallel_size": 1,
+            "entropy_from_logits_with_chunking": False,
+            "grad_clip": 1.0,
+            "ppo_mini_batch_size": len(rows),
+            "ppo_micro_batch_size_per_gpu": 1,
+            "ppo_epochs": 1,
+            "use_dynamic_bsz": False,
+            "entropy_coeff": 0,
+            "use_kl_loss": False,
+            "beta2": BETA2,
+            "entropy_checkpointing": False,
+        }
+    )
     model, reference = (AutoModelForCausalLM.from_pretrained(model_dir) for _ in range(2))
     actor = DataParallelOAPLActor(config, model, _optimizer(model, rate))
     fixed = DataParallelOAPLActor(config, reference)
@@ -197,12 +233,18 @@ def authors(model_dir: Path, rows: list[dict[str, Any]], rate: float, further_pa
     for s, row in enumerate(rows):
         reward_ST[s, len(row["response_ids"]) - 1] = row["reward"]
     rewards = torch.tensor([row["reward"] for row in rows])
-    data = DataProto.from_dict({
-        "responses": sides["completion_ids"], "input_ids": torch.cat([sides["prompt_ids"], sides["completion_ids"]], 1),
-        "attention_mask": seen, "position_ids": (seen.cumsum(1) - 1).clamp(min=0), "old_log_probs": sides["behavior"],
-        "ref_log_prob": sides["behavior"], "token_level_rewards": reward_ST,
-        "values": rewards - torch.tensor(advantages(rows, BETA1), dtype=torch.float32),
-    })  # fmt: skip
+    data = DataProto.from_dict(
+        {
+            "responses": sides["completion_ids"],
+            "input_ids": torch.cat([sides["prompt_ids"], sides["completion_ids"]], 1),
+            "attention_mask": seen,
+            "position_ids": (seen.cumsum(1) - 1).clamp(min=0),
+            "old_log_probs": sides["behavior"],
+            "ref_log_prob": sides["behavior"],
+            "token_level_rewards": reward_ST,
+            "values": rewards - torch.tensor(advantages(rows, BETA1), dtype=torch.float32),
+        }
+    )
     data.meta_info |= {"temperature": 1.0, "micro_batch_size": 1, "use_dynamic_bsz": False}
 
     def step() -> float:

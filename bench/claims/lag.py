@@ -1,6 +1,6 @@
 """Claims a to d: OAPL against GRPO with token importance sampling at several policy lags, on the demo's problems.
 
-``python -m tests.bench.claims.lag RUN --to DIR`` trains every arm by Algorithm 1 (``algorithm_1.py``) from RUN's base
+``python -m bench.claims.lag RUN --to DIR`` trains every arm by Algorithm 1 (``algorithm_1.py``) from RUN's base
 model: objective x lag x seed, and OAPL in two offline rounds of several sizes with four epochs each. Writes
 DIR/<arm>.json, each step's metrics and each evaluation, and the model as DIR/models/<arm>. ``--sweep`` trains the arms
 that chose the learning rates instead, of another seed, measured on the validation problems. An arm that is there is
@@ -21,7 +21,7 @@ from oapl_core.objectives.grpo import GrpoTokenIs
 from oapl_core.progress import say
 
 if TYPE_CHECKING:
-    from tests.bench.claims.algorithm_1 import Arm
+    from bench.claims.algorithm_1 import Arm
 
 OBJECTIVES: dict[str, Method] = {"oapl": Oapl(regression_temperature=0.1), "grpo_token_is": GrpoTokenIs()}
 LEARNING_RATES = {"oapl": 2.5e-4, "grpo_token_is": 2.5e-4}
@@ -52,7 +52,7 @@ def main() -> None:
 
 def claimed(seeds: int) -> "dict[str, Arm]":
     """The arms of the claims, by name, all of a seed before the next; ``roundsN``: two offline rounds of N rollouts."""
-    from tests.bench.claims.algorithm_1 import Arm
+    from bench.claims.algorithm_1 import Arm
 
     found = {}
     for seed in range(seeds):
@@ -70,7 +70,7 @@ def claimed(seeds: int) -> "dict[str, Arm]":
 
 def sweep() -> "dict[str, Arm]":
     """The arms by which the learning rates were chosen, on-policy."""
-    from tests.bench.claims.algorithm_1 import Arm
+    from bench.claims.algorithm_1 import Arm
 
     return {
         f"{name}-lag1-rate{rate:g}": Arm(
@@ -85,10 +85,10 @@ def train(run_dir: Path, to: Path, arms: "dict[str, Arm]") -> None:
     """The arms, one after the other, in one engine."""
     import torch
 
+    from bench.claims.algorithm_1 import Lagged, machine_of
     from oapl_core.rollouts.engine import Engine
     from oapl_core.run_folder.run import Run
     from oapl_core.verdicts.verifier import Verifier
-    from tests.bench.claims.algorithm_1 import Lagged, machine_of
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     to.mkdir(parents=True, exist_ok=True)
@@ -109,8 +109,12 @@ def train(run_dir: Path, to: Path, arms: "dict[str, Arm]") -> None:
             except StageFailed as error:
                 failure = str(error)
             lagged.keep(to / "models" / name)
-            found = {"failure": failure, "seconds": lagged.seconds, "evaluations": lagged.evaluations,
-                     "steps": lagged.metrics}  # fmt: skip
+            found = {
+                "failure": failure,
+                "seconds": lagged.seconds,
+                "evaluations": lagged.evaluations,
+                "steps": lagged.metrics,
+            }
             draft = to / f".tmp-{name}"
             draft.write_text(json.dumps(found))
             draft.rename(to / f"{name}.json")

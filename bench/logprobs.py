@@ -1,9 +1,9 @@
-"""Log-probs at a large vocabulary, forward and backward, against torch: ``python -m tests.bench.logprobs``.
+"""Log-probs at a large vocabulary, forward and backward, against torch: ``python -m bench.logprobs``.
 
     --tokens N --vocabulary N --hidden N    sizes (2,048; 152,064; 256), float32
     --repeats N                             processes for each way, taken in turns; the fastest counts (3)
     --entropy kernel|step                   instead, in one process: what the entropies add to the kernel or to a whole
-                                            step of the trainer (tests/bench/trainer.py), in CPU seconds of one thread
+                                            step of the trainer (bench/trainer.py), in CPU seconds of one thread
 
 Each way runs in a process of its own; its peak is what the process grew by. Coefficients of the tokens differ, as in a
 regression. ``checkpointed``: torch's own recomputation around chunks of 256 rows.
@@ -24,8 +24,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from bench import trainer
 from oapl_core.training.logprobs import TokenLogprobs, token_logprobs
-from tests.bench import trainer
 
 
 def log_softmax(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
@@ -48,9 +48,12 @@ def with_entropy(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
 
 
 WAYS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "log_softmax": log_softmax, "cross_entropy": cross_entropy, "checkpointed": checkpointed, "ours": token_logprobs,
+    "log_softmax": log_softmax,
+    "cross_entropy": cross_entropy,
+    "checkpointed": checkpointed,
+    "ours": token_logprobs,
     "with_entropy": with_entropy,
-}  # fmt: skip
+}
 SIZES = ((512, 152_064, 256), (2048, 4096, 256), (8192, 512, 128))
 """Tokens, vocabulary, hidden size of the kernels that are timed with and without entropies."""
 
@@ -80,7 +83,7 @@ def compare(sizes: list[str], repeats: int) -> dict[str, tuple[float, float]]:
     found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
     for _ in range(repeats):
         for way in WAYS:
-            command = [sys.executable, "-m", "tests.bench.logprobs", "--way", way, *sizes]
+            command = [sys.executable, "-m", "bench.logprobs", "--way", way, *sizes]
             seconds, peak = subprocess.check_output(command, text=True).split()
             found[way].append((float(seconds), float(peak)))
     return {way: (min(s for s, _ in runs), max(p for _, p in runs)) for way, runs in found.items()}

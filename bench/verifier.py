@@ -1,4 +1,4 @@
-"""The verifier's speed beside LiveCodeBench's checker, and without isolation: ``python -m tests.bench.verifier``.
+"""The verifier's speed beside LiveCodeBench's checker, and without isolation: ``python -m bench.verifier``.
 
     --livecodebench DIR   a checkout of LiveCodeBench (or OAPL_LCB=DIR); without it the comparison is left out
     --maths FILE          JSON lines with an "answer" each, such as MATH-500 (or OAPL_MATHS=FILE); the same
@@ -21,15 +21,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench import bare, bench_programs
+from bench.bench_programs import Case
+from bench.livecodebench import HOW_TO_GET_IT, Checker
 from oapl_core.sandbox import Limits, Program
 from oapl_core.sandbox.sandbox import Sandbox
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.maths_pool import MathsPool
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier
-from tests.bench import bare, bench_programs
-from tests.bench.bench_programs import Case
-from tests.bench.livecodebench import HOW_TO_GET_IT, Checker
 
 WORKERS = 2
 PARTS = ("programs", "cpu", "verdicts", "isolation", "maths")
@@ -216,10 +216,7 @@ def _maths_times(pool: MathsPool, pairs: list[tuple[str, str]]) -> tuple[list[fl
 def side_by_side(checkout: Path, parts: Sequence[str], repeats: int, scale: int) -> None:
     """Everything that needs LiveCodeBench."""
     measures = {"programs": programs, "cpu": cpu, "verdicts": verdicts}
-    with (
-        Checker(checkout) as checker,
-        Verifier(VerifierConfig(workers=WORKERS), reuse_identical=False) as verifier,
-    ):
+    with Checker(checkout) as checker, Verifier(VerifierConfig(workers=WORKERS), reuse_identical=False) as verifier:
         ours = our_judge(verifier)
 
         def theirs(cases: Sequence[Case]) -> tuple[list[bool], float]:

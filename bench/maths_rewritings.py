@@ -1,4 +1,4 @@
-r"""Other ways to write a gold answer, which must pass, and answers that must not: for tests/bench/math500.py.
+r"""Other ways to write a gold answer, which must pass, and answers that must not: for bench/math500.py.
 
 A rewriting gives the response to a problem, or None where it does not apply. It knows only LaTeX, not the verifier.
 """

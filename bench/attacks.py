@@ -1,4 +1,4 @@
-"""What answers that deserve nothing earn: ``python -m tests.bench.attacks [--full]`` writes docs/benchmarks/attacks.md.
+"""What answers that deserve nothing earn: ``python -m bench.attacks [--full]`` writes docs/benchmarks/attacks.md.
 
 Problems: yes/no problems and functions made here, the demo's, HumanEval and MATH-500 (a sample of each, or all with
 --full). Every row whose strategy earns more than it deserves is marked, with the problems; the exit code is then 1.
@@ -88,7 +88,7 @@ def page(found: Sequence[Earned], level: str, scale: int) -> str:
     lines = [
         "# What answers earn that deserve nothing",
         "",
-        f"Made by `python -m tests.bench.attacks{' --full' if scale > SAMPLE else ''}`, verifier version "
+        f"Made by `python -m bench.attacks{' --full' if scale > SAMPLE else ''}`, verifier version "
         f"{VERIFIER_VERSION}, sandbox level {level}. A strategy sees a problem's statement, never what its",
         "tests expect. *Deserved* is counted by plain comparison: where every test expects NO, printing NO is right.",
         "What is earned beyond that would be a hole; bold rows would be one.",

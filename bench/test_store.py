@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import store
+from bench import store
 
 pytestmark = pytest.mark.bench
 
@@ -24,7 +24,7 @@ def test_twice_the_rollouts_cost_twice_the_time_and_stay_below_2_gib(tmp_path: P
     for rows in (20_000, 40_000):
         for step in ("write", "group", "read"):
             sizes = [str(rows), "200"] if step == "write" else []
-            command = [sys.executable, "-m", "tests.bench.store", "step", step, str(tmp_path / str(rows)), *sizes]
+            command = [sys.executable, "-m", "bench.store", "step", step, str(tmp_path / str(rows)), *sizes]
             said = subprocess.check_output(command, text=True)
             found = re.search(r"([\d.]+) s  peak +(\d+) MiB", said)
             assert found

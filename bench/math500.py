@@ -1,4 +1,4 @@
-"""`python -m tests.bench.math500 --before FOLDER`: maths answers of known sets, rewritten; writes two pages.
+"""`python -m bench.math500 --before FOLDER`: maths answers of known sets, rewritten; writes two pages.
 
 Each answer of MATH-500 against itself by the workers alone, without the shortcut for identical text; then every
 rewriting of maths_rewritings.py, and GSM8K's answers, as responses to be judged. FOLDER is a checkout of another
@@ -21,12 +21,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.bench.maths_rewritings import RIGHT, WRONG, Row, boxed
+from bench.maths_rewritings import RIGHT, WRONG, Row, boxed
 from tests.reference_sets import ROOT, math500, shared_file
 
 PAGE = Path("docs/benchmarks/math500.md")
 RULES = Path("docs/maths.md")
-MARK = "<!-- written by `python -m tests.bench.math500` -->"
+MARK = "<!-- written by `python -m bench.math500` -->"
 WORKERS = 2
 MOST_SHOWN = 12
 Counts = dict[str, tuple[int, int, list[str]]]
@@ -158,14 +158,14 @@ def page(before: dict[str, Counts], after: dict[str, Counts]) -> str:
     lines = [
         "# MATH-500 and GSM8K: which answers verify, in which form",
         "",
-        f"Made by `python -m tests.bench.math500 --before ../oapl_before` from math500.jsonl and gsm8k in "
+        f"Made by `python -m bench.math500 --before ../oapl_before` from math500.jsonl and gsm8k in "
         f"`$OAPL_SHARED_DATA`: {len(rows) - len(found)} of {len(rows)} golds of MATH-500 verify against themselves, "
         f"{len(found)} do not.",
         "An importer drops and counts rows that do not.",
         *(f"- {row['unique_id']}: `{row['answer']}`: {why}" for row, why in found),
         "",
         "*Before* is the verifier of version 3: `git worktree add ../oapl_before 7eb886c`. The rewritings are those of",
-        "tests/bench/maths_rewritings.py; a wrong response that is the gold's own text is left out.",
+        "bench/maths_rewritings.py; a wrong response that is the gold's own text is left out.",
         "",
         *table(before, after),
         "",
@@ -181,7 +181,7 @@ def page(before: dict[str, Counts], after: dict[str, Counts]) -> str:
 
 
 def _other(folder: Path) -> dict[str, Counts]:
-    command = [sys.executable, "-m", "tests.bench.math500", "--code", str(folder)]
+    command = [sys.executable, "-m", "bench.math500", "--code", str(folder)]
     found: dict[str, Counts] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     return found
 

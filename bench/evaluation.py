@@ -1,8 +1,8 @@
 """Does an evaluation come out the same again, and what does sharing an engine save? Real engine, real checkpoints.
 
-    python -m tests.bench.evaluation same RUN     # one checkpoint's answers: again, in another order, in other batches
-    python -m tests.bench.evaluation wide RUN     # the same of a random model of 60 million parameters, width 1024
-    python -m tests.bench.evaluation start RUN    # `oapl evaluate` of three checkpoints: one engine against three
+    python -m bench.evaluation same RUN     # one checkpoint's answers: again, in another order, in other batches
+    python -m bench.evaluation wide RUN     # the same of a random model of 60 million parameters, width 1024
+    python -m bench.evaluation start RUN    # `oapl evaluate` of three checkpoints: one engine against three
 
 Reads a finished run; ``start`` writes evaluation folders into a temporary one. Prints what it finds.
 """
@@ -26,7 +26,7 @@ from oapl_core.run_folder.run import Run
 from tests.tiny_model import write_tiny_model
 
 _PROBLEMS, _SAMPLES = 75, 8
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[1]
 
 Answers = dict[str, list[int]]
 
@@ -59,10 +59,12 @@ def same(folder: Path, options: Sequence[str] = ()) -> None:
     first: Answers = {}
     for seqs in (256, 256, 16, 1):
         output = subprocess.run(
-            [sys.executable, "-m", "tests.bench.evaluation", "answers", str(folder), "--seqs", str(seqs),
-             *options],
-            cwd=_ROOT, check=True, capture_output=True, text=True,
-        ).stdout  # fmt: skip
+            [sys.executable, "-m", "bench.evaluation", "answers", str(folder), "--seqs", str(seqs), *options],
+            cwd=_ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
         lines = [line for line in output.splitlines() if line.startswith("{")]
         for name, line in zip(("first", "again", "last half alone", "another order"), lines, strict=True):
             found: Answers = json.loads(line)
@@ -85,8 +87,10 @@ def start(folder: Path) -> None:
                 command = [sys.executable, "-m", "deployments.cli", "evaluate", *some, *options]
                 subprocess.run(
                     [*command, "--to", f"{place}/{name.replace(' ', '_')}_{number}"],
-                    cwd=_ROOT, check=True, capture_output=True,
-                )  # fmt: skip
+                    cwd=_ROOT,
+                    check=True,
+                    capture_output=True,
+                )
             print(f"{name}: {time.monotonic() - begun:.1f} s", flush=True)
 
 

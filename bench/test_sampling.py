@@ -11,7 +11,7 @@ pytestmark = pytest.mark.bench
 
 
 def test_the_stage_is_about_as_fast_as_a_bare_engine(root: Path) -> None:
-    command = [sys.executable, "-m", "tests.bench.sampling"]
+    command = [sys.executable, "-m", "bench.sampling"]
     result = subprocess.run(command, cwd=root, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-3000:]
     found = json.loads(result.stdout.splitlines()[-1])

@@ -144,12 +144,23 @@ _FORGE = (
     "        names['metadata_list'].append({})\n        os._exit(0)\n    frame = frame.f_back\nprint(0)\n"
 )
 _EXPLOITS_AND_HONEST = (
-    ("sys.stdin.buffer by line", "stdin",
-     "import sys\na = sys.stdin.buffer.readline()\nb = sys.stdin.buffer.readline()\n"
-     "print(sum(map(int, a.split())) + sum(map(int, b.split())))", True, _SUM),
+    (
+        "sys.stdin.buffer by line",
+        "stdin",
+        "import sys\na = sys.stdin.buffer.readline()\nb = sys.stdin.buffer.readline()\n"
+        "print(sum(map(int, a.split())) + sum(map(int, b.split())))",
+        True,
+        _SUM,
+    ),
     ("sys.stdout.buffer", "stdin", _READ + "import sys\nsys.stdout.buffer.write(str(a + b).encode())", True, _SUM),
-    ("module-level global", "stdin", "total = 0\ndef add(v):\n    global total\n    total += v\n"
-     "for v in map(int, input().split()): add(v)\nprint(total)", True, _SUM),
+    (
+        "module-level global",
+        "stdin",
+        "total = 0\ndef add(v):\n    global total\n    total += v\n"
+        "for v in map(int, input().split()): add(v)\nprint(total)",
+        True,
+        _SUM,
+    ),
     ("quit() after the answer", "stdin", _READ + "print(a + b)\nquit()", True, _SUM),
     ("os.read(0)", "stdin", "import os\nprint(sum(map(int, os.read(0, 100).split())))", True, _SUM),
     ("numpy array returned", "function", "import numpy\ndef solve(a, b): return numpy.array([a, b])", True, _ARRAY),
@@ -165,9 +176,14 @@ _EXPLOITS_AND_HONEST = (
     ("syntax error", "stdin", "print(", False, _SUM),
     ("no such function", "function", "def other(a, b): return a + b", False, _CALL),
     ("class Solution", "function", "class Solution:\n    def solve(self, a, b): return a + b", True, _CALL),
-    ("under __main__", "stdin", "def main():\n    print(sum(map(int, input().split())))\n"
-     "if __name__ == '__main__':\n    main()", True, _SUM),
-)  # fmt: skip
+    (
+        "under __main__",
+        "stdin",
+        "def main():\n    print(sum(map(int, input().split())))\nif __name__ == '__main__':\n    main()",
+        True,
+        _SUM,
+    ),
+)
 
 
 def known_differences() -> list[Case]:

@@ -1,4 +1,4 @@
-"""Sampling through the rollouts stage against a bare ``LLM.generate``: ``python -m tests.bench.sampling``.
+"""Sampling through the rollouts stage against a bare ``LLM.generate``: ``python -m bench.sampling``.
 
 Same prompts, lengths, engine settings and process; the bare engine is measured with and without log-probs, the stage
 always has them, gives each request its own seed and writes Parquet. Prints one JSON line. The model is random and
@@ -30,10 +30,18 @@ def bare(model: Path, prompts: list[list[int]]) -> dict[str, list[float]]:
     from vllm import LLM, SamplingParams
 
     llm = LLM(
-        model=str(model), dtype="float32", max_model_len=CONFIG.max_model_len, max_num_seqs=CONFIG.max_num_seqs,
-        enforce_eager=True, generation_config="vllm", kv_cache_memory_bytes=int(CONFIG.kv_cache_gib * 2**30),
-        block_size=32, enable_chunked_prefill=False, max_num_batched_tokens=8192, disable_log_stats=True,
-    )  # fmt: skip
+        model=str(model),
+        dtype="float32",
+        max_model_len=CONFIG.max_model_len,
+        max_num_seqs=CONFIG.max_num_seqs,
+        enforce_eager=True,
+        generation_config="vllm",
+        kv_cache_memory_bytes=int(CONFIG.kv_cache_gib * 2**30),
+        block_size=32,
+        enable_chunked_prefill=False,
+        max_num_batched_tokens=8192,
+        disable_log_stats=True,
+    )
     asked = [{"prompt_token_ids": ids} for ids in prompts for _ in range(GROUP)]
     speeds: dict[str, list[float]] = {"with_logprobs": [], "without_logprobs": []}
     for name in [*speeds] * REPEATS:

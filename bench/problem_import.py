@@ -1,4 +1,4 @@
-"""`python -m tests.bench.problem_import`: peak memory and speed of an import: writes docs/benchmarks/problems.md.
+"""`python -m bench.problem_import`: peak memory and speed of an import: writes docs/benchmarks/problems.md.
 
 Synthetic sets in the true shapes: LiveCodeBench with two problems of 189 MB in a row, DeepCoder's lcbv5 with the same,
 and rows of ordinary size, with and without the search for duplicates.
@@ -125,7 +125,7 @@ def page() -> str:
     lines = [
         "# Importing problem sets: memory and speed",
         "",
-        "Made by `python -m tests.bench.problem_import` from synthetic sets in the true shapes, one process for each",
+        "Made by `python -m bench.problem_import` from synthetic sets in the true shapes, one process for each",
         "row; memory is the peak of the whole process (VmHWM). The two large problems follow one another. Read from",
         "Parquet they need more than from JSON lines, as Arrow decodes a page and builds a column of it side by side.",
         "`pytest -m slow tests/core/problems` holds LiveCodeBench's below 1 GiB and DeepCoder's below 1.5 GiB.",

@@ -1,4 +1,4 @@
-"""The three-armed bandit of arXiv 2509.24203, exactly: ``python -m tests.bench.bandit [--json FILE]``.
+"""The three-armed bandit of arXiv 2509.24203, exactly: ``python -m bench.bandit [--json FILE]``.
 
 A softmax policy over three arms, rewards r, rollouts always from one behavior policy b. Expectations are sums over the
 arms, so nothing is random and no model is needed. Each method's gradient is the one that ``oapl_core.objectives`` takes

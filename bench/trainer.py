@@ -1,4 +1,4 @@
-"""One optimiser step of ours against other trainers': ``python -m tests.bench.trainer [--authors DIR] [--trl DIR]``.
+"""One optimiser step of ours against other trainers': ``python -m bench.trainer [--authors DIR] [--trl DIR]``.
 
 Same random model, same rollouts (lengths log-normal, as reasoning answers are), same objective where the other trainer
 can be given one, float32, ``--threads``. Every contender runs in a process of its own, in turn, several times. Prints
@@ -31,8 +31,12 @@ SHAPE = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4, "
 SEQUENCES, MEDIAN, SPREAD, LONGEST, GROUP = 32, 200, 0.9, 1536, 8
 BUDGET = 2048
 SIZES = {  # millions of weights without embeddings: hidden size, layers, tokens of a step
-    1: (128, 6, 16384), 3: (256, 4, 16384), 10: (384, 6, 8192), 30: (640, 6, 4096), 100: (1024, 8, 8192),
-}  # fmt: skip
+    1: (128, 6, 16384),
+    3: (256, 4, 16384),
+    10: (384, 6, 8192),
+    30: (640, 6, 4096),
+    100: (1024, 8, 8192),
+}
 
 Step = Callable[[], float]
 """Does one optimiser step over every rollout and returns its loss."""
@@ -45,10 +49,17 @@ def write_model(folder: Path, **shape: int) -> Path:
 
     hidden = shape["hidden_size"]
     config = Qwen3Config(
-        **shape, num_attention_heads=hidden // 32, num_key_value_heads=hidden // 64, head_dim=32,
-        max_position_embeddings=40960, tie_word_embeddings=True, dtype="float32",
-        bos_token_id=None, eos_token_id=1, pad_token_id=0,
-    )  # fmt: skip
+        **shape,
+        num_attention_heads=hidden // 32,
+        num_key_value_heads=hidden // 64,
+        head_dim=32,
+        max_position_embeddings=40960,
+        tie_word_embeddings=True,
+        dtype="float32",
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
     torch.manual_seed(0)
     Qwen3ForCausalLM(config).save_pretrained(folder)
     return folder
@@ -105,9 +116,14 @@ def ours(folder: Path, rows: list[dict[str, Any]], budget: int = BUDGET) -> tupl
     model = load_model(model_dir).model
     engine = Engine(Policy(model, 1.0, training.logprob_chunk), training)
     trainer = Trainer(
-        engine=engine, objective=run.config.objective, examples=examples,
-        training=training, seed=0, round_number=0, epochs=1,
-    )  # fmt: skip
+        engine=engine,
+        objective=run.config.objective,
+        examples=examples,
+        training=training,
+        seed=0,
+        round_number=0,
+        epochs=1,
+    )
     batch = list(range(len(rows)))
     return lambda: float(trainer.step(batch, examples.lengths, RATE)["loss"]), trainer
 
@@ -121,7 +137,7 @@ def contender(name: str, folder: Path, peers: dict[str, Any]) -> Step:
     rows = json.loads((folder / "rollouts.json").read_text())
     if name == "ours":
         return ours(folder, rows, int(peers["budget"]))[0]
-    from tests.bench import trainer_peers
+    from bench import trainer_peers
 
     return trainer_peers.make(name, folder / "model", rows, peers, RATE)
 
@@ -141,10 +157,14 @@ def measure(name: str, folder: Path, steps: int, threads: int, peers: dict[str, 
         cpu.append(time.process_time() - cpu_began)
     tokens = sum(len(row["prompt_ids"]) + len(row["response_ids"]) for row in rows)
     return {
-        "name": name, "tokens": tokens, "loss": loss, "seconds": [round(t, 3) for t in times],
-        "tokens_per_s": round(tokens / min(times), 1), "tokens_per_cpu_s": round(tokens / min(cpu), 1),
+        "name": name,
+        "tokens": tokens,
+        "loss": loss,
+        "seconds": [round(t, 3) for t in times],
+        "tokens_per_s": round(tokens / min(times), 1),
+        "tokens_per_cpu_s": round(tokens / min(cpu), 1),
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-    }  # fmt: skip
+    }
 
 
 def utilisation(size: int, steps: int) -> None:
@@ -173,12 +193,20 @@ def utilisation(size: int, steps: int) -> None:
     need, peak = flops(len(rows) * 512, len(rows) * 511, len(rows) * 512**2), max(peaks.values())
     seconds = min(times)
     weights = round(flops.token / 6e6, 1)
-    print(json.dumps({
-        "weights_m": weights, "tokens": len(rows) * 512, "seconds": round(seconds, 2),
-        "tokens_per_s": round(len(rows) * 512 / seconds), "gflops": round(need / seconds / 1e9, 1),
-        "peak_gflops": {n: round(p * 1e3, 1) for n, p in peaks.items()},
-        "mfu": round(need / seconds / peak / 1e12, 3),
-    }), flush=True)  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "weights_m": weights,
+                "tokens": len(rows) * 512,
+                "seconds": round(seconds, 2),
+                "tokens_per_s": round(len(rows) * 512 / seconds),
+                "gflops": round(need / seconds / 1e9, 1),
+                "peak_gflops": {n: round(p * 1e3, 1) for n, p in peaks.items()},
+                "mfu": round(need / seconds / peak / 1e12, 3),
+            }
+        ),
+        flush=True,
+    )
 
 
 def compare(wanted: list[str], folder: Path, options: argparse.Namespace) -> None:
@@ -191,7 +219,7 @@ def compare(wanted: list[str], folder: Path, options: argparse.Namespace) -> Non
     peers = [f"--{name}={getattr(options, name)}" for name in given if getattr(options, name)]
     for _ in range(options.rounds):
         for name in wanted:
-            command = [sys.executable, "-m", "tests.bench.trainer", "--only", name, "--folder", str(folder), *peers]
+            command = [sys.executable, "-m", "bench.trainer", "--only", name, "--folder", str(folder), *peers]
             command += [f"--steps={options.steps}", f"--threads={options.threads}"]
             done = subprocess.run(command, capture_output=True, text=True, env=environment)
             if done.returncode:
@@ -231,7 +259,7 @@ def main() -> None:
             again = [
                 sys.executable,
                 "-m",
-                "tests.bench.trainer",
+                "bench.trainer",
                 f"--steps={options.steps}",
                 "--utilisation",
                 str(size),

@@ -86,9 +86,14 @@ class Lagged:
     def __init__(self, arm: Arm, machine: Machine, folder: Path) -> None:
         self.arm, self.machine, self.folder = arm, machine, folder
         self.training = TrainingConfig(
-            batch_size=arm.groups_per_step * arm.group_size, tokens_per_micro_batch=4096, dtype="float32",
-            warmup_share=0.0, floor_share=1.0, peak_tflops=1.0, **({"learning_rate": 5e-4} | arm.training),
-        )  # fmt: skip
+            batch_size=arm.groups_per_step * arm.group_size,
+            tokens_per_micro_batch=4096,
+            dtype="float32",
+            warmup_share=0.0,
+            floor_share=1.0,
+            peak_tflops=1.0,
+            **({"learning_rate": 5e-4} | arm.training),
+        )
         self.stored: StoredModel = load_model(machine.base)
         self.engine = PlainEngine(Policy(self.stored.model), self.training)
         self.step = 0
@@ -184,20 +189,32 @@ class Lagged:
         keys = [(g, name, s) for g, name in enumerate(names) for s in range(arm.group_size)]
         answers, rewards = self.machine.answers(
             (
-                Request(f"{name}#{g}/{s}", self.machine.train[name],
-                        derive_seed(arm.seed, "lagged", self.step, g, s), MAX_TOKENS, 1.0, 1.0)
+                Request(
+                    f"{name}#{g}/{s}",
+                    self.machine.train[name],
+                    derive_seed(arm.seed, "lagged", self.step, g, s),
+                    MAX_TOKENS,
+                    1.0,
+                    1.0,
+                )
                 for g, name, s in keys
             ),
             True,
-        )  # fmt: skip
+        )
         for (g, name, s), answer, reward in zip(keys, answers, rewards, strict=True):
             if reward is None:  # could not be judged: missing, not wrong
                 continue
             row = {
-                "rollout_id": f"{name}#{g}/{s}", "problem_id": name, "group": g, "policy_hash": identity,
-                "prompt_ids": answer.request.prompt_ids, "response_ids": answer.response_ids,
-                "behavior_logprobs": answer.logprobs, "temperature": 1.0, "reward": reward,
-            }  # fmt: skip
+                "rollout_id": f"{name}#{g}/{s}",
+                "problem_id": name,
+                "group": g,
+                "policy_hash": identity,
+                "prompt_ids": answer.request.prompt_ids,
+                "response_ids": answer.response_ids,
+                "behavior_logprobs": answer.logprobs,
+                "temperature": 1.0,
+                "reward": reward,
+            }
             rows.append(row)
         self.samples += len(answers)
         path = self.folder / "groups.parquet"

@@ -1,6 +1,6 @@
-"""How fast answers are judged (prints with ``python -m pytest -m bench -s tests/bench/test_verifier_speed.py``).
+"""How fast answers are judged (prints with ``python -m pytest -m bench -s bench/test_verifier_speed.py``).
 
-The measurements of tests/bench/verifier.py, with sane verdicts asserted instead of times. OAPL_LCB names a checkout of
+The measurements of bench/verifier.py, with sane verdicts asserted instead of times. OAPL_LCB names a checkout of
 LiveCodeBench, OAPL_MATHS a JSON-lines file with an "answer" in each row; without them those measurements are skipped.
 """
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from bench import bench_programs, verifier
+from bench.bench_programs import Case
+from bench.livecodebench import HOW_TO_GET_IT, Checker
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.verifier import Verifier
 from tests import sandboxes
-from tests.bench import bench_programs, verifier
-from tests.bench.bench_programs import Case
-from tests.bench.livecodebench import HOW_TO_GET_IT, Checker
 
 pytestmark = pytest.mark.bench
 
