@@ -10,13 +10,13 @@ from typing import Any, Self
 
 from deployments.terminal import tell
 from oapl_core.errors import ConfigError
-from oapl_core.problems.curation import Tally, Word
-from oapl_core.problems.importing import Choice, converted, import_set, window
+from oapl_core.importing.curation import Tally, Word
+from oapl_core.importing.import_set import Choice, converted, import_set, window
+from oapl_core.importing.sources import Source, fetch, local_files, released_files, source, sources
 from oapl_core.problems.prepare import load_encoder
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from oapl_core.problems.prompts import STYLES, Style, messages
 from oapl_core.problems.raw_rows import raw_rows
-from oapl_core.problems.sources import Source, fetch, local_files, released_files, source, sources
 from oapl_core.problems.storing import check_name
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.attacks import rewards_doing_nothing
@@ -34,7 +34,7 @@ _FAULTY = ("keep", "drop", "only")
 
 
 class VerifierJudge:
-    """The real verifier as the judge of curation (oapl_core/problems/curation.py). Use as a context manager."""
+    """The real verifier as the judge of curation (oapl_core/importing/curation.py). Use as a context manager."""
 
     def __init__(self, config: VerifierConfig) -> None:
         """Starts nothing yet."""

@@ -16,13 +16,13 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.evaluation.answering import Questions
 from oapl_core.evaluation.measurement import Measurement
 from oapl_core.files import sha256_of
-from oapl_core.problems.curation import Tally
-from oapl_core.problems.importing import Choice, import_set, window
+from oapl_core.importing.curation import Tally
+from oapl_core.importing.import_set import Choice, import_set, window
+from oapl_core.importing.sources import fetch, local_files, released_files, source
 from oapl_core.problems.prepare import load_encoder, tokenizer_files
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from oapl_core.problems.prompts import Style, messages
 from oapl_core.problems.raw_rows import raw_rows
-from oapl_core.problems.sources import fetch, local_files, released_files, source
 from oapl_core.problems.storing import write_tables
 from oapl_core.progress import say
 from oapl_core.settings.measurement import SetConfig

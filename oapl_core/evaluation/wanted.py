@@ -11,8 +11,8 @@ from typing import Any
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.evaluation.choice import ON
 from oapl_core.evaluation.measurement import parse
-from oapl_core.problems.importing import window
-from oapl_core.problems.sources import released_files, source
+from oapl_core.importing.import_set import window
+from oapl_core.importing.sources import released_files, source
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import apply
 from oapl_core.settings.measurement import MeasurementConfig

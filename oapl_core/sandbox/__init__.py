@@ -52,7 +52,7 @@ back is plain data (plain_data.py); what is none stays with the program, may be 
 the checks then end as `not_judgeable`. A check that asks the program itself whether an answer is right, by a method of
 an object or a function that only the program has, believes it. A check that executes text (eval, sympify, pickle) is
 not judgeable either, since the text could be the program's; one that never calls the program passes nothing.
-`problems.curation` drops problems whose own reference solution is not judgeable; after that such an answer is wrong.
+`importing.curation` drops problems whose own reference solution is not judgeable; after that such an answer is wrong.
 
 `verdicts.maths` confines its workers, which read untrusted text but run none, by the fallback's means: seccomp, a
 memory limit, and landlock where the kernel has it. Landlock is there from Linux 5.13 on; without it the full level

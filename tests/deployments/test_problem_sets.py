@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from oapl_core.problems.problem_set import read_problem_set
-from tests.core.problems import foreign_rows as rows
-from tests.core.problems.foreign_rows import write_rows
+from tests.core.importing import foreign_rows as rows
+from tests.core.importing.foreign_rows import write_rows
 from tests.deployments.test_cli import complaint, oapl
 
 

@@ -16,7 +16,7 @@ from oapl_core.run_folder.run import policy_hash
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.tables import EVALUATIONS, read_table
 from tests.core.evaluation.made_up_judge import MadeUpJudge, Starts
-from tests.core.problems.foreign_rows import livecodebench, write_rows
+from tests.core.importing.foreign_rows import livecodebench, write_rows
 from tests.sampling_run import MadeUpSampler, made_up_model
 from tests.tiny_model import write_tokenizer
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from oapl_core.errors import DataError
-from oapl_core.problems.compressed_tests import RefusedPickle, pickled_text, private_tests
-from oapl_core.problems.curation import Tally
-from oapl_core.problems.importing import READERS, Choice, chosen, converted, window
-from oapl_core.problems.livecodebench import FAULTY
-from oapl_core.problems.program_tests import function_name
-from oapl_core.problems.sources import Source, source, sources
-from tests.core.problems import foreign_rows as rows
-from tests.core.problems.foreign_rows import Row, write_rows
+from oapl_core.importing.compressed_tests import RefusedPickle, pickled_text, private_tests
+from oapl_core.importing.curation import Tally
+from oapl_core.importing.import_set import READERS, Choice, chosen, converted, window
+from oapl_core.importing.livecodebench import FAULTY
+from oapl_core.importing.program_tests import function_name
+from oapl_core.importing.sources import Source, source, sources
+from tests.core.importing import foreign_rows as rows
+from tests.core.importing.foreign_rows import Row, write_rows
 from tests.reference_sets import SAMPLE, humaneval, math500, shared_file
 
 

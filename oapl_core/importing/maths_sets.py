@@ -6,7 +6,7 @@ Answers are integers in some sets and texts in others: all become texts. A row w
 import re
 from typing import Any
 
-from oapl_core.problems.imported import Dropped, Imported, column, optional_text, text
+from oapl_core.importing.imported import Dropped, Imported, column, optional_text, text
 
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?:\D|$))")
 

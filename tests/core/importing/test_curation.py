@@ -9,15 +9,15 @@ import pytest
 
 from deployments.problem_sets import VerifierJudge
 from oapl_core.errors import DataError
-from oapl_core.problems.curation import Tally, Word, proven, uncontaminated, unlike, with_tests
-from oapl_core.problems.imported import Imported
-from oapl_core.problems.importing import Choice, converted, import_set
+from oapl_core.importing.curation import Tally, Word, proven, uncontaminated, unlike, with_tests
+from oapl_core.importing.import_set import Choice, converted, import_set
+from oapl_core.importing.imported import Imported
+from oapl_core.importing.sources import source
 from oapl_core.problems.problem_set import read_problem_set
-from oapl_core.problems.sources import source
 from oapl_core.settings.verifier import VerifierConfig
-from tests.core.problems import foreign_rows as rows
-from tests.core.problems.foreign_rows import Row, write_rows
-from tests.core.problems.test_likeness import changed, text
+from tests.core.importing import foreign_rows as rows
+from tests.core.importing.foreign_rows import Row, write_rows
+from tests.core.importing.test_likeness import changed, text
 from tests.reference_sets import SAMPLE, humaneval
 
 

@@ -8,8 +8,8 @@ the row's or the test's `metadata` (lcbv5), or without test type (codeforces).
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from oapl_core.problems.imported import Dropped, Imported, optional_text, parsed, solutions, structure, text
-from oapl_core.problems.program_tests import fill, function_name, objects, one_of, zipped
+from oapl_core.importing.imported import Dropped, Imported, optional_text, parsed, solutions, structure, text
+from oapl_core.importing.program_tests import fill, function_name, objects, one_of, zipped
 
 _STDIN = frozenset({"stdin", "stdin_stdout"})
 _CALLS = frozenset({"function_call"})

@@ -12,7 +12,7 @@ import pickletools
 import zlib
 from typing import IO, Any, cast
 
-from oapl_core.problems.imported import Dropped
+from oapl_core.importing.imported import Dropped
 
 MOST_BYTES = 2**30
 """Unpacked; the largest known has 189 MB. What is larger is a bomb."""

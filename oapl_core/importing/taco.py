@@ -6,8 +6,8 @@ them have another shape: deepcoder.py.
 
 from typing import Any
 
-from oapl_core.problems.imported import Dropped, Imported, column, optional_text, solutions, structure, text
-from oapl_core.problems.program_tests import fill, function_name, objects, one_of, zipped
+from oapl_core.importing.imported import Dropped, Imported, column, optional_text, solutions, structure, text
+from oapl_core.importing.program_tests import fill, function_name, objects, one_of, zipped
 
 
 def taco(row: dict[str, Any], name: str, number: int) -> Imported:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import islice, product
 from typing import Any, Literal, Protocol
 
-from oapl_core.problems.imported import Imported
-from oapl_core.problems.likeness import NearDuplicates, Overlap, same
+from oapl_core.importing.imported import Imported
+from oapl_core.importing.likeness import NearDuplicates, Overlap, same
 from oapl_core.problems.storing import size_of_tests
 
 MOST_ATTEMPTS = 8

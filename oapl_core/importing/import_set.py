@@ -15,17 +15,17 @@ from typing import Any
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import sha256_of
-from oapl_core.problems.assert_sets import humaneval, mbpp
-from oapl_core.problems.curation import Judge, Tally, proven, uncontaminated, unlike, with_tests
-from oapl_core.problems.deepcoder import deepcoder
-from oapl_core.problems.imported import Dropped, Imported, solutions
-from oapl_core.problems.livecodebench import livecodebench
-from oapl_core.problems.maths_sets import aime, gsm8k, maths
+from oapl_core.importing.assert_sets import humaneval, mbpp
+from oapl_core.importing.curation import Judge, Tally, proven, uncontaminated, unlike, with_tests
+from oapl_core.importing.deepcoder import deepcoder
+from oapl_core.importing.imported import Dropped, Imported, solutions
+from oapl_core.importing.livecodebench import livecodebench
+from oapl_core.importing.maths_sets import aime, gsm8k, maths
+from oapl_core.importing.sources import Source
+from oapl_core.importing.taco import primeintellect, taco
 from oapl_core.problems.problem_set import checked
 from oapl_core.problems.raw_rows import place, raw_rows
-from oapl_core.problems.sources import Source
 from oapl_core.problems.storing import write_problem_set
-from oapl_core.problems.taco import primeintellect, taco
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _SAY_EVERY_S = 5.0

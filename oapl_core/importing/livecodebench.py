@@ -8,9 +8,9 @@ marked in the column `flaw`, so that figures can be given with and without them.
 import re
 from typing import Any
 
-from oapl_core.problems.compressed_tests import private_tests
-from oapl_core.problems.imported import Dropped, Imported, column, optional_text, parsed, text
-from oapl_core.problems.program_tests import fill, function_name, objects, one_of
+from oapl_core.importing.compressed_tests import private_tests
+from oapl_core.importing.imported import Dropped, Imported, column, optional_text, parsed, text
+from oapl_core.importing.program_tests import fill, function_name, objects, one_of
 
 _SEVERAL = "several answers are right, one is accepted"
 _INTERACTIVE = "interactive"
