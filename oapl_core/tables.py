@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+CORRECT = 1.0
+"""An answer is correct if its reward is at least this: ours is 0 or 1, imported ones may be more. A null reward means
+that the answer could not be judged; it is neither correct nor wrong."""
+
 
 def schema_of(fields: Sequence[tuple[str, str]]) -> "pa.Schema":
     """The Arrow schema of one of the tables below."""

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from oapl_core.errors import DataError
 from oapl_core.evaluation.answering import Answering, Answers, JudgeFactory, Questions, Start, Target
 from oapl_core.evaluation.breakdown import tables
-from oapl_core.evaluation.checkpoint_pairs import comparisons
 from oapl_core.evaluation.choice import ON, WARNING, basis, best
-from oapl_core.evaluation.measures import measures
+from oapl_core.evaluation.measures import comparisons, measures
 from oapl_core.evaluation.run_card import write_card
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import Engine

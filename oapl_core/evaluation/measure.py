@@ -12,9 +12,8 @@ from oapl_core.evaluation import agreement, card, card_text
 from oapl_core.evaluation.answering import Answering, Answers, JudgeFactory, Start, Target
 from oapl_core.evaluation.asking import questions, take_problems
 from oapl_core.evaluation.breakdown import tables
-from oapl_core.evaluation.checkpoint_pairs import comparisons
 from oapl_core.evaluation.measurement import Measurement
-from oapl_core.evaluation.measures import measures
+from oapl_core.evaluation.measures import comparisons, measures
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import Engine
 from oapl_core.rollouts.model_folder import check_model_folder, check_same_architecture

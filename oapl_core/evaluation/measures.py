@@ -1,11 +1,11 @@
-"""What judged answers amount to: pass@k and avg@n with intervals, tables by kind of problem, lengths, what went wrong.
+"""What judged answers amount to: pass@k, avg@n and differences with intervals, tables, lengths, what went wrong.
 
 Pure arithmetic on rows of tables.EVALUATIONS. The rules, in words:
 
 - An answer that could not be judged (``verifier_error``) is missing, not wrong: its problem has one answer less.
 - A problem with n < k judged answers has no pass@k; it is left out of that mean, whose number of problems is given.
 - A problem without any judged answer is in no mean, and counted.
-- avg@n is the mean over problems of the share of right answers among the judged ones: the same number as pass@1.
+- avg@n is the mean over problems of the share of correct answers among the judged ones: the same number as pass@1.
 - Intervals are 95 %, from resampling problems: what another set of such problems would give.
 - ``repeat`` is 95 % of how far avg@n may lie from another n answers to the same problems: what an evaluation
   that is repeated gives (variance of a mean of c out of n: c (n - c) / (n^2 (n - 1)) for each problem).
@@ -14,13 +14,15 @@ Pure arithmetic on rows of tables.EVALUATIONS. The rules, in words:
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
-from oapl_core.evaluation.pass_at_k import estimate
+from oapl_core.evaluation.pass_at_k import estimate, paired_difference, pass_at_k_by_problem
+from oapl_core.tables import CORRECT
 
 Row = Mapping[str, Any]
 Counts = Mapping[str, tuple[int, int]]
-"""(n, c) by problem: judged answers, and right ones."""
+"""(n, c) by problem: judged answers, and correct ones."""
 
 _EVERY_K = 16
 """Up to here every k is in the curve, then powers of two and n itself."""
@@ -32,17 +34,17 @@ def counts(rows: Iterable[Row]) -> dict[str, tuple[int, int]]:
     n, c = defaultdict[str, int](int), defaultdict[str, int](int)
     for row in rows:
         n[row["problem_id"]] += row["reward"] is not None
-        c[row["problem_id"]] += row["reward"] == 1.0
+        c[row["problem_id"]] += row["reward"] is not None and row["reward"] >= CORRECT
     return {problem: (n[problem], c[problem]) for problem in n}
 
 
 def mean_reward(rows: Iterable[Row]) -> float:
-    """Mean over problems of the share of right answers (avg@n); problems without a single verdict are left out.
+    """Mean over problems of the share of correct answers (avg@n); problems without a single verdict are left out.
 
     Raises:
         ValueError: nothing could be judged.
     """
-    shares = [right / judged for judged, right in counts(rows).values() if judged]
+    shares = [correct / judged for judged, correct in counts(rows).values() if judged]
     if not shares:
         raise ValueError("no answer has a verdict")
     return math.fsum(shares) / len(shares)
@@ -72,6 +74,24 @@ def measures(rows: Sequence[Row], resamples: int, seed: int, ks: Sequence[int] =
         "truncated": sum(row["finish_reason"] == "length" for row in rows),
         "outcomes": dict(sorted(outcomes.items())),
     }
+
+
+def comparisons(
+    rows_by_label: Mapping[str, Sequence[Row]], ks: Sequence[int], resamples: int, seed: int
+) -> list[dict[str, Any]]:
+    """Every pair of checkpoints, the earlier named first, at each k that both answered some problem so often."""
+    by_label, lines = {label: counts(rows) for label, rows in rows_by_label.items()}, []
+    for (first, one), (second, other) in combinations(by_label.items(), 2):
+        for k in ks:
+            shares = pass_at_k_by_problem(one, k), pass_at_k_by_problem(other, k)
+            pair = paired_difference(*shares, resamples, seed)
+            if pair is not None:
+                change = pair.change
+                numbers = {"difference": change.mean, "low": change.low, "high": change.high}
+                numbers |= {"better": pair.better, "worse": pair.worse}
+                rounded = {name: round(value, 6) for name, value in numbers.items()}
+                lines.append({"first": first, "second": second, "k": k, "problems": change.problems, **rounded})
+    return lines
 
 
 def curve_of(largest: int) -> list[int]:

@@ -1,11 +1,12 @@
-"""pass@k: the chance that one of k answers, drawn from n without replacement, is right (arXiv 2107.03374, eq. 1).
+"""pass@k: the chance that one of k answers, drawn from n without replacement, is correct (arXiv 2107.03374, eq. 1).
 
 Pure: reads and writes nothing. A problem is the unit of everything: its estimate first, then the mean over problems,
-then an interval from resampling problems. Shapes: P problems, K values of k, R resamples.
+then an interval from resampling problems. So it is for differences of two checkpoints, which are paired by problem.
+Shapes: P problems, R resamples.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,21 +18,27 @@ if TYPE_CHECKING:
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """The unbiased estimate 1 - C(n-c, k) / C(n, k) for one problem with ``c`` right answers out of ``n``.
+    """The unbiased estimate 1 - C(n-c, k) / C(n, k) for one problem with ``c`` correct answers out of ``n``.
 
     Raises:
         ValueError: k is larger than n (the estimate does not exist, it is not 1), or the counts make no sense.
     """
     if not 0 <= c <= n:
-        raise ValueError(f"{c} right answers out of {n}")
+        raise ValueError(f"{c} correct answers out of {n}")
     if not 1 <= k <= n:
         raise ValueError(f"pass@{k} needs at least {k} answers to each problem, there are {n}")
+    # whole numbers: the product of ratios that is often used instead loses digits where n is large
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)
 
 
+def pass_at_k_by_problem(counts: Mapping[str, tuple[int, int]], k: int) -> dict[str, float]:
+    """pass@k of each problem, given its (n, c); problems with fewer than k judged answers are left out."""
+    return {problem: pass_at_k(n, c, k) for problem, (n, c) in counts.items() if n >= k}
+
+
 @dataclass(frozen=True)
-class Estimate:
-    """A mean over problems with its 95 % bootstrap interval."""
+class MeanWithInterval:
+    """A mean over problems (pass@k, or a paired difference) with its 95 % bootstrap interval."""
 
     mean: float
     low: float
@@ -40,7 +47,7 @@ class Estimate:
     """Problems in the mean: those with at least k judged answers."""
 
 
-def estimate(counts: Sequence[tuple[int, int]], k: int, resamples: int, seed: int) -> Estimate:
+def estimate(counts: Sequence[tuple[int, int]], k: int, resamples: int, seed: int) -> MeanWithInterval:
     """Mean pass@k over problems, given (n, c) of each; problems with fewer than k judged answers are left out.
 
     Raises:
@@ -52,10 +59,46 @@ def estimate(counts: Sequence[tuple[int, int]], k: int, resamples: int, seed: in
     return mean_estimate(values, resamples, seed)
 
 
-def mean_estimate(values_P: Sequence[float], resamples: int, seed: int) -> Estimate:
+def mean_estimate(values_P: Sequence[float], resamples: int, seed: int) -> MeanWithInterval:
     """Mean of one number for each problem, at least one: a pass@k, or the paired difference of two."""
     low, high = bootstrap_interval(values_P, resamples, seed)
-    return Estimate(math.fsum(values_P) / len(values_P), low, high, len(values_P))
+    return MeanWithInterval(math.fsum(values_P) / len(values_P), low, high, len(values_P))
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """One number of each problem of two checkpoints: the second minus the first, over the problems that both have."""
+
+    first: float
+    """Mean of the first over these problems."""
+    second: float
+    change: MeanWithInterval
+    """Second minus first."""
+    better: float
+    """Share of problems where the second is higher."""
+    worse: float
+    """Share of problems where it is lower."""
+
+
+def paired_difference(
+    first: Mapping[str, float], second: Mapping[str, float], resamples: int, seed: int
+) -> PairedDifference | None:
+    """Compare two checkpoints by a number of each problem, such as ``pass_at_k_by_problem``; None if they share none.
+
+    A resampled problem brings both checkpoints' answers with it: what makes it hard for both takes no part in the
+    difference, so the interval is narrower than the intervals of the two alone would suggest.
+    """
+    pairs = [(value, second[problem]) for problem, value in first.items() if problem in second]
+    if not pairs:
+        return None
+    changes, size = [after - before for before, after in pairs], len(pairs)
+    return PairedDifference(
+        sum(before for before, _ in pairs) / size,
+        sum(after for _, after in pairs) / size,
+        mean_estimate(changes, resamples, seed),
+        sum(change > 0 for change in changes) / size,
+        sum(change < 0 for change in changes) / size,
+    )
 
 
 def bootstrap_interval(
@@ -66,6 +109,7 @@ def bootstrap_interval(
 
     values = np.asarray(values_P, dtype=np.float64)
     problems = len(values)
+    # how often each problem is drawn says as much as which one each draw takes, and needs P numbers instead of P x P
     draws_RP = np.random.default_rng(seed).multinomial(problems, np.full(problems, 1 / problems), size=resamples)
     means_R: FloatArray = draws_RP @ values / problems
     low, high = np.quantile(means_R, [(1 - level) / 2, (1 + level) / 2])

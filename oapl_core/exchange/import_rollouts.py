@@ -260,7 +260,7 @@ def _verdict(rollout: Mapping[str, Any], reward: float) -> dict[str, Any]:
         "rollout_id": rollout["rollout_id"],
         "problem_id": rollout["problem_id"],
         "reward": float(reward),
-        "outcome": "passed" if reward >= 1 else "wrong_answer",
+        "outcome": "passed" if reward >= tables.CORRECT else "wrong_answer",
         "verifier_version": "imported",
         "sandbox_level": "imported",
     }

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from oapl_core.errors import DataError
+from oapl_core.tables import CORRECT
 
 if TYPE_CHECKING:
     import polars as pl
@@ -111,7 +112,7 @@ def _group_reason(keep: str) -> "pl.Expr":
     import polars as pl
 
     valid = pl.col("reason").is_null()
-    correct = valid & (pl.col("reward") >= 1.0)
+    correct = valid & (pl.col("reward") >= CORRECT)
     valids, corrects = valid.sum().over("problem_id"), correct.sum().over("problem_id")
     needs_right, needs_wrong = pl.lit(keep in ("any_correct", "mixed")), pl.lit(keep == "mixed")
     return (
@@ -140,7 +141,7 @@ def _count(judged: "pl.DataFrame") -> Counts:
         judged["problem_id"].n_unique(),
         len(kept),
         kept["problem_id"].n_unique(),
-        len(judged.filter((pl.col("outcome") != "verifier_error") & (pl.col("reward") >= 1.0))),
+        len(judged.filter((pl.col("outcome") != "verifier_error") & (pl.col("reward") >= CORRECT))),
         {reason: by_row[reason] for reason in order if reason in by_row},
         {reason: by_group[reason] for reason in order if reason in by_group},
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from oapl_core.comparing.folder import Arm, Comparison
-from oapl_core.evaluation.pass_at_k import Estimate, mean_estimate, pass_at_k
+from oapl_core.evaluation.pass_at_k import MeanWithInterval, mean_estimate, pass_at_k
 from oapl_core.reports.scores import Resampling, Score
 from oapl_core.reports.tracks import BASE, Track, read_track
 
@@ -22,7 +22,7 @@ class Means:
     """pass@k of one setting on one problem set, over problems and over seeds."""
 
     k: int
-    all: Estimate
+    all: MeanWithInterval
     """Of the means over seeds, with the interval over problems."""
     seeds: tuple[float, ...]
     """Mean of each seed."""
@@ -43,7 +43,7 @@ class Means:
         by_problem = dict(zip(shared, means, strict=True))
         return cls(k, estimate, tuple(_mean(values) for values in by_seed), by_problem, resampling)
 
-    def minus(self, other: "Means") -> Estimate | None:
+    def minus(self, other: "Means") -> MeanWithInterval | None:
         """How much higher it is than ``other`` on the problems that both have, paired."""
         shared = [problem for problem in self.by_problem if problem in other.by_problem]
         if not shared:

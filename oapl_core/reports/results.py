@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from oapl_core import tables
-from oapl_core.evaluation.pass_at_k import Estimate
+from oapl_core.evaluation.pass_at_k import MeanWithInterval
 from oapl_core.reports.blocks import DASH, Answer, Sample, Table, Tile, interval, percent, shortened, table, whole
 from oapl_core.reports.facts import Facts
 from oapl_core.reports.scores import Difference, Resampling, Score, difference, score, shown_ks
@@ -90,11 +90,11 @@ def _headline_row(results: Results, one: Score, ks: Sequence[int]) -> list[str]:
     return [label(results, one.checkpoint), *rates, whole(one.problems), share, whole(one.verifier_errors)]
 
 
-def _mean(estimate: Estimate | None) -> str:
+def _mean(estimate: MeanWithInterval | None) -> str:
     return DASH if estimate is None else percent(estimate.mean)
 
 
-def _interval(estimate: Estimate | None) -> str:
+def _interval(estimate: MeanWithInterval | None) -> str:
     return DASH if estimate is None else interval(estimate.low, estimate.high)
 
 
@@ -163,7 +163,7 @@ def sets_table(run: Run, results: Results) -> Table | None:
     return table("Held-out pass@1 by problem set", columns, rows, note)
 
 
-def _with_interval(estimate: Estimate | None) -> str:
+def _with_interval(estimate: MeanWithInterval | None) -> str:
     return DASH if estimate is None else f"{percent(estimate.mean)} ({interval(estimate.low, estimate.high)})"
 
 

@@ -129,7 +129,7 @@ def _judged(rows: "pl.DataFrame") -> dict[str, tuple[int, int]]:
     """problem_id -> (judged answers, right ones)."""
     import polars as pl
 
-    right = (pl.col("reward") >= 1.0).sum()
+    right = (pl.col("reward") >= tables.CORRECT).sum()
     counted = rows.group_by("problem_id", maintain_order=True).agg(n=pl.col("reward").count(), c=right)
     return {problem: (n, c) for problem, n, c in counted.iter_rows()}
 

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oapl_core.evaluation.pass_at_k import Estimate, estimate, mean_estimate, pass_at_k
+from oapl_core.evaluation.pass_at_k import MeanWithInterval, estimate, mean_estimate, pass_at_k
 from oapl_core.seeds import derive_seed
+from oapl_core.tables import CORRECT
 
 if TYPE_CHECKING:
     import polars as pl
@@ -52,7 +53,7 @@ class Score:
         """The largest n of any problem; 0 if nothing was judged."""
         return max((n for n, _ in self.judged_P.values()), default=0)
 
-    def pass_at(self, k: int) -> Estimate | None:
+    def pass_at(self, k: int) -> MeanWithInterval | None:
         """pass@k with its interval; None if no problem has k judged answers."""
         if k > self.samples:
             return None
@@ -66,14 +67,14 @@ class Difference:
     k: int
     before: float
     after: float
-    gain: Estimate
+    gain: MeanWithInterval
 
 
 def score(rows: "pl.DataFrame", resampling: Resampling) -> list[Score]:
     """One Score for each checkpoint of ``rows`` (tables.EVALUATIONS, one split), in order of first appearance."""
     import polars as pl
 
-    right = (pl.col("reward") >= 1.0).sum()
+    right = (pl.col("reward") >= CORRECT).sum()
     found = []
     for (checkpoint,), mine in rows.group_by("checkpoint", maintain_order=True):
         counts = mine.group_by("problem_id", maintain_order=True).agg(n=pl.col("reward").count(), c=right)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.comparing.folder import Comparison
-from oapl_core.evaluation.pass_at_k import Estimate
+from oapl_core.evaluation.pass_at_k import MeanWithInterval
 from oapl_core.progress import say
 from oapl_core.reports.arms import Means, Result, base_means, base_name, largest_k, problem_sets, ranked, read_results
 from oapl_core.reports.blocks import (
@@ -323,7 +323,7 @@ def _columns(name: str, means: Means | None) -> dict[str, float | None]:
     }
 
 
-def _signed(gain: Estimate) -> str:
+def _signed(gain: MeanWithInterval) -> str:
     """``+1.2 (-0.4 to +2.8)`` in percentage points."""
     return f"{100 * gain.mean:+.1f} ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
 

@@ -18,6 +18,7 @@ from oapl_core.errors import Diverged
 from oapl_core.objectives import Counts, Inputs, Method
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.training import TrainingConfig
+from oapl_core.tables import CORRECT
 from oapl_core.training.batching import epoch_batches, micro_batches
 from oapl_core.training.examples import Examples
 from oapl_core.training.logprobs import response_mask
@@ -209,7 +210,7 @@ class Trainer:
                 behavior_ST,
                 mask_ST,
                 length_S,
-                inputs.reward_S >= 1.0,
+                inputs.reward_S >= CORRECT,
                 self.engine.policy.entropy_T,
             )
 

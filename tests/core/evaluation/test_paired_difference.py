@@ -1,4 +1,4 @@
-"""checkpoint_pairs: two checkpoints on the same problems."""
+"""paired_difference: two checkpoints on the same problems."""
 
 import math
 from typing import Any
@@ -6,32 +6,46 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oapl_core.evaluation.checkpoint_pairs import compare, comparisons
-from oapl_core.evaluation.pass_at_k import bootstrap_interval
+from oapl_core.evaluation.measures import Counts, comparisons
+from oapl_core.evaluation.pass_at_k import (
+    PairedDifference,
+    bootstrap_interval,
+    paired_difference,
+    pass_at_k_by_problem,
+)
+
+
+def compare(first: Counts, second: Counts, k: int, resamples: int, seed: int) -> PairedDifference:
+    one, other = (pass_at_k_by_problem(counts, k) for counts in (first, second))
+    found = paired_difference(one, other, resamples, seed)
+    assert found is not None
+    return found
 
 
 def test_the_difference_is_of_means_over_shared_problems() -> None:
     first, second = {"a": (4, 1), "b": (4, 4), "c": (4, 0), "d": (4, 2)}, {"a": (4, 3), "b": (4, 2), "c": (4, 0)}
     found = compare(first, second, 1, 500, 0)
-    assert found.problems == 3
-    assert found.difference == pytest.approx((0.5 - 0.5 + 0.0) / 3)
+    assert found.change.problems == 3
+    assert found.change.mean == pytest.approx((0.5 - 0.5 + 0.0) / 3)
+    assert found.change.mean == pytest.approx(found.second - found.first)
     assert found.better == pytest.approx(1 / 3)
     assert found.worse == pytest.approx(1 / 3)
-    assert found.low <= found.difference <= found.high
+    assert found.change.low <= found.change.mean <= found.change.high
 
 
 def test_problems_with_too_few_judged_answers_of_either_take_no_part() -> None:
     found = compare({"a": (4, 1), "b": (4, 4)}, {"a": (4, 3), "b": (1, 0)}, 2, 100, 0)
-    assert found.problems == 1
-    with pytest.raises(ValueError, match="no problem has 5 judged answers"):
-        compare({"a": (4, 1)}, {"a": (4, 3)}, 5, 100, 0)
+    assert found.change.problems == 1
+    assert pass_at_k_by_problem({"a": (4, 1)}, 5) == {}
+    assert paired_difference({}, {}, 100, 0) is None
+    assert paired_difference({"a": 1.0}, {"b": 1.0}, 100, 0) is None
 
 
 def test_turned_round_the_difference_changes_its_sign() -> None:
     draw = np.random.default_rng(1)
     first, second = ({str(i): (8, int(c)) for i, c in enumerate(draw.integers(0, 9, 40))} for _ in range(2))
     there, back = compare(first, second, 1, 2000, 0), compare(second, first, 1, 2000, 0)
-    assert there.difference == pytest.approx(-back.difference)
+    assert there.change.mean == pytest.approx(-back.change.mean)
     assert (there.better, there.worse) == (back.worse, back.better)
 
 
@@ -45,8 +59,8 @@ def test_pairing_takes_the_problems_hardness_out_of_the_interval() -> None:
     paired = compare(first, second, 1, 2000, 0)
     alone = [bootstrap_interval([c / n for n, c in counted.values()], 2000, 0) for counted in (first, second)]
     unpaired = math.hypot(*(high - low for low, high in alone))
-    assert paired.high - paired.low < 0.5 * unpaired
-    assert paired.low > 0, "five points are seen on a hundred problems"
+    assert paired.change.high - paired.change.low < 0.5 * unpaired
+    assert paired.change.low > 0, "five points are seen on a hundred problems"
 
 
 def test_every_pair_is_compared_the_earlier_first() -> None:
