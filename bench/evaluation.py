@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 
 from oapl_core.evaluation.evaluate import questions
-from oapl_core.rollouts.engine import Engine
+from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.requests import Request
 from oapl_core.run_folder.run import Run
 from tests.tiny_model import write_tiny_model
@@ -43,7 +43,7 @@ def sampled(run: Run, model: Path | None, max_num_seqs: int) -> Iterator[Answers
         requests = [replace(r, prompt_ids=[i % 320 for i in r.prompt_ids]) for r in requests[::_SAMPLES]]
     shuffled = random.Random(0).sample(requests, len(requests))
     config = run.config.engine.model_copy(update={"max_num_seqs": max_num_seqs})
-    with Engine(model or run.checkpoint(len(run.config.rounds) - 1, 1), config) as engine:
+    with SamplingEngine(model or run.checkpoint(len(run.config.rounds) - 1, 1), config) as engine:
         for some in (requests, requests, requests[len(requests) // 2 :], shuffled):
             yield {a.request.key: a.response_ids for a in engine.sample(some, with_logprobs=False)}
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from oapl_core.rollouts.engine import Engine
+from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
@@ -57,20 +57,20 @@ def bare(model: Path, prompts: list[list[int]]) -> dict[str, list[float]]:
 class Started:
     """Hands a running engine to the stage as if it had just been started."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SamplingEngine) -> None:
         self._engine = engine
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> SamplingEngine:
         return self._engine
 
     def __exit__(self, *_: object) -> None:
         self._engine._engine.reset_prefix_cache()
 
 
-def staged(run: Run, engine: Engine) -> float:
+def staged(run: Run, engine: SamplingEngine) -> float:
     """Tokens per second of the stage on a running engine, the writing of its parts included."""
     start = time.monotonic()
     generate(run, 0, lambda _model, _config: Started(engine))  # type: ignore[arg-type, return-value]
@@ -93,7 +93,7 @@ def main() -> None:
         sampling = {"group_size": GROUP, "max_tokens": TOKENS, "problems_per_part": 128}
         settings = {"sampling": sampling, "engine": CONFIG.model_dump()}
         runs = [make_run(folder / str(i), model, sets, **settings) for i in range(REPEATS)]
-        with Engine(model, CONFIG) as engine:
+        with SamplingEngine(model, CONFIG) as engine:
             ours = [staged(run, engine) for run in runs]
             startup = engine.startup_s
         found = {"requests": asked, "stage": ours, "bare": bare(model, prompts), "startup_s": startup}

@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from oapl_core.rollouts.engine import Engine
-from oapl_core.rollouts.requests import Completion, Request
+from oapl_core.rollouts.engine import SamplingEngine
+from oapl_core.rollouts.requests import Request, SampledAnswer
 from oapl_core.settings.experiment import EngineConfig
 from tests.tiny_model import write_tiny_model
 
@@ -39,14 +39,14 @@ def requests(count: int) -> list[Request]:
     return [Request(f"{p}/{g}", prompts[p], 1000 * p + g, 100) for p in range(len(prompts)) for g in range(8)]
 
 
-def sample(model: Path, name: str, count: int) -> dict[str, Completion]:
+def sample(model: Path, name: str, count: int) -> dict[str, SampledAnswer]:
     settings = dict(SETTINGS[name])
     asked = requests(count)
     if settings.pop("shuffled", False):
         random.Random(1).shuffle(asked)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: settings.pop("cores", None)])
     config = EngineConfig(max_model_len=256, kv_cache_gib=0.5).model_copy(update=settings)
-    with Engine(model, config) as engine:
+    with SamplingEngine(model, config) as engine:
         return {completion.request.key: completion for completion in engine.sample(asked)}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from oapl_core.rollouts.requests import Completion, Request
+from oapl_core.rollouts.requests import Request, SampledAnswer
 from oapl_core.run_folder.run import Run, policy_hash
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.experiment_file import parse_experiment
@@ -104,7 +104,7 @@ class MadeUpSampler:
         self.model_dir = model_dir
         self._weights = policy_hash(model_dir)
 
-    def sample(self, requests: Iterable[Request], with_logprobs: bool = True) -> Iterator[Completion]:
+    def sample(self, requests: Iterable[Request], with_logprobs: bool = True) -> Iterator[SampledAnswer]:
         held: list[Request] = []
         order = random.Random(0)
         source = iter(requests)
@@ -118,10 +118,10 @@ class MadeUpSampler:
                 raise InterruptedError("the made-up engine broke")
             yield self._answer(held.pop(order.randrange(len(held))), with_logprobs)
 
-    def _answer(self, request: Request, with_logprobs: bool) -> Completion:
+    def _answer(self, request: Request, with_logprobs: bool) -> SampledAnswer:
         self.answered.append(request.key)
         draw = random.Random(f"{self._weights} {list(request.prompt_ids)} {request.seed}")
         ids = [draw.randrange(3, 300) for _ in range(draw.randint(1, request.max_tokens))]
         logprobs = [-draw.random() for _ in ids] if with_logprobs else []
         reason = "length" if len(ids) == request.max_tokens else "stop"
-        return Completion(request, ids, logprobs, reason, f"{self._weights} {draw.random()}")
+        return SampledAnswer(request, ids, logprobs, reason, f"{self._weights} {draw.random()}")

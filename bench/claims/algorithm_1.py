@@ -17,7 +17,7 @@ import torch
 
 from oapl_core.evaluation.pass_at_k import pass_at_k
 from oapl_core.objectives import Method
-from oapl_core.rollouts.requests import Completion, Request, Sampler
+from oapl_core.rollouts.requests import Request, SampledAnswer, Sampler
 from oapl_core.rows import Rows
 from oapl_core.run_folder.run import policy_hash
 from oapl_core.seeds import derive_seed
@@ -70,7 +70,9 @@ class Machine:
     problems: Mapping[str, Row]
     base: Path
 
-    def answers(self, requests: Iterator[Request], with_logprobs: bool) -> tuple[list[Completion], list[float | None]]:
+    def answers(
+        self, requests: Iterator[Request], with_logprobs: bool
+    ) -> tuple[list[SampledAnswer], list[float | None]]:
         """Completions and their rewards, in the order of the requests."""
         asked = list(requests)
         by_key = {answer.request.key: answer for answer in self.sampler.sample(asked, with_logprobs)}

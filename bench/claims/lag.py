@@ -86,7 +86,7 @@ def train(run_dir: Path, to: Path, arms: "dict[str, Arm]") -> None:
     import torch
 
     from bench.claims.algorithm_1 import Lagged, machine_of
-    from oapl_core.rollouts.engine import Engine
+    from oapl_core.rollouts.engine import SamplingEngine
     from oapl_core.run_folder.run import Run
     from oapl_core.verdicts.verifier import Verifier
 
@@ -94,7 +94,7 @@ def train(run_dir: Path, to: Path, arms: "dict[str, Arm]") -> None:
     to.mkdir(parents=True, exist_ok=True)
     run = Run.open(run_dir)
     with (
-        Engine(run.base_model(), run.config.engine) as sampler,
+        SamplingEngine(run.base_model(), run.config.engine) as sampler,
         Verifier(run.config.verifier) as verifier,
         tempfile.TemporaryDirectory() as scratch,
     ):

@@ -19,7 +19,7 @@ from oapl_core.evaluation.judging import Judge, Row, row_of
 from oapl_core.evaluation.machine import hardware
 from oapl_core.progress import Progress, say
 from oapl_core.rollouts.generate import started
-from oapl_core.rollouts.requests import Completion, Request, Sampler
+from oapl_core.rollouts.requests import Request, SampledAnswer, Sampler
 from oapl_core.rollouts.sampling import Prompts
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.seeds import derive_seed
@@ -69,7 +69,7 @@ class Questions:
                 key = f"{problem}/s{sample}"
                 yield Request(key, self.prompts[problem], seed, self.max_tokens, self.temperature, self.top_p)
 
-    def place(self, answer: Completion) -> tuple[str, int]:
+    def place(self, answer: SampledAnswer) -> tuple[str, int]:
         """Problem and number of the answer."""
         problem, _, sample = answer.request.key.rpartition("/s")
         assert problem in self.prompts
@@ -182,7 +182,7 @@ class Answering:
         judge, sampler = self._judge_ready(), self._sampler_with(target.folder)
         asked = target.questions
         owner = {problem: number for number, problems in missing.items() for problem in problems}
-        held: dict[int, list[Completion]] = {number: [] for number in missing}
+        held: dict[int, list[SampledAnswer]] = {number: [] for number in missing}
         requests = (request for problems in missing.values() for request in asked.requests(problems))
         judging = Answers([])
         for answer in sampler.sample(requests, with_logprobs=False):
@@ -213,7 +213,7 @@ class Answering:
         return self._sampler
 
     def _finish(
-        self, sampler: Sampler, judge: Judge, target: Target, number: int, answers: Sequence[Completion]
+        self, sampler: Sampler, judge: Judge, target: Target, number: int, answers: Sequence[SampledAnswer]
     ) -> list[Row]:
         """Judge and write one part; runs in the thread."""
         asked, limit = target.questions, self._verifier_config.max_error_share

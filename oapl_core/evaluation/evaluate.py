@@ -19,7 +19,7 @@ from oapl_core.evaluation.choice import ON, WARNING, basis, best
 from oapl_core.evaluation.measures import comparisons, measures
 from oapl_core.evaluation.run_card import write_card
 from oapl_core.progress import say
-from oapl_core.rollouts.engine import Engine
+from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.model_folder import identity
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
@@ -40,7 +40,7 @@ class Checkpoint:
     folder: Path
 
 
-def evaluate(run: Run, start: Start = Engine, judge: JudgeFactory = Verifier) -> None:
+def evaluate(run: Run, start: Start = SamplingEngine, judge: JudgeFactory = Verifier) -> None:
     """Evaluate the run, or what of its evaluation is missing.
 
     Args:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from oapl_core.rollouts.requests import Completion
+from oapl_core.rollouts.requests import SampledAnswer
 
 Row = Mapping[str, Any]
 
@@ -41,7 +41,7 @@ class Judge(Protocol):
         ...
 
 
-def row_of(label: str, policy_hash: str, problem: Row, sample: int, answer: Completion, verdict: Judged) -> Row:
+def row_of(label: str, policy_hash: str, problem: Row, sample: int, answer: SampledAnswer, verdict: Judged) -> Row:
     """A row of tables.EVALUATIONS."""
     request = answer.request
     return {

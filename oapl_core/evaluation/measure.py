@@ -15,7 +15,7 @@ from oapl_core.evaluation.breakdown import tables
 from oapl_core.evaluation.measurement import Measurement
 from oapl_core.evaluation.measures import comparisons, measures
 from oapl_core.progress import say
-from oapl_core.rollouts.engine import Engine
+from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.model_folder import check_model_folder, check_same_architecture
 from oapl_core.run_folder.run import policy_hash
 from oapl_core.seeds import derive_seed
@@ -25,7 +25,7 @@ from oapl_core.tables import EVALUATIONS, read_table, write_batches
 from oapl_core.verdicts.verifier import VERIFIER_VERSION, Verifier
 
 
-def measure(folder: Measurement, start: Start = Engine, judge: JudgeFactory = Verifier) -> None:
+def measure(folder: Measurement, start: Start = SamplingEngine, judge: JudgeFactory = Verifier) -> None:
     """Measure the checkpoints of one architecture that are not finished; with the last of them, write the card.
 
     Args:

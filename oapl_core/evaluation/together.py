@@ -22,8 +22,8 @@ from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.evaluation.judging import Judge
 from oapl_core.planning.plan import conclusion
 from oapl_core.progress import say
-from oapl_core.rollouts.engine import Engine
-from oapl_core.rollouts.requests import Completion, Request, Sampler
+from oapl_core.rollouts.engine import SamplingEngine
+from oapl_core.rollouts.requests import Request, SampledAnswer, Sampler
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
@@ -32,7 +32,7 @@ from oapl_core.stage import run_verb
 from oapl_core.verdicts.verifier import Verifier
 
 
-def evaluate_arms(comparison: Comparison, start: Start = Engine, judge: JudgeFactory = Verifier) -> None:
+def evaluate_arms(comparison: Comparison, start: Start = SamplingEngine, judge: JudgeFactory = Verifier) -> None:
     """Evaluate every trained arm, or what of it is missing.
 
     Args:
@@ -148,7 +148,7 @@ class _Lent:
     def __exit__(self, _k: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
         pass
 
-    def sample(self, requests: Iterable[Request], with_logprobs: bool = True) -> Iterator[Completion]:
+    def sample(self, requests: Iterable[Request], with_logprobs: bool = True) -> Iterator[SampledAnswer]:
         """As the engine."""
         return self._engine.sample(requests, with_logprobs)
 

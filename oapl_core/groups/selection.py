@@ -25,7 +25,7 @@ GROUP_REASONS = ("fewer_than_two_valid", "no_correct_answer", "all_correct")
 
 
 @dataclass(frozen=True)
-class Counts:
+class SelectionCounts:
     """Where every rollout went."""
 
     rollouts: int
@@ -49,7 +49,9 @@ class Counts:
         return f"{kept}; dropped: {reasons}"
 
 
-def select(keys: "pl.DataFrame", verdicts: "pl.DataFrame", keep: str, truncated: str) -> "tuple[pl.DataFrame, Counts]":
+def select(
+    keys: "pl.DataFrame", verdicts: "pl.DataFrame", keep: str, truncated: str
+) -> "tuple[pl.DataFrame, SelectionCounts]":
     """Choose rollouts.
 
     Args:
@@ -125,7 +127,7 @@ def _group_reason(keep: str) -> "pl.Expr":
     )
 
 
-def _count(judged: "pl.DataFrame") -> Counts:
+def _count(judged: "pl.DataFrame") -> SelectionCounts:
     import polars as pl
 
     kept = judged.filter(pl.col("reason").is_null())
@@ -136,7 +138,7 @@ def _count(judged: "pl.DataFrame") -> Counts:
     ranked = lost.with_columns(rank=pl.col("reason").replace_strict(order, return_dtype=pl.Int32, default=None))
     last = ranked.sort("rank").group_by("problem_id", maintain_order=True).agg(pl.col("reason").last())
     by_group = dict(last["reason"].value_counts().iter_rows())
-    counts = Counts(
+    counts = SelectionCounts(
         len(judged),
         judged["problem_id"].n_unique(),
         len(kept),

@@ -1,7 +1,7 @@
 """Which imported problems are worth having; every one that is left out is counted under a reason.
 
 A chain of filters over a stream of `Imported`; none holds more than a batch of problems and the hashes of statements.
-Programs and answers are judged by whoever is passed in as `Judge`: the real verifier in `oapl problems`.
+Programs and answers are judged by whoever is passed in as `ProblemVerifier`: the real verifier in `oapl problems`.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ Word = Literal["passes", "fails", "not judgeable", "broken"]
 """Of a program: `not judgeable` if the checks compare what is no plain data, `broken` if the verifier itself failed."""
 
 
-class Judge(Protocol):
+class ProblemVerifier(Protocol):
     """Who says what is right."""
 
     def programs(self, problems: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> list[Word]:
@@ -118,7 +118,7 @@ def uncontaminated(
             yield imported
 
 
-def proven(problems: Iterable[Imported], tally: Tally, judge: Judge) -> Iterator[Imported]:
+def proven(problems: Iterable[Imported], tally: Tally, judge: ProblemVerifier) -> Iterator[Imported]:
     """Programs of which a reference solution passes every test, and maths problems whose answer equals itself; those
     that reward doing nothing are marked.
 
@@ -149,7 +149,7 @@ def _batch(problems: Iterator[Imported]) -> list[Imported]:
     return batch
 
 
-def _unsolved(problems: Sequence[Imported], tally: Tally, judge: Judge) -> dict[int, str]:
+def _unsolved(problems: Sequence[Imported], tally: Tally, judge: ProblemVerifier) -> dict[int, str]:
     """Why a problem (by id()) has no proof; sets the reading that was proven."""
     refused: dict[int, str] = {}
     attempts = {}
@@ -191,7 +191,7 @@ def _why(word: Word, before: str) -> str:
     return min(_REASONS[word], before, key=lambda reason: reasons.index(reason) if reason in reasons else len(reasons))
 
 
-def _unreadable(problems: Sequence[Imported], judge: Judge) -> dict[int, str]:
+def _unreadable(problems: Sequence[Imported], judge: ProblemVerifier) -> dict[int, str]:
     good = judge.answers([imported.problem["answer"] for imported in problems]) if problems else []
     reason = "the answer does not verify against itself"
     return {id(imported): reason for imported, is_good in zip(problems, good, strict=True) if not is_good}

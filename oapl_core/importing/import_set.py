@@ -16,7 +16,7 @@ from typing import Any
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import sha256_of
 from oapl_core.importing.assert_sets import humaneval, mbpp
-from oapl_core.importing.curation import Judge, Tally, proven, uncontaminated, unlike, with_tests
+from oapl_core.importing.curation import ProblemVerifier, Tally, proven, uncontaminated, unlike, with_tests
 from oapl_core.importing.deepcoder import deepcoder
 from oapl_core.importing.imported import Dropped, Imported, solutions
 from oapl_core.importing.livecodebench import livecodebench
@@ -85,7 +85,7 @@ def import_set(
     choice: Choice,
     earlier: Iterable[tuple[str, str]] = (),
     evaluation: Sequence[tuple[str, str]] = (),
-    judge: Judge | None = None,
+    judge: ProblemVerifier | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Tally:
     """Write the chosen problems of ``files`` to ``target``; returns what became of the rows.

@@ -17,7 +17,7 @@ from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.launch import WAITING_THREADS
 from oapl_core.rollouts.model_folder import check_model_folder, check_same_architecture, end_token_ids
 from oapl_core.rollouts.replicas import take_share
-from oapl_core.rollouts.requests import Completion, Request
+from oapl_core.rollouts.requests import Request, SampledAnswer
 from oapl_core.settings.experiment import EngineConfig
 
 _ENVIRONMENT = {
@@ -33,7 +33,7 @@ _CPU_BATCH_TOKENS = 8192
 _WAITING_SHARE = 0.25  # requests queued inside the engine beyond those decoded, so that a free place is filled at once
 
 
-class Engine:
+class SamplingEngine:
     """A running engine. One per process; use as a context manager."""
 
     logprobs_mode = "raw_logprobs"
@@ -99,7 +99,7 @@ class Engine:
             self._engine.engine_core.shutdown()
             self._engine = None
 
-    def sample(self, requests: Iterable[Request], with_logprobs: bool = True) -> Iterator[Completion]:
+    def sample(self, requests: Iterable[Request], with_logprobs: bool = True) -> Iterator[SampledAnswer]:
         """Yield each answer as soon as it is finished.
 
         Raises:
@@ -164,7 +164,7 @@ class Engine:
         )
         self._engine.add_request(request.key, {"prompt_token_ids": list(request.prompt_ids)}, parameters)
 
-    def _completion(self, request: Request, output: Any, with_logprobs: bool) -> Completion:
+    def _completion(self, request: Request, output: Any, with_logprobs: bool) -> SampledAnswer:
         if output.finish_reason not in ("stop", "length"):
             reason = repr(output.finish_reason)
             raise StageFailed(f"the engine ended request {request.key!r} with {reason}; see the log, then run again")
@@ -172,7 +172,7 @@ class Engine:
         logprobs = list(output.logprobs.logprobs) if with_logprobs else []
         assert not with_logprobs or output.logprobs.token_ids == ids, "one log-prob for each sampled token"
         text = self._tokenizer.decode(ids, skip_special_tokens=True)
-        return Completion(request, ids, logprobs, output.finish_reason, text)
+        return SampledAnswer(request, ids, logprobs, output.finish_reason, text)
 
 
 def _settings(model_dir: Path, config: EngineConfig, on_cpu: bool, logprobs_mode: str) -> dict[str, Any]:

@@ -20,13 +20,13 @@ from oapl_core.errors import DataError
 from oapl_core.planning.plan import round_steps
 from oapl_core.progress import Progress, say
 from oapl_core.rollouts.drawing import drawn, walked
-from oapl_core.rollouts.engine import Engine
+from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.in_flight import sweep
 from oapl_core.rollouts.model_folder import identity
 from oapl_core.rollouts.parts import Part, cut
 from oapl_core.rollouts.replicas import others
 from oapl_core.rollouts.requests import Sampler
-from oapl_core.rollouts.sampling import TEMPERATURE, TOP_K, TOP_P, Prompts, Sampling, Source
+from oapl_core.rollouts.sampling import TEMPERATURE, TOP_K, TOP_P, Prompts, Provenance, Sampling
 from oapl_core.run_folder.recorded import IMPORTED
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
@@ -63,7 +63,7 @@ def generate(
         return
     prompts = read_prompts(run, "train")
     policy = run.behavior(number)
-    source = Source(identity(run, policy), run.inputs([run.prompts, policy]), _settings(run, number))
+    source = Provenance(identity(run, policy), run.inputs([run.prompts, policy]), _settings(run, number))
     parts = _parts(run, number, choose_problems(run, number, prompts))
     missing = [part for part in parts if not source.has_made(run, part)]
     total = sum(part.answers for part in parts)
@@ -71,7 +71,7 @@ def generate(
         count = min(run.config.engine.replicas, len(missing)) if replica == 0 else 1
         arguments = [*command, str(run.root), "--round", str(number)]
         log = run.root / "logs" / f"{round_steps(number)[0].label.replace(' ', '_')}.log"
-        start = start or partial(Engine, replica=replica)
+        start = start or partial(SamplingEngine, replica=replica)
         with others(arguments, count, log) as more, start(policy, run.config.engine) as sampler:
             say(started(sampler))
             work = Sampling(run, number, source, sampler, more)

@@ -21,7 +21,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
+class SampledAnswer:
     """A finished answer."""
 
     request: Request
@@ -47,7 +47,7 @@ class Sampler(Protocol):
     startup_s: dict[str, float]
     """Seconds that starting took, by what they were spent on."""
 
-    def sample(self, requests: Iterable[Request], with_logprobs: bool = True) -> Iterator[Completion]:
+    def sample(self, requests: Iterable[Request], with_logprobs: bool = True) -> Iterator[SampledAnswer]:
         """Yield each answer as soon as it is finished, in any order; ``requests`` is read as places become free."""
         ...
 

@@ -14,7 +14,7 @@ from oapl_core.progress import Progress, say
 from oapl_core.rollouts.in_flight import InFlight
 from oapl_core.rollouts.parts import Part, Row
 from oapl_core.rollouts.replicas import Others
-from oapl_core.rollouts.requests import Completion, Request, Sampler
+from oapl_core.rollouts.requests import Request, SampledAnswer, Sampler
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 from oapl_core.tables import ROLLOUTS, write_table
@@ -29,7 +29,7 @@ Prompts = Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True)
-class Source:
+class Provenance:
     """What every part of the round is made from."""
 
     policy_hash: str
@@ -44,7 +44,7 @@ class Source:
 class Sampling:
     """One process's work on a round."""
 
-    def __init__(self, run: Run, number: int, source: Source, sampler: Sampler, more: Others) -> None:
+    def __init__(self, run: Run, number: int, source: Provenance, sampler: Sampler, more: Others) -> None:
         self._run, self._number, self._source = run, number, source
         self._sampler, self._more = sampler, more
         self._in_flight = InFlight(run.rollouts(number), source.inputs, source.settings, run.config.sampling.flush_s)
@@ -115,7 +115,7 @@ class Sampling:
         progress.advance(part.answers)
         return True
 
-    def _keep(self, completion: Completion, progress: Progress) -> None:
+    def _keep(self, completion: SampledAnswer, progress: Progress) -> None:
         part, place, sample = self._place.pop(completion.request.key)
         part.rows[place, sample] = row = self._row(completion, part.problems[place], sample)
         self._in_flight.add(part, row)
@@ -139,7 +139,7 @@ class Sampling:
             progress.advance(0)
             self._looked = time.monotonic()
 
-    def _row(self, completion: Completion, problem: str, sample: int) -> Row:
+    def _row(self, completion: SampledAnswer, problem: str, sample: int) -> Row:
         request = completion.request
         assert len(completion.logprobs) == len(completion.response_ids), "one log-prob for each sampled token"
         return {

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.rollouts.engine import Engine
+from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.generate import generate
 from oapl_core.rollouts.requests import Request
 from oapl_core.run_folder.run import Run
@@ -38,7 +38,7 @@ def sampling_run(folder: Path, model: Path, **engine: Any) -> Run:
     return make_run(folder, model, prompts, sampling=sampling, engine=CONFIG.model_dump() | engine)
 
 
-def sample(engine: Engine, asked: Iterable[Request], with_logprobs: bool = True) -> dict[str, list[Any]]:
+def sample(engine: SamplingEngine, asked: Iterable[Request], with_logprobs: bool = True) -> dict[str, list[Any]]:
     """Response ids, log-probs, finish reason and text by key."""
     found = engine.sample(asked, with_logprobs)
     return {c.request.key: [c.response_ids, c.logprobs, c.finish_reason, c.text] for c in found}
@@ -85,7 +85,7 @@ def session(folder: Path) -> dict[str, Any]:
     second = write_tiny_model(folder / "second", seed=2, sharpness=8)
     untied = [write_tiny_model(folder / f"untied_{seed}", seed=seed, sharpness=8, tied=False) for seed in (3, 4)]
     foreign = write_tiny_model(folder / "foreign", hidden_size=64)
-    with Engine(first, CONFIG) as engine:
+    with SamplingEngine(first, CONFIG) as engine:
         found["name"], found["startup_s"] = engine.name, engine.startup_s
         found["first"] = sample(engine, requests())
         found["shuffled"] = sample(engine, random.Random(1).sample(requests(), PROMPTS * GROUP))
@@ -94,17 +94,17 @@ def session(folder: Path) -> dict[str, Any]:
         found["greedy"] = sample(engine, requests(0.0), with_logprobs=False)
         found["too long"] = refused(lambda: list(engine.sample([Request("long", [5] * 250, 0, 7)])))
         found["foreign"] = refused(lambda: engine.load(foreign))
-        found["too wide"] = refused(Engine(first, CONFIG.model_copy(update={"max_model_len": 4096})).__enter__)
+        found["too wide"] = refused(SamplingEngine(first, CONFIG.model_copy(update={"max_model_len": 4096})).__enter__)
         found["encoded"] = [engine._tokenizer.encode(text) for text in TEXTS]
         engine.load(second)
         found["swapped"] = sample(engine, requests())
         engine.load(first)
         found["swapped back"] = sample(engine, requests())
-    with Engine(second, CONFIG) as engine:
+    with SamplingEngine(second, CONFIG) as engine:
         found["fresh"] = sample(engine, requests())
-    with Engine(unadvised, CONFIG.model_copy(update={"max_num_seqs": 5})) as engine:
+    with SamplingEngine(unadvised, CONFIG.model_copy(update={"max_num_seqs": 5})) as engine:
         found["unadvised, 5 at once"] = sample(engine, requests())
-    with Engine(untied[0], CONFIG) as engine:
+    with SamplingEngine(untied[0], CONFIG) as engine:
         engine.load(untied[1])
         found["untied swapped"] = sample(engine, requests())
     generate(sampling_run(folder / "whole", first), 0)

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from oapl_core.rollouts.generate import generate
-from oapl_core.rollouts.requests import Completion, Request
+from oapl_core.rollouts.requests import Request, SampledAnswer
 from oapl_core.run_folder.run import Run
 from oapl_core.stage import run_verb
 from tests.sampling_run import MadeUpSampler
@@ -18,7 +18,7 @@ COMMAND = (sys.executable, "-m", "tests.core.rollouts.slow_sampling")
 
 
 class Slow(MadeUpSampler):
-    def _answer(self, request: Request, with_logprobs: bool) -> Completion:
+    def _answer(self, request: Request, with_logprobs: bool) -> SampledAnswer:
         time.sleep(float(os.environ.get("OAPL_TEST_ANSWER_S", "0.01")))
         print(f"answered {request.key}", flush=True)
         return super()._answer(request, with_logprobs)
