@@ -26,7 +26,7 @@ OBJECTIVES: list[Method] = [member() for member in get_args(Family)]
 def trainers(folder: Path) -> dict[str, Any]:
     """One for each objective, around one engine."""
     from oapl_core.training.checkpoint import load_model
-    from oapl_core.training.engine import Engine
+    from oapl_core.training.engine import TrainingEngine
     from oapl_core.training.examples import read_examples
     from oapl_core.training.logprobs import Policy
     from oapl_core.training.reference import reference_rows
@@ -38,13 +38,13 @@ def trainers(folder: Path) -> dict[str, Any]:
     write_groups(run, make_rollouts(model_dir, SEQUENCES))
     examples = read_examples(run.groups(0), policy_hash(model_dir), model_dir)
     training = run.config.training
-    engine = Engine(Policy(load_model(model_dir).model, 1.0, training.logprob_chunk), training)
-    with_old = examples.beside_old(reference_rows(run, 0, engine, examples, {}))
+    engine = TrainingEngine(Policy(load_model(model_dir).model, 1.0, training.logprob_chunk), training)
+    with_start = replace(examples, start=reference_rows(run, 0, engine, examples, {}))
     return {
         objective.name: Trainer(
             engine=engine,
             objective=objective,
-            examples=with_old if objective.needs_old else examples,
+            examples=with_start if objective.needs_start else examples,
             training=training,
             seed=0,
             round_number=0,
@@ -62,8 +62,8 @@ def made_inputs(trainer: Any) -> Inputs:
     lengths = torch.from_numpy(trainer.examples.response_length_S)
     mask_ST = torch.arange(int(lengths.max())) < lengths[:, None]
     log_ratio_ST = torch.randn(mask_ST.shape, generator=torch.Generator().manual_seed(0)) * 0.2 * mask_ST
-    inputs: Inputs = trainer._inputs(log_ratio_ST.requires_grad_(), mask_ST, rows, trainer._counts(rows))
-    return replace(inputs, old_log_ratio_ST=torch.zeros_like(log_ratio_ST))
+    inputs: Inputs = trainer._inputs(log_ratio_ST.requires_grad_(), mask_ST, rows, trainer._sizes(rows))
+    return replace(inputs, start_log_ratio_ST=torch.zeros_like(log_ratio_ST))
 
 
 def own_time(trainer: Any, repetitions: int = 15) -> float:

@@ -102,7 +102,7 @@ def advantages(rows: list[dict[str, Any]], value_temperature: float) -> list[flo
 def ours(folder: Path, rows: list[dict[str, Any]], budget: int = BUDGET) -> tuple[Step, Any]:
     """The step of oapl_core.training with DeepSpeed, and its trainer."""
     from oapl_core.training.checkpoint import load_model
-    from oapl_core.training.engine import Engine
+    from oapl_core.training.engine import TrainingEngine
     from oapl_core.training.examples import read_examples
     from oapl_core.training.logprobs import Policy
     from oapl_core.training.steps import Trainer
@@ -114,7 +114,7 @@ def ours(folder: Path, rows: list[dict[str, Any]], budget: int = BUDGET) -> tupl
     examples = read_examples(run.groups(0), policy_hash(model_dir), model_dir)
     training = run.config.training
     model = load_model(model_dir).model
-    engine = Engine(Policy(model, 1.0, training.logprob_chunk), training)
+    engine = TrainingEngine(Policy(model, 1.0, training.logprob_chunk), training)
     trainer = Trainer(
         engine=engine,
         objective=run.config.objective,

@@ -9,7 +9,7 @@ are the pipeline's own; only the processes between them are left out, which woul
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +138,8 @@ class Lagged:
         groups = self._sampled(folder, steps)
         start = time.monotonic()
         examples = read_examples(groups, policy_hash(folder), folder)
-        if self.arm.objective.needs_old:
-            examples = examples.beside_old(self._scored(examples))
+        if self.arm.objective.needs_start:
+            examples = replace(examples, start=self._scored(examples))
         trainer = Trainer(
             self.engine,
             self.arm.objective,
@@ -178,7 +178,7 @@ class Lagged:
         for part in scored(self.engine, examples, rows, self.training.tokens_per_micro_batch, packed=False):
             for s, row in enumerate(part.rows):
                 found[row] = part.logprob_ST[s][part.mask_ST[s]].numpy()
-        path = self.folder / "old.parquet"
+        path = self.folder / "start.parquet"
         path.unlink(missing_ok=True)
         write_table(path, REFERENCES, [{"rollout_id": str(row), "reference_logprobs": found[row]} for row in rows])
         return Rows(path, REFERENCES, ("reference_logprobs",))

@@ -7,20 +7,17 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from oapl_core.objectives.a_star_po import AStarPo
 from oapl_core.objectives.bapo import Bapo
 from oapl_core.objectives.cispo import Cispo
-from oapl_core.objectives.dro import Dro
 from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
 from oapl_core.objectives.grpo import Grpo, GrpoTokenIs
 from oapl_core.objectives.gspo import Gspo
-from oapl_core.objectives.inputs import Counts, Inputs, Loss
+from oapl_core.objectives.inputs import Inputs, Loss, StepSizes
 from oapl_core.objectives.m2po import M2po
 from oapl_core.objectives.max_at_k import MaxAtK
 from oapl_core.objectives.method import Method
 from oapl_core.objectives.minpro import Minpro
-from oapl_core.objectives.oapl import Oapl
-from oapl_core.objectives.opmd import Opmd
+from oapl_core.objectives.oapl import AStarPo, Dro, Oapl, Opmd
 from oapl_core.objectives.pairwise_weighted import PairwiseWeighted
 from oapl_core.objectives.rec import RecGspo, RecOneSide, RecRing, RecTwoSide
 from oapl_core.objectives.red import RedDrop, RedWeight
@@ -63,4 +60,4 @@ def _oapl_by_default(value: Any) -> Any:
 Objective = Annotated[Family, Field(discriminator="name"), BeforeValidator(_oapl_by_default)]
 """The `objective` group of an experiment's settings; without a `name` it is OAPL."""
 
-__all__ = ["Counts", "Inputs", "Loss", "Method", "Oapl", "Objective"]
+__all__ = ["Inputs", "Loss", "Method", "Oapl", "Objective", "StepSizes"]

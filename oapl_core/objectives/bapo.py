@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import PositiveFloat
 
-from oapl_core.objectives.group_means import standardised
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method, Scope
-from oapl_core.objectives.tokens import TokenAverage, clipped, one_side, weighted_ratios
+from oapl_core.objectives.tokens import TokenAverage, clipped_loss, one_side
 from oapl_core.settings.group import Fraction
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ class Bapo(Method):
     """GRPO whose clip adapts to the balance of good and bad answers."""
 
     name: Literal["bapo"] = "bapo"
-    """Names the folder of the checkpoints it makes."""
     positive_share: Fraction = 0.5
     """rho_0, the share of the surrogate that good answers should carry (the paper's runs: 0.4)."""
     low_from: PositiveFloat = 0.6
@@ -43,13 +41,9 @@ class Bapo(Method):
     low_step: PositiveFloat = 0.02
     """By how much c_low rises at a time (paper, delta 2)."""
     token_average: TokenAverage = "batch"
-    """How tokens are weighed."""
 
     scope: ClassVar[Scope] = "batch"
-
-    def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
-        """(r - mean) / standard deviation of the group; 0 where all are equal."""
-        return standardised(reward_S, group_S)
+    standardises: ClassVar[bool] = True
 
     def statistics(self, step: Inputs) -> "Tensor":
         """c_low and c_high, the same for every sequence, [S, 2]."""
@@ -61,6 +55,7 @@ class Bapo(Method):
         good, bad = advantage_ST > 0, advantage_ST < 0
         good_ratio_T, good_T = ratio_ST[good], advantage_ST[good]
         bad_ratio_T, bad_T = ratio_ST[bad], -advantage_ST[bad]
+        # the bounds tried are counted, not added up: rounding must not lose or add one
         highs = 1 + int((self.high_to - self.high_from) / self.high_step + 1e-9)
         lows = 1 + int((self.low_to - self.low_from) / self.low_step + 1e-9)
         low, high = self.low_from, self.high_from
@@ -76,7 +71,6 @@ class Bapo(Method):
     def loss(self, inputs: Inputs) -> Loss:
         """-(1/tokens) sum M rho A."""
         assert inputs.statistics_SK is not None, f"{self.name} needs the tokens of the whole step"
-        (low, high), advantage_S1 = inputs.statistics_SK[0].tolist(), inputs.advantage_S[:, None]
-        kept_ST = one_side(inputs.held, advantage_S1, 1.0 - low, high - 1.0)
-        value = weighted_ratios(advantage_S1 * kept_ST, inputs.log_ratio, inputs, self.token_average)
-        return Loss(value, clipped_ST=clipped(kept_ST, inputs))
+        low, high = inputs.statistics_SK[0].tolist()
+        kept_ST = one_side(inputs.held, inputs.advantage_S[:, None], 1.0 - low, high - 1.0)
+        return clipped_loss(kept_ST, inputs, self.token_average)

@@ -5,32 +5,24 @@
 The weight is held constant. The paper bounds it from above only and gives no number; 5 is what ScaleRL recommends.
 """
 
-from typing import TYPE_CHECKING, Literal
+from typing import ClassVar, Literal
 
 from pydantic import PositiveFloat
 
-from oapl_core.objectives.group_means import standardised
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method
 from oapl_core.objectives.tokens import TokenAverage, weighted_logprobs
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Cispo(Method):
     """REINFORCE with truncated importance weights."""
 
     name: Literal["cispo"] = "cispo"
-    """Names the folder of the checkpoints it makes."""
     largest_ratio: PositiveFloat = 5.0
     """Bound of pi/b as a weight."""
     token_average: TokenAverage = "batch"
-    """How tokens are weighed."""
 
-    def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
-        """(r - mean) / standard deviation of the group; 0 where all are equal."""
-        return standardised(reward_S, group_S)
+    standardises: ClassVar[bool] = True
 
     def loss(self, inputs: Inputs) -> Loss:
         """-(1/tokens) sum A min(rho, bound) ln(pi/b)."""

@@ -39,16 +39,16 @@ class GroupRegression(Method):
     def statistics(self, step: Inputs) -> "Tensor":
         """abar and K of each sequence's group, [S, 2]."""
         a_S = step.reward_S.double() - self.regression_temperature * step.log_ratio_S.detach()
-        found_S2 = a_S.new_zeros(len(a_S), 2)
-        found_S2[:, 0], found_S2[:, 1] = group_mean(a_S, step.group_S), group_size(step.group_S)
-        return found_S2
+        mean_and_size_S2 = a_S.new_zeros(len(a_S), 2)
+        mean_and_size_S2[:, 0], mean_and_size_S2[:, 1] = group_mean(a_S, step.group_S), group_size(step.group_S)
+        return mean_and_size_S2
 
     def loss(self, inputs: Inputs) -> Loss:
         """(1/groups) sum_i factor (a_i - abar)^2."""
         assert inputs.statistics_SK is not None, f"{self.name} needs the means of whole groups"
         mean_S, size_S = inputs.statistics_SK.unbind(1)
         residual_S = mean_S - (inputs.reward_S.double() - self.regression_temperature * inputs.log_ratio_S)
-        value = (self.factor(size_S) * residual_S.square()).sum() / inputs.counts.groups
+        value = (self.factor(size_S) * residual_S.square()).sum() / inputs.sizes.groups
         return Loss(value, residual_S=residual_S.detach())
 
 
@@ -56,7 +56,6 @@ class GroupSurrogate(GroupRegression):
     """Eq. 6 of arXiv 2509.24203."""
 
     name: Literal["group_surrogate"] = "group_surrogate"
-    """Names the folder of the checkpoints it makes."""
     regression_temperature: PositiveFloat = 0.1
     """tau of a = r - tau s."""
 
@@ -69,7 +68,6 @@ class Rebel(GroupRegression):
     """Regress differences of log-ratios on differences of rewards, all pairs of a group."""
 
     name: Literal["rebel"] = "rebel"
-    """Names the folder of the checkpoints it makes."""
     regression_temperature: PositiveFloat = 1.0
     """1/eta, the paper's learning rate of the regression; eta = 1 in its code for language models."""
 
@@ -82,7 +80,6 @@ class Agro(GroupRegression):
     """Any-generation reward optimisation: the answers of a prompt should agree on a."""
 
     name: Literal["agro"] = "agro"
-    """Names the folder of the checkpoints it makes."""
     regression_temperature: PositiveFloat = 1e-3
     """beta of the KL-regularised objective."""
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Counts:
+class StepSizes:
     """Sizes of the WHOLE optimiser step, over all micro-batches and ranks: what sums are divided by."""
 
     sequences: int
@@ -27,7 +27,8 @@ class Inputs:
     """Some sequences of an optimiser step."""
 
     log_ratio_ST: "Tensor"
-    """ln pi - ln b of each response token; carries the gradient."""
+    """ln pi - ln b of each response token; carries the gradient. `training.reference` says whose ln b: the engine's record
+    or the trainer's own."""
     mask_ST: "Tensor"
     """True at response tokens."""
     advantage_S: "Tensor"
@@ -35,9 +36,9 @@ class Inputs:
     reward_S: "Tensor"
     group_S: "Tensor"
     """Integer label of each sequence's group."""
-    counts: Counts
-    old_log_ratio_ST: "Tensor | None" = None
-    """ln pi_old - ln b, pi_old the trainer's weights at the start of the round; only if the objective asks for it."""
+    sizes: StepSizes
+    start_log_ratio_ST: "Tensor | None" = None
+    """ln pi_start - ln b, pi_start the weights that the round starts from; only if the objective ``needs_start``."""
     statistics_SK: "Tensor | None" = None
     """These sequences' rows of what the objective's ``statistics`` said of the whole step."""
 

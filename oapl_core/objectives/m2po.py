@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import PositiveFloat
 
-from oapl_core.objectives.group_means import standardised
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method, Scope
 from oapl_core.objectives.tokens import TokenAverage, weighted_ratios
@@ -36,17 +35,12 @@ class M2po(Method):
     """GRPO whose clip is a budget for the second moment of the log-ratios."""
 
     name: Literal["m2po"] = "m2po"
-    """Names the folder of the checkpoints it makes."""
     budget: PositiveFloat = 0.04
     """Largest mean of (ln rho)^2 over the tokens that a clip could touch."""
     token_average: TokenAverage = "batch"
-    """How tokens are weighed."""
 
     scope: ClassVar[Scope] = "batch"
-
-    def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
-        """(r - mean) / standard deviation of the group; 0 where all are equal."""
-        return standardised(reward_S, group_S)
+    standardises: ClassVar[bool] = True
 
     def statistics(self, step: Inputs) -> "Tensor":
         """The first refused second moment, the same for every sequence, [S, 1]."""

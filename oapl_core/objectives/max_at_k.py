@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import PositiveInt
 
 from oapl_core.errors import DataError
-from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method
-from oapl_core.objectives.tokens import weighted_logprobs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,20 +26,19 @@ def best_with(rewards: list[float], k: int) -> list[float]:
     Sorted, answer p is the best of C(p, k-1) subsets that hold it, and a better one, q, of C(q-1, k-2) that hold both.
     """
     n, better = len(rewards), 0.0
-    found = [0.0] * n
+    mean = [0.0] * n
     order = sorted(range(n), key=rewards.__getitem__)
     for p in range(n - 1, -1, -1):
         reward = rewards[order[p]]
-        found[order[p]] = (reward * comb(p, k - 1) + better) / comb(n - 1, k - 1)
+        mean[order[p]] = (reward * comb(p, k - 1) + better) / comb(n - 1, k - 1)
         better += reward * comb(p - 1, k - 2) if k > 1 and p else 0.0
-    return found
+    return mean
 
 
 class MaxAtK(Method):
     """REINFORCE for the best of k."""
 
     name: Literal["max_at_k"] = "max_at_k"
-    """Names the folder of the checkpoints it makes."""
     k: PositiveInt = 4
     """Answers of which the best counts; at most the group's valid rollouts."""
 
@@ -51,19 +48,15 @@ class MaxAtK(Method):
         Raises:
             DataError: a group has fewer than k rollouts.
         """
-        members, found_S = defaultdict[int, list[int]](list), reward_S.double().clone()
+        members, advantage_S = defaultdict[int, list[int]](list), reward_S.double().clone()
         for row, group in enumerate(group_S.tolist()):
             members[group].append(row)
-        rewards = found_S.tolist()
+        rewards = advantage_S.tolist()
         for group, rows in members.items():
             if len(rows) < self.k:
                 raise DataError(f"group {group} has {len(rows)} rollouts: no best of {self.k}; lower `objective.k`")
             best = best_with([rewards[row] for row in rows], self.k)
             mean = sum(best) / len(best)
             for row, value in zip(rows, best, strict=True):
-                found_S[row] = self.k * (value - mean)
-        return found_S
-
-    def loss(self, inputs: Inputs) -> Loss:
-        """-(1/N) sum_i A_i s_i with the A above."""
-        return Loss(weighted_logprobs(inputs.advantage_S[:, None], inputs))
+                advantage_S[row] = self.k * (value - mean)
+        return advantage_S

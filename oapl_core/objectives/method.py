@@ -1,13 +1,14 @@
 """What every objective is: a group of settings that computes its own advantages and loss.
 
-Importing an objective does not import torch: settings are read by programs that never train.
+Importing an objective does not import torch: settings are read by programs that never train. Reads and writes no files.
 """
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from oapl_core.objectives.group_means import group_mean
+from oapl_core.objectives.group_means import group_mean, standardised
 from oapl_core.objectives.inputs import Inputs, Loss
+from oapl_core.objectives.tokens import weighted_logprobs
 from oapl_core.settings.group import Settings
 
 if TYPE_CHECKING:
@@ -17,14 +18,17 @@ Scope = Literal["sequence", "group", "batch"]
 
 
 class Method(Settings):
-    """An objective. Subclasses add `name` (a Literal), their settings and ``loss``."""
+    """An objective: REINFORCE but for what a subclass replaces. Subclasses add `name` (a Literal) and their settings."""
 
     name: str
+    """Names the objective, and the folder of the checkpoints it makes."""
     scope: ClassVar[Scope] = "sequence"
     """What must be seen at once. `sequence`: nothing, any split into micro-batches is exact. `group`: optimiser steps
     are made of whole groups. Both `group` and `batch` get ``statistics`` of the whole step from a pass without
     gradient before the step's own (about a third more time), unless the step is a single micro-batch."""
-    needs_old: ClassVar[bool] = False
+    standardises: ClassVar[bool] = False
+    """Whether advantages are divided by the standard deviation of their group, as in GRPO."""
+    needs_start: ClassVar[bool] = False
     """Whether the trainer scores every rollout with the weights that the round starts from (once a round)."""
 
     def kept(self, reward_S: "Tensor", group_S: "Tensor", seed: int) -> "Tensor":
@@ -33,6 +37,8 @@ class Method(Settings):
 
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
         """One constant per kept sequence (float64), from whole groups, once a round: A_i = r_i - mean r here."""
+        if self.standardises:
+            return standardised(reward_S, group_S)
         return reward_S.double() - group_mean(reward_S, group_S)
 
     def statistics(self, step: Inputs) -> "Tensor":
@@ -43,8 +49,8 @@ class Method(Settings):
         raise NotImplementedError(f"{self.name} looks at single sequences")
 
     def loss(self, inputs: Inputs) -> Loss:
-        """The share of the step's loss that the given sequences contribute."""
-        raise NotImplementedError
+        """The share of the step's loss that the given sequences contribute: -(1/N) sum_i A_i s_i here."""
+        return Loss(weighted_logprobs(inputs.advantage_S[:, None], inputs))
 
     def loss_of_step(self, step: Inputs) -> Loss:
         """The loss of a step whose sequences are all given."""

@@ -7,11 +7,10 @@ product of those before it by the smallest of them (1 for the first token). The 
 and bounded as in CISPO; A = (r - mean r) / std r.
 """
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import PositiveFloat
 
-from oapl_core.objectives.group_means import standardised
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method
 from oapl_core.objectives.tokens import TokenAverage, weighted_logprobs
@@ -32,15 +31,11 @@ class Minpro(Method):
     """REINFORCE weighted by a token's ratio and the smallest one before it."""
 
     name: Literal["minpro"] = "minpro"
-    """Names the folder of the checkpoints it makes."""
     largest_ratio: PositiveFloat = 5.0
     """Bound of the weight."""
     token_average: TokenAverage = "batch"
-    """How tokens are weighed."""
 
-    def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
-        """(r - mean) / standard deviation of the group; 0 where all are equal."""
-        return standardised(reward_S, group_S)
+    standardises: ClassVar[bool] = True
 
     def loss(self, inputs: Inputs) -> Loss:
         """-(1/tokens) sum A w ln(pi/b)."""

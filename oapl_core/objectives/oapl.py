@@ -7,15 +7,24 @@ The optimum of  max E r(x,y) - beta KL(pi || b)  satisfies  beta ln(pi/b) = r - 
 summed over the response's tokens, averaged over the N sequences of the global batch. b sampled the rollouts; there is
 no importance ratio, no clipping, no division by a standard deviation, no entropy bonus and no further KL term.
 Options, off by default: another rule for V, and s_i / T_i^alpha in place of s_i.
+
+Three published methods are this regression with other constants, once b and the rollouts are given:
+
+    A*-PO (2505.20686)          V with beta1 0.5. The paper estimates V once from rollouts of the base model and then
+                                samples from the policy; from stored rollouts both are the same rows
+    DRO (2405.19107)            half of it with V = mean r. The paper learns V with a second network, from one rollout
+                                a prompt; a group's mean minimises the loss over V at pi = b
+    OPMD (2509.24203, 4.2)      1/(2 tau) of it with V = mean r, less a constant: (1/N) sum_i ( -A_i s_i + tau/2 s_i^2 )
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, PositiveFloat
 
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method
-from oapl_core.objectives.values import ValueRule, values
+from oapl_core.objectives.values import ValueRule, log_mean_exp_values, values
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,11 +52,16 @@ def oapl_loss(
     return residual_S.square().sum() / global_sequences
 
 
+def regression(s_S: "Tensor", inputs: Inputs, regression_temperature: float) -> Loss:
+    """Eq. 3 in float64 for given s_i, with the residuals that it leaves."""
+    value = oapl_loss(s_S, inputs.advantage_S, regression_temperature, inputs.sizes.sequences)
+    return Loss(value, residual_S=regression_temperature * s_S.detach() - inputs.advantage_S)
+
+
 class Oapl(Method):
     """OAPL's regression (paper, eq. 2 and 3)."""
 
     name: Literal["oapl"] = "oapl"
-    """Names the folder of the checkpoints it makes."""
     value_temperature: PositiveFloat = 1.0
     """beta1 of V = beta1 ln mean exp(r/beta1); towards 0 the best reward, towards infinity the mean."""
     regression_temperature: PositiveFloat = 1e-3
@@ -65,9 +79,54 @@ class Oapl(Method):
         return reward_S.double() - values(self.value, reward_S, group_S, self.value_temperature, self.value_shift)
 
     def loss(self, inputs: Inputs) -> Loss:
-        """Eq. 3, summed in float64."""
+        """Eq. 3."""
         s_S = inputs.log_ratio_S
         if self.length_exponent:
             s_S = s_S / inputs.length_S**self.length_exponent
-        value = oapl_loss(s_S, inputs.advantage_S, self.regression_temperature, inputs.counts.sequences)
-        return Loss(value, residual_S=self.regression_temperature * s_S.detach() - inputs.advantage_S)
+        return regression(s_S, inputs, self.regression_temperature)
+
+
+# The three below have no more settings than their papers: the ledger of a run compares an arm's settings key by key.
+class AStarPo(Method):
+    """A*-PO: OAPL with the paper's beta1."""
+
+    name: Literal["a_star_po"] = "a_star_po"
+    value_temperature: PositiveFloat = 0.5
+    """beta1 of V."""
+    regression_temperature: PositiveFloat = 1e-3
+    """beta2."""
+
+    def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
+        """r - V."""
+        return reward_S.double() - log_mean_exp_values(reward_S, group_S, self.value_temperature)
+
+    def loss(self, inputs: Inputs) -> Loss:
+        """Eq. 3."""
+        return regression(inputs.log_ratio_S, inputs, self.regression_temperature)
+
+
+class Dro(Method):
+    """DRO: half of OAPL's loss around the group's mean reward."""
+
+    name: Literal["dro"] = "dro"
+    regression_temperature: PositiveFloat = 1.0
+    """tau. The paper's 1.0 is for short answers; for long ones it holds the policy at b."""
+
+    def loss(self, inputs: Inputs) -> Loss:
+        """(1/2N) sum_i ( tau s_i - A_i )^2."""
+        whole = regression(inputs.log_ratio_S, inputs, self.regression_temperature)
+        return replace(whole, value=whole.value / 2)
+
+
+class Opmd(Method):
+    """OPMD: REINFORCE with a quadratic anchor to the behaviour policy."""
+
+    name: Literal["opmd"] = "opmd"
+    regression_temperature: PositiveFloat = 0.1
+    """tau of the anchor."""
+
+    def loss(self, inputs: Inputs) -> Loss:
+        """(1/N) sum_i ( -A_i s_i + (tau/2) s_i^2 )."""
+        s_S, tau = inputs.log_ratio_S, self.regression_temperature
+        value = (-inputs.advantage_S * s_S + tau / 2 * s_S.square()).sum() / inputs.sizes.sequences
+        return Loss(value, residual_S=tau * s_S.detach() - inputs.advantage_S)

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import PositiveFloat
 
 from oapl_core.objectives.group_means import group_sum
-from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method
-from oapl_core.objectives.tokens import weighted_logprobs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,7 +21,6 @@ class PairwiseWeighted(Method):
     """REINFORCE with a weight for each answer."""
 
     name: Literal["pairwise_weighted"] = "pairwise_weighted"
-    """Names the folder of the checkpoints it makes."""
     weight_temperature: PositiveFloat = 1.0
     """Of w_i = exp(r_i / temperature). In units of the reward."""
 
@@ -33,7 +30,3 @@ class PairwiseWeighted(Method):
         weight_S = (reward_S / self.weight_temperature).exp()
         total_S = group_sum(weight_S, group_S)
         return total_S * weight_S * (reward_S - group_sum(weight_S * reward_S, group_S) / total_S)
-
-    def loss(self, inputs: Inputs) -> Loss:
-        """-(1/N) sum_i A_i s_i with the A above."""
-        return Loss(weighted_logprobs(inputs.advantage_S[:, None], inputs))

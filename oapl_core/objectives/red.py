@@ -1,7 +1,8 @@
 """RED, REINFORCE with a shaped data distribution (arXiv 2509.24203): RED-Drop (eq. 10) and RED-Weight (appendix B.6).
 
 RED-Drop drops random wrong answers of a group until there are no more of them than right ones, and is REINFORCE on what
-is left, with its mean as baseline. RED-Weight keeps all and weighs them:  g = (1/N) sum_i exp(A_i/temp) A_i grad l_i.
+is left, with its mean as baseline; N counts the answers that are left, so a step has as many as any other and
+an epoch has fewer steps. RED-Weight keeps all and weighs them:  g = (1/N) sum_i exp(A_i/temp) A_i grad l_i.
 """
 
 import random
@@ -11,9 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import PositiveFloat
 
 from oapl_core.objectives.group_means import group_mean
-from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method
-from oapl_core.objectives.tokens import weighted_logprobs
 from oapl_core.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ class RedDrop(Method):
     """REINFORCE on balanced groups."""
 
     name: Literal["red_drop"] = "red_drop"
-    """Names the folder of the checkpoints it makes."""
 
     def kept(self, reward_S: "Tensor", group_S: "Tensor", seed: int) -> "Tensor":
         """All but a random surplus of rollouts below their group's mean; the draw is seeded for each group.
@@ -44,16 +42,11 @@ class RedDrop(Method):
                 kept_S[row] = False
         return kept_S
 
-    def loss(self, inputs: Inputs) -> Loss:
-        """-(1/N) sum_i A_i s_i over the kept sequences, N of them in the step."""
-        return Loss(weighted_logprobs(inputs.advantage_S[:, None], inputs))
-
 
 class RedWeight(Method):
     """REINFORCE whose answers are weighted by exp of their advantage."""
 
     name: Literal["red_weight"] = "red_weight"
-    """Names the folder of the checkpoints it makes."""
     weight_temperature: PositiveFloat = 1.0
     """Of exp(A_i / temperature). In units of the reward."""
 
@@ -61,7 +54,3 @@ class RedWeight(Method):
         """exp(A_i / temperature) A_i with A_i = r_i - mean r."""
         centred_S = reward_S.double() - group_mean(reward_S, group_S)
         return (centred_S / self.weight_temperature).exp() * centred_S
-
-    def loss(self, inputs: Inputs) -> Loss:
-        """-(1/N) sum_i A_i s_i with the A above."""
-        return Loss(weighted_logprobs(inputs.advantage_S[:, None], inputs))

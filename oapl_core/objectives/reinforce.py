@@ -9,9 +9,7 @@ arXiv 2506.20520) gives every rollout some weight and right ones more, so that w
 from typing import TYPE_CHECKING, Literal
 
 from oapl_core.objectives.group_means import group_mean
-from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method
-from oapl_core.objectives.tokens import weighted_logprobs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,25 +19,15 @@ class Reinforce(Method):
     """The group's mean reward is the baseline."""
 
     name: Literal["reinforce"] = "reinforce"
-    """Names the folder of the checkpoints it makes."""
-
-    def loss(self, inputs: Inputs) -> Loss:
-        """-(1/N) sum_i A_i s_i."""
-        return Loss(weighted_logprobs(inputs.advantage_S[:, None], inputs))
 
 
 class AsymRe(Method):
     """REINFORCE with a baseline below the mean."""
 
     name: Literal["asymre"] = "asymre"
-    """Names the folder of the checkpoints it makes."""
     shift: float = 0.1
     """How far the baseline lies below the group's mean reward."""
 
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
         """r - (mean r - shift)."""
         return reward_S.double() - (group_mean(reward_S, group_S) - self.shift)
-
-    def loss(self, inputs: Inputs) -> Loss:
-        """-(1/N) sum_i A_i s_i."""
-        return Loss(weighted_logprobs(inputs.advantage_S[:, None], inputs))

@@ -5,14 +5,18 @@ constants. Two forms: the weight beside ln pi (``weighted_logprobs``), or inside
 is the published surrogate with clipped tokens counted as 0; their gradients agree where the weight holds the ratio.
 """
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from oapl_core.objectives.inputs import Inputs
+from pydantic import Field
+
+from oapl_core.objectives.inputs import Inputs, Loss
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-TokenAverage = Literal["sum", "sequence", "batch"]
+Clip = Annotated[float, Field(ge=0.0)]
+"""Distance of a ratio's bound from 1."""
+TokenAverage = Annotated[Literal["sum", "sequence", "batch"], Field(description="How tokens are weighed.")]
 """How tokens are weighed: a sequence's are summed, or averaged over its own length, and then averaged over sequences;
 or all of the step's are averaged (DAPO)."""
 
@@ -21,8 +25,8 @@ def share(inputs: Inputs, average: TokenAverage) -> "Tensor":
     """What each sequence's sum over tokens is multiplied by, [S, 1]."""
     one_S1 = inputs.length_S.new_ones(len(inputs.length_S), 1)
     if average == "batch":
-        return one_S1 / inputs.counts.tokens
-    return (one_S1 / inputs.length_S[:, None] if average == "sequence" else one_S1) / inputs.counts.sequences
+        return one_S1 / inputs.sizes.tokens
+    return (one_S1 / inputs.length_S[:, None] if average == "sequence" else one_S1) / inputs.sizes.sequences
 
 
 def weighted_logprobs(weight_ST: "Tensor", inputs: Inputs, average: TokenAverage = "sum") -> "Tensor":
@@ -33,12 +37,25 @@ def weighted_logprobs(weight_ST: "Tensor", inputs: Inputs, average: TokenAverage
 def weighted_ratios(
     weight_ST: "Tensor", log_ratio_ST: "Tensor", inputs: Inputs, average: TokenAverage = "sum"
 ) -> "Tensor":
-    """- sum of weight * exp(log_ratio); ``weight_ST`` is held constant.
-
-    The exponential is taken of tokens that count only: a clipped one may be too large for it.
-    """
+    """- sum of weight * exp(log_ratio); ``weight_ST`` is held constant."""
     weight_ST = weight_ST.detach() * share(inputs, average) * inputs.mask_ST
+    # a clipped token's ratio may overflow, and 0 times infinity would make the whole gradient not-a-number
     return -(weight_ST * log_ratio_ST.where(weight_ST != 0, 0.0).exp()).sum()
+
+
+def clipped_loss(kept_ST: "Tensor", inputs: Inputs, average: TokenAverage, with_ratio: bool = True) -> Loss:
+    """- sum of A rho M (or A M ln rho without the ratio) for the mask M = ``kept_ST``; reports what M leaves out."""
+    weight_ST = inputs.advantage_S[:, None] * kept_ST
+    if with_ratio:
+        value = weighted_ratios(weight_ST, inputs.log_ratio, inputs, average)
+    else:
+        value = weighted_logprobs(weight_ST, inputs, average)
+    return Loss(value, clipped_ST=clipped(kept_ST, inputs))
+
+
+def clipped(kept_ST: "Tensor", inputs: Inputs) -> "Tensor":
+    """Response tokens with an advantage that ``kept_ST`` leaves out, [S, T]."""
+    return ~kept_ST & inputs.mask_ST & (inputs.advantage_S[:, None] != 0)
 
 
 def one_side(log_ratio: "Tensor", advantage: "Tensor", low: float, high: float) -> "Tensor":
@@ -60,8 +77,3 @@ def ring(
     ratio = log_ratio.exp()
     rising, falling = (advantage > 0) & (ratio <= 1 - far_low), (advantage < 0) & (ratio >= 1 + far_high)
     return two_side(log_ratio, low, high) | rising | falling
-
-
-def clipped(kept_ST: "Tensor", inputs: Inputs) -> "Tensor":
-    """Response tokens with an advantage that ``kept_ST`` leaves out, [S, T]."""
-    return ~kept_ST & inputs.mask_ST & (inputs.advantage_S[:, None] != 0)

@@ -20,7 +20,6 @@ class Topr(Method):
     """REINFORCE whose bad answers are weighted by a truncated sequence ratio."""
 
     name: Literal["topr"] = "topr"
-    """Names the folder of the checkpoints it makes."""
     largest_ratio: PositiveFloat = 1.0
     """Bound of the ratio of bad answers."""
 

@@ -202,8 +202,8 @@ class Experiment(Settings):
         return self
 
     @model_validator(mode="after")
-    def _old_weights_differ_from_what_is_compared_with(self) -> Self:
-        if self.objective.needs_old and self.training.reference != "behavior":
+    def _start_differs_from_what_is_compared(self) -> Self:
+        if self.objective.needs_start and self.training.reference != "behavior":
             raise ValueError(
                 f"objective {self.objective.name!r} weighs by the ratio of the round's first weights to what sampled; "
                 "it needs training.reference = 'behavior'"

@@ -18,7 +18,7 @@ from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.training import TrainingConfig
 
 if TYPE_CHECKING:
-    from oapl_core.training.engine import Engine
+    from oapl_core.training.engine import TrainingEngine
     from oapl_core.training.job import Job
 
 LET_GO = "the next round is trained"
@@ -90,14 +90,14 @@ def _layout(training: TrainingConfig, ranks: int) -> dict[str, Any]:
     return {"ranks": ranks, **training.model_dump(mode="json", include=set(_LAYOUT))}
 
 
-def go_on(job: "Job", engine: "Engine") -> None:
+def go_on(job: "Job", engine: "TrainingEngine") -> None:
     """Take over weights and moments from the round before; every rank calls it."""
     engine.load(job.run.optimizer_state(job.round_number - 1))
     if engine.rank == 0:
         say(f"round {job.round_number}: the optimiser goes on from round {job.round_number - 1}")
 
 
-def keep(job: "Job", engine: "Engine") -> None:
+def keep(job: "Job", engine: "TrainingEngine") -> None:
     """Write the state that the next round goes on from, unless it is there; every rank calls it."""
     path = job.kept_state
     if path is None:
@@ -119,7 +119,7 @@ def keep(job: "Job", engine: "Engine") -> None:
         say(f"round {job.round_number}: the optimiser's state is kept for round {job.round_number + 1}")
 
 
-def _flag(engine: "Engine", value: bool) -> Any:
+def _flag(engine: "TrainingEngine", value: bool) -> Any:
     import torch
 
     return torch.tensor(float(value), device=engine.device)

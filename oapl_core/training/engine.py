@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _STATE = "state"
 
 
-class Engine:
+class TrainingEngine:
     """One rank's DeepSpeed engine around ``policy``."""
 
     policy: "Policy"

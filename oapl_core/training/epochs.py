@@ -14,7 +14,7 @@ from oapl_core.progress import Progress
 from oapl_core.run_folder.run import policy_hash
 from oapl_core.seeds import derive_seed
 from oapl_core.training.continuation import keep, let_go
-from oapl_core.training.interruption import Request, Saving
+from oapl_core.training.interruption import Saving, StopRequest
 from oapl_core.training.job import METRICS_FILE, Job
 from oapl_core.training.retention import drop_weights
 from oapl_core.training.state import Reached, delete_states
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def train_epochs(
-    job: Job, trainer: "Trainer", stored: "StoredModel", reached: Reached, started_s: float, request: Request
+    job: Job, trainer: "Trainer", stored: "StoredModel", reached: Reached, started_s: float, request: StopRequest
 ) -> None:
     """Train what follows ``reached``; every rank calls it.
 

@@ -6,7 +6,7 @@ keeps a small file decoded). Memory holds some numbers for each row.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,13 +32,13 @@ class Batch:
     id_ST: "Tensor"
     prompt_length_S: "Tensor"
     length_S: "Tensor"
-    behavior_ST: "Tensor"
-    """Log-probs to compare with, recorded when sampling or the reference's, [S, T - 1], 0 outside the response."""
+    compared_ST: "Tensor"
+    """Log-probs that the ratio is taken against, recorded or rescored, [S, T - 1], 0 outside the response."""
     row_S: "Tensor"
     """Row of the examples."""
     weight: float = 1.0
     """0 for the stand-in that a rank without work runs."""
-    old_ST: "Tensor | None" = None
+    start_ST: "Tensor | None" = None
     """Log-probs of the weights that the round starts from, [S, T - 1], 0 outside the response; only if asked for."""
 
 
@@ -56,18 +56,10 @@ class Examples:
     """Prompt, response and the engine's log-probs of each row."""
     recorded_S: "NDArray[np.bool_]"
     """Whether the engine's log-probs are known."""
-    reference: Rows | None = None
-    """Takes the place of the engine's log-probs (tables.REFERENCES)."""
-    old: Rows | None = None
-    """The same file beside the engine's log-probs, for objectives that need both."""
-
-    def compared_with(self, reference: Rows) -> "Examples":
-        """The same examples with other log-probs to compare with."""
-        return replace(self, reference=reference)
-
-    def beside_old(self, old: Rows) -> "Examples":
-        """The same examples, with the log-probs of the weights that the round starts from beside what they have."""
-        return replace(self, old=old)
+    rescored: Rows | None = None
+    """What the trainer gives the same policy (tables.REFERENCES); if set, it is compared, not what was recorded."""
+    start: Rows | None = None
+    """Log-probs of the weights that the round starts from (tables.REFERENCES), for objectives that need them too."""
 
     def recorded_logprobs(self, row: int) -> "Tensor | None":
         """The engine's log-probs of a response, [T]; None if nobody recorded them."""
@@ -91,25 +83,26 @@ class Examples:
         prompt_lengths = [int(self.prompt_length_S[i]) for i in rows]
         lengths = [n + int(self.response_length_S[i]) for n, i in zip(prompt_lengths, rows, strict=True)]
         ids = np.zeros((max(1, len(rows)), max(lengths, default=2)), dtype=np.int64)
-        behavior = np.zeros((len(ids), ids.shape[1] - 1), dtype=np.float32)
-        old = np.zeros_like(behavior)
+        compared = np.zeros((len(ids), ids.shape[1] - 1), dtype=np.float32)
+        start = np.zeros_like(compared)
         for s, i in enumerate(rows):
-            row, start, end = self.tokens[i], prompt_lengths[s], lengths[s]
-            ids[s, :start], ids[s, start:end] = _values(row["prompt_ids"]), _values(row["response_ids"])
-            if self.reference is not None:
-                behavior[s, start - 1 : end - 1] = _values(self.reference[i]["reference_logprobs"])
+            row, first, end = self.tokens[i], prompt_lengths[s], lengths[s]
+            ids[s, :first], ids[s, first:end] = _values(row["prompt_ids"]), _values(row["response_ids"])
+            response = slice(first - 1, end - 1)  # column t scores token t + 1
+            if self.rescored is not None:
+                compared[s, response] = _values(self.rescored[i]["reference_logprobs"])
             elif self.recorded_S[i]:
-                behavior[s, start - 1 : end - 1] = _values(row["behavior_logprobs"])
-            if self.old is not None:
-                old[s, start - 1 : end - 1] = _values(self.old[i]["reference_logprobs"])
+                compared[s, response] = _values(row["behavior_logprobs"])
+            if self.start is not None:
+                start[s, response] = _values(self.start[i]["reference_logprobs"])
         return Batch(
             torch.from_numpy(ids),
             torch.tensor(prompt_lengths or [1]),
             torch.tensor(lengths or [2]),
-            torch.from_numpy(behavior),
+            torch.from_numpy(compared),
             torch.tensor(list(rows) or [0]),
             float(bool(rows)),
-            None if self.old is None else torch.from_numpy(old),
+            None if self.start is None else torch.from_numpy(start),
         )
 
 

@@ -20,7 +20,7 @@ from oapl_core.training.logprobs import Policy
 
 if TYPE_CHECKING:
     from oapl_core.settings.training import TrainingConfig
-    from oapl_core.training.engine import Engine
+    from oapl_core.training.engine import TrainingEngine
     from oapl_core.training.examples import Batch, Examples
 
 _DRAWN, _SCORED = 64, 4
@@ -36,7 +36,7 @@ def sample(examples: "Examples", seed: int, round_number: int, epoch: int) -> "l
     return [examples.batch([row]) for row in sorted(drawn, key=lambda row: (lengths[row], row))[:_SCORED]]
 
 
-def trainer_logprobs(engine: "Engine", batches: "Sequence[Batch]") -> list[Tensor]:
+def trainer_logprobs(engine: "TrainingEngine", batches: "Sequence[Batch]") -> list[Tensor]:
     """Log-probs of each batch under the weights being trained, on the CPU; every rank calls it."""
     found = []
     for batch in batches:

@@ -18,7 +18,7 @@ from oapl_core.training.state import Reached, save_state
 
 if TYPE_CHECKING:
     from oapl_core.settings.training import TrainingConfig
-    from oapl_core.training.engine import Engine
+    from oapl_core.training.engine import TrainingEngine
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 INTERRUPTED = "interrupted after step"
@@ -40,7 +40,7 @@ def listening(answer: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, previous)
 
 
-class Request:
+class StopRequest:
     """Whether this rank was asked to stop: by a signal that it got, or by the launcher's file."""
 
     def __init__(self, file: Path) -> None:
@@ -61,7 +61,12 @@ class Saving:
     """After each step and epoch: is the state to be saved, and is the round to stop?"""
 
     def __init__(
-        self, engine: "Engine", states: Path, owner: Mapping[str, Any], training: "TrainingConfig", request: Request
+        self,
+        engine: "TrainingEngine",
+        states: Path,
+        owner: Mapping[str, Any],
+        training: "TrainingConfig",
+        request: StopRequest,
     ) -> None:
         """States go to ``states`` and belong to ``owner``."""
         self._engine, self._states, self._owner, self._request = engine, states, owner, request

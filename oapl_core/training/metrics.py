@@ -13,7 +13,7 @@ from torch import Tensor
 from oapl_core.objectives import Loss
 
 if TYPE_CHECKING:
-    from oapl_core.training.engine import Engine
+    from oapl_core.training.engine import TrainingEngine
 
 Metrics = dict[str, Any]
 
@@ -34,7 +34,7 @@ _SUMS = (
     "clipped_tokens",
     "token_log_ratio_abs",
     "kl",
-    "behavior_logprob",
+    "compared_logprob",
 )
 
 
@@ -53,7 +53,7 @@ class StepMeter:
         self,
         loss: Loss,
         log_ratio_ST: Tensor,
-        behavior_ST: Tensor,
+        compared_ST: Tensor,
         mask_ST: Tensor,
         length_S: Tensor,
         right_S: Tensor,
@@ -64,7 +64,7 @@ class StepMeter:
         Args:
             loss: its share of the step's loss, with what the objective reports.
             log_ratio_ST: [S, T - 1], 0 outside the response.
-            behavior_ST: log-probs recorded when sampling, [S, T - 1], 0 outside the response.
+            compared_ST: log-probs recorded when sampling, [S, T - 1], 0 outside the response.
             mask_ST: where the response is.
             length_S: tokens of prompt and response.
             right_S: 1 for a right answer, 0 for a wrong one.
@@ -97,13 +97,13 @@ class StepMeter:
             "clipped_tokens": clipped_ST.sum(),
             "token_log_ratio_abs": size_ST.sum(),
             "kl": k3,
-            "behavior_logprob": behavior_ST.double().sum(),
+            "compared_logprob": compared_ST.double().sum(),
         }
         self._sums += torch.stack([numbers[name].double() for name in _SUMS])
         self._entropy += entropy_T.double().sum()
         self._largest = torch.maximum(self._largest, size_ST.max())
 
-    def result(self, engine: "Engine") -> Metrics:
+    def result(self, engine: "TrainingEngine") -> Metrics:
         """The step's metrics over all ranks; the same on each."""
         total = dict(zip(_SUMS, engine.total(self._sums).tolist(), strict=True))
         entropy = float(engine.total_of_parts(self._entropy))
@@ -131,7 +131,7 @@ class StepMeter:
             "kl": total["kl"] / tokens,
             "kl_k1": -total["log_ratio"] / tokens,
             "entropy": entropy / tokens,
-            "token_entropy": -(total["behavior_logprob"] + total["log_ratio"]) / tokens,
+            "token_entropy": -(total["compared_logprob"] + total["log_ratio"]) / tokens,
             "peak_memory_mb": round(memory_mb),
         }
 

@@ -21,7 +21,7 @@ from oapl_core.seeds import derive_seed
 from oapl_core.training.scoring import scored
 
 if TYPE_CHECKING:
-    from oapl_core.training.engine import Engine
+    from oapl_core.training.engine import TrainingEngine
     from oapl_core.training.examples import Examples
 
 _COLUMNS = ("response_tokens", "mean_difference", "max_difference", "sum_difference", "k3")
@@ -33,7 +33,12 @@ def mismatch_path(run: Run, round_number: int) -> Path:
 
 
 def check_mismatch(
-    run: Run, round_number: int, engine: "Engine", examples: "Examples", inputs: Mapping[str, str], packed: bool = False
+    run: Run,
+    round_number: int,
+    engine: "TrainingEngine",
+    examples: "Examples",
+    inputs: Mapping[str, str],
+    packed: bool = False,
 ) -> None:
     """Measure, record and judge; every rank calls it, before the first update or a state is loaded.
 
@@ -65,14 +70,14 @@ def chosen(sequences: int, wanted: int, seed: int, round_number: int) -> list[in
 
 
 def score(
-    engine: "Engine", examples: "Examples", rows: Sequence[int], token_budget: int, packed: bool = False
+    engine: "TrainingEngine", examples: "Examples", rows: Sequence[int], token_budget: int, packed: bool = False
 ) -> list[dict[str, float]]:
     """For each of ``rows``, in order, the _COLUMNS of tables.MISMATCHES; the same on every rank."""
     found = torch.zeros(len(rows), len(_COLUMNS), dtype=torch.float64, device=engine.device)
     place = {row: i for i, row in enumerate(rows)}
     for part in scored(engine, examples, rows, token_budget, packed):
-        behavior_ST = part.batch.behavior_ST.to(engine.device).double()
-        difference_ST = (part.logprob_ST.double() - behavior_ST) * part.mask_ST
+        compared_ST = part.batch.compared_ST.to(engine.device).double()
+        difference_ST = (part.logprob_ST.double() - compared_ST) * part.mask_ST
         tokens_S, size_ST = part.mask_ST.sum(1), difference_ST.abs()
         # k3 estimates KL(behavior || policy): exp(d) - d - 1, which is 0 outside the response
         k3_S = (difference_ST.expm1() - difference_ST).sum(1) / tokens_S

@@ -14,7 +14,7 @@ import torch
 from oapl_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from oapl_core.training.engine import Engine
+    from oapl_core.training.engine import TrainingEngine
 
 _FLASH = "flash_attention_2"
 _APART = 0.05
@@ -35,7 +35,7 @@ def use_packing(model: Any, packing: Literal["auto", "on", "off"], dtype: torch.
     return packing == "on" or str(model.config._attn_implementation).startswith("flash_attention")
 
 
-def refuse_leaks(engine: "Engine", vocabulary: int) -> None:
+def refuse_leaks(engine: "TrainingEngine", vocabulary: int) -> None:
     """Score two short sequences together and apart; every rank calls it.
 
     Raises:

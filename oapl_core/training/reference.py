@@ -2,7 +2,7 @@
 
 With ``training.reference = "reference"`` (the authors' code) the policy is compared with these and not with the
 log-probs that the engine recorded, so that the first log-ratios are 0 but for rounding, and rollouts whose engine
-recorded nothing can be trained on. An objective may ask for them beside the engine's (``Method.needs_old``). Scores
+recorded nothing can be trained on. An objective may ask for them beside the engine's (``Method.needs_start``). Scores
 every example once, before the first update, block by block. Writes round_NN/3_reference.parquet (tables.REFERENCES), in
 the order of the groups; the ledger tells how far the engine's log-probs are from them.
 """
@@ -21,7 +21,7 @@ from oapl_core.run_folder.run import Run
 from oapl_core.training.scoring import scored
 
 if TYPE_CHECKING:
-    from oapl_core.training.engine import Engine
+    from oapl_core.training.engine import TrainingEngine
     from oapl_core.training.examples import Examples
 
 _BLOCK_TOKENS = 2**21
@@ -34,7 +34,12 @@ def reference_path(run: Run, round_number: int) -> Path:
 
 
 def reference_rows(
-    run: Run, round_number: int, engine: "Engine", examples: "Examples", inputs: Mapping[str, str], packed: bool = False
+    run: Run,
+    round_number: int,
+    engine: "TrainingEngine",
+    examples: "Examples",
+    inputs: Mapping[str, str],
+    packed: bool = False,
 ) -> Rows:
     """The round's reference log-probs, scored unless they are there; every rank calls it before a state is loaded.
 
@@ -79,7 +84,7 @@ def _blocks(examples: "Examples") -> Iterator[list[int]]:
 
 
 def _scored(
-    engine: "Engine", examples: "Examples", token_budget: int, packed: bool, sums: dict[str, float]
+    engine: "TrainingEngine", examples: "Examples", token_budget: int, packed: bool, sums: dict[str, float]
 ) -> Iterator[dict[str, Any]]:
     """Rows of tables.REFERENCES, the same on every rank; adds to ``sums``."""
     for block in _blocks(examples):

@@ -11,7 +11,7 @@ from oapl_core.training.examples import Batch, Examples
 from oapl_core.training.logprobs import response_mask
 
 if TYPE_CHECKING:
-    from oapl_core.training.engine import Engine
+    from oapl_core.training.engine import TrainingEngine
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Scored:
 
 
 def scored(
-    engine: "Engine", examples: Examples, rows: Sequence[int], token_budget: int, packed: bool
+    engine: "TrainingEngine", examples: Examples, rows: Sequence[int], token_budget: int, packed: bool
 ) -> Iterator[Scored]:
     """This rank's share of ``rows``, micro-batch by micro-batch; every rank gets equally many."""
     budget = token_budget * engine.sequence_ranks

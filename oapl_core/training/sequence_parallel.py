@@ -22,7 +22,7 @@ from oapl_core.errors import ConfigError
 from oapl_core.training.logprobs import Policy
 
 if TYPE_CHECKING:
-    from oapl_core.training.engine import Engine
+    from oapl_core.training.engine import TrainingEngine
 
 _APART = 0.05
 """Nats; more than rounding explains, also in bfloat16."""
@@ -33,9 +33,9 @@ _CHECKED = 16
 class SharedPolicy(Policy):
     """A policy whose rows are computed by several ranks, from ``share`` on; before, each rank computes all of them."""
 
-    _engine: "Engine | None" = None
+    _engine: "TrainingEngine | None" = None
 
-    def share(self, engine: "Engine") -> None:
+    def share(self, engine: "TrainingEngine") -> None:
         """Share rows with the ranks of ``engine.sequence_group``; every rank calls it.
 
         Raises:
@@ -67,7 +67,7 @@ class SharedPolicy(Policy):
         whole_RT: Tensor = _Gathered.apply(part_RT, group, rank, ranks)  # type: ignore[no-untyped-call]
         return whole_RT[:, : before_RT.shape[1]][before_RT]
 
-    def _share_attention(self, engine: "Engine", implementation: str) -> None:
+    def _share_attention(self, engine: "TrainingEngine", implementation: str) -> None:
         """Put the exchange around the attention function that this model's layers look up by name.
 
         Its name stays, because transformers chooses masks and kernels by it. Other models of the process, as the one
@@ -96,7 +96,7 @@ class SharedPolicy(Policy):
 
         ALL_ATTENTION_FUNCTIONS[implementation] = attend
 
-    def _refuse_changes(self, engine: "Engine", vocabulary: int) -> None:
+    def _refuse_changes(self, engine: "TrainingEngine", vocabulary: int) -> None:
         """Score a sequence shared and alone: a model with an attention of its own would not see the others' tokens."""
         width = _CHECKED * engine.sequence_ranks
         ids = torch.arange(width, device=engine.device)[None] * 7 % vocabulary

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from oapl_core.files import fsync
 
 if TYPE_CHECKING:
-    from oapl_core.training.engine import Engine
+    from oapl_core.training.engine import TrainingEngine
     from oapl_core.training.metrics import Metrics
 
 _NOTE = "belongs_to.json"
@@ -37,7 +37,7 @@ class Reached:
         return len(self.rows)
 
 
-def save_state(engine: "Engine", folder: Path, reached: Reached, owner: Mapping[str, Any]) -> None:
+def save_state(engine: "TrainingEngine", folder: Path, reached: Reached, owner: Mapping[str, Any]) -> None:
     """Write the state and delete the older ones; every rank calls it."""
     temporary, target = folder / ".tmp-state", _path(folder, reached)
     if engine.rank == 0:
@@ -65,7 +65,7 @@ def find_state(folder: Path, owner: Mapping[str, Any]) -> Reached | None:
     return max(_states(folder, _text(owner)), key=lambda reached: (reached.epoch, reached.steps), default=None)
 
 
-def load_state(engine: "Engine", folder: Path, reached: Reached) -> None:
+def load_state(engine: "TrainingEngine", folder: Path, reached: Reached) -> None:
     """Continue as after ``reached``; every rank calls it."""
     engine.load(_path(folder, reached))
     _load_random_numbers(_random_file(_path(folder, reached), engine.rank))

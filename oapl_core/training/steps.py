@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from oapl_core.errors import Diverged
-from oapl_core.objectives import Counts, Inputs, Method
+from oapl_core.objectives import Inputs, Method, StepSizes
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.tables import CORRECT
@@ -29,7 +29,7 @@ from oapl_core.training.scoring import scored
 from oapl_core.training.speed import Speedometer
 
 if TYPE_CHECKING:
-    from oapl_core.training.engine import Engine
+    from oapl_core.training.engine import TrainingEngine
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class _Step:
     """What the micro-batches of an optimiser step share."""
 
     rows: Sequence[int]
-    counts: Counts
+    sizes: StepSizes
     statistics_SK: torch.Tensor | None
     """A row for each of ``rows``; unset where the objective asks for none, or the only micro-batch is the step."""
 
@@ -53,7 +53,7 @@ class _Step:
 class Trainer:
     """What the steps of one round share."""
 
-    engine: "Engine"
+    engine: "TrainingEngine"
     objective: Method
     examples: Examples
     training: TrainingConfig
@@ -143,7 +143,7 @@ class Trainer:
         share = micro_batches(batch, lengths, budget, engine.data_ranks, self.packed)[engine.data_rank]
         # a step that is one micro-batch is known whole when its turn comes
         alone = self.objective.scope == "sequence" or engine.data_ranks == len(share) == 1
-        known = _Step(batch, self._counts(batch), None if alone else self._statistics(batch))
+        known = _Step(batch, self._sizes(batch), None if alone else self._statistics(batch))
         meter = StepMeter(engine.device, self.packed)
         for number, rows in enumerate(share):
             held = [lengths[row] for row in rows]
@@ -156,10 +156,10 @@ class Trainer:
         clipped = norm > self.training.max_grad_norm
         return {"grad_norm": norm, "clipped": clipped, **meter.result(engine), "seconds": time.monotonic() - start}
 
-    def _counts(self, batch: Sequence[int]) -> Counts:
+    def _sizes(self, batch: Sequence[int]) -> StepSizes:
         rows = list(batch)
         tokens = int(self.examples.response_length_S[rows].sum())
-        return Counts(len(rows), len(self.group_S[rows].unique()), tokens)
+        return StepSizes(len(rows), len(self.group_S[rows].unique()), tokens)
 
     def _statistics(self, batch: Sequence[int]) -> torch.Tensor:
         """What the objective must know of the whole step, a row for each of ``batch``; the same on every rank.
@@ -172,28 +172,30 @@ class Trainer:
         log_ratio_ST = torch.zeros(len(rows), int(response_S.max()), device=engine.device)
         place = {row: s for s, row in enumerate(rows)}
         for part in scored(engine, examples, rows, self.training.tokens_per_micro_batch, self.packed):
-            ratio_ST = part.logprob_ST.float() - part.batch.behavior_ST.to(engine.device)
+            ratio_ST = part.logprob_ST.float() - part.batch.compared_ST.to(engine.device)
             for s, row in enumerate(part.rows):
                 own_T = ratio_ST[s][part.mask_ST[s]]
                 log_ratio_ST[place[row], : len(own_T)] = own_T
         engine.total(log_ratio_ST)
         mask_ST = torch.arange(log_ratio_ST.shape[1], device=engine.device) < response_S[:, None]
-        return self.objective.statistics(self._inputs(log_ratio_ST, mask_ST, rows, self._counts(rows)))
+        return self.objective.statistics(self._inputs(log_ratio_ST, mask_ST, rows, self._sizes(rows)))
 
-    def _inputs(self, log_ratio_ST: torch.Tensor, mask_ST: torch.Tensor, rows: Sequence[int], counts: Counts) -> Inputs:
+    def _inputs(
+        self, log_ratio_ST: torch.Tensor, mask_ST: torch.Tensor, rows: Sequence[int], sizes: StepSizes
+    ) -> Inputs:
         index, device = list(rows), log_ratio_ST.device
         advantage_S, reward_S, group_S = (x[index].to(device) for x in (self.advantage_S, self.reward_S, self.group_S))
-        return Inputs(log_ratio_ST, mask_ST, advantage_S, reward_S, group_S, counts)
+        return Inputs(log_ratio_ST, mask_ST, advantage_S, reward_S, group_S, sizes)
 
     def _micro_batch(self, rows: Sequence[int], step: "_Step", last: bool, meter: StepMeter) -> None:
         batch, device = self.examples.batch(rows), self.engine.device
         prompt_length_S, length_S = batch.prompt_length_S.to(device), batch.length_S.to(device)
-        behavior_ST = batch.behavior_ST.to(device)
-        log_ratio_ST = self.engine(batch.id_ST.to(device), prompt_length_S, length_S, last=last) - behavior_ST
+        compared_ST = batch.compared_ST.to(device)
+        log_ratio_ST = self.engine(batch.id_ST.to(device), prompt_length_S, length_S, last=last) - compared_ST
         mask_ST = response_mask(prompt_length_S, length_S, batch.id_ST.shape[1])
-        inputs = self._inputs(log_ratio_ST, mask_ST, batch.row_S.tolist(), step.counts)
-        if batch.old_ST is not None:
-            inputs = replace(inputs, old_log_ratio_ST=batch.old_ST.to(device) - behavior_ST)
+        inputs = self._inputs(log_ratio_ST, mask_ST, batch.row_S.tolist(), step.sizes)
+        if batch.start_ST is not None:
+            inputs = replace(inputs, start_log_ratio_ST=batch.start_ST.to(device) - compared_ST)
         statistics_SK = step.statistics_of(rows)
         if statistics_SK is None:
             found = self.objective.loss_of_step(inputs)
@@ -207,7 +209,7 @@ class Trainer:
             meter.add(
                 replace(found, value=loss),
                 log_ratio_ST,
-                behavior_ST,
+                compared_ST,
                 mask_ST,
                 length_S,
                 inputs.reward_S >= CORRECT,

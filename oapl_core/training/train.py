@@ -20,7 +20,7 @@ from oapl_core.training.continuation import drop_unfinished, go_on, goes_on, let
 from oapl_core.training.disk import check_room
 from oapl_core.training.epochs import train_epochs
 from oapl_core.training.examples import Examples, read_examples
-from oapl_core.training.interruption import Request, listening
+from oapl_core.training.interruption import StopRequest, listening
 from oapl_core.training.job import Job, make_job
 from oapl_core.training.ranks import launch_ranks
 from oapl_core.training.retention import drop_weights
@@ -29,7 +29,7 @@ from oapl_core.training.tracking import check_trackers
 
 if TYPE_CHECKING:
     from oapl_core.training.checkpoint import StoredModel
-    from oapl_core.training.engine import Engine
+    from oapl_core.training.engine import TrainingEngine
     from oapl_core.training.logprobs import Policy
     from oapl_core.training.speed import ModelFlops
     from oapl_core.training.steps import Trainer
@@ -65,7 +65,7 @@ def train(run: Run, round_number: int) -> None:
     if not is_rank and (run.config.training.processes > 1 or run.config.training.hostfile):
         launch_ranks(run, round_number, job.stop_file)
     else:
-        request = Request(job.stop_file)
+        request = StopRequest(job.stop_file)
         with listening(request.ask):
             _train_rank(job, examples, request)
 
@@ -112,7 +112,7 @@ def _load(job: Job, examples: Examples) -> "tuple[StoredModel, Policy, ModelFlop
     return stored, policy, flops
 
 
-def _trainer(job: Job, engine: "Engine", examples: Examples, flops: "ModelFlops", packed: bool) -> "Trainer":
+def _trainer(job: Job, engine: "TrainingEngine", examples: Examples, flops: "ModelFlops", packed: bool) -> "Trainer":
     from oapl_core.training.speed import Speedometer, peak_tflops
     from oapl_core.training.steps import Trainer
 
@@ -132,8 +132,8 @@ def _trainer(job: Job, engine: "Engine", examples: Examples, flops: "ModelFlops"
     return replace(trainer, speed=Speedometer(flops, peak, engine.ranks, job.epochs * trainer.steps_per_epoch))
 
 
-def _train_rank(job: Job, examples: Examples, request: Request) -> None:
-    from oapl_core.training.engine import Engine
+def _train_rank(job: Job, examples: Examples, request: StopRequest) -> None:
+    from oapl_core.training.engine import TrainingEngine
     from oapl_core.training.mismatch import check_mismatch
     from oapl_core.training.packing import refuse_leaks
     from oapl_core.training.reference import reference_rows
@@ -144,7 +144,7 @@ def _train_rank(job: Job, examples: Examples, request: Request) -> None:
     if continued:
         refuse_other_layout(job, int(os.environ.get("WORLD_SIZE", "1")))
     stored, policy, flops = _load(job, examples)
-    engine = Engine(policy, config.training)
+    engine = TrainingEngine(policy, config.training)
     packed = policy.packed
     if isinstance(policy, SharedPolicy):
         policy.share(engine)
@@ -156,9 +156,9 @@ def _train_rank(job: Job, examples: Examples, request: Request) -> None:
     if examples.recorded_S.all() and not job.lag:
         check_mismatch(job.run, job.round_number, engine, examples, job.inputs, packed)
     reference = config.training.reference == "reference"
-    if reference or config.objective.needs_old:
+    if reference or config.objective.needs_start:
         scored = reference_rows(job.run, job.round_number, engine, examples, job.inputs, packed)
-        examples = examples.compared_with(scored) if reference else examples.beside_old(scored)
+        examples = replace(examples, rescored=scored) if reference else replace(examples, start=scored)
     reached = job.reached(engine.ranks)
     trainer = _trainer(job, engine, examples, flops, packed)
     if reached.steps or reached.epoch > 1:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bench.bandit import BEHAVIOR, REWARD, figure, oapl_direction, reinforce_direction, trained
-from oapl_core.objectives import Counts, Inputs, Method, Oapl
+from oapl_core.objectives import Inputs, Method, Oapl, StepSizes
 from oapl_core.objectives.reinforce import Reinforce
 
 ARMS = torch.tensor([0] * 3 + [1] * 6 + [2])
@@ -18,7 +18,7 @@ def direction(objective: Method, theta: np.ndarray) -> np.ndarray:
     reward_S, group_S = torch.from_numpy(REWARD)[ARMS], torch.zeros(10, dtype=torch.int64)
     log_ratio_S1 = (parameters.log_softmax(0) - torch.from_numpy(BEHAVIOR).log())[ARMS][:, None]
     mask, advantage_S = torch.ones(10, 1, dtype=torch.bool), objective.advantages(reward_S, group_S)
-    inputs = Inputs(log_ratio_S1, mask, advantage_S, reward_S, group_S, Counts(10, 1, 10))
+    inputs = Inputs(log_ratio_S1, mask, advantage_S, reward_S, group_S, StepSizes(10, 1, 10))
     objective.loss(inputs).value.backward()
     assert parameters.grad is not None
     found: np.ndarray = -parameters.grad.numpy()

@@ -73,7 +73,7 @@ def test_neither_order_nor_layout_nor_micro_batches_change_anything(objective: M
         np.pad(s.mask, ((0, 0), (2, 3))),
         s.reward,
         s.group,
-        np.pad(s.old, ((0, 0), (2, 3))),
+        np.pad(s.start, ((0, 0), (2, 3))),
     ).rows(order)
     moved, moved_gradient = loss_and_gradient(objective, wide)
     assert float(moved.value.detach()) == pytest.approx(float(expected.value.detach()), rel=1e-10, abs=1e-14)
@@ -85,7 +85,7 @@ def test_neither_order_nor_layout_nor_micro_batches_change_anything(objective: M
     for part in (order[:1], order[1:8], order[8:]):
         per_row = {
             name: getattr(step, name)[part]
-            for name in ("log_ratio_ST", "mask_ST", "advantage_S", "reward_S", "group_S", "old_log_ratio_ST")
+            for name in ("log_ratio_ST", "mask_ST", "advantage_S", "reward_S", "group_S", "start_log_ratio_ST")
         }
         piece = replace(step, **per_row, statistics_SK=None if statistics is None else statistics[part])
         loss = objective.loss(piece)
@@ -132,7 +132,7 @@ HAND: list[tuple[str, dict[str, object], list[float]]] = [
     ("topr", {}, [-0.1875] * 2 + [exp(-0.4) * 0.0625] * 2),
     # ratios 1.105, 1.350, .705, .951
     ("grpo", {}, [-A * exp(0.1) / 4, 0.0, 0.0, -B * exp(-0.05) / 4]),
-    # to the old weights 1.051, .497, .705, 1; those to the behavior 1.051, 2.718 (bounded by 2), 1, .951
+    # to the first weights 1.051, .497, .705, 1; those to the behavior 1.051, 2.718 (bounded by 2), 1, .951
     ("grpo_token_is", {}, [-A * exp(0.1) / 4, -A * 2 * exp(-0.7) / 4, 0.0, -B * exp(-0.05) / 4]),
     ("rec_one_side", {}, [-0.1875 * exp(0.1), 0.0, 0.0, 0.0625 * exp(-0.05)]),
     ("rec_one_side", {"importance_sampling": False, "clip_low": 0.6, "clip_high": 2.0}, [-0.1875] * 2 + [0.0625] * 2),

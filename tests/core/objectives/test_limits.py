@@ -11,18 +11,15 @@ from hypothesis import strategies as st
 
 from oapl_core.errors import DataError
 from oapl_core.objectives import Method
-from oapl_core.objectives.a_star_po import AStarPo
 from oapl_core.objectives.bapo import Bapo
 from oapl_core.objectives.cispo import Cispo
-from oapl_core.objectives.dro import Dro
 from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
 from oapl_core.objectives.grpo import Grpo, GrpoTokenIs
 from oapl_core.objectives.gspo import Gspo
 from oapl_core.objectives.m2po import M2po, first_refused
 from oapl_core.objectives.max_at_k import MaxAtK, best_with
 from oapl_core.objectives.minpro import Minpro
-from oapl_core.objectives.oapl import Oapl
-from oapl_core.objectives.opmd import Opmd
+from oapl_core.objectives.oapl import AStarPo, Dro, Oapl, Opmd
 from oapl_core.objectives.pairwise_weighted import PairwiseWeighted
 from oapl_core.objectives.rec import RecGspo, RecOneSide, RecRing, RecTwoSide
 from oapl_core.objectives.red import RedDrop, RedWeight
@@ -36,9 +33,9 @@ S = scene()
 FIVES = scene(7, sizes=(5, 5, 5, 5))
 SINGLE_TOKENS = scene(8)
 SINGLE_TOKENS = replace(SINGLE_TOKENS, mask=SINGLE_TOKENS.mask & (SINGLE_TOKENS.mask.cumsum(1) == 1))
-SINGLE_TOKENS = replace(SINGLE_TOKENS, x=SINGLE_TOKENS.x * SINGLE_TOKENS.mask, old=SINGLE_TOKENS.old * 0)
-AT_BEHAVIOR = replace(scene(9), x=scene(9).x * 0, old=scene(9).old * 0)
-WITHOUT_OLD = replace(scene(10), old=scene(10).old * 0)
+SINGLE_TOKENS = replace(SINGLE_TOKENS, x=SINGLE_TOKENS.x * SINGLE_TOKENS.mask, start=SINGLE_TOKENS.start * 0)
+AT_BEHAVIOR = replace(scene(9), x=scene(9).x * 0, start=scene(9).start * 0)
+START_IS_B = replace(scene(10), start=scene(10).start * 0)
 
 
 def unclipped(kind: type[Method], **settings: object) -> Method:
@@ -68,7 +65,7 @@ SAME: list[tuple[str, Method, Method, float, Scene]] = [
     ("BAPO that asks for nothing", Bapo(positive_share=0.0, token_average="sum"), Grpo(clip_low=0.4), 1, S),
     ("CISPO without a bound is unclipped", Cispo(largest_ratio=ALL, token_average="sum"), unclipped(Grpo), 1, S),
     ("MinPRO of single tokens", Minpro(), Cispo(), 1, SINGLE_TOKENS),
-    ("GRPO with token IS where pi_old = b", GrpoTokenIs(), Grpo(), 1, WITHOUT_OLD),
+    ("GRPO with token IS where pi_start = b", GrpoTokenIs(), Grpo(), 1, START_IS_B),
     ("GSPO of single tokens", Gspo(clip_low=0.2, clip_high=0.2), Grpo(), 1, SINGLE_TOKENS),
     ("GSPO and REC-GSPO differ by the deviation", unclipped(RecGspo), unclipped(Gspo), math.sqrt(3) / 4, HAND_SCENE),
     ("REBEL is the group surrogate", Rebel(regression_temperature=0.1), GroupSurrogate(), 2 * 5 * 1.21 / 4, FIVES),

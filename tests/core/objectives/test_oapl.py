@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oapl_core.objectives import Counts, Inputs, Oapl
+from oapl_core.objectives import Inputs, Oapl, StepSizes
 from oapl_core.objectives.oapl import oapl_loss
 
 BETA1, BETA2 = 1.0, 0.05
@@ -38,7 +38,7 @@ OBJECTIVE = Oapl(value_temperature=BETA1, regression_temperature=BETA2)
 def loss_part(log_ratio_ST: torch.Tensor, advantage_S: torch.Tensor, sequences: int) -> torch.Tensor:
     """Of some sequences of a step; eq. 3 reads neither mask nor rewards nor groups."""
     none_S = torch.zeros(len(advantage_S))
-    inputs = Inputs(log_ratio_ST, log_ratio_ST != 0, advantage_S, none_S, none_S, Counts(sequences, 1, 1))
+    inputs = Inputs(log_ratio_ST, log_ratio_ST != 0, advantage_S, none_S, none_S, StepSizes(sequences, 1, 1))
     return OBJECTIVE.loss(inputs).value
 
 

@@ -13,19 +13,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oapl_core.objectives import Counts, Inputs, Method
-from oapl_core.objectives.a_star_po import AStarPo
+from oapl_core.objectives import Inputs, Method, StepSizes
 from oapl_core.objectives.bapo import Bapo
 from oapl_core.objectives.cispo import Cispo
-from oapl_core.objectives.dro import Dro
 from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
 from oapl_core.objectives.grpo import Grpo, GrpoTokenIs
 from oapl_core.objectives.gspo import Gspo
 from oapl_core.objectives.m2po import M2po
 from oapl_core.objectives.max_at_k import MaxAtK
 from oapl_core.objectives.minpro import Minpro
-from oapl_core.objectives.oapl import Oapl
-from oapl_core.objectives.opmd import Opmd
+from oapl_core.objectives.oapl import AStarPo, Dro, Oapl, Opmd
 from oapl_core.objectives.pairwise_weighted import PairwiseWeighted
 from oapl_core.objectives.rec import RecGspo, RecOneSide, RecRing, RecTwoSide
 from oapl_core.objectives.red import RedDrop, RedWeight
@@ -43,7 +40,7 @@ class Scene:
     mask: NDArray[np.bool_]
     reward: Array
     group: NDArray[np.int64]
-    old: Array
+    start: Array
 
     @property
     def length(self) -> Array:
@@ -51,7 +48,7 @@ class Scene:
         return lengths
 
     def rows(self, chosen: Any) -> "Scene":
-        return Scene(*(a[chosen] for a in (self.x, self.mask, self.reward, self.group, self.old)))
+        return Scene(*(a[chosen] for a in (self.x, self.mask, self.reward, self.group, self.start)))
 
     def inputs(self, objective: Method, x: torch.Tensor | None = None) -> Inputs:
         """As the trainer would give them, of the whole step."""
@@ -62,8 +59,8 @@ class Scene:
             objective.advantages(reward, group),
             reward,
             group,
-            Counts(len(self.x), len(np.unique(self.group)), int(self.mask.sum())),
-            torch.from_numpy(self.old),
+            StepSizes(len(self.x), len(np.unique(self.group)), int(self.mask.sum())),
+            torch.from_numpy(self.start),
         )
 
 
@@ -78,8 +75,8 @@ def scene(seed: int = 0, sizes: tuple[int, ...] = (4, 6, 5, 4), spread: float = 
     for label in np.unique(group)[:-1]:
         reward[np.flatnonzero(group == label)[:2]] = [1.0, 0.0]
     reward[group == group.max()] = 0.0
-    x, old = (draw.normal(0, spread, mask.shape) * mask for _ in range(2))
-    return Scene(x, mask, reward, group, old)
+    x, start = (draw.normal(0, spread, mask.shape) * mask for _ in range(2))
+    return Scene(x, mask, reward, group, start)
 
 
 def of_group(s: Scene, function: Callable[[Array], Array | float]) -> Array:
@@ -129,9 +126,9 @@ def grpo(x: Array, at: Array, s: Scene, o: Grpo) -> float:
 
 
 def grpo_token_is(x: Array, at: Array, s: Scene, o: GrpoTokenIs) -> float:
-    a, weight = grpo_advantage(s)[:, None], np.minimum(np.exp(s.old), o.largest_weight)
-    mask = ppo_mask(np.exp(at - s.old), a, o.clip_low, o.clip_high)
-    return tokens(weight * a * np.exp(x - s.old) * mask, s, o.token_average)
+    a, weight = grpo_advantage(s)[:, None], np.minimum(np.exp(s.start), o.largest_weight)
+    mask = ppo_mask(np.exp(at - s.start), a, o.clip_low, o.clip_high)
+    return tokens(weight * a * np.exp(x - s.start) * mask, s, o.token_average)
 
 
 def rec(x: Array, at: Array, s: Scene, o: RecOneSide | RecTwoSide | RecRing) -> float:

@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 
 from oapl_core.settings.training import TrainingConfig
-from oapl_core.training.engine import Engine
+from oapl_core.training.engine import TrainingEngine
 from oapl_core.training.logprobs import Policy
 
 
-class PlainEngine(Engine):
+class PlainEngine(TrainingEngine):
     def __init__(self, policy: Policy, training: TrainingConfig) -> None:
         self.policy, self.training = policy, training
         self.rank, self.ranks, self.device = 0, 1, torch.device("cpu")

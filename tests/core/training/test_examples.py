@@ -36,13 +36,13 @@ def test_a_micro_batch_holds_each_rows_tokens_where_their_log_probs_are(
     chosen = [7, 0, 11]
     batch = examples.batch(chosen)
     assert batch.id_ST.shape[1] == max(examples.lengths[i] for i in chosen)
-    assert batch.behavior_ST.shape == (3, batch.id_ST.shape[1] - 1)
+    assert batch.compared_ST.shape == (3, batch.id_ST.shape[1] - 1)
     for s, i in enumerate(chosen):
         whole, start = rows[i]["prompt_ids"] + rows[i]["response_ids"], len(rows[i]["prompt_ids"])
         assert batch.id_ST[s, : len(whole)].tolist() == whole
         assert (int(batch.prompt_length_S[s]), int(batch.length_S[s])) == (start, len(whole))
-        assert batch.behavior_ST[s, start - 1 : len(whole) - 1].tolist() == pytest.approx(rows[i]["behavior_logprobs"])
-        assert int((batch.behavior_ST[s] != 0).sum()) == len(rows[i]["response_ids"])
+        assert batch.compared_ST[s, start - 1 : len(whole) - 1].tolist() == pytest.approx(rows[i]["behavior_logprobs"])
+        assert int((batch.compared_ST[s] != 0).sum()) == len(rows[i]["response_ids"])
 
 
 def test_no_rows_make_a_stand_in_without_weight(tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]]) -> None:

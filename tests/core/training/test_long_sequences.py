@@ -10,7 +10,7 @@ PROGRAM = f"""
 import resource
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
-from oapl_core.objectives import Counts, Inputs, Oapl
+from oapl_core.objectives import StepSizes, Inputs, Oapl
 from oapl_core.training.logprobs import Policy
 
 torch.manual_seed(0)
@@ -25,7 +25,7 @@ ids = torch.randint(0, {VOCABULARY}, (1, {TOKENS}))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 logprob_ST = policy(ids, torch.tensor([768]), torch.tensor([{TOKENS}]))
 ratio_ST, one = logprob_ST - logprob_ST.detach(), torch.tensor([0.5])
-inputs = Inputs(ratio_ST, ratio_ST.detach() == 0, one, one, torch.tensor([0]), Counts(1, 1, {TOKENS}))
+inputs = Inputs(ratio_ST, ratio_ST.detach() == 0, one, one, torch.tensor([0]), StepSizes(1, 1, {TOKENS}))
 Oapl().loss(inputs).value.backward()
 assert all(torch.isfinite(p.grad).all() and p.grad.any() for p in model.parameters())
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)

@@ -30,7 +30,7 @@ def rows(model_dir: Path) -> list[Row]:
     return made_groups(model_dir)
 
 
-class Engine(PlainEngine):
+class CountingEngine(PlainEngine):
     """Counts its forward passes."""
 
     forwards = 0
@@ -43,9 +43,9 @@ class Engine(PlainEngine):
         """There is one rank."""
 
 
-def check(run: Run, model_dir: Path) -> Engine:
+def check(run: Run, model_dir: Path) -> CountingEngine:
     examples = read_examples(run.groups(0), policy_hash(model_dir), model_dir)
-    engine = Engine(Policy(AutoModelForCausalLM.from_pretrained(model_dir)), run.config.training)
+    engine = CountingEngine(Policy(AutoModelForCausalLM.from_pretrained(model_dir)), run.config.training)
     check_mismatch(run, 0, engine, examples, run.inputs([run.groups(0)]))
     return engine
 

@@ -67,7 +67,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory, sharp_model: Path) -> Exa
     write_groups(run, rows)
     found = read_examples(run.groups(0), policy_hash(sharp_model), sharp_model)
     engine = PlainEngine(Policy(AutoModelForCausalLM.from_pretrained(sharp_model)), run.config.training)
-    return found.beside_old(reference_rows(run, 0, engine, found, {}))
+    return replace(found, start=reference_rows(run, 0, engine, found, {}))
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def _no_inputs(trainer: Trainer) -> Inputs:
     """Two columns of zeros for the first group, to see what an objective reports."""
     rows = (trainer.group_S == trainer.group_S[0]).nonzero()[:, 0].tolist()
     zeros = torch.zeros(len(rows), 2)
-    return replace(trainer._inputs(zeros, zeros == 0, rows, trainer._counts(rows)), old_log_ratio_ST=zeros)
+    return replace(trainer._inputs(zeros, zeros == 0, rows, trainer._sizes(rows)), start_log_ratio_ST=zeros)
 
 
 def test_steps_of_whole_groups_are_equally_many_in_every_epoch() -> None:
@@ -184,11 +184,12 @@ def test_dropped_rollouts_cost_nothing(model: Any, examples: Examples) -> None:
 
 PROGRAM = """
 import json, sys
+from dataclasses import replace
 from pathlib import Path
 import torch
 from oapl_core.run_folder.run import Run, policy_hash
 from oapl_core.training.checkpoint import load_model
-from oapl_core.training.engine import Engine
+from oapl_core.training.engine import TrainingEngine
 from oapl_core.training.examples import read_examples
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.reference import reference_rows
@@ -198,8 +199,8 @@ from tests.core.training.test_objectives import NAMES, objective_of
 run, model = Run.open(Path(sys.argv[1])), Path(sys.argv[2])
 examples = read_examples(run.groups(0), policy_hash(model), model)
 policy = Policy(load_model(model).model)
-engine = Engine(policy, run.config.training)
-examples = examples.beside_old(reference_rows(run, 0, engine, examples, {}))
+engine = TrainingEngine(policy, run.config.training)
+examples = replace(examples, start=reference_rows(run, 0, engine, examples, {}))
 for name in NAMES:
     trainer = Trainer(engine, objective_of(name), examples, run.config.training, seed=0, round_number=0, epochs=1)
     before = {name: weight.clone() for name, weight in engine.weights().items()}

@@ -1,6 +1,7 @@
 """Reference log-probs: the trainer's own, scored once; what the first step then says; rollouts that have no others."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def shifted(rows: list[Row]) -> list[Row]:
     ]
 
 
-class Engine(PlainEngine):
+class CountingEngine(PlainEngine):
     """Counts its forward passes."""
 
     forwards = 0
@@ -47,18 +48,18 @@ class Engine(PlainEngine):
         return super().__call__(*inputs, last=last)
 
 
-def prepare(folder: Path, model: Path, rows: list[Row], **training: Any) -> tuple[Run, Examples, Engine]:
+def prepare(folder: Path, model: Path, rows: list[Row], **training: Any) -> tuple[Run, Examples, CountingEngine]:
     run = make_run(folder, model, **training)
     write_groups(run, rows)
     examples = read_examples(run.groups(0), policy_hash(model), model, recorded=False)
-    return run, examples, Engine(Policy(AutoModelForCausalLM.from_pretrained(model)), run.config.training)
+    return run, examples, CountingEngine(Policy(AutoModelForCausalLM.from_pretrained(model)), run.config.training)
 
 
-def scored(run: Run, examples: Examples, engine: Engine) -> Examples:
-    return examples.compared_with(reference_rows(run, 0, engine, examples, run.inputs([run.groups(0)])))
+def scored(run: Run, examples: Examples, engine: CountingEngine) -> Examples:
+    return replace(examples, rescored=reference_rows(run, 0, engine, examples, run.inputs([run.groups(0)])))
 
 
-def first_step(run: Run, examples: Examples, engine: Engine) -> tuple[dict[str, Any], torch.Tensor]:
+def first_step(run: Run, examples: Examples, engine: CountingEngine) -> tuple[dict[str, Any], torch.Tensor]:
     """Metrics of a first step over every row, and the advantages."""
     trainer = Trainer(
         engine=engine,

@@ -155,7 +155,7 @@ import os, resource, sys
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from oapl_core.errors import ConfigError
-from oapl_core.training.engine import Engine
+from oapl_core.training.engine import TrainingEngine
 from oapl_core.training.sequence_parallel import SharedPolicy
 from oapl_core.settings.training import TrainingConfig
 
@@ -179,7 +179,7 @@ policy = SharedPolicy(model)
 training = TrainingConfig(
     dtype="float32", zero_stage=0, processes=ranks, sequence_parallel=ranks, tokens_per_micro_batch=tokens
 )
-engine = Engine(policy, training)
+engine = TrainingEngine(policy, training)
 if ranks > 1:
     try:
         policy.share(engine)

@@ -60,8 +60,8 @@ def one_pass(
     policy = Policy(AutoModelForCausalLM.from_pretrained(model_dir), packed=packed)
     batch = examples.batch(range(len(examples.lengths)))
     ids = torch.nn.functional.pad(batch.id_ST, (0, padding), value=9)
-    behavior = torch.nn.functional.pad(batch.behavior_ST, (0, padding))
-    log_ratio_ST = policy(ids, batch.prompt_length_S, batch.length_S) - behavior
+    compared = torch.nn.functional.pad(batch.compared_ST, (0, padding))
+    log_ratio_ST = policy(ids, batch.prompt_length_S, batch.length_S) - compared
     residual_S = BETA2 * log_ratio_ST.double().sum(1) - advantages(examples)
     loss = residual_S.square().sum() / len(ids)
     if double:
