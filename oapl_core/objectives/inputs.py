@@ -27,8 +27,8 @@ class Inputs:
     """Some sequences of an optimiser step."""
 
     log_ratio_ST: "Tensor"
-    """ln pi - ln b of each response token; carries the gradient. `training.reference` says whose ln b: the engine's record
-    or the trainer's own."""
+    """ln pi - ln b of each response token; carries the gradient. `training.reference` says whose ln b:
+    the engine's record, or the trainer's."""
     mask_ST: "Tensor"
     """True at response tokens."""
     advantage_S: "Tensor"

@@ -18,7 +18,7 @@ Scope = Literal["sequence", "group", "batch"]
 
 
 class Method(Settings):
-    """An objective: REINFORCE but for what a subclass replaces. Subclasses add `name` (a Literal) and their settings."""
+    """An objective: REINFORCE but for what a subclass replaces. It adds `name` (a Literal) and its settings."""
 
     name: str
     """Names the objective, and the folder of the checkpoints it makes."""
