@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from bench.trainer import SHAPE, make_rollouts, write_model
+from oapl_core.model_folder import policy_hash
 from oapl_core.objectives import Family, Inputs, Method
-from oapl_core.run_folder.run import policy_hash
 
 SEQUENCES, BUDGET, RATE = 8, 1024, 1e-7
 OBJECTIVES: list[Method] = [member() for member in get_args(Family)]

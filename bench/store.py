@@ -28,7 +28,8 @@ import pyarrow.parquet as pq
 
 from oapl_core import tables
 from oapl_core.groups.build import build
-from oapl_core.run_folder.run import Run, policy_hash
+from oapl_core.model_folder import policy_hash
+from oapl_core.run_folder.run import Run
 from oapl_core.training.batching import epoch_order
 from oapl_core.training.examples import read_examples
 from tests.sampling_run import made_up_model, make_run

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from oapl_core.run_folder.run import policy_hash
+from oapl_core.model_folder import policy_hash
 
 CONTENDERS = ("ours", "hf8", "hf1", "trl8", "authors", "authors_update")
 SHAPE = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4, "vocab_size": 4096}

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from oapl_core.run_folder.run import policy_hash
+from oapl_core.model_folder import policy_hash
 from oapl_core.training.examples import read_examples
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.steps import Trainer

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from deployments.terminal import tell
 from oapl_core.errors import ConfigError
+from oapl_core.model_folder import model_config, tensors
 from oapl_core.planning.estimate import (
     NOTHING,
     Amount,
@@ -17,7 +18,6 @@ from oapl_core.planning.estimate import (
     estimate,
     tokens_per_gpu_s,
 )
-from oapl_core.rollouts.model_folder import model_config, tensors
 from oapl_core.run_folder.opening import find
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import readable

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
+from oapl_core.model_folder import policy_hash
 from oapl_core.rollouts.requests import Request, SampledAnswer
-from oapl_core.run_folder.run import Run, policy_hash
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.tables import PROBLEMS, PROMPTS, write_table

@@ -15,9 +15,10 @@ from typing import Any
 from oapl_core import tables
 from oapl_core.evaluation.measures import measures
 from oapl_core.groups.build import build
+from oapl_core.model_folder import policy_hash
 from oapl_core.planning.plan import steps
 from oapl_core.run_folder.ledger import StageEntry
-from oapl_core.run_folder.run import Run, policy_hash
+from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import parse_experiment

@@ -11,8 +11,9 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 
+from oapl_core.model_folder import policy_hash
 from oapl_core.run_folder.ledger import ArtifactEntry
-from oapl_core.run_folder.run import Run, policy_hash
+from oapl_core.run_folder.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = ROOT / "data" / "demo"

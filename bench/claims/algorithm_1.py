@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from oapl_core.evaluation.pass_at_k import pass_at_k
+from oapl_core.model_folder import policy_hash
 from oapl_core.objectives import Method
 from oapl_core.rollouts.requests import Request, SampledAnswer, Sampler
 from oapl_core.rows import Rows
-from oapl_core.run_folder.run import policy_hash
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.tables import GROUPS, REFERENCES, write_table

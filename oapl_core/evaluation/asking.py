@@ -15,11 +15,11 @@ from typing import Any
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.evaluation.answering import Questions
 from oapl_core.evaluation.measurement import Measurement
-from oapl_core.files import sha256_of
 from oapl_core.importing.curation import Tally
 from oapl_core.importing.import_set import Choice, import_set, window
 from oapl_core.importing.sources import fetch, local_files, released_files, source
-from oapl_core.problems.prepare import load_encoder, tokenizer_files
+from oapl_core.model_folder import digest, tokenizer_files
+from oapl_core.problems.prepare import load_encoder
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from oapl_core.problems.prompts import Style, messages
 from oapl_core.problems.raw_rows import raw_rows
@@ -119,8 +119,7 @@ def content_hash(problems: Path, split: str | None = None) -> str:
 
 def tokenizer_hash(model: Path) -> str:
     """Identity of a model's tokenizer and chat template, 16 hex digits."""
-    text = "".join(f"{path.name}\0{sha256_of(path)}\n" for path in tokenizer_files(model))
-    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
+    return digest(tokenizer_files(model))[:_HASH_DIGITS]
 
 
 def chat_template_hash(model: Path) -> str | None:

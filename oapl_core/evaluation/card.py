@@ -18,7 +18,7 @@ from oapl_core.evaluation.answering import Target
 from oapl_core.evaluation.asking import tokenizer_hash
 from oapl_core.evaluation.machine import PACKAGES, versions
 from oapl_core.evaluation.measurement import Measurement
-from oapl_core.rollouts.model_folder import end_token_ids, model_config
+from oapl_core.model_folder import end_token_ids, model_config
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.measurement import MeasurementConfig

@@ -20,7 +20,6 @@ from oapl_core.evaluation.measures import comparisons, measures
 from oapl_core.evaluation.run_card import write_card
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import SamplingEngine
-from oapl_core.rollouts.model_folder import identity
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 from oapl_core.stage import run_verb
@@ -133,7 +132,7 @@ def _target(run: Run, checkpoint: Checkpoint, asked: Questions) -> Target:
     return Target(
         checkpoint.label,
         checkpoint.folder,
-        identity(run, checkpoint.folder),
+        run.check_policy(checkpoint.folder),
         asked,
         run.evaluations() / f"{checkpoint.label.replace(' ', '_')}_{asked.split}",
         run.inputs([run.problems, run.prompts, checkpoint.folder]),

@@ -14,10 +14,9 @@ from oapl_core.evaluation.asking import questions, take_problems
 from oapl_core.evaluation.breakdown import tables
 from oapl_core.evaluation.measurement import Measurement
 from oapl_core.evaluation.measures import comparisons, measures
+from oapl_core.model_folder import check_model_folder, check_same_architecture, policy_hash
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import SamplingEngine
-from oapl_core.rollouts.model_folder import check_model_folder, check_same_architecture
-from oapl_core.run_folder.run import policy_hash
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.measurement import ModelConfig
 from oapl_core.stage import run_verb

@@ -26,7 +26,8 @@ from oapl_core.exchange.grouping import Buckets, Group
 from oapl_core.exchange.offline_row import extra
 from oapl_core.exchange.reading import raw_rows, source_files
 from oapl_core.files import sha256_of
-from oapl_core.problems.prepare import Encode, load_encoder, load_tokenizer, problems_of
+from oapl_core.model_folder import load_tokenizer
+from oapl_core.problems.prepare import Encode, load_encoder, problems_of
 from oapl_core.problems.prompts import messages
 from oapl_core.progress import say
 from oapl_core.run_folder.recorded import IMPORTED

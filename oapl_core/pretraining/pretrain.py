@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import sha256_of
+from oapl_core.model_folder import policy_hash
 from oapl_core.progress import Progress, say
-from oapl_core.run_folder.run import Run, policy_hash
+from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.pretrain import PretrainConfig
 from oapl_core.stage import run_verb

@@ -15,6 +15,7 @@ from typing import Any
 
 from oapl_core import tables
 from oapl_core.errors import DataError
+from oapl_core.model_folder import load_tokenizer, tokenizer_files
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from oapl_core.problems.prompts import messages
 from oapl_core.problems.storing import write_tables
@@ -22,15 +23,6 @@ from oapl_core.progress import say
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.problems import ProblemsConfig
 from oapl_core.stage import run_verb
-
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-)
 
 Encode = Callable[[list[dict[str, str]]], tuple[str, list[int]]]
 """Chat messages -> the prompt's text and its token ids."""
@@ -109,29 +101,6 @@ def load_encoder(model: Path, thinking: bool | None = None) -> Encode:
         return text, tokenizer(text, add_special_tokens=False)["input_ids"]  # the template wrote every marker itself
 
     return encode
-
-
-def load_tokenizer(model: Path) -> Any:
-    """The tokenizer of a model folder.
-
-    Raises:
-        DataError: there is no usable one.
-    """
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(model, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{model}: has no usable tokenizer ({reason:.120}); copy the whole model folder") from None
-
-
-def tokenizer_files(model: Path) -> list[Path]:
-    """The files that decide how a prompt is encoded."""
-    found = [model / name for name in _TOKENIZER_FILES if (model / name).is_file()]
-    if not found:
-        raise DataError(f"{model}: has no tokenizer files; copy the whole Hugging Face folder")
-    return found
 
 
 def problems_of(config: ProblemsConfig, splits: Sequence[str]) -> Iterator[dict[str, Any]]:

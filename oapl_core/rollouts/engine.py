@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.launch import WAITING_THREADS
-from oapl_core.rollouts.model_folder import check_model_folder, check_same_architecture, end_token_ids
+from oapl_core.model_folder import check_model_folder, check_same_architecture, end_token_ids
 from oapl_core.rollouts.replicas import take_share
 from oapl_core.rollouts.requests import Request, SampledAnswer
 from oapl_core.settings.experiment import EngineConfig

@@ -22,7 +22,6 @@ from oapl_core.progress import Progress, say
 from oapl_core.rollouts.drawing import drawn, walked
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.in_flight import sweep
-from oapl_core.rollouts.model_folder import identity
 from oapl_core.rollouts.parts import Part, cut
 from oapl_core.rollouts.replicas import others
 from oapl_core.rollouts.requests import Sampler
@@ -63,7 +62,7 @@ def generate(
         return
     prompts = read_prompts(run, "train")
     policy = run.behavior(number)
-    source = Provenance(identity(run, policy), run.inputs([run.prompts, policy]), _settings(run, number))
+    source = Provenance(run.check_policy(policy), run.inputs([run.prompts, policy]), _settings(run, number))
     parts = _parts(run, number, choose_problems(run, number, prompts))
     missing = [part for part in parts if not source.has_made(run, part)]
     total = sum(part.answers for part in parts)

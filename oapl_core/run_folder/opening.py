@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from oapl_core.errors import ConfigError, StageFailed
-from oapl_core.rollouts.model_folder import check_model_folder
+from oapl_core.model_folder import check_model_folder
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.run import Run

@@ -14,14 +14,13 @@ Layout (``ls`` answers "how far did it get")::
 Relative paths in run.json and in the ledger stay as they were written; ``Run.origin`` says what they start at.
 """
 
-import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.files import sha256_of
+from oapl_core.model_folder import policy_hash
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import differences, parse_experiment, write_settings
@@ -30,31 +29,6 @@ _MAY_CHANGE = {"estimate", "fleet", "mirror", "runs_dir", "time_limits_h"}
 """Settings that say where and how a run is kept going, not what it is."""
 OPTIMIZER_STATE = "optimizer_state"
 """Folder of what a round leaves to the next one, beside its checkpoints."""
-_IDENTITY = (".safetensors", ".bin")
-_TOKENIZER = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "tokenizer.model",
-)
-
-
-def policy_hash(model_dir: Path) -> str:
-    """Identity of a checkpoint: hash of its weights and tokenizer, 16 hex digits.
-
-    Raises:
-        DataError: the folder is missing, or has no config or no weights.
-    """
-    if not (model_dir / "config.json").is_file():
-        raise DataError(f"{model_dir}: is not a Hugging Face model folder (no config.json); give one to `model`")
-    files = sorted(p for p in model_dir.iterdir() if p.suffix in _IDENTITY or p.name in _TOKENIZER)
-    if not any(p.suffix in _IDENTITY for p in files):
-        raise DataError(f"{model_dir}: has no weights (*.safetensors); copy the whole model folder")
-    text = "".join(f"{p.name}\0{sha256_of(p)}\n" for p in files)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -238,3 +212,31 @@ class Run(Recorded):
     def behavior(self, number: int) -> Path:
         """The checkpoint that round ``number`` samples from: its ``policy``, or an earlier one (`sync`, `pipeline`)."""
         return self.policy(self.config.sampling_round(number))
+
+    def check_policy(self, model_dir: Path) -> str:
+        """The policy hash of a checkpoint, computed from its files and compared with what this run recorded for it.
+
+        Raises:
+            DataError: the weights or the tokenizer changed since; names both hashes.
+        """
+        now, recorded = policy_hash(model_dir), self._recorded_policy(model_dir)
+        if recorded not in (None, now):
+            raise DataError(
+                f"{model_dir}: has policy hash {now}, but this run recorded {recorded} for it; "
+                "put the original folder back, or start a run under another name=..."
+            )
+        return now
+
+    def _recorded_policy(self, model_dir: Path) -> str | None:
+        """What pretraining, training or (for a base model from elsewhere) the first rollouts recorded."""
+        artifacts = self.ledger.artifacts()
+        entry = artifacts.get(self.name(model_dir))
+        if entry is not None:
+            return entry.details.get("policy_hash")
+        if model_dir != self.base_model():
+            return None
+        record = self.root / "base_model.json"
+        if self.config.model is None and record.is_file():
+            return str(json.loads(record.read_text())["policy_hash"])
+        first = f"{self.name(self.rollouts(0))}/"
+        return next((e.details.get("policy_hash") for name, e in artifacts.items() if name.startswith(first)), None)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from oapl_core.model_folder import policy_hash
 from oapl_core.progress import Progress
-from oapl_core.run_folder.run import policy_hash
 from oapl_core.seeds import derive_seed
 from oapl_core.training.continuation import keep, let_go
 from oapl_core.training.interruption import Saving, StopRequest

@@ -4,7 +4,6 @@ Token ids and log-probs stay in the file: a micro-batch's rows are read when its
 keeps a small file decoded). Memory holds some numbers for each row.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
 from oapl_core.errors import DataError
+from oapl_core.model_folder import limits
 from oapl_core.rows import Rows
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def read_examples(path: Path, expected_hash: str, model_dir: Path, recorded: boo
     Raises:
         DataError: no row, rows of another policy or of several temperatures, rows that are too long or damaged.
     """
-    longest, vocabulary = _limits(model_dir)
+    longest, vocabulary = limits(model_dir)
     table = _facts(path, vocabulary)
     if not table.num_rows:
         raise DataError(f"{path}: has no group to train on; the ledger counts why every rollout was dropped")
@@ -199,15 +199,3 @@ def _check_rows(table: "pa.Table", path: Path, longest: float, vocabulary: float
     refuse(table["infinite"].to_numpy(), "has a log-prob that is not finite")
     refuse(~np.isfinite(table["reward"].to_numpy()), "has a reward that is not finite")
     refuse(table["foreign"].to_numpy(), f"has a token outside the {vocabulary} that the model knows")
-
-
-def _limits(model_dir: Path) -> tuple[float, float]:
-    """Longest sequence and number of token ids that ``model_dir`` allows; infinite where its config does not say."""
-    try:
-        config = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
-        config = config.get("text_config", config)
-        return config.get("max_position_embeddings") or float("inf"), config.get("vocab_size") or float("inf")
-    except FileNotFoundError:
-        raise DataError(f"{model_dir}: is not a Hugging Face model folder (no config.json)") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError) as error:
-        raise DataError(f"{model_dir}: config.json is not readable ({error}); copy the model folder again") from None

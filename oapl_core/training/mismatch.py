@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from oapl_core import tables
-from oapl_core.errors import DataError, StageFailed
+from oapl_core.errors import StageFailed
+from oapl_core.model_folder import load_tokenizer
 from oapl_core.progress import say
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
@@ -101,13 +102,7 @@ def first_drifts(model_dir: Path, responses: Sequence[Sequence[int]]) -> list[in
     Raises:
         DataError: the folder has no usable tokenizer.
     """
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model_dir, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{model_dir}: has no usable tokenizer ({reason:.120}); copy the whole model folder") from None
+    tokenizer = load_tokenizer(model_dir)
     texts = [tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False) for ids in responses]
     again = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
     return [_first_difference(ids, other) for ids, other in zip(responses, again, strict=True)]

@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from oapl_core.errors import DataError, Interrupted
+from oapl_core.model_folder import policy_hash
 from oapl_core.progress import say
-from oapl_core.run_folder.run import Run, policy_hash
+from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 from oapl_core.stage import run_verb
 from oapl_core.training.continuation import drop_unfinished, go_on, goes_on, let_go, refuse_lost, refuse_other_layout

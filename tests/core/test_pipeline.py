@@ -8,11 +8,12 @@ import pytest
 
 from oapl_core.changing.cleaning import Rules, candidates
 from oapl_core.errors import ConfigError, DataError
+from oapl_core.model_folder import policy_hash
 from oapl_core.planning.plan import round_steps, times
 from oapl_core.planning.preflight import before_stage
 from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.ledger import StageEntry
-from oapl_core.run_folder.run import Run, policy_hash
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.tables import ROLLOUTS, read_table
 from oapl_core.training.job import make_job

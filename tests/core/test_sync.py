@@ -8,10 +8,11 @@ import pytest
 from oapl_core.changing.cleaning import Rules, candidates, remove
 from oapl_core.changing.forking import fork
 from oapl_core.errors import ConfigError, DataError
+from oapl_core.model_folder import policy_hash
 from oapl_core.planning.plan import round_steps
 from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.ledger import StageEntry
-from oapl_core.run_folder.run import Run, policy_hash
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.settings.sync import SyncConfig
 from oapl_core.tables import ROLLOUTS, read_table

@@ -12,7 +12,7 @@ from prefect.testing.utilities import prefect_test_harness
 
 from oapl_core.comparing.folder import Comparison, state_of
 from oapl_core.errors import Interrupted
-from oapl_core.run_folder.run import policy_hash
+from oapl_core.model_folder import policy_hash
 from tests.played_run import all_gone, played_experiment, stages_started
 from tests.whole_run import EXPERIMENT, ROOT, command, small_demo
 

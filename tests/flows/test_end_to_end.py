@@ -9,8 +9,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from oapl_core.model_folder import policy_hash
 from oapl_core.planning.plan import finished, steps
-from oapl_core.run_folder.run import Run, policy_hash
+from oapl_core.run_folder.run import Run
 from oapl_core.tables import ROLLOUTS
 from tests.whole_run import kill_when, made_more_than_once, oapl, small_demo
 

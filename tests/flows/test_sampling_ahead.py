@@ -6,8 +6,9 @@ from datetime import datetime, timedelta
 import polars as pl
 import pytest
 
+from oapl_core.model_folder import policy_hash
 from oapl_core.planning.plan import finished, steps
-from oapl_core.run_folder.run import Run, policy_hash
+from oapl_core.run_folder.run import Run
 from tests.tiny_model import write_tiny_model
 from tests.whole_run import DEMO, made_more_than_once, oapl
 

@@ -8,11 +8,12 @@ import pytest
 from oapl_core.changing.cleaning import Rules, candidates, remove
 from oapl_core.changing.forking import fork
 from oapl_core.errors import ConfigError, DataError
+from oapl_core.model_folder import policy_hash
 from oapl_core.planning.plan import finished, steps
 from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.integrity import findings
 from oapl_core.run_folder.ledger import RemovalEntry, StageEntry
-from oapl_core.run_folder.run import Run, policy_hash
+from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import stored_files
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
 from tests.synthetic_run import Sizes, write_synthetic_run

@@ -10,7 +10,8 @@ import pytest
 from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.evaluation import answering
 from oapl_core.evaluation.evaluate import evaluate
-from oapl_core.run_folder.run import Run, policy_hash
+from oapl_core.model_folder import policy_hash
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.tables import EVALUATIONS, read_table
 from tests.core.evaluation.made_up_judge import MadeUpJudge, Rate, Starts

@@ -12,7 +12,7 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.evaluation import agreement, answering, asking, card
 from oapl_core.evaluation.measure import measure
 from oapl_core.evaluation.measurement import Measurement, parse
-from oapl_core.run_folder.run import policy_hash
+from oapl_core.model_folder import policy_hash
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.tables import EVALUATIONS, read_table
 from tests.core.evaluation.made_up_judge import MadeUpJudge, Starts

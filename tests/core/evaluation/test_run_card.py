@@ -9,9 +9,10 @@ from oapl_core.evaluation import agreement, card
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.evaluation.measure import measure
 from oapl_core.evaluation.measurement import Measurement, parse
+from oapl_core.model_folder import policy_hash
 from oapl_core.problems.prepare import load_encoder
 from oapl_core.problems.prompts import messages
-from oapl_core.run_folder.run import Run, policy_hash
+from oapl_core.run_folder.run import Run
 from oapl_core.tables import PROBLEMS, PROMPTS, read_table, write_table
 from tests.core.evaluation.made_up_judge import MadeUpJudge
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run

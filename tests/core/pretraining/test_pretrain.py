@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from oapl_core.errors import ConfigError, DataError
+from oapl_core.model_folder import policy_hash
 from oapl_core.pretraining import model as model_module
 from oapl_core.pretraining.model import Example, batch_loss, learning_rate_share, plan_batches
 from oapl_core.pretraining.pretrain import content_key, pretrain, read_solved
-from oapl_core.rollouts.model_folder import identity
-from oapl_core.run_folder.run import Run, policy_hash
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.settings.pretrain import PretrainConfig
 
@@ -83,7 +83,7 @@ def test_the_folder_says_where_a_turn_ends(made: Run) -> None:
 
 
 def test_the_run_records_the_identity_that_rollouts_are_checked_against(made: Run) -> None:
-    assert identity(made, made.base_model()) == policy_hash(made.base_model())
+    assert made.check_policy(made.base_model()) == policy_hash(made.base_model())
 
 
 def test_a_second_run_finds_the_model_in_the_cache(made: Run, monkeypatch: pytest.MonkeyPatch) -> None:

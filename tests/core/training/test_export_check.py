@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from oapl_core.errors import StageFailed
-from oapl_core.run_folder.run import Run, policy_hash
+from oapl_core.model_folder import policy_hash
+from oapl_core.run_folder.run import Run
 from oapl_core.training.checkpoint import StoredModel, load_model
 from oapl_core.training.epochs import export_epoch
 from oapl_core.training.examples import read_examples

@@ -15,8 +15,8 @@ import torch
 from pydantic import TypeAdapter
 from transformers import AutoModelForCausalLM
 
+from oapl_core.model_folder import policy_hash
 from oapl_core.objectives import Family, Inputs, Method, Objective
-from oapl_core.run_folder.run import policy_hash
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.batching import epoch_batches
 from oapl_core.training.examples import Examples, read_examples
@@ -187,7 +187,8 @@ import json, sys
 from dataclasses import replace
 from pathlib import Path
 import torch
-from oapl_core.run_folder.run import Run, policy_hash
+from oapl_core.model_folder import policy_hash
+from oapl_core.run_folder.run import Run
 from oapl_core.training.checkpoint import load_model
 from oapl_core.training.engine import TrainingEngine
 from oapl_core.training.examples import read_examples

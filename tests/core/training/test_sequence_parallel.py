@@ -20,7 +20,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
 
 from oapl_core.errors import ConfigError
-from oapl_core.run_folder.run import Run, policy_hash
+from oapl_core.model_folder import policy_hash
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.examples import Examples, read_examples
 from oapl_core.training.logprobs import Policy

@@ -10,7 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from oapl_core.run_folder.run import Run, policy_hash
+from oapl_core.model_folder import policy_hash
+from oapl_core.run_folder.run import Run
 from oapl_core.tables import MISMATCHES, read_table
 from oapl_core.training.batching import epoch_order, global_batches
 from oapl_core.training.examples import read_examples

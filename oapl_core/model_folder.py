@@ -1,17 +1,84 @@
-"""A Hugging Face model folder as seen from outside: is it whole, is it what was recorded, are two of one architecture.
+"""A Hugging Face model folder: is it whole, which policy is it, are two of one architecture, its tokenizer and limits.
 
-Reads config.json, the headers of ``*.safetensors`` (names and shapes) and the run's ledger; loads no weights.
+Reads config.json, the headers of ``*.safetensors`` (names and shapes) and, for the policy hash, every byte of weights
+and tokenizer; loads no weights.
 """
 
+import hashlib
 import json
 import struct
 from pathlib import Path
 from typing import Any
 
 from oapl_core.errors import DataError
-from oapl_core.run_folder.run import Run, policy_hash
+from oapl_core.files import sha256_of
 
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json", "merges.txt", "tokenizer.model"),
+    "special_tokens_map.json",
+)
+"""Everything that may decide how text becomes token ids."""
+_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json")  # a tokenizer can be built from any one of them
+_WEIGHTS = (".safetensors", ".bin")
+
+
+def policy_hash(model_dir: Path) -> str:
+    """Identity of a checkpoint: hash of its weights and tokenizer, 16 hex digits.
+
+    Raises:
+        DataError: the folder is missing, or has no config or no weights.
+    """
+    model_config(model_dir)
+    # Sorted by name, so that the hash does not depend on the order of a directory; config.json is left out because
+    # saving the same weights with another version of a library rewrites it.
+    files = sorted(p for p in model_dir.iterdir() if p.suffix in _WEIGHTS or p.name in TOKENIZER_FILES)
+    if not any(p.suffix in _WEIGHTS for p in files):
+        raise DataError(f"{model_dir}: has no weights (*.safetensors); copy the whole model folder")
+    return digest(files)[:16]
+
+
+def digest(files: list[Path]) -> str:
+    """One sha256, in hex, of the names and contents of ``files`` in the given order."""
+    text = "".join(f"{p.name}\0{sha256_of(p)}\n" for p in files)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def tokenizer_files(model_dir: Path) -> list[Path]:
+    """The files that decide how a prompt is encoded.
+
+    Raises:
+        DataError: there is none.
+    """
+    present = [model_dir / name for name in TOKENIZER_FILES if (model_dir / name).is_file()]
+    if not present:
+        raise DataError(f"{model_dir}: has no tokenizer files; copy the whole Hugging Face folder")
+    return present
+
+
+def load_tokenizer(model_dir: Path) -> Any:
+    """The tokenizer of a model folder, as ``transformers`` loads it.
+
+    Raises:
+        DataError: there is no usable one.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(model_dir, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{model_dir}: has no usable tokenizer ({reason:.120}); copy the whole model folder") from None
+
+
+def limits(model_dir: Path) -> tuple[float, float]:
+    """Longest sequence (tokens) and number of token ids of a model; infinite where its config does not say.
+
+    Raises:
+        DataError: config.json is missing or not readable.
+    """
+    config = model_config(model_dir)
+    config = config.get("text_config", config)  # multimodal models keep the language model's values there
+    return config.get("max_position_embeddings") or float("inf"), config.get("vocab_size") or float("inf")
 
 
 def check_model_folder(model_dir: Path) -> None:
@@ -22,7 +89,7 @@ def check_model_folder(model_dir: Path) -> None:
     """
     model_config(model_dir)
     tensors(model_dir)
-    if not any((model_dir / name).is_file() for name in _TOKENIZERS):
+    if not any((model_dir / name).is_file() for name in _VOCABULARIES):
         raise DataError(f"{model_dir}: has no tokenizer (tokenizer.json); copy the whole model folder")
 
 
@@ -34,12 +101,14 @@ def model_config(model_dir: Path) -> dict[str, Any]:
     """
     path = model_dir / "config.json"
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         what = "is not a Hugging Face model folder (no config.json); give one to `model`"
         raise DataError(f"{model_dir}: {what}") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: is not JSON ({error}); copy the model folder again") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: is not a JSON object; copy the model folder again")
     return content
 
 
@@ -86,7 +155,7 @@ def check_same_architecture(first: Path, other: Path) -> None:
     if wrong or not have:
         what = f"`{wrong[0]}` is {new.get(wrong[0], 'missing')}, not {have[wrong[0]]}" if wrong else "no safetensors"
         raise DataError(f"{other}: cannot take the place of {first} in a running engine: {what}")
-    for name in _TOKENIZERS:
+    for name in _VOCABULARIES:
         if _content(first / name) != _content(other / name):
             raise DataError(f"{other}: has another {name} than {first}; the prompts' token ids would change meaning")
 
@@ -106,34 +175,3 @@ def end_token_ids(model_dir: Path) -> list[int]:
         value = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.is_file() else None
         found.update([value] if isinstance(value, int) else value or [])
     return sorted(found)
-
-
-def identity(run: Run, model_dir: Path) -> str:
-    """The checkpoint's policy hash, computed from its files and compared with what this run recorded for it.
-
-    Raises:
-        DataError: the weights or the tokenizer changed since; names both hashes.
-    """
-    found = policy_hash(model_dir)
-    recorded = _recorded(run, model_dir)
-    if recorded not in (None, found):
-        raise DataError(
-            f"{model_dir}: has policy hash {found}, but this run recorded {recorded} for it; "
-            "put the original folder back, or start a run under another name=..."
-        )
-    return found
-
-
-def _recorded(run: Run, model_dir: Path) -> str | None:
-    """What pretraining, training or (for a base model from elsewhere) the first rollouts recorded."""
-    artifacts = run.ledger.artifacts()
-    entry = artifacts.get(run.name(model_dir))
-    if entry is not None:
-        return entry.details.get("policy_hash")
-    if model_dir != run.base_model():
-        return None
-    record = run.root / "base_model.json"
-    if run.config.model is None and record.is_file():
-        return str(json.loads(record.read_text())["policy_hash"])
-    first = run.name(run.rollouts(0))
-    return next((e.details.get("policy_hash") for name, e in artifacts.items() if name.startswith(f"{first}/")), None)
