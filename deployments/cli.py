@@ -5,257 +5,73 @@ the run folder is held by another process or its ledger is broken; 5 training di
 one line on standard error.
 """
 
+import ast
+import importlib
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
-from deployments import cli_evaluate, cli_problems
-from deployments.run_names import open_run
-
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
-
-ExperimentFile = Annotated[
-    Path, typer.Argument(metavar="EXPERIMENT.toml", help="Experiment file, see deployments/experiments/.")
-]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="For example seed=1 training.learning_rate=1e-6.")
-]
-Limit = Annotated[
-    int | None,
-    typer.Option(
-        min=2, metavar="N", help="Rehearse: N problems of each file, short answers, few rounds, a name of its own."
-    ),
-]
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="Run folder, or its name below data/runs.")]
+COMMANDS = (
+    "run plan fork compare status report figures rollouts problems prompt evaluate verify check du clean fetch import "
+    "export doctor"
+).split()
+"""In the order of `oapl --help`. Each is the function of its name in the module of its name in deployments/commands/;
+`import`, a word of Python's own, is `import_`."""
 
 
-@app.command()
-def run(
-    experiment: ExperimentFile,
-    overrides: Overrides = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved experiment and its steps, start nothing.")
-    ] = False,
-    redo: Annotated[
-        str | None, typer.Option(metavar="STAGE", help="Make this stage again, and what then comes out otherwise.")
-    ] = None,
-    from_stage: Annotated[str | None, typer.Option(metavar="STAGE", help="Make it and all after it again.")] = None,
-    number: Annotated[
-        int | None, typer.Option("--round", help="Round of --redo or --from-stage, from 0; unset: the newest.")
-    ] = None,
-    limit: Limit = None,
-) -> None:
-    """Run an experiment (or a run folder) to its end; a stopped run continues, a finished one says so.
+class _Commands(TyperGroup):
+    """Imports a command's module only when it is called: all of them take seconds, `oapl --help` must not."""
 
-    STAGE is sampling, verification, groups, training, evaluation, report, problems-and-prompts or base-model.
-    """
-    from deployments import starting
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = {name: TyperCommand(name) for name in COMMANDS}
 
-    again = starting.what_again(redo, from_stage, number)
-    if dry_run:
-        starting.show_plan(experiment, overrides or [], limit)
-    else:
-        starting.run(experiment, overrides or [], again, limit)
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """What `oapl --help` shows of a command."""
+        command = super().get_command(ctx, cmd_name)
+        if command:
+            command.help = _summary(cmd_name)
+        return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is called, itself."""
+        name, _, rest = super().resolve_command(ctx, args)
+        assert name is not None, "an unknown name is an error before"
+        return name, load(name), rest
 
 
-@app.command()
-def plan(
-    experiment: ExperimentFile,
-    overrides: Overrides = None,
-    parameters: Annotated[
-        float | None, typer.Option("--model-parameters", help="Such as 14.8e9, where the model's folder is not there.")
-    ] = None,
-    limit: Limit = None,
-) -> None:
-    """Estimate what an experiment will make and cost: rollouts, tokens, steps, checkpoints, GPU-hours, disk."""
-    from deployments.planning import show_estimate
-
-    given = [] if parameters is None else [f"estimate.model_parameters={parameters!r}"]
-    show_estimate(experiment, [*(overrides or []), *given], limit)
+def _summary(name: str) -> str:
+    """The first line of a command's docstring, read without importing its module."""
+    module = _module(name)
+    source = (Path(__file__).parent / "commands" / f"{module}.py").read_text(encoding="utf-8")
+    functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+    return (ast.get_docstring(next(one for one in functions if one.name == module)) or "").partition("\n")[0]
 
 
-@app.command()
-def fork(
-    run: RunName,
-    name: Annotated[str, typer.Argument(metavar="NEWNAME", help="Of the new run.")],
-    overrides: Overrides = None,
-    number: Annotated[int, typer.Option("--round", help="Where the new run begins, from 0.")] = 0,
-    from_stage: Annotated[
-        str, typer.Option(metavar="STAGE", help="The first stage of that round it does.")
-    ] = "sampling",
-) -> None:
-    """Make another run that shares what came before a round, without copies, and has other settings from there on."""
-    from deployments import starting
-
-    starting.fork_run(open_run(run), name, number, overrides or [], from_stage)
+def _module(name: str) -> str:
+    return "import_" if name == "import" else name
 
 
-@app.command()
-def compare(
-    comparison: Annotated[
-        Path, typer.Argument(metavar="COMPARISON.toml", help="Such as deployments/experiments/baselines.toml.")
-    ],
-    overrides: Overrides = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the arms and their states, start nothing.")] = False,
-) -> None:
-    """Train several objectives and seeds on one groups file and report them side by side; a stopped one continues.
-
-    An arm that fails is reported as failed and the others go on; the exit code is then 1.
-    """
-    from deployments import comparing
-
-    raise typer.Exit((comparing.show_plan if dry_run else comparing.compare)(comparison, overrides or []))
+def load(name: str) -> Any:
+    """The click command ``name`` with its options."""
+    module = _module(name)
+    one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    one.command(name)(getattr(importlib.import_module(f"deployments.commands.{module}"), module))
+    return get_command(one)
 
 
-@app.command()
-def status(run: RunName) -> None:
-    """Show which steps of a run are finished and what they made."""
-    from deployments.terminal import print_status, print_times
-
-    opened = open_run(run)
-    print_status(opened)
-    print_times(opened)
+app = typer.Typer(
+    cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
+)
 
 
-@app.command()
-def report(run: RunName) -> None:
-    """Write the report of a run again and print where it is; works on unfinished runs too."""
-    from deployments.starting import write_report
-
-    write_report(open_run(run))
-
-
-@app.command()
-def figures(
-    runs: Annotated[list[str], typer.Argument(metavar="[LABEL=]RUN...", help="Several with one label: their mean.")],
-    to: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write index.html, PNGs and CSVs in.")],
-) -> None:
-    """Draw runs side by side: pass@k, accuracy and entropy over training, accuracy against samples; finished or not."""
-    from deployments.reporting import draw
-
-    draw(runs, to)
-
-
-@app.command()
-def rollouts(
-    run: RunName,
-    number: Annotated[int | None, typer.Option("--round", help="From 0; unset: the last with rollouts.")] = None,
-    where: Annotated[
-        str | None, typer.Option(metavar="SQL", help='For example "reward == 1" or "outcome = \'time_limit\'".')
-    ] = None,
-    problem: Annotated[str | None, typer.Option(metavar="ID", help="Only this problem's.")] = None,
-    show: Annotated[int, typer.Option(min=0, help="How many to print.")] = 3,
-    whole: Annotated[bool, typer.Option("--whole", help="Print long texts to their end.")] = False,
-) -> None:
-    """Print sampled answers with their verdicts; --where may name any column of data/README.md."""
-    from deployments.looking import look
-
-    look(open_run(run), number, where, problem, show, whole)
-
-
-app.command()(cli_problems.problems)
-app.command()(cli_problems.prompt)
-app.command()(cli_evaluate.evaluate)
-
-
-@app.command()
-def verify(
-    program: Annotated[Path | None, typer.Argument(metavar="[PROGRAM.py]", help="A program to judge.")] = None,
-    tests: Annotated[
-        Path | None, typer.Option(help="JSON: a list of {input, output}, or {kind, entry_point, tests, checker}.")
-    ] = None,
-    rollouts: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="RUN/round_NN/1_rollouts: judge them again, show what changed.")
-    ] = None,
-    write: Annotated[bool, typer.Option("--write", help="With --rollouts: replace the stored verdicts.")] = False,
-    answer: Annotated[str | None, typer.Option(help="A maths answer to judge.")] = None,
-    expected: Annotated[str | None, typer.Option(help="What the maths answer should mean.")] = None,
-) -> None:
-    """Judge one program test by test, one maths answer, or a round's rollouts again; 1 unless all pass."""
-    from deployments import verifying
-
-    raise typer.Exit(verifying.verify(program, tests, rollouts, answer, expected, write))
-
-
-@app.command()
-def check(run: RunName) -> None:
-    """Compare every byte of a run with what was recorded; name what is damaged, for `oapl run` to make it again."""
-    from deployments import keeping
-
-    raise typer.Exit(keeping.check(open_run(run)))
-
-
-@app.command()
-def du(run: RunName) -> None:
-    """Show what a run takes on the disk, by kind and round, and what `oapl clean` would free."""
-    from deployments import housekeeping
-
-    housekeeping.show_usage(open_run(run))
-
-
-@app.command()
-def clean(
-    run: RunName,
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KIND=RULE", help="checkpoints=last, checkpoints=chosen, rollouts=2, groups=0; again for more."
-        ),
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete; without it nothing is.")] = False,
-) -> None:
-    """Let go of what no later round, report or resume needs: leftovers, and what --keep does not keep."""
-    from deployments import housekeeping
-
-    housekeeping.clean(open_run(run), keep or [], yes)
-
-
-@app.command()
-def fetch(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The run's folder below the `mirror` of its experiment.")],
-    folder: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="Run folder to make; unset: data/runs/<end of URL>.")
-    ] = None,
-) -> None:
-    """Fetch a run from its mirror, so that `oapl run` goes on here."""
-    from deployments import keeping
-
-    keeping.fetch(url, folder)
-
-
-@app.command(name="import")
-def import_(
-    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Parquet, .jsonl or .jsonl.gz file, or a folder.")],
-    experiment: ExperimentFile,
-    overrides: Overrides = None,
-    number: Annotated[int, typer.Option("--round", help="Round whose rollouts they become, from 0.")] = 0,
-) -> None:
-    """Take rollouts in the OAPL authors' schema as a round's; `oapl run EXPERIMENT` goes on from there."""
-    from deployments import exchanging
-
-    exchanging.import_rollouts(source, experiment, overrides or [], number)
-
-
-@app.command()
-def export(
-    run: RunName,
-    destination: Annotated[Path, typer.Argument(metavar="FILE.parquet", help="File to make.")],
-    number: Annotated[int, typer.Option("--round", help="From 0.")] = 0,
-) -> None:
-    """Write a round's judged rollouts in the OAPL authors' schema, which verl-style trainers read."""
-    from deployments import exchanging
-
-    exchanging.export(open_run(run), destination, number)
-
-
-@app.command()
-def doctor() -> None:
-    """Check this machine: Python, packages, engine, sandbox, GPUs, disk; say what to do about what is missing."""
-    from deployments.doctor import examine
-
-    raise typer.Exit(examine())
+@app.callback()
+def _oapl() -> None:
+    """Nothing is done before a command."""
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""What a person sees in the terminal: progress lines, tables, one-line errors."""
+"""What a person sees in the terminal: progress lines and one-line errors."""
 
 import logging
 import time
@@ -6,10 +6,6 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.status import Status
-from rich.table import Table
-
-from oapl_core.planning.plan import finished, steps, times
-from oapl_core.run_folder.run import Run
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
@@ -64,42 +60,3 @@ def _is_last(text: str) -> bool:
         if slash and done.isdigit() and total.isdigit():
             return done == total
     return True
-
-
-def print_times(run: Run) -> None:
-    """Where the time went, per stage; a stage that was interrupted and continued counts all its processes."""
-    table = Table("stage", "seconds", "share", "processes", title="Where the time went", title_justify="left", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    rows = list(times(run))
-    total = sum(row.added_s for row in rows) or 1.0
-    for row in rows:
-        share = f"{row.added_s / total:.0%}"
-        table.add_row(row.step.title, f"{row.seconds:.1f}", share, str(row.processes))
-    table.add_row("total", f"{total:.1f}", "100%", str(sum(row.processes for row in rows)), style="bold")
-    console.print(table)
-
-
-def print_plan(run: Run, done_titles: Sequence[str]) -> None:
-    """Every step with its state."""
-    for step in steps(run.config):
-        mark = "done" if step.title in done_titles else "to do"
-        tell(f"  {mark:<6} {step.title:<24} python -m oapl_core.{step.verb}")
-
-
-def print_status(run: Run) -> None:
-    """The plan's state, then each artifact with rows and size."""
-    done = [step.title for step in finished(run)]
-    tell(f"{run.root}: {len(done)} of {len(steps(run.config))} steps finished")
-    for fork in run.ledger.forks()[:1]:
-        tell(f"forked from {fork.parent} at {fork.stage} of round {fork.round}; {'; '.join(fork.changes)}")
-    print_plan(run, done)
-    table = Table("artifact", "rows", "MiB", "seconds", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    removed = run.ledger.removals()
-    for name, entry in run.ledger.artifacts().items():
-        shown = f"{name} (removed)" if name in removed else name
-        table.add_row(shown, f"{entry.rows:,}", f"{entry.bytes / 2**20:.2f}", f"{entry.seconds:.1f}")
-    if table.row_count:
-        console.print(table)

@@ -14,9 +14,7 @@ _BASED = re.compile(
     r"\(?([0-9A-Z][0-9A-Z ]*?)\)?\s*_\s*(?:\{\s*(?:\\text\s*\{\s*)?(\w+)\s*\}?\s*\}|(\d)|\\text\{(\w+)\})"
 )
 _DIGITS_IN_BASE = re.compile(r"(?<![\w}])(\d+)_(?:\{(\d+)\}|(\d))(?!\d)")
-_NUMBERS = (
-    "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()  # noqa: SIM905
-)
+_NUMBERS = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
 _BASES = {name: number for number, name in enumerate(_NUMBERS, 2)}
 
 

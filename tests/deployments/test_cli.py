@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from deployments.cli import COMMANDS, load
 from tests.whole_run import EXPERIMENT, ROOT, command, small_demo
 
 
@@ -101,8 +102,19 @@ def test_a_folder_that_cannot_be_written_is_named(demo: list[str], tmp_path: Pat
     assert str(tmp_path / "file") in complaint(done)
 
 
+def test_the_list_of_commands_shows_the_first_line_of_each() -> None:
+    shown = " ".join(oapl("--help").stdout.replace("│", " ").split())
+    assert not [name for name in COMMANDS if load(name).help.splitlines()[0] not in shown]
+
+
+def test_a_misspelt_command_is_named_with_the_one_that_is_meant() -> None:
+    done = oapl("rnu")
+    assert done.returncode == 2
+    assert "No such command 'rnu'. Did you mean 'run'?" in done.stderr
+
+
 def test_the_doctor_looks_at_everything_a_run_needs() -> None:
     done = oapl("doctor")
     assert done.returncode == 0
-    subjects = {line.split()[1] for line in done.stdout.splitlines() if line.split()[0] in ("ok", "warn", "bad")}
+    subjects = {line.split()[1] for line in done.stdout.splitlines() if line.split()[0] in ("ok", "warn", "fail")}
     assert subjects >= {"python", "packages", "engine", "sandbox", "gpus", "disk"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from deployments.planning import model_size, problem_counts
+from deployments.commands.plan import model_size, problem_counts
 from oapl_core.planning.estimate import Estimate, estimate
 from oapl_core.planning.plan import finished, steps
 from oapl_core.run_folder.run import Run

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deployments.problem_sets import VerifierJudge
+from deployments.curation_judge import VerifierJudge
 from oapl_core.errors import DataError
 from oapl_core.importing.curation import Tally, Word, proven, uncontaminated, unlike, with_tests
 from oapl_core.importing.import_set import Choice, converted, import_set

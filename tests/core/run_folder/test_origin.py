@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.planning import show_estimate
+from deployments.commands.plan import plan
 from oapl_core.changing.forking import fork
 from oapl_core.evaluation.wanted import model_of
 from oapl_core.planning.plan import finished
@@ -172,7 +172,7 @@ def test_a_runs_base_model_and_problem_files_are_found_from_elsewhere(
     root = started()
     monkeypatch.chdir(home.parent / "elsewhere")
     assert model_of(f"{root}:base")["path"] == home / "model"
-    show_estimate(root, [], None)
+    plan(root, [], None)
 
 
 def test_a_run_that_was_fetched_goes_on_where_it_was_fetched(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

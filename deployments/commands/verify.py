@@ -4,8 +4,9 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
@@ -28,36 +29,37 @@ _SHOWN_CHANGES = 50
 
 
 def verify(
-    program: Path | None,
-    tests: Path | None,
-    rollouts: Path | None,
-    answer: str | None,
-    expected: str | None,
-    write: bool,
-) -> int:
-    """Does what the options ask for; 0 if everything passes (or the judgement did), else 1.
-
-    Raises:
-        ConfigError: the options do not go together.
-    """
+    program: Annotated[Path | None, typer.Argument(metavar="[PROGRAM.py]", help="A program to judge.")] = None,
+    tests: Annotated[
+        Path | None, typer.Option(help="JSON: a list of {input, output}, or {kind, entry_point, tests, checker}.")
+    ] = None,
+    rollouts: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="RUN/round_NN/1_rollouts: judge them again, show what changed.")
+    ] = None,
+    write: Annotated[bool, typer.Option("--write", help="With --rollouts: replace the stored verdicts.")] = False,
+    answer: Annotated[str | None, typer.Option(help="A maths answer to judge.")] = None,
+    expected: Annotated[str | None, typer.Option(help="What the maths answer should mean.")] = None,
+) -> None:
+    """Judge one program test by test, one maths answer, or a round's rollouts again; 1 unless all pass."""
     modes = {"PROGRAM --tests": program or tests, "--rollouts": rollouts, "--answer --expected": answer or expected}
     if sum(given is not None for given in modes.values()) != 1:
         raise ConfigError(f"give one of {', '.join(modes)}; see `oapl verify --help`")
     if write and not rollouts:
         raise ConfigError("--write goes with --rollouts only")
     if rollouts:
-        return verify_again(rollouts, write)
+        _verify_again(rollouts, write)
+        return
     if answer is not None and expected is not None:
-        return verify_answer(answer, expected)
+        raise typer.Exit(_verify_answer(answer, expected))
     if program is None or tests is None:
         missing = (
             {"PROGRAM": program, "--tests": tests} if program or tests else {"--answer": answer, "--expected": expected}
         )
         raise ConfigError(f"{next(k for k, v in missing.items() if v is None)} is missing; see `oapl verify --help`")
-    return verify_program(program, tests)
+    raise typer.Exit(_verify_program(program, tests))
 
 
-def verify_program(program: Path, tests: Path) -> int:
+def _verify_program(program: Path, tests: Path) -> int:
     """A table with one row for each test, each run in a process of its own; 1 unless all pass. Says so where a test
     passes or fails by what ran before it, as a program that keeps a state would have it."""
     source, problem, config = _read(program), _problem(tests), VerifierConfig()
@@ -125,7 +127,7 @@ def _as_json(test: Any) -> Any:
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in test.items()}
 
 
-def verify_answer(answer: str, expected: str) -> int:
+def _verify_answer(answer: str, expected: str) -> int:
     """One line; 1 unless the answers mean the same. Without a box the whole answer counts."""
     text = answer if "\\boxed" in answer else f"\\boxed{{{answer}}}"
     problem: dict[str, Any] = {
@@ -144,8 +146,8 @@ def verify_answer(answer: str, expected: str) -> int:
     return int(verdict.outcome is not Outcome.PASSED)
 
 
-def verify_again(rollouts: Path, write: bool) -> int:
-    """Outcomes of the stored and of the new verdicts, then each rollout that changed; 0 also if some did."""
+def _verify_again(rollouts: Path, write: bool) -> None:
+    """Outcomes of the stored and of the new verdicts, then each rollout that changed."""
     run, number = round_of(rollouts)
     if write:
         with hold(run.root):
@@ -171,4 +173,3 @@ def verify_again(rollouts: Path, write: bool) -> int:
     new = f", {found.without_old} had no verdict" if found.without_old else ""
     kept = "written" if write else "nothing was written; --write replaces the stored verdicts"
     tell(f"{len(found.changes)} of {sum(found.new.values())} outcomes changed{new}; {kept}")
-    return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.planning import lines, model_size, problem_counts
+from deployments.commands.plan import lines, model_size, problem_counts
 from oapl_core.errors import ConfigError
 from oapl_core.problems.problem_set import SPLITS
 from oapl_core.problems.storing import write_problem_set

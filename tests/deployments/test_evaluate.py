@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deployments.evaluating import beside, evaluate
+from deployments.commands.evaluate import beside, measure_or_repeat
 from oapl_core.errors import ConfigError
 from oapl_core.evaluation.card import read
 from oapl_core.evaluation.evaluate import evaluate as evaluate_run
@@ -110,7 +110,7 @@ def test_what_cannot_be_asked_is_refused_in_one_line(
     made_up_model(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=complaint) as error:
-        evaluate(words, NO_PROBLEMS | problems, NOTHING_ASKED | asked, None, tmp_path / "e")
+        measure_or_repeat(words, NO_PROBLEMS | problems, NOTHING_ASKED | asked, None, tmp_path / "e")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "e").exists()
 
@@ -125,9 +125,9 @@ def test_a_repetition_lies_beside_its_original_but_not_in_a_run(run: Run) -> Non
 def test_a_card_takes_no_other_settings(tmp_path: Path) -> None:
     (tmp_path / "card.json").write_text(json.dumps({"card": 1, "settings": {"models": [{}]}}))
     with pytest.raises(ConfigError, match="not with samples"):
-        evaluate([], NO_PROBLEMS, NOTHING_ASKED | {"samples": 3}, tmp_path / "card.json", None)
+        measure_or_repeat([], NO_PROBLEMS, NOTHING_ASKED | {"samples": 3}, tmp_path / "card.json", None)
     with pytest.raises(ConfigError, match="is of 1 models, 2 are given"):
-        evaluate(["a", "b"], NO_PROBLEMS, NOTHING_ASKED, tmp_path / "card.json", None)
+        measure_or_repeat(["a", "b"], NO_PROBLEMS, NOTHING_ASKED, tmp_path / "card.json", None)
 
 
 @pytest.mark.slow
@@ -139,11 +139,11 @@ def test_an_evaluation_and_its_repetition_agree_exactly_and_another_model_does_n
     problems = NO_PROBLEMS | {"name": str(ROOT / "data/demo/heldout.jsonl"), "limit": 6}
     asked = NOTHING_ASKED | {"prompt_style": "plain", "samples": 3, "max_tokens": 24, "max_prompt_tokens": 128}
     words = [*map(str, models), "engine.kv_cache_gib=0.25"]
-    assert evaluate(words, problems, asked, None, tmp_path / "first") == 0
+    assert measure_or_repeat(words, problems, asked, None, tmp_path / "first") == 0
     card = tmp_path / "first" / "card.json"
     capsys.readouterr()
     again = ["engine.max_num_seqs=2"]
-    assert evaluate(again, NO_PROBLEMS, NOTHING_ASKED, card, tmp_path / "second") == 0
+    assert measure_or_repeat(again, NO_PROBLEMS, NOTHING_ASKED, card, tmp_path / "second") == 0
     said = capsys.readouterr().out
     assert said.count("agrees exactly: 18 answers and verdicts are the same") == 2
     content = json.loads(card.read_text())
@@ -154,7 +154,7 @@ def test_an_evaluation_and_its_repetition_agree_exactly_and_another_model_does_n
         result["mean_reward"] = 0.9
         result["answers_sha256"] = "of others"
     card.write_text(json.dumps(content))
-    assert evaluate(again, NO_PROBLEMS, NOTHING_ASKED, card, tmp_path / "second") == 1
+    assert measure_or_repeat(again, NO_PROBLEMS, NOTHING_ASKED, card, tmp_path / "second") == 1
     assert capsys.readouterr().out.count("does not agree") == 2
 
 

@@ -7,8 +7,11 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from deployments.arguments import Release, Revision, SetFile, Split, Window
 from deployments.terminal import console, tell
 from oapl_core.errors import ConfigError, Interrupted
 from oapl_core.evaluation import agreement, card
@@ -27,6 +30,64 @@ _LOG_EVERY_S = 30.0
 
 
 def evaluate(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[LABEL=]MODEL... [KEY=VALUE]...",
+            help="A Hugging Face folder, RUN (its chosen epoch, else the last), RUN:base, RUN:round_00 or "
+            "RUN:round_00/epoch_01; then settings such as engine.max_num_seqs=64.",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--set", metavar="SET", help="A set of `oapl problems`, or a file.")
+    ] = None,
+    path: SetFile = None,
+    revision: Revision = None,
+    split: Split = None,
+    release: Release = None,
+    window: Window = None,
+    faulty: Annotated[str | None, typer.Option(help="Problems known to be faulty: keep, drop or only.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many problems.")] = None,
+    style: Annotated[str | None, typer.Option(help="plain, deepcoder, livecodebench or matharena.")] = None,
+    thinking: Annotated[bool | None, typer.Option(help="The chat template's enable_thinking.")] = None,
+    samples: Annotated[int | None, typer.Option("-n", min=1, help="Answers to each problem.")] = None,
+    ks: Annotated[str | None, typer.Option("-k", metavar="1,5,10", help="Of pass@k; unset: a curve up to n.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0.0, help="Of sampling.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Nucleus.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.")] = None,
+    max_prompt_tokens: Annotated[int | None, typer.Option(min=1, help="Longer prompts are dropped.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Every random choice is derived from it.")] = None,
+    card: Annotated[
+        Path | None, typer.Option(metavar="card.json", help="Repeat this evaluation and compare; 1 if they disagree.")
+    ] = None,
+    to: Annotated[Path | None, typer.Option(metavar="DIR", help="Unset: below data/evaluations.")] = None,
+) -> None:
+    """Measure checkpoints on a problem set and write the evaluation card; the same command again continues."""
+    problems = {
+        "name": name,
+        "path": path,
+        "revision": revision,
+        "split": split,
+        "release": release,
+        "window": window,
+        "faulty": faulty,
+        "limit": limit,
+    }
+    asked = {
+        "prompt_style": style,
+        "thinking": thinking,
+        "samples": samples,
+        "ks": ks,
+        "temperature": temperature,
+        "top_p": top_p,
+        "max_tokens": max_tokens,
+        "max_prompt_tokens": max_prompt_tokens,
+        "seed": seed,
+    }
+    raise typer.Exit(measure_or_repeat(models or [], problems, asked, card, to))
+
+
+def measure_or_repeat(
     words: Sequence[str],
     problems: Mapping[str, Any],
     asked: Mapping[str, Any],

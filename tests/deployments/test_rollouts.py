@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from deployments.looking import look
+from deployments.commands.rollouts import rollouts
 from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.run_folder.run import Run
@@ -30,7 +30,7 @@ def verdicts(run: Run) -> pl.DataFrame:
 @pytest.mark.parametrize("where", ["reward == 1", "reward = 1"])
 def test_a_filter_keeps_what_matches_and_counts_it(run: Run, capsys: pytest.CaptureFixture[str], where: str) -> None:
     right = verdicts(run).filter(pl.col("reward") == 1)
-    look(run, where=where, show=1000)
+    rollouts(run, where=where, show=1000)
     out = capsys.readouterr().out
     assert f"round 0: {len(right)} of 48 rollouts match (passed {len(right)})" in out.splitlines()[0]
     assert all(out.count(f"{i} · passed · reward 1") == 1 for i in right["rollout_id"])
@@ -41,10 +41,10 @@ def test_a_filter_may_join_columns_of_rollouts_verdicts_and_problems(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = "outcome = 'wrong_answer' and response_tokens > 30 and kind = 'stdin' and mean_logprob < 0"
-    look(run, where=where, show=1000)
+    rollouts(run, where=where, show=1000)
     kinds = pl.read_parquet(run.problems).filter(pl.col("kind") == "stdin")["problem_id"].to_list()
-    rollouts = pl.read_parquet(sorted(run.rollouts(0).glob("*.parquet")))
-    expected = rollouts.join(verdicts(run).drop("problem_id"), on="rollout_id").filter(
+    sampled = pl.read_parquet(sorted(run.rollouts(0).glob("*.parquet")))
+    expected = sampled.join(verdicts(run).drop("problem_id"), on="rollout_id").filter(
         (pl.col("outcome") == "wrong_answer")
         & (pl.col("response_ids").list.len() > 30)
         & pl.col("problem_id").is_in(kinds)
@@ -56,14 +56,14 @@ def test_a_filter_may_join_columns_of_rollouts_verdicts_and_problems(
 def test_few_samples_are_of_many_problems_and_each_prompt_is_printed_once(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    look(run, show=5)
+    rollouts(run, show=5)
     assert len({i.split("/")[0] for i in shown(capsys)}) == 5
-    look(run, show=1000)
+    rollouts(run, show=1000)
     assert capsys.readouterr().out.count("<user>") == 12
 
 
 def test_one_problem_can_be_asked_for(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    look(run, problem="train-00004", show=10)
+    rollouts(run, problem="train-00004", show=10)
     assert shown(capsys) == [f"train-00004/r00/s{s}" for s in range(4)]
 
 
@@ -79,7 +79,7 @@ def test_nothing_that_a_model_writes_reaches_the_terminal_as_a_command(tmp_path:
     from deployments.terminal import console
 
     with console.capture() as capture:
-        look(run, show=1000, whole=True)
+        rollouts(run, show=1000, whole=True)
     out = capture.get()
     assert r"\x1b]0;owned\x07 \x9b2J \u202eevil\u2066 a\rb [red]tag[/red] :smile: \ufeff" in out
     assert not [c for c in out if not c.isprintable() and c != "\n"]
@@ -91,19 +91,19 @@ def test_a_long_text_is_cut_unless_asked_for(run: Run, tmp_path: Path, capsys: p
     rows = tables.read_table(part, tables.ROLLOUTS).to_pylist()
     with run.writing(part, {}, {}) as draft:
         tables.write_table(draft.path, tables.ROLLOUTS, [{**row, "text": "x" * 9000 + "END"} for row in rows])
-    look(run, show=1)
+    rollouts(run, show=1)
     out = capsys.readouterr().out
     assert "not judged yet" in out
     assert "(5,003 more characters)" in out
     assert "END" not in out
-    look(run, show=1, whole=True)
+    rollouts(run, show=1, whole=True)
     assert "xEND" in capsys.readouterr().out
 
 
 def test_the_failing_test_is_shown_with_what_came_and_what_was_expected(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    look(run, where="first_failing_test = 1 and kind = 'stdin'", show=1)
+    rollouts(run, where="first_failing_test = 1 and kind = 'stdin'", show=1)
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
     assert ["input", "[[1]]"] in lines
     assert ["expected", "1"] in lines
@@ -125,22 +125,22 @@ def test_the_failing_test_is_shown_with_what_came_and_what_was_expected(
 )
 def test_a_bad_filter_is_one_line_that_names_the_columns(run: Run, where: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as error:
-        look(run, where=where)
+        rollouts(run, where=where)
     assert "\n" not in str(error.value)
 
 
 def test_a_filter_that_fails_on_a_row_is_one_line(run: Run) -> None:
     with pytest.raises(DataError, match=r"--where 'cast\(outcome as int\) = 1' fails on some row \(conversion"):
-        look(run, where="cast(outcome as int) = 1")
+        rollouts(run, where="cast(outcome as int) = 1")
 
 
 def test_a_round_or_problem_that_is_not_there_is_named(run: Run) -> None:
     with pytest.raises(ConfigError, match="round 7: .* has rounds 0 to 1"):
-        look(run, 7)
+        rollouts(run, 7)
     with pytest.raises(DataError, match="1_rollouts: holds no finished rollouts yet"):
-        look(run, 1)
+        rollouts(run, 1)
     with pytest.raises(ConfigError, match="--problem nobody: round 0 .* has no rollouts of it"):
-        look(run, problem="nobody")
+        rollouts(run, problem="nobody")
 
 
 def test_a_torn_part_is_named(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_torn_part_is_named(tmp_path: Path) -> None:
     part = sorted(run.rollouts(0).glob("*.parquet"))[1]
     part.write_bytes(part.read_bytes()[:-100])
     with pytest.raises(DataError, match=r"part-00001\.parquet"):
-        look(run)
+        rollouts(run)
 
 
 def test_what_is_not_finished_is_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,7 +157,7 @@ def test_what_is_not_finished_is_not_shown(tmp_path: Path, capsys: pytest.Captur
     first = min(run.rollouts(0).glob("*.parquet"))
     first.with_name("part-00009.parquet").write_bytes(first.read_bytes())
     first.with_name(".tmp-part-00008.parquet").write_bytes(b"torn")
-    look(run, show=0)
+    rollouts(run, show=0)
     assert "48 of 48 rollouts match" in capsys.readouterr().out
 
 
@@ -172,5 +172,5 @@ def test_a_shown_rollout_is_read_from_its_part_alone(tmp_path: Path, capsys: pyt
     start = column.dictionary_page_offset or column.data_page_offset
     content[start : start + column.total_compressed_size] = bytes(column.total_compressed_size)
     part.write_bytes(content)
-    look(run, show=1)
+    rollouts(run, show=1)
     assert shown(capsys) == ["train-00000/r00/s0"]

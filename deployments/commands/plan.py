@@ -1,10 +1,14 @@
 """`oapl plan`: what an experiment will make and cost. Reads sizes of problem files and of the model, starts nothing."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from deployments.arguments import ExperimentFile, Limit, Overrides
 from deployments.terminal import tell
 from oapl_core.errors import ConfigError
 from oapl_core.model_folder import model_config, tensors
@@ -29,14 +33,17 @@ _SPLITS = {"train": "training", "validation": "validation", "heldout": "held-out
 _COLUMNS = "{:<29}{:<46}{:>9}{:>9}{:>11}{:>9}"
 
 
-def show_estimate(path: Path, overrides: Sequence[str], limit: int | None) -> None:
-    """Print the estimate of an experiment or a run.
-
-    Raises:
-        ConfigError: a file or the model is not there and its size is not given.
-        DataError: one that is there cannot be read.
-    """
-    for line in lines(_placed(find(path, overrides, limit))):
+def plan(
+    experiment: ExperimentFile,
+    overrides: Overrides = None,
+    parameters: Annotated[
+        float | None, typer.Option("--model-parameters", help="Such as 14.8e9, where the model's folder is not there.")
+    ] = None,
+    limit: Limit = None,
+) -> None:
+    """Estimate what an experiment will make and cost: rollouts, tokens, steps, checkpoints, GPU-hours, disk."""
+    given = [] if parameters is None else [f"estimate.model_parameters={parameters!r}"]
+    for line in lines(_placed(find(experiment, [*(overrides or []), *given], limit))):
         tell(line)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.reporting import draw
+from deployments.commands.figures import figures
 from oapl_core.errors import ConfigError, DataError
 from tests.core.reports.measured_run import COUNTS, SHARES, write_measured_run
 from tests.deployments.test_cli import complaint, oapl
@@ -12,9 +12,9 @@ from tests.deployments.test_cli import complaint, oapl
 
 def test_runs_of_one_name_are_seeds_and_a_label_makes_them_two(tmp_path: Path) -> None:
     runs = [str(write_measured_run(tmp_path, seed=seed).root) for seed in (0, 1)]
-    draw(runs, tmp_path / "seeds")
+    figures(runs, tmp_path / "seeds")
     assert "synthetic (2 runs)" in (tmp_path / "seeds/index.html").read_text()
-    draw([runs[0], f"other one={runs[1]}"], tmp_path / "labels")
+    figures([runs[0], f"other one={runs[1]}"], tmp_path / "labels")
     assert "synthetic (1 run), other one (1 run)" in (tmp_path / "labels/index.html").read_text()
 
 
@@ -36,7 +36,7 @@ def test_an_unknown_run_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", ["=data/runs/demo", "label=", " = "])
 def test_half_a_label_is_refused(word: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="write LABEL=RUN, or RUN alone"):
-        draw([word], tmp_path)
+        figures([word], tmp_path)
 
 
 def test_other_settings_under_one_name_need_labels(tmp_path: Path) -> None:
@@ -44,15 +44,15 @@ def test_other_settings_under_one_name_need_labels(tmp_path: Path) -> None:
     training = first.config.training.model_copy(update={"learning_rate": 1e-5})
     second = write_measured_run(tmp_path, seed=1, training=training)
     with pytest.raises(ConfigError, match="differ in training.learning_rate; .* give each setting a label: LABEL=RUN"):
-        draw([str(first.root), str(second.root)], tmp_path / "figures")
-    draw([f"both={run.root}" for run in (first, second)], tmp_path / "figures")
+        figures([str(first.root), str(second.root)], tmp_path / "figures")
+    figures([f"both={run.root}" for run in (first, second)], tmp_path / "figures")
 
 
 def test_a_file_in_the_way_and_a_broken_run_are_named(tmp_path: Path) -> None:
     run = write_measured_run(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="file: is a file; give a folder"):
-        draw([str(run.root)], tmp_path / "file")
+        figures([str(run.root)], tmp_path / "file")
     run.evaluation().write_bytes(b"torn")
     with pytest.raises(DataError, match="oapl.parquet: cannot be read as Parquet"):
-        draw([str(run.root)], tmp_path / "figures")
+        figures([str(run.root)], tmp_path / "figures")

@@ -1,10 +1,14 @@
-"""`oapl compare`: run a comparison from the command line, show its table; the exit code says if an arm failed."""
+"""`oapl compare`: runs a comparison and shows its table; the exit code says if an arm failed."""
 
 import json
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from deployments.arguments import Overrides
 from deployments.terminal import Narrator, console, tell
 from oapl_core.comparing.beginning import check_tables, read_comparison
 from oapl_core.comparing.folder import Comparison, folder_of, state_of
@@ -12,17 +16,25 @@ from oapl_core.errors import Interrupted
 from oapl_core.run_folder.lock import hold
 
 
-def compare(path: Path, overrides: Sequence[str]) -> int:
-    """Train, measure and report every arm, from wherever it was left; 1 if an arm is not measured in the end.
+def compare(
+    comparison: Annotated[
+        Path, typer.Argument(metavar="COMPARISON.toml", help="Such as deployments/experiments/baselines.toml.")
+    ],
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the arms and their states, start nothing.")] = False,
+) -> None:
+    """Train several objectives and seeds on one groups file and report them side by side; a stopped one continues.
 
-    Raises:
-        OaplError: one line that says what is wrong; nothing that was finished is lost.
+    An arm that fails is reported as failed and the others go on; the exit code is then 1.
     """
-    return show_result(carry_out(path, overrides))
+    if dry_run:
+        _show_plan(comparison, overrides or [])
+    else:
+        raise typer.Exit(_show_result(_carry_out(comparison, overrides or [])))
 
 
-def carry_out(path: Path, overrides: Sequence[str]) -> Comparison:
-    """As ``compare``, without showing what came of it."""
+def _carry_out(path: Path, overrides: Sequence[str]) -> Comparison:
+    """Train, measure and report every arm, from wherever it was left."""
     config, parent = read_comparison(path, overrides)
     comparison = Comparison(folder_of(config, parent), config, parent)
     check_tables(comparison)
@@ -50,7 +62,7 @@ def _run_flow(comparison: Comparison, path: Path, overrides: Sequence[str]) -> N
         narrator.close()
 
 
-def show_result(comparison: Comparison) -> int:
+def _show_result(comparison: Comparison) -> int:
     """The table, the arms that failed and where the report is; 1 if an arm is not measured."""
     from oapl_core.reports.arms import problem_sets, read_results
     from oapl_core.reports.headline import as_rich
@@ -67,7 +79,7 @@ def show_result(comparison: Comparison) -> int:
     return int(any(not arm.is_measured for arm in comparison.arms))
 
 
-def show_plan(path: Path, overrides: Sequence[str]) -> int:
+def _show_plan(path: Path, overrides: Sequence[str]) -> None:
     """Print the resolved comparison and every arm with its state; start nothing."""
     config, parent = read_comparison(path, overrides)
     comparison = Comparison(folder_of(config, parent), config, parent)
@@ -76,4 +88,3 @@ def show_plan(path: Path, overrides: Sequence[str]) -> int:
     for arm in comparison.arms:
         comparison.check(arm)
         tell(f"  {state_of(arm):<9} {arm.name:<32} {arm.root}")
-    return 0

@@ -5,11 +5,13 @@ Reads Parquet lazily: of every row the columns that the filter names, whole rows
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.rule import Rule
 from rich.text import Text
 
+from deployments.arguments import OpenedRun
 from deployments.terminal import console
 from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError
@@ -48,28 +50,17 @@ _TEST_CHARACTERS = 300
 _STYLES = {"passed": "green", "verifier_error": "yellow", None: "yellow"}
 
 
-def look(
-    run: Run,
-    number: int | None = None,
-    where: str | None = None,
-    problem: str | None = None,
-    show: int = 3,
-    whole: bool = False,
+def rollouts(
+    run: OpenedRun,
+    number: Annotated[int | None, typer.Option("--round", help="From 0; unset: the last with rollouts.")] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help='For example "reward == 1" or "outcome = \'time_limit\'".')
+    ] = None,
+    problem: Annotated[str | None, typer.Option(metavar="ID", help="Only this problem's.")] = None,
+    show: Annotated[int, typer.Option(min=0, help="How many to print.")] = 3,
+    whole: Annotated[bool, typer.Option("--whole", help="Print long texts to their end.")] = False,
 ) -> None:
-    """Print how many rollouts match, by outcome, then ``show`` of them, of as many problems as there are.
-
-    Args:
-        run: an opened run.
-        number: round, from 0; None: the last that has rollouts.
-        where: SQL condition over the columns of ``reports.joined.joined``; ``==`` is taken too.
-        problem: only this problem's.
-        show: how many to print.
-        whole: print long texts to their end.
-
-    Raises:
-        ConfigError: the filter, the round or the problem does not exist.
-        DataError: there are no rollouts, or a part cannot be read.
-    """
+    """Print sampled answers with their verdicts; --where may name any column of data/README.md."""
     import polars as pl
 
     number = chosen_round(run, number)

@@ -1,0 +1,60 @@
+"""`oapl clean`: deletes what nothing needs any more, by rules."""
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from deployments.arguments import OpenedRun
+from deployments.terminal import console, tell
+from oapl_core.changing.cleaning import Candidate, Rules, candidates, remove
+from oapl_core.run_folder.lock import hold
+from oapl_core.run_folder.mirror_thread import catch_up
+from oapl_core.run_folder.storage import readable
+
+
+def clean(
+    run: OpenedRun,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND=RULE", help="checkpoints=last, checkpoints=chosen, rollouts=2, groups=0; again for more."
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete; without it nothing is.")] = False,
+) -> None:
+    """Let go of what no later round, report or resume needs: leftovers, and what --keep does not keep."""
+    rules = Rules.parse(keep or [])
+    with hold(run.root):
+        found = candidates(run, rules)
+        going = [one for one in found if not one.needed_for]
+        _print_candidates(going)
+        for why in dict.fromkeys((one.kind, one.round, one.needed_for) for one in found if one.needed_for):
+            kind, number, reason = why
+            where = "" if number is None else f" of round {number}"
+            tell(f"stays: {kind}{where}: {reason}")
+        size = readable(sum(one.freed_bytes for one in going))
+        if not going:
+            tell(f"{run.root}: nothing to remove")
+        elif yes:
+            catch_up(run, tell)  # what the mirror lacks is sent before it is deleted here
+            remove(run, going)
+            tell(f"{run.root}: {size} freed; the ledger records what went, and nothing is made again for it")
+        else:
+            tell(f"{run.root}: {size} would be freed; nothing was deleted, do it with --yes")
+
+
+def _print_candidates(going: Iterable[Candidate]) -> None:
+    grouped: dict[tuple[str, int | None, str], list[Candidate]] = {}
+    for one in going:
+        grouped.setdefault((one.kind, one.round, one.rule), []).append(one)
+    if not grouped:
+        return
+    table = Table("goes", "round", "artifacts", "size", "rule", box=None)
+    for column in table.columns[1:4]:
+        column.justify = "right"
+    for (kind, number, rule), mine in grouped.items():
+        size = readable(sum(one.bytes for one in mine))
+        table.add_row(kind, "" if number is None else str(number), str(len(mine)), size, rule)
+    console.print(table)

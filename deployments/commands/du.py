@@ -1,0 +1,59 @@
+"""`oapl du`: what a run takes on the disk."""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from deployments.arguments import OpenedRun
+from deployments.terminal import console, tell
+from oapl_core.changing.cleaning import Rules, candidates
+from oapl_core.run_folder.storage import KINDS, ROUND_KINDS, StoredFile, readable, stored_files, total
+
+_SHOWN_RULES = ("checkpoints=last", "checkpoints=chosen", "rollouts=1", "rollouts=0", "groups=0", "superseded=0")
+
+
+def du(run: OpenedRun) -> None:
+    """Show what a run takes on the disk, by kind and round, and what `oapl clean` would free."""
+    files = list(stored_files(run))
+    tell(f"{run.root}: {readable(sum(file.bytes for file in files))} in {len(files):,} files")
+    _print_kinds(files)
+    _print_rounds(files)
+    shared = sum(file.bytes for file in files if file.is_shared)
+    if shared:
+        tell(f"{readable(shared)} of it are shared with forks of this run, or with the run that this is a fork of")
+    removed = run.ledger.removals().values()
+    if removed:
+        tell(f"{readable(sum(entry.bytes for entry in removed))} were removed by `oapl clean` before")
+    tell("`oapl clean` would free:")
+    for words in ((), *([rule] for rule in _SHOWN_RULES)):
+        going = [one for one in candidates(run, Rules.parse(words)) if not one.needed_for]
+        rule = f"--keep {words[0]}" if words else "scratch of finished rounds"
+        scratch = () if not words else tuple(one for one in going if one.entry is None and one.kind != "superseded")
+        freed = sum(one.freed_bytes for one in going) - sum(one.freed_bytes for one in scratch)
+        if freed:
+            tell(f"  {readable(freed):>9}  {rule}")
+
+
+def _print_kinds(files: Sequence[StoredFile]) -> None:
+    table = Table("kind", "files", "size", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    sizes = total(files)
+    for kind in KINDS:
+        if sizes[kind]:
+            table.add_row(kind, f"{sum(file.kind == kind for file in files):,}", readable(sizes[kind]))
+    console.print(table)
+
+
+def _print_rounds(files: Sequence[StoredFile]) -> None:
+    rounds = sorted({file.round for file in files if file.round is not None})
+    kinds = [kind for kind in ROUND_KINDS if total(files)[kind]]
+    if not rounds or not kinds:
+        return
+    table = Table("round", *kinds, box=None)
+    for column in table.columns:
+        column.justify = "right"
+    for number in rounds:
+        sizes = total(file for file in files if file.round == number)
+        table.add_row(str(number), *(readable(sizes[kind]) if sizes[kind] else "" for kind in kinds))
+    console.print(table)

@@ -1,0 +1,24 @@
+"""`oapl fetch`: a run folder made of its mirror."""
+
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from deployments.terminal import tell
+from oapl_core.run_folder.lock import hold
+from oapl_core.run_folder.mirror import Mirror
+from oapl_core.run_folder.opening import fetch_into
+
+
+def fetch(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The run's folder below the `mirror` of its experiment.")],
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="Run folder to make; unset: data/runs/<end of URL>.")
+    ] = None,
+) -> None:
+    """Fetch a run from its mirror, so that `oapl run` goes on here."""
+    root = folder or Path("data/runs") / urlsplit(url).path.rstrip("/").rpartition("/")[2]
+    with hold(root):
+        fetch_into(Mirror(url, tell=tell), url, root, tell)

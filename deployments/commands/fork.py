@@ -1,0 +1,28 @@
+"""`oapl fork`: another run that shares what came before a round and has other settings from there on."""
+
+from typing import Annotated
+
+import typer
+
+from deployments.arguments import OpenedRun, Overrides
+from deployments.terminal import tell
+from oapl_core.changing import forking
+from oapl_core.run_folder.storage import readable
+
+
+def fork(
+    run: OpenedRun,
+    name: Annotated[str, typer.Argument(metavar="NEWNAME", help="Of the new run.")],
+    overrides: Overrides = None,
+    number: Annotated[int, typer.Option("--round", help="Where the new run begins, from 0.")] = 0,
+    from_stage: Annotated[
+        str, typer.Option(metavar="STAGE", help="The first stage of that round it does.")
+    ] = "sampling",
+) -> None:
+    """Make another run that shares what came before a round, without copies, and has other settings from there on."""
+    made = forking.fork(run, name, number, overrides or [], from_stage)
+    size = readable(made.shared_bytes)
+    tell(f"{made.run.root}: shares {made.shared_files} files ({size}) with {run.root}, copied none")
+    for change in made.run.ledger.forks()[0].changes:
+        tell(f"  {change}")
+    tell(f"`oapl run {made.run.root}` goes on with {from_stage} of round {number}")

@@ -1,0 +1,31 @@
+"""`oapl import`: rollouts of others become a round of a run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deployments.arguments import ExperimentFile, Overrides
+from deployments.terminal import tell
+from oapl_core.launch import run_stage
+from oapl_core.run_folder.lock import hold
+from oapl_core.run_folder.opening import check, check_disk
+from oapl_core.run_folder.run import Run
+from oapl_core.settings.experiment_file import load_experiment
+
+
+def import_(
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Parquet, .jsonl or .jsonl.gz file, or a folder.")],
+    experiment: ExperimentFile,
+    overrides: Overrides = None,
+    number: Annotated[int, typer.Option("--round", help="Round whose rollouts they become, from 0.")] = 0,
+) -> None:
+    """Take rollouts in the OAPL authors' schema as a round's; `oapl run EXPERIMENT` goes on from there."""
+    config = load_experiment(experiment, overrides or [])
+    check(config)
+    check_disk(Run(config.run_dir, config))
+    with hold(config.run_dir):
+        run = Run.create(config)
+        arguments = ["--round", str(number), "--source", str(source)]
+        run_stage(run, "exchange.import_rollouts", arguments, on_progress=tell)
+        tell(f"{run.root}: `oapl run {experiment}` goes on with these rollouts")

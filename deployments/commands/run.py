@@ -1,0 +1,124 @@
+"""`oapl run`: check what was given, hold the run folder, run the flow, show the result; or show the plan of it."""
+
+import json
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deployments.arguments import ExperimentFile, Limit, Overrides
+from deployments.commands.status import print_plan, print_times
+from deployments.terminal import Narrator, console, tell
+from oapl_core.changing.redoing import Again, put_aside
+from oapl_core.errors import ConfigError, Interrupted
+from oapl_core.planning.plan import finished, steps
+from oapl_core.run_folder.mirror_thread import mirrored
+from oapl_core.run_folder.opening import check, find, opened
+from oapl_core.run_folder.run import Run
+from oapl_core.settings.experiment_file import load_experiment
+from oapl_core.settings.rehearsal import rehearsal, rehearsal_changes
+
+
+def run(
+    experiment: ExperimentFile,
+    overrides: Overrides = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved experiment and its steps, start nothing.")
+    ] = False,
+    redo: Annotated[
+        str | None, typer.Option(metavar="STAGE", help="Make this stage again, and what then comes out otherwise.")
+    ] = None,
+    from_stage: Annotated[str | None, typer.Option(metavar="STAGE", help="Make it and all after it again.")] = None,
+    number: Annotated[
+        int | None, typer.Option("--round", help="Round of --redo or --from-stage, from 0; unset: the newest.")
+    ] = None,
+    limit: Limit = None,
+) -> None:
+    """Run an experiment (or a run folder) to its end; a stopped run continues, a finished one says so.
+
+    STAGE is sampling, verification, groups, training, evaluation, report, problems-and-prompts or base-model.
+    """
+    again = _again(redo, from_stage, number)
+    if dry_run:
+        _show_plan(experiment, overrides or [], limit)
+    else:
+        _carry_out(experiment, overrides or [], again, limit)
+
+
+def _again(redo: str | None, from_stage: str | None, number: int | None) -> Again | None:
+    """What the options ask to be made again.
+
+    Raises:
+        ConfigError: they do not go together.
+    """
+    if redo and from_stage:
+        raise ConfigError("--redo and --from-stage: give one of them")
+    stage = redo or from_stage
+    if not stage:
+        if number is not None:
+            raise ConfigError("--round: says which round --redo or --from-stage means; give one of them")
+        return None
+    return Again(stage, number, and_all_after=from_stage is not None)
+
+
+def _show_plan(path: Path, overrides: Sequence[str], limit: int | None) -> None:
+    """Print the resolved experiment and every step with its state; start and write nothing."""
+    found = find(path, overrides, limit)
+    check(found.config)
+    console.print_json(json.dumps(found.config.model_dump(mode="json")))
+    exists = (found.root / "run.json").exists()
+    if exists and not path.is_dir():
+        Run.of(found.config)  # says which settings differ
+    print_plan(found, [step.title for step in finished(found)] if exists else [])
+
+
+def _carry_out(path: Path, overrides: Sequence[str], again: Again | None, limit: int | None) -> None:
+    if limit is not None and not path.is_dir():
+        _tell_what_a_rehearsal_changes(path, overrides, limit)
+    with opened(path, overrides, tell, limit) as found:
+        if again:
+            put_aside(found, again, tell)
+        done, planned = finished(found), steps(found.config)
+        if len(done) == len(planned):
+            with mirrored(found, tell):  # what an unreachable mirror still lacks
+                tell(f"{found.root}: every step is finished, nothing to do")
+        else:
+            if done:
+                tell(f"{found.root}: {len(done)} of {len(planned)} steps are finished, continuing")
+            _run_flow(found)
+        _show_result(found)
+
+
+def _run_flow(run: Run) -> None:
+    from deployments.embedded import run_experiment
+
+    # A scheduler's warning goes to every process; the stage answers it, and what the stage then says ends the run.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    narrator = Narrator([step.title for step in steps(run.config)])
+    try:
+        run_experiment(run, narrator)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; finished parts are kept, run the same command again to continue") from None
+    finally:
+        narrator.close()
+
+
+def _tell_what_a_rehearsal_changes(path: Path, overrides: Sequence[str], limit: int) -> None:
+    """A line for each setting."""
+    whole = load_experiment(path, overrides)
+    small = rehearsal(whole, limit)
+    tell(f"--limit {limit}: a rehearsal called {small.name}; what it changes:")
+    for change in rehearsal_changes(whole, small):
+        tell(f"  {change}")
+
+
+def _show_result(run: Run) -> None:
+    """The headline table, where the time went, and the report's path."""
+    from oapl_core.reports.headline import headline_table
+
+    print_times(run)
+    console.print()
+    console.print(headline_table(run))
+    tell(f"report: {run.report / 'index.html'}")
