@@ -7,6 +7,7 @@ reward: they are left out and counted. One row group of rollouts and the problem
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,18 +23,7 @@ from oapl_core.stage import run_verb
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_SAMPLING = (
-    "policy_hash",
-    "logprobs",
-    "logprobs_mode",
-    "finish_reason",
-    "temperature",
-    "top_p",
-    "top_k",
-    "max_tokens",
-    "seed",
-    "engine",
-)
+_SAMPLING = "policy_hash logprobs logprobs_mode finish_reason temperature top_p top_k max_tokens seed engine".split()
 _ROWS_PER_WRITE = 64  # each repeats its problem's tests
 
 
@@ -43,14 +33,13 @@ def schema() -> "pa.Schema":
 
     text, number = pa.string(), pa.float64()
     sampling = pa.struct([tables.schema_of(tables.ROLLOUTS).field(name) for name in _SAMPLING])
-    extra_info = [("split", text), ("index", pa.int64()), ("problem_id", text)]
     return pa.schema(
         [
             ("data_source", text),
             ("prompt", pa.list_(pa.struct([("role", text), ("content", text)]))),
             ("ability", text),
             ("reward_model", pa.struct([("style", text), ("ground_truth", pa.large_string())])),
-            ("extra_info", pa.struct(extra_info)),
+            ("extra_info", pa.struct([("split", text), ("index", pa.int64()), ("problem_id", text)])),
             ("response", pa.large_string()),
             ("precomputed_reward", number),
             ("response_rewards", pa.list_(number)),
@@ -75,21 +64,18 @@ def export(run: Run, round_number: int, to: Path) -> None:
     parts = sorted(run.rollouts(round_number).glob("part-*.parquet"))
     if not parts:
         raise DataError(f"{run.rollouts(round_number)}: has no rollouts; run the experiment to sample them")
-    left_out, written, index = Counter[str](), 0, 0
+    left_out, written, index, columns = Counter[str](), 0, 0, schema()
     to.parent.mkdir(parents=True, exist_ok=True)
     temporary = to.with_name(f".tmp-{to.name}")
     try:
-        with pq.ParquetWriter(temporary, schema(), compression="zstd") as writer:
+        with pq.ParquetWriter(temporary, columns, compression="zstd") as writer:
             for part in parts:
-                problems, chunk = _problems(run, part, index), list[dict[str, Any]]()
+                problems = _problems(run, part, index)
                 index += len(problems)
-                for row in _rows(run, round_number, part, problems, left_out):
-                    chunk.append(row)
-                    if len(chunk) == _ROWS_PER_WRITE:
-                        writer.write_table(pa.Table.from_pylist(chunk, schema=schema()))
-                        written, chunk = written + len(chunk), []
-                writer.write_table(pa.Table.from_pylist(chunk, schema=schema()))
-                written += len(chunk)
+                rows = _rows(run, round_number, part, problems, left_out)
+                while chunk := list(islice(rows, _ROWS_PER_WRITE)):
+                    writer.write_table(pa.Table.from_pylist(chunk, schema=columns))
+                    written += len(chunk)
         temporary.rename(to)
     finally:
         temporary.unlink(missing_ok=True)

@@ -1,21 +1,16 @@
-"""Rows in any order -> whole groups, with bounded memory: rows are dealt to files by the hash of their group.
+"""Rows in any order -> whole groups, with bounded memory: rows wait in a file, memory holds where each one begins.
 
-A group lies in one file; one file at a time is read, and of it one group at a time is parsed.
+Takes the rows of a foreign data set; writes and reads one temporary file of JSON lines.
 """
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from oapl_core.exchange.offline_row import complaint, group_key
-
-_SOURCE_BYTES = 4 * 2**20
-"""Of the source's bytes one file should get so many; text and ids are several times larger there."""
-_MOST_FILES = 256
 
 
 @dataclass(frozen=True)
@@ -28,41 +23,43 @@ class Group:
     @property
     def agrees(self) -> bool:
         """Whether every row's list of rewards is the rewards of the rows that are here, in any order."""
-        found = sorted(row["precomputed_reward"] for row in self.rows)
-        return all(sorted(row["response_rewards"]) == found for row in self.rows)
+        rewards = sorted(row["precomputed_reward"] for row in self.rows)
+        return all(sorted(row["response_rewards"]) == rewards for row in self.rows)
 
 
-class Buckets:
-    """Rows on their way to their groups, in files below ``folder``."""
+class GroupedRows:
+    """The usable rows of a data set, by group."""
 
-    def __init__(self, folder: Path, source_bytes: int) -> None:
-        """``folder`` must be empty or missing."""
-        folder.mkdir(parents=True, exist_ok=True)
-        count = max(1, min(_MOST_FILES, source_bytes // _SOURCE_BYTES))
-        self._files = [folder / f"bucket-{i:03d}.jsonl" for i in range(count)]
+    def __init__(self, path: Path) -> None:
+        """``path``: the temporary file, which the caller deletes."""
+        self._path = path
+        self._offsets: dict[str, list[int]] = {}
+        """By a group's key, the byte at which each of its rows begins."""
         self.rows = 0
+        """Rows seen, usable or not."""
 
     def fill(self, raw_rows: Iterable[Any]) -> Counter[str]:
-        """Take every usable row; returns how many were left out, by reason."""
+        """Take every usable row; returns how many were refused, by reason."""
         refused: Counter[str] = Counter()
-        with ExitStack() as stack:
-            files = [stack.enter_context(path.open("w", encoding="ascii")) for path in self._files]
+        with self._path.open("wb") as file:
             for raw in raw_rows:
                 self.rows += 1
-                reason = complaint(raw)
-                if reason:
+                if reason := complaint(raw):
                     refused[reason] += 1
                     continue
-                key = group_key(raw)
-                files[int(key, 16) % len(files)].write(f"{key} {json.dumps(raw, default=str)}\n")
+                self._offsets.setdefault(group_key(raw), []).append(file.tell())
+                file.write(json.dumps(raw, default=str).encode() + b"\n")
         return refused
 
     def groups(self) -> Iterator[Group]:
-        """Every group, file by file, in the order of their first rows; the same whenever asked."""
-        for path in self._files:
-            lines: dict[str, list[str]] = {}
-            with path.open(encoding="ascii") as file:
-                for line in file:
-                    lines.setdefault(line[:16], []).append(line)
-            for key, mine in lines.items():
-                yield Group(key, [json.loads(line[17:]) for line in mine])
+        """Every group, in the order of their first rows; the same whenever asked."""
+        # Several passes may be under way at once, so each has a file (and a position in it) of its own.
+        with self._path.open("rb") as file:
+            for key, offsets in self._offsets.items():
+                yield Group(key, [_row_at(offset, file) for offset in offsets])
+
+
+def _row_at(offset: int, file: IO[bytes]) -> dict[str, Any]:
+    file.seek(offset)
+    row: dict[str, Any] = json.loads(file.readline())
+    return row

@@ -7,11 +7,10 @@ them, a group belongs to the problem with the same prompt.
 
 A prompt goes through the model's chat template; a response without ``response_token_ids`` is encoded as it stands, no
 end token added (``engine`` says so). What a data set does not say is null or ``unknown``, and sampling at T=1 is taken
-for granted. Every row left out is counted by reason in the ledger. Memory holds one file of ``grouping.py`` and one row
-group; the source's size is needed twice on disk meanwhile.
+for granted. Every row left out is counted by reason in the ledger. Memory holds one group and one row group
+to be written; the rows lie in a temporary file meanwhile (``grouping.py``).
 """
 
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,19 +21,21 @@ from typing import Any
 from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.exchange.ground_truth import from_text
-from oapl_core.exchange.grouping import Buckets, Group
+from oapl_core.exchange.grouping import Group, GroupedRows
 from oapl_core.exchange.offline_row import extra
-from oapl_core.exchange.reading import raw_rows, source_files
 from oapl_core.files import sha256_of
 from oapl_core.model_folder import load_tokenizer
 from oapl_core.problems.prepare import Encode, load_encoder, problems_of
 from oapl_core.problems.prompts import messages
+from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.progress import say
+from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.recorded import IMPORTED
 from oapl_core.run_folder.run import Run
 from oapl_core.stage import run_verb
 
 UNKNOWN = "unknown"
+_SUFFIXES = (".parquet", ".jsonl", ".jsonl.gz")
 _ROWS_PER_GROUP = 64  # tests can be megabytes each
 
 
@@ -45,7 +46,7 @@ class _Import:
     run: Run
     round_number: int
     origin: dict[str, Any]
-    buckets: Buckets
+    rows: GroupedRows
     encode: Encode
     refused: Counter[str]
     accepted: dict[str, str] = field(default_factory=dict)
@@ -53,7 +54,7 @@ class _Import:
 
     def groups(self) -> Iterator[tuple[str, Group]]:
         """Problem id and rows of every usable group."""
-        return ((self.accepted[g.key], g) for g in self.buckets.groups() if g.key in self.accepted)
+        return ((self.accepted[g.key], g) for g in self.rows.groups() if g.key in self.accepted)
 
 
 def import_rollouts(run: Run, round_number: int, source: Path) -> None:
@@ -64,40 +65,45 @@ def import_rollouts(run: Run, round_number: int, source: Path) -> None:
     """
     if not 0 <= round_number < len(run.config.rounds):
         raise DataError(f"round {round_number}: the experiment has rounds 0..{len(run.config.rounds) - 1}")
-    files = source_files(source)
+    files = _files(source)
     origin = {IMPORTED: source.name, "sha256": sha256_of(source)}
-    _check_free(run, round_number, origin)
-    folder = run.root / ".tmp-import"
-    shutil.rmtree(folder, ignore_errors=True)
+    recorded = run.ledger.artifacts()
+    for part in sorted(run.rollouts(round_number).glob("part-*.parquet")):
+        if not _came_from(origin, recorded.get(run.name(part))):
+            raise DataError(
+                f"{part}: the round has rollouts from elsewhere; import into another round or run, or delete the folder"
+            )
+    waiting = run.root / ".tmp-import.jsonl"
     try:
-        buckets = Buckets(folder, sum(path.stat().st_size for path in files))
-        refused = buckets.fill(raw_rows(files))
+        rows = GroupedRows(waiting)
+        # A line that is not JSON is one more unusable row, counted like the others, and no reason to refuse the file.
+        refused = rows.fill(row for path in files for _, row in raw_rows(path, torn_is_none=True))
         encode = load_encoder(run.base_model(), run.config.problems.thinking)
-        job = _Import(run, round_number, origin, buckets, encode, refused)
-        if _has_own_prompts(run, origin):
+        job = _Import(run, round_number, origin, rows, encode, refused)
+        prompts = recorded.get(run.name(run.prompts))
+        if prompts and not _came_from(origin, prompts):
             _accept(job, _known_prompts(run))
         else:
             _accept(job, None)
             _write_problems(job)
         _write_round(job)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        waiting.unlink(missing_ok=True)
 
 
-def _check_free(run: Run, round_number: int, origin: Mapping[str, Any]) -> None:
-    recorded = run.ledger.artifacts()
-    for part in sorted(run.rollouts(round_number).glob("part-*.parquet")):
-        entry = recorded.get(run.name(part))
-        if entry is None or any(entry.details.get(key) != value for key, value in origin.items()):
-            raise DataError(
-                f"{part}: the round has rollouts from elsewhere; import into another round or run, or delete the folder"
-            )
+def _files(source: Path) -> list[Path]:
+    """The files of ``source``, by name."""
+    if not source.exists():
+        raise DataError(f"{source}: is missing; give a file or a folder")
+    listed = sorted(source.iterdir()) if source.is_dir() else [source]
+    files = [path for path in listed if path.name.endswith(_SUFFIXES)]
+    if not files:
+        raise DataError(f"{source}: has no {', '.join(_SUFFIXES)}; convert the data set to one of them")
+    return files
 
 
-def _has_own_prompts(run: Run, origin: Mapping[str, Any]) -> bool:
-    """Whether the run's problems are not this data set's."""
-    entry = run.ledger.artifacts().get(run.name(run.prompts))
-    return entry is not None and any(entry.details.get(key) != value for key, value in origin.items())
+def _came_from(origin: Mapping[str, Any], entry: ArtifactEntry | None) -> bool:
+    return entry is not None and all(entry.details.get(key) == value for key, value in origin.items())
 
 
 def _known_prompts(run: Run) -> dict[str, str]:
@@ -108,7 +114,7 @@ def _known_prompts(run: Run) -> dict[str, str]:
 def _accept(job: _Import, known: Mapping[str, str] | None) -> None:
     """Decide about each group, and count the rows of those that cannot be used."""
     limit, taken = job.run.config.problems.max_prompt_tokens, set[str]()
-    for group in job.buckets.groups():
+    for group in job.rows.groups():
         text, ids = job.encode(_conversation(group))
         named = extra(group.rows[0]).get("problem_id") or f"imported-{group.key}"
         problem = str(named) if known is None else known.get(text)
@@ -184,27 +190,23 @@ def _problem(problem_id: str, group: Group) -> dict[str, Any]:
 
 
 def _write_round(job: _Import) -> None:
-    run, number = job.run, job.round_number
-    tokenizer, groups = load_tokenizer(run.base_model()), job.groups()
-    rollouts = unknown = encoded = 0
+    run, number, origin = job.run, job.round_number, job.origin
+    tokenizer, groups, totals = load_tokenizer(run.base_model()), job.groups(), Counter[str]()
     for part in range(-(-len(job.accepted) // run.config.sampling.problems_per_part)):
-        mine = islice(groups, run.config.sampling.problems_per_part)
-        name, judged = f"part-{part:05d}.parquet", list[dict[str, Any]]()
-        details: Counter[str] = Counter()
-        with run.writing(run.rollouts(number) / name, run.inputs([run.prompts]), {}) as draft:
-            draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, _rows(job, mine, tokenizer, judged, details))
-            draft.details = {**job.origin, **details}
-        with run.writing(run.verdicts(number) / name, run.inputs([run.rollouts(number) / name]), {}) as draft:
+        in_part = islice(groups, run.config.sampling.problems_per_part)
+        name, judged, details = f"part-{part:05d}.parquet", list[dict[str, Any]](), Counter[str]()
+        rollouts, verdicts = run.rollouts(number) / name, run.verdicts(number) / name
+        with run.writing(rollouts, run.inputs([run.prompts]), {}) as draft:
+            rows = _rows(job, in_part, tokenizer, judged, details)
+            draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, rows)
+            draft.details = {**origin, **details}
+        with run.writing(verdicts, run.inputs([rollouts]), {}) as draft:
             draft.rows = tables.write_table(draft.path, tables.VERDICTS, judged)
-            draft.details = {**job.origin, "outcomes": dict(Counter(row["outcome"] for row in judged))}
+            draft.details = {**origin, "outcomes": dict(Counter(row["outcome"] for row in judged))}
             if part == 0:
                 draft.details["left_out"] = dict(job.refused)
-        rollouts, unknown, encoded = (
-            rollouts + len(judged),
-            unknown + details["without_logprobs"],
-            encoded + details["encoded_here"],
-        )
-    _tell(job, rollouts, unknown, encoded)
+        totals.update(details, rollouts=len(judged))
+    _tell(job, totals)
 
 
 def _rows(
@@ -246,10 +248,7 @@ def _rollout(job: _Import, problem: str, sample: int, raw: Mapping[str, Any], to
         "finish_reason": said.get("finish_reason") or UNKNOWN,
         "text": raw["response"],
         "temperature": said.get("temperature") or 1.0,
-        "top_p": said.get("top_p"),
-        "top_k": said.get("top_k"),
-        "max_tokens": said.get("max_tokens"),
-        "seed": said.get("seed"),
+        **{name: said.get(name) for name in ("top_p", "top_k", "max_tokens", "seed")},
         "engine": engine,
         "sampled_at": None,
     }
@@ -267,15 +266,15 @@ def _verdict(rollout: Mapping[str, Any], reward: float) -> dict[str, Any]:
     }
 
 
-def _tell(job: _Import, rollouts: int, unknown: int, encoded: int) -> None:
+def _tell(job: _Import, totals: Mapping[str, int]) -> None:
     left = ", ".join(f"{count:,} {reason}" for reason, count in job.refused.most_common()) or "none"
-    say(f"imported {rollouts:,} of {job.buckets.rows:,} rows as {len(job.accepted):,} groups; left out: {left}")
-    if encoded:
-        say(f"{encoded:,} rollouts had no token ids: their text was encoded, without an end token")
-    if unknown:
+    say(f"imported {totals['rollouts']:,} of {job.rows.rows:,} rows as {len(job.accepted):,} groups; left out: {left}")
+    if totals["encoded_here"]:
+        say(f"{totals['encoded_here']:,} rollouts had no token ids: their text was encoded, without an end token")
+    if totals["without_logprobs"]:
         say(
-            f"{unknown:,} rollouts have no log-probs of the policy that sampled them: they can be grouped and looked "
-            "at, but training, which compares with those, refuses them"
+            f"{totals['without_logprobs']:,} rollouts have no log-probs of the policy that sampled them: they can be "
+            "grouped and looked at, but training, which compares with those, refuses them"
         )
 
 

@@ -9,12 +9,12 @@ import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from oapl_core.errors import DataError
 
 KINDS = (".jsonl", ".jsonl.gz", ".json", ".parquet", ".arrow")
-_READ_BYTES = 32 * 2**20
+_READ_BYTES = 32 * 2**20  # of a row group: above, rows are decoded one by one, which costs time
 _MOST_ROWS = 64
 
 
@@ -23,8 +23,10 @@ def is_readable(path: Path) -> bool:
     return path.name.endswith(KINDS)
 
 
-def raw_rows(path: Path) -> Iterator[tuple[int, Any]]:
+def raw_rows(path: Path, torn_is_none: bool = False) -> Iterator[tuple[int, Any]]:
     """(number counted from 1, row) of every row; empty lines are skipped.
+
+    With ``torn_is_none`` a line that is not JSON is the row None; else it is an error.
 
     Raises:
         DataError: the file cannot be read; one line with file, place and remedy.
@@ -36,7 +38,7 @@ def raw_rows(path: Path) -> Iterator[tuple[int, Any]]:
     elif path.suffix == ".json":
         yield from _json_rows(path)
     elif path.name.endswith((".jsonl", ".jsonl.gz")):
-        yield from _json_lines(path)
+        yield from _json_lines(path, torn_is_none)
     else:
         raise DataError(f"{path}: unknown kind of file; give .jsonl, .jsonl.gz or .parquet")
 
@@ -46,26 +48,29 @@ def place(path: Path, number: int) -> str:
     return f"{path}: {'line' if path.name.endswith(('.jsonl', '.jsonl.gz')) else 'row'} {number}"
 
 
-def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+def _json_lines(path: Path, torn_is_none: bool = False) -> Iterator[tuple[int, Any]]:
     number = 0
     try:
-        with _opened(path) as file:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             while line := file.readline():
                 number += 1
                 if line.strip():
-                    row = json.loads(line)
-                    line = b""  # two copies of a large row less
+                    row = _parsed(line, torn_is_none, f"{path}: line {number}")
+                    line = b""  # neither the line nor the row is held while the caller works: each may have 189 MB
                     yield number, row
                     row = None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        why = f"{error.msg} at character {error.pos}" if isinstance(error, json.JSONDecodeError) else str(error)
-        raise DataError(f"{path}: line {number}: is not JSON ({why}); mend or delete the line") from None
     except (gzip.BadGzipFile, EOFError) as error:
         raise DataError(f"{path}: after line {number}: is not a whole gzip file ({error}); fetch it again") from None
 
 
-def _opened(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+def _parsed(line: bytes, torn_is_none: bool, where: str) -> Any:
+    try:
+        return json.loads(line)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        if torn_is_none:
+            return None
+        why = f"{error.msg} at character {error.pos}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise DataError(f"{where}: is not JSON ({why}); mend or delete the line") from None
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
@@ -87,6 +92,8 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
 
     number = 0
     try:
+        # Without pre_buffer, which would fetch whole row groups; a buffer lets Arrow read a column chunk piece by
+        # piece.
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20) as file:
             for group in range(file.num_row_groups):
                 size = 1 if file.metadata.row_group(group).total_byte_size > _READ_BYTES else _MOST_ROWS
@@ -94,7 +101,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
                 while (rows := _next_rows(batches)) is not None:
                     if size == 1:
                         release_unused()
-                    while rows:
+                    while rows:  # each row is handed out and forgotten
                         number += 1
                         yield number, rows.pop(0)
     except (pa.ArrowInvalid, OSError) as error:
