@@ -1,7 +1,7 @@
 """Which imported problems are worth having; every one that is left out is counted under a reason.
 
 A chain of filters over a stream of `Imported`; none holds more than a batch of problems and the hashes of statements.
-Programs and answers are judged by whoever is passed in as `ProblemVerifier`: the real verifier in `oapl problems`.
+Whether reference solutions pass their tests is asked of a `ProblemVerifier`: the real verifier in `oapl problems`.
 """
 
 from collections import Counter
@@ -18,6 +18,7 @@ MOST_ATTEMPTS = 8
 """Pairs of a reference solution and a reading of the tests that are tried for one problem."""
 OVERLAP_LIMIT = 0.3
 """Share of an evaluation problem's 13-word pieces from which on a training problem counts as a copy of it."""
+# A batch keeps every core of the verifier busy; its tests, of which one problem may have 189 MB, are all in memory.
 _BATCH_ROWS, _BATCH_BYTES = 256, 64 * 2**20
 
 
@@ -29,7 +30,7 @@ class Tally:
     kept: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     noted: Counter[str] = field(default_factory=Counter)
-    """Kept, but worth saying."""
+    """Kept, but with something that a reader of the set should know."""
 
 
 Word = Literal["passes", "fails", "not judgeable", "broken"]
@@ -37,7 +38,7 @@ Word = Literal["passes", "fails", "not judgeable", "broken"]
 
 
 class ProblemVerifier(Protocol):
-    """Who says what is right."""
+    """Tells whether problems are sound: can be solved as their source says, and not without solving them."""
 
     def programs(self, problems: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> list[Word]:
         """What each program does on the tests of its problem."""
@@ -83,6 +84,7 @@ def unlike(
     for name, statement in earlier:
         exact.add(same(statement))
         near.add(name, statement)
+    # Exact copies go by their hashes first: it is the cheaper question, and the count says which of the two it was.
     for imported in problems:
         name, statement, answer = (imported.problem[key] for key in ("problem_id", "statement", "answer"))
         if same(statement) in exact:
@@ -118,7 +120,7 @@ def uncontaminated(
             yield imported
 
 
-def proven(problems: Iterable[Imported], tally: Tally, judge: ProblemVerifier) -> Iterator[Imported]:
+def proven(problems: Iterable[Imported], tally: Tally, verifier: ProblemVerifier) -> Iterator[Imported]:
     """Programs of which a reference solution passes every test, and maths problems whose answer equals itself; those
     that reward doing nothing are marked.
 
@@ -128,10 +130,10 @@ def proven(problems: Iterable[Imported], tally: Tally, judge: ProblemVerifier) -
     while batch := _batch(stream):
         programs = [imported for imported in batch if imported.problem["kind"] != "math"]
         maths = [imported for imported in batch if imported.problem["kind"] == "math"]
-        refused = {**_unsolved(programs, tally, judge), **_unreadable(maths, judge)}
+        refused = {**_unsolved(programs, tally, verifier), **_unreadable(maths, verifier)}
         kept = [imported for imported in batch if id(imported) not in refused]
         tally.dropped.update(refused.values())
-        for imported, way in zip(kept, judge.unearned([imported.problem for imported in kept]), strict=True):
+        for imported, way in zip(kept, verifier.unearned([imported.problem for imported in kept]), strict=True):
             if way:
                 tally.noted["rewards doing nothing, marked in `flaw`"] += 1
                 imported.problem["flaw"] = imported.problem["flaw"] or f"rewards doing nothing: {way}"
@@ -149,7 +151,7 @@ def _batch(problems: Iterator[Imported]) -> list[Imported]:
     return batch
 
 
-def _unsolved(problems: Sequence[Imported], tally: Tally, judge: ProblemVerifier) -> dict[int, str]:
+def _unsolved(problems: Sequence[Imported], tally: Tally, verifier: ProblemVerifier) -> dict[int, str]:
     """Why a problem (by id()) has no proof; sets the reading that was proven."""
     refused: dict[int, str] = {}
     attempts = {}
@@ -158,15 +160,16 @@ def _unsolved(problems: Sequence[Imported], tally: Tally, judge: ProblemVerifier
             tally.noted["no reference solution in the set: not proven"] += 1
             continue
         tests = [imported.problem["tests"], *imported.readings]
+        # Lazily, as most problems need one attempt; a solution meets every reading before the next one is tried.
         attempts[id(imported)] = (imported, islice(product(imported.solutions, tests), MOST_ATTEMPTS))
         refused[id(imported)] = "no reference solution"
     while attempts:
         tried = [(imported, pair) for imported, pairs in attempts.values() for pair in islice(pairs, 1)]
-        results = judge.programs(
+        results = verifier.programs(
             [imported.problem | {"tests": tests} for imported, (_, tests) in tried],
             [source for _, (source, _) in tried],
         )
-        left = {id(imported) for imported, _ in tried}
+        left = {id(imported) for imported, _ in tried}  # the others have no attempts left and stay refused
         attempts = {key: value for key, value in attempts.items() if key in left}
         for (imported, (_, tests)), word in zip(tried, results, strict=True):
             key = id(imported)
@@ -178,6 +181,7 @@ def _unsolved(problems: Sequence[Imported], tally: Tally, judge: ProblemVerifier
     return refused
 
 
+# The reason that says most comes first; a word of a program that fails says least.
 _REASONS: Mapping[Word, str] = {
     "broken": "its reference solution could not be judged",
     "not judgeable": "not judgeable: its checks compare objects that cannot leave the program",
@@ -187,11 +191,11 @@ _REASONS: Mapping[Word, str] = {
 
 def _why(word: Word, before: str) -> str:
     """The reason to name: of several solutions that do not pass, one that could not be judged says more."""
-    reasons = list(_REASONS.values())
-    return min(_REASONS[word], before, key=lambda reason: reasons.index(reason) if reason in reasons else len(reasons))
+    return next((reason for reason in _REASONS.values() if reason in (_REASONS[word], before)), before)
 
 
-def _unreadable(problems: Sequence[Imported], judge: ProblemVerifier) -> dict[int, str]:
-    good = judge.answers([imported.problem["answer"] for imported in problems]) if problems else []
+def _unreadable(problems: Sequence[Imported], verifier: ProblemVerifier) -> dict[int, str]:
+    # An answer that our own grader cannot read would make every response to the problem wrong.
+    good = verifier.answers([imported.problem["answer"] for imported in problems]) if problems else []
     reason = "the answer does not verify against itself"
     return {id(imported): reason for imported, is_good in zip(problems, good, strict=True) if not is_good}

@@ -17,27 +17,27 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import sha256_of
 from oapl_core.importing.assert_sets import humaneval, mbpp
 from oapl_core.importing.curation import ProblemVerifier, Tally, proven, uncontaminated, unlike, with_tests
-from oapl_core.importing.deepcoder import deepcoder
 from oapl_core.importing.imported import Dropped, Imported, solutions
 from oapl_core.importing.livecodebench import livecodebench
 from oapl_core.importing.maths_sets import aime, gsm8k, maths
+from oapl_core.importing.program_sets import deepcoder, primeintellect, taco
 from oapl_core.importing.sources import Source
-from oapl_core.importing.taco import primeintellect, taco
 from oapl_core.problems.problem_set import checked
 from oapl_core.problems.raw_rows import place, raw_rows
 from oapl_core.problems.storing import write_problem_set
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
-_SAY_EVERY_S = 5.0
+_SAY_EVERY_S = 5.0  # as a reader of a terminal wants it; a set may take an hour
 
 
 def plain(row: dict[str, Any], name: str, number: int) -> Imported:
     """A row that has our own columns already, and perhaps `solutions`."""
-    found = solutions(row, "solutions")
-    return Imported({key: value for key, value in row.items() if key != "solutions"}, found)
+    problem = {key: value for key, value in row.items() if key != "solutions"}
+    return Imported(problem, solutions(row, "solutions"))
 
 
-READERS: dict[str, Callable[[dict[str, Any], str, int], Imported]] = {
+Reader = Callable[[dict[str, Any], str, int], Imported]
+READERS: dict[str, Reader] = {
     reader.__name__: reader
     for reader in (deepcoder, livecodebench, taco, primeintellect, maths, aime, gsm8k, humaneval, mbpp, plain)
 }
@@ -79,37 +79,38 @@ def window(text: str | None) -> tuple[str | None, str | None]:
 
 
 def import_set(
-    found: Source,
+    source: Source,
     files: Sequence[Path],
     target: Path,
     choice: Choice,
     earlier: Iterable[tuple[str, str]] = (),
     evaluation: Sequence[tuple[str, str]] = (),
-    judge: ProblemVerifier | None = None,
+    verifier: ProblemVerifier | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Tally:
     """Write the chosen problems of ``files`` to ``target``; returns what became of the rows.
 
-    ``earlier`` and ``evaluation`` are (name, statement) of problems that must not come again; with a ``judge``,
+    ``earlier`` and ``evaluation`` are (name, statement) of problems that must not come again; with a ``verifier``,
     programs need a reference solution that passes and maths answers must verify.
 
     Raises:
         DataError: a row is not of this set's shape, or nothing was kept.
     """
     tally = Tally()
-    stream = chosen(converted(found, files, choice.split, tally, tell), choice, tally)
+    stream = chosen(converted(source, files, choice.split, tally, tell), choice, tally)
+    # The cheap filters go first. Copies go last, so that a problem that cannot be used does not displace its twin.
     stream = with_tests(stream, tally, choice.minimum_tests, choice.longest_tests)
     if evaluation:
         stream = uncontaminated(stream, tally, evaluation, choice.similarity)
-    if judge:
-        stream = proven(stream, tally, judge)
+    if verifier:
+        stream = proven(stream, tally, verifier)
     if choice.distinct:
         stream = unlike(stream, tally, earlier, choice.similarity)
     tally.kept = write_problem_set(target, map(_taken, islice(stream, choice.limit)))
     if not tally.kept:
         target.unlink()
         raise DataError(f"{files[0]}: nothing is left of {tally.read} rows ({reasons(tally)})")
-    _write_origin(target, found, files, choice, tally)
+    _write_origin(target, source, files, choice, tally)
     return tally
 
 
@@ -120,14 +121,14 @@ def _taken(imported: Imported) -> dict[str, Any]:
 
 
 def converted(
-    found: Source, files: Sequence[Path], split: str, tally: Tally, tell: Callable[[str], None] = lambda line: None
+    source: Source, files: Sequence[Path], split: str, tally: Tally, tell: Callable[[str], None] = lambda line: None
 ) -> Iterator[Imported]:
     """Every row of ``files`` as a complete problem; what cannot be one is counted in ``tally.dropped``.
 
     Raises:
         DataError: a row is not of this set's shape.
     """
-    reader = READERS[found.format]
+    reader = READERS[source.format]
     start = said = time.monotonic()
     seen: set[str] = set()
     for path in files:
@@ -138,12 +139,12 @@ def converted(
                 tell(f"{tally.read} rows | {tally.read / (now - start):.0f}/s")
             tally.read += 1
             try:
-                imported = _imported(reader, row, found, split, where, tally.read - 1)
+                imported = _imported(reader, row, source, split, where, tally.read - 1)
             except Dropped as reason:
                 tally.dropped[str(reason)] += 1
                 continue
             finally:
-                del row
+                del row  # before the next one is read: each may have 189 MB of tests
             name = imported.problem["problem_id"]
             if name in seen:
                 tally.dropped["its problem_id was there before"] += 1
@@ -152,24 +153,22 @@ def converted(
             yield imported
 
 
-def _imported(
-    reader: Callable[[dict[str, Any], str, int], Imported], row: Any, found: Source, split: str, where: str, number: int
-) -> Imported:
+def _imported(reader: Reader, row: Any, source: Source, split: str, where: str, number: int) -> Imported:
     if not isinstance(row, dict):
-        raise DataError(f"{where}: is not an object; is this a file of {found.name}?")
+        raise DataError(f"{where}: is not an object; is this a file of {source.name}?")
     try:
-        imported = reader(row, found.name, number)
+        imported = reader(row, source.name, number)
     except ValueError as error:
-        raise DataError(f"{where}: {error}; is this a file of {found.name}?") from None
-    if found.format != "plain":
-        imported.problem["source"] = found.name
+        raise DataError(f"{where}: {error}; is this a file of {source.name}?") from None
+    if source.format != "plain":
+        imported.problem["source"] = source.name
     try:
         imported.problem = checked(imported.problem, split, where)
     except DataError as error:
-        if found.format == "plain":
+        if source.format == "plain":  # the user's own file, who can mend it; a published set is taken without the row
             raise
         complaint = str(error).removeprefix(f"{where}: ")
-        raise Dropped(f"not a usable problem: {re.sub(r'[0-9]+', 'N', complaint)}") from error
+        raise Dropped(f"not a usable problem: {re.sub(r'[0-9]+', 'N', complaint)}") from error  # one count for all N
     return imported
 
 
@@ -197,15 +196,15 @@ def reasons(tally: Tally) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in tally.dropped.most_common()) or "none dropped"
 
 
-def _write_origin(target: Path, found: Source, files: Sequence[Path], choice: Choice, tally: Tally) -> None:
+def _write_origin(target: Path, source: Source, files: Sequence[Path], choice: Choice, tally: Tally) -> None:
     hashes = {path: sha256_of(path) for path in files}
     for path, sha256 in hashes.items():
-        if found.sha256.get(path.name, sha256) != sha256:
+        if source.sha256.get(path.name, sha256) != sha256:
             tally.noted[f"from {path.name}, which is not the file of data/sources.toml"] = tally.kept
     record = {
-        "set": found.name,
-        "hub": found.hub,
-        "licence": found.licence,
+        "set": source.name,
+        "hub": source.hub,
+        "licence": source.licence,
         "files": {str(path): sha256 for path, sha256 in hashes.items()},
         "choice": asdict(choice),
         "read": tally.read,

@@ -96,11 +96,5 @@ def solutions(row: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
     value = row[name]
     if isinstance(value, str) and value.lstrip().startswith("["):
         value = parsed(value, "solutions")
-    found = [value] if isinstance(value, str) else list(value or ())
-    return tuple(bare(source) for source in found if isinstance(source, str) and source.strip())
-
-
-def bare(source: str) -> str:
-    """The program without the fence around it."""
-    match = _FENCED.match(source)
-    return match[1] if match else source
+    programs = [value] if isinstance(value, str) else list(value or ())
+    return tuple(_FENCED.sub(r"\1", source) for source in programs if isinstance(source, str) and source.strip())

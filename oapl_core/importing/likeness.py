@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
+# Short pieces see through small edits, and whole statements are compared. Long ones: 13 words in a row are hardly ever
+# shared by chance, so that even a few of them in a long training statement mean a copy.
 NEAR_WORDS = 5
 OVERLAP_WORDS = 13
 _BOILERPLATE = 3
 """Pieces in more evaluation problems than this identify none of them."""
 _BANDS, _ROWS = 32, 4
-"""Finds a pair of similarity 0.8 with probability 1 - 5e-8, one of 0.5 with 0.87."""
+"""A pair of similarity s becomes a candidate with probability 1 - (1 - s^rows)^bands: 1 - 5e-8 at 0.8, 0.87 at 0.5."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -41,7 +43,9 @@ def pieces(text: str, words: int) -> "np.ndarray[Any, np.dtype[np.uint64]]":
     if length == 0:
         return hashes
     total = np.zeros(len(hashes) - length + 1, dtype=np.uint64)
-    for offset in range(length):  # a polynomial in an odd number modulo 2^64
+    # A polynomial modulo 2^64: the same for the same words in the same order. Its base is 2^64 / the golden ratio, made
+    # odd: no power of it vanishes, and its bits are well mixed.
+    for offset in range(length):
         total = total * np.uint64(0x9E3779B97F4A7C15) + hashes[offset : offset + len(total)]
     return np.unique(total)
 
@@ -65,30 +69,31 @@ class NearDuplicates:
         self.threshold = threshold
         self._buckets: defaultdict[tuple[int, bytes], list[int]] = defaultdict(list)
         self._seen: list[tuple[str, Any]] = []
+        # Multiplying by a random odd number permutes the hashes; the smallest of each permutation is the signature.
         generator = np.random.default_rng(0)
         self._factors = generator.integers(0, 2**63, (_BANDS * _ROWS, 1), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
     def find(self, statement: str) -> str | None:
         """The name of the first statement that is near; None if none is."""
-        found = pieces(statement, NEAR_WORDS)
-        candidates = {number for key in self._keys(found) for number in self._buckets.get(key, ())}
+        ours = pieces(statement, NEAR_WORDS)
+        candidates = {number for key in self._keys(ours) for number in self._buckets.get(key, ())}
         for number in sorted(candidates):
             name, other = self._seen[number]
-            if _jaccard(found, other) >= self.threshold:
+            if _jaccard(ours, other) >= self.threshold:
                 return name
         return None
 
     def add(self, name: str, statement: str) -> None:
         """Remember a statement."""
-        found = pieces(statement, NEAR_WORDS)
-        for key in self._keys(found):
+        ours = pieces(statement, NEAR_WORDS)
+        for key in self._keys(ours):
             self._buckets[key].append(len(self._seen))
-        self._seen.append((name, found))
+        self._seen.append((name, ours))
 
-    def _keys(self, found: Any) -> list[tuple[int, bytes]]:
-        if not len(found):
+    def _keys(self, ours: Any) -> list[tuple[int, bytes]]:
+        if not len(ours):  # a statement without words is like no other
             return []
-        signature = (found[None, :] * self._factors).min(axis=1)
+        signature = (ours[None, :] * self._factors).min(axis=1)
         return [(band, signature[band * _ROWS : (band + 1) * _ROWS].tobytes()) for band in range(_BANDS)]
 
 
@@ -109,9 +114,11 @@ class Overlap:
         self._sizes: list[int] = []
         self._owners: defaultdict[int, list[int]] = defaultdict(list)
         every = [(name, pieces(statement, OVERLAP_WORDS).tolist()) for name, statement in distinct.values()]
-        counts = Counter(piece for _, found in every for piece in found)
-        for number, (name, found) in enumerate(every):
-            own = [piece for piece in found if counts[piece] <= _BOILERPLATE] or found
+        counts = Counter(piece for _, all_pieces in every for piece in all_pieces)
+        for number, (name, all_pieces) in enumerate(every):
+            own = [
+                piece for piece in all_pieces if counts[piece] <= _BOILERPLATE
+            ] or all_pieces  # all boilerplate: all of it
             self._names.append(name)
             self._sizes.append(len(own))
             for piece in own:
@@ -119,7 +126,7 @@ class Overlap:
 
     def largest(self, statement: str) -> tuple[float, str | None]:
         """The largest share of an evaluation problem's own pieces that are in ``statement``, and that problem."""
-        found = pieces(statement, OVERLAP_WORDS).tolist()
-        shared = Counter(number for piece in found for number in self._owners.get(piece, ()))
+        ours = pieces(statement, OVERLAP_WORDS).tolist()
+        shared = Counter(number for piece in ours for number in self._owners.get(piece, ()))
         shares = ((count / self._sizes[number], self._names[number]) for number, count in shared.items())
         return max(shares, default=(0.0, None))

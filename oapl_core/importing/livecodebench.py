@@ -9,34 +9,19 @@ import re
 from typing import Any
 
 from oapl_core.importing.compressed_tests import private_tests
-from oapl_core.importing.imported import Dropped, Imported, column, optional_text, parsed, text
-from oapl_core.importing.program_tests import fill, function_name, objects, one_of
+from oapl_core.importing.imported import Imported, column, optional_text, parsed, text
+from oapl_core.importing.program_tests import fill, form_of, function_name, objects
 
-_SEVERAL = "several answers are right, one is accepted"
-_INTERACTIVE = "interactive"
-FAULTY = {
-    **dict.fromkeys(
-        (
-            "abc311_c",
-            "abc326_d",
-            "abc327_b",
-            "abc333_e",
-            "abc343_a",
-            "abc343_e",
-            "abc362_c",
-            "arc185_c",
-            "find-words-containing-character",
-            "find-the-peaks",
-            "generate-binary-strings-without-adjacent-zeros",
-        ),
-        _SEVERAL,
-    ),
-    **dict.fromkeys(("abc337_e", "abc355_e"), _INTERACTIVE),
-    "abc350_c": "wrong tests",
-    "apply-operations-to-make-string-empty": "a wrong test (empty string)",
-    "most-frequent-ids": "input outside of the constraints",
-    "arc189_a": "a wrong expected output",
+_FAULTS = {
+    "several answers are right, one is accepted": "abc311_c abc326_d abc327_b abc333_e abc343_a abc343_e abc362_c "
+    "arc185_c find-words-containing-character find-the-peaks generate-binary-strings-without-adjacent-zeros",
+    "interactive": "abc337_e abc355_e",
+    "wrong tests": "abc350_c",
+    "a wrong test (empty string)": "apply-operations-to-make-string-empty",
+    "input outside of the constraints": "most-frequent-ids",
+    "a wrong expected output": "arc189_a",
 }
+FAULTY = {question: flaw for flaw, questions in _FAULTS.items() for question in questions.split()}
 """By question id (AtCoder) or by the title as LeetCode's address spells it."""
 
 
@@ -55,15 +40,13 @@ def livecodebench(row: dict[str, Any], name: str, number: int) -> Imported:
     }
     for packed in ("public_test_cases", "private_test_cases"):
         column(row, packed)
+    # Taken out of the row: packed and unpacked tests together would not fit where the unpacked ones do.
     tests = objects(parsed(row.pop("public_test_cases") or "[]", "tests"))
     tests += objects(private_tests(row.pop("private_test_cases") or "[]"))
-    kind = one_of((test.get("testtype") for test in tests), "types") or "stdin"
-    if kind not in ("stdin", "functional"):
-        raise Dropped(f"tests of the unknown type {kind}")
     metadata = parsed(row.get("metadata") or "{}", "metadata")
     imported = Imported(problem)
     named = metadata.get("func_name") or function_name(starter_code)
-    fill(imported, "stdin" if kind == "stdin" else "lines", named, [(t["input"], t["output"]) for t in tests])
+    fill(imported, form_of(tests), named, [(test["input"], test["output"]) for test in tests])
     return imported
 
 

@@ -1,13 +1,51 @@
-"""TACO and PrimeIntellect's verifiable-coding-problems as their authors publish them, as problems. Pure.
+"""DeepCoder-Preview-Dataset, TACO (or APPS) and PrimeIntellect's verifiable-coding-problems as problems. Pure.
 
-Both keep tests as text in an envelope of their own and name the function of call-based tests. DeepCoder's copies of
-them have another shape: deepcoder.py.
+All keep tests as text in an envelope of their own. DeepCoder has copies of the two others, and of LiveCodeBench, in
+envelopes of its own: `tests` is a list of {type, input, output, fn_name} (primeintellect), an object of {inputs,
+outputs, optional fn_name} (taco), a list of {input, output, testtype} with the function's name in the row's or the
+test's `metadata` (lcbv5), or without test type (codeforces).
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from oapl_core.importing.imported import Dropped, Imported, column, optional_text, solutions, structure, text
-from oapl_core.importing.program_tests import fill, function_name, objects, one_of, zipped
+from oapl_core.importing.imported import Dropped, Imported, column, optional_text, parsed, solutions, structure, text
+from oapl_core.importing.program_tests import fill, form_of, function_name, objects, one_of, zipped
+
+
+def deepcoder(row: dict[str, Any], name: str, number: int) -> Imported:
+    """A row of any configuration; see `imported.py` for what is raised."""
+    statement, starter_code = text(row, "problem"), optional_text(row, "starter_code")
+    tests = structure(row, "tests")
+    problem: dict[str, Any] = {
+        "problem_id": f"{name}/{number:05d}",
+        "statement": statement,
+        "starter_code": starter_code,
+    }
+    imported = Imported(problem, solutions(row, "solutions"))
+    if isinstance(tests, dict):
+        _fill_zipped(imported, tests)
+    else:
+        tests = objects(tests)
+        pairs = [(test["input"], test["output"]) for test in tests]
+        fill(imported, form_of(tests), _entry_point(row, tests, starter_code), pairs)
+    return imported
+
+
+def _fill_zipped(imported: Imported, tests: Mapping[str, Any]) -> None:
+    fill(imported, "call" if tests.get("fn_name") else "stdin", tests.get("fn_name"), zipped(tests))
+
+
+def _entry_point(row: Mapping[str, Any], tests: Sequence[Mapping[str, Any]], starter_code: str | None) -> str | None:
+    named = [test.get("fn_name") or _func_name(test.get("metadata")) for test in tests]
+    name: str | None = one_of([_func_name(row.get("metadata")), *named], "function names")
+    return name or function_name(starter_code)
+
+
+def _func_name(metadata: Any) -> str | None:
+    """From a struct or a JSON text, either of which may be missing."""
+    known = parsed(metadata or "{}", "metadata")
+    return known.get("func_name") if isinstance(known, dict) else None
 
 
 def taco(row: dict[str, Any], name: str, number: int) -> Imported:
@@ -18,12 +56,11 @@ def taco(row: dict[str, Any], name: str, number: int) -> Imported:
     problem: dict[str, Any] = {
         "problem_id": f"{name}/{number:05d}",
         "statement": text(row, "question"),
-        "starter_code": optional_text(row, "starter_code"),
         "platform": optional_text(row, "source"),
-        "difficulty": optional_text(row, "difficulty"),
+        **{key: optional_text(row, key) for key in ("starter_code", "difficulty")},
     }
     imported = Imported(problem, solutions(row, "solutions"))
-    fill(imported, "call" if tests.get("fn_name") else "stdin", tests.get("fn_name"), zipped(tests))
+    _fill_zipped(imported, tests)
     return imported
 
 

@@ -2,8 +2,8 @@
 
 A *call-based* test has a function name, a list of arguments and a returned value. Its traps: importers that lose the
 name turn the problem into one that can never be solved; the returned value is often wrapped in a list of one element
-(APPS, TACO, PrimeIntellect), and nothing in a row says whether it is; tuples became lists. So `call_tests` returns
-every reading that the outputs allow, the likeliest first, and a reference solution decides between them.
+(APPS, TACO, PrimeIntellect), and nothing in a row says whether it is; tuples became lists. So `fill` keeps every
+reading that the outputs allow, the likeliest first, and a reference solution decides between them.
 """
 
 import ast
@@ -16,18 +16,10 @@ from oapl_core.importing.imported import Dropped, Imported, Tests, column, parse
 Pair = tuple[Any, Any]
 """Input and output of a test as the set has them."""
 Pairs = Sequence[Pair]
-
-
-def stdin_tests(pairs: Iterable[Pair]) -> Tests:
-    """Tests of a program that reads and prints; a list of lines becomes a text.
-
-    Raises:
-        Dropped: there are none.
-    """
-    tests = [{"input": _printed(given), "output": _printed(wanted)} for given, wanted in pairs]
-    if not tests:
-        raise Dropped("no tests")
-    return tests
+Form = Literal["stdin", "call", "lines"]
+"""A program that reads and prints; a function with a list of arguments; LiveCodeBench's functions, with one JSON value
+per line of the input and one as the output."""
+_FORMS: dict[str, Form] = {"stdin": "stdin", "stdin_stdout": "stdin", "function_call": "call", "functional": "lines"}
 
 
 def _printed(value: Any) -> str:
@@ -36,17 +28,15 @@ def _printed(value: Any) -> str:
     return "\n".join(map(_printed, value)) if isinstance(value, list) else str(value)
 
 
-def call_tests(pairs: Pairs) -> tuple[Tests, tuple[Tests, ...]]:
+def _call_tests(pairs: Pairs) -> tuple[Tests, tuple[Tests, ...]]:
     """Tests of a function from (arguments, output) pairs, and the other readings of their outputs.
 
     Arguments are a list, or a text with a JSON list in it. If every output is a list of one element, the first reading
     takes the elements out, and the second does not.
 
     Raises:
-        Dropped: there are none, or arguments are not a list.
+        Dropped: arguments are not a list.
     """
-    if not pairs:
-        raise Dropped("no tests")
     inputs = [json.dumps(_arguments(given)) for given, _ in pairs]
     readings = [_tests(inputs, outputs) for outputs in _readings([wanted for _, wanted in pairs])]
     return readings[0], tuple(readings[1:])
@@ -60,11 +50,11 @@ def _arguments(given: Any) -> list[Any]:
 
 
 def _readings(outputs: list[Any]) -> list[list[Any]]:
-    found = [outputs]
+    written = [outputs]
     if all(isinstance(output, str) for output in outputs) and (values := _values(outputs)) is not None:
-        found.append(values)
+        written.append(values)
     readings = []
-    for reading in found:
+    for reading in written:
         if all(isinstance(output, list) and len(output) == 1 for output in reading):
             readings.append([output[0] for output in reading])
         readings.append(reading)
@@ -83,18 +73,6 @@ def _tests(inputs: list[str], outputs: list[Any]) -> Tests:
     return [{"input": given, "output": json.dumps(wanted)} for given, wanted in zip(inputs, outputs, strict=True)]
 
 
-def line_tests(pairs: Iterable[Pair]) -> Tests:
-    """LiveCodeBench's functional tests: one JSON value per line of the input, one JSON value as the output.
-
-    Raises:
-        Dropped: there are none, or one is not JSON.
-    """
-    tests = [{"input": _array(given), "output": _json(wanted)} for given, wanted in pairs]
-    if not tests:
-        raise Dropped("no tests")
-    return tests
-
-
 def _array(lines: str) -> str:
     """``1\\n[2]`` as ``[1, [2]]``, in the digits that it was written with."""
     return f"[{', '.join(_json(line) for line in lines.split(chr(10)) if line.strip())}]"
@@ -102,7 +80,7 @@ def _array(lines: str) -> str:
 
 def _json(value: str) -> str:
     try:
-        json.loads(value, parse_int=len)  # the digits stay as they are, however many
+        json.loads(value, parse_int=len)  # not the integers' values: Python refuses those of more than 4300 digits
     except json.JSONDecodeError:
         return json.dumps(parsed(value, "tests"))
     return value.strip()
@@ -110,6 +88,7 @@ def _json(value: str) -> str:
 
 def function_name(starter_code: str | None) -> str | None:
     """The one function or public method of ``class Solution`` that starter code declares; None if that is not clear."""
+    # Starter code often ends with the function's head, which is no Python before it has a body.
     body = _statements(starter_code or "") or _statements(f"{(starter_code or '').rstrip()}\n        pass\n")
     for node in body:
         if isinstance(node, ast.ClassDef) and node.name == "Solution":
@@ -131,18 +110,18 @@ def one_of(values: Iterable[Any], what: str) -> Any:
     Raises:
         Dropped: there are several.
     """
-    found = list(dict.fromkeys(value for value in values if value))
-    if len(found) > 1:
+    distinct = list(dict.fromkeys(value for value in values if value))
+    if len(distinct) > 1:
         raise Dropped(f"tests with different {what}")
-    return found[0] if found else None
+    return distinct[0] if distinct else None
 
 
 def objects(tests: Any) -> list[dict[str, Any]]:
     """Tests that are written as objects. Raises ValueError if they are not."""
-    found = list(tests or ())
-    if not all(isinstance(test, dict) and {"input", "output"} <= test.keys() for test in found):
+    listed = list(tests or ())
+    if not all(isinstance(test, dict) and {"input", "output"} <= test.keys() for test in listed):
         raise ValueError("a test is not an object with `input` and `output`")
-    return found
+    return listed
 
 
 def zipped(tests: Mapping[str, Any]) -> list[Pair]:
@@ -153,17 +132,31 @@ def zipped(tests: Mapping[str, Any]) -> list[Pair]:
     return list(zip(inputs, outputs, strict=True))
 
 
-def fill(imported: Imported, form: Literal["stdin", "call", "lines"], entry_point: str | None, pairs: Pairs) -> None:
+def form_of(tests: Sequence[Mapping[str, Any]]) -> Form:
+    """How tests are written, by the type that each of them names. Raises Dropped if that is unknown or differs."""
+    kind: str = one_of((test.get("type") or test.get("testtype") for test in tests), "types") or "stdin"
+    if kind not in _FORMS:
+        raise Dropped(f"tests of the unknown type {kind}")
+    return _FORMS[kind]
+
+
+def fill(imported: Imported, form: Form, entry_point: str | None, pairs: Pairs) -> None:
     """Set kind, entry point and tests of a problem whose tests have this form.
 
     Raises:
         Dropped: a call-based problem has no function name, or the tests are of no use.
     """
+    readings: tuple[Tests, ...] = ()
     if form == "stdin":
-        imported.problem.update(kind="stdin", tests=stdin_tests(pairs))
-        return
-    if not entry_point or not entry_point.isidentifier():
+        tests = [{"input": _printed(given), "output": _printed(wanted)} for given, wanted in pairs]
+    elif not entry_point or not entry_point.isidentifier():
         raise Dropped("call-based tests without a function name")
-    tests, readings = (line_tests(pairs), ()) if form == "lines" else call_tests(pairs)
-    imported.problem.update(kind="function", entry_point=entry_point, tests=tests)
+    elif form == "lines":
+        tests = [{"input": _array(given), "output": _json(wanted)} for given, wanted in pairs]
+    else:
+        tests, readings = _call_tests(pairs)
+    if not tests:
+        raise Dropped("no tests")
+    named = {} if form == "stdin" else {"entry_point": entry_point}
+    imported.problem.update(kind="stdin" if form == "stdin" else "function", tests=tests, **named)
     imported.readings = readings

@@ -50,19 +50,19 @@ def source(name: str) -> Source:
     return known[name]
 
 
-def released_files(found: Source, release: str | None) -> tuple[tuple[str, ...], int | None]:
+def released_files(source: Source, release: str | None) -> tuple[tuple[str, ...], int | None]:
     """The files of a release (`v5`; unset: all files) and how many rows they should have.
 
     Raises:
         ConfigError: the set has no such release.
     """
     if release is None:
-        return found.files, found.releases[-1] if found.releases else found.rows
+        return source.files, source.releases[-1] if source.releases else source.rows
     number = int(release[1:]) if re.fullmatch(r"v\d+", release) else 0
-    if not 1 <= number <= len(found.releases):
-        has = f"v1 to v{len(found.releases)}" if found.releases else "none"
-        raise ConfigError(f"{found.name} has no release {release!r}; it has {has}")
-    return found.files[:number], found.releases[number - 1]
+    if not 1 <= number <= len(source.releases):
+        has = f"v1 to v{len(source.releases)}" if source.releases else "none"
+        raise ConfigError(f"{source.name} has no release {release!r}; it has {has}")
+    return source.files[:number], source.releases[number - 1]
 
 
 def local_files(path: Path, patterns: Sequence[str]) -> list[Path]:
@@ -77,41 +77,41 @@ def local_files(path: Path, patterns: Sequence[str]) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise DataError(f"{path}: there is no such file or folder; check --from")
+    # By its path in the repository, else by its name alone: a folder into which single files were copied.
     matches = [sorted(path.glob(pattern)) or sorted(path.glob(Path(pattern).name)) for pattern in patterns]
-    named = [("*" in pattern, found) for pattern, found in zip(patterns, matches, strict=True)]
     if any(matches):
-        missing = [p for p, (is_pattern, found) in zip(patterns, named, strict=True) if not (found or is_pattern)]
-        if missing:
+        pairs = zip(patterns, matches, strict=True)
+        if missing := [pattern for pattern, files in pairs if not files and "*" not in pattern]:
             raise DataError(f"{path}: {', '.join(missing)} is missing; fetch it too, or give one file with --from")
-        return [file for found in matches for file in found]
+        return [file for files in matches for file in files]
     readable = sorted(file for file in path.iterdir() if file.is_file() and is_readable(file))
     if not readable:
         raise DataError(f"{path}: has no file to read; wanted are {', '.join(patterns) or '.jsonl or .parquet'}")
     return readable
 
 
-def fetch(found: Source, files: Sequence[str], revision: str | None) -> Path:
+def fetch(source: Source, files: Sequence[str], revision: str | None) -> Path:
     """The folder with ``files`` of the set's repository at one commit, from the hub or its cache.
 
     Raises:
         ConfigError: the set is in no repository, or no commit is given.
         DataError: it cannot be fetched.
     """
-    if found.hub is None:
-        raise ConfigError(f"{found.name} has no repository; give a file with --from PATH")
-    commit = revision or found.revision or ""
+    if source.hub is None:
+        raise ConfigError(f"{source.name} has no repository; give a file with --from PATH")
+    commit = revision or source.revision or ""
     if not _COMMIT.fullmatch(commit):
         raise ConfigError(
-            f"{found.name}: say which commit of {found.hub} to read with --revision (40 hex digits, from the "
+            f"{source.name}: say which commit of {source.hub} to read with --revision (40 hex digits, from the "
             "repository's history), or give a copy with --from PATH; a name alone may mean other rows tomorrow"
         )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(found.hub, repo_type="dataset", revision=commit, allow_patterns=list(files)))
+        return Path(snapshot_download(source.hub, repo_type="dataset", revision=commit, allow_patterns=list(files)))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise DataError(
-            f"{found.hub} at {commit[:12]}: cannot be fetched ({reason:.160}); fetch it elsewhere and give --from PATH"
+            f"{source.hub} at {commit[:12]}: cannot be fetched ({reason:.160}); fetch it elsewhere and give --from PATH"
         ) from None

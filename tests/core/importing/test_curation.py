@@ -183,7 +183,7 @@ def test_an_import_writes_problems_that_a_run_reads_and_says_where_they_came_fro
 ) -> None:
     path = write_rows(tmp_path / "rows.jsonl", rows.taco(), rows.taco_call(), rows.taco(solutions=[]), rows.taco())
     for target in ("out.jsonl", "out.jsonl.gz", "out.parquet"):
-        tally = import_set(source("deepcoder-taco"), [path], tmp_path / target, Choice("train"), judge=judge)
+        tally = import_set(source("deepcoder-taco"), [path], tmp_path / target, Choice("train"), verifier=judge)
         found = list(read_problem_set(tmp_path / target, "train"))
         assert [problem["problem_id"] for problem in found] == ["deepcoder-taco/00000", "deepcoder-taco/00001"]
         origin = json.loads((tmp_path / f"{target}.origin.json").read_text())
