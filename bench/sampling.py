@@ -73,7 +73,7 @@ class Started:
 def staged(run: Run, engine: SamplingEngine) -> float:
     """Tokens per second of the stage on a running engine, the writing of its parts included."""
     start = time.monotonic()
-    generate(run, 0, lambda _model, _config: Started(engine))  # type: ignore[arg-type, return-value]
+    generate(run, 0, lambda _model, _config: Started(engine))
     seconds = time.monotonic() - start
     parts = [entry for name, entry in run.ledger.artifacts().items() if "1_rollouts" in name]
     return sum(float(part.details["response_tokens"]) for part in parts) / seconds

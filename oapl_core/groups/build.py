@@ -29,17 +29,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _KEYS = (
-    "rollout_id",
-    "problem_id",
-    "sample",
-    "policy_hash",
-    "response_ids",
-    "logprobs_mode",
-    "temperature",
-    "top_p",
-    "top_k",
-    "finish_reason",
-)
+    "rollout_id problem_id sample policy_hash response_ids logprobs_mode temperature top_p top_k finish_reason"
+).split()
 _ROW_GROUP_TOKENS = 2**16
 """What reading one row at random decodes: docs/benchmarks/store.md."""
 
@@ -54,9 +45,9 @@ def build(run: Run, round_number: int) -> None:
         raise DataError(f"round {round_number}: the experiment has rounds 0..{len(run.config.rounds) - 1}")
     chosen_by = run.config.rounds[round_number]
     rollouts, verdicts = _parts(run.rollouts(round_number)), _parts(run.verdicts(round_number))
-    lacking = sorted({p.name for p in rollouts} - {p.name for p in verdicts})
-    if lacking:
-        where = f"{run.verdicts(round_number)}: has no {lacking[0]} ({len(lacking)} such parts)"
+    unjudged = sorted({p.name for p in rollouts} - {p.name for p in verdicts})
+    if unjudged:
+        where = f"{run.verdicts(round_number)}: has no {unjudged[0]} ({len(unjudged)} such parts)"
         raise DataError(f"{where}; run the experiment again to verify them")
     path, settings = run.groups(round_number), dict[str, Any](keep=chosen_by.keep)
     if chosen_by.truncated != "keep":  # as it was recorded before there was a choice
@@ -112,9 +103,10 @@ def _keys_of(path: Path) -> "pl.DataFrame":
     import polars as pl
 
     size = pl.col("response_ids").list.len().alias("response_tokens")
+    # The ids go as soon as they are counted and hashed: of the round's tokens only one row group is in memory.
     same = pl.col("response_ids").hash().alias("response_hash")
     with tables.open_table(path, tables.ROLLOUTS) as file:
-        groups = (file.read_row_group(number, columns=list(_KEYS)) for number in range(file.num_row_groups))
+        groups = (file.read_row_group(number, columns=_KEYS) for number in range(file.num_row_groups))
         read = chain([file.schema_arrow.empty_table().select(_KEYS)], groups)
         frames = [pl.DataFrame(table).with_columns(size, same).drop("response_ids") for table in read]
     return pl.concat(frames).with_row_index("place")
@@ -127,6 +119,8 @@ def _check_sampling(keys: "pl.DataFrame", folder: Path) -> None:
         raise DataError(
             f"{folder}: was sampled by several policies ({', '.join(hashes)}); delete the folder and sample again"
         )
+    # A temperature divides the logits; "raw" log-probs are of the logits before that, so they fit at temperature 1
+    # alone. Top-p and top-k make some tokens impossible, which no log-prob of the whole vocabulary shows.
     raw_but_scaled = keys["logprobs_mode"].str.starts_with("raw") & (keys["temperature"] != 1.0)
     foreign = keys.filter((keys["top_p"] < 1.0) | (keys["top_k"] > 0) | raw_but_scaled)
     if len(foreign):
@@ -145,18 +139,19 @@ def _batches(chosen: "pl.DataFrame", rollouts: Sequence[Path], prompts: Path) ->
     prompt_ids = asked["prompt_ids"].combine_chunks()
     sizes = pl.Series("prompt_tokens", prompt_ids.value_lengths(), pl.Int64)
     for part, path in enumerate(rollouts):
-        mine = chosen.filter(pl.col("part") == part).sort("group", "sample")
-        if mine.is_empty():
+        # A problem lies in one part (`select` holds that), so parts one after another leave groups whole and in order.
+        rows = chosen.filter(pl.col("part") == part).sort("group", "sample")
+        if rows.is_empty():
             continue
-        unknown = [problem for problem in mine["problem_id"] if problem not in index]
+        unknown = [problem for problem in rows["problem_id"] if problem not in index]
         if unknown:
             raise DataError(
                 f"{prompts}: has no prompt for problem {unknown[0]} of {path}; delete the round's folder and run again"
             )
-        asked_row = mine["problem_id"].replace_strict(index, return_dtype=pl.Int64)
+        asked_row = rows["problem_id"].replace_strict(index, return_dtype=pl.Int64)
         stored = Rows(path, tables.ROLLOUTS, ("response_ids", "logprobs"))
-        for start, stop in _cuts((sizes.gather(asked_row) + mine["response_tokens"]).to_list()):
-            yield _batch(mine[start:stop], stored, prompt_ids.take(asked_row[start:stop].to_arrow()))
+        for start, stop in _cuts((sizes.gather(asked_row) + rows["response_tokens"]).to_list()):
+            yield _batch(rows[start:stop], stored, prompt_ids.take(asked_row[start:stop].to_arrow()))
 
 
 def _cuts(tokens: Sequence[int]) -> Iterator[tuple[int, int]]:

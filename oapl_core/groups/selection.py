@@ -26,7 +26,7 @@ GROUP_REASONS = ("fewer_than_two_valid", "no_correct_answer", "all_correct")
 
 @dataclass(frozen=True)
 class SelectionCounts:
-    """Where every rollout went."""
+    """How many rollouts, and groups of them, are kept or dropped."""
 
     rollouts: int
     groups: int
@@ -39,11 +39,11 @@ class SelectionCounts:
     """Problems none of whose rollouts is kept, by the reason of their last rollouts."""
 
     def details(self) -> dict[str, Any]:
-        """For the ledger."""
+        """The fields by name, as the ledger keeps them."""
         return dict(self.__dict__)
 
     def __str__(self) -> str:
-        """For a person."""
+        """One line of a stage's log: kept and dropped."""
         reasons = ", ".join(f"{n} {reason.replace('_', ' ')}" for reason, n in self.dropped.items()) or "none"
         kept = f"kept {self.kept_rollouts} of {self.rollouts} rollouts in {self.kept_groups} of {self.groups} groups"
         return f"{kept}; dropped: {reasons}"
@@ -78,6 +78,7 @@ def select(
     split = keys.group_by("problem_id").agg(pl.col("part").n_unique()).filter(pl.col("part") > 1)["problem_id"]
     if len(split):
         raise DataError(f"rollouts: problem {split[0]} lies in several parts; delete the round's folder and run again")
+    # Rows get their own reasons first; a group is then judged by those of its rows that have none.
     judged = (
         keys.lazy()
         .with_row_index("row")
@@ -88,7 +89,7 @@ def select(
         .collect()
     )
     kept = judged.filter(pl.col("reason").is_null()).with_columns(
-        group=(pl.col("first").rank("dense") - 1).cast(pl.Int32)
+        group=(pl.col("first").rank("dense") - 1).cast(pl.Int32)  # numbered without gaps, in the order of sampling
     )
     return kept.drop("row", "judged", "outcome", "reason", "first"), _count(judged)
 
@@ -96,6 +97,7 @@ def select(
 def _row_reason(truncated: str) -> "pl.Expr":
     import polars as pl
 
+    # A verdict without a reward is an error of the grader and no 0; NaN is what a broken one may write.
     unjudged = (pl.col("outcome") == "verifier_error") | pl.col("reward").is_null() | pl.col("reward").is_nan()
     return (
         pl.when(pl.col("judged").is_null())
@@ -116,11 +118,11 @@ def _group_reason(keep: str) -> "pl.Expr":
     valid = pl.col("reason").is_null()
     correct = valid & (pl.col("reward") >= CORRECT)
     valids, corrects = valid.sum().over("problem_id"), correct.sum().over("problem_id")
-    needs_right, needs_wrong = pl.lit(keep in ("any_correct", "mixed")), pl.lit(keep == "mixed")
+    needs_correct, needs_wrong = pl.lit(keep in ("any_correct", "mixed")), pl.lit(keep == "mixed")
     return (
         pl.when(valids < 2)
         .then(pl.lit("fewer_than_two_valid"))
-        .when(needs_right & (corrects == 0))
+        .when(needs_correct & (corrects == 0))
         .then(pl.lit("no_correct_answer"))
         .when(needs_wrong & (corrects == valids))
         .then(pl.lit("all_correct"))
@@ -133,6 +135,8 @@ def _count(judged: "pl.DataFrame") -> SelectionCounts:
     kept = judged.filter(pl.col("reason").is_null())
     dropped = judged.filter(pl.col("reason").is_not_null())
     by_row = dict(dropped["reason"].value_counts().iter_rows())
+    # A group is lost if no row is kept. Its reason is the one that took the last rows, the latest in the order of
+    # reasons.
     lost = dropped.join(kept, on="problem_id", how="anti")
     order = {reason: i for i, reason in enumerate((*ROW_REASONS, *GROUP_REASONS))}
     ranked = lost.with_columns(rank=pl.col("reason").replace_strict(order, return_dtype=pl.Int32, default=None))

@@ -23,20 +23,21 @@ def sampling_facts(keys: "pl.DataFrame", problems: int, group_size: int) -> dict
 
     Returns:
         For the ledger. ``duplicates``: rollouts less the different responses of each group; ``missing_samples``: rows
-        that whole groups would have more, problems without any row included; ``incomplete_groups``: problems that lack
-        one or more; ``without_logprobs``: imported rows whose sampler's log-probs nobody recorded.
+        that whole groups would have more, problems without any row included; ``incomplete_groups``: problems with one
+        or more missing; ``without_logprobs``: imported rows whose sampler's log-probs nobody recorded.
     """
     import polars as pl
 
     groups = keys.group_by("problem_id").agg(pl.len().alias("rows"), pl.col("response_hash").n_unique().alias("kinds"))
-    lacking = groups.filter(pl.col("rows") < group_size)
+    incomplete = groups.filter(pl.col("rows") < group_size)
+    # An imported round may answer more problems than the experiment asks for; then none is unanswered.
     unanswered = max(0, problems - len(groups))
     truncated = int((keys["finish_reason"] == "length").sum())
     duplicates = len(keys) - int(groups["kinds"].sum())
     return {
         "expected_samples": problems * group_size,
-        "missing_samples": (unanswered + len(lacking)) * group_size - int(lacking["rows"].sum()),
-        "incomplete_groups": unanswered + len(lacking),
+        "missing_samples": (unanswered + len(incomplete)) * group_size - int(incomplete["rows"].sum()),
+        "incomplete_groups": unanswered + len(incomplete),
         "truncated": truncated,
         "truncated_share": truncated / max(1, len(keys)),
         "duplicates": duplicates,

@@ -48,6 +48,8 @@ def new_model(config: PretrainConfig, tokenizer: PreTrainedTokenizerFast, seed: 
             num_key_value_heads=config.heads,
             head_dim=config.hidden_size // config.heads,
             max_position_embeddings=config.max_positions,
+            # The last norm makes states of length sqrt(width), so with tied embeddings of this size the first logits
+            # have a standard deviation of 1/2: training starts near the uniform distribution.
             tie_word_embeddings=True,
             initializer_range=1 / math.sqrt(config.hidden_size) / 2,
             bos_token_id=None,
@@ -64,6 +66,7 @@ def new_model(config: PretrainConfig, tokenizer: PreTrainedTokenizerFast, seed: 
 
 def plan_batches(lengths: Sequence[int], batch_size: int, rng: random.Random) -> list[list[int]]:
     """Indices of one epoch's batches: neighbours in length together, ties and the order of batches shuffled."""
+    # A batch is as wide as its longest sequence: neighbours in length leave little padding to compute.
     order = sorted(range(len(lengths)), key=lambda i: (lengths[i], rng.random()))
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     rng.shuffle(batches)
@@ -88,7 +91,10 @@ def train_model(
 
     rng = random.Random(seed)
     lengths = [len(example) for example in examples]
+    # All epochs are planned before the first step, so that the learning rate knows how many steps there will be.
     batches = [batch for _ in range(config.epochs) for batch in plan_batches(lengths, config.batch_size, rng)]
+    # Muon orthogonalises updates, which suits hidden matrices alone: embeddings and norms get AdamW. `match_rms_adamw`
+    # scales its steps like Adam's, so that one learning rate serves both.
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
     optimizers: list[torch.optim.Optimizer] = [
@@ -121,5 +127,6 @@ def batch_loss(model: Qwen3ForCausalLM, examples: Sequence[Example]) -> torch.Te
         ids[row, : len(example)] = torch.tensor(example.prompt_ids + example.answer_ids)
         is_target[row, len(example.prompt_ids) : len(example)] = True
     hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state  # [S, T, hidden]
+    # State t predicts token t + 1. Most positions are prompts: the output layer skips them.
     logits = model.lm_head(hidden[:, :-1][is_target[:, 1:]])  # [answer tokens, V]
     return F.cross_entropy(logits, ids[:, 1:][is_target[:, 1:]])

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,7 +46,7 @@ def pretrain(run: Run) -> None:
     if config is None:
         raise ConfigError(f"{run.root}: the experiment gives a `model`; there is nothing to pretrain")
     problems = run.config.problems
-    if problems.prompt_style != "plain" and problems.limit is None:  # a rehearsal is not about right answers
+    if problems.prompt_style != "plain" and problems.limit is None:  # a rehearsal does not need correct answers
         raise ConfigError(
             "`problems.prompt_style` must be `plain` with [pretrain]: the tiny model learns that style alone"
         )
@@ -81,6 +80,7 @@ def _remove_damaged(run: Run, record: Path, folder: Path) -> None:
 
 def content_key(settings: dict[str, Any], inputs: dict[str, str]) -> str:
     """Name of the cached folder: 16 hex digits of everything that decides its content; paths do not."""
+    # Neither where the solutions lie nor how many threads train; the bytes of the solutions are among ``inputs``.
     decisive = {k: v for k, v in settings.items() if k not in ("solutions", "threads")}
     text = json.dumps([decisive, sorted(inputs.values())], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -111,6 +111,7 @@ def build(solved: Sequence[Solved], config: PretrainConfig, seed: int, folder: P
 
         train_model(model, examples, config, derive_seed(seed, "pretrain", "order"), on_step)
     folder.parent.mkdir(parents=True, exist_ok=True)
+    # The process id, as several runs that share the cache may make the same model at once.
     temporary = folder.with_name(f".tmp-{os.getpid()}-{folder.name}")
     model.save_pretrained(temporary)
     tokenizer.save_pretrained(temporary)
@@ -124,6 +125,7 @@ def build(solved: Sequence[Solved], config: PretrainConfig, seed: int, folder: P
 
 def corpus(solved: Sequence[Solved]) -> list[str]:
     """What the tokenizer is trained on: roles, statements and solutions, each as often as the model will see it."""
+    # The chat template writes the roles; as part of the corpus each becomes one token instead of several.
     roles = ["user\n", "assistant\n"]
     return roles + [text for item in solved for solution in item.solutions for text in (item.statement, solution)]
 
@@ -173,15 +175,9 @@ def _are_texts(value: object) -> bool:
 def _recipe() -> str:
     """Hash of the code that makes the model, so that a changed recipe never meets an old cache."""
     here = Path(__file__).parent
-    return hashlib.sha256(
-        "".join(sha256_of(here / f"{n}.py") for n in ("model", "tokenizer", "pretrain")).encode()
-    ).hexdigest()
-
-
-def main() -> int:
-    """Command line."""
-    return run_verb(pretrain, has_round=False)
+    hashes = "".join(sha256_of(here / f"{name}.py") for name in ("model", "tokenizer", "pretrain"))
+    return hashlib.sha256(hashes.encode()).hexdigest()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run_verb(pretrain, has_round=False))

@@ -7,7 +7,6 @@ is dropped and counted in the ledger (`details.dropped`), never cut; its problem
     python -m oapl_core.problems.prepare RUN_DIR
 """
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -44,15 +43,13 @@ def prepare(run: Run) -> None:
     if run.is_done(run.prompts, inputs, config):
         say("prompts are up to date")
         return
-    encode = load_encoder(model, run.config.problems.thinking)
+    encode = load_encoder(model, sets.thinking)
     with run.writing(run.prompts, inputs, config) as draft:
-        problems = _statements(run.problems)
-        counts = dict.fromkeys(SPLITS, 0)
-        rows = prompts(problems, encode, run.config.problems, counts)
+        dropped = dict.fromkeys(SPLITS, 0)
+        rows = prompts(_statements(run.problems), encode, sets, dropped)
         draft.rows = tables.write_table(draft.path, tables.PROMPTS, rows)
-        draft.details = {"dropped": {"prompt too long": sum(counts.values())}, "dropped_by_split": counts}
-    limit = run.config.problems.max_prompt_tokens
-    say(f"{draft.rows} prompts, {sum(counts.values())} dropped for more than {limit} tokens")
+        draft.details = {"dropped": {"prompt too long": sum(dropped.values())}, "dropped_by_split": dropped}
+    say(f"{draft.rows} prompts, {sum(dropped.values())} dropped for more than {sets.max_prompt_tokens} tokens")
 
 
 def prompts(
@@ -73,7 +70,7 @@ def prompts(
         yield {"problem_id": problem["problem_id"], "split": problem["split"], "prompt": text, "prompt_ids": ids}
     for split, n in kept.items():
         files = config.files(split)
-        if files and n == 0:
+        if files and n == 0:  # found here, and not by a stage that has nothing to do, hours later
             raise DataError(
                 f"{', '.join(map(str, files))}: every prompt is longer than {config.max_prompt_tokens} tokens; "
                 "raise problems.max_prompt_tokens"
@@ -110,8 +107,7 @@ def problems_of(config: ProblemsConfig, splits: Sequence[str]) -> Iterator[dict[
         DataError: a file cannot be read, or an id is in two of them.
     """
     owner: dict[str, Path] = {}
-    named = [(split, path) for split in splits for path in config.files(split)]
-    for split, path in named:
+    for split, path in [(name, path) for name in splits for path in config.files(name)]:
         for problem in islice(read_problem_set(path, split), config.limit):
             name = problem["problem_id"]
             if name in owner:
@@ -127,10 +123,5 @@ def _statements(path: Path) -> Iterator[dict[str, Any]]:
     yield from tables.read_table(path, tables.PROBLEMS, columns).to_pylist()
 
 
-def main() -> int:
-    """Command line."""
-    return run_verb(prepare, has_round=False)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run_verb(prepare, has_round=False))

@@ -15,18 +15,7 @@ from oapl_core.problems.raw_rows import place, raw_rows
 
 KINDS = ("stdin", "function", "assert", "math")
 SPLITS = ("train", "validation", "heldout")
-_TEXTS = (
-    "starter_code",
-    "entry_point",
-    "answer",
-    "checker",
-    "structure",
-    "source",
-    "platform",
-    "difficulty",
-    "released",
-    "flaw",
-)
+_TEXTS = "starter_code entry_point answer checker structure source platform difficulty released flaw".split()
 _OPTIONAL = {**dict.fromkeys(_TEXTS), "tests": (), "structure": ""}
 _COLUMNS = frozenset({"problem_id", "split", "kind", "statement", *_OPTIONAL})
 
@@ -41,9 +30,13 @@ def read_problem_set(path: Path, split: str, only: bool = False) -> Iterator[dic
         DataError: the file is missing or unreadable, or a row is broken: one line with file, row and remedy.
     """
     assert split in SPLITS
+    if not path.exists():
+        raise DataError(f"{path}: no such problem set; check [problems] in the experiment")
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder; give one file (.jsonl, .jsonl.gz or .parquet)")
     seen: dict[str, int] = {}
     number = 0
-    for number, raw in _raw_rows(path):
+    for number, raw in raw_rows(path):
         if only and isinstance(raw, dict) and raw.get("split") in {*SPLITS} - {split}:
             continue
         where = place(path, number)
@@ -113,6 +106,7 @@ def _assert_complaint(tests: list[dict[str, str]]) -> str | None:
         if test["output"]:
             return f"test {index}: `output` must be empty for kind assert; the checks stand in `input`"
         try:
+            # Now, so that a broken check is an error of the set; while answers are judged it would count as theirs.
             compile(test["input"], "input", "exec", dont_inherit=True)
         except (SyntaxError, ValueError) as error:
             return f"test {index}: `input` must be Python code that checks `entry_point` ({error})"
@@ -148,11 +142,3 @@ def _json(text: str) -> Any:
         return json.loads(text, parse_int=len)  # not its value: Python refuses integers of more than 4300 digits
     except json.JSONDecodeError:
         return _NOT_JSON
-
-
-def _raw_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    if not path.exists():
-        raise DataError(f"{path}: no such problem set; check [problems] in the experiment")
-    if path.is_dir():
-        raise DataError(f"{path}: is a folder; give one file (.jsonl, .jsonl.gz or .parquet)")
-    yield from raw_rows(path)

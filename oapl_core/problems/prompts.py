@@ -1,4 +1,4 @@
-"""A problem as chat messages: one definition for sampling, training and evaluation. Pure.
+"""A problem as chat messages: one definition for sampling, training, evaluation and exchange. Pure.
 
 - `plain`: the statement alone.
 - `deepcoder`: one user turn, letter by letter that of DeepCoder's own pipeline (rllm: no blank line goes before
@@ -18,6 +18,8 @@ from oapl_core.errors import ConfigError
 Style = Literal["plain", "deepcoder", "livecodebench", "matharena"]
 STYLES: tuple[str, ...] = get_args(Style)
 
+# Letter by letter as published, mistakes included ("Read the inputs from stdin solve the problem"): a model that was
+# trained or measured with these words gives other answers to better ones.
 _EXPERT = (
     "You are an expert Python programmer. You will be given a question (problem specification) and will generate a "
     "correct Python program that matches the specification and passes all tests."
@@ -42,6 +44,7 @@ def messages(problem: Mapping[str, Any], style: Style) -> list[dict[str, str]]:
     Raises:
         ConfigError: the style has no words for problems of this kind.
     """
+    # One place decides, so that what is trained, evaluated or exported cannot differ from what was sampled.
     is_maths, statement = problem["kind"] == "math", problem["statement"]
     if (style == "livecodebench" and is_maths) or (style == "matharena" and not is_maths):
         raise ConfigError(
@@ -57,6 +60,7 @@ def messages(problem: Mapping[str, Any], style: Style) -> list[dict[str, str]]:
         return [_user(f"{statement} {_STEP_BY_STEP}")]
     if style == "deepcoder":
         return [_user(f"{_EXPERT}\n\n{statement}{_format(problem)}")]
+    # LiveCodeBench alone has a system turn; DeepCoder's pipeline puts the same words into the user's.
     return [{"role": "system", "content": _EXPERT}, _user(f"### Question:\n{statement}\n\n{_format(problem)}")]
 
 

@@ -19,6 +19,7 @@ from oapl_core.problems.raw_rows import release_unused
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# A reader decodes a row group at a time: these bound what it holds, whatever the rows are like.
 _MOST_ROWS = 64
 _GROUP_BYTES = 32 * 2**20
 
@@ -37,7 +38,7 @@ def write_problem_set(path: Path, problems: Iterable[Mapping[str, Any]]) -> int:
             rows = write_tables(draft, problems)
         else:
             rows = _write_lines(draft, problems)
-        fsync(draft)
+        fsync(draft)  # before the name is its: after a power cut a renamed file could be empty
         draft.rename(path)
     finally:
         draft.unlink(missing_ok=True)
@@ -46,6 +47,7 @@ def write_problem_set(path: Path, problems: Iterable[Mapping[str, Any]]) -> int:
 
 def write_tables(path: Path, problems: Iterable[Mapping[str, Any]]) -> int:
     """Write complete problems as Parquet, in row groups that memory can hold; returns their number. Not atomic."""
+    # 8 values: Arrow looks only so often whether a page is large enough, and 8 tests can have megabytes.
     return tables.write_batches(path, tables.PROBLEMS, problem_tables(problems), values_per_batch=8)
 
 
@@ -95,6 +97,7 @@ def _texts(tests: Sequence[Mapping[str, str]], key: str) -> "pa.Array":
     import numpy as np
     import pyarrow as pa
 
+    # Each text is encoded twice: first for the size alone, so that no encoded copy of all of them is ever held.
     ends = np.cumsum([0, *(len(test[key].encode()) for test in tests)], dtype=np.int64)
     data = bytearray(int(ends[-1]))
     for start, end, test in zip(ends[:-1], ends[1:], tests, strict=True):

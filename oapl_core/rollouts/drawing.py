@@ -22,6 +22,8 @@ def drawn(problems: Sequence[str], rounds: Sequence[RoundConfig], number: int, s
     if wanted is None or wanted >= len(problems):
         return list(problems)
     if rounds[number].draw == "random":
+        # Sorted first, so that the order in which a problem set lists its problems decides nothing. The seed is a hash
+        # of the round and the run's seed: a round's draw does not depend on how many rounds were drawn before it.
         chosen = set(random.Random(derive_seed(seed, "problems", number)).sample(sorted(problems), wanted))
     else:
         chosen = _walk(sorted(problems), [_taken(one, len(problems)) for one in rounds[: number + 1]], seed)
@@ -41,6 +43,7 @@ def _taken(one: RoundConfig, problems: int) -> int:
 def _walk(names: Sequence[str], sizes: Sequence[int], seed: int) -> set[str]:
     """Where the last of these steps of the walk leads. What is left of one pass comes first in the next round; of the
     next pass those follow that the round does not have yet."""
+    # The walk is replayed from its start, as nothing about it is stored: a resumed run needs no state but its settings.
     passes, ahead = 0, list[str]()
     chosen: set[str] = set()
     for size in sizes:
@@ -48,6 +51,7 @@ def _walk(names: Sequence[str], sizes: Sequence[int], seed: int) -> set[str]:
         ahead = ahead[size:]
         if len(chosen) < size:
             again = list(names)
+            # Each pass has a hash of its own as the seed, so that a new pass is another order and a repetition is not.
             random.Random(derive_seed(seed, "walk", passes)).shuffle(again)
             passes += 1
             fresh = [name for name in again if name not in chosen][: size - len(chosen)]

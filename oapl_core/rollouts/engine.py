@@ -28,6 +28,11 @@ _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     **WAITING_THREADS,
 }
+_SAME_NAMES = (
+    "dtype max_model_len max_num_seqs tensor_parallel_size pipeline_parallel_size distributed_executor_backend "
+    "gpu_memory_utilization enforce_eager"
+).split()
+"""Settings of ours that vLLM has under the same name."""
 _CPU_BLOCK_TOKENS = 32
 _CPU_BATCH_TOKENS = 8192
 _WAITING_SHARE = 0.25  # requests queued inside the engine beyond those decoded, so that a free place is filled at once
@@ -106,6 +111,7 @@ class SamplingEngine:
             ConfigError: a prompt and its max_tokens are longer than engine.max_model_len.
             StageFailed: the engine gave up on an answer.
         """
+        # Requests are taken one by one as places become free: a round's would fill the memory, and claim its parts.
         source, waiting = iter(requests), dict[str, Request]()
         places = round(self._config.max_num_seqs * (1 + _WAITING_SHARE))
         while True:
@@ -131,6 +137,7 @@ class SamplingEngine:
         self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(model_dir)})
         if self._on_cpu:
             self._engine.collective_rpc(_repack_output_layer)
+        # Cached keys and values are found by their tokens, which say nothing of the weights that computed them.
         forgotten = self._engine.reset_prefix_cache()
         assert forgotten, "the prefix cache holds keys and values of the old weights"
         self._model_dir = model_dir
@@ -155,10 +162,10 @@ class SamplingEngine:
             repetition_penalty=1.0,
             seed=request.seed,
             max_tokens=request.max_tokens,
-            stop_token_ids=self._end_ids,
+            stop_token_ids=self._end_ids,  # all that the model's own settings name, not the tokenizer's one alone
             logprobs=0 if with_logprobs else None,
-            flat_logprobs=with_logprobs,
-            detokenize=False,
+            flat_logprobs=with_logprobs,  # numbers in a list, not an object for each token
+            detokenize=False,  # done once, at the end
             output_kind=RequestOutputKind.FINAL_ONLY,
             skip_clone=True,
         )
@@ -179,19 +186,12 @@ def _settings(model_dir: Path, config: EngineConfig, on_cpu: bool, logprobs_mode
     """vLLM's engine arguments."""
     settings: dict[str, Any] = {
         "model": str(model_dir),
-        "dtype": config.dtype,
-        "max_model_len": config.max_model_len,
-        "max_num_seqs": config.max_num_seqs,
-        "tensor_parallel_size": config.tensor_parallel_size,
-        "pipeline_parallel_size": config.pipeline_parallel_size,
-        "distributed_executor_backend": config.distributed_executor_backend,
-        "gpu_memory_utilization": config.gpu_memory_utilization,
-        "enforce_eager": config.enforce_eager,
+        **{name: getattr(config, name) for name in _SAME_NAMES},
         "generation_config": "vllm",  # not the model's own sampling defaults
         "logprobs_mode": logprobs_mode,
         "enable_prefix_caching": True,
         "disable_log_stats": True,
-        "seed": 0,
+        "seed": 0,  # never drawn from: each request has its own
     }
     if on_cpu:
         _prepare_cpu()

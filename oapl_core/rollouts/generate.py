@@ -62,9 +62,9 @@ def generate(
         return
     prompts = read_prompts(run, "train")
     policy = run.behavior(number)
-    source = Provenance(run.check_policy(policy), run.inputs([run.prompts, policy]), _settings(run, number))
+    provenance = Provenance(run.check_policy(policy), run.inputs([run.prompts, policy]), _settings(run, number))
     parts = _parts(run, number, choose_problems(run, number, prompts))
-    missing = [part for part in parts if not source.has_made(run, part)]
+    missing = [part for part in parts if not provenance.has_made(run, part)]
     total = sum(part.answers for part in parts)
     if missing:
         count = min(run.config.engine.replicas, len(missing)) if replica == 0 else 1
@@ -73,7 +73,7 @@ def generate(
         start = start or partial(SamplingEngine, replica=replica)
         with others(arguments, count, log) as more, start(policy, run.config.engine) as sampler:
             say(started(sampler))
-            work = Sampling(run, number, source, sampler, more)
+            work = Sampling(run, number, provenance, sampler, more)
             with Progress(f"round {number}: sampling", total, "rollouts") as progress:
                 progress.skip(total - sum(part.answers for part in missing))
                 work.finish(missing, prompts, progress)
@@ -81,7 +81,7 @@ def generate(
             more.wait()
     else:
         say(f"round {number}: {total:,} rollouts are done")
-    if replica == 0:
+    if replica == 0:  # all parts are recorded, so what still lies there belongs to nobody
         sweep(run.rollouts(number))
 
 

@@ -43,6 +43,9 @@ class InFlight:
         self._locks: dict[str, IO[str]] = {}
         self._new: dict[str, list[Row]] = {}
         """Rows that are not on disk yet, by part; guarded by ``_adding``."""
+        # Two locks, since one would let the engine wait for the disk. `_adding` is held for moments, by whoever touches
+        # `_new`; `_writing` for as long as pieces are written or deleted, so that none is written for a part that is
+        # being released. Who takes both takes `_writing` first.
         self._adding, self._writing = threading.Lock(), threading.Lock()
         self._stop = threading.Event()
         self._thread = ThreadPoolExecutor(1, "flush")
@@ -53,7 +56,7 @@ class InFlight:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
-        """Let go of every part; if the body failed, what it finished is kept."""
+        """Give up every part; if the body failed, what it finished is kept."""
         self._stop.set()
         self._thread.shutdown()
         if kind is not None:
@@ -62,7 +65,7 @@ class InFlight:
         for file in self._locks.values():
             file.close()
         self._locks.clear()
-        if kind is None:
+        if kind is None:  # an error of the flushing thread must not hide the body's
             self._flushed.result()
 
     def claim(self, part: Part) -> bool:
@@ -91,11 +94,12 @@ class InFlight:
             self._new.setdefault(part.path.name, []).append(row)
 
     def release(self, part: Part) -> None:
-        """``part`` is recorded: its pieces go, and then its lock."""
+        """Delete the pieces of ``part``, which is recorded, and then its lock."""
         with self._adding:
             self._new.pop(part.path.name, None)
         with self._writing:
             folder = self._of(part)
+            # The lock is deleted last: until then no other process can claim the part and read pieces that vanish.
             for piece in folder.glob(f"*{_SUFFIX}"):
                 piece.unlink(missing_ok=True)
             (folder / _LOCK).unlink(missing_ok=True)
@@ -118,7 +122,7 @@ class InFlight:
                 if rows:
                     self._write(self._folder / Path(name).stem, rows)
                 with self._adding:
-                    if name in self._new:
+                    if name in self._new:  # rows were added, or the part was released, while the disk was busy
                         self._new[name] = self._new[name][len(rows) :]
 
     def _flush_by_the_clock(self) -> None:
@@ -140,7 +144,7 @@ class InFlight:
         fsync(folder, below=False)
 
     def _take_over(self, piece: Path, part: Part) -> None:
-        """Its rows into ``part`` if it is whole and was made from the same inputs and settings; else it goes."""
+        """Put its rows into ``part`` if it is whole and was made from the same inputs and settings; else delete it."""
         key, _, digest = piece.stem.partition("-")
         if piece.suffix == _SUFFIX and key == self._key:
             if sha256_of(piece)[:_DIGITS] == digest:
@@ -166,6 +170,8 @@ def _lock(folder: Path) -> IO[str] | None:
         return None  # its last holder has just finished it and removed the folder
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The holder before us may have deleted the file between our opening and locking it. Then we hold a lock on a
+        # file that nobody else sees, and the next process makes and locks another one under the same name.
         held = os.fstat(file.fileno()).st_ino == path.stat().st_ino
     except (BlockingIOError, FileNotFoundError):
         held = False

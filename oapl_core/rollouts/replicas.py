@@ -2,7 +2,7 @@
 
 The stage's own process is replica 0; it starts the others as ``generate ... --replica i``, each under a guard, so that
 they end when it does. They share nothing but the run folder (``in_flight.py``: who samples which part), therefore a
-machine more is the same command once more, and a dead replica's parts are sampled by those that are left.
+machine more is the same command once more, and a dead replica's parts are sampled by those that remain.
 """
 
 import os
@@ -16,7 +16,7 @@ from oapl_core.launch import guarded
 from oapl_core.progress import say
 from oapl_core.settings.experiment import EngineConfig
 
-_END_S = 10.0
+_END_S = 10.0  # in which all of them together may end by themselves
 _GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 
 
@@ -46,7 +46,7 @@ class Others:
             try:
                 process.wait(_END_S / len(self._living))
             except subprocess.TimeoutExpired:
-                return
+                return  # leaving the context ends this one and all after it
 
 
 @contextmanager
@@ -88,19 +88,22 @@ def gpus(replica: int, config: EngineConfig, visible: str | None) -> str:
     Raises:
         ConfigError: there are too few.
     """
+    # Consecutive GPUs: those of one engine exchange activations, and neighbours are connected best as a rule.
     each = config.tensor_parallel_size * config.pipeline_parallel_size
     needed = each * config.replicas
-    found = [str(number) for number in range(needed)] if visible is None else [v for v in visible.split(",") if v]
-    if len(found) < needed:
+    names = [str(number) for number in range(needed)] if visible is None else [v for v in visible.split(",") if v]
+    if len(names) < needed:
         raise ConfigError(
             f"engine.replicas={config.replicas} of {each} GPUs need {needed}, but CUDA_VISIBLE_DEVICES names "
-            f"{len(found)}; lower replicas, tensor_parallel_size or pipeline_parallel_size"
+            f"{len(names)}; lower replicas, tensor_parallel_size or pipeline_parallel_size"
         )
-    return ",".join(found[replica * each : (replica + 1) * each])
+    return ",".join(names[replica * each : (replica + 1) * each])
 
 
 def cores(replica: int, replicas: int, allowed: Sequence[int]) -> list[int]:
     """One replica's cores: neighbours, every core once; where there are fewer cores than replicas they share."""
+    # A core has one replica: an engine's threads meet after every layer, so one that must share its core delays them
+    # all.
     if len(allowed) < replicas:
         return [allowed[replica % len(allowed)]]
     return [core for place, core in enumerate(allowed) if place * replicas // len(allowed) == replica]

@@ -1,10 +1,10 @@
 """What is asked of an engine and what it answers; tests put a made-up sampler behind the same Protocol."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class SampledAnswer:
     """The response decoded, special tokens left out."""
 
 
-class Sampler(Protocol):
-    """A started engine; a context manager that ends it."""
+class Sampler(AbstractContextManager["Sampler"], Protocol):
+    """An engine; a context manager that starts it and at its end frees everything."""
 
     name: str
     """Library and version."""
@@ -52,13 +52,5 @@ class Sampler(Protocol):
         ...
 
     def load(self, model_dir: Path) -> None:
-        """Go on with the weights of ``model_dir``, a model of the same architecture."""
-        ...
-
-    def __enter__(self) -> Self:
-        """Start."""
-        ...
-
-    def __exit__(self, _k: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
-        """End and free everything."""
+        """Continue with the weights of ``model_dir``, a model of the same architecture."""
         ...

@@ -1,4 +1,4 @@
-"""One process's work on a round: claim parts, ask the engine for what they lack, record each when it is whole.
+"""One process's work on a round: claim parts, sample the answers missing from them, record each when it is whole.
 
 Rows go to ``in_flight.py`` as they come and to round_NN/1_rollouts/part-*.parquet when their part is whole. Training
 rollouts are always sampled at T=1, top-p=1, top-k off and no penalties (paper, section 5); nothing changes that.
@@ -21,8 +21,8 @@ from oapl_core.tables import ROLLOUTS, write_table
 
 TEMPERATURE, TOP_P, TOP_K = 1.0, 1.0, 0
 
-_WAIT_S = 0.25
-_LOOK_EVERY_S = 2.0
+_WAIT_S = 0.25  # until free parts are looked for again: a dead process's part should not wait longer
+_LOOK_EVERY_S = 2.0  # not after every answer: the ledger is read
 
 Prompts = Mapping[str, Sequence[int]]
 """Prompt token ids by problem id, in the order of prompts.parquet."""
@@ -30,24 +30,26 @@ Prompts = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True)
 class Provenance:
-    """What every part of the round is made from."""
+    """What every part of the round is made from; a part made from anything else is sampled again."""
 
     policy_hash: str
     inputs: Mapping[str, str]
     settings: Mapping[str, Any]
 
     def has_made(self, run: Run, part: Part) -> bool:
-        """Whether ``part`` is recorded, of this source, and still what was recorded."""
+        """Whether ``part`` is recorded, of this provenance, and still what was recorded."""
         return run.is_done(part.path, self.inputs, self.settings)
 
 
 class Sampling:
     """One process's work on a round."""
 
-    def __init__(self, run: Run, number: int, source: Provenance, sampler: Sampler, more: Others) -> None:
-        self._run, self._number, self._source = run, number, source
+    def __init__(self, run: Run, number: int, provenance: Provenance, sampler: Sampler, more: Others) -> None:
+        self._run, self._number, self._provenance = run, number, provenance
         self._sampler, self._more = sampler, more
-        self._in_flight = InFlight(run.rollouts(number), source.inputs, source.settings, run.config.sampling.flush_s)
+        self._in_flight = InFlight(
+            run.rollouts(number), provenance.inputs, provenance.settings, run.config.sampling.flush_s
+        )
         self._open: dict[str, Part] = {}
         """Parts that are not recorded and that this process has not claimed, by their name in the ledger."""
         self._whole: list[Part] = []
@@ -64,21 +66,25 @@ class Sampling:
         """
         self._open = {self._run.name(part.path): part for part in parts}
         with self._in_flight:
+            # One pass claims every part that is free. More are needed where other processes hold parts: if one of them
+            # dies, its part is free, so this process stays until every part is recorded.
             while True:
-                for completion in self._sampler.sample(self._requests(prompts, progress)):
-                    self._keep(completion, progress)
+                for answer in self._sampler.sample(self._requests(prompts, progress)):
+                    self._keep(answer, progress)
                     self._write_whole()
                     self._look_around(progress)
                 assert not self._place, f"{len(self._place)} requests were never answered"
                 self._write_whole()
                 if not self._open:
                     return
-                time.sleep(_WAIT_S)  # others have what is left; if one of them dies, its parts are free
+                time.sleep(_WAIT_S)
                 self._look_around(progress)
 
     def _requests(self, prompts: Prompts, progress: Progress) -> Iterator[Request]:
         """One pass over the open parts: those that nobody else has are claimed as the engine has room."""
         run = self._run
+        # Lazily: a part is claimed when the engine has room for its first request. Who claimed all parts at once would
+        # leave nothing to the other processes.
         for name, part in list(self._open.items()):
             if not self._claim(name, part, progress):
                 continue
@@ -94,7 +100,8 @@ class Sampling:
     def _claim(self, name: str, part: Part, progress: Progress) -> bool:
         if name not in self._open or self._is_recorded(name, part, progress) or not self._in_flight.claim(part):
             return False
-        if self._is_recorded(name, part, progress):  # by another process, between the two looks
+        # Look again, now that nobody else can finish it: another process may have done so just before we had the lock.
+        if self._is_recorded(name, part, progress):
             self._in_flight.release(part)
             return False
         del self._open[name]
@@ -107,7 +114,7 @@ class Sampling:
 
     def _is_recorded(self, name: str, part: Part, progress: Progress) -> bool:
         """Whether another process has recorded an open part; then it is no longer open."""
-        if not self._source.has_made(self._run, part):
+        if not self._provenance.has_made(self._run, part):
             return False
         del self._open[name]
         self._answers += part.answers
@@ -115,13 +122,13 @@ class Sampling:
         progress.advance(part.answers)
         return True
 
-    def _keep(self, completion: SampledAnswer, progress: Progress) -> None:
-        part, place, sample = self._place.pop(completion.request.key)
-        part.rows[place, sample] = row = self._row(completion, part.problems[place], sample)
+    def _keep(self, answer: SampledAnswer, progress: Progress) -> None:
+        part, place, sample = self._place.pop(answer.request.key)
+        part.rows[place, sample] = row = self._row(answer, part.problems[place], sample)
         self._in_flight.add(part, row)
         if part.is_whole:
             self._whole.append(part)
-        self._tokens += len(completion.response_ids)
+        self._tokens += len(answer.response_ids)
         self._answers += 1
         progress.advance(note=f"{self._tokens / (time.monotonic() - self._start):,.0f} tokens/s")
 
@@ -139,21 +146,21 @@ class Sampling:
             progress.advance(0)
             self._looked = time.monotonic()
 
-    def _row(self, completion: SampledAnswer, problem: str, sample: int) -> Row:
-        request = completion.request
-        assert len(completion.logprobs) == len(completion.response_ids), "one log-prob for each sampled token"
+    def _row(self, answer: SampledAnswer, problem: str, sample: int) -> Row:
+        request = answer.request
+        assert len(answer.logprobs) == len(answer.response_ids), "one log-prob for each sampled token"
         return {
             "run": self._run.root.name,
             "round": self._number,
             "problem_id": problem,
             "rollout_id": request.key,
             "sample": sample,
-            "policy_hash": self._source.policy_hash,
-            "response_ids": completion.response_ids,
-            "logprobs": completion.logprobs,
+            "policy_hash": self._provenance.policy_hash,
+            "response_ids": answer.response_ids,
+            "logprobs": answer.logprobs,
             "logprobs_mode": self._sampler.logprobs_mode,
-            "finish_reason": completion.finish_reason,
-            "text": completion.text,
+            "finish_reason": answer.finish_reason,
+            "text": answer.text,
             "temperature": request.temperature,
             "top_p": request.top_p,
             "top_k": TOP_K,
@@ -167,10 +174,10 @@ class Sampling:
         """Write and record a whole part, problems and samples in order, and forget its rows."""
         start = time.monotonic()
         rows = [part.rows[key] for key in sorted(part.rows)]
-        with self._run.writing(part.path, self._source.inputs, self._source.settings) as draft:
+        with self._run.writing(part.path, self._provenance.inputs, self._provenance.settings) as draft:
             draft.rows = write_table(draft.path, ROLLOUTS, rows)
             draft.details = {
-                "policy_hash": self._source.policy_hash,
+                "policy_hash": self._provenance.policy_hash,
                 "problems": len(part.problems),
                 "response_tokens": sum(len(row["response_ids"]) for row in rows),
                 "truncated": sum(row["finish_reason"] == "length" for row in rows),
@@ -178,7 +185,7 @@ class Sampling:
                 "startup_s": dict(self._sampler.startup_s),
                 "sampling_s": round(start - part.started_s, 3),
             }
-        self._in_flight.release(part)
+        self._in_flight.release(part)  # only now: killed before the ledger has the part, its answers are in the pieces
         part.rows.clear()
         self._writing_s += time.monotonic() - start
 
