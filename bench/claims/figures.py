@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.bandit import figure as bandit
 from bench.claims.lag import LAGS, ROUND_EPOCHS, ROUND_STEPS, SWEPT_RATES
-from oapl_core.reports.figures import Line, Panel, draw_panels
+from oapl_core.figures.panels import Line, Panel, draw_panels
 
 NAMES = {"oapl": "OAPL", "grpo_token_is": "GRPO, token IS"}
 ACCURACIES = (0.5, 0.6, 0.7, 0.75, 0.8)

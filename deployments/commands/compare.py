@@ -64,9 +64,9 @@ def _run_flow(comparison: Comparison, path: Path, overrides: Sequence[str]) -> N
 
 def _show_result(comparison: Comparison) -> int:
     """The table, the arms that failed and where the report is; 1 if an arm is not measured."""
-    from oapl_core.reports.arms import problem_sets, read_results
+    from oapl_core.figures.arm_tables import SHORT, failures_table, held_out_table
+    from oapl_core.figures.arms import problem_sets, read_results
     from oapl_core.reports.headline import as_rich
-    from oapl_core.reports.together import SHORT, failures_table, held_out_table
 
     results = read_results(comparison)
     for name in problem_sets(results):

@@ -27,7 +27,7 @@ from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import differences, parse_as, parse_experiment, write_record
 
 MEASURING = Step("measuring the arms", "evaluation.together", None, ())
-REPORTING = Step("report of the comparison", "reports.together", None, ("report",))
+REPORTING = Step("report of the comparison", "figures.together", None, ("report",))
 """What no arm does by itself."""
 _RECORD = "compare.json"
 _PLACES = {"runs_dir", "cache_dir", "engine_python", "mirror", "time_limits_h", "report", "fleet"}

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from oapl_core.reports import process, results
 from oapl_core.reports.blocks import Link, Picture, Report, Section, percent, whole
+from oapl_core.reports.drawing import Curve, draw_dropped, draw_pass_at_k, draw_samples_spent, draw_training
 from oapl_core.reports.facts import Facts, rollouts_removed
-from oapl_core.reports.figures import Curve, draw_dropped, draw_pass_at_k, draw_samples_spent, draw_training
 from oapl_core.reports.results import Results, label
 from oapl_core.reports.round_page import round_page
 

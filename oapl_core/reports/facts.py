@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 METRICS_FILE = "training_metrics.jsonl"
+ONE_SET = "held-out problems"
+"""Name of the problem set in runs that do not say where each problem comes from."""
 METRIC_COLUMNS = (
     "step",
     "epoch",
@@ -244,3 +246,16 @@ def metric_lines(path: Path) -> list[dict[str, Any]]:
         raise DataError(f"{path}: is missing; {remedy}") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: is not JSON lines ({error}); {remedy}") from None
+
+
+def sources_of(run: Run) -> dict[str, str]:
+    """Held-out problem -> the set that it comes from, where problems.parquet says so."""
+    import pyarrow.parquet as pq
+
+    with tables.readable(run.problems):
+        names = pq.read_schema(run.problems).names
+    if "source" not in names:
+        return {}
+    columns = ("problem_id", "split", "source")
+    rows = tables.read_table(run.problems, tables.PROBLEMS, columns, ("split", ("heldout",))).to_pylist()
+    return {row["problem_id"]: row["source"] or ONE_SET for row in rows}

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from oapl_core import tables
 from oapl_core.evaluation.pass_at_k import MeanWithInterval
 from oapl_core.reports.blocks import DASH, Answer, Sample, Table, Tile, interval, percent, shortened, table, whole
-from oapl_core.reports.facts import Facts
+from oapl_core.reports.facts import Facts, sources_of
 from oapl_core.reports.scores import Difference, Resampling, Score, difference, score, shown_ks
-from oapl_core.reports.tracks import sources_of
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 

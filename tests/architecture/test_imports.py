@@ -58,6 +58,7 @@ def test_import_contracts_hold() -> None:
         ("oapl_core/problems/__init__.py", "import oapl_core.importing"),
         ("oapl_core/rollouts/__init__.py", "import oapl_core.training"),
         ("oapl_core/reports/__init__.py", "import oapl_core.evaluation"),
+        ("oapl_core/reports/__init__.py", "import oapl_core.figures"),
         ("oapl_core/sandbox/__init__.py", "import oapl_core.verdicts"),
         ("oapl_core/settings/__init__.py", "import oapl_core.run_folder.run"),
         ("oapl_core/run_folder/__init__.py", "import oapl_core.planning.plan"),

@@ -6,7 +6,7 @@ import pytest
 
 from deployments.commands.figures import figures
 from oapl_core.errors import ConfigError, DataError
-from tests.core.reports.measured_run import COUNTS, SHARES, write_measured_run
+from tests.core.figures.measured_run import COUNTS, SHARES, write_measured_run
 from tests.deployments.test_cli import complaint, oapl
 
 

@@ -110,7 +110,7 @@ def test_every_arm_is_trained_once_and_nothing_is_sampled_again(tmp_path: Path) 
     assert {state_of(arm) for arm in found.arms} == {"measured"}
     parts = [sorted(p.stat().st_ino for p in arm.run().rollouts(0).iterdir()) for arm in found.arms]
     assert all(one == parts[0] for one in parts)
-    assert stages_started(found.root) == ["oapl_core.evaluation.together", "oapl_core.reports.together"]
+    assert stages_started(found.root) == ["oapl_core.evaluation.together", "oapl_core.figures.together"]
     again = compare(file)
     assert trainings(tmp_path) == EACH_ONCE
     assert {state_of(arm) for arm in again.arms} == {"measured"}

@@ -11,12 +11,13 @@ from oapl_core.comparing.beginning import begin
 from oapl_core.comparing.folder import Arm, Comparison, state_of
 from oapl_core.errors import ConfigError, DataError, Diverged, StageFailed
 from oapl_core.evaluation.together import evaluate_arms
+from oapl_core.figures.arm_tables import held_out_table
+from oapl_core.figures.arms import Means, read_results
+from oapl_core.figures.together import write_report
 from oapl_core.model_folder import policy_hash
 from oapl_core.objectives import Family
 from oapl_core.planning.plan import finished, steps
-from oapl_core.reports.arms import Means, read_results
 from oapl_core.reports.scores import Resampling, Score
-from oapl_core.reports.together import held_out_table, write_report
 from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run

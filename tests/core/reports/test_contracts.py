@@ -4,8 +4,9 @@ from typing import Any
 
 import torch
 
+from oapl_core.figures import tracks
 from oapl_core.objectives.inputs import Loss
-from oapl_core.reports import facts, tracks
+from oapl_core.reports import facts
 from oapl_core.training import job
 from oapl_core.training.metrics import StepMeter
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from oapl_core.figures.tracks import BASE, Milestone, Track, TrainingStep
 from oapl_core.reports.scores import Score
-from oapl_core.reports.tracks import BASE, Milestone, Track, TrainingStep
 
 Cell = str | float | int | None
 BOOTSTRAP = "95 % bootstrap over problems"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from oapl_core.comparing.folder import Arm, Comparison
 from oapl_core.evaluation.pass_at_k import MeanWithInterval, mean_estimate, pass_at_k
+from oapl_core.figures.tracks import BASE, Track, read_track
 from oapl_core.reports.scores import Resampling, Score
-from oapl_core.reports.tracks import BASE, Track, read_track
 
 _LAST_SHARE = 8
 """The entropy at the end is the mean over the last 1/8 of the steps."""

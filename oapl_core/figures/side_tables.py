@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from oapl_core.figures.series import Series, by_label, drawn
+from oapl_core.figures.tracks import BASE, Track
 from oapl_core.reports.blocks import DASH, Table, interval, percent, table, whole
 from oapl_core.reports.provenance import all_settings
-from oapl_core.reports.series import Series, by_label, drawn
-from oapl_core.reports.tracks import BASE, Track
 
 _PLACES = ("name", "seed", "runs_dir", "cache_dir")
 _LONGEST = 60

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
 from oapl_core.errors import DataError
-from oapl_core.reports.facts import METRICS_FILE, metric_lines
+from oapl_core.reports.facts import METRICS_FILE, ONE_SET, metric_lines, sources_of
 from oapl_core.reports.scores import Resampling, Score, score
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment
@@ -24,8 +24,6 @@ METRICS = ("right_share", "entropy", "token_entropy", "token_log_ratio", "respon
 """Of a training step (docs/objectives.md); each may be missing in what an earlier version wrote."""
 _OLD_ENTROPY = "policy_entropy"
 """What earlier versions wrote: mean of -(policy / behavior) ln policy of the sampled tokens, noisy and off-policy."""
-_ONE_SET = "held-out problems"
-"""Name of the problem set in runs that do not say where each problem comes from."""
 _COLUMNS = ("checkpoint", "policy_hash", "split", "problem_id", "reward", "finish_reason")
 
 
@@ -160,21 +158,8 @@ def _heldout_rows(run: Run) -> "pl.DataFrame | None":
     if not is_over:
         asked = tables.read_table(run.prompts, tables.PROMPTS, ("problem_id", "split"), ("split", ("heldout",)))
         rows = rows.filter(pl.col("problem_id").n_unique().over("checkpoint") == len(asked))
-    named = pl.col("problem_id").replace_strict(sources_of(run), default=_ONE_SET, return_dtype=pl.String)
+    named = pl.col("problem_id").replace_strict(sources_of(run), default=ONE_SET, return_dtype=pl.String)
     return rows.with_columns(benchmark=named) if len(rows) else None
-
-
-def sources_of(run: Run) -> dict[str, str]:
-    """Held-out problem -> the set that it comes from, where problems.parquet says so."""
-    import pyarrow.parquet as pq
-
-    with tables.readable(run.problems):
-        names = pq.read_schema(run.problems).names
-    if "source" not in names:
-        return {}
-    columns = ("problem_id", "split", "source")
-    rows = tables.read_table(run.problems, tables.PROBLEMS, columns, ("split", ("heldout",))).to_pylist()
-    return {row["problem_id"]: row["source"] or _ONE_SET for row in rows}
 
 
 def _milestones(

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.reports.figures import COLOURS, colour_and_marker
-from oapl_core.reports.side_by_side import differing, write_figures
-from oapl_core.reports.tracks import Track, read_track
-from tests.core.reports.measured_run import COUNTS, SHARES, write_measured_run
+from oapl_core.figures.panels import colour_and_marker
+from oapl_core.figures.side_by_side import differing, write_figures
+from oapl_core.figures.tracks import Track, read_track
+from oapl_core.reports.drawing import COLOURS
+from tests.core.figures.measured_run import COUNTS, SHARES, write_measured_run
 from tests.core.reports.test_write import Page
 
 FIGURES = {"pass_at_k", "accuracy", "entropy", "samples"}

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.reports import entropies, series
+from oapl_core.figures import entropies, series
+from oapl_core.figures.panels import Line, Panel, draw_panels
+from oapl_core.figures.series import Series
+from oapl_core.figures.side_tables import reached_table, runs_table, settings_table
+from oapl_core.figures.tracks import BASE, Track
 from oapl_core.reports.blocks import Link, Picture, Report, Section
-from oapl_core.reports.figures import Line, Panel, draw_panels
 from oapl_core.reports.page import page
 from oapl_core.reports.provenance import all_settings
-from oapl_core.reports.series import Series
-from oapl_core.reports.side_tables import reached_table, runs_table, settings_table
-from oapl_core.reports.tracks import BASE, Track
 
 _STEPS, _ROLLOUTS = "optimiser steps of the run", "rollouts sampled for training so far"
 _PARTS, _ESTIMATE_PARTS = 30, 8

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from oapl_core.reports.series import Point, Series, training, window, with_means
-from oapl_core.reports.tracks import Track, TrainingStep
+from oapl_core.figures.series import Point, Series, training, window, with_means
+from oapl_core.figures.tracks import Track, TrainingStep
 
 EXACT, ESTIMATED, SAMPLING = "entropy", "entropy, estimated", "entropy of the sampling policy"
 

@@ -1,4 +1,4 @@
-"""The report's figures as PNG files; the only file of the project that imports matplotlib.
+"""Figures as PNG files: those of one run's report, and the style of all; the only file that imports matplotlib.
 
 Reads plain numbers, writes one PNG for each function. The backend is Agg: no display is needed. Colours are those of
 Okabe and Ito (2008), which colour-blind people tell apart; curves and bars can be told apart in greyscale too, by
@@ -7,9 +7,9 @@ markers, dashes and numbers.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 COLOURS = ("#5b6470", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _KEPT = "#009e73"
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _STYLE: dict[Any, Any] = {
     "font.size": 10.5,
     "axes.spines.top": False,
@@ -37,7 +37,6 @@ _STYLE: dict[Any, Any] = {
     "axes.titlelocation": "left",
     "figure.facecolor": "white",
 }
-_DASHES = ("solid", (0, (5, 2)), (0, (1, 1.3)), (0, (6, 1.5, 1, 1.5)))
 _DPI = 150
 _FEW_STEPS = 40
 
@@ -53,126 +52,8 @@ class Curve:
     high: Sequence[float]
 
 
-@dataclass(frozen=True)
-class Line(Curve):
-    """A curve of one of several panels; equal labels look the same in each."""
-
-    style: int = 0
-    """Colour and marker, counted from 0."""
-    dash: int = 0
-    """0 is solid."""
-    bars: bool = False
-    """Intervals as bars at the points; else as a band."""
-    look: Literal["dots", "plain", "rings"] = "dots"
-    """`dots`: a marker at each point; `plain`: single steps, with few markers and a gap where a round begins; `rings`:
-    hollow markers alone, without a place in the legend."""
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One set of axes."""
-
-    title: str
-    x_label: str
-    y_label: str
-    lines: Sequence[Line]
-    is_percent: bool = True
-    """y are shares, shown in percent; else numbers that are not negative."""
-    is_log2: bool = False
-    """x on a logarithmic axis with ticks at powers of two."""
-    starts: Sequence[float] = ()
-    """x where a round begins."""
-
-
-def draw_panels(path: Path, panels: Sequence[Panel]) -> None:
-    """One panel over the whole width, or several in two columns, with one legend below them."""
-    columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
-    size = (7.4, 4.6) if columns == 1 else (9.0, 3.1 * rows + 0.7)
-    with drawing(path, *size, rows, columns) as (figure, axes_of_panels):
-        legend: dict[str, Any] = {}
-        has_several = len({line.label for panel in panels for line in panel.lines}) > 1
-        for axes, panel in zip(axes_of_panels, panels, strict=False):
-            for line in _broken(panel):
-                handle = _draw_line(axes, line, 100 if panel.is_percent else 1, has_several)
-                if line.look != "rings":
-                    legend.setdefault(line.label, handle)
-            _finish(axes, panel)
-        _same_limits(axes_of_panels, panels)
-        for axes in axes_of_panels[len(panels) :]:
-            axes.set_axis_off()
-        ncols = 4 if max(map(len, legend), default=0) < 20 else 2
-        figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=ncols, handlelength=3)
-
-
-def _broken(panel: Panel) -> Iterator[Line]:
-    """The lines of a panel, with their gaps."""
-    for line in panel.lines:
-        if line.look != "plain":
-            yield line
-            continue
-        rows = list(zip(line.x, line.y, line.low, line.high, strict=True))
-        gaps = [(start + 0.5, *[float("nan")] * 3) for start in panel.starts if rows[0][0] <= start < rows[-1][0]]
-        x, y, low, high = zip(*sorted(rows + gaps), strict=True)
-        yield replace(line, x=x, y=y, low=low, high=high)
-
-
-def colour_and_marker(style: int) -> tuple[str, str]:
-    """What tells ``style`` from others: 0 is the base's grey; then no two of the next 56 are alike."""
-    others = COLOURS[1:]
-    return COLOURS[0] if style == 0 else others[(style - 1) % len(others)], _MARKERS[style % len(_MARKERS)]
-
-
-def _draw_line(axes: "Axes", line: Line, scale: float, has_several: bool) -> Any:
-    """Draws the curve and its interval; returns what the legend shows. One line alone needs no markers to be known."""
-    colour, marker = colour_and_marker(line.style)
-    y, low, high = ([scale * value for value in values] for values in (line.y, line.low, line.high))
-    look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 5, "linewidth": 1.6}
-    look["linestyle"] = _DASHES[line.dash % len(_DASHES)]
-    if line.look == "plain":
-        look |= {"markevery": 0.2} if has_several else {"marker": ""}  # 0.2 of the diagonal apart
-    if line.look == "rings":
-        look |= {"linestyle": "none", "markersize": 8, "markerfacecolor": "white", "markeredgewidth": 1.6, "zorder": 3}
-    if line.bars:
-        below, above = ([abs(a - b) for a, b in zip(y, end, strict=True)] for end in (low, high))
-        return axes.errorbar(line.x, y, yerr=[below, above], capsize=3, elinewidth=1, **look)
-    axes.fill_between(line.x, low, high, color=colour, alpha=0.15, linewidth=0)
-    return axes.plot(line.x, y, **look)[0]
-
-
-def _finish(axes: "Axes", panel: Panel) -> None:
-    for start in panel.starts:
-        axes.axvline(start, color="#8a929d", linewidth=0.9, linestyle=(0, (2, 3)), zorder=0)
-    if panel.is_log2:
-        _log2(axes, max((x for line in panel.lines for x in line.x), default=1))
-    else:
-        axes.xaxis.set_major_formatter(_thousands)
-        axes.locator_params(axis="x", integer=True, nbins=6)
-    if panel.is_percent:
-        _fit_percent(axes)
-    else:
-        axes.set_ylim(bottom=0)
-    axes.set_title(panel.title)
-    axes.set_xlabel(panel.x_label)
-    axes.set_ylabel(panel.y_label)
-
-
-def _same_limits(axes_of_panels: "Sequence[Axes]", panels: Sequence[Panel]) -> None:
-    """Panels with the same x, or the same y, show the same part of it."""
-    pairs = list(zip(axes_of_panels, panels, strict=False))
-    for name in {panel.x_label for panel in panels}:
-        mine = [axes for axes, panel in pairs if panel.x_label == name]
-        ends = [end for axes in mine for end in axes.get_xlim()]
-        for axes in mine:
-            axes.set_xlim(min(ends), max(ends))
-    for name in {panel.y_label for panel in panels}:
-        mine = [axes for axes, panel in pairs if panel.y_label == name]
-        ends = [end for axes in mine for end in axes.get_ylim()]
-        for axes in mine:
-            axes.set_ylim(min(ends), max(ends))
-
-
-def _log2(axes: "Axes", largest: float) -> None:
+def log2(axes: "Axes", largest: float) -> None:
+    """A logarithmic x axis with a tick at each power of two up to ``largest``."""
     ticks = [2**i for i in range(24) if 2**i <= largest]
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
@@ -183,11 +64,11 @@ def draw_pass_at_k(path: Path, curves: Sequence[Curve]) -> None:
     """pass@k over k (log2 axis), one shaded curve for each checkpoint."""
     with drawing(path, 7.4, 4.4) as (_, (axes,)):
         for index, curve in enumerate(curves):
-            colour, marker = COLOURS[index % len(COLOURS)], _MARKERS[index % len(_MARKERS)]
+            colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
             axes.fill_between(curve.x, _percent(curve.low), _percent(curve.high), color=colour, alpha=0.15, linewidth=0)
             axes.plot(curve.x, _percent(curve.y), color=colour, marker=marker, markersize=4, label=curve.label)
-        _log2(axes, max(max(c.x) for c in curves))
-        _fit_percent(axes)
+        log2(axes, max(max(c.x) for c in curves))
+        fit_percent(axes)
         axes.set_xlabel("k, answers per problem")
         axes.set_ylabel("pass@k on held-out problems, %")
         axes.legend(loc="lower right")
@@ -200,13 +81,13 @@ def draw_samples_spent(path: Path, curve: Curve, labels: Sequence[str]) -> None:
     above = [b - a for a, b in zip(y, _percent(curve.high), strict=True)]
     with drawing(path, 7.4, 3.8) as (_, (axes,)):
         axes.errorbar(curve.x, y, yerr=[below, above], color=COLOURS[1], marker="o", capsize=4)
-        _fit_percent(axes)
+        fit_percent(axes)
         for i, (x, value, label) in enumerate(zip(curve.x, y, labels, strict=True)):
             last = 0 < i == len(y) - 1
             up = y[i] >= y[i - 1] if last else y[i + 1 : i + 2] < y[i : i + 1]  # the side where the line is not
             offset = (-8 if last else 8, 9 if up else -17)
             axes.annotate(label, (x, value), xytext=offset, textcoords="offset points", ha="right" if last else "left")
-        axes.xaxis.set_major_formatter(_thousands)
+        axes.xaxis.set_major_formatter(thousands)
         axes.set_xlabel("rollouts sampled for training so far")
         axes.set_ylabel("held-out pass@1, %")
 
@@ -224,7 +105,7 @@ def draw_training(path: Path, rounds: Mapping[str, Mapping[str, Sequence[float]]
         for axes, (column, title) in zip(panels, titles.items(), strict=False):
             for index, (label, metrics) in enumerate(rounds.items()):
                 few = len(metrics["step"]) <= _FEW_STEPS
-                marker, colour = _MARKERS[index % len(_MARKERS)], COLOURS[(index + 1) % len(COLOURS)]
+                marker, colour = MARKERS[index % len(MARKERS)], COLOURS[(index + 1) % len(COLOURS)]
                 line = axes.plot(metrics["step"], metrics[column], color=colour, linewidth=1.2, label=label)[0]
                 line.set(marker=marker if few else "", markersize=3)
             axes.set_title(title)
@@ -260,7 +141,7 @@ def draw_dropped(path: Path, rounds: Mapping[str, Mapping[str, int]]) -> None:
             left = {label: left[label] + width for label, width in zip(rounds, widths, strict=True)}
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
-        axes.xaxis.set_major_formatter(_thousands)
+        axes.xaxis.set_major_formatter(thousands)
         axes.set_xlabel("rollouts")
         figure.legend(loc="outside lower center", ncols=3)
 
@@ -290,7 +171,8 @@ def _text_on(colour: str) -> str:
     return "white" if 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 < 0.25 else "black"
 
 
-def _thousands(value: float, _position: float | None) -> str:
+def thousands(value: float, _position: float | None) -> str:
+    """A tick's text, ``12,000``: what matplotlib takes as a formatter."""
     return f"{value:,.0f}"
 
 
@@ -298,7 +180,7 @@ def _percent(shares: Sequence[float]) -> list[float]:
     return [100 * share for share in shares]
 
 
-def _fit_percent(axes: "Axes") -> None:
+def fit_percent(axes: "Axes") -> None:
     """Whole tens around the data, outside 0 to 100 by no more than a marker needs."""
     low, high = axes.get_ylim()
     axes.set_ylim(max(-2.0, 10 * (low // 10)), min(102.0, 10 * (high // 10 + 1)))

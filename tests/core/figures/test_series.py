@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from oapl_core.errors import DataError
-from oapl_core.reports import entropies, series
-from oapl_core.reports.series import Point, Series
-from oapl_core.reports.tracks import Track, TrainingStep, read_track
-from tests.core.reports.measured_run import COUNTS, FORCED, SHARES, remove_rollouts, write_measured_run
+from oapl_core.figures import entropies, series
+from oapl_core.figures.series import Point, Series
+from oapl_core.figures.tracks import Track, TrainingStep, read_track
+from tests.core.figures.measured_run import COUNTS, FORCED, SHARES, remove_rollouts, write_measured_run
 
 BETTER = COUNTS | {"round 1 epoch 1": {"aime/1": (4, 4), "aime/2": (4, 4), "hmmt/1": (4, 4)}}
 
