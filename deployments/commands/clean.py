@@ -24,7 +24,7 @@ def clean(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Delete; without it nothing is.")] = False,
 ) -> None:
-    """Let go of what no later round, report or resume needs: leftovers, and what --keep does not keep."""
+    """Delete what no later round, report or resume needs: leftovers, and what --keep does not keep."""
     rules = Rules.parse(keep or [])
     with hold(run.root):
         found = candidates(run, rules)

@@ -18,7 +18,7 @@ def fetch(
         Path | None, typer.Argument(metavar="[DIR]", help="Run folder to make; unset: data/runs/<end of URL>.")
     ] = None,
 ) -> None:
-    """Fetch a run from its mirror, so that `oapl run` goes on here."""
+    """Fetch a run from its mirror, so that `oapl run` continues it here."""
     root = folder or Path("data/runs") / urlsplit(url).path.rstrip("/").rpartition("/")[2]
     with hold(root):
         fetch_into(Mirror(url, tell=tell), url, root, tell)

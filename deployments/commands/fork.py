@@ -25,4 +25,4 @@ def fork(
     tell(f"{made.run.root}: shares {made.shared_files} files ({size}) with {run.root}, copied none")
     for change in made.run.ledger.forks()[0].changes:
         tell(f"  {change}")
-    tell(f"`oapl run {made.run.root}` goes on with {from_stage} of round {number}")
+    tell(f"`oapl run {made.run.root}` continues with {from_stage} of round {number}")

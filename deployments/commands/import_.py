@@ -20,7 +20,7 @@ def import_(
     overrides: Overrides = None,
     number: Annotated[int, typer.Option("--round", help="Round whose rollouts they become, from 0.")] = 0,
 ) -> None:
-    """Take rollouts in the OAPL authors' schema as a round's; `oapl run EXPERIMENT` goes on from there."""
+    """Take rollouts in the OAPL authors' schema as a round's; `oapl run EXPERIMENT` continues from there."""
     config = load_experiment(experiment, overrides or [])
     check(config)
     check_disk(Run(config.run_dir, config))
@@ -28,4 +28,4 @@ def import_(
         run = Run.create(config)
         arguments = ["--round", str(number), "--source", str(source)]
         run_stage(run, "exchange.import_rollouts", arguments, on_progress=tell)
-        tell(f"{run.root}: `oapl run {experiment}` goes on with these rollouts")
+        tell(f"{run.root}: `oapl run {experiment}` continues with these rollouts")

@@ -69,7 +69,7 @@ def test_a_fork_is_made_and_says_how_it_goes_on(run: Run) -> None:
     done = oapl("fork", run.root, "other", "--round", 1, "training.learning_rate=1e-5")
     assert (done.returncode, done.stderr) == (0, "")
     new = run.root.with_name("other-seed0")
-    assert f"`oapl run {new}` goes on with sampling of round 1" in done.stdout
+    assert f"`oapl run {new}` continues with sampling of round 1" in done.stdout
     assert "training.learning_rate was 0.0003, now 1e-05" in done.stdout
     assert f"forked from {run.root} at sampling of round 1" in oapl("status", new).stdout
     again = oapl("fork", run.root, "other", "--round", 1)
