@@ -4,12 +4,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import cast
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from oapl_core.errors import SandboxError
 from oapl_core.sandbox.sandbox import Level, Sandbox
@@ -18,6 +19,8 @@ LEVEL = cast("Level | None", os.environ.get("OAPL_TEST_SANDBOX_LEVEL"))
 IS_FALLBACK = LEVEL == "fallback"
 LEVELS: tuple[Level, ...] = (LEVEL,) if LEVEL else ("full", "fallback")
 """For tests that look at every level in one session."""
+ANY_LEVEL = [*LEVELS[:1], *(pytest.param(level, marks=pytest.mark.slow) for level in LEVELS[1:])]
+"""For long tests of what no level changes: the level under test, and further ones in the slow suite."""
 NOBODY = 65534
 
 
@@ -39,6 +42,16 @@ def require(level: Level) -> None:
     """Skips the test where the host does not offer this level; at least one of them is required everywhere else."""
     if complaint := _complaint(level):
         pytest.skip(complaint)
+
+
+def per_level(names: Iterable[str], copies: Container[str]) -> list[ParameterSet]:
+    """Level and name of each case, for `parametrize`. At further levels the `copies` are left to the slow suite: cases
+    that take long and belong to a class of attack that others stand for. The level under test runs them all."""
+    return [
+        pytest.param(level, name, marks=[pytest.mark.slow] if level != LEVELS[0] and name in copies else [])
+        for level in LEVELS
+        for name in names
+    ]
 
 
 def as_nobody(arguments: Sequence[str], root: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -80,7 +80,7 @@ def _in_function(source: str) -> str:
     return "def f():\n" + "".join(f"    {line}\n" for line in source.split("\n")) + "    return 7\n"
 
 
-@pytest.fixture(scope="module", params=sandboxes.LEVELS)
+@pytest.fixture(scope="module")
 def verifier(request: pytest.FixtureRequest) -> Iterator[Verifier]:
     level: Level = request.param
     sandboxes.require(level)
@@ -88,14 +88,31 @@ def verifier(request: pytest.FixtureRequest) -> Iterator[Verifier]:
         yield started
 
 
+LONG = {*(name for name in DEEDS if "while 1: pass" in DEEDS[name]), "closes all and waits", "fills every file"}
+"""Deeds that take a limit's seconds. In the default suite each class of them runs once at every level, each further
+system call and process once at the level under test; the slow suite runs every deed in every kind of problem."""
+AT_EVERY_LEVEL = {(name, "stdin") for name in ("lowers its CPU limit", "closes all and waits", "fills every file")}
+AT_ONE_LEVEL = AT_EVERY_LEVEL | {
+    *((name, "stdin") for name in ("lowers it by the old system call", "has a real-time limit")),
+    *((name, "stdin") for name in ("sets a timer that kills", "makes whatever it can wait")),
+    *((name, "assert") for name in ("closes all and waits", "fills every file")),
+}
+
+
+def _marks(level: Level, name: str, kind: str) -> list[pytest.MarkDecorator]:
+    kept = AT_ONE_LEVEL if level == sandboxes.LEVELS[0] else AT_EVERY_LEVEL
+    return [pytest.mark.slow] if name in LONG and (name, kind) not in kept else []
+
+
 CASES = [
-    pytest.param(name, kind, marks=[pytest.mark.slow] if kind != "stdin" and "while 1: pass" in DEEDS[name] else [])
+    pytest.param(level, name, kind, marks=_marks(level, name, kind))
+    for level in sandboxes.LEVELS
     for name in DEEDS
     for kind in PROBLEMS
 ]
 
 
-@pytest.mark.parametrize(("name", "kind"), CASES)
+@pytest.mark.parametrize(("verifier", "name", "kind"), CASES, indirect=["verifier"])
 def test_what_a_program_does_to_itself_is_a_zero(name: str, kind: str, verifier: Verifier) -> None:
     source = DEEDS[name] if kind == "stdin" else _in_function(DEEDS[name])
     problem = {"problem_id": f"{kind} {name}", "answer": None, **PROBLEMS[kind]}
@@ -114,6 +131,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
         yield started
 
 
+@pytest.mark.parametrize("server", sandboxes.ANY_LEVEL, indirect=True)
 def test_memory_does_not_depend_on_what_earlier_programs_named(server: Sandbox) -> None:
     large = Program("x = bytearray(900 << 20)\nprint(len(x) >> 20)")
     assert server.run(large, [b""], LIMITS)[0].stdout == b"900\n"
@@ -124,6 +142,7 @@ def test_memory_does_not_depend_on_what_earlier_programs_named(server: Sandbox) 
     assert server.run(too_large, [b""], LIMITS)[0].memory_limit
 
 
+@pytest.mark.parametrize("server", sandboxes.ANY_LEVEL, indirect=True)
 def test_a_library_costs_a_program_none_of_its_memory_whoever_named_it_first(server: Sandbox) -> None:
     with_library = Program("import sympy\nx = bytearray(900 << 20)\nprint(len(x) >> 20)")
     assert [e.stdout for e in server.run(with_library, [b""] * 2, LIMITS)] == [b"900\n"] * 2

@@ -106,15 +106,25 @@ VICTIMS: dict[str, tuple[Program, bytes]] = {
 }
 
 
-@pytest.mark.parametrize("name", VICTIMS)
+@pytest.mark.parametrize(("sandbox_of_one", "name"), sandboxes.per_level(VICTIMS, VICTIMS), indirect=["sandbox_of_one"])
 def test_nothing_of_an_earlier_program_is_left_in_a_later_one(name: str, sandbox_of_one: Sandbox) -> None:
-    program, data = VICTIMS[name]
-    for _ in range(3):
-        list(sandbox_of_one.executions(program, [data] * (3 if name == "many tests" else 1), LIMITS))
+    run_victim(sandbox_of_one, name)
     assert spy(sandbox_of_one) == "nothing"
 
 
-@pytest.fixture(scope="module", params=sandboxes.LEVELS)
+def test_nothing_of_many_earlier_programs_is_left_in_a_later_one(one_server: Sandbox) -> None:
+    for name in VICTIMS:
+        run_victim(one_server, name)
+    assert spy(one_server) == "nothing"
+
+
+def run_victim(sandbox: Sandbox, name: str) -> None:
+    program, data = VICTIMS[name]
+    for _ in range(3):
+        list(sandbox.executions(program, [data] * (3 if name == "many tests" else 1), LIMITS))
+
+
+@pytest.fixture(scope="module")
 def sandbox_of_one(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     level: Level = request.param
     sandboxes.require(level)
@@ -141,6 +151,7 @@ print("nothing")
 )
 
 
+@pytest.mark.parametrize("one_server", sandboxes.ANY_LEVEL, indirect=True)
 def test_a_program_without_a_solution_cannot_run_a_neighbours(one_server: Sandbox) -> None:
     neighbour = Program("def solve_it(n):\n    return n * n + 22\nprint(solve_it(int(input())))\n" + "# end\n" * 50)
     assert one_server.run(neighbour, [b"20\n"], LIMITS)[0].stdout == b"422\n"

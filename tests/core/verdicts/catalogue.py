@@ -256,3 +256,12 @@ FALLBACK: dict[str, tuple[str, str]] = {
     "private directory": ("runtime_error", "without a mount namespace it has no private directory: none is writable")
 }
 """Items whose verdict differs at the fallback level, and why."""
+
+COPIES = {
+    *("08 list of large blocks", "11 stderr flood", "12 flood that swallows errors", "24 pid sweep"),
+    *("25 ignore all signals", "26 ignore SIGXCPU", "35 unlimited recursion", "36 repr of a deep list"),
+    *("37 catastrophic regex", "39 power tower", "60 output after the deadline", "71 thread that sleeps"),
+    *("82 swallow a timeout", "83 signal.alarm(0)", "86 naps instead of work", "87 patched clock"),
+}
+"""Items that run into the limit of another one (01, 02, 09, 10, 23, 34), by a deed that every isolation level answers
+alike: judged at one level in the default suite, at every level and for every user in the slow one."""

@@ -1,6 +1,7 @@
 """The standing attack suite on a small sample: nothing earns more than it deserves (docs/benchmarks/attacks.md)."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,6 +40,8 @@ def verifier() -> Iterator[Verifier]:
 @pytest.mark.parametrize("family", sorted({strategy.family for strategy in STRATEGIES}))
 def test_no_strategy_earns_more_than_it_deserves(family: str, verifier: Verifier) -> None:
     strategies = [strategy for strategy in STRATEGIES if strategy.family == family]
+    if family == "limits":  # answers that loop until their limit: two of each stand for bench.attacks' four
+        strategies = [replace(strategy, most=2) for strategy in strategies]
     found = list(attack(verifier, [*SAMPLE, *MATHS], strategies))
     assert sum(row.answers for row in found) >= 4
     assert not [(row.strategy.name, row.passed, row.deserved, row.undeserved) for row in found if excess(row)]

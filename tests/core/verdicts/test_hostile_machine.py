@@ -18,7 +18,7 @@ from oapl_core.run_folder.run import Run
 from tests import sandboxes
 from tests.core.verdicts.test_verify import made_run, recorded, rollout, verdicts
 
-PARTS, PER_PART = 4, 16
+PARTS, PER_PART = 3, 16
 EMPTY = dict.fromkeys((name for name, _ in tables.PROBLEMS), None)
 PROBLEMS: list[dict[str, Any]] = [
     EMPTY
@@ -96,9 +96,10 @@ def wait_until_working(process: "subprocess.Popen[str]", run: Run, parts: int) -
         time.sleep(0.01)
 
 
-def test_killing_the_supervisor_again_and_again_loses_and_doubles_nothing(tmp_path: Path, root: Path) -> None:
+@pytest.mark.parametrize("kills", [(1,), pytest.param((1, 2), marks=pytest.mark.slow)])
+def test_killing_the_supervisor_loses_and_doubles_nothing(kills: tuple[int, ...], tmp_path: Path, root: Path) -> None:
     run = mixed_run(tmp_path)
-    for parts in (1, 2):
+    for parts in kills:
         with verification(run, root) as process:
             wait_until_working(process, run, parts)
             children = sandboxes.descendants(process.pid)

@@ -106,7 +106,7 @@ def judged_while_killed(number: signal.Signals) -> MathsPool:
     return pool
 
 
-@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
+@pytest.mark.parametrize("number", [signal.SIGSEGV, pytest.param(signal.SIGABRT, marks=pytest.mark.slow)])
 def test_an_answer_that_ends_two_workers_is_wrong_and_counted(number: signal.Signals) -> None:
     pool = judged_while_killed(number)
     assert (pool.deaths, pool.broken) == (2, 1)
