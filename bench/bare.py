@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from oapl_core.sandbox import fork_server, wire
-from oapl_core.sandbox.jail import Jail
+from oapl_core.sandbox.jail import Ceilings, Jail
 from oapl_core.sandbox.server_process import ServerProcess
 
 _ROOT = str(Path(__file__).resolve().parents[1])
@@ -97,7 +97,7 @@ class _NoJail(Jail):
     def fork(self) -> int:
         return os.fork()
 
-    def confine(self, server_pid: int, cpu_s: int, memory_bytes: int, file_bytes: int) -> None:
+    def confine(self, server_pid: int, ceilings: Ceilings) -> None:
         return
 
 
@@ -123,5 +123,4 @@ class BareServer(ServerProcess):
         theirs.close()
         self._connection = ours
         self._libraries = ()
-        hello = wire.receive(ours)
-        self.level = str(hello["level"])
+        wire.receive(ours)

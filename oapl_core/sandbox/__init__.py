@@ -5,63 +5,63 @@
 
 Threat model
 ------------
-A program is hostile: it wants a reward it has not earned, or to harm the run, the machine or other programs. It may
-know this code. What it must not do:
+Assume that a program is hostile: it wants a reward that it has not earned, or to harm the run, the machine or other
+programs, and it may know this code. Each row names what it must not do, and what stops it:
 
 =============================  ===========================================  ====================================
 A program must not             full level                                   fallback level (no user namespaces)
 =============================  ===========================================  ====================================
 read the host's files          read-only root: interpreter, libraries       landlock, the same list
-write anywhere                 private tmpfs of 16 MiB, gone with it        landlock: nowhere
+write anywhere                 private tmpfs of 16 MiB, deleted with it     landlock: nowhere
 see or signal processes        own pid namespace, no /proc, seccomp         seccomp, landlock hides /proc
 use a network or sockets       own net namespace without devices, seccomp   seccomp: connected pairs alone
 start processes                seccomp: threads only                        the same
 gain privileges                no capabilities, no_new_privs, uid nobody    no capabilities, no_new_privs
 exhaust CPU, memory, disk      kernel CPU clock, RLIMIT_AS, RLIMIT_FSIZE    the same
-outlive its test               its pid namespace is killed                  it is one process and is killed
+outlive its test               kill of its pid namespace                    kill of its only process
 reach other programs           own child, own files, own /tmp, own ipc      own child, own files
 =============================  ===========================================  ====================================
 
-What it may learn, and the test that shows it (tests/core/sandbox unless said otherwise):
+What a program may learn, and the test that shows it (tests/core/sandbox unless said otherwise):
 
-- Of other programs: nothing of what they are, read, print, return or raise. A fork server hands on descriptors and
-  reads no byte of a request, so there is nothing in the memory that its children inherit (test_secrets.py, with spies
-  that search it). A program sees which permitted libraries earlier ones named, since they are imported already (one
-  that hides the name of a library may find it only then), may time its neighbours, and at the fallback level can tell
-  which processes exist. It leaves no marks for others: what would change the mode or the time of a file, or lock one,
-  answers success and does nothing.
-- Of its own other tests: the inputs that share its child, 64 at most; how many of them ran before; that it is still
-  alive, so that no earlier answer was wrong (test_secrets.py, last test). That helps where the answer to one test
-  stands in the input of another, and a program that keeps a state may work at one test within the CPU time of others.
+- Of other programs: nothing of what they are, read, print, return or raise. A fork server passes descriptors on and
+  reads no byte of a request, so the memory that its children inherit holds none (test_secrets.py searches it). A
+  program sees which permitted libraries earlier programs named, since they are imported already (a program that hides
+  the name of a library may find it only then). It may time its neighbours. At the fallback level it can tell which
+  processes exist. It can leave no marks for others: calls that would change the mode or the time of a file, or lock
+  one, answer success and do nothing.
+- Of its own other tests: the inputs that share its child, 64 at most; how many of them ran before; that no earlier
+  answer was wrong, since it still runs (test_secrets.py, last test). This helps a program where the input of one test
+  holds the answer to another, and a program that keeps a state may work at one test within the CPU time of others.
 - Of which attempt it is in: whether other tests ran before in its process. A test that fails after others counts as
-  failed if it fails alone, and otherwise all tests are judged again alone, one run each (tests/core/verdicts/
-  test_draws.py). So no single test is guessed twice; the list of all answers can be, by a program that keeps a state or
-  asks the machine for randomness, where there are five tests or more: at most 2 of 32 yes/no answers by luck instead of
-  1. `random`, numpy's global generator and hashes are functions of program and input.
-- Of expected outputs: nothing; they stay with the supervisor, which compares. With assert-style checks they are in the
-  checks' own process, and of them a program sees the arguments of each call, and functions that the checks pass to it,
-  which it may call (tests/core/verdicts/test_assert_checks.py).
+  failed if it fails alone; if it passes alone, all tests are judged again, each in a process of its own
+  (tests/core/verdicts/test_draws.py). So no program guesses a single test twice. A program that keeps a state or asks
+  the machine for randomness can guess the list of all answers twice, where there are five tests or more: it gets at
+  most 2 of 32 yes/no answers by luck instead of 1. `random`, numpy's global generator and hashes are functions of
+  program and input.
+- Of expected outputs: nothing. They stay with the supervisor, which compares. Assert-style checks hold them in a
+  process of their own; of that process a program sees the arguments of each call, and functions that the checks pass
+  to it, which it may call (tests/core/verdicts/test_assert_checks.py).
 
-Whatever a program does to itself once it was started is its own fault: lowered limits, closed files, signals and
-crashes are facts about it (test_own_fault.py). Only a SIGKILL that no limit explains is the machine's, and a program
-cannot cause one: it can neither send signals nor change its limit of CPU time. It can help to exhaust a machine whose
-memory is less than `workers` times `memory_mb`; the kernel may then kill any process, which is a verifier error.
+Whatever a program does to itself after its start is its own fault: lowered limits, closed files, signals and crashes
+are facts about it (test_own_fault.py). Only the machine can cause a SIGKILL that no limit explains: a program can
+neither send signals nor change its limit of CPU time. It can help to exhaust a machine whose memory is less than
+`workers` times `memory_mb`; the kernel may then kill any process, which is a verifier error.
 
-Assert-style checks (`Program.is_checked`) call the program from a second child, confined alike (judge.py). What comes
-back is plain data (plain_data.py); what is none stays with the program, may be asked for data, and cannot be compared:
-the checks then end as `not_judgeable`. A check that asks the program itself whether an answer is right, by a method of
-an object or a function that only the program has, believes it. A check that executes text (eval, sympify, pickle) is
-not judgeable either, since the text could be the program's; one that never calls the program passes nothing.
+Assert-style checks (`Program.is_checked`) call the program from a second child, confined alike (judge.py). Plain data
+(plain_data.py) comes back; every other value stays with the program, which the checks may ask for data. Comparing such
+a value ends the checks as `not_judgeable`. A check that asks the program itself whether an answer is correct, by a
+method of an object or a function that only the program has, believes it. A check that executes text (eval, sympify,
+pickle) is not judgeable either, since the text could be the program's. Checks that never call the program pass nothing.
 `importing.curation` drops problems whose own reference solution is not judgeable; after that such an answer is wrong.
 
 `verdicts.maths` confines its workers, which read untrusted text but run none, by the fallback's means: seccomp, a
-memory limit, and landlock where the kernel has it. Landlock is there from Linux 5.13 on; without it the full level
-stands on the read-only root alone. An unprivileged user who may map no second id keeps its own inside, without
-capabilities.
+memory limit, and landlock where the kernel has it (Linux 5.13). Without landlock the full level stands on the read-only
+root alone. An unprivileged user who may map no second id keeps its own id in the namespace, without capabilities.
 
 Not covered: bugs of the kernel and of the CPU (speculation, timing channels: there is no secret to time); many threads
 at the fallback level (bounded by memory only); memory of the private directory, the output files and pipes, which comes
-beside `memory_mb` (at most 4 x `output_mb` + 96 MiB), since no cgroup is used; the host's load, which can turn a
+on top of `memory_mb` (at most 4 x `output_mb` + 96 MiB), since no cgroup is used; the host's load, which can turn a
 program near a limit into a time limit; other processes of the same user at the fallback level, which only seccomp and
 landlock keep out of reach; weak tests, and answers learnt by heart, which no sandbox can see: `verdicts.attacks` says
 which problems reward doing nothing, `verdicts.audit` and a person look for the rest.

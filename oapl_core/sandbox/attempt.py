@@ -19,14 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oapl_core.sandbox import linux
-from oapl_core.sandbox.child import MARK_LAST, UNFIT, Task, run_child
-from oapl_core.sandbox.jail import Jail
+from oapl_core.sandbox.child import MARK_LAST, UNFIT, ProgramTask, run_child
+from oapl_core.sandbox.jail import Ceilings, Jail
 from oapl_core.sandbox.judge import GONE, JudgeTask, run_judge
 from oapl_core.sandbox.prelude import Prelude
 
-_START_SECONDS = 20.0
+_START_SECONDS = 20.0  # for confinement and compilation, on a machine that is overloaded
 _DYING_SECONDS = 1.0
-_BUFFER = bytearray(4096)
+_BUFFER = bytearray(4096)  # one for all children, wiped after use: an allocation could be copied into a later child
 
 
 class ChildBroken(Exception):
@@ -76,7 +76,7 @@ class Child:
 class Attempt:
     """A running child and what it has used."""
 
-    task: Task
+    task: ProgramTask
     cpu_s: float
     wall_s: float
     program: Child
@@ -113,38 +113,29 @@ class Attempt:
 def start(jail: Jail, header: dict[str, Any], files: Sequence[int], prelude: Prelude) -> Attempt:
     """Forks the child for the `files` of a request; with checks a second one, and a channel between the two."""
     counted, marks = (end.detach() for end in socket.socketpair())
-    os.set_blocking(counted, False)
+    os.set_blocking(counted, False)  # this process must never wait for a program
     program, output, results, errors, records, *inputs = files
     ours, theirs = socket.socketpair() if header["is_checked"] else (None, None)
     checks, verdict = (inputs.pop(-2), inputs.pop(-1)) if header["is_checked"] else (-1, -1)
-    limits = {
-        "memory_bytes": (header["memory_mb"] << 20) + jail.imported_bytes(),
-        "file_bytes": int(header["output_mb"] * (1 << 20)),
-    }
-    task = Task(
-        program=program,
-        inputs=tuple(inputs),
-        output=output,
-        results=results,
-        errors=errors,
-        records=records,
-        marks=marks,
-        channel=theirs.fileno() if theirs else -1,
+    # 2 s more than all tests may take: this process kills a child that exceeds its share, and knows which test it was.
+    ceilings = Ceilings(
         cpu_s=int(header["cpu_s"] * len(inputs)) + 2,
-        all_files=tuple(files),
-        **limits,
+        memory_bytes=(header["memory_mb"] << 20) + jail.imported_bytes(),
+        file_bytes=int(header["output_mb"] * (1 << 20)),
     )
-    server_pid = os.getpid()
+    channel = theirs.fileno() if theirs else -1
+    of_program = program, output, results, errors, records, tuple(inputs)
+    task = ProgramTask(*of_program, marks, channel, ceilings, tuple(files))
+    server_pid = os.getpid()  # by its name in this namespace: a child in its own sees 0 as its parent
     pid = jail.fork()
     if pid == 0:
         run_child(jail, task, prelude, server_pid)
-    os.close(marks)
+    os.close(marks)  # the child's end alone keeps the socket open: its end of file says that the program closed it
     attempt = Attempt(task, header["cpu_s"], header["wall_s"], Child.of(pid), len(inputs), counted)
     if ours and theirs:
-        cpu_s = int(header["cpu_s"]) + 2
         pid = jail.fork()
         if pid == 0:
-            run_judge(jail, JudgeTask(checks, verdict, errors, ours.fileno(), cpu_s, **limits), server_pid)
+            run_judge(jail, JudgeTask(checks, verdict, errors, ours.fileno(), ceilings), server_pid)
         attempt.judge = Child.of(pid)
         ours.close()
         theirs.close()
@@ -175,6 +166,7 @@ def watch(attempt: Attempt, control: socket.socket) -> Iterator[dict[str, Any]]:
     while attempt.finished < attempt.tests:
         wait_s, exceeded = _time_left(attempt)
         ready = {fd for fd, _ in poll.poll(wait_s * 1000)} if not exceeded else set()
+        # The supervisor says something only to stop: whatever it is, the running test is not needed.
         if control.fileno() in ready:
             if not control.recv(1):
                 raise EOFError("the supervisor is gone")
@@ -188,10 +180,11 @@ def watch(attempt: Attempt, control: socket.socket) -> Iterator[dict[str, Any]]:
             elif attempt.program.pidfd in ready:
                 poll.unregister(attempt.program.pidfd)  # the judge finds its channel closed, and ends
             continue
+        # Marks before the end of the process: a child that wrote its last mark and died ended well.
         has_new = attempt.finished < attempt.marked
         while attempt.finished < min(attempt.marked, attempt.tests):
             is_last = attempt.finished + 1 == (attempt.marked if attempt.is_over else attempt.tests)
-            if is_last:
+            if is_last:  # reaped first: the facts then have the kernel's figure for its memory
                 attempt.program.reap(kill=True)
             yield _facts(attempt, is_recorded=True)
             if is_last or _has_written_much(attempt.task):
@@ -208,6 +201,7 @@ def _time_left(attempt: Attempt) -> tuple[float, str]:
     if attempt.judge:
         cpu_left = min(cpu_left, attempt.cpu_s - attempt.judge.cpu_s())
     exceeded = "cpu" if cpu_left <= 0 else "wall" if wall_left <= 0 else ""
+    # No process can use up what is left of its CPU time before that, whatever the number of its threads.
     return min(wall_left, max(cpu_left / (os.cpu_count() or 1), 0.002)), exceeded
 
 
@@ -229,9 +223,9 @@ def _take_marks(attempt: Attempt) -> None:
         attempt.test_start, attempt.cpu_before = time.monotonic(), attempt.program.cpu_s()
 
 
-def _has_written_much(task: Task) -> bool:
+def _has_written_much(task: ProgramTask) -> bool:
     """Whether the next test might not have room in the files that all tests share."""
-    return max(os.fstat(task.output).st_size, os.fstat(task.results).st_size) > task.file_bytes // 2
+    return max(os.fstat(task.output).st_size, os.fstat(task.results).st_size) > task.ceilings.file_bytes // 2
 
 
 def _ending(attempt: Attempt, exceeded: str) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from oapl_core.sandbox import namespaces
+from oapl_core.sandbox import prelude
 from oapl_core.sandbox.plain_data import Json, Node, Packing, Side, Unpacking
 
 if TYPE_CHECKING:
-    from oapl_core.sandbox.child import Code
+    from oapl_core.sandbox.child import CompiledProgram
 
 _LENGTH = struct.Struct("!I")
 _LARGEST = 64 << 20
@@ -71,7 +71,7 @@ class Remote:
         return _ask(self, "call", *arguments, **named)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # a protocol, numpy's for memory say: never the program's to speak
+        if name.startswith("__"):  # a protocol, such as numpy's for memory, would let the program answer for a value
             raise AttributeError(name)
         return _ask(self, "getattr", name)
 
@@ -99,6 +99,7 @@ class Remote:
     def _refuse(self, *_: Any) -> Any:
         raise NotJudgeable(f"the program returned an object of {_parts(self)[2]!r}, which no check can compare safely")
 
+    # Every operator whose result a check could take for a verdict: the program would compute it.
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = __abs__ = _refuse
@@ -270,20 +271,20 @@ class Peer(Side):
         return bytes(data)
 
 
-def serve(channel: int, code: Code, main: ModuleType, complain: Callable[[BaseException], None]) -> None:
+def serve(channel: int, program: CompiledProgram, main: ModuleType, complain: Callable[[BaseException], None]) -> None:
     """Runs the program, then answers the checks until they have ended. Raises what the program raises by itself."""
     names = main.__dict__
-    namespaces.declare(code.starter, names)
-    assert code.entry_point
-    names.pop(code.entry_point, None)
-    exec(code.compiled, names)
-    function = namespaces.entry(names, code.entry_point)
+    prelude.declare(program.starter, names)
+    assert program.entry_point
+    names.pop(program.entry_point, None)
+    exec(program.bytecode, names)
+    function = prelude.entry(names, program.entry_point)
     peer = Peer(channel, names, (), trusts=True)
 
     def resolve(asked: Any) -> Any:
         if isinstance(asked, list):  # the checks' first question names the classes that the problem declares
             peer.declared_names = frozenset(asked)
             return sorted(map(str, names))
-        return function if asked == code.entry_point else names[asked]
+        return function if asked == program.entry_point else names[asked]
 
     peer.serve(resolve, complain)

@@ -64,7 +64,7 @@ def prove(level: str, runner: Runner) -> None:
     with tempfile.TemporaryDirectory() as folder:
         secret, outside = Path(folder, "secret"), Path(folder, "outside")
         secret.write_text("a file of the host")
-        Path(folder).chmod(0o755)
+        Path(folder).chmod(0o755)  # only the sandbox may be what keeps the canary from the file
         before = _state(secret)
         arguments = json.dumps([str(secret), str(outside), os.getpid()]).encode()
         held = _answer(runner, Program(_CANARY), arguments)

@@ -20,108 +20,104 @@ import threading
 import traceback
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
-from oapl_core.sandbox import calls, namespaces, stdin_alias
+from oapl_core.sandbox import calls, stand_ins
 from oapl_core.sandbox.fast_names import as_function
-from oapl_core.sandbox.jail import Jail
-from oapl_core.sandbox.prelude import Prelude
+from oapl_core.sandbox.jail import Ceilings, Jail
+from oapl_core.sandbox.prelude import Prelude, entry
 from oapl_core.sandbox.request import DONE, NOT_COMPILED, OUT_OF_MEMORY, RAISED, RECORD
-from oapl_core.sandbox.thread_semaphores import use_thread_semaphores
 
 MARK_LAST = 1024
-"""Bytes that are added to the mark of a test after which the child runs no other; more than there are tests."""
+"""Bytes that are added to the mark of a test after which the child runs no other; more than there are tests. The server
+counts bytes and looks at none, so a number is all that a mark can say."""
 UNFIT = 70
 """Exit code of a child that could not confine itself; before the first mark."""
-RECURSION_LIMIT = 50_000
-INT_DIGITS = 50_000
+RECURSION_LIMIT = 50_000  # programs that set none of their own recurse through 1e4 nodes
+INT_DIGITS = 50_000  # Python's 4,300 is a guard for servers; problems ask for 2**100000
 CALLED_MODULE = "solution"
 """Name of the module of a program that is called: not `__main__`, whose guard would run, read input, or print."""
 
 
 @dataclass(frozen=True)
-class Task:
-    """What a child inherits: the open files of one request."""
+class ProgramTask:
+    """What a program's child inherits: the open files of one request, and its ceilings."""
 
     program: int
     """JSON with `source`, `entry_point` and `starter`."""
-    inputs: tuple[int, ...]
     output: int
     """One file for the standard output of all tests, one after the other: its size limit bounds them together."""
     results: int
     """The same for JSON results and for the names of exceptions."""
     errors: int
     records: int
+    inputs: tuple[int, ...]
     marks: int
     """A socket: a byte for each mark."""
     channel: int
     """Socket to the process that runs the checks; -1 without such checks."""
-    cpu_s: int
-    memory_bytes: int
-    file_bytes: int
+    ceilings: Ceilings
     all_files: tuple[int, ...] = ()
     """Those of the request, the checks' among them: a child closes what is not its own."""
 
     def own_files(self) -> set[int]:
         """Everything that stays open in the child."""
-        named = {self.program, *self.inputs, self.output, self.results, self.errors, self.records, self.marks}
-        return (named | {self.channel}) - {-1}
+        named = {self.program, self.output, self.results, self.errors, self.records, self.marks, self.channel}
+        return (named | {*self.inputs}) - {-1}
 
 
 @dataclass(frozen=True)
-class Code:
+class CompiledProgram:
     """The program, read and compiled."""
 
     source: str
     entry_point: str | None
     starter: str
-    compiled: CodeType
+    bytecode: CodeType
 
 
-def run_child(jail: Jail, task: Task, prelude: Prelude, server_pid: int) -> NoReturn:
-    """Runs `task` and exits, whatever happens: this process must never go on as a copy of the fork server."""
+def run_child(jail: Jail, task: ProgramTask, prelude: Prelude, server_pid: int) -> NoReturn:
+    """Runs `task` and exits, whatever happens: this process must never continue as a copy of the fork server."""
     try:
         _run(jail, task, prelude, server_pid)
     finally:
         os._exit(1)
 
 
-def _run(jail: Jail, task: Task, prelude: Prelude, server_pid: int) -> None:
+def _run(jail: Jail, task: ProgramTask, prelude: Prelude, server_pid: int) -> None:
     """Confines this process and runs the tests in order; ends early after an abnormal test."""
-    confine(jail, server_pid, task.cpu_s, task.memory_bytes, task.file_bytes, task.errors, task.own_files())
+    confine(jail, server_pid, task.ceilings, task.errors, task.own_files())
     sys.setrecursionlimit(RECURSION_LIMIT)
     sys.argv = ["main.py"]
-    os.write(task.marks, b"1")
-    code = read_program(task)
-    if not code.entry_point and (faster := as_function(code.source, prelude.names)):
-        code = Code(code.source, None, code.starter, faster)
-    if "/dev/stdin" in code.source:
-        prelude.set("open", stdin_alias.install())
-    if "multiprocessing" in code.source:
-        use_thread_semaphores()
-    if code.entry_point:
-        prelude.remove(code.entry_point)  # or operator.add would answer for a program without its own
+    os.write(task.marks, b"1")  # before the program is read: nothing of this process is believed from here on
+    program = read_program(task)
+    if not program.entry_point and (faster := as_function(program.source, prelude.names)):
+        program = replace(program, bytecode=faster)
+    if "/dev/stdin" in program.source:
+        prelude.set("open", stand_ins.alias_stdin())
+    if "multiprocessing" in program.source:
+        stand_ins.use_thread_semaphores()
+    if program.entry_point:
+        prelude.remove(program.entry_point)  # or operator.add would answer for a program without its own
     last = len(task.inputs) - 1
     for number in range(len(task.inputs)):
-        if "random" in code.source:
-            _seed(code.source, task.inputs[number])
-        goes_on = run_test(task, number, code, prelude.main(CALLED_MODULE if code.entry_point else "__main__"))
-        is_over = number == last or not goes_on or _leaves_traces()
+        if "random" in program.source:
+            _seed(program.source, task.inputs[number])
+        ended_well = run_test(task, number, program, prelude.main(CALLED_MODULE if program.entry_point else "__main__"))
+        is_over = number == last or not ended_well or _leaves_traces()
         os.write(task.marks, bytes(1 + MARK_LAST * is_over))
         if is_over:
             break
     os._exit(0)
 
 
-def confine(
-    jail: Jail, server_pid: int, cpu_s: int, memory_bytes: int, file_bytes: int, errors: int, keep: set[int]
-) -> None:
+def confine(jail: Jail, server_pid: int, ceilings: Ceilings, errors: int, keep: set[int]) -> None:
     """Gives up everything that an untrusted program must not have; ends the process if the kernel refuses a step."""
     try:
-        jail.confine(server_pid, cpu_s, memory_bytes, file_bytes)
-        _close_all_but(keep)
+        jail.confine(server_pid, ceilings)
+        _close_all_but(keep)  # the server's socket and files, those of the checks, and the host's directories
     except OSError as error:
         os.write(errors, str(error).encode())
         os._exit(UNFIT)
@@ -149,7 +145,7 @@ def _close_all_but(keep: set[int]) -> None:
     os.closerange(low, 4096)
 
 
-def _record(task: Task, number: int, kind: int, exit_code: int = 0, name: str = "") -> None:
+def _record(task: ProgramTask, number: int, kind: int, exit_code: int = 0, name: str = "") -> None:
     """Says how a test ended; `name` is that of an exception."""
     if name:
         with suppress(OSError):  # the program may have filled the file
@@ -160,7 +156,7 @@ def _record(task: Task, number: int, kind: int, exit_code: int = 0, name: str = 
     os.pwrite(task.records, RECORD.pack(kind, exit_code, peak, *sizes), number * RECORD.size)
 
 
-def read_program(task: Task) -> Code:
+def read_program(task: ProgramTask) -> CompiledProgram:
     """The program; one that does not compile ends the process."""
     about = json.loads(os.pread(task.program, os.fstat(task.program).st_size, 0))
     source = about["source"]
@@ -172,10 +168,10 @@ def read_program(task: Task) -> Code:
         _record(task, 0, NOT_COMPILED, name=type(error).__name__)
         os.write(task.marks, bytes(1 + MARK_LAST))
         os._exit(1)
-    return Code(source, about["entry_point"], about["starter"], compiled)
+    return CompiledProgram(source, about["entry_point"], about["starter"], compiled)
 
 
-def run_test(task: Task, number: int, code: Code, main: ModuleType) -> bool:
+def run_test(task: ProgramTask, number: int, program: CompiledProgram, main: ModuleType) -> bool:
     """Runs one test in `main`; false after an abnormal end, when nothing must follow."""
     for source, target in ((task.inputs[number], 0), (task.output, 1), (task.errors, 2)):
         os.dup2(source, target)
@@ -187,11 +183,11 @@ def run_test(task: Task, number: int, code: Code, main: ModuleType) -> bool:
     try:
         try:
             if task.channel >= 0:
-                calls.serve(task.channel, code, main, _complain_of)
-            elif code.entry_point:
-                _call(task, number, code, main)
+                calls.serve(task.channel, program, main, _complain_of)
+            elif program.entry_point:
+                _call(task, number, program, main)
             else:
-                exec(code.compiled, main.__dict__)
+                exec(program.bytecode, main.__dict__)
         except SystemExit as ending:
             exit_code = _exit_code(ending)
         _finish()
@@ -223,16 +219,16 @@ def _stream(fd: int, mode: str, errors: str) -> io.TextIOWrapper:
     return stream
 
 
-def _call(task: Task, number: int, code: Code, main: ModuleType) -> None:
+def _call(task: ProgramTask, number: int, program: CompiledProgram, main: ModuleType) -> None:
     """Calls the entry point with the JSON arguments of its input and writes its value, as JSON, to its result file.
 
     A value that is not JSON leaves the file empty: it cannot equal an expected value.
     """
     size = os.fstat(task.inputs[number]).st_size
     arguments = json.loads(os.pread(task.inputs[number], size, 0))
-    exec(code.compiled, main.__dict__)
-    assert code.entry_point
-    value = namespaces.entry(main.__dict__, code.entry_point)(*arguments)
+    exec(program.bytecode, main.__dict__)
+    assert program.entry_point
+    value = entry(main.__dict__, program.entry_point)(*arguments)
     try:
         text = json.dumps(value, default=_plain)
     except (TypeError, ValueError):

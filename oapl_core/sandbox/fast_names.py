@@ -20,44 +20,13 @@ from types import CodeType
 _NAME = "<program>"
 _LOOP = re.compile(r"^(for|while)\b", re.MULTILINE)
 _SCOPE = re.compile(r"\b(def|class|lambda|global|nonlocal|async|await|yield|return|__future__|del)\b")
-_LOOKS_AT_NAMES = frozenset(
-    {
-        "globals",
-        "locals",
-        "vars",
-        "dir",
-        "eval",
-        "exec",
-        "compile",
-        "__import__",
-        "importlib",
-        "inspect",
-        "_getframe",
-        "_current_frames",
-        "settrace",
-        "setprofile",
-        "gc",
-        "traceback",
-        "tracemalloc",
-        "pdb",
-        "breakpoint",
-        "pickle",
-        "timeit",
-        "runpy",
-        "code",
-        "__main__",
-        "__dict__",
-        "__annotations__",
-        "NameError",
-        "UnboundLocalError",
-        "modules",
-        "excepthook",
-        "tb_frame",
-        "__traceback__",
-        "exc_info",
-        "ctypes",
-    }
-)
+_LOOKERS = """
+globals locals vars dir eval exec compile __import__ importlib inspect _getframe _current_frames settrace setprofile gc
+traceback tracemalloc pdb breakpoint pickle timeit runpy code __main__ __dict__ __annotations__ NameError
+UnboundLocalError modules excepthook tb_frame __traceback__ exc_info ctypes
+"""
+_LOOKS_AT_NAMES = frozenset(_LOOKERS.split())
+"""A program that names one of these could find that its names are local."""
 
 
 def as_function(source: str, prelude: Container[str]) -> CodeType | None:
@@ -66,7 +35,7 @@ def as_function(source: str, prelude: Container[str]) -> CodeType | None:
     Execute it in a module's namespace, as the plain code. `prelude` has the names that are defined there beforehand.
     Imports at the head of the file stay in the module.
     """
-    if not _LOOP.search(source) or _SCOPE.search(source):  # so for nearly all programs: costs microseconds
+    if not _LOOP.search(source) or _SCOPE.search(source):  # nearly all programs end here, before the cost of parsing
         return None
     tree = ast.parse(source, "main.py")
     known = _Known(prelude)
@@ -77,6 +46,7 @@ def as_function(source: str, prelude: Container[str]) -> CodeType | None:
     program = ast.parse("def _(): pass\n_()", "main.py")
     function, call = program.body
     assert isinstance(function, ast.FunctionDef)
+    # No program can spell this name, so the function hides none of its names.
     function.body, function.name = rest, _NAME
     for node in ast.walk(call):
         if isinstance(node, ast.Name):
@@ -124,7 +94,7 @@ def _bindings(node: ast.AST) -> list[str]:
         case ast.MatchMapping(rest=str(name)):
             return [name]
         case ast.Import() | ast.ImportFrom():
-            return ["__builtins__"]  # anywhere but in the head: not worth the thought
+            return ["__builtins__"]  # an import below the head: a known name, so that the program is left as it is
     return []
 
 

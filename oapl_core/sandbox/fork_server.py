@@ -30,17 +30,14 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.sandbox import attempt, child, linux, wire
-from oapl_core.sandbox.jail import FALLBACK, FULL, NOBODY, Jail, Layout, enter_root, interpreter_layout
+from oapl_core.sandbox.jail import FALLBACK, FULL, NOBODY, Ceilings, Jail, VisiblePaths, enter_root, interpreter_paths
 from oapl_core.sandbox.prelude import Prelude, hide_our_modules, rehearse
 
-_ALL_NAMESPACES = (
-    linux.CLONE_NEWUSER
-    | linux.CLONE_NEWNS
-    | linux.CLONE_NEWPID
-    | linux.CLONE_NEWNET
-    | linux.CLONE_NEWIPC
-    | linux.CLONE_NEWUTS
-)
+# user: gives an unprivileged user the right to make the others. mount: the read-only root and private directories. pid:
+# a program sees no process but its own, and dies with its namespace. net: without a device. ipc: shared memory and
+# message queues of its own. uts: a host name of its own.
+_PRIVATE = linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWPID
+_ALL_NAMESPACES = _PRIVATE | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
 _TWO_IDS, _ONE_ID = b"2", b"1"
 _HARMLESS = (
     ("import sys\nfor line in sys.stdin:\n    print(sum(map(int, line.split())))\n", None, b"1 2\n"),
@@ -55,18 +52,18 @@ def main(arguments: list[str]) -> None:
     linux.require_supported()
     supervisor = os.getppid()
     connection = socket.socket(fileno=int(fd))
-    layout = interpreter_layout(libraries)
+    paths = interpreter_paths(libraries)
     if level == FULL:
-        asked, answer, pid = _start_gatekeeper(connection, layout)
-        if os.read(asked, 1):
-            os.write(answer, _write_id_maps(pid))
+        pid, gatekeeper = _start_gatekeeper(connection, paths)
+        if gatekeeper.recv(1):
+            gatekeeper.send(_write_id_maps(pid))
     else:
         watcher = os.getpid()
-        pid = _fork(lambda: _serve_fallback(connection, layout, watcher))
+        pid = _fork(lambda: _serve_fallback(connection, paths, watcher))
     connection.close()
     gone = os.pidfd_open(pid)
     while not select.select([gone], [], [], 0.5)[0]:
-        if os.getppid() != supervisor:
+        if os.getppid() != supervisor:  # PDEATHSIG would watch the thread that started us, which may end before
             os.kill(pid, signal.SIGKILL)
             return
     os.waitpid(pid, 0)
@@ -88,32 +85,30 @@ def _fork(body: Callable[[], None]) -> int:
         os._exit(code)
 
 
-def _start_gatekeeper(connection: socket.socket, layout: Layout) -> tuple[int, int, int]:
-    asked, ask = os.pipe()
-    hear, answer = os.pipe()
+def _start_gatekeeper(connection: socket.socket, paths: VisiblePaths) -> tuple[int, socket.socket]:
+    """Its process id, and the socket on which it asks for its id maps: only a process outside may write them."""
+    ours, theirs = socket.socketpair()
     watcher = os.getpid()
 
     def gatekeeper() -> None:
-        os.close(asked)
-        os.close(answer)
+        ours.close()
         linux.die_with_parent(signal.SIGKILL)
-        if os.getppid() != watcher:
+        if os.getppid() != watcher:  # it died before the line above could take effect
             return
         linux.unshare(_ALL_NAMESPACES)
-        os.write(ask, b"?")
-        ids = os.read(hear, 1)
-        os.close(ask)
-        os.close(hear)
+        theirs.send(b"?")
+        ids = theirs.recv(1)
+        theirs.close()
         if not ids:
             return
-        server = _fork(lambda: _serve_full(connection, layout, ids == _TWO_IDS))
+        # unshare moves only children into the pid namespace, so the server has to be one.
+        server = _fork(lambda: _serve_full(connection, paths, ids == _TWO_IDS))
         connection.close()
         os.waitpid(server, 0)
 
     pid = _fork(gatekeeper)
-    os.close(ask)
-    os.close(hear)
-    return asked, answer, pid
+    theirs.close()
+    return pid, ours
 
 
 def _write_id_maps(pid: int) -> bytes:
@@ -127,7 +122,7 @@ def _write_id_maps(pid: int) -> bytes:
         return _TWO_IDS
     except PermissionError:
         _write(f"/proc/{pid}/uid_map", f"0 {os.geteuid()} 1\n")
-        _write(f"/proc/{pid}/setgroups", "deny")
+        _write(f"/proc/{pid}/setgroups", "deny")  # or the kernel refuses the map of groups
         _write(f"/proc/{pid}/gid_map", f"0 {os.getegid()} 1\n")
         return _ONE_ID
 
@@ -140,31 +135,28 @@ def _write(path: str, text: str) -> None:
         os.close(fd)
 
 
-def _serve_full(connection: socket.socket, layout: Layout, drop_uid: bool) -> None:
+def _serve_full(connection: socket.socket, paths: VisiblePaths, drop_uid: bool) -> None:
     linux.die_with_parent(signal.SIGKILL)
-    pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
-    prelude, size = _warm_up(), _open_size()
-    enter_root(layout)
-    serve(connection, Jail(FULL, layout, drop_uid, pid_namespace, size), prelude)
+    pid_namespace, size = os.open("/proc/self/ns/pid", os.O_RDONLY), _open_size()
+    prelude = _warm_up()  # before the root changes: it imports from where this process found its modules
+    enter_root(paths)
+    serve(connection, Jail(FULL, paths, drop_uid, pid_namespace, size), prelude)
 
 
-def _serve_fallback(connection: socket.socket, layout: Layout, watcher: int) -> None:
+def _serve_fallback(connection: socket.socket, paths: VisiblePaths, watcher: int) -> None:
     linux.die_with_parent(signal.SIGKILL)
     if os.getppid() == watcher:
         prelude = _warm_up()
-        serve(connection, Jail(FALLBACK, layout, drop_uid=False, pid_namespace=-1, size=_open_size()), prelude)
+        serve(connection, Jail(FALLBACK, paths, drop_uid=False, pid_namespace=-1, size=_open_size()), prelude)
 
 
 def _open_size() -> int:
-    try:
-        return os.open("/proc/self/statm", os.O_RDONLY)
-    except OSError:
-        return -1
+    return os.open("/proc/self/statm", os.O_RDONLY) if os.access("/proc/self/statm", os.R_OK) else -1
 
 
 def _warm_up() -> Prelude:
     """Does once what every child would do: imports, and whole tests of harmless programs."""
-    sys.path = [p for p in sys.path if not Path(p, "oapl_core").is_dir()]
+    sys.path = [p for p in sys.path if not Path(p, "oapl_core").is_dir()]  # programs cannot import the checkout
     sys.set_int_max_str_digits(child.INT_DIGITS)
     sys.setrecursionlimit(child.RECURSION_LIMIT)
     random.seed(0)  # the same on every server, also for a program that hides that it draws
@@ -181,19 +173,7 @@ def _rehearse(source: str, entry_point: str | None, data: bytes) -> None:
     program, given, written = (os.memfd_create("rehearsal") for _ in range(3))
     os.write(program, json.dumps({"source": source, "entry_point": entry_point, "starter": ""}).encode())
     os.write(given, data)
-    task = child.Task(
-        program,
-        (given,),
-        output=written,
-        results=written,
-        errors=written,
-        records=written,
-        marks=-1,
-        channel=-1,
-        cpu_s=0,
-        memory_bytes=0,
-        file_bytes=0,
-    )
+    task = child.ProgramTask(program, written, written, written, written, (given,), -1, -1, Ceilings(0, 0, 0))
     prelude = Prelude()
 
     def test() -> None:
@@ -212,10 +192,9 @@ def serve(connection: socket.socket, jail: Jail, prelude: Prelude) -> None:
     os.environ.pop("PYTHONHASHSEED", None)
     imported = set[str]()
     hide_our_modules()
-    gc.collect()
-    gc.freeze()
+    _freeze()
     jail.note_size()
-    wire.send(connection, {"level": jail.level, "pid": os.getpid()})
+    wire.send(connection, {"level": jail.level})
     while request := wire.receive_request(connection):
         header, files = request
         _import_once(imported, header["libraries"])
@@ -228,8 +207,13 @@ def _import_once(imported: set[str], libraries: list[str]) -> None:
         if name not in imported:
             imported.add(name)
             importlib.import_module(name)
-            gc.collect()
-            gc.freeze()
+            _freeze()
+
+
+def _freeze() -> None:
+    """A collection in a child would write to every object that it looks at, and so copy its page."""
+    gc.collect()
+    gc.freeze()
 
 
 def _answer(connection: socket.socket, running: attempt.Attempt) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import resource
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oapl_core.sandbox import linux
-from oapl_core.sandbox.seccomp import Filter, allowlist
+from oapl_core.sandbox.seccomp import SystemCallFilter, allowlist
 
 FULL, FALLBACK = "full", "fallback"
 NOBODY = 65534
@@ -25,7 +25,17 @@ _THREADS = 256
 
 
 @dataclass(frozen=True)
-class Layout:
+class Ceilings:
+    """What the kernel lets one child use over all its tests."""
+
+    cpu_s: int
+    memory_bytes: int
+    file_bytes: int
+    """Size of each file that it writes."""
+
+
+@dataclass(frozen=True)
+class VisiblePaths:
     """Host paths that a program may read."""
 
     readable: tuple[str, ...]
@@ -41,39 +51,40 @@ class Layout:
         return "/scratch" if any(p.startswith("/tmp/") for p in self.readable) else "/tmp"
 
 
-def interpreter_layout(libraries: list[str]) -> Layout:
-    """The layout for the running interpreter; `libraries` are absolute paths of packages."""
+def interpreter_paths(libraries: list[str]) -> VisiblePaths:
+    """What the running interpreter needs; `libraries` are absolute paths of packages."""
     standard = str(Path(os.__file__).resolve().parent)
     base = sys.base_prefix.rstrip("/")
     own = [standard] if base in ("", "/usr") else [f"{base}/lib"]
     candidates = [*own, *_SYSTEM_LIBRARIES, "/usr/share/zoneinfo"]
     readable = tuple(p for p in dict.fromkeys(candidates) if os.path.isdir(p))
     hidden = tuple(p for n in ("site-packages", "dist-packages") if os.path.isdir(p := f"{standard}/{n}"))
-    return Layout(readable, hidden, tuple(libraries))
+    return VisiblePaths(readable, hidden, tuple(libraries))
 
 
-def enter_root(layout: Layout) -> None:
-    """Replaces the root of this mount namespace by a read-only one that holds only `layout`. Full level, once."""
+def enter_root(paths: VisiblePaths) -> None:
+    """Replaces the root of this mount namespace by a read-only one that holds only `paths`. Full level, once."""
+    # Private first: with shared propagation every mount below would appear on the host, too.
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("tmpfs", _NEW_ROOT, "tmpfs", linux.MS_NOSUID, "size=1m,mode=755")
-    for path in layout.readable:
-        os.makedirs(_NEW_ROOT + path)
-        linux.mount(path, _NEW_ROOT + path, None, linux.MS_BIND | linux.MS_REC)
-    for path in layout.hidden:
+    for path in paths.readable:
+        _bind(path, _NEW_ROOT + path)
+    for path in paths.hidden:
         linux.mount("tmpfs", _NEW_ROOT + path, "tmpfs", 0, "size=4k,mode=755")
-    for path in layout.libraries:
-        _bind_anywhere(path, f"{_NEW_ROOT}{_LIBRARIES}/{os.path.basename(path)}")
+    for path in paths.libraries:
+        _bind(path, f"{_NEW_ROOT}{_LIBRARIES}/{os.path.basename(path)}")
     for path in _DEVICES:
-        _bind_anywhere(path, _NEW_ROOT + path)
-    os.makedirs(_NEW_ROOT + layout.scratch)
-    linux.make_read_only(_NEW_ROOT, recursive=True)
+        _bind(path, _NEW_ROOT + path)
+    os.makedirs(_NEW_ROOT + paths.scratch)
+    linux.make_read_only(_NEW_ROOT)  # last: nothing can be created in it afterwards, not by us either
     os.chdir(_NEW_ROOT)
-    linux.pivot_root_here()
-    if layout.libraries:
+    linux.pivot_root_here()  # chroot could be left with a capability or an open directory
+    if paths.libraries:
         sys.path.append(_LIBRARIES)
 
 
-def _bind_anywhere(path: str, target: str) -> None:
+def _bind(path: str, target: str) -> None:
+    """Mounts what lies at `path`, if anything, at `target` as well."""
     if os.path.isdir(path):
         os.makedirs(target)
     elif os.path.exists(path):
@@ -87,29 +98,27 @@ def _bind_anywhere(path: str, target: str) -> None:
 class Jail:
     """Forks children into isolation and confines them; one per fork server, made after the root is in place."""
 
-    def __init__(self, level: str, layout: Layout, drop_uid: bool, pid_namespace: int, size: int) -> None:
+    def __init__(self, level: str, paths: VisiblePaths, drop_uid: bool, pid_namespace: int, size: int) -> None:
         """Two files of the fork server's own, opened before the pivot takes /proc away: `pid_namespace` is
         /proc/self/ns/pid (-1 at the fallback), `size` is /proc/self/statm (-1 where there is none)."""
-        self.level, self.scratch, self._drop_uid = level, layout.scratch, drop_uid
-        self._pid_namespace = pid_namespace
-        self._filter = Filter(allowlist())
+        self.level, self.scratch, self._drop_uid = level, paths.scratch, drop_uid
+        self._pid_namespace, self._size, self._noted_bytes = pid_namespace, size, 0
+        self._filter = SystemCallFilter(allowlist())
         self._has_landlock = linux.landlock_abi() > 0
-        self._size, self._noted_bytes = size, 0
-        self._read_root = -1
-        self._ruleset = -1
+        self._read_root = self._ruleset = -1
         if level == FULL:
             self._read_root = os.open("/", os.O_PATH)
         else:
-            self._ruleset = _fallback_ruleset(layout)
-            sys.path += dict.fromkeys(os.path.dirname(p) for p in layout.libraries)
+            self._ruleset = _fallback_ruleset(paths)  # one for all children, who have no directory of their own
+            sys.path += dict.fromkeys(os.path.dirname(p) for p in paths.libraries)
 
     def fork(self) -> int:
         """As linux.fork; at the full level the child is the first process of a pid namespace of its own."""
         if self.level == FALLBACK:
             return linux.fork()
-        linux.unshare(linux.CLONE_NEWPID)
+        linux.unshare(linux.CLONE_NEWPID)  # concerns children only: this process stays where it is
         pid = linux.fork()
-        if pid:
+        if pid:  # back, or the next child's namespace would lie in this one's and die with it
             linux.setns(self._pid_namespace, linux.CLONE_NEWPID)
         return pid
 
@@ -124,26 +133,28 @@ class Jail:
     def _size_bytes(self) -> int:
         return int(os.pread(self._size, 64, 0).split()[0]) * resource.getpagesize() if self._size >= 0 else 0
 
-    def confine(self, server_pid: int, cpu_s: int, memory_bytes: int, file_bytes: int) -> None:
+    def confine(self, server_pid: int, ceilings: Ceilings) -> None:
         """In the child, before any untrusted byte: gives up everything that a program must not have.
 
         Raises:
-            OSError: the kernel refused a step; the caller must not go on.
+            OSError: the kernel refused a step; the caller must not continue.
         """
-        rules = self._private_directory(file_bytes) if self.level == FULL else []
-        _set_limits(cpu_s, memory_bytes, file_bytes, _THREADS if self.level == FULL else -1)
+        # The order: mounts, groups and ids need capabilities, and groups must change before the uid; landlock and
+        # seccomp need no_new_privs without capabilities; seccomp comes last, since it denies all of the above.
+        rules = self._private_directory(ceilings.file_bytes) if self.level == FULL else []
+        _set_limits(ceilings, _THREADS if self.level == FULL else -1)
         if self._drop_uid:
             os.setgroups([])
             os.setresgid(NOBODY, NOBODY, NOBODY)
             os.setresuid(NOBODY, NOBODY, NOBODY)
         linux.drop_capabilities()
         linux.no_new_privileges()
-        if self.level == FALLBACK:
+        if self.level == FALLBACK:  # at the full level the end of the pid namespace kills the child
             linux.die_with_parent(9)
-            if os.getppid() != server_pid:
+            if os.getppid() != server_pid:  # it died before the line above could take effect
                 raise OSError("the fork server is gone")
             linux.landlock_enforce(self._ruleset)
-        elif self._has_landlock:
+        elif self._has_landlock:  # a second wall behind the read-only root
             linux.landlock_enforce(linux.landlock_ruleset(rules))
         self._filter.apply()
 
@@ -152,6 +163,7 @@ class Jail:
         linux.unshare(linux.CLONE_NEWNS)
         size = max(_SCRATCH_BYTES, file_bytes)
         flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+        # The number of files is bounded, too: empty ones cost kernel memory that `size` does not count.
         linux.mount("tmpfs", self.scratch, "tmpfs", flags, f"size={size},mode=777,nr_inodes=1024")
         os.chdir(self.scratch)
         here = os.open(".", os.O_PATH)
@@ -163,31 +175,32 @@ class Jail:
         ]
 
 
-def _set_limits(cpu_s: int, memory_bytes: int, file_bytes: int, threads: int) -> None:
+def _set_limits(ceilings: Ceilings, threads: int) -> None:
     """Soft = hard everywhere: a program can lower its limits, never raise them. The stack may grow, within memory.
 
     `threads` is -1 at the fallback level, where the kernel would count all processes of the user.
     """
     for kind, value in (
-        (resource.RLIMIT_AS, memory_bytes),
-        (resource.RLIMIT_CPU, cpu_s),
-        (resource.RLIMIT_FSIZE, file_bytes),
-        (resource.RLIMIT_NOFILE, 192),
-        (resource.RLIMIT_NPROC, threads),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_MEMLOCK, 0),
+        (resource.RLIMIT_AS, ceilings.memory_bytes),  # RLIMIT_DATA would leave out shared mappings
+        (resource.RLIMIT_CPU, ceilings.cpu_s),  # in case the server cannot look: it kills before this one does
+        (resource.RLIMIT_FSIZE, ceilings.file_bytes),  # Python ignores SIGXFSZ, so a write fails with EFBIG
+        (resource.RLIMIT_NOFILE, 192),  # 64 inputs and the program's own; each pipe holds memory of the kernel
+        (resource.RLIMIT_NPROC, threads),  # counts threads; each holds memory of the kernel
+        (resource.RLIMIT_CORE, 0),  # a dump would be written by the host, outside of the jail
+        (resource.RLIMIT_MEMLOCK, 0),  # locked memory could not be swapped out
         (resource.RLIMIT_MSGQUEUE, 0),
     ):
         _, hard = resource.getrlimit(kind)
         value = hard if value < 0 else value if hard < 0 else min(value, hard)
         resource.setrlimit(kind, (value, value))
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
-    wanted = min(memory_bytes // 4, 128 << 20)
+    # glibc reserves as much address space for the stack of every further thread.
+    wanted = min(ceilings.memory_bytes // 4, 128 << 20)
     resource.setrlimit(resource.RLIMIT_STACK, (wanted if hard < 0 else min(wanted, hard), hard))
 
 
-def _fallback_ruleset(layout: Layout) -> int:
-    rules = [rule for path in (*layout.readable, *layout.libraries) for rule in _visible(path, layout.hidden)]
+def _fallback_ruleset(paths: VisiblePaths) -> int:
+    rules = [rule for path in (*paths.readable, *paths.libraries) for rule in _rules(path, paths.hidden)]
     devices = [(p, linux.LANDLOCK_READ_FILE | linux.LANDLOCK_WRITE_FILE) for p in _DEVICES if os.path.exists(p)]
     opened = [(os.open(path, os.O_PATH), access) for path, access in [*rules, *devices]]
     ruleset = linux.landlock_ruleset(opened)
@@ -196,7 +209,7 @@ def _fallback_ruleset(layout: Layout) -> int:
     return ruleset
 
 
-def _visible(path: str, hidden: tuple[str, ...]) -> list[tuple[str, int]]:
+def _rules(path: str, hidden: tuple[str, ...]) -> list[tuple[str, int]]:
     """Rules for everything below `path` but not below `hidden`; landlock itself knows no exceptions."""
     if path in hidden:
         return []
@@ -204,7 +217,7 @@ def _visible(path: str, hidden: tuple[str, ...]) -> list[tuple[str, int]]:
         return [(path, linux.LANDLOCK_READ & ~linux.LANDLOCK_READ_DIR)]
     if not any(h.startswith(path + "/") for h in hidden):
         return [(path, linux.LANDLOCK_READ)]
-    below = [rule for name in sorted(os.listdir(path)) for rule in _visible(f"{path}/{name}", hidden)]
+    below = [rule for name in sorted(os.listdir(path)) for rule in _rules(f"{path}/{name}", hidden)]
     return [(path, linux.LANDLOCK_READ_DIR), *below]
 
 
@@ -217,6 +230,6 @@ def confine_reader(paths: list[str], memory_mb: int) -> None:
     linux.drop_capabilities()
     linux.no_new_privileges()
     if linux.landlock_abi() > 0:
-        layout = interpreter_layout([p for p in paths if os.path.exists(p)])
-        linux.landlock_enforce(_fallback_ruleset(Layout(layout.readable, (), layout.libraries)))
-    Filter(allowlist()).apply()
+        visible = interpreter_paths([p for p in paths if os.path.exists(p)])
+        linux.landlock_enforce(_fallback_ruleset(replace(visible, hidden=())))
+    SystemCallFilter(allowlist()).apply()

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NoReturn
 
-from oapl_core.sandbox import calls, namespaces
+from oapl_core.sandbox import calls, prelude
 from oapl_core.sandbox.child import confine
-from oapl_core.sandbox.jail import Jail
+from oapl_core.sandbox.jail import Ceilings, Jail
 
 GONE = 71
 """Exit code when the program's process ended under the checks."""
@@ -40,17 +40,15 @@ class JudgeTask:
     verdict: int
     errors: int
     channel: int
-    cpu_s: int
-    memory_bytes: int
-    file_bytes: int
+    ceilings: Ceilings
 
 
 def run_judge(jail: Jail, task: JudgeTask, server_pid: int) -> NoReturn:
     """Runs the checks and exits, whatever happens."""
     try:
         keep = {task.checks, task.verdict, task.errors, task.channel}
-        confine(jail, server_pid, task.cpu_s, task.memory_bytes, task.file_bytes, task.errors, keep)
-        null = os.open("/dev/null", os.O_RDWR)
+        confine(jail, server_pid, task.ceilings, task.errors, keep)
+        null = os.open("/dev/null", os.O_RDWR)  # what checks print is of no interest
         for fd in range(3):
             os.dup2(null, fd)
         told = json.loads(os.pread(task.checks, os.fstat(task.checks).st_size, 0))
@@ -67,8 +65,8 @@ def judge(channel: int, checks: str, starter: str, entry_point: str) -> tuple[st
     module = sys.modules["checks"] = sys.modules["__main__"] = ModuleType("checks")
     names: dict[str, Any] = module.__dict__
     names["__builtins__"] = builtins
-    namespaces.declare(starter, names)
-    names.pop(entry_point, None)
+    prelude.declare(starter, names)
+    names.pop(entry_point, None)  # starter code holds an empty one, which would hide the program's
     declared = {name for name, value in names.items() if isinstance(value, type) and value.__module__ == "checks"}
     peer = calls.Peer(channel, names, declared, trusts=False)
     try:
@@ -78,7 +76,7 @@ def judge(channel: int, checks: str, starter: str, entry_point: str) -> tuple[st
         for name in {entry_point} | (_free_names(tree) - names.keys() - builtins.__dict__.keys()) & {*there}:
             names[name] = peer.ask("resolve", name)
         code = compile(tree, _FILE, "exec", dont_inherit=True)
-        sys.addaudithook(_refuse_code)
+        sys.addaudithook(_refuse_code)  # after our own compile; a hook cannot be removed
         exec(code, names)
     except SystemExit as ending:  # unittest.main() ends so; the program's own exits end its own process
         if ending.code:

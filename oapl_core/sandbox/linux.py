@@ -87,11 +87,14 @@ def mount(source: str, target: str, kind: str | None, flags: int, data: str | No
     _check(result, f"mount {target}")
 
 
-def make_read_only(path: str, recursive: bool) -> None:
-    """Makes a mount (and with `recursive` all below it) read-only and nosuid, keeping its other flags. Linux 5.12."""
+def make_read_only(path: str) -> None:
+    """Makes a mount and all below it read-only and nosuid, keeping their other flags. Linux 5.12.
+
+    A bind remount would need those flags spelled out: an unprivileged user may not drop a nodev or noexec of the host.
+    """
     attributes = struct.pack("QQQQ", _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID, 0, 0, 0)
-    flags = _AT_RECURSIVE if recursive else 0
-    _syscall("mount_setattr", _SYS_MOUNT_SETATTR, _AT_FDCWD, path.encode(), flags, attributes, len(attributes))
+    arguments = _AT_FDCWD, path.encode(), _AT_RECURSIVE, attributes, len(attributes)
+    _syscall("mount_setattr", _SYS_MOUNT_SETATTR, *arguments)
 
 
 def pivot_root_here() -> None:

@@ -10,14 +10,15 @@ comparison with it is taken (calls.py). Pure; both sides use it.
 from __future__ import annotations
 
 import collections
+import datetime
+import decimal
 import enum
+import fractions
 import functools
 from array import array
 from collections.abc import Callable, Sequence
 from types import MemberDescriptorType
 from typing import Any, Protocol
-
-from oapl_core.sandbox.constructors import arguments_of, construct
 
 Json = Any
 Node = list[Any]
@@ -26,13 +27,7 @@ _SCALARS = frozenset({type(None), bool, int, float, str})
 _VIEWS: dict[type, str] = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
 _VIEWS |= {type(getattr(collections.OrderedDict(), name)()): name for name in ("keys", "values", "items")}
 _ITEMS: dict[type, str] = {
-    list: "list",
-    tuple: "tuple",
-    set: "set",
-    frozenset: "frozenset",
-    dict: "dict",
-    collections.OrderedDict: "OrderedDict",
-    collections.Counter: "Counter",
+    kind: kind.__name__ for kind in (list, tuple, set, frozenset, dict, collections.OrderedDict, collections.Counter)
 }
 _COPIES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (str, lambda text: str.__add__(text, "")),
@@ -41,13 +36,35 @@ _COPIES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 )
 _BASES = (complex, bytes, bytearray, list, tuple, set, frozenset, dict)
 """What a class that derives from one of these goes out as: the base, without what it added."""
-_MUTABLE = {
-    "list": list,
-    "set": set,
-    "dict": dict,
-    "OrderedDict": collections.OrderedDict,
-    "Counter": collections.Counter,
-    "defaultdict": collections.defaultdict,
+_MUTABLE = {tag: kind for kind, tag in _ITEMS.items() if kind not in (tuple, frozenset)}
+_MUTABLE["defaultdict"] = collections.defaultdict
+_NUMPY_KINDS = "?biufcSU"
+
+
+def _ndarray(dtype: str, shape: list[int], data: str) -> Any:
+    import numpy as np
+
+    return np.frombuffer(bytes.fromhex(data), np.dtype(dtype)).reshape(shape).copy()
+
+
+_ARGUMENTS: dict[type, Callable[[Any], Sequence[Any]]] = {
+    complex: lambda value: (value.real, value.imag),
+    **dict.fromkeys((bytes, bytearray), lambda value: (value.hex(),)),
+    range: lambda value: (value.start, value.stop, value.step),
+    fractions.Fraction: lambda value: (value.numerator, value.denominator),
+    decimal.Decimal: lambda value: (str(value),),
+    **dict.fromkeys((datetime.datetime, datetime.date, datetime.time), lambda value: (value.isoformat(),)),
+    datetime.timedelta: lambda value: (value.days, value.seconds, value.microseconds),
+    **dict.fromkeys((type(...), type(NotImplemented)), lambda value: ()),
+}
+"""What follows the tag, the name of the class, of values that go out as arguments for their constructor."""
+_MAKERS: dict[str, Callable[..., Any]] = {
+    **{kind.__name__: kind for kind in (complex, range, fractions.Fraction, decimal.Decimal, datetime.timedelta)},
+    **{kind.__name__: kind.fromisoformat for kind in (datetime.datetime, datetime.date, datetime.time)},
+    "bytes": bytes.fromhex,
+    "ellipsis": lambda: ...,
+    "NotImplementedType": lambda: NotImplemented,
+    "ndarray": _ndarray,
 }
 
 
@@ -151,7 +168,11 @@ def _exact(packing: Packing, kind: type, value: Any) -> Node | None:
         return [_VIEWS[kind], packing._all(value)]
     if kind is array:
         return ["array", value.typecode, packing._all(value)]
-    return arguments_of(value)
+    if kind in _ARGUMENTS:
+        return [kind.__name__, *_ARGUMENTS[kind](value)]
+    if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and value.dtype.kind in _NUMPY_KINDS:
+        return ["ndarray", value.dtype.str, list(value.shape), value.tobytes().hex()]
+    return None
 
 
 class Unpacking:
@@ -243,8 +264,7 @@ class Unpacking:
             return self._side.class_named(content[0])[content[1]]  # type: ignore[index]
         if tag == "array":
             return array(content[0], self._all(content[1]))
-        make = construct(tag)
-        return make(*content) if make else self._side.referred(node)
+        return _MAKERS[tag](*content) if tag in _MAKERS else self._side.referred(node)
 
 
 _ORDER = ("object", "list", "deque", "bytearray", "ndarray", "dict", "OrderedDict", "Counter", "defaultdict", "set")

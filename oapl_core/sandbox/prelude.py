@@ -11,31 +11,16 @@ import builtins
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-_MODULES = (
-    "string",
-    "re",
-    "datetime",
-    "collections",
-    "heapq",
-    "bisect",
-    "copy",
-    "math",
-    "random",
-    "statistics",
-    "itertools",
-    "functools",
-    "operator",
-    "io",
-    "sys",
-    "json",
-    "builtins",
-    "typing",
-)
+_HARNESS_IMPORTS = """
+string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json
+builtins typing
+"""
+_MODULES = _HARNESS_IMPORTS.split()
 _STREAMS = ("stdin", "stdout", "stderr")
 _REHEARSALS = 20
 """The interpreter specialises code after 8 calls or so."""
@@ -75,6 +60,31 @@ class Prelude:
         main = ModuleType("__main__")
         main.__dict__.update(self.names, __builtins__=builtins, __file__="main.py")
         return main
+
+
+def entry(names: Mapping[str, Any], name: str) -> Any:
+    """The function that tests call: a method of class `Solution`, or a function of that name.
+
+    Raises:
+        NameError: the program has neither.
+    """
+    solution = names.get("Solution")
+    if isinstance(solution, type) and hasattr(solution, name):
+        return getattr(solution(), name)
+    function = names.get(name)
+    if not callable(function):
+        raise NameError(f"the program defines no function {name!r}")
+    return function
+
+
+def declare(starter: str, names: dict[str, Any]) -> None:
+    """Adds what a problem's starter code declares; code that does not run by itself declares nothing."""
+    declared = dict(names)
+    try:
+        exec(compile(starter, "starter.py", "exec", dont_inherit=True), declared)
+    except Exception:  # an unfinished piece of code, as starter code is
+        return
+    names.update(declared)
 
 
 def hide_our_modules() -> None:

@@ -11,9 +11,9 @@ import json
 import os
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
-from oapl_core.sandbox.execution import Execution, Limits, Program
+from oapl_core.sandbox.execution import Checks, Execution, Limits, Program
 
 RECORD = struct.Struct("<BiIQQ")
 """What a child says of a test that ended: kind, exit code, largest resident set in KiB, and where the output and the
@@ -23,11 +23,10 @@ MAX_TESTS = 64
 """Tests that share a child, at most."""
 _STDERR_TAIL = 2048
 _NAME_CHARACTERS = 80
-_VERDICTS = ("passed", "failed", "raised", "not_judgeable", "gone")
 _READ_ONLY = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
-class Request:
+class ChildRequest:
     """One program and the tests that are to share a child. Close it: it holds open files."""
 
     def __init__(self, program: Program, inputs: Sequence[bytes], limits: Limits, libraries: Sequence[str]) -> None:
@@ -37,28 +36,27 @@ class Request:
         checks = shared[0].decode("utf-8", "replace") if program.is_checked else ""
         texts = (program.source, program.starter, checks) if program.is_checked else (program.source,)
         self.header: dict[str, Any] = {
+            **vars(limits),
             "is_checked": program.is_checked,
-            "cpu_s": limits.cpu_s,
-            "wall_s": limits.wall_s,
-            "memory_mb": limits.memory_mb,
-            "output_mb": limits.output_mb,
             "libraries": [name for name in libraries if any(name in text for text in texts)],
         }
         about = {"entry_point": program.entry_point, "starter": program.starter}
         self._add(json.dumps({"source": program.source, **about}).encode())
         self._output, self._results, self._errors = (self._add() for _ in range(3))
+        # Writable, but as large as it is: a program that shortened it would make the supervisor read nothing.
         self._records = self._add(bytes(RECORD.size * len(shared)), _READ_ONLY & ~fcntl.F_SEAL_WRITE)
         if program.is_checked:
             self._add(b"")
             self._add(json.dumps({"checks": checks, **about}).encode())
             self._verdict = self._add()
         else:
-            for data in shared:
+            for data in shared:  # one file for each: a test reads its input from the start to the end of standard input
                 self._add(data)
         self._output_end = self._results_end = 0
 
     def _add(self, content: bytes | None = None, seals: int = _READ_ONLY) -> int:
         """An anonymous file; one with content (even none at all) is sealed, by default so that it can only be read."""
+        # A memfd is not on any disk and has no name that a program could open; only seals bind root as well.
         fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.files.append(fd)
         if content is not None:
@@ -122,8 +120,9 @@ class Request:
         try:
             said = json.loads(os.pread(self._verdict, 1 << 16, 0))
             verdict, detail = said["verdict"], said["detail"].encode("utf-8", "replace").decode()
-            _VERDICTS.index(verdict)
-        except (ValueError, KeyError, TypeError, AttributeError):
+            if verdict not in get_args(Checks)[1:]:
+                raise ValueError(verdict)
+        except (ValueError, KeyError, TypeError, AttributeError):  # the process that wrote it died, or was taken over
             verdict, detail = "failed", "the checks broke while they looked at what the program returned"
         if verdict == "passed":
             nothing = {"exit_code": 0, "signal": None, "raised": "", "compile_error": False, "memory_limit": False}

@@ -23,7 +23,7 @@ from oapl_core.sandbox.server_process import ProgramNotRun, ServerLost, ServerPr
 Level = Literal["full", "fallback"]
 DEFAULT_LIBRARIES = ("numpy",)
 """For a sandbox used alone; the verifier passes its own setting."""
-_TRIES = 3
+_TRIES = 3  # an overloaded machine may kill a server; three times in a row is no accident
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -87,7 +87,7 @@ class Sandbox:
 
     def close(self) -> None:
         """Ends every server and child. In a process forked from the owner it does nothing."""
-        if os.getpid() != self._owner:
+        if os.getpid() != self._owner:  # a fork of the caller shares the servers, and must not end them
             return
         while self._servers:
             self._servers.pop().close()
@@ -105,6 +105,7 @@ class Sandbox:
         return [server.pid for server in self._servers]
 
     def _start(self, level: Level) -> None:
+        """Proves the level on the first server: the others are made in the same way."""
         first = ServerProcess(level, self._libraries)
         self._servers.add(first)
         try:
@@ -114,12 +115,8 @@ class Sandbox:
         self._level = level
         self._idle.put(first)
         for _ in range(self.workers - 1):
-            self._add(level)
-
-    def _add(self, level: Level) -> None:
-        server = ServerProcess(level, self._libraries)
-        self._servers.add(server)
-        self._idle.put(server)
+            self._servers.add(server := ServerProcess(level, self._libraries))
+            self._idle.put(server)
 
     @contextmanager
     def _server(self) -> Iterator[ServerProcess]:

@@ -14,13 +14,13 @@ from pathlib import Path
 from oapl_core.errors import SandboxError
 from oapl_core.sandbox import wire
 from oapl_core.sandbox.execution import Execution, Limits, Program
-from oapl_core.sandbox.request import Request
+from oapl_core.sandbox.request import ChildRequest
 
 _CODE_ROOT = str(Path(__file__).resolve().parents[2])
 _BOOT = (
     "import sys; sys.path.insert(0, sys.argv[1]); from oapl_core.sandbox.fork_server import main; main(sys.argv[2:])"
 )
-_START_SECONDS = 60.0
+_START_SECONDS = 60.0  # imports of numpy and sympy from a cold disk
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _ENVIRONMENT = {"LANG": "C.UTF-8", "PYTHONHASHSEED": "0", **dict.fromkeys(_THREADS, "1")}
 """All that a server and its children see of the environment. Hashes are the same everywhere: the order of a set of
@@ -44,6 +44,7 @@ class ServerProcess:
         Raises:
             SandboxError: this level cannot be set up here; the message has the kernel's reason.
         """
+        # -P -s -S: only the standard library and what is named here can be imported; -B: nothing is written.
         ours, theirs = socket.socketpair()
         self._errors = os.memfd_create("fork-server-stderr")
         command = [_interpreter(), "-P", "-s", "-S", "-B", "-c", _BOOT, _CODE_ROOT, str(theirs.fileno()), level]
@@ -54,7 +55,7 @@ class ServerProcess:
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
             pass_fds=[theirs.fileno()],
-            start_new_session=True,
+            start_new_session=True,  # Ctrl-C in a terminal reaches the supervisor alone, which ends the server
             cwd="/",
             env=_ENVIRONMENT,
         )
@@ -62,11 +63,10 @@ class ServerProcess:
         self._connection = ours
         self._connection.settimeout(_START_SECONDS)
         try:
-            hello = wire.receive(self._connection)
+            wire.receive(self._connection)
         except (EOFError, OSError) as error:
             self.close()
             raise SandboxError(f"level {level!r} is not available: {self._complaint() or error}") from None
-        self.level = str(hello["level"])
 
     @property
     def pid(self) -> int:
@@ -88,7 +88,7 @@ class ServerProcess:
             ServerLost: the server died. ProgramNotRun: it could not start the child.
         """
         self._connection.settimeout(limits.wall_s + _START_SECONDS)
-        with closing(Request(program, inputs, limits, self._libraries)) as request:
+        with closing(ChildRequest(program, inputs, limits, self._libraries)) as request:
             try:
                 wire.send_request(self._connection, request.header, request.files)
                 while "end" not in (facts := wire.receive(self._connection)):
@@ -136,11 +136,11 @@ def package_paths(names: Sequence[str]) -> list[str]:
 
     The packages are installed: Sandbox has looked.
     """
-    found = []
+    paths = []
     for name in names:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
             continue
         path = Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin)
-        found += [str(p) for p in (path, path.parent / f"{name}.libs") if p.exists()]
-    return found
+        paths += [str(p) for p in (path, path.parent / f"{name}.libs") if p.exists()]
+    return paths

@@ -27,6 +27,7 @@ def send(connection: socket.socket, *messages: dict[str, Any]) -> None:
 
 def receive(connection: socket.socket) -> dict[str, Any]:
     """Reads one message. Raises EOFError when the other side is gone."""
+    # The other side is trusted (a fork server runs nothing of a program), so no length is refused.
     (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
     message: dict[str, Any] = json.loads(_exactly(connection, length))
     return message
@@ -36,13 +37,13 @@ def send_request(connection: socket.socket, message: dict[str, Any], files: Sequ
     """Sends a request and hands over copies of `files`; in one piece, so that the server wakes up once."""
     assert len(files) <= MOST_FILES
     data = REQUEST + _framed(message)
-    connection.sendall(data[socket.send_fds(connection, [data], files) :])
+    connection.sendall(data[socket.send_fds(connection, [data], files) :])  # send_fds may send a part, with all files
 
 
 def receive_request(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """The next request and its files; None when the other side is gone. A STOP that came too late is passed over."""
     while True:
-        kind, files, _, _ = socket.recv_fds(connection, 1, MOST_FILES)
+        kind, files, _, _ = socket.recv_fds(connection, 1, MOST_FILES)  # the byte alone: its files come with it
         if kind == REQUEST:
             return receive(connection), list(files)
         if not kind:

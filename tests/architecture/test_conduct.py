@@ -16,7 +16,7 @@ MAY_CATCH_ALL = {
     Path("oapl_core/sandbox/child.py"),
     Path("oapl_core/sandbox/calls.py"),
     Path("oapl_core/sandbox/judge.py"),
-    Path("oapl_core/sandbox/namespaces.py"),
+    Path("oapl_core/sandbox/prelude.py"),
 }
 BROAD = {"Exception", "BaseException"}
 NOTE_TO_SELF = re.compile("|".join([r"\bTO" + r"DO\b", r"\bFIX" + r"ME\b", r"\bXX" + r"X\b"]))

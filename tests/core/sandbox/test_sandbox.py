@@ -262,7 +262,7 @@ from oapl_core.sandbox import linux, seccomp
 from oapl_core.sandbox.sandbox import Sandbox
 from oapl_core.errors import SandboxError
 linux.no_new_privileges()
-seccomp.Filter(seccomp.denylist(tuple(int(n) for n in sys.argv[1].split(",")))).apply()
+seccomp.SystemCallFilter(seccomp.denylist(tuple(int(n) for n in sys.argv[1].split(",")))).apply()
 try:
     with Sandbox(workers=1, minimum_level=sys.argv[2]) as sandbox:
         print("level", sandbox.level)

@@ -57,7 +57,7 @@ def verdicts(request: pytest.FixtureRequest) -> Iterator[dict[str, Verdict]]:
     sandboxes.require(level)
     selected = [item for item in request.session.items if isinstance(item, pytest.Function)]
     params = [item.callspec.params for item in selected if "verdicts" in item.fixturenames]
-    names = [chosen["name"] for chosen in params if chosen["verdicts"] == level]
+    names = [str(chosen["name"]) for chosen in params if chosen["verdicts"] == level]
     with Verifier(CONFIG, reuse_identical=False, level=level) as verifier:
         verifier.verify([problem("stdin")], [HONEST], ["stop"])
         before, servers, below = traces(), verifier.process_ids, sandboxes.descendants(os.getpid())

@@ -138,7 +138,7 @@ from oapl_core.errors import OaplError
 from oapl_core.launch import run_stage
 from oapl_core.sandbox import linux, seccomp
 linux.no_new_privileges()
-seccomp.Filter(seccomp.denylist(({UNSHARE}, {LANDLOCK}))).apply()
+seccomp.SystemCallFilter(seccomp.denylist(({UNSHARE}, {LANDLOCK}))).apply()
 try:
     run_stage(Run.open(Path(sys.argv[1])), "verdicts.verify", ["--round", "0"])
 except OaplError as error:

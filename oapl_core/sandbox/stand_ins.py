@@ -1,13 +1,46 @@
-"""multiprocessing's semaphores by means of threads: the real ones need shared memory, and there are no other processes.
+"""What programs expect of the interpreter and the jail has not: `/dev/stdin`, and multiprocessing's semaphores.
 
-With them `multiprocessing.dummy` and `multiprocessing.pool.ThreadPool` work; `Process` still fails at its fork.
+There is no /proc for /dev/stdin to point into. Semaphores need shared memory; here only threads share them, since there
+are no other processes: `multiprocessing.dummy` and `multiprocessing.pool.ThreadPool` work, `Process` fails at its fork.
 """
 
 from __future__ import annotations
 
+import builtins
 import importlib
+import io
+import os
 import threading
+from collections.abc import Callable
 from types import TracebackType
+from typing import Any
+
+_STDIN_NAMES = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
+
+
+def alias_stdin() -> Callable[..., Any]:
+    """From now on `open`, `io.open` (so pathlib, too) and `os.open` know the name; returns the new `open`."""
+    real_open, real_os_open = io.open, os.open
+
+    def alias_open(file: Any, *arguments: Any, **named: Any) -> Any:
+        return real_open(os.dup(0) if _is_stdin(file) else file, *arguments, **named)
+
+    def alias_os_open(path: Any, *arguments: Any, **named: Any) -> int:
+        return os.dup(0) if _is_stdin(path) else real_os_open(path, *arguments, **named)
+
+    alias_open.__name__ = alias_os_open.__name__ = "open"
+    builtins.open = io.open = alias_open
+    os.open = alias_os_open
+    return alias_open
+
+
+def _is_stdin(file: Any) -> bool:
+    if isinstance(file, int):
+        return False
+    try:
+        return os.fsdecode(file) in _STDIN_NAMES
+    except TypeError:
+        return False
 
 
 class SemLock:
@@ -66,9 +99,6 @@ class SemLock:
 
     def _is_zero(self) -> bool:
         return self._value == 0
-
-    def _after_fork(self) -> None:
-        self._depth = 0
 
 
 def use_thread_semaphores() -> None:
