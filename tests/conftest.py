@@ -24,6 +24,16 @@ _prefect_home = tempfile.TemporaryDirectory(prefix="oapl-test-prefect-", ignore_
 os.environ["PREFECT_HOME"] = _prefect_home.name
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks as slow what `slow_if` chooses. A marker on parameters would need an indirect parameter for each fixture
+    of a module, which pytest then makes anew for every case."""
+    for item in items:
+        marker = item.get_closest_marker("slow_if")
+        if marker and isinstance(item, pytest.Function) and marker.kwargs["case"](item.callspec.params):
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_unconfigure() -> None:
     _prefect_home.cleanup()
 

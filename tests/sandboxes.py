@@ -4,13 +4,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import cast
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from oapl_core.errors import SandboxError
 from oapl_core.sandbox.sandbox import Level, Sandbox
@@ -19,8 +18,6 @@ LEVEL = cast("Level | None", os.environ.get("OAPL_TEST_SANDBOX_LEVEL"))
 IS_FALLBACK = LEVEL == "fallback"
 LEVELS: tuple[Level, ...] = (LEVEL,) if LEVEL else ("full", "fallback")
 """For tests that look at every level in one session."""
-ANY_LEVEL = [*LEVELS[:1], *(pytest.param(level, marks=pytest.mark.slow) for level in LEVELS[1:])]
-"""For long tests of what no level changes: the level under test, and further ones in the slow suite."""
 NOBODY = 65534
 
 
@@ -44,14 +41,9 @@ def require(level: Level) -> None:
         pytest.skip(complaint)
 
 
-def per_level(names: Iterable[str], copies: Container[str]) -> list[ParameterSet]:
-    """Level and name of each case, for `parametrize`. At further levels the `copies` are left to the slow suite: cases
-    that take long and belong to a class of attack that others stand for. The level under test runs them all."""
-    return [
-        pytest.param(level, name, marks=[pytest.mark.slow] if level != LEVELS[0] and name in copies else [])
-        for level in LEVELS
-        for name in names
-    ]
+def at_further_level(params: Mapping[str, object]) -> bool:
+    """For `slow_if`: whether a case repeats at a further level what no level changes."""
+    return any(value in LEVELS[1:] for value in params.values())
 
 
 def as_nobody(arguments: Sequence[str], root: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -60,14 +60,14 @@ _FOR_PROGRAMS: Mapping[str, type | tuple[type, ...]] = {
 
 
 class Remote:
-    """A value of the other process. It is asked there; it takes no part in comparisons here."""
+    """A value of the other process, which answers every operation on it; it takes no part in comparisons here."""
 
     def __init__(self, peer: Peer, number: int, kind: str) -> None:
         """`number` is the other side's for it, `kind` the name of its class."""
         object.__setattr__(self, "_remote", (peer, number, kind))
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Calls it there; as every operation below, with what the other side answers."""
+        """Calls it in its process; returns, as every operation below, what the other side answers."""
         return _ask(self, "call", *arguments, **named)
 
     def __getattr__(self, name: str) -> Any:
@@ -107,8 +107,8 @@ class Remote:
 
 
 def _parts(remote: Remote) -> tuple[Peer, int, str]:
-    found: tuple[Peer, int, str] = object.__getattribute__(remote, "_remote")
-    return found
+    parts: tuple[Peer, int, str] = object.__getattribute__(remote, "_remote")
+    return parts
 
 
 def _ask(remote: Remote, operation: str, *arguments: Any, **named: Any) -> Any:
@@ -136,9 +136,9 @@ class Peer(Side):
 
     def class_named(self, name: str) -> type:
         """This side's class; without one an empty stand-in, which has the fields and no methods."""
-        found = self._names.get(name)
-        if isinstance(found, type) and name in self.declared_names:
-            return found
+        declared = self._names.get(name)
+        if isinstance(declared, type) and name in self.declared_names:
+            return declared
         if not self._trusts:
             raise ValueError(f"there is no class {name!r}")
         return self._stand_ins.setdefault(name, type(name, (), {}))
@@ -175,10 +175,10 @@ class Peer(Side):
         while "do" in (reply := self._receive()):
             self._answer(reply)
         try:
-            found = Unpacking(self, reply["heap"], packing)
+            unpacking = Unpacking(self, reply["heap"], packing)
             if "raised" not in reply:
-                return found.value(reply["value"])
-            error = self._exception(operation, reply["raised"], found.value(reply["value"]))
+                return unpacking.value(reply["value"])
+            error = self._exception(operation, reply["raised"], unpacking.value(reply["value"]))
         except _BROKEN as broken:
             raise Unreadable(f"what the program returned cannot be read ({broken})") from None
         raise error
@@ -209,8 +209,8 @@ class Peer(Side):
     def _answer(self, message: dict[str, Any]) -> None:
         """Does what a message asks for and replies; exits and exhausted memory end this process instead."""
         try:
-            found = Unpacking(self, message["heap"])
-            values, named = found.value(message["values"]), found.value(message["named"])
+            unpacking = Unpacking(self, message["heap"])
+            values, named = unpacking.value(message["values"]), unpacking.value(message["named"])
         except _BROKEN as broken:
             raise Unreadable(f"the program asked for what cannot be read ({broken})") from None
         reply: dict[str, Any] = {}
@@ -223,7 +223,7 @@ class Peer(Side):
                 self._complain(error)
             reply["raised"] = [kind.__name__ for kind in type(error).__mro__]
             result = error.args
-        packing = Packing(self, found.objects)
+        packing = Packing(self, unpacking.objects)
         self._send({**reply, "value": packing.add(result), "heap": packing.finish()})
 
     def _do(self, operation: str, target: Any, values: Any, named: Any) -> Any:

@@ -77,8 +77,8 @@ def prove(level: str, runner: Runner) -> None:
 
 
 def _state(path: Path) -> tuple[int, int, int]:
-    found = path.stat()
-    return found.st_mode, found.st_mtime_ns, found.st_size
+    state = path.stat()
+    return state.st_mode, state.st_mtime_ns, state.st_size
 
 
 def _answer(runner: Runner, program: Program, data: bytes) -> Execution:

@@ -1,10 +1,10 @@
 """The process that runs a program: confines itself, then executes the source once per test, in a fresh module.
 
-It holds the inputs of the program's tests and nothing else: no expected output, no check, no other program. It tells
-its fork server by a counter how far it is, and leaves what else there is to say in files that only the supervisor
-reads. A program could forge both, but only about itself, which gains nothing: a verdict depends on the bytes it wrote.
-What the child says of a failure to start is believed only before the first mark, that is before the first untrusted
-byte.
+It holds the inputs of the program's tests and nothing else: no expected output, no check, no other program. By a
+counter it tells its fork server how many tests have ended; everything else it writes into files that only the
+supervisor reads. A program could forge both, but only about itself, which gains nothing: a verdict depends on the
+bytes it wrote. The supervisor believes a failure to start only before the first mark, that is before the first
+untrusted byte.
 """
 
 from __future__ import annotations
@@ -281,5 +281,5 @@ def _complain_of(error: BaseException) -> None:
     try:
         lines = traceback.format_exception(type(error), error, trace or error.__traceback__, limit=-8)
         _complain("".join(lines))
-    except BaseException:  # an exception whose own __str__ raises; its name is all there is to say
+    except BaseException:  # an exception whose own __str__ raises; only its name can be said
         _complain(type(error).__name__)

@@ -14,7 +14,7 @@ class Limits:
     """Elapsed time; catches a program that sleeps."""
     memory_mb: int = 1024
     """Address space in MiB (RLIMIT_AS): with fork and memfd denied, a true total. Libraries that the fork server has
-    imported for it come on top, so that it does not matter which programs ran there before."""
+    imported for it come on top, so that it does not matter which programs ran on it before."""
     output_mb: float = 16.0
     """Largest output, and largest file in the private directory, in MiB."""
 
@@ -38,14 +38,14 @@ class Program:
     entry_point: str | None = None
     is_checked: bool = False
     starter: str = ""
-    """The problem's starter code: what it declares (imports, helpers, classes) is there for the program and for the
-    checks, if it compiles. Checks only."""
+    """The problem's starter code: what it declares (imports, helpers, classes) serves the program and the checks, if it
+    compiles. Checks only."""
 
 
 Checks = Literal["", "passed", "failed", "raised", "not_judgeable", "gone"]
 """How assert-style checks ended: all held; one did not, or could not use what the program returned; the program raised
 an exception that they did not expect; they compared what is not plain data; the program's process ended under them.
-Empty where there were none."""
+Empty without checks."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Execution:
     stdout: bytes
     """At most `Limits.output_mb`."""
     stderr: bytes
-    """The last 2 KiB of what its child wrote there."""
+    """The last 2 KiB of what its child wrote to standard error."""
     cpu_s: float
     wall_s: float
     peak_memory_mb: float

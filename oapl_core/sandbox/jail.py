@@ -47,7 +47,7 @@ class VisiblePaths:
 
     @property
     def scratch(self) -> str:
-        """Private directory of a program at the full level: /tmp, unless the interpreter itself lies there."""
+        """Private directory of a program at the full level: /tmp, unless the interpreter itself lies in it."""
         return "/scratch" if any(p.startswith("/tmp/") for p in self.readable) else "/tmp"
 
 
@@ -100,7 +100,7 @@ class Jail:
 
     def __init__(self, level: str, paths: VisiblePaths, drop_uid: bool, pid_namespace: int, size: int) -> None:
         """Two files of the fork server's own, opened before the pivot takes /proc away: `pid_namespace` is
-        /proc/self/ns/pid (-1 at the fallback), `size` is /proc/self/statm (-1 where there is none)."""
+        /proc/self/ns/pid (-1 at the fallback), `size` is /proc/self/statm (-1 without /proc)."""
         self.level, self.scratch, self._drop_uid = level, paths.scratch, drop_uid
         self._pid_namespace, self._size, self._noted_bytes = pid_namespace, size, 0
         self._filter = SystemCallFilter(allowlist())

@@ -1,4 +1,4 @@
-"""The process that runs assert-style checks: confined as the program's, beside it, and out of its reach.
+"""The process that runs assert-style checks: confined as the program's, parallel to it, and out of its reach.
 
 The checks and the values they expect are here only. Names of the program that they use stand for calls into its process
 (calls.py); what comes back is plain data, rebuilt from classes of Python's own or of the problem's starter code and
@@ -61,7 +61,7 @@ def run_judge(jail: Jail, task: JudgeTask, server_pid: int) -> NoReturn:
 
 
 def judge(channel: int, checks: str, starter: str, entry_point: str) -> tuple[str, str]:
-    """How the checks end, and what there is to say about it (execution.py, `Checks`)."""
+    """How the checks end, and the reason (execution.py, `Checks`)."""
     module = sys.modules["checks"] = sys.modules["__main__"] = ModuleType("checks")
     names: dict[str, Any] = module.__dict__
     names["__builtins__"] = builtins
@@ -72,8 +72,8 @@ def judge(channel: int, checks: str, starter: str, entry_point: str) -> tuple[st
     try:
         tree = ast.parse(checks, _FILE)
         peer.declared_names = declared | {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-        there = peer.ask("resolve", sorted(peer.declared_names))
-        for name in {entry_point} | (_free_names(tree) - names.keys() - builtins.__dict__.keys()) & {*there}:
+        of_program = peer.ask("resolve", sorted(peer.declared_names))
+        for name in {entry_point} | (_free_names(tree) - names.keys() - builtins.__dict__.keys()) & {*of_program}:
             names[name] = peer.ask("resolve", name)
         code = compile(tree, _FILE, "exec", dont_inherit=True)
         sys.addaudithook(_refuse_code)  # after our own compile; a hook cannot be removed

@@ -59,8 +59,8 @@ def _syscall(call: str, number: int, *arguments: object) -> int:
 def fork() -> int:
     """os.fork without Python's hooks around it, which cost the child 200 pages of memory and 0.4 ms.
 
-    Only for a process with a single thread: there no lock can be held by another one, and the child's thread keeps its
-    identity, so nothing needs to be made anew. The random module is not seeded again.
+    Only for a process with a single thread: no other thread can hold a lock, and the child's thread keeps its identity,
+    so no lock needs to be made anew. The random module is not seeded again.
     """
     return _check(_libc_holding_gil.fork(), "fork")
 
@@ -126,7 +126,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def landlock_abi() -> int:
-    """The kernel's landlock version, 0 where there is none."""
+    """The kernel's landlock version, 0 without landlock."""
     try:
         return _syscall("landlock_create_ruleset", _SYS_LANDLOCK_CREATE, 0, 0, 1)
     except OSError:

@@ -51,7 +51,7 @@ class Prelude:
             self._ready.__dict__[name] = value
 
     def remove(self, name: str) -> None:
-        """Takes a name away, if it is there, in this process."""
+        """Removes a name, if it exists, in this process."""
         self.names.pop(name, None)
         if self._ready:
             self._ready.__dict__.pop(name, None)
@@ -88,7 +88,7 @@ def declare(starter: str, names: dict[str, Any]) -> None:
 
 
 def hide_our_modules() -> None:
-    """From now on an import of oapl_core fails here and in every child, as it would anywhere; what runs goes on."""
+    """From now on an import of oapl_core fails here and in every child, as it would anywhere; running code runs on."""
     for name in [name for name in sys.modules if name.split(".")[0] == "oapl_core"]:
         del sys.modules[name]
 

@@ -132,7 +132,7 @@ def _interpreter() -> str:
 
 
 def package_paths(names: Sequence[str]) -> list[str]:
-    """Folders (or files) of installed packages, with the shared libraries that wheels keep beside them (`numpy.libs`).
+    """Folders (or files) of installed packages, with the shared libraries that wheels keep next to them (`numpy.libs`).
 
     The packages are installed: Sandbox has looked.
     """

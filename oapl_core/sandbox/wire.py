@@ -1,4 +1,4 @@
-"""Messages between the supervisor and a fork server: JSON headers, and open files beside a request.
+"""Messages between the supervisor and a fork server: JSON headers, and the open files of a request.
 
 Neither side ever sends a program, an input or an output: those lie in anonymous files which the supervisor makes and
 reads (request.py), and only their descriptors pass through the server, to the child.

@@ -1,7 +1,7 @@
 """Whatever a program does to itself after it was started is its own fault: a fact about it, never a failure of ours."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -80,7 +80,7 @@ def _in_function(source: str) -> str:
     return "def f():\n" + "".join(f"    {line}\n" for line in source.split("\n")) + "    return 7\n"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=sandboxes.LEVELS)
 def verifier(request: pytest.FixtureRequest) -> Iterator[Verifier]:
     level: Level = request.param
     sandboxes.require(level)
@@ -99,20 +99,14 @@ AT_ONE_LEVEL = AT_EVERY_LEVEL | {
 }
 
 
-def _marks(level: Level, name: str, kind: str) -> list[pytest.MarkDecorator]:
-    kept = AT_ONE_LEVEL if level == sandboxes.LEVELS[0] else AT_EVERY_LEVEL
-    return [pytest.mark.slow] if name in LONG and (name, kind) not in kept else []
+def is_copy(params: Mapping[str, str]) -> bool:
+    kept = AT_EVERY_LEVEL if sandboxes.at_further_level(params) else AT_ONE_LEVEL
+    return params["name"] in LONG and (params["name"], params["kind"]) not in kept
 
 
-CASES = [
-    pytest.param(level, name, kind, marks=_marks(level, name, kind))
-    for level in sandboxes.LEVELS
-    for name in DEEDS
-    for kind in PROBLEMS
-]
-
-
-@pytest.mark.parametrize(("verifier", "name", "kind"), CASES, indirect=["verifier"])
+@pytest.mark.slow_if(case=is_copy)
+@pytest.mark.parametrize("kind", PROBLEMS)
+@pytest.mark.parametrize("name", DEEDS)
 def test_what_a_program_does_to_itself_is_a_zero(name: str, kind: str, verifier: Verifier) -> None:
     source = DEEDS[name] if kind == "stdin" else _in_function(DEEDS[name])
     problem = {"problem_id": f"{kind} {name}", "answer": None, **PROBLEMS[kind]}
@@ -131,7 +125,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
         yield started
 
 
-@pytest.mark.parametrize("server", sandboxes.ANY_LEVEL, indirect=True)
+@pytest.mark.slow_if(case=sandboxes.at_further_level)
 def test_memory_does_not_depend_on_what_earlier_programs_named(server: Sandbox) -> None:
     large = Program("x = bytearray(900 << 20)\nprint(len(x) >> 20)")
     assert server.run(large, [b""], LIMITS)[0].stdout == b"900\n"
@@ -142,7 +136,7 @@ def test_memory_does_not_depend_on_what_earlier_programs_named(server: Sandbox) 
     assert server.run(too_large, [b""], LIMITS)[0].memory_limit
 
 
-@pytest.mark.parametrize("server", sandboxes.ANY_LEVEL, indirect=True)
+@pytest.mark.slow_if(case=sandboxes.at_further_level)
 def test_a_library_costs_a_program_none_of_its_memory_whoever_named_it_first(server: Sandbox) -> None:
     with_library = Program("import sympy\nx = bytearray(900 << 20)\nprint(len(x) >> 20)")
     assert [e.stdout for e in server.run(with_library, [b""] * 2, LIMITS)] == [b"900\n"] * 2

@@ -106,7 +106,8 @@ VICTIMS: dict[str, tuple[Program, bytes]] = {
 }
 
 
-@pytest.mark.parametrize(("sandbox_of_one", "name"), sandboxes.per_level(VICTIMS, VICTIMS), indirect=["sandbox_of_one"])
+@pytest.mark.slow_if(case=sandboxes.at_further_level)
+@pytest.mark.parametrize("name", VICTIMS)
 def test_nothing_of_an_earlier_program_is_left_in_a_later_one(name: str, sandbox_of_one: Sandbox) -> None:
     run_victim(sandbox_of_one, name)
     assert spy(sandbox_of_one) == "nothing"
@@ -124,7 +125,7 @@ def run_victim(sandbox: Sandbox, name: str) -> None:
         list(sandbox.executions(program, [data] * (3 if name == "many tests" else 1), LIMITS))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=sandboxes.LEVELS)
 def sandbox_of_one(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     level: Level = request.param
     sandboxes.require(level)
@@ -151,7 +152,7 @@ print("nothing")
 )
 
 
-@pytest.mark.parametrize("one_server", sandboxes.ANY_LEVEL, indirect=True)
+@pytest.mark.slow_if(case=sandboxes.at_further_level)
 def test_a_program_without_a_solution_cannot_run_a_neighbours(one_server: Sandbox) -> None:
     neighbour = Program("def solve_it(n):\n    return n * n + 22\nprint(solve_it(int(input())))\n" + "# end\n" * 50)
     assert one_server.run(neighbour, [b"20\n"], LIMITS)[0].stdout == b"422\n"

@@ -50,7 +50,7 @@ def traces() -> tuple[object, ...]:
     return shared, counters, len(os.listdir("/proc/self/fd"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=sandboxes.LEVELS)
 def verdicts(request: pytest.FixtureRequest) -> Iterator[dict[str, Verdict]]:
     """Every selected item judged once, on two servers in parallel; then nothing may be left and all must still work."""
     level: Level = request.param
@@ -72,7 +72,8 @@ def verdicts(request: pytest.FixtureRequest) -> Iterator[dict[str, Verdict]]:
         yield dict(zip(names, found, strict=True))
 
 
-@pytest.mark.parametrize(("verdicts", "name"), sandboxes.per_level(ITEMS, COPIES), indirect=["verdicts"])
+@pytest.mark.slow_if(case=lambda params: sandboxes.at_further_level(params) and params["name"] in COPIES)
+@pytest.mark.parametrize("name", ITEMS)
 def test_the_verdict_is_the_catalogues(name: str, verdicts: dict[str, Verdict]) -> None:
     verdict, right = verdicts[name], ITEMS[name][1]
     if verdict.sandbox_level == "fallback" and name in FALLBACK:
@@ -90,7 +91,8 @@ def test_every_number_of_the_catalogue_is_there() -> None:
 
 
 @pytest.mark.parametrize("with_copies", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("level", sandboxes.ANY_LEVEL)
+@pytest.mark.slow_if(case=sandboxes.at_further_level)
+@pytest.mark.parametrize("level", sandboxes.LEVELS)
 def test_the_catalogue_holds_for_a_user_without_privileges(level: str, with_copies: bool, root: Path) -> None:
     names = ITEMS if with_copies else [name for name in ITEMS if name not in COPIES]
     module = Path(__file__).relative_to(root)
