@@ -28,6 +28,7 @@ def trainers(folder: Path) -> dict[str, Any]:
     from oapl_core.training.checkpoint import load_model
     from oapl_core.training.engine import TrainingEngine
     from oapl_core.training.examples import read_examples
+    from oapl_core.training.job import make_job
     from oapl_core.training.logprobs import Policy
     from oapl_core.training.reference import reference_rows
     from oapl_core.training.steps import Trainer
@@ -39,7 +40,7 @@ def trainers(folder: Path) -> dict[str, Any]:
     examples = read_examples(run.groups(0), policy_hash(model_dir), model_dir)
     training = run.config.training
     engine = TrainingEngine(Policy(load_model(model_dir).model, 1.0, training.logprob_chunk), training)
-    with_start = replace(examples, start=reference_rows(run, 0, engine, examples, {}))
+    with_start = replace(examples, start=reference_rows(make_job(run, 0), engine, examples))
     return {
         objective.name: Trainer(
             engine=engine,

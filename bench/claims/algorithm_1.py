@@ -175,7 +175,7 @@ class Lagged:
         """The log-probs of the trainer's weights of now, in the order of the examples."""
         found: dict[int, Any] = {}
         rows = range(len(examples.lengths))
-        for part in scored(self.engine, examples, rows, self.training.tokens_per_micro_batch, packed=False):
+        for part in scored(self.engine, examples, rows, self.training.tokens_per_micro_batch):
             for s, row in enumerate(part.rows):
                 found[row] = part.logprob_ST[s][part.mask_ST[s]].numpy()
         path = self.folder / "start.parquet"

@@ -2,7 +2,7 @@
 
 A round that is not the last writes 4_checkpoint/<objective>/optimizer_state: DeepSpeed's weights as the optimiser steps
 them (float32) and both moments, each rank's share by itself. The next round's training begins from it, not from the
-weights as they were exported, and lets it go when it is done, so that two lie on the disk at most. Reads the ledger.
+weights as they were exported, and deletes it when it is trained, so that two lie on the disk at most. Reads the ledger.
 """
 
 import shutil
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from oapl_core.training.job import Job
 
 LET_GO = "the next round is trained"
-"""Why a state went, in the ledger."""
-_LAYOUT = ("zero_stage", "dtype", "offload_optimizer", "offload_parameters", "deepspeed")
+"""Why a state was deleted, in the ledger."""
+_LAYOUT = {"zero_stage", "dtype", "offload_optimizer", "offload_parameters", "deepspeed"}
 """Settings that say how DeepSpeed divides a state over ranks and files."""
 
 
@@ -67,16 +67,16 @@ def is_there(run: Run, number: int) -> bool:
 
 
 def refuse_other_layout(job: "Job", ranks: int) -> None:
-    """Before a round goes on from a state.
+    """Before a round continues the optimiser of the one before it; nothing where it does not.
 
     Raises:
-        DataError: it was written by another number of ranks, or divided over them in another way.
+        DataError: the state was written by another number of ranks, or divided over them in another way.
     """
+    if not goes_on(job.run.config, job.round_number):
+        return
     path = job.run.optimizer_state(job.round_number - 1)
-    before, now = (
-        job.run.ledger.artifacts()[job.run.name(path)].details["layout"],
-        _layout(job.run.config.training, ranks),
-    )
+    before = job.run.ledger.artifacts()[job.run.name(path)].details["layout"]
+    now = _layout(job.run.config.training, ranks)
     changed = [f"{key} = {before.get(key)}, now {now[key]}" for key in now if before.get(key) != now[key]]
     if changed:
         raise DataError(
@@ -87,42 +87,40 @@ def refuse_other_layout(job: "Job", ranks: int) -> None:
 
 
 def _layout(training: TrainingConfig, ranks: int) -> dict[str, Any]:
-    return {"ranks": ranks, **training.model_dump(mode="json", include=set(_LAYOUT))}
+    return {"ranks": ranks, **training.model_dump(mode="json", include=_LAYOUT)}
 
 
-def go_on(job: "Job", engine: "TrainingEngine") -> None:
-    """Take over weights and moments from the round before; every rank calls it."""
+def take_over(job: "Job", engine: "TrainingEngine") -> None:
+    """Load weights and moments of the round before; every rank calls it."""
     engine.load(job.run.optimizer_state(job.round_number - 1))
     if engine.rank == 0:
         say(f"round {job.round_number}: the optimiser goes on from round {job.round_number - 1}")
 
 
-def keep(job: "Job", engine: "TrainingEngine") -> None:
-    """Write the state that the next round goes on from, unless it is there; every rank calls it."""
+def hand_on(job: "Job", engine: "TrainingEngine") -> None:
+    """Write the state that the next round continues from, unless it is there; every rank calls it."""
+    import torch
+
     path = job.kept_state
     if path is None:
         return
     is_first = engine.rank == 0
-    done = engine.largest(_flag(engine, is_first and job.run.is_done(path, job.inputs, job.settings)))
-    if done.item():
+    # One rank reads the ledger for all: a rank that read it later could see the line that the first one has just
+    # written, skip the saving, and leave the others waiting.
+    done = is_first and job.run.is_done(path, job.inputs, job.settings)
+    if engine.largest(torch.tensor(float(done), device=engine.device)).item():
         return
     writing = job.run.writing(path, job.inputs, job.settings) if is_first else nullcontext(Draft(temporary(path)))
     with writing as draft:
         if is_first:
             draft.path.mkdir()
-        engine.wait()
+        engine.wait()  # the folder is there
         engine.save(draft.path)
-        engine.wait()
+        engine.wait()  # every rank's share is in it, so it may be hashed and recorded
         draft.details = {"layout": _layout(job.run.config.training, engine.ranks)}
-    engine.wait()
+    engine.wait()  # no rank is done before the round is
     if is_first:
         say(f"round {job.round_number}: the optimiser's state is kept for round {job.round_number + 1}")
-
-
-def _flag(engine: "TrainingEngine", value: bool) -> Any:
-    import torch
-
-    return torch.tensor(float(value), device=engine.device)
 
 
 def drop_unfinished(job: "Job") -> None:
@@ -131,12 +129,13 @@ def drop_unfinished(job: "Job") -> None:
         shutil.rmtree(temporary(job.kept_state), ignore_errors=True)
 
 
-def let_go(job: "Job") -> None:
+def drop_taken_over(job: "Job") -> None:
     """Delete the state that the round began from; one rank calls it, when the round is trained."""
     if not goes_on(job.run.config, job.round_number):
         return
     path = job.run.optimizer_state(job.round_number - 1)
     entry = job.run.ledger.artifacts().get(job.run.name(path))
+    # recorded first: a kill between the two leaves a folder that nobody counts on, not a line about one that is gone
     if entry and entry.artifact not in job.run.ledger.removals():
         job.run.ledger.append(RemovalEntry(entry.artifact, entry.sha256, entry.bytes, LET_GO))
     shutil.rmtree(path, ignore_errors=True)

@@ -11,13 +11,13 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from oapl_core.model_folder import policy_hash
-from oapl_core.progress import Progress
+from oapl_core.progress import Progress, say
 from oapl_core.seeds import derive_seed
-from oapl_core.training.continuation import keep, let_go
-from oapl_core.training.interruption import Saving, StopRequest
+from oapl_core.training.continuation import hand_on
+from oapl_core.training.interruption import StopRequest
 from oapl_core.training.job import METRICS_FILE, Job
-from oapl_core.training.retention import drop_weights
-from oapl_core.training.state import Reached, delete_states
+from oapl_core.training.retention import delete_leftovers, drop_weights
+from oapl_core.training.state import Reached, Saving
 from oapl_core.training.tracking import Tracking
 
 if TYPE_CHECKING:
@@ -36,7 +36,11 @@ def train_epochs(
         Interrupted: ``request`` was made; the state is saved.
     """
     engine, sequences = trainer.engine, trainer.sequences
-    saving = Saving(engine, job.states, job.owner(engine.ranks), trainer.training, request)
+    saving = Saving(engine, job, request)
+    if engine.rank == 0:
+        within = f", and {reached.steps} steps" * bool(reached.rows)
+        done = f"epochs done: {reached.epoch - 1} of {job.epochs}{within}"
+        say(f"training round {job.round_number}: ready in {started_s:.0f} s, {done}")
     name = f"round_{job.round_number:02d}_{job.run.config.objective.name}"
     tracking = Tracking(trainer.training.trackers if engine.rank == 0 else (), job.run.root, name, job.settings)
     with (
@@ -58,10 +62,9 @@ def train_epochs(
                 saving.after_epoch(reached)
             if engine.rank == 0:
                 drop_weights(job, reached.epoch - 1)
-    keep(job, engine)
+    hand_on(job, engine)
     if engine.rank == 0:
-        delete_states(job.states)
-        let_go(job)
+        delete_leftovers(job)
 
 
 def _train_epoch(

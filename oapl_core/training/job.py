@@ -8,7 +8,6 @@ from typing import Any
 from oapl_core.errors import DataError
 from oapl_core.run_folder.run import Run
 from oapl_core.training.continuation import goes_on, is_kept, refuse_lost
-from oapl_core.training.state import Reached, find_state
 
 METRICS_FILE = "training_metrics.jsonl"
 """In the folder of each epoch: a line for each optimiser step."""
@@ -74,10 +73,6 @@ class Job:
         """Made by the process that launched the ranks when it is asked to stop."""
         return self.states.with_name(".tmp-stop")
 
-    def owner(self, ranks: int) -> dict[str, Any]:
-        """What a saved state must belong to: ranks too, because each keeps its share of the optimiser."""
-        return {"inputs": dict(self.inputs), "settings": dict(self.settings), "ranks": ranks}
-
     def checkpoint(self, epoch: int) -> Path:
         """Hugging Face folder after ``epoch``."""
         return self.run.checkpoint(self.round_number, epoch)
@@ -91,11 +86,6 @@ class Job:
         """Whether nothing of the round is to be made any more."""
         kept = self.kept_state is None or self.run.is_done(self.kept_state, self.inputs, self.settings)
         return kept and all(self.is_done(epoch) for epoch in range(1, self.epochs + 1))
-
-    def reached(self, ranks: int) -> Reached:
-        """Where to go on: the newest state, if the checkpoints of all epochs before it are there."""
-        saved = find_state(self.states, self.owner(ranks))
-        return saved if saved and all(self.is_done(epoch) for epoch in range(1, saved.epoch)) else Reached()
 
 
 def make_job(run: Run, round_number: int) -> Job:

@@ -1,7 +1,7 @@
 """What is measured in an optimiser step, beside the step: loss, log-ratios, divergence, entropy, sizes, memory.
 
-Log-ratios are ln policy - ln behavior in nats. "Right" is a rollout with the full reward 1. docs/objectives.md explains
-each name of a step's metrics.
+Log-ratios are ln pi - ln b in nats. "Right" in a metric's name is a rollout with the full reward 1. docs/objectives.md
+explains each name of a step's metrics. Reads and writes no files.
 """
 
 import resource
@@ -17,25 +17,11 @@ if TYPE_CHECKING:
 
 Metrics = dict[str, Any]
 
-_SUMS = (
-    "loss",
-    "sequences",
-    "response_tokens",
-    "tokens",
-    "squared_tokens",
-    "padded_tokens",
-    "right",
-    "log_ratio",
-    "log_ratio_right",
-    "residuals",
-    "residual",
-    "residual_right",
-    "clippable",
-    "clipped_tokens",
-    "token_log_ratio_abs",
-    "kl",
-    "compared_logprob",
-)
+_NAMES = """
+    loss sequences response_tokens tokens squared_tokens padded_tokens right log_ratio log_ratio_right residuals
+    residual residual_right clippable clipped_tokens token_log_ratio_abs kl compared_logprob
+"""
+_SUMS = _NAMES.split()
 
 
 class StepMeter:
@@ -43,11 +29,12 @@ class StepMeter:
 
     def __init__(self, device: torch.device, packed: bool = False) -> None:
         """Sums stay on ``device`` until the step ends; ``packed`` rows have no padding."""
-        self._packed = packed
+        self._device, self._packed = device, packed
+        # One vector on the device, in float64: reading a number of it would wait for the GPU at every micro-batch, and
+        # a fixed order lets a rank that had no work take part in the sum over ranks with zeros.
         self._sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=device)
         self._entropy = torch.zeros((), dtype=torch.float64, device=device)
         self._largest = torch.zeros(1, dtype=torch.float64, device=device)
-        self._device = device
 
     def add(
         self,
@@ -63,20 +50,16 @@ class StepMeter:
 
         Args:
             loss: its share of the step's loss, with what the objective reports.
-            log_ratio_ST: [S, T - 1], 0 outside the response.
-            compared_ST: log-probs recorded when sampling, [S, T - 1], 0 outside the response.
+            log_ratio_ST: ln pi - ln b, [S, T - 1], 0 outside the response; so is ``compared_ST``, ln b.
+            compared_ST: log-probs that the ratio is taken against.
             mask_ST: where the response is.
             length_S: tokens of prompt and response.
-            right_S: 1 for a right answer, 0 for a wrong one.
+            right_S: 1 for a correct answer, 0 for another.
             entropy_T: of the policy at each response token that this rank scored, nats; where ranks share sequences,
                 that is only its part of them.
         """
-        ratio_ST, none = log_ratio_ST.detach().double(), torch.zeros((), device=log_ratio_ST.device)
-        residual_S = none if loss.residual_S is None else loss.residual_S.detach()
-        clipped_ST = none if loss.clipped_ST is None else loss.clipped_ST
+        ratio_ST = log_ratio_ST.detach().double()
         ratio_S, size_ST = ratio_ST.sum(1), ratio_ST.abs()
-        # k3 estimates KL(behavior || policy) and is never negative: ratio - 1 - ln ratio, 0 outside the response
-        k3 = (ratio_ST.expm1() - ratio_ST).sum()
         sequences, width = ratio_ST.shape[0], ratio_ST.shape[1] + 1
         padded = int(length_S.sum()) if self._packed else sequences * width
         sizes = torch.tensor([sequences, padded], device=ratio_ST.device)
@@ -90,13 +73,10 @@ class StepMeter:
             "right": right_S.sum(),
             "log_ratio": ratio_S.sum(),
             "log_ratio_right": (ratio_S * right_S).sum(),
-            "residual": residual_S.sum(),
-            "residual_right": (residual_S * right_S).sum(),
-            "residuals": none if loss.residual_S is None else sizes[0],
-            "clippable": none if loss.clipped_ST is None else mask_ST.sum(),
-            "clipped_tokens": clipped_ST.sum(),
+            **_reported(loss, mask_ST, right_S),
             "token_log_ratio_abs": size_ST.sum(),
-            "kl": k3,
+            # k3 estimates KL(b || pi) and is never negative: ratio - 1 - ln ratio, 0 outside the response
+            "kl": (ratio_ST.expm1() - ratio_ST).sum(),
             "compared_logprob": compared_ST.double().sum(),
         }
         self._sums += torch.stack([numbers[name].double() for name in _SUMS])
@@ -105,6 +85,7 @@ class StepMeter:
 
     def result(self, engine: "TrainingEngine") -> Metrics:
         """The step's metrics over all ranks; the same on each."""
+        # Ranks that share a sequence know the same sums of it, so one of them counts; their entropies are of parts.
         total = dict(zip(_SUMS, engine.total(self._sums).tolist(), strict=True))
         entropy = float(engine.total_of_parts(self._entropy))
         memory = torch.tensor([peak_memory_mb(self._device)], dtype=torch.float64, device=self._device)
@@ -134,6 +115,19 @@ class StepMeter:
             "token_entropy": -(total["compared_logprob"] + total["log_ratio"]) / tokens,
             "peak_memory_mb": round(memory_mb),
         }
+
+
+def _reported(loss: Loss, mask_ST: Tensor, right_S: Tensor) -> dict[str, Tensor]:
+    """Sums of what the objective reports, and over how many: 0 where it reports none."""
+    none = torch.zeros((), device=mask_ST.device)
+    residual_S = none if loss.residual_S is None else loss.residual_S.detach()
+    return {
+        "residual": residual_S.sum(),
+        "residual_right": (residual_S * right_S).sum(),
+        "residuals": none if loss.residual_S is None else none + len(residual_S),
+        "clippable": none if loss.clipped_ST is None else mask_ST.sum(),
+        "clipped_tokens": none if loss.clipped_ST is None else loss.clipped_ST.sum(),
+    }
 
 
 def peak_memory_mb(device: torch.device) -> float:

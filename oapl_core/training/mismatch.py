@@ -2,7 +2,7 @@
 
 Scores a seeded sample of the round's examples once with the policy that the trainer has just loaded, and encodes the
 decoded responses again. Writes 4_checkpoint/<objective>/engine_mismatch.parquet (tables.MISMATCHES), one row for each
-rollout of the sample; the ledger has the sums. Differences are ln policy - ln behavior of a token, in nats: 0 but for
+rollout of the sample; the ledger has the sums. Differences are rescored - recorded of a token, in nats: 0 but for
 rounding, if both programs hold the same weights and compute alike. The log-ratios of the loss start from this error.
 """
 
@@ -19,6 +19,7 @@ from oapl_core.model_folder import load_tokenizer
 from oapl_core.progress import say
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
+from oapl_core.training.job import Job
 from oapl_core.training.scoring import scored
 
 if TYPE_CHECKING:
@@ -29,39 +30,42 @@ _COLUMNS = ("response_tokens", "mean_difference", "max_difference", "sum_differe
 
 
 def mismatch_path(run: Run, round_number: int) -> Path:
-    """The file of ``check_mismatch`` (tables.MISMATCHES)."""
+    """The file of ``compare_with_engine`` (tables.MISMATCHES)."""
     return run.checkpoints(round_number) / "engine_mismatch.parquet"
 
 
-def check_mismatch(
-    run: Run,
-    round_number: int,
-    engine: "TrainingEngine",
-    examples: "Examples",
-    inputs: Mapping[str, str],
-    packed: bool = False,
-) -> None:
+def compare_with_engine(job: Job, engine: "TrainingEngine", examples: "Examples") -> None:
     """Measure, record and judge; every rank calls it, before the first update or a state is loaded.
+
+    Left out where the comparison would say nothing: the round starts from other weights than those that sampled, or
+    some rollouts have no log-probs of their engine.
 
     Raises:
         StageFailed: the mean difference per token is more than ``training.max_mismatch``.
     """
-    training, path = run.config.training, mismatch_path(run, round_number)
+    run, is_first = job.run, engine.rank == 0
+    if job.lag:
+        if is_first:
+            say(f"round {job.round_number}: sampled by an older checkpoint, so engine and trainer are not compared")
+        return
+    if not examples.recorded_S.all():
+        return
+    training, path = run.config.training, mismatch_path(run, job.round_number)
     settings = {"sequences": training.trust_sequences, "dtype": training.dtype, "seed": run.config.seed}
-    if not run.is_done(path, inputs, settings):
-        rows = chosen(len(examples.lengths), training.trust_sequences, run.config.seed, round_number)
-        measured = score(engine, examples, rows, training.tokens_per_micro_batch, packed)
-        if engine.rank == 0:
-            drifts = first_drifts(run.policy(round_number), [_response(examples, row) for row in rows])
+    if not run.is_done(path, job.inputs, settings):
+        rows = chosen(len(examples.lengths), training.trust_sequences, run.config.seed, job.round_number)
+        measured = _measured(engine, examples, rows, training.tokens_per_micro_batch)
+        if is_first:
+            drifts = first_drifts(run.policy(job.round_number), [_response(examples, row) for row in rows])
             lines = [
                 {"rollout_id": str(examples.rollout_ids[row]), **line, "first_drift": drift}
                 for row, line, drift in zip(rows, measured, drifts, strict=True)
             ]
-            with run.writing(path, inputs, settings) as draft:
+            with run.writing(path, job.inputs, settings) as draft:
                 draft.rows = tables.write_table(draft.path, tables.MISMATCHES, lines)
                 draft.details = summary(lines, len(examples.lengths))
-        engine.wait()
-    judge(run.ledger.artifacts()[run.name(path)].details, training.max_mismatch, path, engine.rank == 0)
+        engine.wait()  # every rank reads the ledger next, and all must judge the same numbers
+    judge(run.ledger.artifacts()[run.name(path)].details, training.max_mismatch, path, is_first)
 
 
 def chosen(sequences: int, wanted: int, seed: int, round_number: int) -> list[int]:
@@ -70,24 +74,24 @@ def chosen(sequences: int, wanted: int, seed: int, round_number: int) -> list[in
     return sorted(draw.sample(range(sequences), min(wanted, sequences)))
 
 
-def score(
-    engine: "TrainingEngine", examples: "Examples", rows: Sequence[int], token_budget: int, packed: bool = False
+def _measured(
+    engine: "TrainingEngine", examples: "Examples", rows: Sequence[int], token_budget: int
 ) -> list[dict[str, float]]:
     """For each of ``rows``, in order, the _COLUMNS of tables.MISMATCHES; the same on every rank."""
-    found = torch.zeros(len(rows), len(_COLUMNS), dtype=torch.float64, device=engine.device)
+    differences = torch.zeros(len(rows), len(_COLUMNS), dtype=torch.float64, device=engine.device)
     place = {row: i for i, row in enumerate(rows)}
-    for part in scored(engine, examples, rows, token_budget, packed):
-        compared_ST = part.batch.compared_ST.to(engine.device).double()
-        difference_ST = (part.logprob_ST.double() - compared_ST) * part.mask_ST
+    for part in scored(engine, examples, rows, token_budget):
+        recorded_ST = part.batch.compared_ST.to(engine.device).double()  # nothing is rescored yet
+        difference_ST = (part.logprob_ST.double() - recorded_ST) * part.mask_ST
         tokens_S, size_ST = part.mask_ST.sum(1), difference_ST.abs()
-        # k3 estimates KL(behavior || policy): exp(d) - d - 1, which is 0 outside the response
+        # k3 estimates KL(b || policy): exp(d) - d - 1, which is 0 outside the response
         k3_S = (difference_ST.expm1() - difference_ST).sum(1) / tokens_S
         columns = [tokens_S, size_ST.sum(1) / tokens_S, size_ST.amax(1), difference_ST.sum(1), k3_S]
         lines = torch.stack([column.double() for column in columns], dim=1)
         for line, row in zip(lines, part.rows, strict=False):  # a rank without work scored a stand-in
-            found[place[row]] = line
-    # every row was scored by one rank and is 0 on the others
-    table = engine.total(found).tolist()
+            differences[place[row]] = line
+    # every row was scored by one rank and is 0 on the others, so the sum over ranks is exact
+    table = engine.total(differences).tolist()
     return [
         {name: int(v) if name == "response_tokens" else v for name, v in zip(_COLUMNS, line, strict=True)}
         for line in table
@@ -145,20 +149,21 @@ def summary(lines: Sequence[Mapping[str, Any]], sequences: int) -> dict[str, Any
     }
 
 
-def judge(found: Mapping[str, Any], allowed: float, path: Path, aloud: bool) -> None:
+def judge(measured: Mapping[str, Any], allowed: float, path: Path, aloud: bool) -> None:
     """Say what was measured; fail if it is more than rounding explains.
 
     Raises:
         StageFailed: the mean is above ``allowed`` nats per token, or not a number.
     """
-    if not found["mean"] <= allowed:
+    mean, sequences = measured["mean"], measured["sequences"]
+    if not mean <= allowed:  # also where it is not a number
         raise StageFailed(
-            f"{path}: log-probs of engine and trainer differ by {found['mean']:.2g} nats per token over "
-            f"{found['sequences']} rollouts (worst: {found['worst']}), more than training.max_mismatch={allowed:g} "
+            f"{path}: log-probs of engine and trainer differ by {mean:.2g} nats per token over "
+            f"{sequences} rollouts (worst: {measured['worst']}), more than training.max_mismatch={allowed:g} "
             "allows; look whether both load the same weights, and at engine.dtype and training.dtype"
         )
     if aloud:
         say(
-            f"log-probs of trainer and engine differ by {found['mean']:.2g} nats per token, {found['max']:.2g} at most "
-            f"({found['sequences']} rollouts); encoding their text again changes {found['drifted']} of them"
+            f"log-probs of trainer and engine differ by {mean:.2g} nats per token, {measured['max']:.2g} at most "
+            f"({sequences} rollouts); encoding their text again changes {measured['drifted']} of them"
         )

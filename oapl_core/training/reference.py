@@ -9,6 +9,7 @@ the order of the groups; the ledger tells how far the engine's log-probs are fro
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from oapl_core import tables
 from oapl_core.progress import say
 from oapl_core.rows import Rows
 from oapl_core.run_folder.run import Run
+from oapl_core.training.job import Job
 from oapl_core.training.scoring import scored
 
 if TYPE_CHECKING:
@@ -33,39 +35,38 @@ def reference_path(run: Run, round_number: int) -> Path:
     return run.round_dir(round_number) / "3_reference.parquet"
 
 
-def reference_rows(
-    run: Run,
-    round_number: int,
-    engine: "TrainingEngine",
-    examples: "Examples",
-    inputs: Mapping[str, str],
-    packed: bool = False,
-) -> Rows:
-    """The round's reference log-probs, scored unless they are there; every rank calls it before a state is loaded.
+def score_reference(job: Job, engine: "TrainingEngine", examples: "Examples") -> "Examples":
+    """The examples with the log-probs that the settings and the objective ask for; every rank calls it.
 
-    Args:
-        run: with the settings of the trainer.
-        round_number: counted from 0.
-        engine: holds the weights that the round starts from.
-        examples: with the engine's log-probs, where they are known.
-        inputs: the groups and the policy; others make it score again.
-        packed: whether micro-batches are packed.
+    Before a state is loaded: the weights are those that the round starts from.
     """
-    training, path = run.config.training, reference_path(run, round_number)
-    settings = {"dtype": training.dtype}
-    # asked by every rank before one of them writes
-    done = run.is_done(path, inputs, settings)
+    if job.run.config.training.reference == "reference":  # only without a lag, so these weights are those that sampled
+        return replace(examples, rescored=reference_rows(job, engine, examples))
+    if job.run.config.objective.needs_start:
+        return replace(examples, start=reference_rows(job, engine, examples))
+    return examples
+
+
+def reference_rows(job: Job, engine: "TrainingEngine", examples: "Examples") -> Rows:
+    """Log-probs of every rollout under the weights of now, scored unless the file is there; every rank calls it.
+
+    ``examples`` have the engine's log-probs, where they are known. Other inputs of ``job`` make it score again.
+    """
+    run, training = job.run, job.run.config.training
+    path, settings = reference_path(run, job.round_number), {"dtype": training.dtype}
+    # asked by every rank before one of them writes: else some would score and wait for others that do not
+    done = run.is_done(path, job.inputs, settings)
     engine.wait()
     if not done:
         sums = defaultdict[str, float](float)
-        rows = _scored(engine, examples, training.tokens_per_micro_batch, packed, sums)
+        rows = _scored(engine, examples, training.tokens_per_micro_batch, sums)
         if engine.rank == 0:
-            with run.writing(path, inputs, settings) as draft:
+            with run.writing(path, job.inputs, settings) as draft:
                 draft.rows = tables.write_table(draft.path, tables.REFERENCES, rows)
                 draft.details = _details(sums, len(examples.lengths))
                 _tell(draft.details)
         else:
-            for _ in rows:
+            for _ in rows:  # scoring is a collective operation: the others take part and keep nothing
                 pass
         engine.wait()
     return Rows(path, tables.REFERENCES, ("reference_logprobs",))
@@ -84,32 +85,32 @@ def _blocks(examples: "Examples") -> Iterator[list[int]]:
 
 
 def _scored(
-    engine: "TrainingEngine", examples: "Examples", token_budget: int, packed: bool, sums: dict[str, float]
+    engine: "TrainingEngine", examples: "Examples", token_budget: int, sums: dict[str, float]
 ) -> Iterator[dict[str, Any]]:
     """Rows of tables.REFERENCES, the same on every rank; adds to ``sums``."""
     for block in _blocks(examples):
         lengths = [int(examples.response_length_S[row]) for row in block]
         starts = dict(zip(block, torch.tensor([0, *lengths]).cumsum(0).tolist(), strict=False))
-        found_T = torch.zeros(sum(lengths), dtype=torch.float32, device=engine.device)
-        for part in scored(engine, examples, block, token_budget, packed):
+        block_T = torch.zeros(sum(lengths), dtype=torch.float32, device=engine.device)
+        for part in scored(engine, examples, block, token_budget):
             for s, row in enumerate(part.rows):
                 own = part.logprob_ST[s][part.mask_ST[s]]
-                found_T[starts[row] : starts[row] + len(own)] = own
-        # every row was scored by one rank and is 0 on the others
-        found = engine.total(found_T).cpu().numpy()
+                block_T[starts[row] : starts[row] + len(own)] = own
+        # every row was scored by one rank and is 0 on the others, so the sum over ranks is exact
+        logprobs = engine.total(block_T).cpu().numpy()
         for row, length in zip(block, lengths, strict=True):
-            values = found[starts[row] : starts[row] + length]
+            values = logprobs[starts[row] : starts[row] + length]
             _compare(examples, row, torch.from_numpy(values), sums)
             yield {"rollout_id": str(examples.rollout_ids[row]), "reference_logprobs": values}
 
 
-def _compare(examples: "Examples", row: int, reference_T: torch.Tensor, sums: dict[str, float]) -> None:
-    """Add to ``sums`` how far a rollout's reference is from what its engine recorded."""
+def _compare(examples: "Examples", row: int, rescored_T: torch.Tensor, sums: dict[str, float]) -> None:
+    """Add to ``sums`` how far a rollout's rescored log-probs are from what its engine recorded."""
     recorded_T = examples.recorded_logprobs(row)
     if recorded_T is None:
         sums["without_logprobs"] += 1
         return
-    difference_T = reference_T.double() - recorded_T.double()
+    difference_T = rescored_T.double() - recorded_T.double()
     parts = {
         "compared": 1,
         "tokens": len(difference_T),
@@ -124,7 +125,7 @@ def _compare(examples: "Examples", row: int, reference_T: torch.Tensor, sums: di
 
 
 def _details(sums: Mapping[str, float], sequences: int) -> dict[str, Any]:
-    """For the ledger: reference - behavior in nats, per token and per sequence; None where no engine recorded any."""
+    """For the ledger: rescored - recorded in nats, per token and per sequence; None where no engine recorded any."""
     tokens, compared = sums["tokens"], int(sums["compared"])
     return {
         "sequences": sequences,

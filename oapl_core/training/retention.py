@@ -1,15 +1,17 @@
-"""Which epochs' weights stay: `training.keep_checkpoints`.
+"""What of a round stays on the disk: the epochs' weights by `training.keep_checkpoints`, and no scratch.
 
 The next round starts from a round's last epoch and evaluation measures every epoch of the last round, so those always
-stay. Of an earlier epoch that the rule lets go, the folder stays with ``training_metrics.jsonl`` alone and the ledger
-records it so: a run that is continued, checked or mirrored finds what it expects. The rule is applied after each epoch
-and again when a round is continued, so that a kill between an export and its sequel leaves nothing over.
+stay. Of an earlier epoch whose weights the rule drops, the folder stays with ``training_metrics.jsonl`` alone and the
+ledger records it so: a run that is continued, checked or mirrored finds what it expects. The rule is applied after each
+epoch and again when a round is continued, so that a kill between an export and its sequel leaves nothing over.
 """
 
 import shutil
 
 from oapl_core.progress import say
+from oapl_core.training.continuation import drop_taken_over
 from oapl_core.training.job import METRICS_FILE, Job
+from oapl_core.training.state import delete_states
 
 REMOVED = "weights_removed"
 """In the ledger's details of an epoch whose weights are gone."""
@@ -43,3 +45,10 @@ def drop_weights(job: Job, finished: int) -> None:
             shutil.copyfile(path / METRICS_FILE, draft.path / METRICS_FILE)
             draft.rows, draft.details = entry.rows, {**entry.details, REMOVED: True}
         say(f"round {job.round_number}: weights of epoch {epoch} removed (training.keep_checkpoints)")
+
+
+def delete_leftovers(job: Job) -> None:
+    """Delete what a trained round does not need any more; one rank calls it, also of a round that was killed here."""
+    delete_states(job.states)
+    drop_weights(job, job.epochs)
+    drop_taken_over(job)

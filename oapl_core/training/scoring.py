@@ -1,4 +1,4 @@
-"""What the weights that a round starts from say of its rollouts: log-probs without a gradient. No files."""
+"""Log-probs of rollouts under the weights of now, without a gradient. Reads and writes no files."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,11 +26,9 @@ class Scored:
     """[S, T - 1], true where a response token is scored."""
 
 
-def scored(
-    engine: "TrainingEngine", examples: Examples, rows: Sequence[int], token_budget: int, packed: bool
-) -> Iterator[Scored]:
+def scored(engine: "TrainingEngine", examples: Examples, rows: Sequence[int], token_budget: int) -> Iterator[Scored]:
     """This rank's share of ``rows``, micro-batch by micro-batch; every rank gets equally many."""
-    budget = token_budget * engine.sequence_ranks
+    budget, packed = token_budget * engine.sequence_ranks, engine.policy.packed
     for share in micro_batches(rows, examples.lengths, budget, engine.data_ranks, packed)[engine.data_rank]:
         batch = examples.batch(share)
         prompt_S, length_S = batch.prompt_length_S.to(engine.device), batch.length_S.to(engine.device)

@@ -62,10 +62,13 @@ class Trainer:
     epochs: int
     lag_steps: int = 0
     """Optimiser steps between the policy that sampled and the one that the round starts from."""
-    packed: bool = False
-    """Whether micro-batches are packed rows without padding."""
     speed: Speedometer | None = None
     """Tells speed, utilisation and time left of each step; unset: they are not reported."""
+
+    @property
+    def packed(self) -> bool:
+        """Whether micro-batches are packed rows without padding."""
+        return self.engine.policy.packed
 
     @cached_property
     def reward_S(self) -> torch.Tensor:
@@ -171,7 +174,7 @@ class Trainer:
         # responses from the first column on: the prompts' columns would only be joined for nothing
         log_ratio_ST = torch.zeros(len(rows), int(response_S.max()), device=engine.device)
         place = {row: s for s, row in enumerate(rows)}
-        for part in scored(engine, examples, rows, self.training.tokens_per_micro_batch, self.packed):
+        for part in scored(engine, examples, rows, self.training.tokens_per_micro_batch):
             ratio_ST = part.logprob_ST.float() - part.batch.compared_ST.to(engine.device)
             for s, row in enumerate(part.rows):
                 own_T = ratio_ST[s][part.mask_ST[s]]

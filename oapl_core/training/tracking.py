@@ -1,88 +1,63 @@
 """Optimiser steps to TensorBoard, Weights & Biases or MLflow while they happen: `training.trackers`.
 
 Writes TensorBoard event files to logs/tensorboard/round_NN_<objective> of the run (`tensorboard --logdir` shows every
-round); the other two go where their own environment variables say. A round that goes on after a kill logs on under the
-same step numbers. Only the first rank tracks. The file that counts is training_metrics.jsonl.
+round); the other two go where their own environment variables say. A round that is resumed logs on under the same step
+numbers. Only the first rank tracks. The file that counts is training_metrics.jsonl.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from oapl_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from oapl_core.training.metrics import Metrics
 
-_NOT_CURVES = {"step"}
+Log = Callable[[int, dict[str, float]], Any]
+"""Takes the number of an optimiser step and its values."""
+Tracker = tuple[Log, Callable[[], Any]]
+"""How to log a step, and how to write what is left at the end."""
 
 
-class Tracker(Protocol):
-    """What receives the numbers of each step."""
+def _tensorboard(folder: Path, name: str, next_step: int, config: Mapping[str, Any]) -> Tracker:
+    from torch.utils.tensorboard import SummaryWriter
 
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Take the values of an optimiser step."""
+    # steps that a killed process logged and that are done again disappear
+    writer = SummaryWriter(str(folder / name), purge_step=next_step)
+    if next_step == 1:
+        writer.add_text("settings", "\n".join(f"    {key} = {value}" for key, value in config.items()))
 
-    def close(self) -> None:
-        """Write what is left."""
-
-
-class _TensorBoard:
-    def __init__(self, folder: Path, name: str, next_step: int, config: Mapping[str, Any]) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        # steps that a killed process logged and that are done again disappear
-        self._writer = SummaryWriter(str(folder / name), purge_step=next_step)
-        if next_step == 1:
-            self._writer.add_text("settings", "\n".join(f"    {key} = {value}" for key, value in config.items()))
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
+    def log(step: int, values: dict[str, float]) -> None:
         for key, value in values.items():
-            self._writer.add_scalar(f"training/{key}", value, step)
-        self._writer.flush()
+            writer.add_scalar(f"training/{key}", value, step)
+        writer.flush()
 
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _WandB:
-    def __init__(self, folder: Path, name: str, next_step: int, config: Mapping[str, Any]) -> None:
-        import wandb
-
-        identity = "".join(c if c.isalnum() else "-" for c in f"{folder.parents[1].name}-{name}")
-        self._run = wandb.init(
-            project="oapl", name=identity, id=identity, resume="allow", dir=str(folder.parent), config=dict(config)
-        )
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
+    return log, writer.close
 
 
-class _MLflow:
-    def __init__(self, folder: Path, name: str, next_step: int, config: Mapping[str, Any]) -> None:
-        import mlflow
+def _wandb(folder: Path, name: str, _next_step: int, config: Mapping[str, Any]) -> Tracker:
+    import wandb
 
-        mlflow.set_experiment("oapl")
-        self._library = mlflow
-        mlflow.start_run(run_name=f"{folder.parents[1].name} {name}")
-        mlflow.log_params({key: str(value)[:500] for key, value in config.items()})
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        self._library.log_metrics(dict(values), step=step)
-
-    def close(self) -> None:
-        self._library.end_run()
+    # an id of its own, so that a resumed round continues its curves
+    identity = "".join(c if c.isalnum() else "-" for c in f"{folder.parents[1].name}-{name}")
+    settings = {"name": identity, "id": identity, "resume": "allow", "dir": str(folder.parent), "config": dict(config)}
+    run = wandb.init(project="oapl", **settings)
+    return lambda step, values: run.log(values, step=step), run.finish
 
 
-_MADE_BY: dict[str, Callable[[Path, str, int, Mapping[str, Any]], Tracker]] = {
-    "tensorboard": _TensorBoard,
-    "wandb": _WandB,
-    "mlflow": _MLflow,
-}
+def _mlflow(folder: Path, name: str, _next_step: int, config: Mapping[str, Any]) -> Tracker:
+    import mlflow
+
+    mlflow.set_experiment("oapl")
+    mlflow.start_run(run_name=f"{folder.parents[1].name} {name}")
+    # MLflow refuses longer values
+    mlflow.log_params({key: str(value)[:500] for key, value in config.items()})
+    return lambda step, values: mlflow.log_metrics(values, step=step), mlflow.end_run
+
+
+_OPENED_BY = {"tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}
 
 
 def check_trackers(names: Sequence[str]) -> None:
@@ -103,13 +78,13 @@ class Tracking:
     """All of a round's trackers; without any it does nothing."""
 
     def __init__(self, names: Sequence[str], run: Path, name: str, config: Mapping[str, Any] | None = None) -> None:
-        """They are opened by the first step.
+        """They are opened by the first step, whose number they must know.
 
         Args:
             names: of `training.trackers`.
             run: the run folder.
             name: of the round and its objective.
-            config: settings to show beside the curves.
+            config: settings to show with the curves.
 
         Raises:
             ConfigError: a tracker's package is not installed.
@@ -121,14 +96,14 @@ class Tracking:
 
     def log(self, metrics: "Metrics") -> None:
         """Give a step's metrics to every tracker; what is not known (None) is left out."""
+        step = int(metrics["step"])
         if not self._trackers:
-            arguments = (self._folder, self._name, metrics["step"], self._config)
-            self._trackers = [_MADE_BY[key](*arguments) for key in self._names]
-        values = {k: float(v) for k, v in metrics.items() if v is not None and k not in _NOT_CURVES}
-        for tracker in self._trackers:
-            tracker.log(metrics["step"], values)
+            self._trackers = [_OPENED_BY[key](self._folder, self._name, step, self._config) for key in self._names]
+        values = {key: float(value) for key, value in metrics.items() if value is not None and key != "step"}
+        for log, _ in self._trackers:
+            log(step, dict(values))
 
     def close(self) -> None:
         """Write what is left."""
-        for tracker in self._trackers:
-            tracker.close()
+        for _, close in self._trackers:
+            close()

@@ -12,8 +12,9 @@ from oapl_core.errors import StageFailed
 from oapl_core.model_folder import policy_hash
 from oapl_core.run_folder.run import Run
 from oapl_core.training.examples import read_examples
+from oapl_core.training.job import make_job
 from oapl_core.training.logprobs import Policy
-from oapl_core.training.mismatch import check_mismatch, chosen, first_drifts, judge, mismatch_path
+from oapl_core.training.mismatch import chosen, compare_with_engine, first_drifts, judge, mismatch_path
 from tests.core.training.made_round import made_groups, make_run, write_groups
 from tests.core.training.plain_engine import PlainEngine
 from tests.tiny_model import write_tiny_model
@@ -47,7 +48,7 @@ class CountingEngine(PlainEngine):
 def check(run: Run, model_dir: Path) -> CountingEngine:
     examples = read_examples(run.groups(0), policy_hash(model_dir), model_dir)
     engine = CountingEngine(Policy(AutoModelForCausalLM.from_pretrained(model_dir)), run.config.training)
-    check_mismatch(run, 0, engine, examples, run.inputs([run.groups(0)]))
+    compare_with_engine(make_job(run, 0), engine, examples)
     return engine
 
 

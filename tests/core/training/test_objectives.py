@@ -20,7 +20,7 @@ from oapl_core.objectives import Family, Inputs, Method, Objective
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.batching import epoch_batches
 from oapl_core.training.examples import Examples, read_examples
-from oapl_core.training.job import METRICS_FILE
+from oapl_core.training.job import METRICS_FILE, make_job
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.reference import reference_path, reference_rows
 from oapl_core.training.steps import Trainer
@@ -67,7 +67,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory, sharp_model: Path) -> Exa
     write_groups(run, rows)
     found = read_examples(run.groups(0), policy_hash(sharp_model), sharp_model)
     engine = PlainEngine(Policy(AutoModelForCausalLM.from_pretrained(sharp_model)), run.config.training)
-    return replace(found, start=reference_rows(run, 0, engine, found, {}))
+    return replace(found, start=reference_rows(make_job(run, 0), engine, found))
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def trainer_of(name: str, model: Any, examples: Examples, **training: Any) -> Tr
     config = TrainingConfig.model_validate(TRAINING | training)
     packed = config.packing == "on"
     engine = CountingEngine(Policy(copy.deepcopy(model), 1.0, 32, packed), config)
-    return Trainer(engine, objective_of(name), examples, config, seed=0, round_number=0, epochs=1, packed=packed)
+    return Trainer(engine, objective_of(name), examples, config, seed=0, round_number=0, epochs=1)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -192,6 +192,7 @@ from oapl_core.run_folder.run import Run
 from oapl_core.training.checkpoint import load_model
 from oapl_core.training.engine import TrainingEngine
 from oapl_core.training.examples import read_examples
+from oapl_core.training.job import make_job
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.reference import reference_rows
 from oapl_core.training.steps import Trainer
@@ -201,7 +202,7 @@ run, model = Run.open(Path(sys.argv[1])), Path(sys.argv[2])
 examples = read_examples(run.groups(0), policy_hash(model), model)
 policy = Policy(load_model(model).model)
 engine = TrainingEngine(policy, run.config.training)
-examples = replace(examples, start=reference_rows(run, 0, engine, examples, {}))
+examples = replace(examples, start=reference_rows(make_job(run, 0), engine, examples))
 for name in NAMES:
     trainer = Trainer(engine, objective_of(name), examples, run.config.training, seed=0, round_number=0, epochs=1)
     before = {name: weight.clone() for name, weight in engine.weights().items()}

@@ -15,7 +15,7 @@ from oapl_core.errors import DataError
 from oapl_core.model_folder import policy_hash
 from oapl_core.run_folder.run import Run
 from oapl_core.training.examples import UNKNOWN, Examples, read_examples
-from oapl_core.training.job import METRICS_FILE
+from oapl_core.training.job import METRICS_FILE, make_job
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.reference import reference_path, reference_rows
 from oapl_core.training.steps import Trainer
@@ -57,7 +57,7 @@ def prepare(folder: Path, model: Path, rows: list[Row], **training: Any) -> tupl
 
 
 def scored(run: Run, examples: Examples, engine: CountingEngine) -> Examples:
-    return replace(examples, rescored=reference_rows(run, 0, engine, examples, run.inputs([run.groups(0)])))
+    return replace(examples, rescored=reference_rows(make_job(run, 0), engine, examples))
 
 
 def first_step(run: Run, examples: Examples, engine: CountingEngine) -> tuple[dict[str, Any], torch.Tensor]:

@@ -51,7 +51,6 @@ def make_trainer(folder: Path, model_dir: Path, rows: list[dict[str, Any]], **tr
         seed=0,
         round_number=0,
         epochs=3,
-        packed=packed,
     )
 
 

@@ -1,0 +1,67 @@
+"""From the folder of a round's start to an engine that trains it. Reads the model's files; writes nothing."""
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from oapl_core.progress import say
+from oapl_core.seeds import derive_seed
+from oapl_core.training.job import Job
+
+if TYPE_CHECKING:
+    from oapl_core.training.checkpoint import StoredModel
+    from oapl_core.training.engine import TrainingEngine
+    from oapl_core.training.examples import Examples
+    from oapl_core.training.speed import ModelFlops
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A round's start, ready to be trained."""
+
+    stored: "StoredModel"
+    engine: "TrainingEngine"
+    flops: "ModelFlops"
+
+
+def load(job: Job, examples: "Examples") -> Loaded:
+    """Load the round's start and hand it to DeepSpeed; says how much memory training will need. Every rank calls it.
+
+    Raises:
+        DataError: the model's folder is damaged.
+        ConfigError: the model, or the number of ranks, does not fit the settings.
+    """
+    import torch
+
+    from oapl_core.training.adapters import add_adapter
+    from oapl_core.training.checkpoint import load_model
+    from oapl_core.training.engine import TrainingEngine
+    from oapl_core.training.logprobs import Policy
+    from oapl_core.training.memory import estimate_memory
+    from oapl_core.training.packing import refuse_leaks, use_packing
+    from oapl_core.training.sequence_parallel import SharedPolicy
+    from oapl_core.training.speed import ModelFlops
+
+    config = job.run.config
+    training = config.training
+    stored = load_model(job.start)
+    model = stored.model.to(getattr(torch, training.dtype))
+    if training.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.train()  # transformers recomputes activations in this mode only
+    if training.adapter:
+        add_adapter(model, training.adapter, derive_seed(config.seed, "adapter", job.round_number))
+    # All three before DeepSpeed has the model: ZeRO 3 would leave shards in place of the weights that they count.
+    flops = ModelFlops.of(model)
+    packed = use_packing(model, training.packing, model.dtype)
+    estimate = estimate_memory(model, training, int(os.environ.get("WORLD_SIZE", "1")), max(examples.lengths))
+    if os.environ.get("RANK", "0") == "0":
+        say(estimate.line())
+    kind = SharedPolicy if training.sequence_parallel > 1 else Policy
+    policy = kind(model, examples.temperature, training.logprob_chunk, packed)
+    engine = TrainingEngine(policy, training)
+    if isinstance(policy, SharedPolicy):
+        policy.share(engine)
+    if packed:
+        refuse_leaks(engine, model.config.get_text_config().vocab_size)
+    return Loaded(stored, engine, flops)
