@@ -40,7 +40,7 @@ def schema() -> "pa.Schema":
             ("ability", text),
             ("reward_model", pa.struct([("style", text), ("ground_truth", pa.large_string())])),
             ("extra_info", pa.struct([("split", text), ("index", pa.int64()), ("problem_id", text)])),
-            ("response", pa.large_string()),
+            ("response", pa.large_string()),  # offsets of 32 bits would end a column's piece at 2 GiB
             ("precomputed_reward", number),
             ("response_rewards", pa.list_(number)),
             ("response_token_ids", pa.list_(pa.int32())),
@@ -66,6 +66,7 @@ def export(run: Run, round_number: int, to: Path) -> None:
         raise DataError(f"{run.rollouts(round_number)}: has no rollouts; run the experiment to sample them")
     left_out, written, index, columns = Counter[str](), 0, 0, schema()
     to.parent.mkdir(parents=True, exist_ok=True)
+    # Renamed when it is complete: another project that watches the folder never reads half of a file.
     temporary = to.with_name(f".tmp-{to.name}")
     try:
         with pq.ParquetWriter(temporary, columns, compression="zstd") as writer:
@@ -112,6 +113,8 @@ def _rows(
     verdicts = tables.read_table(
         run.verdicts(round_number) / part.name, tables.VERDICTS, ["rollout_id", "problem_id", "reward"]
     ).to_pylist()
+    # A rollout without a reward is not in its group's list either: importers refuse a group whose list is not the
+    # rewards of the rows that are there.
     reward = {row["rollout_id"]: row["reward"] for row in verdicts}
     rewards: dict[str, list[float]] = {}
     for row in verdicts:

@@ -16,6 +16,8 @@ def to_text(problem: Mapping[str, Any]) -> str:
     inputs = [test["input"] for test in problem["tests"]]
     if problem["kind"] == "function":
         inputs = [_lines(text) for text in inputs]
+    # `kind` and `checker` are ours, others ignore them: without `kind` an `assert` problem would come back as a
+    # `function`.
     truth = {"inputs": inputs, "outputs": [test["output"] for test in problem["tests"]], "kind": problem["kind"]}
     named = {"fn_name": problem["entry_point"], "checker": problem["checker"]}
     return json.dumps(truth | {key: value for key, value in named.items() if value})
@@ -27,6 +29,7 @@ def from_text(text: str | None) -> dict[str, Any]:
         truth = json.loads(text or "")
     except ValueError:
         truth = None
+    # An answer such as 4 is JSON, too: what has no pairs of inputs and outputs is taken as an answer.
     pairs, name, extra = _pairs(truth)
     if not pairs:
         return {"kind": "math", "entry_point": None, "tests": [], "answer": text or "", "checker": None}

@@ -84,7 +84,7 @@ def import_rollouts(run: Run, round_number: int, source: Path) -> None:
         if prompts and not _came_from(origin, prompts):
             _accept(job, _known_prompts(run))
         else:
-            _accept(job, None)
+            _accept(job, None)  # before anything is written, so that a data set of no use leaves no trace in the run
             _write_problems(job)
         _write_round(job)
     finally:
@@ -117,12 +117,13 @@ def _accept(job: _Import, known: Mapping[str, str] | None) -> None:
     for group in job.rows.groups():
         text, ids = job.encode(_conversation(group))
         named = extra(group.rows[0]).get("problem_id") or f"imported-{group.key}"
+        # A run's own problem is known by its rendered prompt: that, and not a name, is what a model was asked.
         problem = str(named) if known is None else known.get(text)
         reasons = {
             "rewards_disagree": not group.agrees,
             "prompt_too_long": len(ids) > limit,
             "unknown_problem": problem is None,
-            "repeated_problem": problem in taken,
+            "repeated_problem": problem in taken,  # two conversations that the template renders alike
         }
         reason = next((name for name, holds in reasons.items() if holds), None)
         if reason or problem is None:
@@ -163,6 +164,8 @@ def _write_problems(job: _Import) -> None:
                 dropped[row["split"]] += 1
 
     dropped = dict.fromkeys(("train", "validation", "heldout"), 0)
+    # No inputs and settings: an imported artifact is up to date whatever its stage would make it from
+    # (`Recorded.is_done`).
     with run.writing(run.problems, {}, {}) as draft:
         draft.rows = tables.write_table(draft.path, tables.PROBLEMS, problems(), _ROWS_PER_GROUP)
         draft.details = dict(job.origin)
@@ -176,6 +179,7 @@ def _problem(problem_id: str, group: Group) -> dict[str, Any]:
     row = group.rows[0]
     truth = row.get("reward_model")
     text = truth.get("ground_truth") if isinstance(truth, Mapping) else None
+    # All turns, system and examples too: an export in style `plain` has to give the model the same words again.
     statement = "\n\n".join(turn["content"] for turn in row["prompt"])
     return {
         "problem_id": problem_id,
@@ -203,7 +207,7 @@ def _write_round(job: _Import) -> None:
         with run.writing(verdicts, run.inputs([rollouts]), {}) as draft:
             draft.rows = tables.write_table(draft.path, tables.VERDICTS, judged)
             draft.details = {**origin, "outcomes": dict(Counter(row["outcome"] for row in judged))}
-            if part == 0:
+            if part == 0:  # once for the round: rows that were left out belong to no part
                 draft.details["left_out"] = dict(job.refused)
         totals.update(details, rollouts=len(judged))
     _tell(job, totals)
@@ -247,7 +251,7 @@ def _rollout(job: _Import, problem: str, sample: int, raw: Mapping[str, Any], to
         "logprobs_mode": (said.get("logprobs_mode") or "imported") if known else UNKNOWN,
         "finish_reason": said.get("finish_reason") or UNKNOWN,
         "text": raw["response"],
-        "temperature": said.get("temperature") or 1.0,
+        "temperature": said.get("temperature") or 1.0,  # the paper's, and the authors' data sets do not say
         **{name: said.get(name) for name in ("top_p", "top_k", "max_tokens", "seed")},
         "engine": engine,
         "sampled_at": None,

@@ -11,6 +11,7 @@ row groups of the output are small, so that a trainer can read single rows in an
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,7 @@ def build(run: Run, round_number: int) -> None:
         assert draft.rows == counts.kept_rollouts, "every chosen rollout is written once"
         policy = keys["policy_hash"][0] if len(keys) else None
         trust = sampling_facts(keys, _expected_problems(run, round_number), run.config.sampling.group_size)
-        draft.details = {"policy_hash": policy, **counts.details(), "trust": trust}
+        draft.details = {"policy_hash": policy, **asdict(counts), "trust": trust}
     say(f"groups of round {round_number}: {counts}")
     missing, expected = trust["missing_samples"], trust["expected_samples"]
     again, cut = trust["duplicate_share"], trust["truncated_share"]

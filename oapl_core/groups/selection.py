@@ -12,7 +12,7 @@ A row is dropped for the first reason that applies:
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oapl_core.errors import DataError
 from oapl_core.tables import CORRECT
@@ -37,10 +37,6 @@ class SelectionCounts:
     """Rollouts by reason; with the kept ones they add up to ``rollouts``."""
     dropped_groups: dict[str, int]
     """Problems none of whose rollouts is kept, by the reason of their last rollouts."""
-
-    def details(self) -> dict[str, Any]:
-        """The fields by name, as the ledger keeps them."""
-        return dict(self.__dict__)
 
     def __str__(self) -> str:
         """One line of a stage's log: kept and dropped."""

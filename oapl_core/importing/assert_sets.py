@@ -12,6 +12,7 @@ def humaneval(row: dict[str, Any], name: str, number: int) -> Imported:
     entry_point, prompt = text(row, "entry_point"), text(row, "prompt")
     checks = f"{text(row, 'test')}\ncheck({entry_point})\n"
     problem = _problem(text(row, "task_id"), prompt, entry_point, [{"input": checks, "output": ""}])
+    # The canonical solution is the body alone: the prompt has the imports and the head.
     return Imported(problem | {"starter_code": prompt}, (prompt + text(row, "canonical_solution"),))
 
 
@@ -46,6 +47,7 @@ def _called(code: str, asserts: list[str]) -> str:
         called = [{node.id for node in ast.walk(ast.parse(check)) if isinstance(node, ast.Name)} for check in asserts]
     except SyntaxError as error:
         raise Dropped("tests or solution do not compile") from error
+    # A solution may define helpers, and tests may call other functions: the one meant is named in all of them.
     names = [name for name in dict.fromkeys(defined) if all(name in each for each in called)]
     if len(names) != 1:
         raise Dropped("tests do not name one function")

@@ -130,6 +130,7 @@ def proven(problems: Iterable[Imported], tally: Tally, verifier: ProblemVerifier
     while batch := _batch(stream):
         programs = [imported for imported in batch if imported.problem["kind"] != "math"]
         maths = [imported for imported in batch if imported.problem["kind"] == "math"]
+        # By id(): records that change have no hash, and the batch keeps them alive.
         refused = {**_unsolved(programs, tally, verifier), **_unreadable(maths, verifier)}
         kept = [imported for imported in batch if id(imported) not in refused]
         tally.dropped.update(refused.values())
@@ -163,6 +164,7 @@ def _unsolved(problems: Sequence[Imported], tally: Tally, verifier: ProblemVerif
         # Lazily, as most problems need one attempt; a solution meets every reading before the next one is tried.
         attempts[id(imported)] = (imported, islice(product(imported.solutions, tests), MOST_ATTEMPTS))
         refused[id(imported)] = "no reference solution"
+    # One attempt of every problem at a time: the verifier gets many programs at once, which keeps all cores busy.
     while attempts:
         tried = [(imported, pair) for imported, pairs in attempts.values() for pair in islice(pairs, 1)]
         results = verifier.programs(

@@ -108,7 +108,7 @@ def import_set(
         stream = unlike(stream, tally, earlier, choice.similarity)
     tally.kept = write_problem_set(target, map(_taken, islice(stream, choice.limit)))
     if not tally.kept:
-        target.unlink()
+        target.unlink()  # an empty set would be refused later, with a worse reason
         raise DataError(f"{files[0]}: nothing is left of {tally.read} rows ({reasons(tally)})")
     _write_origin(target, source, files, choice, tally)
     return tally
@@ -175,7 +175,7 @@ def _imported(reader: Reader, row: Any, source: Source, split: str, where: str, 
 def chosen(problems: Iterable[Imported], choice: Choice, tally: Tally) -> Iterator[Imported]:
     """Those inside the window and, if asked for, without or with known faults alone."""
     first, end = choice.window
-    for imported in problems:
+    for imported in problems:  # days as YYYY-MM-DD, which compare as texts
         day, flaw = imported.problem["released"], imported.problem["flaw"]
         if (first or end) and day is None:
             tally.dropped["no date, and a window was asked for"] += 1

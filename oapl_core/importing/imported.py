@@ -28,7 +28,7 @@ class Imported:
     problem: dict[str, Any]
     """The columns of tables.PROBLEMS that are known; `problem_set.checked` completes them."""
     solutions: tuple[str, ...] | None = None
-    """Programs said to be right, without fences; None: the set has none for any problem."""
+    """Programs said to be correct, without fences; None: the set has none for any problem."""
     readings: tuple[Tests, ...] = ()
     """Other things that ambiguous tests may mean; a reference solution decides (curation.py)."""
 

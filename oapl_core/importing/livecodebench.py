@@ -45,6 +45,7 @@ def livecodebench(row: dict[str, Any], name: str, number: int) -> Imported:
     tests += objects(private_tests(row.pop("private_test_cases") or "[]"))
     metadata = parsed(row.get("metadata") or "{}", "metadata")
     imported = Imported(problem)
+    # The method to call is in the metadata or, where they do not name it, in the starter code.
     named = metadata.get("func_name") or function_name(starter_code)
     fill(imported, form_of(tests), named, [(test["input"], test["output"]) for test in tests])
     return imported

@@ -8,6 +8,7 @@ from typing import Any
 
 from oapl_core.importing.imported import Dropped, Imported, column, optional_text, text
 
+# A comma between a digit and exactly three more: 1,234 and not (1,2).
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?:\D|$))")
 
 
@@ -34,6 +35,7 @@ def gsm8k(row: dict[str, Any], name: str, number: int) -> Imported:
 
 
 def _problem(row: dict[str, Any], name: str, number: int, answer: str) -> dict[str, Any]:
+    # The number of the row only where the set has no name for it: it moves when the publisher inserts a row.
     named = next((row[key] for key in ("unique_id", "problem_idx", "id", "ID") if row.get(key) is not None), None)
     return {
         "problem_id": f"{name}/{named if named is not None else f'{number:05d}'}",

@@ -50,6 +50,7 @@ def _arguments(given: Any) -> list[Any]:
 
 
 def _readings(outputs: list[Any]) -> list[list[Any]]:
+    # Texts that all spell JSON may be meant as texts or as values.
     written = [outputs]
     if all(isinstance(output, str) for output in outputs) and (values := _values(outputs)) is not None:
         written.append(values)

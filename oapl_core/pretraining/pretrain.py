@@ -13,9 +13,10 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, Field, ValidationError
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import sha256_of
@@ -32,12 +33,11 @@ if TYPE_CHECKING:
     from oapl_core.pretraining.model import Example
 
 
-@dataclass(frozen=True)
-class Solved:
+class Solved(BaseModel):
     """A training problem's statement and its made-up solutions."""
 
     statement: str
-    solutions: list[str]
+    solutions: list[str] = Field(min_length=1)
 
 
 def pretrain(run: Run) -> None:
@@ -156,20 +156,15 @@ def read_solved(path: Path) -> list[Solved]:
         raise DataError(f"{path}: cannot be read ({error}); make it with `python -m data.demo.generate`") from None
     for number, line in enumerate(lines, start=1):
         try:
-            row = json.loads(line)
-            item = Solved(row["statement"], row["solutions"])
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise DataError(f"{path}: line {number}: needs `statement` and `solutions` ({error!r})") from None
-        if not (_are_texts([row["statement"]]) and _are_texts(row["solutions"])):
-            raise DataError(f"{path}: line {number}: `statement` must be a text and `solutions` a list of texts")
-        solved.append(item)
+            solved.append(Solved.model_validate_json(line))
+        except ValidationError as error:
+            why = error.errors()[0]["msg"]
+            raise DataError(
+                f"{path}: line {number}: `statement` must be a text and `solutions` a list of texts ({why})"
+            ) from None
     if not solved:
         raise DataError(f"{path}: holds no solutions; make it with `python -m data.demo.generate`")
     return solved
-
-
-def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
 
 
 def _recipe() -> str:

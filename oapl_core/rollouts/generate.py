@@ -22,7 +22,7 @@ from oapl_core.progress import Progress, say
 from oapl_core.rollouts.drawing import drawn, walked
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.in_flight import sweep
-from oapl_core.rollouts.parts import Part, cut
+from oapl_core.rollouts.parts import cut
 from oapl_core.rollouts.replicas import others
 from oapl_core.rollouts.requests import Sampler
 from oapl_core.rollouts.sampling import TEMPERATURE, TOP_K, TOP_P, Prompts, Provenance, Sampling
@@ -63,7 +63,8 @@ def generate(
     prompts = read_prompts(run, "train")
     policy = run.behavior(number)
     provenance = Provenance(run.check_policy(policy), run.inputs([run.prompts, policy]), _settings(run, number))
-    parts = _parts(run, number, choose_problems(run, number, prompts))
+    problems, sampling = choose_problems(run, number, prompts), run.config.sampling
+    parts = cut(problems, sampling.problems_per_part, sampling.group_size, run.rollouts(number))
     missing = [part for part in parts if not provenance.has_made(run, part)]
     total = sum(part.answers for part in parts)
     if missing:
@@ -116,11 +117,6 @@ def choose_problems(run: Run, number: int, prompts: Prompts) -> list[str]:
     if wanted is not None and wanted > len(prompts):
         say(f"round {number}: {wanted} problems asked for, {len(prompts)} there are: all of them are sampled")
     return drawn(list(prompts), run.config.rounds, number, run.config.seed)
-
-
-def _parts(run: Run, number: int, problems: Sequence[str]) -> list[Part]:
-    sampling = run.config.sampling
-    return cut(problems, sampling.problems_per_part, sampling.group_size, run.rollouts(number))
 
 
 def _settings(run: Run, number: int) -> dict[str, Any]:

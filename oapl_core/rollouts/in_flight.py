@@ -115,12 +115,9 @@ class InFlight:
         """
         with self._writing:
             with self._adding:
-                parts = list(self._new)
-            for name in parts:
-                with self._adding:
-                    rows = list(self._new.get(name, []))
-                if rows:
-                    self._write(self._folder / Path(name).stem, rows)
+                unwritten = {name: list(rows) for name, rows in self._new.items() if rows}
+            for name, rows in unwritten.items():
+                self._write(self._folder / Path(name).stem, rows)
                 with self._adding:
                     if name in self._new:  # rows were added, or the part was released, while the disk was busy
                         self._new[name] = self._new[name][len(rows) :]

@@ -53,7 +53,7 @@ class Others:
 def others(command: Sequence[str], count: int, log: Path) -> Iterator[Others]:
     """Replicas 1 to ``count`` - 1 of ``command``; leaving the context ends them, and so does our own death.
 
-    Each writes a log of its own beside ``log``, the name with ``_replica_1`` and so on.
+    Each writes a log of its own in the folder of ``log``, the name with ``_replica_1`` and so on.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     logs = {replica: log.with_name(f"{log.stem}_replica_{replica}.log") for replica in range(1, count)}

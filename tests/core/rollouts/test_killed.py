@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,11 @@ class Stage:
     def kill(self, who: str, draw: random.Random) -> bool:
         """SIGKILL to the stage, to one of its guards or to one of its replicas; False if there is none."""
         named = {"stage": [self.process]}
-        below = [(p, " ".join(p.cmdline())) for p in self.process.children(recursive=True) if p.status() != "zombie"]
+        below = []
+        for process in self.process.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # it ended after it was listed
+                if process.status() != "zombie":
+                    below.append((process, " ".join(process.cmdline())))
         named["guard"] = [p for p, line in below if "oapl_core.guard" in line]
         named["replica"] = [p for p, line in below if "--replica" in line and "oapl_core.guard" not in line]
         if not named[who]:
