@@ -36,7 +36,7 @@ worker deploy: export PREFECT_API_URL ?= http://127.0.0.1:4200/api
 worker: setup  ## runs what is deployed, on this machine; stopped, it ends its runs too
 	@$(bin)/prefect worker start --pool oapl --type process
 
-deploy: setup  ## deployments/prefect.yaml to the server: oapl-round (nightly), oapl-experiment, oapl-evaluate, oapl-compare, oapl-measure; POOLS="a b" for [fleet]
+deploy: setup  ## deployments/prefect.yaml to the server: oapl-round (nightly), oapl-experiment, oapl-conclude, oapl-evaluate, oapl-compare; POOLS="a b" for [fleet]
 	@$(bin)/python -m deployments.deploying $(POOLS)
 
 lock:  ## requirements/*.lock from requirements/*.in; UPGRADE=1 takes the newest

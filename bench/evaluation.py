@@ -19,7 +19,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from oapl_core.evaluation.evaluate import questions
+from oapl_core.evaluation.run_end import questions
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.requests import Request
 from oapl_core.run_folder.run import Run

@@ -24,8 +24,8 @@ from oapl_core.run_folder.mirror_thread import mirrored
 from oapl_core.run_folder.opening import opened
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.group import Settings
-from tasks.arms import run_on_all
 from tasks.artifacts import show_report
+from tasks.folders import run_in
 from tasks.stage import progress, run_step, telling
 
 
@@ -82,8 +82,8 @@ def compare(comparison: Comparison) -> str:
             progress.info("%s: arm %d of %d", arm.name, number, len(arms))
             train(comparison, arm)
     if any(arm.is_trained and not arm.is_measured for arm in arms):
-        run_on_all(comparison.root, MEASURING)
-    run_on_all(comparison.root, REPORTING)
+        run_in(comparison.root, MEASURING, Comparison.open)
+    run_in(comparison.root, REPORTING, Comparison.open)
     show_report(comparison, progress.info)
     measured = sum(arm.is_measured for arm in arms)
     return f"{comparison.root}: {measured} of {len(arms)} arms are measured"

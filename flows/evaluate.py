@@ -1,33 +1,95 @@
-"""The end of a run: its checkpoints are measured on problems that training never saw, and the report is written."""
+"""Any checkpoints on any problem set: what `oapl evaluate` does, as a flow that can be scheduled.
+
+Reads models, runs and the problem set; writes an evaluation folder with its card (oapl_core/evaluation/folder.py).
+On a schedule it evaluates what is new: a run names its newest epoch, and a model or problem file that was replaced is
+evaluated again; else it ends at once.
+"""
+
+from pathlib import Path
 
 from prefect import flow
 from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run
+from prefect.states import Completed
+from pydantic import Field
 
-from flows.round import run_missing
-from flows.start import Start, next_round, play, run_name
-from oapl_core.errors import DataError
-from oapl_core.planning.plan import conclusion, finished
-from oapl_core.run_folder.run import Run
-from tasks.artifacts import show_report
+from flows.conclude import conclude
+from flows.start import Start, listen, play
+from oapl_core.errors import Held
+from oapl_core.evaluation import card
+from oapl_core.evaluation.card_text import headline
+from oapl_core.evaluation.folder import EvaluationFolder
+from oapl_core.evaluation.wanted import default_folder, settings_of
+from oapl_core.run_folder.lock import hold
+from oapl_core.settings.evaluation_folder import SetConfig
+from oapl_core.settings.group import Settings
+from tasks.artifacts import show_card
+from tasks.folders import EVALUATING, run_in
 from tasks.stage import progress
 
 
-@flow(name="oapl-evaluate", flow_run_name=run_name)
-def oapl_evaluate(start: Start) -> State[None]:
-    """Measure the checkpoints of a run whose rounds are finished, and write its report."""
-    return play(start, conclude)
+class EvaluateStart(Settings):
+    """What to evaluate on what. Whatever of it is finished is never done again."""
+
+    models: tuple[str, ...] = Field(default=("demo-seed0:base", "demo-seed0"), min_length=1, title="Models")
+    """Each one [LABEL=]MODEL: a Hugging Face folder, RUN (its chosen epoch, else the last), RUN:base, RUN:round_00 or
+    RUN:round_00/epoch_01. A relative path starts at the folder that was deployed from."""
+    problems: SetConfig = Field(default=SetConfig(path=Path("data/demo/heldout.jsonl")), title="Problem set")
+    """A `name` that `oapl problems` lists, from the hub or from `path`; or only the `path` of a set of ours."""
+    overrides: tuple[str, ...] = Field(default=(), title="Settings that differ from the defaults")
+    """Each one KEY=VALUE, for example samples=8, prompt_style=plain, max_tokens=4096 or engine.max_num_seqs=64."""
+    to: Path | None = Field(default=None, title="Evaluation folder")
+    """Folder of the answers and the card; unset: below data/evaluations, named as the set and the models."""
+    experiment: Path | None = Field(default=None, title="Experiment file or run folder (former parameter)")
+    """What this flow took when it was the end of a run, as `oapl-conclude` is now. It is still done, until the next
+    version: with this, `overrides` are those of the experiment, and the other fields mean nothing."""
 
 
-def conclude(run: Run) -> str:
-    """Evaluation and report.
+def evaluation_name() -> str:
+    """Name of a flow run: ``demo-seed0 on heldout``."""
+    given = flow_run.parameters.get("start") or {}
+    start = given if isinstance(given, EvaluateStart) else EvaluateStart.model_validate(given)
+    if start.experiment:
+        return f"{start.experiment}"
+    more = f" and {len(start.models) - 1} more" if len(start.models) > 1 else ""
+    problems = start.problems.name or Path(str(start.problems.path)).name.partition(".")[0]
+    return f"{start.models[0]}{more} on {problems}"
+
+
+@flow(name="oapl-evaluate", flow_run_name=evaluation_name)
+def oapl_evaluate(start: EvaluateStart) -> State[None]:
+    """Evaluate checkpoints on a problem set and write the evaluation card."""
+    listen()
+    if start.experiment is None:
+        return evaluate_models(start)
+    # a schedule of the version before, whose oapl-evaluate was the end of a run
+    progress.warning("the end of a run is the flow oapl-conclude now; oapl-evaluate does it until the next version")
+    return play(Start(experiment=start.experiment, overrides=start.overrides), conclude)
+
+
+def evaluate_models(start: EvaluateStart) -> State[None]:
+    """Evaluate in a folder that nobody else holds.
 
     Raises:
-        DataError: a round is not finished.
+        OaplError: the evaluation failed, or what was given cannot be used; the flow run fails with that line.
     """
-    waiting = next_round(run)
-    if waiting is not None:
-        raise DataError(f"{run.root}: round {waiting} is not finished; run oapl-round or oapl-experiment first")
-    if not set(conclusion(run.config)) <= set(finished(run)):
-        run_missing(run, conclusion(run.config))
-        show_report(run, progress.info)
-    return f"{run.root}: evaluated; the report is {run.report / 'index.html'}"
+    problems = start.problems.model_dump(mode="json", exclude_defaults=True)
+    config = settings_of(start.models, problems, {}, start.overrides)
+    root = start.to or default_folder(config)
+    try:
+        with hold(root):
+            return Completed(message=evaluate(EvaluationFolder.create(root, config)))
+    except Held as error:
+        return Completed(name="Skipped", message=f"nothing was done: {error}")
+
+
+def evaluate(folder: EvaluationFolder) -> str:
+    """Bring the evaluation to its end; says what came out."""
+    changed = folder.changed
+    for name in changed:
+        progress.info("%s is not what it was: what depends on it is measured again", name)
+    if changed or not folder.is_finished:
+        for _ in folder.turns():
+            run_in(folder.root, EVALUATING, EvaluationFolder.open)
+        show_card(folder, progress.info)
+    return f"{folder.card_text}: {'; '.join(headline(card.read(folder.card)))}"

@@ -3,7 +3,7 @@
 from prefect import flow
 from prefect.client.schemas.objects import State
 
-from flows.evaluate import conclude
+from flows.conclude import conclude
 from flows.round import run_missing, run_round
 from flows.start import Start, play, run_name
 from oapl_core.planning.plan import preparation

@@ -1,76 +1,16 @@
-"""Any checkpoints on any problem set: what `oapl evaluate` does, as a flow that can be scheduled.
-
-Reads models, runs and the problem set; writes an evaluation folder with its card (oapl_core/evaluation/measurement.py).
-On a schedule it measures what is new: a run names its newest epoch, and a model or problem file that was replaced is
-measured again; else it ends at once.
-"""
-
-from pathlib import Path
+"""The flow `oapl-evaluate` under its former name, for deployments that exist; the next version drops it."""
 
 from prefect import flow
 from prefect.client.schemas.objects import State
-from prefect.runtime import flow_run
-from prefect.states import Completed
-from pydantic import Field
 
+from flows.evaluate import EvaluateStart, evaluate_models, evaluation_name
 from flows.start import listen
-from oapl_core.errors import Held
-from oapl_core.evaluation import card
-from oapl_core.evaluation.card_text import headline
-from oapl_core.evaluation.measurement import Measurement
-from oapl_core.evaluation.wanted import default_folder, settings_of
-from oapl_core.run_folder.lock import hold
-from oapl_core.settings.group import Settings
-from oapl_core.settings.measurement import SetConfig
-from tasks.artifacts import show_card
-from tasks.measurement import measure_models
 from tasks.stage import progress
 
 
-class MeasureStart(Settings):
-    """What to measure on what. Whatever of it is finished is never done again."""
-
-    models: tuple[str, ...] = Field(default=("demo-seed0:base", "demo-seed0"), min_length=1, title="Models")
-    """Each one [LABEL=]MODEL: a Hugging Face folder, RUN (its chosen epoch, else the last), RUN:base, RUN:round_00 or
-    RUN:round_00/epoch_01. A relative path starts at the folder that was deployed from."""
-    problems: SetConfig = Field(default=SetConfig(path=Path("data/demo/heldout.jsonl")), title="Problem set")
-    """A `name` that `oapl problems` lists, from the hub or from `path`; or only the `path` of a set of ours."""
-    overrides: tuple[str, ...] = Field(default=(), title="Settings that differ from the defaults")
-    """Each one KEY=VALUE, for example samples=8, prompt_style=plain, max_tokens=4096 or engine.max_num_seqs=64."""
-    to: Path | None = Field(default=None, title="Evaluation folder")
-    """Folder of the answers and the card; unset: below data/evaluations, named as the set and the models."""
-
-
-def measurement_name() -> str:
-    """Name of a flow run: ``demo-seed0 on heldout``."""
-    given = flow_run.parameters.get("start") or {}
-    start = given if isinstance(given, MeasureStart) else MeasureStart.model_validate(given)
-    more = f" and {len(start.models) - 1} more" if len(start.models) > 1 else ""
-    problems = start.problems.name or Path(str(start.problems.path)).name.partition(".")[0]
-    return f"{start.models[0]}{more} on {problems}"
-
-
-@flow(name="oapl-measure", flow_run_name=measurement_name)
-def oapl_measure(start: MeasureStart) -> State[None]:
-    """Measure checkpoints on a problem set and write the evaluation card."""
+@flow(name="oapl-measure", flow_run_name=evaluation_name)
+def oapl_measure(start: EvaluateStart) -> State[None]:
+    """As `oapl-evaluate`, which replaces it."""
     listen()
-    problems = start.problems.model_dump(mode="json", exclude_defaults=True)
-    config = settings_of(start.models, problems, {}, start.overrides)
-    root = start.to or default_folder(config)
-    try:
-        with hold(root):
-            return Completed(message=measure(Measurement.create(root, config)))
-    except Held as error:
-        return Completed(name="Skipped", message=f"nothing was done: {error}")
-
-
-def measure(folder: Measurement) -> str:
-    """Bring the evaluation to its end; says what came out."""
-    changed = folder.changed
-    for name in changed:
-        progress.info("%s is not what it was: what depends on it is measured again", name)
-    if changed or not folder.is_finished:
-        for _ in folder.turns():
-            measure_models(folder.root)
-        show_card(folder, progress.info)
-    return f"{folder.card_text}: {'; '.join(headline(card.read(folder.card)))}"
+    progress.warning("oapl-measure is called oapl-evaluate now; this name works until the next version")
+    return evaluate_models(start)

@@ -27,7 +27,7 @@ from prefect.exceptions import PrefectException
 
 from oapl_core.comparing.folder import Comparison
 from oapl_core.errors import Interrupted, OaplError, StageFailed
-from oapl_core.evaluation.measurement import Measurement
+from oapl_core.evaluation.folder import EvaluationFolder
 from oapl_core.planning.plan import Step
 from oapl_core.progress import Reading
 from oapl_core.run_folder.run import Run
@@ -137,7 +137,7 @@ def show_report(run: Run | Comparison, tell: Tell) -> None:
         create_link_artifact(index.as_uri(), str(index), key=key(run.root.name, "report", "file"))
 
 
-def show_card(folder: Measurement, tell: Tell) -> None:
+def show_card(folder: EvaluationFolder, tell: Tell) -> None:
     """The card of an evaluation."""
     with _shown(tell):
         text = folder.card_text.read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
 """`oapl evaluate`: checkpoints on a problem set, in a folder of their own; or the repetition of a card.
 
-Reads models, runs and cards; makes an evaluation folder, holds it, and starts the stage ``evaluation.measure``.
+Reads models, runs and cards; makes an evaluation folder, holds it, and starts the stage ``evaluation.evaluate``.
 """
 
 import re
@@ -16,15 +16,15 @@ from deployments.terminal import console, tell
 from oapl_core.errors import ConfigError, Interrupted
 from oapl_core.evaluation import agreement, card
 from oapl_core.evaluation.card_text import headline
-from oapl_core.evaluation.measurement import Measurement
+from oapl_core.evaluation.folder import EvaluationFolder
 from oapl_core.evaluation.wanted import checked, default_folder, model_of, settings_of
 from oapl_core.launch import run_stage
 from oapl_core.progress import Reading
 from oapl_core.run_folder.lock import hold
+from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.settings.experiment_file import apply
-from oapl_core.settings.measurement import MeasurementConfig
 
-_VERB = "evaluation.measure"
+_VERB = "evaluation.evaluate"
 _SETTING = re.compile(r"(engine|verifier)(\.\w+)+=")
 _LOG_EVERY_S = 30.0
 
@@ -99,7 +99,7 @@ def measure_or_repeat(
     Args:
         words: models and engine.* or verifier.* settings, as typed.
         problems: fields of SetConfig; None is unset.
-        asked: fields of MeasurementConfig; None is unset.
+        asked: fields of EvaluationFolderConfig; None is unset.
         repeated: card.json of the evaluation to repeat.
         target: folder to make; None: one below data/evaluations.
 
@@ -117,7 +117,7 @@ def measure_or_repeat(
         config = checked(values, str(repeated))
     root = target or (beside(repeated, config) if repeated else default_folder(config))
     with hold(root):
-        folder = Measurement.create(root, config)
+        folder = EvaluationFolder.create(root, config)
         changed = folder.changed
         if folder.is_finished and not changed:
             tell(f"{root}: is finished, nothing to do")
@@ -132,14 +132,14 @@ def measure_or_repeat(
     return _compared(card.read(repeated), content) if repeated else 0
 
 
-def beside(repeated: Path, config: MeasurementConfig) -> Path:
+def beside(repeated: Path, config: EvaluationFolderConfig) -> Path:
     """Where a repetition lies: beside the evaluation folder that it repeats, never in the folder of a run."""
     of_run = repeated.parent.name == "5_evaluation"
     original = default_folder(config) if of_run else repeated.parent
     return original.with_name(f"{original.name}-again")
 
 
-def _measure(folder: Measurement) -> None:
+def _measure(folder: EvaluationFolder) -> None:
     """Run the stage until all models are measured: once for each architecture."""
     teller = _Teller()
     try:
@@ -162,7 +162,7 @@ def _compared(original: agreement.Card, content: agreement.Card) -> int:
 
 def _wanted(
     models: Sequence[str], problems: Mapping[str, Any], asked: Mapping[str, Any], overrides: Sequence[str]
-) -> MeasurementConfig:
+) -> EvaluationFolderConfig:
     if not models:
         raise ConfigError("say which model to evaluate: a Hugging Face folder, RUN, or RUN:round_00/epoch_01")
     name = problems["name"]

@@ -55,9 +55,10 @@ def check_tables(comparison: Comparison) -> None:
     """
     stages = {arm.stage for arm in comparison.arms if not arm.is_measured}
     run, number = comparison.parent, comparison.config.round
-    there = run.ledger.artifacts().keys() - run.ledger.removals().keys() if stages else set()
+    recorded = run.ledger.artifacts().keys() - run.ledger.removals().keys() if stages else set()
     for path, columns, step in _tables(run, number, stages):
-        if run.name(path) not in there or not path.exists():
+        # what was cleaned away is made again before an arm begins, in today's columns
+        if run.name(path) not in recorded or not path.exists():
             continue
         try:
             with open_table(path, columns):
@@ -86,6 +87,6 @@ def begin(comparison: Comparison, arm: Arm) -> Run:
     Raises:
         OaplError: as ``changing.forking.fork``.
     """
-    if (arm.root / "run.json").exists():
+    if arm.is_begun:
         return arm.run()
     return fork_as(comparison.parent, arm.config, comparison.config.round, arm.stage, arm.root).run

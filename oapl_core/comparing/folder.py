@@ -75,13 +75,18 @@ class Arm:
         """One of its steps, called so that a person can tell it from other arms'."""
         return replace(step, title=f"{self.name}: {step.word}")
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether it has a run folder."""
+        return (self.root / "run.json").exists()
+
     def run(self) -> Run:
         """Its run; the folder exists."""
         return Run.open(self.root)
 
     def last(self, step: Step) -> StageEntry | None:
         """How the last process of ``step`` ended; None if there was none."""
-        if not (self.root / "run.json").exists():
+        if not self.is_begun:
             return None
         return next((e for e in reversed(self.run().ledger.stages()) if e.stage == step.label), None)
 
@@ -93,19 +98,19 @@ class Arm:
 
     @property
     def has_diverged(self) -> bool:
-        """Whether training ended in numbers that are not finite, which it would again."""
+        """Whether training ended in numbers that are not finite, which it would do again."""
         entry = self.last(self.training)
         return entry is not None and entry.exit_code == Diverged.exit_code
 
     @property
     def is_trained(self) -> bool:
         """Whether its training is finished."""
-        return (self.root / "run.json").exists() and self.training in finished(self.run())
+        return self.is_begun and self.training in finished(self.run())
 
     @property
     def is_measured(self) -> bool:
         """Whether its evaluation is finished too."""
-        return (self.root / "run.json").exists() and conclusion(self.config)[0] in finished(self.run())
+        return self.is_begun and conclusion(self.config)[0] in finished(self.run())
 
 
 @dataclass(frozen=True)
@@ -123,18 +128,18 @@ class Comparison(Recorded):
         Raises:
             ConfigError: the folder belongs to another run's rollouts, or an arm cannot be what it is to be.
         """
-        found = cls(folder_of(config, parent), config, parent)
-        if (found.root / _RECORD).exists():
-            before = cls.open(found.root)
+        made = cls(folder_of(config, parent), config, parent)
+        if (made.root / _RECORD).exists():
+            before = cls.open(made.root)
             if before.parent.root.resolve() != parent.root.resolve() or before.config.round != config.round:
                 raise ConfigError(
-                    f"{found.root}: compares arms on round {before.config.round} of {before.parent.root}; give this "
+                    f"{made.root}: compares arms on round {before.config.round} of {before.parent.root}; give this "
                     "comparison another name"
                 )
-        for arm in found.arms:
-            found.check(arm)
-        write_record(found.root / _RECORD, {"config": config.model_dump(mode="json"), "run": str(parent.root)})
-        return found
+        for arm in made.arms:  # before the record is written: what is refused changes nothing
+            made.check(arm)
+        write_record(made.root / _RECORD, {"config": config.model_dump(mode="json"), "run": str(parent.root)})
+        return made
 
     @classmethod
     def open(cls, root: Path) -> Self:
@@ -150,9 +155,10 @@ class Comparison(Recorded):
             raise DataError(f"{root}: is not a comparison folder (no {_RECORD}); `oapl compare` makes one") from None
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise DataError(f"{root / _RECORD}: is not readable ({error}); run `oapl compare` again") from None
-        beside = root.parent.parent / parent.name  # where it is from any current folder
-        found = Run.open(beside if (beside / "run.json").exists() else parent)
-        return cls(root, parse_as(ComparisonConfig, values, str(root / _RECORD)), found)
+        # the recorded path is relative to the folder of the start; where comparisons lie, the run is found from any
+        beside = root.parent.parent / parent.name
+        run = Run.open(beside if (beside / "run.json").exists() else parent)
+        return cls(root, parse_as(ComparisonConfig, values, str(root / _RECORD)), run)
 
     @property
     def python(self) -> Path | None:
@@ -196,6 +202,7 @@ class Comparison(Recorded):
             "evaluation": values["evaluation"] | config.evaluation,
             "rounds": [*values["rounds"][:number], before | mine],
         }
+        # other epochs read the same groups; another filter needs its own
         stage = "groups" if before | {"epochs": mine["epochs"]} != before | mine else "training"
         return Arm(arm.label, seed, parse_experiment(values, f"arm {arm.label!r}"), stage)
 
@@ -212,7 +219,7 @@ class Comparison(Recorded):
         Raises:
             ConfigError: it has other settings.
         """
-        if not (arm.root / "run.json").exists():
+        if not arm.is_begun:
             return
         old, new = (c.model_dump(mode="json", exclude=_PLACES) for c in (arm.run().config, arm.config))
         changed = differences(old, new)
@@ -232,18 +239,17 @@ class Comparison(Recorded):
         entry = run.ledger.artifacts().get(run.name(run.checkpoint(number, 1)))
         if entry is None:
             raise DataError(f"{arm.root}: is not trained")
-        groups = run.name(run.groups(number))
-        start = entry.inputs[run.name(run.policy(number))]
+        # what the trainer recorded as its inputs, not what lies there now: that may have been made again since
+        groups, start = (entry.inputs[run.name(path)] for path in (run.groups(number), run.policy(number)))
         round_config = run.config.rounds[number]
         kept = round_config.keep + (", none that was cut" if round_config.truncated == "drop" else "")
-        found = Data(_digests(run, number), entry.inputs[groups], start, kept)
-        common = _digests(self.parent, number)
-        if found.rollouts != common:
+        rollouts = _digests(run, number)
+        if rollouts != _digests(self.parent, number):
             raise DataError(
                 f"{arm.root}: its rollouts or verdicts are not those of {self.parent.root}; delete the folder to train "
                 "the arm again"
             )
-        return found
+        return Data(rollouts, groups, start, kept)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ from typing import Any, Literal
 from oapl_core.errors import DataError
 from oapl_core.settings.experiment_file import differences
 
+# verdicts that a machine's load may change, so that even the same answers may be judged otherwise
 _LIMITS = ("time_limit", "memory_limit", "output_limit")
+# what tokens are computed with; other packages may change without changing an answer
 _EXACT_PACKAGES = ("torch", "transformers")
 _SHOWN = 4
 
@@ -31,6 +33,7 @@ def check_asked(original: Card, asked: Mapping[str, Any], path: Path) -> None:
     Raises:
         DataError: model, tokenizer, prompts, problems or settings are others; names them.
     """
+    # through JSON, as the original went: a tuple is a list there
     changed = differences(original["asked"], json.loads(json.dumps(asked)))
     if changed:
         more = f"; and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
@@ -63,11 +66,13 @@ def _compare(label: str, first: Mapping[str, Any], second: Mapping[str, Any], pr
     answers, verdicts = (first[key] == second[key] for key in ("answers_sha256", "verdicts_sha256"))
     if answers and verdicts:
         return Agreement(label, "exactly", f"agrees exactly: {first['answers']:,} answers and verdicts are the same")
+    # the original's interval alone: it already is that of the difference between two evaluations
     difference, allowed = second["mean_reward"] - first["mean_reward"], first["repeat"]
     numbers = f"{second['mean_reward']:.2%} against {first['mean_reward']:.2%}, ±{allowed:.2%} is allowed"
     if abs(difference) > allowed:
         return Agreement(label, "not", f"does not agree: {numbers}")
     limits = sum(result["outcomes"].get(name, 0) for result in (first, second) for name in _LIMITS)
+    # as far as the mean goes they agree; what is left is whether more than that was promised
     if answers and limits:
         return Agreement(label, "within", f"the same answers, some verdicts by limits differ: {numbers}")
     if promised:

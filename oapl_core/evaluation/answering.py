@@ -7,28 +7,26 @@ many problems' tests are in memory. Nothing is started before it is needed, and 
 Every checkpoint gets the same seeds, so that what differs between two of them is less often luck.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from oapl_core.errors import StageFailed
-from oapl_core.evaluation.judging import Judge, Row, row_of
 from oapl_core.evaluation.machine import hardware
-from oapl_core.progress import Progress, say
-from oapl_core.rollouts.generate import started
+from oapl_core.evaluation.measures import Row
+from oapl_core.evaluation.workers import Grader, Workers
+from oapl_core.progress import Progress
 from oapl_core.rollouts.requests import Request, SampledAnswer, Sampler
 from oapl_core.rollouts.sampling import Prompts
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.seeds import derive_seed
-from oapl_core.settings.experiment import EngineConfig
-from oapl_core.settings.verifier import VerifierConfig
-from oapl_core.tables import EVALUATIONS, PROBLEMS, read_table, write_table
-
-Start = Callable[[Path, EngineConfig], Sampler]
-JudgeFactory = Callable[[VerifierConfig], AbstractContextManager[Judge]]
+from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
+from oapl_core.tables import EVALUATIONS, PROBLEMS, PROMPTS, read_table, write_table
+from oapl_core.verdicts.extraction import opens_thinking
+from oapl_core.verdicts.verifier import Verdict
 
 _PART_ANSWERS = 256
 KEPT_COLUMNS = tuple(name for name, _ in EVALUATIONS if name != "text")
@@ -45,29 +43,38 @@ class Questions:
     prompts: Prompts
     thinking: frozenset[str]
     """Problems whose prompt ends inside of <think>."""
-    samples: int
-    seed: int
-    max_tokens: int
-    temperature: float
-    top_p: float
+    config: EvaluationFolderConfig
+    """samples, seed, temperature, top_p and max_tokens."""
+
+    @classmethod
+    def read(cls, problems: Path, prompts: Path, config: EvaluationFolderConfig) -> Self:
+        """What two tables hold, of the settings' split if they name one; perhaps nothing."""
+        split = config.problems.split
+        rows = read_table(prompts, PROMPTS, only=("split", [split]) if split else None).to_pylist()
+        ids = {row["problem_id"]: row["prompt_ids"] for row in rows}
+        thinking = frozenset(row["problem_id"] for row in rows if opens_thinking(row["prompt"]))
+        return cls(split or rows[0]["split"], problems, ids, thinking, config)
 
     @property
     def answers(self) -> int:
         """How many one checkpoint gives."""
-        return len(self.prompts) * self.samples
+        return len(self.prompts) * self.config.samples
 
     def parts(self) -> list[list[str]]:
         """Its problems in their order, cut where there are enough answers."""
-        names, size = list(self.prompts), max(1, _PART_ANSWERS // self.samples)
+        # whole problems, since their tests are read once for a part
+        names, size = list(self.prompts), max(1, _PART_ANSWERS // self.config.samples)
         return [names[start : start + size] for start in range(0, len(names), size)]
 
     def requests(self, problems: Sequence[str]) -> Iterator[Request]:
         """Every request for these problems; the seed is the hash of seed, split, problem and sample."""
+        config = self.config
         for problem in problems:
-            for sample in range(self.samples):
-                seed = derive_seed(self.seed, "evaluation", self.split, problem, sample)
-                key = f"{problem}/s{sample}"
-                yield Request(key, self.prompts[problem], seed, self.max_tokens, self.temperature, self.top_p)
+            for sample in range(config.samples):
+                # no checkpoint in it: all get the same seeds
+                seed = derive_seed(config.seed, "evaluation", self.split, problem, sample)
+                key, prompt = f"{problem}/s{sample}", self.prompts[problem]
+                yield Request(key, prompt, seed, config.max_tokens, config.temperature, config.top_p)
 
     def place(self, answer: SampledAnswer) -> tuple[str, int]:
         """Problem and number of the answer."""
@@ -99,13 +106,12 @@ class Target:
         return [self.part(number) for number in range(len(self.questions.parts()))]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Answers:
-    """Judged answers of a target, which may not be there yet; without their texts."""
+    """Judged answers of a target, some of which may still be judged; without their texts."""
 
-    files: Sequence[Path]
-    """Where they are written, in order."""
-    _parts: list["Future[list[Row]]"] = field(default_factory=list)
+    target: Target
+    _parts: "Sequence[Future[list[Row]]]"
 
     def rows(self) -> list[Row]:
         """Wait for them.
@@ -115,38 +121,19 @@ class Answers:
         """
         return [row for part in self._parts for row in part.result()]
 
-    def add(self, part: "Future[list[Row]]") -> None:
-        """One part more."""
-        self._parts.append(part)
-
-    def check(self) -> None:
-        """Raise what a part that is over has raised."""
-        for part in self._parts:
-            if part.done():
-                part.result()
-
 
 class Answering:
-    """Sampling here, judging and writing in one thread beside it. Use as a context manager."""
+    """Sampling here, judging and writing in one thread in parallel. Use as a context manager."""
 
-    def __init__(
-        self,
-        folder: Recorded,
-        engine: EngineConfig,
-        verifier: VerifierConfig,
-        total: int,
-        start: Start,
-        judge: JudgeFactory,
-    ) -> None:
+    def __init__(self, folder: Recorded, config: EvaluationFolderConfig, total: int, workers: Workers) -> None:
         """``total``: answers of all targets there will be."""
-        self._folder, self._engine_config, self._verifier_config = folder, engine, verifier
-        self._start, self._judge_factory = start, judge
+        self._folder, self._config, self._workers = folder, config, workers
         self._progress = Progress("evaluation", total, "answers")
         self._stack = ExitStack()
-        self._thread = ThreadPoolExecutor(1, "judge")
-        self._sampler: Sampler | None = None
-        self._loaded: Path | None = None
-        self._judge: Judge | None = None
+        # one thread: the grader uses every core by itself, and parts are written in the order in which they are whole
+        self._thread = ThreadPoolExecutor(1, "grader")
+        self._grader: Grader | None = None
+        self._startup_s: dict[str, float] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -162,70 +149,69 @@ class Answering:
             DataError: the engine cannot run the checkpoint.
             StageFailed: too many answers could not be judged.
         """
-        answers, missing = Answers(target.files), dict[int, list[str]]()
-        futures: dict[int, Future[list[Row]]] = {}
-        parts = target.questions.parts()
-        for number, problems in enumerate(parts):
-            path, futures[number] = target.part(number), Future()
+        parts, missing = dict[int, Future[list[Row]]](), dict[int, list[str]]()
+        for number, problems in enumerate(target.questions.parts()):
+            path, parts[number] = target.part(number), Future()
             if self._folder.is_done(path, target.inputs, target.settings):
-                self._progress.skip(len(problems) * target.questions.samples)
-                futures[number].set_result(read_table(path, EVALUATIONS, KEPT_COLUMNS).to_pylist())
+                self._progress.skip(len(problems) * target.questions.config.samples)
+                parts[number].set_result(read_table(path, EVALUATIONS, KEPT_COLUMNS).to_pylist())
             else:
                 missing[number] = problems
         if missing:
-            self._sample(target, missing, futures)
-        for number in range(len(parts)):
-            answers.add(futures[number])
-        return answers
+            parts |= self._sample(target, missing)
+        return Answers(target, list(parts.values()))
 
-    def _sample(self, target: Target, missing: Mapping[int, list[str]], futures: dict[int, Future[list[Row]]]) -> None:
-        judge, sampler = self._judge_ready(), self._sampler_with(target.folder)
+    def _sample(self, target: Target, missing: Mapping[int, list[str]]) -> "dict[int, Future[list[Row]]]":
+        # the grader first: what it cannot do is known in seconds, an engine takes half a minute
+        grader, sampler = self._ready_grader(), self._ready_sampler(target.folder)
         asked = target.questions
         owner = {problem: number for number, problems in missing.items() for problem in problems}
         held: dict[int, list[SampledAnswer]] = {number: [] for number in missing}
         requests = (request for problems in missing.values() for request in asked.requests(problems))
-        judging = Answers([])
+        judged = dict[int, Future[list[Row]]]()
         for answer in sampler.sample(requests, with_logprobs=False):
             number = owner[asked.place(answer)[0]]
             held[number].append(answer)
             self._progress.advance(note=f"{target.label}, {asked.split} problems")
-            if len(held[number]) == len(missing[number]) * asked.samples:
-                judging.check()
+            if len(held[number]) == len(missing[number]) * asked.config.samples:
+                for part in judged.values():
+                    if part.done():  # raises what it raised, before hours are spent on the rest
+                        part.result()
+                # answers come as they are finished; rows are in the order of problems and samples
                 whole = sorted(held.pop(number), key=lambda a: _order(missing[number], asked.place(a)))
-                futures[number] = self._thread.submit(self._finish, sampler, judge, target, number, whole)
-                judging.add(futures[number])
+                judged[number] = self._thread.submit(self._finish, sampler, grader, target, number, whole)
         assert not held, "every request is answered once"
+        return judged
 
-    def _judge_ready(self) -> Judge:
-        if self._judge is None:
-            self._judge = self._stack.enter_context(self._judge_factory(self._verifier_config))
-            self._judge.check_canaries()
-        return self._judge
+    def _ready_grader(self) -> Grader:
+        if self._grader is None:
+            self._grader = self._workers.grader(self._config.verifier)
+            self._grader.check_canaries()
+        return self._grader
 
-    def _sampler_with(self, folder: Path) -> Sampler:
-        if self._sampler is None:
-            self._sampler = self._stack.enter_context(self._start(folder, self._engine_config))
-            say(started(self._sampler))
-            self._stack.enter_context(self._progress)
-        elif self._loaded != folder:
-            self._sampler.load(folder)
-        self._loaded = folder
-        return self._sampler
+    def _ready_sampler(self, model: Path) -> Sampler:
+        is_lent = self._workers.has_engine
+        sampler = self._workers.sampler(model, self._config.engine)
+        if self._startup_s is None:
+            self._startup_s = {"shared with other arms": 0.0} if is_lent else dict(sampler.startup_s)
+            self._stack.enter_context(self._progress)  # the rate does not count the start
+        return sampler
 
     def _finish(
-        self, sampler: Sampler, judge: Judge, target: Target, number: int, answers: Sequence[SampledAnswer]
+        self, sampler: Sampler, grader: Grader, target: Target, number: int, answers: Sequence[SampledAnswer]
     ) -> list[Row]:
         """Judge and write one part; runs in the thread."""
-        asked, limit = target.questions, self._verifier_config.max_error_share
+        asked, limit = target.questions, self._config.verifier.max_error_share
         places = [asked.place(answer) for answer in answers]
         known = _problems(asked, {problem for problem, _ in places})
-        verdicts = judge.stream(
+        verdicts = grader.stream(
             [known[problem] for problem, _ in places], [a.text for a in answers], [a.finish_reason for a in answers]
         )
         rows = [
-            row_of(target.label, target.policy_hash, known[problem], sample, answer, verdict)
+            _row(target, known[problem], sample, answer, verdict)
             for answer, (problem, sample), verdict in zip(answers, places, verdicts, strict=True)
         ]
+        # of each part, so that a grader that breaks ends the stage at once and leaves no part to be believed
         errors = sum(row["reward"] is None for row in rows)
         if errors > limit * len(rows):
             raise StageFailed(
@@ -240,10 +226,27 @@ class Answering:
                 "engine": sampler.name,
                 "dtype": sampler.dtype,
                 "hardware": hardware(),
-                "sandbox_level": judge.sandbox_level,
-                "startup_s": dict(sampler.startup_s),
+                "sandbox_level": grader.sandbox_level,
+                "startup_s": self._startup_s,
             }
         return [{name: row[name] for name in KEPT_COLUMNS} for row in rows]
+
+
+def _row(target: Target, problem: Row, sample: int, answer: SampledAnswer, verdict: Verdict) -> Row:
+    """A row of tables.EVALUATIONS."""
+    request = answer.request
+    return {
+        "checkpoint": target.label,
+        "policy_hash": target.policy_hash,
+        **{name: problem[name] for name in ("split", "problem_id", "kind")},
+        "sample": sample,
+        "reward": verdict.reward,
+        "outcome": verdict.outcome.value,
+        "response_tokens": len(answer.response_ids),
+        "finish_reason": answer.finish_reason,
+        "text": answer.text,
+        **{name: getattr(request, name) for name in ("temperature", "top_p", "max_tokens", "seed")},
+    }
 
 
 def _order(problems: Sequence[str], place: tuple[str, int]) -> tuple[int, int]:
@@ -252,5 +255,6 @@ def _order(problems: Sequence[str], place: tuple[str, int]) -> tuple[int, int]:
 
 def _problems(asked: Questions, names: set[str]) -> dict[str, Row]:
     """These problems by id, with what the verifier must know of their prompts."""
+    # read again for each part: the tests of a whole set may not fit into memory
     rows = read_table(asked.table, PROBLEMS, only=("problem_id", names)).to_pylist()
     return {row["problem_id"]: row | {"is_thinking": row["problem_id"] in asked.thinking} for row in rows}

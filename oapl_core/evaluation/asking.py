@@ -6,15 +6,15 @@ tokenizer, prompts_<tokenizer>.parquet. Every hash that says whether another eva
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.evaluation.answering import Questions
-from oapl_core.evaluation.measurement import Measurement
+from oapl_core.evaluation.folder import EvaluationFolder
 from oapl_core.importing.curation import Tally
 from oapl_core.importing.import_set import Choice, import_set, window
 from oapl_core.importing.sources import fetch, local_files, released_files, source
@@ -25,16 +25,17 @@ from oapl_core.problems.prompts import Style, messages
 from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.problems.storing import write_tables
 from oapl_core.progress import say
-from oapl_core.settings.measurement import SetConfig
+from oapl_core.settings.evaluation_folder import SetConfig
 from oapl_core.tables import PROBLEMS, PROMPTS, open_table, read_table, write_table
-from oapl_core.verdicts.extraction import opens_thinking
 
 _ASKED = ("problem_id", "kind", "statement", "starter_code", "entry_point", "answer", "checker")
 """With the tests, what decides about prompts and verdicts."""
+_STATEMENT = ("problem_id", "split", "kind", "statement", "starter_code", "entry_point", "platform")
 _HASH_DIGITS = 16
+TOO_LONG = "prompt too long"
 
 
-def take_problems(folder: Measurement) -> None:
+def take_problems(folder: EvaluationFolder) -> None:
     """Write problems.parquet, unless it is there and made from the same files.
 
     Raises:
@@ -45,7 +46,7 @@ def take_problems(folder: Measurement) -> None:
     settings = wanted.model_dump(mode="json")
     recorded = folder.ledger.artifacts().get(folder.name(folder.problems))
     if recorded and wanted.path is None and folder.is_done(folder.problems, recorded.inputs, settings):
-        return  # from the hub, at one commit
+        return  # from the hub, where one commit has one content: asking it again needs a network
     files = _files(wanted)
     inputs = folder.inputs(files)
     if folder.is_done(folder.problems, inputs, settings):
@@ -86,8 +87,10 @@ def _import(wanted: SetConfig, files: list[Path], draft: Path) -> tuple[int, dic
     """Import a published set as it was published; its record of origin goes into the ledger."""
     assert wanted.name is not None
     found = source(wanted.name)
+    # a benchmark is asked as it was published: what is twice in it is asked twice
     choice = Choice(_split(wanted), window(wanted.window), wanted.faulty, distinct=False, limit=wanted.limit)
     tally: Tally = import_set(found, files, draft, choice, tell=say)
+    # an import leaves its record beside the file; here the ledger has it
     draft.with_name(f"{draft.name}.origin.json").unlink(missing_ok=True)
     details = {
         "set": found.name,
@@ -112,13 +115,14 @@ def content_hash(problems: Path, split: str | None = None) -> str:
                     continue
                 digest.update(json.dumps([row[name] for name in _ASKED]).encode())
                 for test in row["tests"]:
-                    for text in (test["input"], test["output"]):
+                    for text in (test["input"], test["output"]):  # its length first: "a", "bc" is not "ab", "c"
                         digest.update(f"{len(text)}:".encode() + text.encode())
     return digest.hexdigest()
 
 
 def tokenizer_hash(model: Path) -> str:
     """Identity of a model's tokenizer and chat template, 16 hex digits."""
+    # the bytes of the files, so that it is known without loading a tokenizer
     return digest(tokenizer_files(model))[:_HASH_DIGITS]
 
 
@@ -134,43 +138,36 @@ def chat_template_hash(model: Path) -> str | None:
 def style_hash(style: Style) -> str:
     """Identity of a prompt style: of its words around one problem of each kind."""
     probe: dict[str, Any] = {"problem_id": "p", "statement": "S", "starter_code": None, "entry_point": "f"}
-    kinds: list[Mapping[str, Any]] = [
-        {"kind": "stdin"},
-        {"kind": "function"},
-        {"kind": "function", "starter_code": "C"},
-        {"kind": "assert"},
-        {"kind": "math"},
-        {"kind": "math", "platform": "aime"},
-    ]
+    code = [{"kind": "stdin"}, {"kind": "function"}, {"kind": "function", "starter_code": "C"}, {"kind": "assert"}]
+    maths = [{"kind": "math"}, {"kind": "math", "platform": "aime"}]
     asked = []
-    for kind in kinds:
+    for kind in code + maths:
         try:
             asked.append(messages({**probe, **kind}, style))
-        except ConfigError:
+        except ConfigError:  # a style that has no words for this kind
             asked.append([])
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:_HASH_DIGITS]
 
 
-def questions(folder: Measurement, model: Path) -> Questions:
+def questions(folder: EvaluationFolder, model: Path) -> Questions:
     """The problems as this model is asked them; writes its tokenizer's prompts unless they are there.
 
     Raises:
         DataError: the model has no tokenizer or chat template, or every prompt is too long.
     """
     config = folder.config
-    path = folder.prompts(tokenizer_hash(model))
+    path = prompts_of(folder, model)
     settings = config.model_dump(mode="json", include={"prompt_style", "thinking", "max_prompt_tokens"})
     inputs = folder.inputs([folder.problems])
     if not folder.is_done(path, inputs, settings):
         encode = load_encoder(model, config.thinking)
         with folder.writing(path, inputs, settings) as draft:
-            rows, digest, dropped = list[dict[str, Any]](), hashlib.sha256(), 0
-            for problem in _statements(folder.problems):
+            rows, dropped = list[dict[str, Any]](), 0
+            for problem in read_table(folder.problems, PROBLEMS, _STATEMENT).to_pylist():
                 text, ids = encode(messages(problem, config.prompt_style))
                 if len(ids) > config.max_prompt_tokens:
                     dropped += 1
                     continue
-                digest.update(prompt_line(problem["problem_id"], text))
                 name = {"problem_id": problem["problem_id"], "split": problem["split"]}
                 rows.append({**name, "prompt": text, "prompt_ids": ids})
             if not rows:
@@ -178,36 +175,33 @@ def questions(folder: Measurement, model: Path) -> Questions:
                     f"every prompt is longer than {config.max_prompt_tokens} tokens; see --max-prompt-tokens"
                 )
             draft.rows = write_table(draft.path, PROMPTS, rows)
-            draft.details = {
-                "sha256": digest.hexdigest(),
-                "dropped": {"prompt too long": dropped},
-                "style_sha256": style_hash(config.prompt_style),
-                "chat_template_sha256": chat_template_hash(model),
-            }
+            draft.details = {"dropped": {TOO_LONG: dropped}}
         say(f"{draft.rows} prompts, {dropped} dropped for more than {config.max_prompt_tokens} tokens")
-    return _asked(folder, path)
+    return Questions.read(folder.problems, path, config)
 
 
-def prompt_line(problem_id: str, text: str) -> bytes:
-    """What a prompt adds to the hash of all."""
-    return json.dumps([problem_id, text]).encode()
+def prompts_of(folder: EvaluationFolder, model: Path) -> Path:
+    """The file of the prompts that this model is given."""
+    return folder.prompts(tokenizer_hash(model))
 
 
-def _asked(folder: Measurement, path: Path) -> Questions:
-    config, rows = folder.config, read_table(path, PROMPTS).to_pylist()
-    return Questions(
-        rows[0]["split"],
-        folder.problems,
-        {row["problem_id"]: row["prompt_ids"] for row in rows},
-        frozenset(row["problem_id"] for row in rows if opens_thinking(row["prompt"])),
-        config.samples,
-        config.seed,
-        config.max_tokens,
-        config.temperature,
-        config.top_p,
-    )
+@dataclass(frozen=True)
+class Prompted:
+    """What identifies the prompts that a model was given."""
 
+    rows: int
+    sha256: str
+    """Of problem_id and text of each, in their order."""
+    chat_template_sha256: str | None
+    dropped: Mapping[str, int]
+    """How many are missing, by reason."""
 
-def _statements(path: Path) -> Iterator[Mapping[str, Any]]:
-    columns = ["problem_id", "split", "kind", "statement", "starter_code", "entry_point", "platform"]
-    yield from read_table(path, PROBLEMS, columns).to_pylist()
+    @classmethod
+    def read(cls, prompts: Path, split: str | None, model: Path, dropped: Mapping[str, int]) -> Self:
+        """Those of the table ``prompts``, of one ``split`` if it has several."""
+        only = ("split", [split]) if split else None
+        rows = read_table(prompts, PROMPTS, ["problem_id", "split", "prompt"], only).to_pylist()
+        digest = hashlib.sha256()
+        for row in rows:
+            digest.update(json.dumps([row["problem_id"], row["prompt"]]).encode())
+        return cls(len(rows), digest.hexdigest(), chat_template_hash(model), dropped)

@@ -1,7 +1,7 @@
 """The evaluation card: every setting and hash that is needed to repeat an evaluation, and its results.
 
-Reads the evaluation folder's ledger (``run_card.py``: a run's), the rows, the models' configs and the installed
-packages; `made` gives card.json's content. ``asked`` is the part of it that another evaluation must share to be the
+Reads the ledger of the evaluation folder or run, the rows, the models' configs and the installed packages; `made` gives
+card.json's content. ``asked`` is the part of it that another evaluation must share to be the
 same one.
 """
 
@@ -15,13 +15,12 @@ from typing import Any
 
 from oapl_core.errors import DataError
 from oapl_core.evaluation.answering import Target
-from oapl_core.evaluation.asking import tokenizer_hash
+from oapl_core.evaluation.asking import Prompted, style_hash, tokenizer_hash
 from oapl_core.evaluation.machine import PACKAGES, versions
-from oapl_core.evaluation.measurement import Measurement
 from oapl_core.model_folder import end_token_ids, model_config
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.seeds import derive_seed
-from oapl_core.settings.measurement import MeasurementConfig
+from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.tables import EVALUATIONS, read_table
 from oapl_core.verdicts.verifier import VERIFIER_VERSION
 
@@ -39,7 +38,7 @@ EXTRACTION = {
 RULES = (
     "An answer that could not be judged (verifier_error) is missing, not wrong. A problem with fewer than k judged "
     "answers has no pass@k and is left out of that mean; `problems_at_k` counts those in it. avg@n equals pass@1: the "
-    "mean over problems of the share of right answers. Intervals: 95 %, percentiles of the mean over problems drawn "
+    "mean over problems of the share of correct answers. Intervals: 95 %, percentiles of the mean over problems drawn "
     "with replacement. Differences: the same of paired problems. `repeat`: how far avg@n of another n answers to the "
     "same problems may lie from this one, 95 %."
 )
@@ -56,7 +55,9 @@ EXACT_ON_GPU = (
     "On GPUs nothing is promised to be exact: what an engine computes for one request depends on which others are "
     "decoded with it, and that on timing."
 )
+# in config.json, but of no influence on what the model computes
 _WRITERS = ("transformers_version", "_name_or_path")
+# what two evaluations on CPU share to the letter; not the label, nor what follows from the settings
 _SAME_PLACES = ("problem_id", "sample", "response_tokens", "finish_reason", "text")
 
 
@@ -83,25 +84,11 @@ def as_json(content: Mapping[str, Any]) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def prompts_of(folder: Measurement, model: Path) -> Path:
-    """The file of the prompts that this model is given."""
-    return folder.prompts(tokenizer_hash(model))
-
-
-@dataclass(frozen=True)
-class Prompted:
-    """The prompts of a model."""
-
-    rows: int
-    facts: Mapping[str, Any]
-    """`sha256` of them, `style_sha256`, `chat_template_sha256`, and how many were `dropped` by reason."""
-
-
 @dataclass(frozen=True)
 class Basis:
     """What an evaluation rests on, whether it is of its own folder or of a run."""
 
-    settings: MeasurementConfig
+    settings: EvaluationFolderConfig
     problems: int
     origin: Mapping[str, Any]
     """Of the problems: `set`, `content_sha256` and what else is known."""
@@ -109,20 +96,6 @@ class Basis:
     """sha256 of the files that they were read from."""
     prompts: Mapping[str, Prompted]
     """By model."""
-
-
-def basis_of(folder: Measurement, targets: Sequence[Target]) -> Basis:
-    """That of an evaluation folder, as its ledger says."""
-    done = folder.ledger.artifacts()
-    problems = done[folder.name(folder.problems)]
-    prompts = {t.label: done[folder.name(prompts_of(folder, t.folder))] for t in targets}
-    return Basis(
-        folder.config,
-        problems.rows,
-        problems.details,
-        problems.inputs,
-        {label: Prompted(entry.rows, entry.details) for label, entry in prompts.items()},
-    )
 
 
 def asked(basis: Basis, targets: Sequence[Target]) -> dict[str, Any]:
@@ -134,21 +107,22 @@ def asked(basis: Basis, targets: Sequence[Target]) -> dict[str, Any]:
             "policy_hash": target.policy_hash,
             "config_hash": _config_hash(target.folder),
             "tokenizer_hash": tokenizer_hash(target.folder),
-            "chat_template_hash": prompts.facts["chat_template_sha256"],
-            "prompts_sha256": prompts.facts["sha256"],
+            "chat_template_hash": prompts.chat_template_sha256,
+            "prompts_sha256": prompts.sha256,
             "prompts": prompts.rows,
             "end_token_ids": end_token_ids(target.folder),
         }
-    sampling = config.model_dump(include={"samples", "temperature", "top_p", "max_tokens", "seed"})
+    sampling = {name: getattr(config, name) for name in ("samples", "temperature", "top_p", "max_tokens", "seed")}
     return {
         "models": models,
         "problems": {"content_sha256": basis.origin["content_sha256"], "count": basis.problems},
         "prompts": {
             "style": config.prompt_style,
-            "style_hash": basis.prompts[targets[0].label].facts["style_sha256"],
+            "style_hash": style_hash(config.prompt_style),
             "thinking": config.thinking,
             "max_prompt_tokens": config.max_prompt_tokens,
         },
+        # top_k and so on are no settings of ours, but a card must say that nothing else acts on the sampling
         "sampling": {**sampling, "top_k": 0, "min_p": 0.0, "penalties": "none", "stop": STOP, "seeds": SEEDS},
         "verifier": {"version": VERIFIER_VERSION, **config.verifier.slice, "extraction": EXTRACTION},
     }
@@ -178,7 +152,8 @@ def made(
     """
     config, done = basis.settings, folder.ledger.artifacts()
     ran = [done[folder.name(path)].details for target in targets for path in target.files]
-    dropped = {label: prompts.facts["dropped"] for label, prompts in basis.prompts.items()}
+    dropped = {label: dict(prompts.dropped) for label, prompts in basis.prompts.items()}
+    # parts may come from several machines; one GPU among them and nothing exact can be promised
     is_on_cpu = all(detail["hardware"].startswith("CPU") for detail in ran)
     seed = derive_seed(config.seed, "bootstrap")
     return {

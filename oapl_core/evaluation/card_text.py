@@ -4,18 +4,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 Card = Mapping[str, Any]
-_LEFT = ":--"
-_RIGHT = "--:"
 
 
 def headline(card: Card) -> Iterator[str]:
     """A line for each model, and for each pair of them."""
     n = card["asked"]["sampling"]["samples"]
     for label, result in card["results"].items():
-        first = next(iter(result["pass_at_k"].values()))
         shown = f"avg@{n} {_share(result['mean_reward'])}"
         if "1" in result["pass_at_k"]:
-            shown += f" (95 % interval {_share(first[1])} to {_share(first[2])})"
+            _, low, high = result["pass_at_k"]["1"]
+            shown += f" (95 % interval {_share(low)} to {_share(high)})"
         cut = _share(result["truncated"] / result["answers"])
         yield f"{label}: {shown}, {result['problems']:,} problems, {cut} cut at max_tokens"
     for pair in card["comparisons"]:
@@ -64,33 +62,14 @@ def _summary(card: Card) -> str:
 
 def _results(card: Card) -> str:
     n = card["asked"]["sampling"]["samples"]
-    head = [
-        "model",
-        f"avg@{n}",
-        "repeat",
-        "tokens: mean",
-        "p50",
-        "p90",
-        "p99",
-        "truncated",
-        "time limit",
-        "verifier errors",
-    ]
+    head = f"model|avg@{n}|repeat|tokens: mean|p50|p90|p99|truncated|time limit|verifier errors".split("|")
     rows = []
     for label, result in card["results"].items():
-        tokens, outcomes, size = result["tokens"], result["outcomes"], result["answers"]
-        rows.append(
-            [
-                label,
-                _average(result),
-                f"±{result['repeat']:.2%}",
-                f"{tokens['mean']:,.0f}",
-                *(f"{tokens[q]:,.0f}" for q in ("p50", "p90", "p99")),
-                _share(result["truncated"] / size),
-                _share(outcomes.get("time_limit", 0) / size),
-                f"{result['verifier_errors']:,}",
-            ]
-        )
+        tokens, size = (f"{result['tokens'][name]:,.0f}" for name in ("mean", "p50", "p90", "p99")), result["answers"]
+        ended = (result["truncated"], result["outcomes"].get("time_limit", 0))
+        shares = (_share(count / size) for count in ended)
+        errors = f"{result['verifier_errors']:,}"
+        rows.append([label, _average(result), f"±{result['repeat']:.2%}", *tokens, *shares, errors])
     return _table(head, rows)
 
 
@@ -100,49 +79,38 @@ def _notes(card: Card) -> str:
 
 
 def _average(result: Mapping[str, Any]) -> str:
-    found = result["pass_at_k"].get("1")
-    return _interval(found) if found else _share(result["mean_reward"])
+    # without k = 1 there is no interval: the card was asked for other k
+    at_1 = result["pass_at_k"].get("1")
+    return _interval(at_1) if at_1 else _share(result["mean_reward"])
 
 
 def _curves(card: Card) -> str:
-    results = card["results"]
-    ks = list(dict.fromkeys(k for result in results.values() for k in result["pass_at_k"]))
-    rows = [
-        [f"pass@{k}", *(_interval(r["pass_at_k"][k]) if k in r["pass_at_k"] else "–" for r in results.values())]
-        for k in ks
-    ]
-    return _table(["", *results], rows)
+    curves = {label: result["pass_at_k"] for label, result in card["results"].items()}
+    ks = dict.fromkeys(k for curve in curves.values() for k in curve)
+    return _table(["", *curves], [[f"pass@{k}", *(_interval(curve.get(k)) for curve in curves.values())] for k in ks])
 
 
 def _tables(card: Card) -> Iterator[str]:
-    columns = dict.fromkeys(column for result in card["results"].values() for column in result["tables"])
-    for column in columns:
+    tables = {label: result["tables"] for label, result in card["results"].items()}
+    for column in dict.fromkeys(column for each in tables.values() for column in each):
         yield f"## By {column}"
-        tables = {label: result["tables"].get(column, []) for label, result in card["results"].items()}
-        lines = {line["label"]: line["problems"] for found in tables.values() for line in found}
-        rows = [[name, f"{size:,}", *(_of(found, name) for found in tables.values())] for name, size in lines.items()]
-        yield _table([column, "problems", *tables], rows)
-
-
-def _of(lines: Sequence[Mapping[str, Any]], name: str) -> str:
-    found = next((line["average"] for line in lines if line["label"] == name), None)
-    return _interval(found) if found else "–"
+        lines = {label: {line["label"]: line for line in each.get(column, [])} for label, each in tables.items()}
+        sizes = {name: line["problems"] for each in lines.values() for name, line in each.items()}
+        rows = [
+            [name, f"{size:,}", *(_interval(each.get(name, {}).get("average")) for each in lines.values())]
+            for name, size in sizes.items()
+        ]
+        yield _table([column, "problems", *lines], rows)
 
 
 def _pairs(card: Card) -> Iterator[str]:
     if card["comparisons"]:
         yield "## Differences, paired by problem"
-        rows = [
-            [
-                f"{pair['second']} against {pair['first']}",
-                f"pass@{pair['k']}",
-                _points(pair["difference"]),
-                f"{_points(pair['low'])} to {_points(pair['high'])}",
-                _share(pair["better"]),
-                _share(pair["worse"]),
-            ]
-            for pair in card["comparisons"]
-        ]
+        rows = []
+        for pair in card["comparisons"]:
+            name, interval = f"{pair['second']} against {pair['first']}", map(_points, (pair["low"], pair["high"]))
+            numbers = [f"pass@{pair['k']}", _points(pair["difference"]), " to ".join(interval)]
+            rows.append([name, *numbers, _share(pair["better"]), _share(pair["worse"])])
         yield _table(["", "", "difference, points", "95 % interval", "problems better", "problems worse"], rows)
 
 
@@ -181,8 +149,10 @@ def _change(pair: Mapping[str, Any]) -> str:
     )
 
 
-def _interval(found: Sequence[float]) -> str:
-    mean, low, high = found
+def _interval(estimate: Sequence[float] | None) -> str:
+    if not estimate:
+        return "–"
+    mean, low, high = estimate
     return f"{mean:.1%} ({low:.1%}–{high:.1%})"
 
 
@@ -195,5 +165,6 @@ def _share(value: float) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, [_LEFT, *[_RIGHT] * (len(head) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+    lines = [head, [":--", *["--:"] * (len(head) - 1)], *rows]
+    cells = ([cell.replace("|", "\\|") for cell in line] for line in lines)  # a label may have a bar in it
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)

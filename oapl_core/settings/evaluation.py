@@ -7,8 +7,21 @@ from pydantic import Field, PositiveInt, model_validator
 from oapl_core.settings.group import Settings
 
 
-class EvaluationConfig(Settings):
-    """How checkpoints are measured."""
+class AskingConfig(Settings):
+    """How checkpoints are asked and what is made of their answers, in a run and by `oapl evaluate`."""
+
+    temperature: Annotated[float, Field(ge=0.0)] = 0.6
+    """Sampling temperature."""
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 0.95
+    """Nucleus sampling."""
+    max_tokens: PositiveInt = 65536
+    """Longest response. Tokens."""
+    bootstrap_resamples: PositiveInt = 2000
+    """Resamples of the problems for the intervals."""
+
+
+class EvaluationConfig(AskingConfig):
+    """How a run's checkpoints are measured."""
 
     validation_samples: PositiveInt = 8
     """Answers per validation problem, for choosing the epoch."""
@@ -20,14 +33,6 @@ class EvaluationConfig(Settings):
     reported; it needs `force`, and the choice is then named wherever the epoch is."""
     force: bool = False
     """Choose on held-out problems all the same."""
-    temperature: Annotated[float, Field(ge=0.0)] = 0.6
-    """Sampling temperature."""
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 0.95
-    """Nucleus sampling."""
-    max_tokens: PositiveInt = 65536
-    """Longest response. Tokens."""
-    bootstrap_resamples: PositiveInt = 2000
-    """Resamples of the problems for the intervals."""
 
     @model_validator(mode="after")
     def _not_on_what_is_reported(self) -> Self:

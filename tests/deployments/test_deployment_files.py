@@ -14,7 +14,7 @@ import yaml
 
 from deployments.deploying import POOL
 from deployments.short_names import NAMES, lengthen
-from flows.measure import MeasureStart
+from flows.evaluate import EvaluateStart
 from flows.start import Start
 from oapl_core.settings.group import Settings
 from tests.whole_run import ROOT
@@ -40,7 +40,7 @@ def test_every_flow_is_deployed_once_and_one_of_them_nightly() -> None:
     assert [(name, s["cron"], s["timezone"]) for name, s in schedules] == [("oapl-round", "0 1 * * *", "Etc/UTC")]
 
 
-@pytest.mark.parametrize("start", [Start, MeasureStart])
+@pytest.mark.parametrize("start", [Start, EvaluateStart])
 def test_the_form_explains_each_parameter(start: type[Settings]) -> None:
     for field in start.model_json_schema()["properties"].values():
         assert field["title"] and len(field["description"]) > 40

@@ -1,236 +1,319 @@
-"""evaluate: which checkpoints answer which problems, resuming, and what is refused; sampler and judge are made up."""
+"""evaluate: models on a problem set, resuming, the card and its repetition; sampler and judge are made up."""
 
+import json
 import shutil
-from itertools import pairwise
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from oapl_core.errors import ConfigError, DataError, StageFailed
-from oapl_core.evaluation import answering
+from oapl_core.errors import ConfigError, DataError
+from oapl_core.evaluation import agreement, answering, asking, card
 from oapl_core.evaluation.evaluate import evaluate
+from oapl_core.evaluation.folder import EvaluationFolder, parse
 from oapl_core.model_folder import policy_hash
-from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.tables import EVALUATIONS, read_table
-from tests.core.evaluation.made_up_judge import MadeUpJudge, Rate, Starts
-from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
+from tests.core.evaluation.made_up_grader import MadeUpGrader, Starts
+from tests.core.importing.foreign_rows import livecodebench, write_rows
+from tests.sampling_run import MadeUpSampler, made_up_model
+from tests.tiny_model import write_tokenizer
+
+JUDGE = MadeUpGrader(lambda weights: 0.3 + 0.4 * (int(weights, 16) % 2))
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    made = make_run(tmp_path, made_up_model(tmp_path / "model"))
-    train(made)
-    return made
+def model(folder: Path, weight: float) -> Path:
+    made_up_model(folder, weight)
+    write_tokenizer(folder)
+    return folder
 
 
-def prefers(run: Run, epoch: int) -> Rate:
-    """A judge's rates under which one epoch of the last round is the best."""
-    best = policy_hash(run.checkpoint(1, epoch))
-    return lambda weights: 0.95 if weights == best else 0.3
+def problem(number: int) -> dict[str, Any]:
+    return {
+        "problem_id": f"p{number}",
+        "kind": "math",
+        "statement": f"What is {number} + 1?",
+        "answer": str(number + 1),
+        "difficulty": "easy" if number < 4 else "hard",
+        "platform": "made up",
+    }
 
 
-def rows(run: Run) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = read_table(run.evaluation(), EVALUATIONS).to_pylist()
-    return found
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two models and a problem set."""
+    folder = tmp_path_factory.mktemp("measure")
+    for name, weight in (("one", 1.0), ("two", 2.0)):
+        model(folder / name, weight)
+    lines = [json.dumps(problem(number)) for number in range(6)]
+    (folder / "sums.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
 
 
-def labels(run: Run, split: str) -> list[str]:
-    return list(dict.fromkeys(row["checkpoint"] for row in rows(run) if row["split"] == split))
+def folder_of(root: Path, place: Path, **changes: Any) -> EvaluationFolder:
+    values: dict[str, Any] = {
+        "models": [{"label": name, "path": place / name} for name in ("one", "two")],
+        "problems": {"path": place / "sums.jsonl"},
+        "prompt_style": "plain",
+        "samples": 4,
+        "max_tokens": 12,
+        "max_prompt_tokens": 64,
+        "bootstrap_resamples": 50,
+        **changes,
+    }
+    return EvaluationFolder.create(root, parse(values, "test"))
 
 
-def details(run: Run) -> dict[str, Any]:
-    return dict(run.ledger.artifacts()[run.name(run.evaluation())].details)
+def finished(folder: EvaluationFolder) -> bool:
+    """Read anew, as a later process would."""
+    return EvaluationFolder.open(folder.root).is_finished
+
+
+def measured(root: Path, place: Path, **changes: Any) -> dict[str, Any]:
+    """The card of a whole evaluation."""
+    folder = folder_of(root, place, **changes)
+    evaluate(folder, MadeUpSampler, JUDGE)
+    return card.read(folder.card)
+
+
+@pytest.fixture(scope="module")
+def original(place: Path) -> dict[str, Any]:
+    return measured(place / "original", place)
+
+
+def test_models_of_one_architecture_share_one_engine(tmp_path: Path, place: Path) -> None:
+    starts = Starts()
+    evaluate(folder_of(tmp_path / "e", place), starts, JUDGE)
+    assert [sampler.loaded for sampler in starts.samplers] == [[place / "one", place / "two"]]
+
+
+def test_every_model_answers_every_problem_n_times_with_the_same_seeds(original: object, place: Path) -> None:
+    rows = read_table(place / "original" / "answers.parquet", EVALUATIONS).to_pylist()
+    assert [(r["checkpoint"], r["problem_id"], r["sample"]) for r in rows] == [
+        (label, f"p{number}", sample) for label in ("one", "two") for number in range(6) for sample in range(4)
+    ]
+    assert {r["policy_hash"] for r in rows} == {policy_hash(place / name) for name in ("one", "two")}
+    assert [r["seed"] for r in rows[:24]] == [r["seed"] for r in rows[24:]]
+
+
+def test_the_card_counts_what_is_in_the_rows(original: dict[str, Any], place: Path) -> None:
+    rows = read_table(place / "original" / "answers.parquet", EVALUATIONS).to_pylist()
+    for label, result in original["results"].items():
+        mine = [r for r in rows if r["checkpoint"] == label]
+        assert result["mean_reward"] == pytest.approx(sum(r["reward"] for r in mine) / len(mine))
+        assert result["truncated"] == sum(r["response_tokens"] == 12 for r in mine)
+        easy, hard = ([r["reward"] for r in mine if (r["problem_id"] < "p4") == is_easy] for is_easy in (True, False))
+        assert [(x["label"], x["problems"], x["average"][0]) for x in result["tables"]["difficulty"]] == [
+            ("easy", 4, pytest.approx(sum(easy) / 16, abs=1e-6)),
+            ("hard", 2, pytest.approx(sum(hard) / 8, abs=1e-6)),
+        ]
+        assert "platform" not in result["tables"], "one platform is no table"
+    pairs = [(x["first"], x["second"], x["k"]) for x in original["comparisons"]]
+    assert pairs == [("one", "two", 1), ("one", "two", 4)]
+
+
+def test_the_card_names_everything_that_a_repetition_needs(original: dict[str, Any], place: Path) -> None:
+    asked, ran = original["asked"], original["ran"]
+    assert asked["models"]["one"]["policy_hash"] == policy_hash(place / "one")
+    assert asked["models"]["one"]["prompts_sha256"] == asked["models"]["two"]["prompts_sha256"]
+    assert asked["models"]["one"]["end_token_ids"] == [2]
+    assert asked["models"]["one"]["config_hash"] and asked["models"]["one"]["tokenizer_hash"]
+    assert asked["problems"]["count"] == 6
+    assert asked["sampling"]["seed"] == 0 and "SHA-256" in asked["sampling"]["seeds"]
+    assert asked["verifier"]["cpu_s"] == 6.0 and asked["verifier"]["version"]
+    assert ran["engine"] == ["made up 1"] and ran["packages"]["transformers"]
+    assert list(original["origin"]["files"]) == [str(place / "sums.jsonl")]
+    text = (place / "original" / "card.md").read_text()
+    for word in ("avg@4", "By difficulty", "Exactly:", "Within an interval:", asked["problems"]["content_sha256"]):
+        assert word in text
+
+
+@pytest.mark.parametrize("stop_after", [0, 7, 30, 47])
+def test_after_a_break_the_rest_is_done_and_the_card_is_the_same(
+    tmp_path: Path, place: Path, original: dict[str, Any], monkeypatch: pytest.MonkeyPatch, stop_after: int
+) -> None:
+    monkeypatch.setattr(answering, "_PART_ANSWERS", 8)
+    folder = folder_of(tmp_path / "e", place)
+    with pytest.raises(InterruptedError):
+        evaluate(folder, Starts(stop_after), JUDGE)
+    assert not finished(folder)
+    kept = {path: path.stat().st_mtime_ns for path in folder.root.glob("answers/*.parquet")}
+    evaluate(folder, MadeUpSampler, JUDGE)
+    assert finished(folder)
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept, "whole parts are not sampled again"
+    assert card.read(folder.card)["results"] == original["results"]
+
+
+def test_a_model_of_another_architecture_gets_an_engine_of_its_own(tmp_path: Path, place: Path) -> None:
+    other = model(tmp_path / "other", 3.0)
+    weights = (other / "model.safetensors").read_bytes().replace(b'"w"', b'"v"')
+    (other / "model.safetensors").write_bytes(weights)
+    models = [{"label": path.name, "path": path} for path in (place / "one", other, place / "two")]
+    folder, starts = folder_of(tmp_path / "e", place, models=models), Starts()
+    evaluate(folder, starts, JUDGE)
+    assert not finished(folder)
+    evaluate(folder, starts, JUDGE)
+    assert finished(folder)
+    assert [sampler.loaded for sampler in starts.samplers] == [[place / "one", place / "two"], [other]]
+    assert list(card.read(folder.card)["results"]) == ["one", "other", "two"]
+
+
+def test_the_same_card_again_agrees_exactly(tmp_path: Path, place: Path, original: dict[str, Any]) -> None:
+    again = measured(tmp_path / "again", place, repeats=place / "original" / "card.json")
+    assert [found.level for found in agreement.compare(original, again)] == ["exactly", "exactly"]
+    assert agreement.moved(original, again) == []
+    assert agreement.promises_exactness(original, again)
+
+
+def change_model(copy: Path) -> None:
+    model(copy / "two", 9.0)
+
+
+def change_template(copy: Path) -> None:
+    path = copy / "one" / "chat_template.jinja"
+    path.write_text(path.read_text() + "\n")
+
+
+def change_problems(copy: Path) -> None:
+    path = copy / "sums.jsonl"
+    path.write_text(path.read_text().replace("3 + 1", "3 plus 1"))
+
+
+def change_answer(copy: Path) -> None:
+    path = copy / "sums.jsonl"
+    path.write_text(path.read_text().replace('"answer": "4"', '"answer": "04"'))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (change_model, "models.two.policy_hash"),
+        (change_template, "models.one.chat_template_hash"),
+        (change_problems, "prompts_sha256"),
+        (change_answer, "problems.content_sha256"),
+    ],
+)
+def test_a_repetition_with_something_else_is_refused_before_anything_is_sampled(
+    tmp_path: Path, place: Path, original: object, change: Callable[[Path], None], named: str
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(place, copy)
+    change(copy)
+    folder = folder_of(tmp_path / "e", copy, repeats=place / "original" / "card.json")
+    starts = Starts()
+    with pytest.raises(DataError, match=named):
+        evaluate(folder, starts, JUDGE)
+    assert not starts.samplers
+
+
+def test_how_the_set_is_stored_does_not_matter_to_a_repetition(
+    tmp_path: Path, place: Path, original: dict[str, Any]
+) -> None:
+    rows = [{**problem(number), "flaw": "named since"} for number in range(6)]
+    (tmp_path / "other.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    again = measured(
+        tmp_path / "e", place, repeats=place / "original" / "card.json", problems={"path": tmp_path / "other.jsonl"}
+    )
+    assert all(found.level == "exactly" for found in agreement.compare(original, again))
+
+
+def test_a_published_set_is_imported_as_it_is(tmp_path: Path, place: Path) -> None:
+    rows = [{"problem_idx": i, "problem": f"What is {i} + 1?", "answer": i + 1} for i in range(1, 5)]
+    (tmp_path / "aime.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in [*rows, rows[0] | {"problem_idx": 9}])
+    )
+    made = measured(tmp_path / "e", place, problems={"name": "aime25", "path": tmp_path / "aime.jsonl", "limit": 5})
+    assert made["asked"]["problems"]["count"] == 5, "a benchmark keeps what is twice in it"
+    assert made["origin"]["problems"]["set"] == "aime25"
+
+
+def test_livecodebench_is_asked_inside_its_window_and_divided_by_platform(tmp_path: Path, place: Path) -> None:
+    days = {"before": "2024-07-31", "first": "2024-08-01", "second": "2025-01-31", "after": "2025-02-01"}
+    rows = [livecodebench(name, day, functional=name == "second") for name, day in days.items()]
+    write_rows(tmp_path / "test.jsonl", *rows)
+    wanted = {"name": "livecodebench", "path": tmp_path / "test.jsonl", "window": "2024-08-01:2025-02-01"}
+    made = measured(
+        tmp_path / "e",
+        place,
+        problems=wanted,
+        prompt_style="livecodebench",
+        max_prompt_tokens=2000,
+        engine={"max_model_len": 2100},
+    )
+    assert made["asked"]["problems"]["count"] == 2
+    assert made["origin"]["problems"]["dropped"] == {"outside of the window": 2}
+    assert {x["label"] for x in made["results"]["one"]["tables"]["platform"]} == {"leetcode", "atcoder"}
+
+
+def test_other_settings_in_the_same_folder_are_refused(tmp_path: Path, place: Path) -> None:
+    folder_of(tmp_path / "e", place)
+    with pytest.raises(ConfigError, match="samples was 4, now 5"):
+        folder_of(tmp_path / "e", place, samples=5)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").touch()
+    with pytest.raises(ConfigError, match="no evaluation folder"):
+        folder_of(tmp_path / "full", place)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"ks": [5]}, "pass@5 needs at least 5 answers"),
+        ({"models": [{"label": "a", "path": "x"}, {"label": "a", "path": "y"}]}, "same label"),
+        ({"problems": {}}, "a name or a path"),
+        ({"engine": {"max_model_len": 70}}, "max_model_len=70 is less than the 76"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(
+    tmp_path: Path, place: Path, changes: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        folder_of(tmp_path / "e", place, **changes)
+
+
+def test_prompts_that_are_too_long_are_dropped_and_counted(tmp_path: Path, place: Path) -> None:
+    long = {**problem(9), "statement": "x " * 200}
+    (tmp_path / "set.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (problem(1), long)))
+    made = measured(tmp_path / "e", place, problems={"path": tmp_path / "set.jsonl"})
+    assert made["asked"]["problems"]["count"] == 2
+    assert made["results"]["one"]["problems"] == 1
+    assert made["origin"]["dropped_prompts"]["one"] == {"prompt too long": 1}
+    (tmp_path / "set.jsonl").write_text(json.dumps(long) + "\n")
+    with pytest.raises(DataError, match="every prompt is longer than 64 tokens"):
+        measured(tmp_path / "f", place, problems={"path": tmp_path / "set.jsonl"})
+
+
+def test_a_style_has_a_hash_of_its_own() -> None:
+    found = {asking.style_hash(style) for style in ("plain", "deepcoder", "livecodebench", "matharena")}
+    assert len(found) == 4
+
+
+def test_a_model_that_was_replaced_is_measured_again_and_the_other_is_not(tmp_path: Path, place: Path) -> None:
+    for name in ("one", "two"):
+        shutil.copytree(place / name, tmp_path / name)
+    models = [{"label": name, "path": tmp_path / name} for name in ("one", "two")]
+    folder, judge = folder_of(tmp_path / "e", place, models=models), MadeUpGrader(lambda _: 0.5)
+    evaluate(folder, MadeUpSampler, judge)
+    assert folder.changed == []
+    before = card.read(folder.card)["results"]
+    model(tmp_path / "two", 7.0)
+    assert folder.changed == [str(tmp_path / "two")]
+    starts = Starts()
+    evaluate(folder, starts, judge)
+    assert [sampler.loaded for sampler in starts.samplers] == [[tmp_path / "two"]]
+    after = card.read(folder.card)["results"]
+    assert after["one"] == before["one"] and after["two"]["policy_hash"] != before["two"]["policy_hash"]
 
 
 def never(model_dir: Path, config: EngineConfig) -> MadeUpSampler:
     raise AssertionError("an engine was started although nothing is missing")
 
 
-@pytest.mark.parametrize("epoch", [1, 2, 3])
-def test_validation_chooses_the_epoch_that_answers_the_held_out_problems(run: Run, epoch: int) -> None:
-    evaluate(run, MadeUpSampler, MadeUpJudge(prefers(run, epoch)))
-    assert labels(run, "validation") == ["round 1 epoch 1", "round 1 epoch 2", "round 1 epoch 3"]
-    assert labels(run, "heldout") == ["base", "round 0", f"round 1 epoch {epoch}"]
-    assert (details(run)["chosen"], details(run)["chosen_epoch"]) == (f"round 1 epoch {epoch}", epoch)
-
-
-def test_of_equally_good_epochs_the_earliest_is_chosen(run: Run) -> None:
-    evaluate(run, MadeUpSampler, MadeUpJudge(lambda _: 1.1))
-    assert details(run)["chosen_epoch"] == 1
-
-
-def test_every_problem_of_a_split_has_every_sample(run: Run) -> None:
-    evaluate(run, MadeUpSampler, MadeUpJudge(prefers(run, 2)))
-    for split, problems, samples, sets in (("validation", 3, 2, 3), ("heldout", 4, 4, 3)):
-        mine = [(r["checkpoint"], r["problem_id"], r["sample"]) for r in rows(run) if r["split"] == split]
-        assert len(mine) == len(set(mine)) == problems * samples * sets
-
-
-def test_a_row_names_its_weights_and_settings(run: Run) -> None:
-    evaluate(run, MadeUpSampler, MadeUpJudge(prefers(run, 2)))
-    folders = {"base": run.base_model(), "round 0": run.checkpoint(0, 1)}
-    folders |= {f"round 1 epoch {e}": run.checkpoint(1, e) for e in (1, 2, 3)}
-    for row in rows(run):
-        assert row["policy_hash"] == policy_hash(folders[row["checkpoint"]]) == row["text"].split()[0]
-        assert (row["temperature"], row["top_p"]) == (pytest.approx(0.6), pytest.approx(0.95))
-        assert (row["max_tokens"], row["kind"]) == (12, "math")
-
-
-def test_checkpoints_share_their_seeds_and_samples_do_not(run: Run) -> None:
-    evaluate(run, MadeUpSampler, MadeUpJudge(prefers(run, 2)))
-    seeds: dict[tuple[str, int], set[int]] = {}
-    for row in rows(run):
-        seeds.setdefault((row["problem_id"], row["sample"]), set()).add(row["seed"])
-    assert all(len(found) == 1 for found in seeds.values())
-    assert len(set.union(*seeds.values())) == len(seeds)
-
-
-def test_one_engine_serves_every_checkpoint_and_no_weights_are_loaded_twice_in_a_row(run: Run) -> None:
-    starts, judge = Starts(), MadeUpJudge(prefers(run, 3))
-    evaluate(run, starts, judge)
-    assert len(starts.samplers) == 1
-    loaded = starts.samplers[0].loaded
-    assert len(loaded) == 6
-    assert all(a != b for a, b in pairwise(loaded))
-    assert judge.canaries == 1
-
-
-def test_a_finished_evaluation_starts_nothing(run: Run) -> None:
-    judge = MadeUpJudge(prefers(run, 2))
-    evaluate(run, MadeUpSampler, judge)
-    before, judged = run.evaluation().stat().st_mtime_ns, judge.judged
-    evaluate(run, never, judge)
-    assert (run.evaluation().stat().st_mtime_ns, judge.judged) == (before, judged)
-
-
-@pytest.mark.parametrize("stop_after", [0, 5, 13, 30, 51])
-def test_after_a_break_the_rest_is_done_and_the_result_is_the_same(run: Run, tmp_path: Path, stop_after: int) -> None:
-    judge = MadeUpJudge(prefers(run, 2))
-    with pytest.raises(InterruptedError):
-        evaluate(run, Starts(stop_after), judge)
-    kept = {p: p.stat().st_mtime_ns for p in run.evaluations().glob("*.parquet")}
-    assert len(kept) == {0: 0, 5: 0, 13: 2, 30: 3, 51: 5}[stop_after]
-    evaluate(run, MadeUpSampler, judge)
-    assert {p: p.stat().st_mtime_ns for p in kept} == kept
-    whole = make_run(tmp_path / "whole", tmp_path / "model")
-    train(whole)
-    evaluate(whole, MadeUpSampler, judge)
-    assert rows(run) == rows(whole)
-    assert details(run) == details(whole)
-
-
-def test_the_ledger_has_pass_at_k_of_every_checkpoint(run: Run) -> None:
-    evaluate(run, MadeUpSampler, MadeUpJudge(prefers(run, 2)))
-    heldout = details(run)["heldout"]
-    assert list(heldout) == ["base", "round 0", "round 1 epoch 2"]
-    for label, found in heldout.items():
-        rewards = [r["reward"] for r in rows(run) if r["checkpoint"] == label and r["split"] == "heldout"]
-        assert found["pass_at_k"]["1"][0] == pytest.approx(sum(rewards) / len(rewards), abs=1e-6)
-        assert list(found["pass_at_k"]) == ["1", "2", "3", "4"]
-
-
-def test_the_ledger_has_the_differences_of_checkpoints_paired_by_problem(run: Run) -> None:
-    evaluate(run, MadeUpSampler, MadeUpJudge(prefers(run, 2)))
-    found = {(x["first"], x["second"], x["k"]): x for x in details(run)["comparisons"]}
-    assert len(found) == 6
-    means = {label: measured["mean_reward"] for label, measured in details(run)["heldout"].items()}
-    for (first, second, k), pair in found.items():
-        if k == 1:
-            assert pair["difference"] == pytest.approx(means[second] - means[first], abs=1e-6)
-            assert pair["low"] <= pair["difference"] <= pair["high"]
-
-
-def test_answers_that_could_not_be_judged_have_no_reward_and_are_counted(tmp_path: Path) -> None:
-    run = make_run(tmp_path, made_up_model(tmp_path / "model"), verifier={"max_error_share": 0.9})
-    train(run)
-    evaluate(run, MadeUpSampler, MadeUpJudge(prefers(run, 2), broken=0.2))
-    unjudged = [r for r in rows(run) if r["reward"] is None]
-    assert unjudged and all(r["outcome"] == "verifier_error" for r in unjudged)
-    measured = [m for split in ("validation", "heldout") for m in details(run)[split].values()]
-    assert sum(m["verifier_errors"] for m in measured) == len(unjudged)
-
-
-def test_too_many_unjudged_answers_end_the_stage(run: Run) -> None:
-    with pytest.raises(StageFailed, match="could not be judged"):
-        evaluate(run, MadeUpSampler, MadeUpJudge(prefers(run, 2), broken=0.5))
-    assert not run.evaluation().exists()
-
-
-def test_a_checkpoint_changed_behind_the_runs_back_is_refused(run: Run) -> None:
-    recorded = policy_hash(run.checkpoint(1, 2))
-    shutil.rmtree(run.checkpoint(1, 2))
-    made_up_model(run.checkpoint(1, 2), 99)
-    with pytest.raises(DataError, match=recorded):
-        evaluate(run, MadeUpSampler, MadeUpJudge(lambda _: 0.5))
-
-
-def test_a_missing_checkpoint_is_named(run: Run) -> None:
-    shutil.rmtree(run.checkpoint(0, 1))
-    with pytest.raises(DataError, match=r"4_checkpoint/oapl/epoch_01"):
-        evaluate(run, MadeUpSampler, MadeUpJudge(lambda _: 0.5))
-
-
-def measured_with(tmp_path: Path, epoch: int, validation: bool = True, **evaluation: Any) -> Run:
-    """An evaluated run of which ``epoch`` is the best, with other settings of evaluation."""
-    prompts = {"train": [[5]], "validation": [[6]] * 3 if validation else [], "heldout": [[7]] * 4}
-    run = make_run(tmp_path, made_up_model(tmp_path / "model"), prompts, evaluation=evaluation)
-    train(run)
-    evaluate(run, MadeUpSampler, MadeUpJudge(prefers(run, epoch)))
-    return run
-
-
-def test_without_validation_problems_the_last_epoch_is_taken_and_that_is_said(tmp_path: Path) -> None:
-    run = measured_with(tmp_path, epoch=1, validation=False)
-    assert labels(run, "heldout") == ["base", "round 0", "round 1 epoch 3"]
-    assert labels(run, "validation") == []
-    found = details(run)
-    assert (found["chosen_epoch"], found["chosen_on"]) == (3, "last")
-    assert found["chosen_in_words"] == "the last epoch, nothing was chosen"
-
-
-def test_the_last_epoch_can_be_asked_for(tmp_path: Path) -> None:
-    run = measured_with(tmp_path, epoch=1, choose_on="last")
-    assert details(run)["chosen"] == "round 1 epoch 3"
-    assert len(labels(run, "validation")) == 3
-
-
-def test_choosing_on_what_is_reported_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the very problems that are reported"):
-        make_run(tmp_path, made_up_model(tmp_path / "model"), evaluation={"choose_on": "heldout"})
-
-
-def test_a_forced_choice_on_what_is_reported_is_named_in_rows_and_ledger(tmp_path: Path) -> None:
-    run = measured_with(tmp_path, epoch=2, choose_on="heldout", force=True)
-    name = "round 1 epoch 2 (chosen on the held-out problems that are reported)"
-    assert labels(run, "heldout") == ["base", "round 0", "round 1 epoch 1", "round 1 epoch 3", name]
-    assert "round 1 epoch 2" in labels(run, "validation"), "there nothing was chosen"
-    found = details(run)
-    assert (found["chosen"], found["chosen_epoch"], found["chosen_on"]) == (name, 2, "heldout")
-    assert name in found["heldout"]
-
-
-def test_parts_hold_whole_problems_and_are_resumed_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering, "_PART_ANSWERS", 8)
-    prompts = {"train": [[5]], "validation": [[6]] * 3, "heldout": [[7, i] for i in range(5)]}
-    run, whole = (
-        make_run(folder, made_up_model(tmp_path / "model"), prompts) for folder in (tmp_path / "a", tmp_path / "b")
-    )
-    judge = MadeUpJudge(lambda _: 0.5)
-    for one in (run, whole):
-        train(one)
-    with pytest.raises(InterruptedError):
-        evaluate(run, Starts(stop_after=18 + 20 + 15), judge)
-    base, other = (sorted(run.evaluations().glob(f"{name}_heldout-*.parquet")) for name in ("base", "round_0"))
-    assert len(base) == 3 and len(other) < 3, "20 answers are whole, of the next 20 there were 15"
-    evaluate(run, MadeUpSampler, judge)
-    evaluate(whole, MadeUpSampler, judge)
-    assert rows(run) == rows(whole)
-    places = [(r["problem_id"], r["sample"]) for r in rows(run) if r["checkpoint"] == "base"]
-    assert places == [(f"heldout-{i}", s) for i in range(5) for s in range(4)]
-
-
-def test_progress_counts_the_whole_evaluation(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    evaluate(run, MadeUpSampler, MadeUpJudge(prefers(run, 2)))
-    assert "evaluation | 66/66 answers" in capsys.readouterr().out
+def test_a_lost_card_is_written_again_without_an_engine(tmp_path: Path, place: Path) -> None:
+    folder = folder_of(tmp_path / "e", place)
+    evaluate(folder, MadeUpSampler, JUDGE)
+    folder.card.unlink()
+    assert not finished(folder)
+    evaluate(folder, never, JUDGE)
+    assert finished(folder)

@@ -7,18 +7,17 @@ import pytest
 
 from oapl_core.evaluation import agreement, card
 from oapl_core.evaluation.evaluate import evaluate
-from oapl_core.evaluation.measure import measure
-from oapl_core.evaluation.measurement import Measurement, parse
+from oapl_core.evaluation.folder import EvaluationFolder, parse
 from oapl_core.model_folder import policy_hash
 from oapl_core.problems.prepare import load_encoder
 from oapl_core.problems.prompts import messages
 from oapl_core.run_folder.run import Run
 from oapl_core.tables import PROBLEMS, PROMPTS, read_table, write_table
-from tests.core.evaluation.made_up_judge import MadeUpJudge
+from tests.core.evaluation.made_up_grader import MadeUpGrader
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run
 from tests.tiny_model import write_tokenizer
 
-JUDGE = MadeUpJudge(lambda weights: 0.3 + 0.4 * (int(weights, 16) % 2))
+JUDGE = MadeUpGrader(lambda weights: 0.3 + 0.4 * (int(weights, 16) % 2))
 
 
 def trained(folder: Path, **changes: Any) -> Run:
@@ -72,8 +71,8 @@ def test_it_says_what_the_ledger_says(run: Run) -> None:
 
 def test_oapl_evaluate_repeats_it_exactly(run: Run, tmp_path: Path) -> None:
     original = card.read(run.card())
-    folder = Measurement.create(tmp_path / "again", parse({**original["settings"], "repeats": run.card()}, "test"))
-    measure(folder, MadeUpSampler, JUDGE)
+    folder = EvaluationFolder.create(tmp_path / "again", parse({**original["settings"], "repeats": run.card()}, "test"))
+    evaluate(folder, MadeUpSampler, JUDGE)
     found = agreement.compare(original, card.read(folder.card))
     assert [one.level for one in found] == ["exactly"] * 3
 

@@ -1,4 +1,4 @@
-"""An evaluation folder: what `oapl evaluate` makes, with a ledger as a run's, so that it goes on where it was left.
+"""An evaluation folder: what `oapl evaluate` makes, with a ledger as a run's, so that it continues where it was left.
 
 Layout::
 
@@ -18,44 +18,47 @@ from typing import Any, Self
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import sha256_of
 from oapl_core.run_folder.recorded import Recorded
+from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.settings.experiment_file import differences, parse_as, write_record
-from oapl_core.settings.measurement import MeasurementConfig, ModelConfig
 
-_RECORD = "evaluation.json"
-_MAY_CHANGE = {"engine_python"}
+RECORD = "evaluation.json"
+"""Its settings; what has it is an evaluation folder."""
+_MAY_CHANGE = {"engine_python"}  # where vLLM is installed says nothing about what is asked
 
 
-def parse(values: Any, where: str) -> MeasurementConfig:
+def parse(values: Any, where: str) -> EvaluationFolderConfig:
     """Validate settings; ``where`` names their origin.
 
     Raises:
         ConfigError: one line that says what is wrong with which.
     """
-    return parse_as(MeasurementConfig, values, where)
+    return parse_as(EvaluationFolderConfig, values, where)
 
 
 @dataclass(frozen=True)
-class Measurement(Recorded):
+class EvaluationFolder(Recorded):
     """An opened evaluation folder."""
 
-    config: MeasurementConfig
+    config: EvaluationFolderConfig
 
     @classmethod
-    def create(cls, root: Path, config: MeasurementConfig) -> Self:
+    def create(cls, root: Path, config: EvaluationFolderConfig) -> Self:
         """Make or reopen the folder.
 
         Raises:
             ConfigError: it was made with other settings, or is something else.
         """
-        record = root / _RECORD
+        record = root / RECORD
         if record.exists():
             before, now = (c.model_dump(mode="json", exclude=_MAY_CHANGE) for c in (cls.open(root).config, config))
             if changed := differences(before, now):
                 raise ConfigError(
                     f"{root}: was started with other settings ({'; '.join(changed[:5])}); choose another with --to"
                 )
+        # run.lock is there already: a folder is held before it is made
         elif root.exists() and any(path.name != "run.lock" for path in root.iterdir()):
             raise ConfigError(f"{root}: is not empty and no evaluation folder; choose another with --to")
+        # also where nothing else changed: engine_python may have
         write_record(record, config.model_dump(mode="json"))
         return cls(root, config)
 
@@ -67,12 +70,12 @@ class Measurement(Recorded):
             DataError: it is not one.
         """
         try:
-            content = json.loads((root / _RECORD).read_text())
+            content = json.loads((root / RECORD).read_text())
         except (FileNotFoundError, NotADirectoryError):
-            raise DataError(f"{root}: is not an evaluation folder (no {_RECORD}); `oapl evaluate` makes one") from None
+            raise DataError(f"{root}: is not an evaluation folder (no {RECORD}); `oapl evaluate` makes one") from None
         except json.JSONDecodeError as error:
-            raise DataError(f"{root / _RECORD}: is not readable ({error}); delete the folder") from None
-        return cls(root, parse(content, str(root / _RECORD)))
+            raise DataError(f"{root / RECORD}: is not readable ({error}); delete the folder") from None
+        return cls(root, parse(content, str(root / RECORD)))
 
     @property
     def python(self) -> Path | None:
@@ -88,9 +91,9 @@ class Measurement(Recorded):
         """Prompts for models with this tokenizer (tables.PROMPTS)."""
         return self.root / f"prompts_{tokenizer}.parquet"
 
-    def parts(self, model: ModelConfig) -> Path:
+    def parts(self, label: str) -> Path:
         """Beginning of the names of a model's parts (tables.EVALUATIONS)."""
-        return self.root / "answers" / re.sub(r"[^A-Za-z0-9._-]+", "_", model.label)
+        return self.root / "answers" / re.sub(r"[^A-Za-z0-9._-]+", "_", label)
 
     @property
     def answers(self) -> Path:
@@ -111,12 +114,12 @@ class Measurement(Recorded):
     def is_finished(self) -> bool:
         """Whether the card is written and still what was recorded."""
         done = self.ledger.artifacts()
-        found = [done.get(self.name(path)) for path in (self.answers, self.card, self.card_text)]
-        return all(entry and self.is_done(self.root / entry.artifact, entry.inputs, entry.config) for entry in found)
+        entries = [done.get(self.name(path)) for path in (self.answers, self.card, self.card_text)]
+        return all(entry and self.is_done(self.root / entry.artifact, entry.inputs, entry.config) for entry in entries)
 
     def turns(self) -> Iterator[None]:
         """As often as the stage must be started until every model is measured: once for each architecture."""
-        for _ in self.config.models:
+        for _ in self.config.models:  # at most: each start finishes at least one model or fails
             yield
             if self.is_finished and not self.changed:
                 return
@@ -125,5 +128,6 @@ class Measurement(Recorded):
     def changed(self) -> list[str]:
         """Models and problem files that are no longer what was measured; one that is gone did not change."""
         done = self.ledger.artifacts()
+        # inputs that no line of the ledger made: models, problem files
         outside = {name: digest for entry in done.values() for name, digest in entry.inputs.items() if name not in done}
         return [name for name, digest in outside.items() if Path(name).exists() and sha256_of(Path(name)) != digest]

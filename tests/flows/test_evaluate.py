@@ -1,4 +1,4 @@
-"""oapl-measure: what its parameters mean, and with a made-up engine: measured once, skipped while held, seen anew."""
+"""oapl-evaluate: what its parameters mean, and with a made-up engine: measured once, skipped while held, seen anew."""
 
 import json
 import sys
@@ -10,29 +10,29 @@ import pytest
 from prefect.client.schemas.objects import State
 from prefect.testing.utilities import prefect_test_harness
 
-from flows.measure import MeasureStart, measurement_name, oapl_measure
+from flows.evaluate import EvaluateStart, evaluation_name, oapl_evaluate
 from oapl_core.evaluation import card
 from oapl_core.evaluation.wanted import default_folder, settings_of
 from oapl_core.run_folder.ledger import Ledger
 from oapl_core.run_folder.lock import hold
-from oapl_core.settings.measurement import SetConfig
+from oapl_core.settings.evaluation_folder import SetConfig
 from tests.sampling_run import made_up_model, make_run, train
 from tests.tiny_model import write_tokenizer
 from tests.whole_run import ROOT
 
 ENGINE = """
 import pathlib, sys
-from oapl_core.evaluation.measure import measure
-from oapl_core.evaluation.measurement import Measurement
-from tests.core.evaluation.made_up_judge import MadeUpJudge
+from oapl_core.evaluation.evaluate import evaluate
+from oapl_core.evaluation.folder import EvaluationFolder
+from tests.core.evaluation.made_up_grader import MadeUpGrader
 from tests.sampling_run import MadeUpSampler
-assert sys.argv[2] == "oapl_core.evaluation.measure"
-measure(Measurement.open(pathlib.Path(sys.argv[3])), MadeUpSampler, MadeUpJudge(lambda _: 0.5))
+assert sys.argv[2] == "oapl_core.evaluation.evaluate"
+evaluate(EvaluationFolder.open(pathlib.Path(sys.argv[3])), MadeUpSampler, MadeUpGrader(lambda _: 0.5))
 """
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> MeasureStart:
+def start(tmp_path: Path) -> EvaluateStart:
     """A model on three problems, by an interpreter that plays the engine."""
     write_tokenizer(made_up_model(tmp_path / "model", 1.0))
     rows = [{"problem_id": f"p{i}", "kind": "math", "statement": f"{i} + 1?", "answer": str(i + 1)} for i in range(3)]
@@ -43,10 +43,10 @@ def start(tmp_path: Path) -> MeasureStart:
     python.chmod(0o755)
     overrides = ("prompt_style=plain", "samples=4", "max_tokens=12", "max_prompt_tokens=64", f"engine_python={python}")
     problems = SetConfig(path=tmp_path / "sums.jsonl")
-    return MeasureStart(models=(str(tmp_path / "model"),), problems=problems, overrides=overrides, to=tmp_path / "e")
+    return EvaluateStart(models=(str(tmp_path / "model"),), problems=problems, overrides=overrides, to=tmp_path / "e")
 
 
-def test_overrides_reach_every_setting_and_the_engine_takes_what_is_asked(start: MeasureStart) -> None:
+def test_overrides_reach_every_setting_and_the_engine_takes_what_is_asked(start: EvaluateStart) -> None:
     asked = {"path": start.problems.path}
     config = settings_of(start.models, asked, {}, [*start.overrides, "engine.max_num_seqs=3", "ks=[1, 4]"])
     assert (config.samples, config.ks, config.prompt_style) == (4, (1, 4), "plain")
@@ -65,12 +65,12 @@ def test_a_runs_newest_epoch_has_a_folder_of_its_own(tmp_path: Path) -> None:
 
 def test_a_flow_run_is_named_by_models_and_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for given, name in [
-        (MeasureStart(), "demo-seed0:base and 1 more on heldout"),
-        (MeasureStart(models=("m",), problems=SetConfig(name="aime25")), "m on aime25"),
+        (EvaluateStart(), "demo-seed0:base and 1 more on heldout"),
+        (EvaluateStart(models=("m",), problems=SetConfig(name="aime25")), "m on aime25"),
     ]:
         parameters = {"start": given.model_dump(mode="json")}
         monkeypatch.setattr("prefect.runtime.flow_run.parameters", parameters, raising=False)
-        assert measurement_name() == name
+        assert evaluation_name() == name
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +79,8 @@ def server() -> Iterator[None]:
         yield
 
 
-def measured(start: MeasureStart) -> State[Any]:
-    return oapl_measure(start, return_state=True)
+def measured(start: EvaluateStart) -> State[Any]:
+    return oapl_evaluate(start, return_state=True)
 
 
 def starts(folder: Path) -> int:
@@ -89,7 +89,7 @@ def starts(folder: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("server")
-def test_it_measures_once_is_skipped_while_held_and_sees_a_new_model(start: MeasureStart, tmp_path: Path) -> None:
+def test_it_measures_once_is_skipped_while_held_and_sees_a_new_model(start: EvaluateStart, tmp_path: Path) -> None:
     folder = tmp_path / "e"
     state = measured(start)
     assert state.is_completed() and "card.md: model: avg@4" in str(state.message)
@@ -100,12 +100,12 @@ def test_it_measures_once_is_skipped_while_held_and_sees_a_new_model(start: Meas
     assert card.read(folder / "card.json")["results"]["model"]["policy_hash"] != before
     (tmp_path / "sums.jsonl").unlink()
     with pytest.raises(Exception, match="no such problem set"):
-        oapl_measure(start)
+        oapl_evaluate(start)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("server")
-def test_of_two_starts_one_is_skipped(start: MeasureStart, tmp_path: Path) -> None:
+def test_of_two_starts_one_is_skipped(start: EvaluateStart, tmp_path: Path) -> None:
     import contextvars
     import threading
 

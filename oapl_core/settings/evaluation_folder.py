@@ -5,13 +5,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from oapl_core.settings.evaluation import EvaluationConfig
+from oapl_core.settings.evaluation import AskingConfig, EvaluationConfig
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.group import Settings
 from oapl_core.settings.problems import ProblemsConfig
 from oapl_core.settings.verifier import VerifierConfig
 
-_PROBLEMS, _EVALUATION = ProblemsConfig.model_fields, EvaluationConfig.model_fields
+_PROBLEMS = ProblemsConfig.model_fields
 
 
 class ModelConfig(Settings):
@@ -47,7 +47,7 @@ class SetConfig(Settings):
     """Only the first so many."""
 
 
-class MeasurementConfig(Settings):
+class EvaluationFolderConfig(AskingConfig):
     """An evaluation of checkpoints on one problem set."""
 
     models: Annotated[tuple[ModelConfig, ...], Field(min_length=1)]
@@ -60,20 +60,12 @@ class MeasurementConfig(Settings):
     """The chat template's switch `enable_thinking`; unset: what the template does by itself."""
     max_prompt_tokens: PositiveInt = _PROBLEMS["max_prompt_tokens"].default
     """Longer prompts are dropped and counted, never cut. Tokens."""
-    samples: PositiveInt = _EVALUATION["heldout_samples"].default
+    samples: PositiveInt = EvaluationConfig.model_fields["heldout_samples"].default
     """n, answers to each problem."""
     ks: tuple[PositiveInt, ...] = ()
     """k of pass@k; none: up to 16, powers of two, and n."""
-    temperature: Annotated[float, Field(ge=0.0)] = _EVALUATION["temperature"].default
-    """Sampling temperature."""
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = _EVALUATION["top_p"].default
-    """Nucleus sampling."""
-    max_tokens: PositiveInt = _EVALUATION["max_tokens"].default
-    """Longest response. Tokens."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Every request's seed and the intervals' are derived from it."""
-    bootstrap_resamples: PositiveInt = _EVALUATION["bootstrap_resamples"].default
-    """Resamples of the problems for the intervals."""
     engine: EngineConfig = EngineConfig()
     """vLLM."""
     verifier: VerifierConfig = VerifierConfig()

@@ -1,24 +1,19 @@
-"""A made-up judge, and made-up samplers that are kept or break."""
+"""A made-up grader, and made-up samplers that are kept or break."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.verdicts.outcomes import Outcome
+from oapl_core.verdicts.verifier import Verdict
 from tests.sampling_run import MadeUpSampler
 
 Rate = Callable[[str], float]
 
 
-@dataclass(frozen=True)
-class MadeUpVerdict:
-    reward: float | None
-    outcome: str
-
-
-class MadeUpJudge:
+class MadeUpGrader:
     """Right with a chance that depends on the weights that answered; the text holds their hash and a random number."""
 
     sandbox_level = "none"
@@ -38,16 +33,16 @@ class MadeUpJudge:
     def check_canaries(self) -> None:
         self.canaries += 1
 
-    def stream(self, problems: Sequence[Any], texts: Sequence[str], reasons: Sequence[Any]) -> Iterator[MadeUpVerdict]:
+    def stream(self, problems: Sequence[Any], texts: Sequence[str], reasons: Sequence[Any]) -> Iterator[Verdict]:
         assert len(problems) == len(texts) == len(reasons)
         for text in texts:
             self.judged += 1
             weights, number = text.split()
             if float(number) > 1 - self.broken:
-                yield MadeUpVerdict(None, "verifier_error")
+                outcome = Outcome.VERIFIER_ERROR
             else:
-                right = float(number) < self.rate(weights)
-                yield MadeUpVerdict(float(right), "passed" if right else "wrong_answer")
+                outcome = Outcome.PASSED if float(number) < self.rate(weights) else Outcome.WRONG_ANSWER
+            yield Verdict("made up", outcome, None, "none")
 
 
 class Starts:

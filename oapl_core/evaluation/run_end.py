@@ -1,0 +1,156 @@
+"""The evaluation of a run: which of its checkpoints answer which of its problems, and which epoch is chosen by that.
+
+Validation problems decide between the last round's epochs (highest mean reward; of equal ones the earlier); base, the
+end of each earlier round and the chosen epoch answer the held-out problems. Reads problems.parquet, prompts.parquet and
+the checkpoints; writes parts for each checkpoint and split, 5_evaluation/<objective>.parquet of all parts, and the card
+of the held-out ones, with which `oapl evaluate --card` repeats them: an answer's seed is the same there and here.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from oapl_core.errors import DataError
+from oapl_core.evaluation import card
+from oapl_core.evaluation.answering import Answering, Answers, Questions, Target
+from oapl_core.evaluation.asking import TOO_LONG, Prompted, content_hash
+from oapl_core.evaluation.choice import ON, WARNING, basis, best
+from oapl_core.evaluation.results import Evaluation, target, write_results
+from oapl_core.evaluation.workers import Workers
+from oapl_core.progress import say
+from oapl_core.run_folder.run import Run
+from oapl_core.settings.evaluation_folder import EvaluationFolderConfig, ModelConfig
+from oapl_core.tables import PROBLEMS, read_table
+
+_REPORTED = "heldout"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A policy to be measured."""
+
+    label: str
+    folder: Path
+
+
+def evaluate_run(run: Run, workers: Workers) -> None:
+    """Evaluate the run, or what of its evaluation is missing.
+
+    Raises:
+        DataError: a checkpoint is missing, broken or not the recorded one.
+        StageFailed: too many answers could not be judged.
+    """
+    last = len(run.config.rounds) - 1
+    epochs = [Checkpoint(f"round {last} epoch {n}", run.checkpoint(last, n)) for n in _epochs(run, last)]
+    earlier = [Checkpoint("base", run.base_model())]
+    earlier += [Checkpoint(f"round {number}", run.policy(number + 1)) for number in range(last)]
+    asked = {split: questions(run, split) for split in ("validation", _REPORTED)}
+    on = basis(run.config.evaluation.choose_on, bool(asked["validation"].prompts), len(epochs))
+    candidates = epochs if on == _REPORTED else []
+    # the chosen epoch is one more, unless it is among the candidates, who all answer
+    total = len(epochs) * asked["validation"].answers
+    total += (len(earlier) + max(1, len(candidates))) * asked[_REPORTED].answers
+    with Answering(run, asked[_REPORTED].config, total, workers) as answering:
+
+        def answers(checkpoints: Iterable[Checkpoint], split: str) -> dict[str, Answers]:
+            return {one.label: answering.ask(_target(run, one, asked[split])) for one in checkpoints}
+
+        # all validation first: while its last answers are judged, the earlier checkpoints are sampled
+        validation = answers(epochs if asked["validation"].prompts else [], "validation")
+        heldout = answers([*earlier, *candidates], _REPORTED)
+        deciding = heldout if candidates else validation
+        if on == "last":
+            chosen = epochs[-1]
+        else:
+            label = best({one.label: deciding[one.label].rows() for one in epochs})
+            chosen = next(one for one in epochs if one.label == label)
+        epoch = epochs.index(chosen) + 1
+        say(f"epoch {epoch} of {len(epochs)}: {ON[on]}")
+        if not candidates:
+            heldout |= answers([chosen], _REPORTED)
+        # an epoch that was chosen by what is reported is called that wherever it is named
+        name = f"{chosen.label} ({WARNING})" if candidates else chosen.label
+        heldout[name] = heldout.pop(chosen.label)  # and comes last
+        choice = {"chosen": chosen.label, "chosen_epoch": epoch, "chosen_on": on}
+        _conclude(run, {_REPORTED: heldout, "validation": validation}, choice, name)
+
+
+def _epochs(run: Run, number: int) -> range:
+    return range(1, run.config.rounds[number].epochs + 1)
+
+
+def questions(run: Run, split: str) -> Questions:
+    """The problems of one split of the run, as its settings ask them; of validation problems perhaps none.
+
+    Raises:
+        DataError: there are none to measure on.
+    """
+    asked = Questions.read(run.problems, run.prompts, _config(run, split))
+    if not asked.prompts and split == _REPORTED:
+        raise DataError(
+            f"{run.prompts}: has no heldout prompts; look at problems.heldout and problems.max_prompt_tokens"
+        )
+    return asked
+
+
+def _config(run: Run, split: str) -> EvaluationFolderConfig:
+    """What `oapl evaluate` would have been asked; with absolute paths, since a card is read from anywhere."""
+    config, evaluation = run.config, run.config.evaluation
+    samples = {"validation": evaluation.validation_samples, _REPORTED: evaluation.heldout_samples}
+    return EvaluationFolderConfig.model_validate(
+        {
+            "models": [ModelConfig(label="base", path=run.base_model().absolute())],
+            # the run's own table, not the files that it was made from: those may be gone where the card is read
+            "problems": {"path": run.problems.absolute(), "split": split},
+            **config.problems.model_dump(include={"prompt_style", "thinking", "max_prompt_tokens"}),
+            **evaluation.model_dump(include={"temperature", "top_p", "max_tokens", "bootstrap_resamples"}),
+            "samples": samples[split],
+            "seed": config.seed,
+            "engine": config.engine,
+            "verifier": config.verifier,
+            "engine_python": config.engine_python,
+        }
+    )
+
+
+def _target(run: Run, checkpoint: Checkpoint, asked: Questions) -> Target:
+    beginning = run.evaluations() / f"{checkpoint.label.replace(' ', '_')}_{asked.split}"
+    policy_hash = run.check_policy(checkpoint.folder)
+    return target(run, checkpoint.label, checkpoint.folder, policy_hash, asked, run.prompts, beginning)
+
+
+def _conclude(
+    run: Run, answers: Mapping[str, Mapping[str, Answers]], choice: Mapping[str, str | int], name: str
+) -> None:
+    """Write the results; ``name`` is what they call the chosen epoch."""
+    config, words = _config(run, _REPORTED), ON[str(choice["chosen_on"])]
+    origins = {"base": "base model of the run", name: words}
+    models = [
+        ModelConfig(
+            label=label, path=one.target.folder.absolute(), origin=origins.get(label, "a checkpoint of the run")
+        )
+        for label, one in answers[_REPORTED].items()
+    ]
+    config = config.model_copy(update={"models": tuple(models)})
+    made = Evaluation(run, config, run.evaluation(), run.card(), run.card_text(), partial(_basis, run, config))
+    settings = {"seed": config.seed, "bootstrap_resamples": config.bootstrap_resamples, **choice}
+    details = {**choice, "chosen": name, "chosen_in_words": words}
+    for label, measured in write_results(made, answers, settings, details).items():
+        mean, low, high = measured["pass_at_k"]["1"]
+        say(f"held-out pass@1 of {label}: {mean:.1%} (95 % interval {low:.1%} to {high:.1%})")
+    say(f"card: {run.card_text()}")
+
+
+def _basis(run: Run, config: EvaluationFolderConfig, targets: Sequence[Target]) -> card.Basis:
+    count = read_table(run.problems, PROBLEMS, ["split"], only=("split", [_REPORTED])).num_rows
+    entry = run.ledger.artifacts().get(run.name(run.prompts))
+    dropped = {TOO_LONG: entry.details.get("dropped_by_split", {}).get(_REPORTED, 0) if entry else 0}
+    prompts = {one.label: Prompted.read(run.prompts, _REPORTED, one.folder, dropped) for one in targets}
+    origin = {
+        "set": f"{run.root.name} ({', '.join(path.name for path in run.config.problems.heldout)})",
+        "dropped": {},
+        "split": _REPORTED,
+        "content_sha256": content_hash(run.problems, _REPORTED),
+    }
+    return card.Basis(config, count, origin, run.inputs([run.problems]), prompts)

@@ -1,0 +1,236 @@
+"""A run's evaluation: which checkpoints answer which problems, resuming, what is refused; the sampler is made up."""
+
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oapl_core.errors import ConfigError, DataError, StageFailed
+from oapl_core.evaluation import answering
+from oapl_core.evaluation.evaluate import evaluate
+from oapl_core.model_folder import policy_hash
+from oapl_core.run_folder.run import Run
+from oapl_core.settings.experiment import EngineConfig
+from oapl_core.tables import EVALUATIONS, read_table
+from tests.core.evaluation.made_up_grader import MadeUpGrader, Rate, Starts
+from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    made = make_run(tmp_path, made_up_model(tmp_path / "model"))
+    train(made)
+    return made
+
+
+def prefers(run: Run, epoch: int) -> Rate:
+    """A judge's rates under which one epoch of the last round is the best."""
+    best = policy_hash(run.checkpoint(1, epoch))
+    return lambda weights: 0.95 if weights == best else 0.3
+
+
+def rows(run: Run) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = read_table(run.evaluation(), EVALUATIONS).to_pylist()
+    return found
+
+
+def labels(run: Run, split: str) -> list[str]:
+    return list(dict.fromkeys(row["checkpoint"] for row in rows(run) if row["split"] == split))
+
+
+def details(run: Run) -> dict[str, Any]:
+    return dict(run.ledger.artifacts()[run.name(run.evaluation())].details)
+
+
+def never(model_dir: Path, config: EngineConfig) -> MadeUpSampler:
+    raise AssertionError("an engine was started although nothing is missing")
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 3])
+def test_validation_chooses_the_epoch_that_answers_the_held_out_problems(run: Run, epoch: int) -> None:
+    evaluate(run, MadeUpSampler, MadeUpGrader(prefers(run, epoch)))
+    assert labels(run, "validation") == ["round 1 epoch 1", "round 1 epoch 2", "round 1 epoch 3"]
+    assert labels(run, "heldout") == ["base", "round 0", f"round 1 epoch {epoch}"]
+    assert (details(run)["chosen"], details(run)["chosen_epoch"]) == (f"round 1 epoch {epoch}", epoch)
+
+
+def test_of_equally_good_epochs_the_earliest_is_chosen(run: Run) -> None:
+    evaluate(run, MadeUpSampler, MadeUpGrader(lambda _: 1.1))
+    assert details(run)["chosen_epoch"] == 1
+
+
+def test_every_problem_of_a_split_has_every_sample(run: Run) -> None:
+    evaluate(run, MadeUpSampler, MadeUpGrader(prefers(run, 2)))
+    for split, problems, samples, sets in (("validation", 3, 2, 3), ("heldout", 4, 4, 3)):
+        mine = [(r["checkpoint"], r["problem_id"], r["sample"]) for r in rows(run) if r["split"] == split]
+        assert len(mine) == len(set(mine)) == problems * samples * sets
+
+
+def test_a_row_names_its_weights_and_settings(run: Run) -> None:
+    evaluate(run, MadeUpSampler, MadeUpGrader(prefers(run, 2)))
+    folders = {"base": run.base_model(), "round 0": run.checkpoint(0, 1)}
+    folders |= {f"round 1 epoch {e}": run.checkpoint(1, e) for e in (1, 2, 3)}
+    for row in rows(run):
+        assert row["policy_hash"] == policy_hash(folders[row["checkpoint"]]) == row["text"].split()[0]
+        assert (row["temperature"], row["top_p"]) == (pytest.approx(0.6), pytest.approx(0.95))
+        assert (row["max_tokens"], row["kind"]) == (12, "math")
+
+
+def test_checkpoints_share_their_seeds_and_samples_do_not(run: Run) -> None:
+    evaluate(run, MadeUpSampler, MadeUpGrader(prefers(run, 2)))
+    seeds: dict[tuple[str, int], set[int]] = {}
+    for row in rows(run):
+        seeds.setdefault((row["problem_id"], row["sample"]), set()).add(row["seed"])
+    assert all(len(found) == 1 for found in seeds.values())
+    assert len(set.union(*seeds.values())) == len(seeds)
+
+
+def test_one_engine_serves_every_checkpoint_and_no_weights_are_loaded_twice_in_a_row(run: Run) -> None:
+    starts, judge = Starts(), MadeUpGrader(prefers(run, 3))
+    evaluate(run, starts, judge)
+    assert len(starts.samplers) == 1
+    loaded = starts.samplers[0].loaded
+    assert len(loaded) == 6
+    assert all(a != b for a, b in pairwise(loaded))
+    assert judge.canaries == 1
+
+
+def test_a_finished_evaluation_starts_nothing(run: Run) -> None:
+    judge = MadeUpGrader(prefers(run, 2))
+    evaluate(run, MadeUpSampler, judge)
+    before, judged = run.evaluation().stat().st_mtime_ns, judge.judged
+    evaluate(run, never, judge)
+    assert (run.evaluation().stat().st_mtime_ns, judge.judged) == (before, judged)
+
+
+@pytest.mark.parametrize("stop_after", [0, 5, 13, 30, 51])
+def test_after_a_break_the_rest_is_done_and_the_result_is_the_same(run: Run, tmp_path: Path, stop_after: int) -> None:
+    judge = MadeUpGrader(prefers(run, 2))
+    with pytest.raises(InterruptedError):
+        evaluate(run, Starts(stop_after), judge)
+    kept = {p: p.stat().st_mtime_ns for p in run.evaluations().glob("*.parquet")}
+    assert len(kept) == {0: 0, 5: 0, 13: 2, 30: 3, 51: 5}[stop_after]
+    evaluate(run, MadeUpSampler, judge)
+    assert {p: p.stat().st_mtime_ns for p in kept} == kept
+    whole = make_run(tmp_path / "whole", tmp_path / "model")
+    train(whole)
+    evaluate(whole, MadeUpSampler, judge)
+    assert rows(run) == rows(whole)
+    assert details(run) == details(whole)
+
+
+def test_the_ledger_has_pass_at_k_of_every_checkpoint(run: Run) -> None:
+    evaluate(run, MadeUpSampler, MadeUpGrader(prefers(run, 2)))
+    heldout = details(run)["heldout"]
+    assert list(heldout) == ["base", "round 0", "round 1 epoch 2"]
+    for label, found in heldout.items():
+        rewards = [r["reward"] for r in rows(run) if r["checkpoint"] == label and r["split"] == "heldout"]
+        assert found["pass_at_k"]["1"][0] == pytest.approx(sum(rewards) / len(rewards), abs=1e-6)
+        assert list(found["pass_at_k"]) == ["1", "2", "3", "4"]
+
+
+def test_the_ledger_has_the_differences_of_checkpoints_paired_by_problem(run: Run) -> None:
+    evaluate(run, MadeUpSampler, MadeUpGrader(prefers(run, 2)))
+    found = {(x["first"], x["second"], x["k"]): x for x in details(run)["comparisons"]}
+    assert len(found) == 6
+    means = {label: measured["mean_reward"] for label, measured in details(run)["heldout"].items()}
+    for (first, second, k), pair in found.items():
+        if k == 1:
+            assert pair["difference"] == pytest.approx(means[second] - means[first], abs=1e-6)
+            assert pair["low"] <= pair["difference"] <= pair["high"]
+
+
+def test_answers_that_could_not_be_judged_have_no_reward_and_are_counted(tmp_path: Path) -> None:
+    run = make_run(tmp_path, made_up_model(tmp_path / "model"), verifier={"max_error_share": 0.9})
+    train(run)
+    evaluate(run, MadeUpSampler, MadeUpGrader(prefers(run, 2), broken=0.2))
+    unjudged = [r for r in rows(run) if r["reward"] is None]
+    assert unjudged and all(r["outcome"] == "verifier_error" for r in unjudged)
+    measured = [m for split in ("validation", "heldout") for m in details(run)[split].values()]
+    assert sum(m["verifier_errors"] for m in measured) == len(unjudged)
+
+
+def test_too_many_unjudged_answers_end_the_stage(run: Run) -> None:
+    with pytest.raises(StageFailed, match="could not be judged"):
+        evaluate(run, MadeUpSampler, MadeUpGrader(prefers(run, 2), broken=0.5))
+    assert not run.evaluation().exists()
+
+
+def test_a_checkpoint_changed_behind_the_runs_back_is_refused(run: Run) -> None:
+    recorded = policy_hash(run.checkpoint(1, 2))
+    shutil.rmtree(run.checkpoint(1, 2))
+    made_up_model(run.checkpoint(1, 2), 99)
+    with pytest.raises(DataError, match=recorded):
+        evaluate(run, MadeUpSampler, MadeUpGrader(lambda _: 0.5))
+
+
+def test_a_missing_checkpoint_is_named(run: Run) -> None:
+    shutil.rmtree(run.checkpoint(0, 1))
+    with pytest.raises(DataError, match=r"4_checkpoint/oapl/epoch_01"):
+        evaluate(run, MadeUpSampler, MadeUpGrader(lambda _: 0.5))
+
+
+def measured_with(tmp_path: Path, epoch: int, validation: bool = True, **evaluation: Any) -> Run:
+    """An evaluated run of which ``epoch`` is the best, with other settings of evaluation."""
+    prompts = {"train": [[5]], "validation": [[6]] * 3 if validation else [], "heldout": [[7]] * 4}
+    run = make_run(tmp_path, made_up_model(tmp_path / "model"), prompts, evaluation=evaluation)
+    train(run)
+    evaluate(run, MadeUpSampler, MadeUpGrader(prefers(run, epoch)))
+    return run
+
+
+def test_without_validation_problems_the_last_epoch_is_taken_and_that_is_said(tmp_path: Path) -> None:
+    run = measured_with(tmp_path, epoch=1, validation=False)
+    assert labels(run, "heldout") == ["base", "round 0", "round 1 epoch 3"]
+    assert labels(run, "validation") == []
+    found = details(run)
+    assert (found["chosen_epoch"], found["chosen_on"]) == (3, "last")
+    assert found["chosen_in_words"] == "the last epoch, nothing was chosen"
+
+
+def test_the_last_epoch_can_be_asked_for(tmp_path: Path) -> None:
+    run = measured_with(tmp_path, epoch=1, choose_on="last")
+    assert details(run)["chosen"] == "round 1 epoch 3"
+    assert len(labels(run, "validation")) == 3
+
+
+def test_choosing_on_what_is_reported_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the very problems that are reported"):
+        make_run(tmp_path, made_up_model(tmp_path / "model"), evaluation={"choose_on": "heldout"})
+
+
+def test_a_forced_choice_on_what_is_reported_is_named_in_rows_and_ledger(tmp_path: Path) -> None:
+    run = measured_with(tmp_path, epoch=2, choose_on="heldout", force=True)
+    name = "round 1 epoch 2 (chosen on the held-out problems that are reported)"
+    assert labels(run, "heldout") == ["base", "round 0", "round 1 epoch 1", "round 1 epoch 3", name]
+    assert "round 1 epoch 2" in labels(run, "validation"), "there nothing was chosen"
+    found = details(run)
+    assert (found["chosen"], found["chosen_epoch"], found["chosen_on"]) == (name, 2, "heldout")
+    assert name in found["heldout"]
+
+
+def test_parts_hold_whole_problems_and_are_resumed_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "_PART_ANSWERS", 8)
+    prompts = {"train": [[5]], "validation": [[6]] * 3, "heldout": [[7, i] for i in range(5)]}
+    run, whole = (
+        make_run(folder, made_up_model(tmp_path / "model"), prompts) for folder in (tmp_path / "a", tmp_path / "b")
+    )
+    judge = MadeUpGrader(lambda _: 0.5)
+    for one in (run, whole):
+        train(one)
+    with pytest.raises(InterruptedError):
+        evaluate(run, Starts(stop_after=18 + 20 + 15), judge)
+    base, other = (sorted(run.evaluations().glob(f"{name}_heldout-*.parquet")) for name in ("base", "round_0"))
+    assert len(base) == 3 and len(other) < 3, "20 answers are whole, of the next 20 there were 15"
+    evaluate(run, MadeUpSampler, judge)
+    evaluate(whole, MadeUpSampler, judge)
+    assert rows(run) == rows(whole)
+    places = [(r["problem_id"], r["sample"]) for r in rows(run) if r["checkpoint"] == "base"]
+    assert places == [(f"heldout-{i}", s) for i in range(5) for s in range(4)]
+
+
+def test_progress_counts_the_whole_evaluation(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate(run, MadeUpSampler, MadeUpGrader(prefers(run, 2)))
+    assert "evaluation | 66/66 answers" in capsys.readouterr().out
