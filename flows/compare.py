@@ -64,6 +64,7 @@ def share(comparison: Comparison, file: Path) -> None:
     """Bring the common run to where the arms begin; one that is there is not touched, and may be in use."""
     config, parent = comparison.config, comparison.parent
     needed, exists = set(needed_steps(config, parent)), (parent.root / "run.json").exists()
+    # looked at without holding it: a comparison may start while its run trains a later round
     if exists and needed <= set(finished(parent)):
         return
     tell = telling()
@@ -81,6 +82,7 @@ def compare(comparison: Comparison) -> str:
         if not arm.is_trained and not arm.has_diverged:
             progress.info("%s: arm %d of %d", arm.name, number, len(arms))
             train(comparison, arm)
+    # all in one process, at the end: one start of an engine instead of one for each arm
     if any(arm.is_trained and not arm.is_measured for arm in arms):
         run_in(comparison.root, MEASURING, Comparison.open)
     run_in(comparison.root, REPORTING, Comparison.open)
@@ -97,6 +99,7 @@ def train(comparison: Comparison, arm: Arm) -> None:
         Held: another process works on the arm.
         OaplError: the arm cannot begin, so no other can.
     """
+    # outside of `try`: what keeps one arm from beginning keeps them all
     run = begin(comparison, arm)
     with hold(run.root):
         try:

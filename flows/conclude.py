@@ -24,6 +24,7 @@ def conclude(run: Run) -> str:
     Raises:
         DataError: a round is not finished.
     """
+    # not done here: whoever starts the end of a run wants its numbers, not days of training
     waiting = next_round(run)
     if waiting is not None:
         raise DataError(f"{run.root}: round {waiting} is not finished; run oapl-round or oapl-experiment first")

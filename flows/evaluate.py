@@ -76,6 +76,7 @@ def evaluate_models(start: EvaluateStart) -> State[None]:
     problems = start.problems.model_dump(mode="json", exclude_defaults=True)
     config = settings_of(start.models, problems, {}, start.overrides)
     root = start.to or default_folder(config)
+    # the folder is held before it is made: of two that start at once, the other makes nothing
     try:
         with hold(root):
             return Completed(message=evaluate(EvaluationFolder.create(root, config)))
@@ -89,7 +90,7 @@ def evaluate(folder: EvaluationFolder) -> str:
     for name in changed:
         progress.info("%s is not what it was: what depends on it is measured again", name)
     if changed or not folder.is_finished:
-        for _ in folder.turns():
+        for _ in folder.turns():  # a process, and so an engine, for each architecture
             run_in(folder.root, EVALUATING, EvaluationFolder.open)
         show_card(folder, progress.info)
     return f"{folder.card_text}: {'; '.join(headline(card.read(folder.card)))}"

@@ -29,6 +29,7 @@ def read_comparison(path: Path, overrides: Sequence[str] = ()) -> tuple[Comparis
     config = parse_as(ComparisonConfig, read_toml(path, overrides), str(path))
     source, settings = source_of(config, path)
     parent = find(source, settings)
+    # an experiment that was changed since its run began would give other rollouts than those that are there
     if config.experiment and (parent.root / "run.json").exists():
         parent = Run.of(parent.config)  # says which settings differ
     if config.round >= len(parent.config.rounds):
@@ -53,6 +54,7 @@ def check_tables(comparison: Comparison) -> None:
     Raises:
         DataError: a table was written by another version, or cannot be read; says how to make it again.
     """
+    # what all arms have behind them may be of any version
     stages = {arm.stage for arm in comparison.arms if not arm.is_measured}
     run, number = comparison.parent, comparison.config.round
     recorded = run.ledger.artifacts().keys() - run.ledger.removals().keys() if stages else set()

@@ -94,6 +94,7 @@ class Arm:
     def failure(self) -> str | None:
         """Why it was not trained to its end, if its last process failed."""
         ended = [self.last(step) for step in self.steps]
+        # a process that was killed leaves no line of its own
         return next((entry.error or "it was interrupted" for entry in ended if entry and entry.exit_code), None)
 
     @property
@@ -192,6 +193,7 @@ class Comparison(Recorded):
             "keep": arm.keep or before["keep"],
             "truncated": arm.truncated or before["truncated"],
         }
+        # resolved settings of the run, so that a default that changes later changes no arm that was begun
         values |= {
             "name": arm.folder,
             "seed": seed,

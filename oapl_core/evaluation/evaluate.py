@@ -81,8 +81,7 @@ def _evaluate_folder(folder: EvaluationFolder, workers: Workers) -> None:
 
 def _target(folder: EvaluationFolder, model: ModelConfig) -> Target:
     asked, prompts = questions(folder, model.path), prompts_of(folder, model.path)
-    identity = policy_hash(model.path)
-    return target(folder, model.label, model.path, identity, asked, prompts, folder.parts(model.label))
+    return target(folder, model, policy_hash(model.path), asked, prompts, folder.parts(model.label))
 
 
 def _fits(first: Target, other: Target) -> bool:

@@ -16,7 +16,7 @@ from oapl_core.evaluation.measures import Row, comparisons, measures, table
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
-from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
+from oapl_core.settings.evaluation_folder import EvaluationFolderConfig, ModelConfig
 from oapl_core.tables import EVALUATIONS, PROBLEMS, open_table, read_table, write_batches
 from oapl_core.verdicts.verifier import VERIFIER_VERSION
 
@@ -43,7 +43,7 @@ class Evaluation:
 
 
 def target(
-    folder: Recorded, label: str, model: Path, policy_hash: str, asked: Questions, prompts: Path, beginning: Path
+    folder: Recorded, model: ModelConfig, policy_hash: str, asked: Questions, prompts: Path, beginning: Path
 ) -> Target:
     """A checkpoint to be asked ``asked``; its parts' inputs and settings say when they may be kept."""
     config = asked.config
@@ -51,8 +51,8 @@ def target(
     sampling = config.model_dump(include={"seed", "samples", "temperature", "top_p", "max_tokens"})
     judging = {"verifier_version": VERIFIER_VERSION, **config.verifier.slice}
     settings = {"split": asked.split, **sampling, "dtype": config.engine.dtype, **judging}
-    inputs = folder.inputs([asked.table, prompts, model])
-    return Target(label, model, policy_hash, asked, beginning, inputs, settings)
+    inputs = folder.inputs([asked.table, prompts, model.path])
+    return Target(model.label, model.path, policy_hash, asked, beginning, inputs, settings)
 
 
 def write_results(

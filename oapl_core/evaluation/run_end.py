@@ -7,7 +7,6 @@ of the held-out ones, with which `oapl evaluate --card` repeats them: an answer'
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -26,14 +25,6 @@ from oapl_core.tables import PROBLEMS, read_table
 _REPORTED = "heldout"
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """A policy to be measured."""
-
-    label: str
-    folder: Path
-
-
 def evaluate_run(run: Run, workers: Workers) -> None:
     """Evaluate the run, or what of its evaluation is missing.
 
@@ -42,9 +33,12 @@ def evaluate_run(run: Run, workers: Workers) -> None:
         StageFailed: too many answers could not be judged.
     """
     last = len(run.config.rounds) - 1
-    epochs = [Checkpoint(f"round {last} epoch {n}", run.checkpoint(last, n)) for n in _epochs(run, last)]
-    earlier = [Checkpoint("base", run.base_model())]
-    earlier += [Checkpoint(f"round {number}", run.policy(number + 1)) for number in range(last)]
+    epochs = [
+        _checkpoint(f"round {last} epoch {number}", run.checkpoint(last, number))
+        for number in range(1, run.config.rounds[last].epochs + 1)
+    ]
+    earlier = [ModelConfig(label="base", path=run.base_model(), origin="base model of the run")]
+    earlier += [_checkpoint(f"round {number}", run.policy(number + 1)) for number in range(last)]
     asked = {split: questions(run, split) for split in ("validation", _REPORTED)}
     on = basis(run.config.evaluation.choose_on, bool(asked["validation"].prompts), len(epochs))
     candidates = epochs if on == _REPORTED else []
@@ -53,8 +47,8 @@ def evaluate_run(run: Run, workers: Workers) -> None:
     total += (len(earlier) + max(1, len(candidates))) * asked[_REPORTED].answers
     with Answering(run, asked[_REPORTED].config, total, workers) as answering:
 
-        def answers(checkpoints: Iterable[Checkpoint], split: str) -> dict[str, Answers]:
-            return {one.label: answering.ask(_target(run, one, asked[split])) for one in checkpoints}
+        def answers(models: Iterable[ModelConfig], split: str) -> dict[str, Answers]:
+            return {one.label: answering.ask(_target(run, one, asked[split])) for one in models}
 
         # all validation first: while its last answers are judged, the earlier checkpoints are sampled
         validation = answers(epochs if asked["validation"].prompts else [], "validation")
@@ -70,14 +64,17 @@ def evaluate_run(run: Run, workers: Workers) -> None:
         if not candidates:
             heldout |= answers([chosen], _REPORTED)
         # an epoch that was chosen by what is reported is called that wherever it is named
-        name = f"{chosen.label} ({WARNING})" if candidates else chosen.label
-        heldout[name] = heldout.pop(chosen.label)  # and comes last
+        named = chosen.model_copy(update={"origin": ON[on]})
+        if candidates:
+            named = named.model_copy(update={"label": f"{chosen.label} ({WARNING})"})
+        heldout[named.label] = heldout.pop(chosen.label)  # and comes last
         choice = {"chosen": chosen.label, "chosen_epoch": epoch, "chosen_on": on}
-        _conclude(run, {_REPORTED: heldout, "validation": validation}, choice, name)
+        models = [*earlier, *(one for one in candidates if one != chosen), named]
+        _conclude(run, {_REPORTED: heldout, "validation": validation}, choice, models)
 
 
-def _epochs(run: Run, number: int) -> range:
-    return range(1, run.config.rounds[number].epochs + 1)
+def _checkpoint(label: str, path: Path) -> ModelConfig:
+    return ModelConfig(label=label, path=path, origin="a checkpoint of the run")
 
 
 def questions(run: Run, split: str) -> Questions:
@@ -114,28 +111,23 @@ def _config(run: Run, split: str) -> EvaluationFolderConfig:
     )
 
 
-def _target(run: Run, checkpoint: Checkpoint, asked: Questions) -> Target:
-    beginning = run.evaluations() / f"{checkpoint.label.replace(' ', '_')}_{asked.split}"
-    policy_hash = run.check_policy(checkpoint.folder)
-    return target(run, checkpoint.label, checkpoint.folder, policy_hash, asked, run.prompts, beginning)
+def _target(run: Run, model: ModelConfig, asked: Questions) -> Target:
+    beginning = run.evaluations() / f"{model.label.replace(' ', '_')}_{asked.split}"
+    return target(run, model, run.check_policy(model.path), asked, run.prompts, beginning)
 
 
 def _conclude(
-    run: Run, answers: Mapping[str, Mapping[str, Answers]], choice: Mapping[str, str | int], name: str
+    run: Run,
+    answers: Mapping[str, Mapping[str, Answers]],
+    choice: Mapping[str, str | int],
+    models: Sequence[ModelConfig],
 ) -> None:
-    """Write the results; ``name`` is what they call the chosen epoch."""
-    config, words = _config(run, _REPORTED), ON[str(choice["chosen_on"])]
-    origins = {"base": "base model of the run", name: words}
-    models = [
-        ModelConfig(
-            label=label, path=one.target.folder.absolute(), origin=origins.get(label, "a checkpoint of the run")
-        )
-        for label, one in answers[_REPORTED].items()
-    ]
-    config = config.model_copy(update={"models": tuple(models)})
+    """Write the results; ``models`` are those that answered what is reported, the chosen epoch last."""
+    absolute = tuple(model.model_copy(update={"path": model.path.absolute()}) for model in models)
+    config, chosen = _config(run, _REPORTED).model_copy(update={"models": absolute}), models[-1]
     made = Evaluation(run, config, run.evaluation(), run.card(), run.card_text(), partial(_basis, run, config))
     settings = {"seed": config.seed, "bootstrap_resamples": config.bootstrap_resamples, **choice}
-    details = {**choice, "chosen": name, "chosen_in_words": words}
+    details = {**choice, "chosen": chosen.label, "chosen_in_words": chosen.origin}
     for label, measured in write_results(made, answers, settings, details).items():
         mean, low, high = measured["pass_at_k"]["1"]
         say(f"held-out pass@1 of {label}: {mean:.1%} (95 % interval {low:.1%} to {high:.1%})")

@@ -30,6 +30,7 @@ class ArmConfig(Settings):
     @property
     def folder(self) -> str:
         """The label as the beginning of a folder's name."""
+        # what a shell and a URL take as it is
         words = "".join(c if c.isalnum() or c in "._+=" else " " for c in self.label.lower()).split()
         return "-".join(words).replace("+", "plus").replace("=", "")
 
@@ -65,6 +66,7 @@ class ComparisonConfig(Settings):
             raise ValueError("give exactly one of `experiment` (a file) and `run` (a run folder)")
         if self.run and self.overrides:
             raise ValueError("a run keeps its settings: `overrides` go with `experiment`")
+        # by folder, not by label: "GRPO" and "grpo" are one folder
         folders = [arm.folder for arm in self.arms]
         twice = next((arm.label for arm in self.arms if folders.count(arm.folder) > 1), None)
         if twice is not None:

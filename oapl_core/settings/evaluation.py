@@ -36,6 +36,7 @@ class EvaluationConfig(AskingConfig):
 
     @model_validator(mode="after")
     def _not_on_what_is_reported(self) -> Self:
+        # refused, not warned of: a run takes days, and nobody reads its first lines again
         if self.choose_on == "heldout" and not self.force:
             raise ValueError(
                 "choose_on = 'heldout' would choose the epoch on the very problems that are reported, which makes it "

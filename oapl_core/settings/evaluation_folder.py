@@ -11,6 +11,7 @@ from oapl_core.settings.group import Settings
 from oapl_core.settings.problems import ProblemsConfig
 from oapl_core.settings.verifier import VerifierConfig
 
+# as an experiment's, so that a checkpoint is asked what a run would ask it
 _PROBLEMS = ProblemsConfig.model_fields
 
 
@@ -83,6 +84,7 @@ class EvaluationFolderConfig(AskingConfig):
             raise ValueError(f"pass@{max(self.ks)} needs at least {max(self.ks)} answers to each problem: -n is less")
         if len({model.label for model in self.models}) < len(self.models):
             raise ValueError("two models have the same label; name them with LABEL=MODEL")
+        # an engine that is too short would cut answers, and count them as cut at max_tokens
         needed = self.max_prompt_tokens + self.max_tokens
         if self.engine.max_model_len < needed:
             raise ValueError(

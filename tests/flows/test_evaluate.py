@@ -11,6 +11,8 @@ from prefect.client.schemas.objects import State
 from prefect.testing.utilities import prefect_test_harness
 
 from flows.evaluate import EvaluateStart, evaluation_name, oapl_evaluate
+from flows.measure import oapl_measure
+from oapl_core.errors import DataError
 from oapl_core.evaluation import card
 from oapl_core.evaluation.wanted import default_folder, settings_of
 from oapl_core.run_folder.ledger import Ledger
@@ -67,6 +69,7 @@ def test_a_flow_run_is_named_by_models_and_set(monkeypatch: pytest.MonkeyPatch) 
     for given, name in [
         (EvaluateStart(), "demo-seed0:base and 1 more on heldout"),
         (EvaluateStart(models=("m",), problems=SetConfig(name="aime25")), "m on aime25"),
+        (EvaluateStart.model_validate({"experiment": "my.toml", "overrides": ["seed=1"]}), "my.toml"),
     ]:
         parameters = {"start": given.model_dump(mode="json")}
         monkeypatch.setattr("prefect.runtime.flow_run.parameters", parameters, raising=False)
@@ -115,3 +118,16 @@ def test_of_two_starts_one_is_skipped(start: EvaluateStart, tmp_path: Path) -> N
         thread.start()
         thread.join()
     assert [state.name for state in found] == ["Skipped"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("server")
+def test_the_former_names_do_what_they_did_and_say_the_new_ones(
+    start: EvaluateStart, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert oapl_measure(start, return_state=True).is_completed() and (tmp_path / "e" / "card.json").exists()
+    assert "oapl-measure is called oapl-evaluate now" in caplog.text
+    run = make_run(tmp_path, made_up_model(tmp_path / "base"))
+    with pytest.raises(DataError, match="round 0 is not finished"):
+        oapl_evaluate(EvaluateStart.model_validate({"experiment": run.root, "overrides": []}))
+    assert "the end of a run is the flow oapl-conclude now" in caplog.text
