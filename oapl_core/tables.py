@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 CORRECT = 1.0
-"""An answer is correct if its reward is at least this: ours is 0 or 1, imported ones may be more. A null reward means
-that the answer could not be judged; it is neither correct nor wrong."""
+"""An answer is correct if its reward is at least this (imported ones may be more). Null: it could not be judged."""
 
 
 def schema_of(fields: Sequence[tuple[str, str]]) -> "pa.Schema":
@@ -124,10 +123,7 @@ REFERENCES = (("rollout_id", "str"), ("reference_logprobs", "logprobs"))
 MISMATCHES = (
     ("rollout_id", "str"),
     ("response_tokens", "int32"),
-    ("mean_difference", "float32"),
-    ("max_difference", "float32"),
-    ("sum_difference", "float32"),
-    ("k3", "float32"),
+    *((name, "float32") for name in ("mean_difference", "max_difference", "sum_difference", "k3")),
     ("first_drift", "int32"),
 )
 
