@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from oapl_core.evaluation import card, card_text
 from oapl_core.evaluation.answering import Answers, Questions, Target
+from oapl_core.evaluation.card import Basis
 from oapl_core.evaluation.folder import EvaluationFolder
 from oapl_core.evaluation.measures import Row, comparisons, measures, table
 from oapl_core.run_folder.recorded import Recorded
@@ -38,7 +39,7 @@ class Evaluation:
     answers: Path
     card: Path
     card_text: Path
-    basis: Callable[[Sequence[Target]], card.Basis]
+    basis: Callable[[Sequence[Target]], Basis]
     """What the card says of problems and prompts; asked for only if there is a card to be written."""
 
 

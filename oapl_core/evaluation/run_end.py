@@ -68,7 +68,7 @@ def evaluate_run(run: Run, workers: Workers) -> None:
         if candidates:
             named = named.model_copy(update={"label": f"{chosen.label} ({WARNING})"})
         heldout[named.label] = heldout.pop(chosen.label)  # and comes last
-        choice = {"chosen": chosen.label, "chosen_epoch": epoch, "chosen_on": on}
+        choice: dict[str, str | int] = {"chosen": chosen.label, "chosen_epoch": epoch, "chosen_on": on}
         models = [*earlier, *(one for one in candidates if one != chosen), named]
         _conclude(run, {_REPORTED: heldout, "validation": validation}, choice, models)
 
