@@ -7,7 +7,8 @@ import typer
 
 from deployments.terminal import tell
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.figures.side_by_side import differing, write_figures
+from oapl_core.figures.side_by_side import write_figures
+from oapl_core.figures.side_tables import differing
 from oapl_core.figures.tracks import read_track
 from oapl_core.run_folder.run import Run
 

@@ -16,7 +16,8 @@ from deployments.terminal import console
 from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.reports.blocks import printable, shortened
-from oapl_core.reports.joined import chosen_round, joined, recorded_parts
+from oapl_core.reports.joined import chosen_round, joined
+from oapl_core.reports.records import recorded_parts
 from oapl_core.run_folder.run import Run
 
 if TYPE_CHECKING:

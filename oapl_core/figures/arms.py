@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from oapl_core.comparing.folder import Arm, Comparison
-from oapl_core.evaluation.pass_at_k import MeanWithInterval, mean_estimate, pass_at_k
+from oapl_core.evaluation.pass_at_k import MeanWithInterval, mean_estimate, paired_difference, pass_at_k_by_problem
 from oapl_core.figures.tracks import BASE, Track, read_track
 from oapl_core.reports.scores import Resampling, Score
 
@@ -32,24 +32,22 @@ class Means:
     @classmethod
     def of(cls, scores: Sequence[Score], k: int) -> "Means | None":
         """Of a seed's score each; over the problems with k judged answers from every seed. None without any."""
-        counts = [score.judged_P for score in scores]
-        shared = [p for p in counts[0] if all(one.get(p, (0, 0))[0] >= k for one in counts)]
+        each = [pass_at_k_by_problem(score.judged_P, k) for score in scores]
+        shared = [problem for problem in each[0] if all(problem in one for one in each)]
         if not shared:
             return None
-        by_seed = [[pass_at_k(*one[problem], k) for problem in shared] for one in counts]
-        means = [_mean(values) for values in zip(*by_seed, strict=True)]
+        by_problem = {problem: _mean([one[problem] for one in each]) for problem in shared}
         resampling = scores[0].resampling
-        estimate = mean_estimate(means, resampling.resamples, resampling.seed)
-        by_problem = dict(zip(shared, means, strict=True))
-        return cls(k, estimate, tuple(_mean(values) for values in by_seed), by_problem, resampling)
+        # the unit of resampling is the problem: seeds of one arm answer the same ones, so they are no further problems
+        estimate = mean_estimate(list(by_problem.values()), resampling.resamples, resampling.seed)
+        seeds = tuple(_mean([one[problem] for problem in shared]) for one in each)
+        return cls(k, estimate, seeds, by_problem, resampling)
 
     def minus(self, other: "Means") -> MeanWithInterval | None:
-        """How much higher it is than ``other`` on the problems that both have, paired."""
-        shared = [problem for problem in self.by_problem if problem in other.by_problem]
-        if not shared:
-            return None
-        gains = [self.by_problem[problem] - other.by_problem[problem] for problem in shared]
-        return mean_estimate(gains, self.resampling.resamples, self.resampling.seed)
+        """How much higher it is than ``other`` on the problems that both have, paired; None if they share none."""
+        resampling = self.resampling
+        paired = paired_difference(other.by_problem, self.by_problem, resampling.resamples, resampling.seed)
+        return paired.change if paired else None
 
 
 @dataclass(frozen=True)
@@ -96,17 +94,16 @@ def read_results(comparison: Comparison) -> list[Result]:
 def _result(label: str, arms: Sequence[Arm]) -> Result:
     trained = [arm for arm in arms if arm.is_trained]
     measured = [arm for arm in trained if arm.is_measured]
-    failures = [(arm, arm.failure) for arm in arms if arm.failure and arm not in trained]
-    failed = [arm for arm, _ in failures]
-    waiting = [arm for arm in arms if arm not in measured and arm not in failed]
-    tracks = [read_track(arm.run(), label) for arm in measured]
+    # an arm that failed once and was trained later is trained: its newest state counts
+    failures = [(arm, why) for arm in arms if arm not in trained and (why := arm.failure)]
+    over = [*measured, *(arm for arm, _ in failures)]
     return Result(
         label,
-        tracks,
-        [(arm, text) for arm, text in failures if text],
-        waiting,
-        _averaged(_training(arm) for arm in trained),
-        _averaged(_answers(arm) for arm in measured),
+        tracks=[read_track(arm.run(), label) for arm in measured],
+        failures=failures,
+        waiting=[arm for arm in arms if arm not in over],
+        training=_averaged(_training(arm) for arm in trained),
+        answers=_averaged(_answers(arm) for arm in measured),
     )
 
 
@@ -114,19 +111,22 @@ def _training(arm: Arm) -> Mapping[str, float | None]:
     run, epochs = arm.run(), range(1, arm.config.rounds[arm.round].epochs + 1)
     artifacts = run.ledger.artifacts()
     details = [artifacts[run.name(run.checkpoint(arm.round, epoch))].details for epoch in epochs]
+    # the track has the parent's rounds too, whose steps are not the arm's own
     track = read_track(run, arm.label)
-    steps = [
+    entropies = [
         step.entropy if track.has_entropy else step.estimated_entropy for step in track.steps if step.round == arm.round
     ]
-    last = [one for one in steps[-max(1, len(steps) // _LAST_SHARE) :] if one is not None]
+    last = [one for one in entropies[-max(1, len(entropies) // _LAST_SHARE) :] if one is not None]
+    steps, sequences, seconds = (sum(one.get(key, 0) for one in details) for key in ("steps", "sequences", "epoch_s"))
+    # every process counts, also one that was killed and continued: that is what the arm took
     processes = [entry.seconds for entry in run.ledger.stages() if entry.stage == arm.training.label]
     return {
         "entropy": _mean(last) if last else None,
         "has_entropy": float(track.has_entropy),
         "kl": details[-1].get("kl"),
-        "steps": sum(one.get("steps", 0) for one in details),
-        "sequences": sum(one.get("sequences", 0) for one in details),
-        "step_s": sum(one.get("epoch_s", 0.0) for one in details) / max(1, sum(one.get("steps", 0) for one in details)),
+        "steps": steps,
+        "sequences": sequences,
+        "step_s": seconds / max(1, steps),
         "training_s": sum(processes),
     }
 
@@ -134,6 +134,7 @@ def _training(arm: Arm) -> Mapping[str, float | None]:
 def _answers(arm: Arm) -> Mapping[str, float | None]:
     run = arm.run()
     details = run.ledger.artifacts()[run.name(run.evaluation())].details
+    # the chosen epoch's alone: other epochs may be measured only to be compared with it
     measured = details.get("heldout", {}).get(details.get("chosen"), {})
     answers = measured.get("answers")
     return {
@@ -146,9 +147,9 @@ def _answers(arm: Arm) -> Mapping[str, float | None]:
 def _averaged(each: Iterator[Mapping[str, float | None]]) -> dict[str, float | None]:
     """Means of the numbers that every one has."""
     rows = list(each)
-    values = {key: [row[key] for row in rows] for key in (rows[0] if rows else ())}
-    known = {key: [value for value in column if value is not None] for key, column in values.items()}
-    return {key: _mean(column) if len(column) == len(rows) else None for key, column in known.items()}
+    # a mean over some of the seeds would be compared with one over all of them
+    known = {key: [value for row in rows if (value := row[key]) is not None] for key in (rows[0] if rows else ())}
+    return {key: _mean(values) if len(values) == len(rows) else None for key, values in known.items()}
 
 
 def problem_sets(results: Sequence[Result]) -> list[str]:
@@ -163,6 +164,7 @@ def largest_k(results: Sequence[Result], problem_set: str) -> int:
 
 def base_means(results: Sequence[Result], problem_set: str, k: int) -> Means | None:
     """The common checkpoint, from an arm with the most seeds; None before anything is measured."""
+    # the base answers once for each seed; an arm with more seeds says more of it
     most = max(results, key=lambda one: len(one.tracks))
     scores = most.base_scores(problem_set) if most.tracks else []
     return Means.of(scores, k) if scores else None
@@ -178,6 +180,7 @@ def ranked(results: Sequence[Result], problem_set: str) -> list[Result]:
 
     def height(one: Result) -> float:
         means = one.means(problem_set, 1)
+        # sorted() puts small numbers first and keeps the order of the file among equals
         return -means.all.mean if means else 1.0
 
     return sorted(results, key=height)

@@ -5,7 +5,7 @@ a step: over states that the behavior policy reached. Where a round was sampled,
 entropy over the policy's own states.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -13,6 +13,14 @@ from oapl_core.figures.series import Point, Series, training, window, with_means
 from oapl_core.figures.tracks import Track, TrainingStep
 
 EXACT, ESTIMATED, SAMPLING = "entropy", "entropy, estimated", "entropy of the sampling policy"
+_MEANING_EXACT = (
+    "the policy's exact entropy, -sum p ln p over the vocabulary, at the tokens of each step's rollouts: over states "
+    "that b reached, not the policy itself"
+)
+_MEANING_ESTIMATED = (
+    "what an earlier version recorded, mean of -(policy / b) ln policy of the sampled tokens; unbiased in a round's "
+    "first epoch; where it is wide and jumps, the policy has left b so far that few tokens decide"
+)
 
 
 @dataclass(frozen=True)
@@ -39,40 +47,26 @@ def measured(tracks: Sequence[Track], parts: int, estimate_parts: int) -> list[M
         parts: a moving mean of exact numbers covers one of so many parts of the longest run.
         estimate_parts: the same of estimates, which are noisier.
     """
+    # by run, not by step: one line must not change its meaning on the way
     exact, others = ([t for t in tracks if t.has_entropy is has] for has in (True, False))
-    found = [
-        _measured(
-            exact,
-            EXACT,
-            "",
-            lambda step: step.entropy,
-            parts,
-            "the policy's exact entropy, -sum p ln p over the vocabulary, at the tokens of each step's rollouts: over "
-            "states that b reached, not the policy itself",
-        ),
-        _measured(
-            others,
-            ESTIMATED,
-            ", estimated",
-            lambda step: step.estimated_entropy,
-            estimate_parts,
-            "what an earlier version recorded, mean of -(policy / b) ln policy of the sampled tokens; unbiased in a "
-            "round's first epoch; where it is wide and jumps, the policy has left b so far that few tokens decide",
-        ),
+    kinds = [
+        (exact, EXACT, "", _exact, parts, _MEANING_EXACT),
+        (others, ESTIMATED, ", estimated", _estimated, estimate_parts, _MEANING_ESTIMATED),
     ]
-    return [one for one in found if one.each]
+    shown = []
+    for mine, name, suffix, value, most, meaning in kinds:
+        width, each = window(mine, most), training(mine, name, value)
+        if each:
+            shown.append(Measured(meaning, suffix, width, each, training(mine, name, value, width)))
+    return shown
 
 
-def _measured(
-    tracks: Sequence[Track],
-    name: str,
-    suffix: str,
-    value: Callable[[TrainingStep], float | None],
-    parts: int,
-    meaning: str,
-) -> Measured:
-    width = window(tracks, parts)
-    return Measured(meaning, suffix, width, training(tracks, name, value), training(tracks, name, value, width))
+def _exact(step: TrainingStep) -> float | None:
+    return step.entropy
+
+
+def _estimated(step: TrainingStep) -> float | None:
+    return step.estimated_entropy
 
 
 def sampling_entropy(tracks: Sequence[Track]) -> list[Series]:
@@ -85,11 +79,14 @@ def sampling_entropy(tracks: Sequence[Track]) -> list[Series]:
     def of(track: Track) -> Iterator[Series]:
         points = []
         for number, mine in groupby(track.steps, lambda step: step.round):
+            # later epochs score the same tokens by a policy that has moved on
             first = [(s.sampling_entropy, s.response_tokens) for s in mine if s.epoch == 1]
             known = [(entropy, tokens) for entropy, tokens in first if entropy is not None]
             total = sum(tokens for _, tokens in known)
             if total:
+                # each step's number is a mean over its tokens, so steps with more tokens count more
                 mean = sum(entropy * tokens for entropy, tokens in known) / total
+                # with a pipeline the round was sampled by weights of an earlier round than the one before
                 x = track.steps_before(track.config.sampling_round(number))
                 points.append(Point(f"round {number}", x, mean, mean, mean))
         if points:

@@ -49,21 +49,25 @@ class Panel:
 
 def draw_panels(path: Path, panels: Sequence[Panel]) -> None:
     """One panel over the whole width, or several in two columns, with one legend below them."""
+    # one panel alone is as wide as a page; two in a row are read side by side
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     size = (7.4, 4.6) if columns == 1 else (9.0, 3.1 * rows + 0.7)
     with drawing(path, *size, rows, columns) as (figure, axes_of_panels):
+        # one legend for all panels: a label looks the same in each
         legend: dict[str, Any] = {}
         has_several = len({line.label for panel in panels for line in panel.lines}) > 1
         for axes, panel in zip(axes_of_panels, panels, strict=False):
             for line in _broken(panel):
                 handle = _draw_line(axes, line, 100 if panel.is_percent else 1, has_several)
+                # rings belong to the line of their label, which the legend has already
                 if line.look != "rings":
                     legend.setdefault(line.label, handle)
             _finish(axes, panel)
         _same_limits(axes_of_panels, panels)
         for axes in axes_of_panels[len(panels) :]:
             axes.set_axis_off()
+        # long labels in four columns would be wider than the figure, which then shrinks its panels
         ncols = 4 if max(map(len, legend), default=0) < 20 else 2
         figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=ncols, handlelength=3)
 
@@ -75,6 +79,7 @@ def _broken(panel: Panel) -> Iterator[Line]:
             yield line
             continue
         rows = list(zip(line.x, line.y, line.low, line.high, strict=True))
+        # NaN is where matplotlib lifts its pen; half a step lies between the rounds' steps
         gaps = [(start + 0.5, *[float("nan")] * 3) for start in panel.starts if rows[0][0] <= start < rows[-1][0]]
         x, y, low, high = zip(*sorted(rows + gaps), strict=True)
         yield replace(line, x=x, y=y, low=low, high=high)
@@ -97,6 +102,7 @@ def _draw_line(axes: "Axes", line: Line, scale: float, has_several: bool) -> Any
     if line.look == "rings":
         look |= {"linestyle": "none", "markersize": 8, "markerfacecolor": "white", "markeredgewidth": 1.6, "zorder": 3}
     if line.bars:
+        # errorbar wants lengths, not ends; abs() because a mean over seeds may round past its range
         below, above = ([abs(a - b) for a, b in zip(y, end, strict=True)] for end in (low, high))
         return axes.errorbar(line.x, y, yerr=[below, above], capsize=3, elinewidth=1, **look)
     axes.fill_between(line.x, low, high, color=colour, alpha=0.15, linewidth=0)
@@ -105,6 +111,7 @@ def _draw_line(axes: "Axes", line: Line, scale: float, has_several: bool) -> Any
 
 def _finish(axes: "Axes", panel: Panel) -> None:
     for start in panel.starts:
+        # below everything, so that a line drawn on a round's first step stays visible
         axes.axvline(start, color="#8a929d", linewidth=0.9, linestyle=(0, (2, 3)), zorder=0)
     if panel.is_log2:
         log2(axes, max((x for line in panel.lines for x in line.x), default=1))
@@ -114,6 +121,7 @@ def _finish(axes: "Axes", panel: Panel) -> None:
     if panel.is_percent:
         fit_percent(axes)
     else:
+        # from 0, where a policy always gives the same answer
         axes.set_ylim(bottom=0)
     axes.set_title(panel.title)
     axes.set_xlabel(panel.x_label)
@@ -123,16 +131,13 @@ def _finish(axes: "Axes", panel: Panel) -> None:
 def _same_limits(axes_of_panels: "Sequence[Axes]", panels: Sequence[Panel]) -> None:
     """Panels with the same x, or the same y, show the same part of it."""
     pairs = list(zip(axes_of_panels, panels, strict=False))
-    for name in {panel.x_label for panel in panels}:
-        mine = [axes for axes, panel in pairs if panel.x_label == name]
-        ends = [end for axes in mine for end in axes.get_xlim()]
-        for axes in mine:
-            axes.set_xlim(min(ends), max(ends))
-    for name in {panel.y_label for panel in panels}:
-        mine = [axes for axes, panel in pairs if panel.y_label == name]
-        ends = [end for axes in mine for end in axes.get_ylim()]
-        for axes in mine:
-            axes.set_ylim(min(ends), max(ends))
+    for axis in ("x", "y"):
+        for name in {getattr(panel, f"{axis}_label") for panel in panels}:
+            mine = [axes for axes, panel in pairs if getattr(panel, f"{axis}_label") == name]
+            # by hand: sharex and sharey would share ticks and hide tick labels, too
+            ends = [end for axes in mine for end in getattr(axes, f"get_{axis}lim")()]
+            for axes in mine:
+                axes.set(**{f"{axis}lim": (min(ends), max(ends))})
 
 
 @dataclass(frozen=True)
@@ -167,6 +172,7 @@ def draw_intervals(path: Path, bars: Sequence[Bar], x_label: str) -> None:
             if bar.is_reference:
                 axes.axvline(100 * bar.mean, color=colour, linewidth=0.9, linestyle=(0, (2, 3)), zorder=0)
         axes.set_yticks(range(len(bars)), [bar.label for bar in bars])
+        # upside down, as in the table: the first on top; 0.4 leaves room for the seeds' circles
         axes.set_ylim(len(bars) - 0.4, -0.6)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(x_label)

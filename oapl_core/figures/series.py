@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from oapl_core.evaluation.pass_at_k import MeanWithInterval
 from oapl_core.figures.tracks import BASE, Milestone, Track, TrainingStep
 from oapl_core.reports.scores import Score
 
@@ -57,10 +58,7 @@ class Series:
 
 def by_label(tracks: Sequence[Track]) -> dict[str, list[Track]]:
     """Runs of each label, labels in the order given."""
-    found: dict[str, list[Track]] = {}
-    for track in tracks:
-        found.setdefault(track.label, []).append(track)
-    return found
+    return {label: [t for t in tracks if t.label == label] for label in dict.fromkeys(t.label for t in tracks)}
 
 
 def shown_ks(samples: int) -> tuple[int, ...]:
@@ -81,9 +79,14 @@ def pass_at_k(tracks: Sequence[Track]) -> list[Series]:
 
 def _curve(score: Score) -> Iterator[Point]:
     for k in shown_ks(score.samples):
-        estimate = score.pass_at(k)
-        if estimate is not None:
-            yield Point(str(k), k, estimate.mean, estimate.low, estimate.high, estimate.problems)
+        # k up to the largest n: some problems may have fewer answers, so this may be none
+        yield from _point(str(k), k, score.pass_at(k))
+
+
+def _point(name: str, x: float, estimate: MeanWithInterval | None) -> Iterator[Point]:
+    """One, or none where there is no estimate."""
+    if estimate is not None:
+        yield Point(name, x, estimate.mean, estimate.low, estimate.high, estimate.problems)
 
 
 def accuracy(tracks: Sequence[Track], cost: Callable[[Milestone], int | None]) -> list[Series]:
@@ -106,9 +109,8 @@ def accuracy(tracks: Sequence[Track], cost: Callable[[Milestone], int | None]) -
 def _milestones(track: Track, benchmark: str, cost: Callable[[Milestone], int | None]) -> Iterator[Point]:
     for one in track.milestones:
         spent, score = cost(one), one.scores.get(benchmark)
-        estimate = None if spent is None or score is None else score.pass_at(1)
-        if spent is not None and estimate is not None:
-            yield Point(one.name, spent, estimate.mean, estimate.low, estimate.high, estimate.problems)
+        if spent is not None and score is not None:
+            yield from _point(one.name, spent, score.pass_at(1))
 
 
 def training(
@@ -131,10 +133,11 @@ def training(
 def _smoothed(
     steps: Sequence[TrainingStep], value: Callable[[TrainingStep], float | None], window: int
 ) -> Iterator[Point]:
+    # a mean across two rounds would mix rollouts of two policies
     for _, mine in groupby(steps, lambda step: step.round):
-        known = [(step.number, found) for step in mine if (found := value(step)) is not None]
+        known = [(step.number, y) for step in mine if (y := value(step)) is not None]
         for i, (number, _) in enumerate(known):
-            near = [found for _, found in known[max(0, i - window // 2) : i + window // 2 + 1]]
+            near = [y for _, y in known[max(0, i - window // 2) : i + window // 2 + 1]]
             mean, half = _with_error(near)
             yield Point(str(number), number, mean, mean - half, mean + half)
 
@@ -142,8 +145,10 @@ def _smoothed(
 def _with_error(values: Sequence[float]) -> tuple[float, float]:
     """Mean, and 1.96 standard errors of it; 0 for one value alone."""
     n, mean = len(values), math.fsum(values) / len(values)
+    # the spread of one value is unknown; no band is drawn then
     if n == 1:
         return mean, 0.0
+    # fsum: no digit is lost where many steps are summed
     variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
     return mean, 1.96 * math.sqrt(variance / n)
 
@@ -151,21 +156,20 @@ def _with_error(values: Sequence[float]) -> tuple[float, float]:
 def window(tracks: Sequence[Track], parts: int) -> int:
     """Steps that a moving mean covers, the same for all runs: odd, one of ``parts`` parts of the longest."""
     longest = max((len(track.steps) for track in tracks), default=0)
-    return longest // parts | 1
+    return longest // parts | 1  # odd, so that a step stands in the middle of its mean
 
 
 def with_means(tracks: Sequence[Track], of: Callable[[Track], Iterator[Series]]) -> list[Series]:
     """``of`` each run, and the means over the runs of a label."""
-    found = []
+    lines = []
     for label, group in by_label(tracks).items():
         each = [series for track in group for series in of(track)]
-        found += each
-        keys = dict.fromkeys((one.panel, one.checkpoint) for one in each)
-        for panel, checkpoint in keys:
-            mine = [one for one in each if (one.panel, one.checkpoint) == (panel, checkpoint)]
+        lines += each
+        for key in dict.fromkeys((one.panel, one.checkpoint) for one in each):
+            mine = [one for one in each if (one.panel, one.checkpoint) == key]
             if len(mine) > 1:
-                found.append(mean_of(label, mine))
-    return [one for one in found if one.points]
+                lines.append(mean_of(label, mine))
+    return [one for one in lines if one.points]
 
 
 def mean_of(label: str, members: Sequence[Series]) -> Series:
@@ -174,7 +178,8 @@ def mean_of(label: str, members: Sequence[Series]) -> Series:
     by_name = [{point.name: point for point in one.points} for one in members]
     points = []
     for name in by_name[0]:
-        same = [found[name] for found in by_name if name in found]
+        same = [points_of[name] for points_of in by_name if name in points_of]
+        # a seed that stopped early would otherwise bend the mean where it ends
         if len(same) == len(members):
             ys = [point.y for point in same]
             x = sum(point.x for point in same) / len(same)
@@ -185,26 +190,29 @@ def mean_of(label: str, members: Sequence[Series]) -> Series:
 
 def drawn(series: Sequence[Series]) -> list[Series]:
     """What a figure shows: the mean of a label with several runs, the run itself of one with a single."""
+    # seeds behind a mean are in the CSV; drawn too they would hide it
     means = {(one.label, one.panel, one.checkpoint) for one in series if one.is_mean}
     return [one for one in series if one.is_mean or (one.label, one.panel, one.checkpoint) not in means]
 
 
 def shown_checkpoints(tracks: Sequence[Track], most: int = 4) -> dict[str, list[str]]:
     """Label -> the checkpoints whose pass@k is drawn: of one setting up to ``most``, of several base and last."""
-    groups = by_label(tracks)
-    found = {}
+    groups, shown = by_label(tracks), {}
+    # with two checkpoints of each of several labels a panel is full
+    count = most if len(groups) == 1 else 2
     for label, group in groups.items():
         names = list(dict.fromkeys(one.name for track in group for one in track.milestones))
-        count = most if len(groups) == 1 else 2
+        # spread evenly, first and last among them
         spread = {round(i * (len(names) - 1) / (count - 1)) for i in range(count)}
-        found[label] = [name for i, name in enumerate(names) if i in spread]
-    return found
+        shown[label] = [name for i, name in enumerate(names) if i in spread]
+    return shown
 
 
 def one_base(tracks: Sequence[Track]) -> bool:
     """Whether several labels started from the same checkpoints, so that one line is enough for them."""
     groups = by_label(tracks)
     bases = [{m.policy_hash for t in group for m in t.milestones if m.name == BASE} for group in groups.values()]
+    # no base measured is no common base: all() of nothing is true
     return len(groups) > 1 and bool(bases[0]) and all(one == bases[0] for one in bases)
 
 
@@ -215,15 +223,19 @@ def table(series: Sequence[Series], names: Mapping[str, str]) -> list[dict[str, 
         series: what a figure shows, and the runs behind its means.
         names: what ``panel``, ``name``, ``x`` and ``y`` are called; a name that is left out is a column that is.
     """
-    rows = []
-    for one in series:
-        for point in one.points:
-            x = int(point.x) if point.x == int(point.x) else point.x  # a mean over seeds may lie between steps
-            values: dict[str, Cell] = {"panel": one.panel, "name": point.name, "x": x, "y": point.y}
-            row: dict[str, Cell] = {"label": one.label, "runs": " ".join(one.runs)}
-            if one.checkpoint:
-                row["checkpoint"] = one.checkpoint
-            row |= {column: values[key] for key, column in names.items()}
-            row |= {"low": point.low, "high": point.high, "interval": one.interval, "problems": point.problems}
-            rows.append(row)
-    return rows
+    return [_row(one, point, names) for one in series for point in one.points]
+
+
+def _row(one: Series, point: Point, names: Mapping[str, str]) -> dict[str, Cell]:
+    x = int(point.x) if point.x == int(point.x) else point.x  # a mean over seeds may lie between steps
+    values: dict[str, Cell] = {"panel": one.panel, "name": point.name, "x": x, "y": point.y}
+    return {
+        "label": one.label,
+        "runs": " ".join(one.runs),
+        **({"checkpoint": one.checkpoint} if one.checkpoint else {}),
+        **{column: values[key] for key, column in names.items()},
+        "low": point.low,
+        "high": point.high,
+        "interval": one.interval,
+        "problems": point.problems,
+    }

@@ -17,15 +17,12 @@ from oapl_core.figures.side_tables import reached_table, runs_table, settings_ta
 from oapl_core.figures.tracks import BASE, Track
 from oapl_core.reports.blocks import Link, Picture, Report, Section
 from oapl_core.reports.page import page
-from oapl_core.reports.provenance import all_settings
 
 _STEPS, _ROLLOUTS = "optimiser steps of the run", "rollouts sampled for training so far"
 _PARTS, _ESTIMATE_PARTS = 30, 8
 """A moving mean covers one of so many parts of the longest run; an estimate of the entropy is noisier."""
 _MOST_STARTS = 12
 """Of rounds, as vertical lines; more would hide the data."""
-_NOT_THE_SETTING = ("name", "seed", "runs_dir", "cache_dir", "engine_python", "mirror", "time_limits_h", "report")
-"""What runs of one setting may differ in."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +43,35 @@ class _Page:
         shown = {"style": self.styles[one.label]} | look
         return Line(label or one.label, x, y, low, high, **shown)  # type: ignore[arg-type]  # names are Line's
 
+    @property
+    def starts(self) -> tuple[float, ...]:
+        """Where rounds begin, if that is about the same step in every run."""
+        trained = [track for track in self.tracks if track.steps]
+        rounds = max((len(track.config.rounds) for track in trained), default=0)
+        if not 1 < rounds <= _MOST_STARTS:
+            return ()
+        places, longest = [], max(len(track.steps) for track in trained)
+        for number in range(1, rounds):
+            steps = [track.steps_before(number) for track in trained if track.steps[-1].round >= number]
+            # runs whose rounds have other lengths share no line: one at their mean would be true of none
+            if steps and max(steps) - min(steps) > 0.03 * longest:
+                return ()
+            if steps:
+                places.append(sum(steps) / len(steps))
+        return tuple(places)
+
     def write_numbers(self, name: str, found: Sequence[Series], names: Mapping[str, str]) -> Link:
         """The CSV of a figure."""
         import polars as pl
 
-        file = f"{name}.csv"
-        pl.DataFrame(series.table(found, names), infer_schema_length=None).write_csv(self.folder / file)
+        file, once = f"{name}.csv", list(dict.fromkeys(found))  # where nothing is smoothed, two series are the same
+        pl.DataFrame(series.table(once, names), infer_schema_length=None).write_csv(self.folder / file)
         return Link(file, f"Numbers: {file}")
+
+    def picture(self, name: str, panels: Sequence[Panel], alt: str, caption: str) -> tuple[Picture, ...]:
+        """The figure ``name``, drawn."""
+        draw_panels(self.folder / f"{name}.png", panels)
+        return (Picture(f"{name}.png", alt, caption),)
 
 
 def write_figures(tracks: Sequence[Track], folder: Path, title: str = "Runs side by side") -> Path:
@@ -62,6 +81,7 @@ def write_figures(tracks: Sequence[Track], folder: Path, title: str = "Runs side
         ConfigError: a run is given twice.
         DataError: none of the runs has anything to draw yet.
     """
+    # folders of the same name in two places are two runs
     names = [(track.label, track.run, str(track.config.runs_dir)) for track in tracks]
     twice = next((run for one in names if names.count(one) > 1 for run in one[1:2]), None)
     if twice is not None:
@@ -98,27 +118,12 @@ def figure_sections(tracks: Sequence[Track], folder: Path) -> tuple[Section, ...
     )
 
 
-def differing(tracks: Sequence[Track]) -> str | None:
-    """What runs of one label differ in, beside seed and place; None if in nothing. They are no seeds of one setting."""
-    for label, group in series.by_label(tracks).items():
-        first = _setting(group[0])
-        for track in group[1:]:
-            mine = _setting(track)
-            keys = [key for key in first | mine if first.get(key) != mine.get(key)]
-            if keys:
-                return f"{label}: {group[0].run} and {track.run} differ in {', '.join(keys[:3])}"
-    return None
-
-
-def _setting(track: Track) -> dict[str, str]:
-    return {k: v for k, v in all_settings(track.config).items() if k.partition(".")[0] not in _NOT_THE_SETTING}
-
-
 def _pass_at_k(made: _Page) -> tuple[Section, ...]:
     found = series.pass_at_k(made.tracks)
     wanted, is_one = series.shown_checkpoints(made.tracks), len(made.styles) == 1
     common = series.one_base(made.tracks)
     lines: dict[str, list[Line]] = {}
+    # with one setting the checkpoints are compared, with several the settings
     for one in series.drawn(found):
         assert one.checkpoint is not None
         if one.checkpoint not in wanted[one.label]:
@@ -128,21 +133,21 @@ def _pass_at_k(made: _Page) -> tuple[Section, ...]:
             place = wanted[one.label].index(one.checkpoint)
             mine.append(made.line(one, one.checkpoint, style=place))
         elif one.checkpoint == BASE and common:
+            # the base of the first label stands for all
             if all(line.label != BASE for line in mine):
                 mine.append(made.line(one, BASE, style=0, dash=1))
         else:
             mine.append(made.line(one, f"{one.label}, {one.checkpoint}", dash=int(one.checkpoint == BASE)))
     panels = [Panel(name, "k, answers per problem", "pass@k, %", mine, is_log2=True) for name, mine in lines.items()]
-    draw_panels(made.folder / "pass_at_k.png", panels)
-    names = {"panel": "problem_set", "x": "k", "y": "pass_at_k"}
-    picture = Picture(
-        "pass_at_k.png",
+    pictures = made.picture(
+        "pass_at_k",
+        panels,
         f"pass@k over k on {', '.join(lines)}: {_ends(panels)}.",
         f"Unbiased pass@k on held-out problems. {_shaded(found)} k on a logarithmic axis. "
         "As figures 1, 4 and 5 (left) of arXiv 2602.19362.",
     )
-    links = (made.write_numbers("pass_at_k", found, names),)
-    return (Section("pass@k", pictures=(picture,), tables=(reached_table(found),), links=links),)
+    numbers = made.write_numbers("pass_at_k", found, {"panel": "problem_set", "x": "k", "y": "pass_at_k"})
+    return (Section("pass@k", pictures=pictures, tables=(reached_table(found),), links=(numbers,)),)
 
 
 def _shaded(found: Sequence[Series]) -> str:
@@ -150,6 +155,7 @@ def _shaded(found: Sequence[Series]) -> str:
     alone = "95 % bootstrap interval over problems"
     if not means:
         return f"Shaded: {alone}."
+    # a mean's band is the range of its runs, a single run's its bootstrap: the words must say which
     is_mixed = any(not one.is_mean for one in series.drawn(found))
     rest = f"; of a single run the {alone}" if is_mixed else ""
     return f"Lines: mean over the runs of a label. Shaded: from their lowest to their highest{rest}."
@@ -165,38 +171,38 @@ def _ends(panels: Sequence[Panel]) -> str:
 def _accuracy(made: _Page) -> tuple[Section, ...]:
     """Held-out problems at the checkpoints, and the rollouts of every step."""
     reached = series.accuracy(made.tracks, lambda one: one.steps)
+    # steps as they are go into the CSV, smoothed ones into the picture
     each = series.training(made.tracks, series.RIGHT_SHARE, lambda step: step.right_share)
     width = series.window(made.tracks, _PARTS)
     smooth = series.training(made.tracks, series.RIGHT_SHARE, lambda step: step.right_share, width)
     if not reached and not each:
         return ()
-    starts, panels = _starts(made.tracks), _milestone_panels(made, reached, _STEPS)
-    links = []
+    panels, links = _milestone_panels(made, reached, _STEPS), []
     if reached:
         names = {"panel": "problem_set", "name": "checkpoint", "x": "steps", "y": "pass_at_1"}
         links.append(made.write_numbers("accuracy", reached, names))
     if each:
         lines = [made.line(one, look="plain") for one in series.drawn(smooth)]
-        panels.append(Panel("training rollouts of the step", _STEPS, "right answers, %", lines, starts=starts))
+        panels.append(Panel("training rollouts of the step", _STEPS, "right answers, %", lines, starts=made.starts))
         names = {"panel": "metric", "x": "step", "y": "share"}
-        links.append(made.write_numbers("right_share", _once([*each, *smooth]), names))
-    draw_panels(made.folder / "accuracy.png", panels)
-    picture = Picture(
-        "accuracy.png",
+        links.append(made.write_numbers("right_share", [*each, *smooth], names))
+    pictures = made.picture(
+        "accuracy",
+        panels,
         f"Accuracy over optimiser steps. {_ends(panels)}.",
         f"{'Held-out pass@1 of the checkpoints. ' if reached else ''}{_bars(reached)}"
         f"Training rollouts: the right ones among those of each step, {_smoothing(width, smooth)}; an earlier policy "
         "sampled them and groups were filtered, so they show what was learned from, not what was learned. Dotted: a "
         "round begins. As figures 2 and 3.",
     )
-    return (Section("Accuracy over training", pictures=(picture,), links=tuple(links)),)
+    return (Section("Accuracy over training", pictures=pictures, links=tuple(links)),)
 
 
 def _milestone_panels(made: _Page, found: Sequence[Series], x: str) -> list[Panel]:
     lines: dict[str, list[Line]] = {}
     for one in series.drawn(found):
         lines.setdefault(one.panel, []).append(made.line(one, bars=True))
-    starts = _starts(made.tracks) if x == _STEPS else ()
+    starts = made.starts if x == _STEPS else ()
     return [Panel(name, x, "held-out pass@1, %", mine, starts=starts) for name, mine in lines.items()]
 
 
@@ -205,11 +211,6 @@ def _bars(found: Sequence[Series]) -> str:
         return ""
     x = "The mean's x is a mean too. " if any(one.is_mean for one in found) else ""
     return f"{_shaded(found).replace('Shaded:', 'Bars:')} {x}"
-
-
-def _once(found: Sequence[Series]) -> list[Series]:
-    """Without the second of two equal series: where nothing is smoothed, both are the same."""
-    return list(dict.fromkeys(found))
 
 
 def _smoothing(width: int, found: Sequence[Series]) -> str:
@@ -224,26 +225,26 @@ def _entropy(made: _Page) -> tuple[Section, ...]:
     kinds = entropies.measured(made.tracks, _PARTS, _ESTIMATE_PARTS)
     if not kinds:
         return ()
+    # the only exact number of an earlier version, so it stands beside both kinds of lines
     rings = entropies.sampling_entropy(made.tracks)
     lines = [
         made.line(one, one.label + kind.suffix, look="plain") for kind in kinds for one in series.drawn(kind.smooth)
     ]
     ends = "; ".join(f"{line.label} from {line.y[0]:.3f} to {line.y[-1]:.3f}" for line in lines)
     lines += [made.line(one, look="rings", bars=True) for one in series.drawn(rings)]
-    panel = Panel("", _STEPS, "entropy, nats per token", lines, is_percent=False, starts=_starts(made.tracks))
-    draw_panels(made.folder / "entropy.png", [panel])
+    panel = Panel("", _STEPS, "entropy, nats per token", lines, is_percent=False, starts=made.starts)
     meanings = "".join(f"Lines{kind.suffix}: {kind.meaning}; {_smoothing(kind.width, kind.smooth)}. " for kind in kinds)
-    picture = Picture(
-        "entropy.png",
+    pictures = made.picture(
+        "entropy",
+        [panel],
         f"Entropy in nats per token over optimiser steps: {ends}.",
         f"{meanings}Rings: the entropy of the policy that sampled a round, where it stood when it did: mean of -ln b "
         "over the tokens of the round's first epoch. Filtered groups are in neither. Dotted: a round begins. As "
         "figures 2 and 3.",
     )
-    names = {"panel": "metric", "x": "step", "y": "nats_per_token"}
-    found = [one for kind in kinds for one in (*kind.each, *kind.smooth)]
-    link = made.write_numbers("entropy", _once([*found, *rings]), names)
-    return (Section("Entropy over training", pictures=(picture,), links=(link,)),)
+    every = [*(one for kind in kinds for one in (*kind.each, *kind.smooth)), *rings]
+    numbers = made.write_numbers("entropy", every, {"panel": "metric", "x": "step", "y": "nats_per_token"})
+    return (Section("Entropy over training", pictures=pictures, links=(numbers,)),)
 
 
 def _samples(made: _Page) -> tuple[Section, ...]:
@@ -251,29 +252,13 @@ def _samples(made: _Page) -> tuple[Section, ...]:
     if not found:
         return ()
     panels = _milestone_panels(made, found, _ROLLOUTS)
-    draw_panels(made.folder / "samples.png", panels)
-    picture = Picture(
-        "samples.png",
+    pictures = made.picture(
+        "samples",
+        panels,
         f"Held-out pass@1 against rollouts sampled for training. {_ends(panels)}.",
         f"Held-out pass@1 of the checkpoints. {_bars(found)}Every rollout that was sampled counts, also those that "
         "were dropped. As figure 5 (right).",
     )
     names = {"panel": "problem_set", "name": "checkpoint", "x": "rollouts", "y": "pass_at_1"}
-    link = made.write_numbers("samples", found, names)
-    return (Section("Accuracy against samples", pictures=(picture,), links=(link,)),)
-
-
-def _starts(tracks: Sequence[Track]) -> tuple[float, ...]:
-    """Where rounds begin, if that is about the same step in every run."""
-    trained = [track for track in tracks if track.steps]
-    rounds = max((len(track.config.rounds) for track in trained), default=0)
-    if not 1 < rounds <= _MOST_STARTS:
-        return ()
-    found, longest = [], max(len(track.steps) for track in trained)
-    for number in range(1, rounds):
-        steps = [track.steps_before(number) for track in trained if track.steps[-1].round >= number]
-        if steps and max(steps) - min(steps) > 0.03 * longest:
-            return ()
-        if steps:
-            found.append(sum(steps) / len(steps))
-    return tuple(found)
+    numbers = made.write_numbers("samples", found, names)
+    return (Section("Accuracy against samples", pictures=pictures, links=(numbers,)),)

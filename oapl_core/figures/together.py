@@ -9,14 +9,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from oapl_core.comparing.folder import Comparison
-from oapl_core.figures.arm_tables import failures_table, held_out_table, signed, training_table, write_numbers
+from oapl_core.figures.arm_tables import failures_table, held_out_table, training_table, write_numbers
 from oapl_core.figures.arms import Result, base_means, base_name, problem_sets, ranked, read_results
 from oapl_core.figures.panels import Bar, draw_intervals
 from oapl_core.figures.side_by_side import figure_sections
 from oapl_core.progress import say
-from oapl_core.reports.blocks import Link, Picture, Report, Section, percent, table
+from oapl_core.reports.blocks import Link, Picture, Report, Section, gain_of, percent, table
 from oapl_core.reports.markdown import markdown
 from oapl_core.reports.page import page
+from oapl_core.reports.records import rollouts_sampled
 from oapl_core.stage import run_verb
 
 LAYOUT_VERSION = 1
@@ -31,6 +32,7 @@ def write_report(comparison: Comparison) -> None:
     Raises:
         DataError: a file of an arm is broken, or an arm was trained on other data than the others.
     """
+    # the ledger's bytes, not the artifacts': a failed process changes the report, too
     inputs = {arm.root.name: _state(comparison, arm.root) for arm in comparison.arms}
     settings = {"layout_version": LAYOUT_VERSION, **comparison.config.model_dump(mode="json")}
     if comparison.is_done(comparison.report, inputs, settings):
@@ -61,6 +63,7 @@ def compose(comparison: Comparison, results: Sequence[Result], folder: Path) -> 
     sections = [_held_out(comparison, results, name, folder, place) for place, name in enumerate(sets)]
     sections.append(Section("Training", tables=(training_table(results),), links=(Link("table.csv", "All numbers"),)))
     shown = _shown(results, sets)
+    # before anything is measured there is no curve, but the tables of what was trained
     tracks = [track for one in shown for track in one.tracks]
     if tracks:
         sections += figure_sections(tracks, folder)
@@ -89,7 +92,7 @@ def _conclusions(comparison: Comparison, results: Sequence[Result], sets: Sequen
         assert mine is not None, "a measured arm comes first"
         text = f"{name}: {best.label} has the highest pass@1, {percent(mine.all.mean)}"
         gain = mine.minus(theirs) if theirs and best is not first else None
-        yield text + (f"; against {first.label} that is {signed(gain)} points." if gain else ".")
+        yield text + (f"; against {first.label} that is {gain_of(gain)} points." if gain else ".")
     failed = [one.label for one in results if one.failures]
     if failed:
         yield f"Not trained to the end with every seed: {', '.join(failed)}."
@@ -101,6 +104,7 @@ def _shown(results: Sequence[Result], sets: Sequence[str]) -> list[Result]:
     measured = [one for one in order if one.tracks]
     if len(measured) <= _MOST_LINES:
         return [one for one in results if one in measured]
+    # the reference stays, however low it ranks
     return [*([results[0]] if results[0].tracks else []), *(r for r in measured if r is not results[0])][:_MOST_LINES]
 
 
@@ -132,15 +136,15 @@ def _data(comparison: Comparison, results: Sequence[Result]) -> Section:
     trained = [arm for arm in comparison.arms if arm.is_trained]
     kinds: dict[tuple[str, str, str], list[str]] = {}
     for arm in trained:
-        found = comparison.data_of(arm)
-        kinds.setdefault((found.kept, found.groups, found.start), []).append(arm.label)
+        data = comparison.data_of(arm)
+        # data_of raises if an arm was trained on other rollouts: such a comparison has no report
+        kinds.setdefault((data.kept, data.groups, data.start), []).append(arm.label)
     rows = [
         (kept, groups[:16], start[:16], "all" if len(kinds) == 1 else ", ".join(dict.fromkeys(labels)))
         for (kept, groups, start), labels in kinds.items()
     ]
     parent, number = comparison.parent, comparison.config.round
-    parts = f"{parent.name(parent.rollouts(number))}/"
-    sampled = sum(entry.rows for name, entry in parent.ledger.artifacts().items() if name.startswith(parts))
+    sampled = rollouts_sampled(parent, number)
     text = (
         f"Every arm shares the {sampled:,} rollouts and verdicts of round {number} of {parent.root.name} (hard links, "
         "compared by sha256) and starts from one checkpoint. Seeds change the order of training, adapters and the "

@@ -7,11 +7,10 @@ gives the same numbers. What is not there yet is said in ``Track.missing``.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oapl_core import tables
-from oapl_core.errors import DataError
-from oapl_core.reports.facts import METRICS_FILE, ONE_SET, metric_lines, sources_of
+from oapl_core.reports import records
 from oapl_core.reports.scores import Resampling, Score, score
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 BASE = "base"
+Epochs = Mapping[tuple[int, int], str]
+"""(round, epoch) -> policy hash, as ``records.trained_epochs`` reads them."""
 METRICS = ("right_share", "entropy", "token_entropy", "token_log_ratio", "response_tokens")
 """Of a training step (docs/objectives.md); each may be missing in what an earlier version wrote."""
 _OLD_ENTROPY = "policy_entropy"
@@ -99,38 +100,22 @@ def read_track(run: Run, label: str) -> Track:
     Raises:
         DataError: a file exists but is broken, or an evaluated checkpoint is none of this run.
     """
-    epochs = _epochs(run)
-    sampled = _rollouts_by_round(run)
+    epochs = records.trained_epochs(run)
+    sampled = [records.rollouts_sampled(run, number) for number in range(len(run.config.rounds))]
     steps = tuple(_steps(run, epochs))
     rows = _heldout_rows(run)
-    milestones = [] if rows is None else _milestones(run, rows, epochs, sampled, steps)
+    milestones = () if rows is None else tuple(_milestones(run, rows, epochs, sampled, steps))
     missing = tuple(f"{run.root.name}: {text}" for text in _missing(run, epochs, sampled, milestones, steps))
-    return Track(label, run.root.name, run.config, tuple(milestones), steps, sum(sampled), missing)
+    return Track(label, run.root.name, run.config, milestones, steps, sum(sampled), missing)
 
 
-def _epochs(run: Run) -> dict[tuple[int, int], str]:
-    """(round, epoch) of every finished epoch -> policy hash."""
-    artifacts, found = run.ledger.artifacts(), {}
-    for number, settings in enumerate(run.config.rounds):
-        for epoch in range(1, settings.epochs + 1):
-            entry = artifacts.get(run.name(run.checkpoint(number, epoch)))
-            if entry is not None:
-                found[number, epoch] = str(entry.details.get("policy_hash"))
-    return found
-
-
-def _rollouts_by_round(run: Run) -> list[int]:
-    artifacts = run.ledger.artifacts()
-    folders = [f"{run.name(run.rollouts(number))}/" for number in range(len(run.config.rounds))]
-    return [sum(e.rows for name, e in artifacts.items() if name.startswith(folder)) for folder in folders]
-
-
-def _steps(run: Run, epochs: Mapping[tuple[int, int], str]) -> Iterator[TrainingStep]:
+def _steps(run: Run, epochs: Epochs) -> Iterator[TrainingStep]:
     before = 0
     for number, epoch in epochs:
-        for line in metric_lines(run.checkpoint(number, epoch) / METRICS_FILE):
+        for line in records.metric_lines(run.checkpoint(number, epoch) / records.METRICS_FILE):
             before += 1
             right_share, entropy, cross_entropy, log_ratio, tokens = (line.get(name) for name in METRICS)
+            # -ln behavior = -ln policy + (ln policy - ln behavior), each of them a mean over the step's tokens
             of_behavior = None if cross_entropy is None or log_ratio is None else cross_entropy + log_ratio
             estimate = line.get(_OLD_ENTROPY)
             yield TrainingStep(before, number, epoch, right_share, entropy, estimate, of_behavior, int(tokens or 0))
@@ -143,89 +128,68 @@ def _heldout_rows(run: Run) -> "pl.DataFrame | None":
     """
     import polars as pl
 
-    artifacts, whole = run.ledger.artifacts(), run.evaluation()
+    artifacts, whole, heldout = run.ledger.artifacts(), run.evaluation(), ("split", ("heldout",))
     is_over = run.name(whole) in artifacts and whole.exists()
     files = [whole] if is_over else sorted(run.evaluations().glob("*.parquet"))
-    read = [
-        pl.from_arrow(tables.read_table(path, tables.EVALUATIONS, _COLUMNS, ("split", ("heldout",))))
-        for path in files
-        if run.name(path) in artifacts
-    ]
-    frames = [frame for frame in read if isinstance(frame, pl.DataFrame) and len(frame)]
-    if not frames:
+    recorded = [path for path in files if run.name(path) in artifacts]
+    if not recorded:
         return None
-    rows = pl.concat(frames)
-    if not is_over:
-        asked = tables.read_table(run.prompts, tables.PROMPTS, ("problem_id", "split"), ("split", ("heldout",)))
+    rows = records.frame(recorded, tables.EVALUATIONS, _COLUMNS, heldout)
+    if not is_over and len(rows):
+        # a checkpoint with some of its answers would be measured on the problems that happened to come first
+        asked = tables.read_table(run.prompts, tables.PROMPTS, ("problem_id", "split"), heldout)
         rows = rows.filter(pl.col("problem_id").n_unique().over("checkpoint") == len(asked))
-    named = pl.col("problem_id").replace_strict(sources_of(run), default=ONE_SET, return_dtype=pl.String)
+    sources = records.sources_of(run)
+    named = pl.col("problem_id").replace_strict(sources, default=records.ONE_SET, return_dtype=pl.String)
     return rows.with_columns(benchmark=named) if len(rows) else None
 
 
 def _milestones(
-    run: Run,
-    rows: "pl.DataFrame",
-    epochs: Mapping[tuple[int, int], str],
-    sampled: Sequence[int],
-    steps: Sequence[TrainingStep],
-) -> list[Milestone]:
+    run: Run, rows: "pl.DataFrame", epochs: Epochs, sampled: Sequence[int], steps: Sequence[TrainingStep]
+) -> Iterator[Milestone]:
     resampling = Resampling(run.config.evaluation.bootstrap_resamples, run.config.seed)
     scores: dict[str, dict[str, Score]] = {}
     for (benchmark,), mine in rows.group_by("benchmark", maintain_order=True):
         for one in score(mine, resampling):
             scores.setdefault(one.checkpoint, {})[str(benchmark)] = one
-    places = {checkpoint: _place(run, checkpoint, of_set, epochs) for checkpoint, of_set in scores.items()}
+    hashes = {checkpoint: next(iter(of_set.values())).policy_hash for checkpoint, of_set in scores.items()}
+    places = {checkpoint: _place(run, checkpoint, made, epochs) for checkpoint, made in hashes.items()}
     entry = run.ledger.artifacts().get(run.name(run.evaluation()))
     chosen = str(entry.details.get("chosen")) if entry else ""
     if chosen in places:  # other epochs of its round answered held-out problems only to be compared with it
         scores = {c: s for c, s in scores.items() if c == chosen or places[c][0] != places[chosen][0]}
     rounds = [places[checkpoint][0] for checkpoint in scores]
-    found = []
     for checkpoint in sorted(scores, key=lambda name: places[name]):
         number, epoch = places[checkpoint]
+        # an epoch chosen by what is reported must never look like one chosen on validation
         warning = checkpoint[checkpoint.find(" (") :] if " (" in checkpoint else ""
+        # while the evaluation goes on, a round may have two epochs here, which keep names of their own
         name = f"round {number}{warning}" if rounds.count(number) == 1 else checkpoint
-        found.append(
-            Milestone(
-                BASE if number < 0 else name,
-                next(iter(scores[checkpoint].values())).policy_hash,
-                _steps_until(steps, number, epoch),
-                sum(sampled[: number + 1]),
-                scores[checkpoint],
-            )
-        )
-    return found
+        spent = _steps_until(steps, number, epoch)
+        name = BASE if number < 0 else name
+        yield Milestone(name, hashes[checkpoint], spent, sum(sampled[: number + 1]), scores[checkpoint])
 
 
-def _place(
-    run: Run, checkpoint: str, scores: Mapping[str, Score], epochs: Mapping[tuple[int, int], str]
-) -> tuple[int, int]:
+def _place(run: Run, checkpoint: str, policy_hash: str, epochs: Epochs) -> tuple[int, int]:
     """Round and epoch that made ``checkpoint``; (-1, 0) is the base."""
     if checkpoint == BASE:
         return -1, 0
-    identity = next(iter(scores.values())).policy_hash
-    for place, made in epochs.items():
-        if made == identity:
-            return place
-    raise DataError(
-        f"{run.evaluation()}: measured {checkpoint!r} ({identity}), which no round of this run made; delete the file "
-        "to remake it"
-    )
+    place = next((place for place, made in epochs.items() if made == policy_hash), None)
+    if place is None:
+        raise records.foreign_checkpoint(run, f"{checkpoint!r} ({policy_hash})")
+    return place
 
 
 def _steps_until(steps: Sequence[TrainingStep], number: int, epoch: int) -> int | None:
     """Steps of the run until the end of ``epoch`` of round ``number``; -1 is the base."""
+    # the base is there before any step, also where metrics are missing
     if number < 0:
         return 0
     return max((s.number for s in steps if (s.round, s.epoch) <= (number, epoch)), default=None)
 
 
 def _missing(
-    run: Run,
-    epochs: Mapping[tuple[int, int], str],
-    sampled: Sequence[int],
-    milestones: Sequence[Milestone],
-    steps: Sequence[TrainingStep],
+    run: Run, epochs: Epochs, sampled: Sequence[int], milestones: Sequence[Milestone], steps: Sequence[TrainingStep]
 ) -> Iterator[str]:
     done = [sum(n == number for n, _ in epochs) for number in range(len(run.config.rounds))]
     for number, settings in enumerate(run.config.rounds):
@@ -237,13 +201,13 @@ def _missing(
         yield f"{len(untrained)} of {len(done)} rounds are not trained{begun}"
     if not milestones:
         yield "no checkpoint is measured on held-out problems yet"
+    # milestones without a recorded evaluation come from its parts
     elif run.name(run.evaluation()) not in run.ledger.artifacts():
         yield f"held-out problems are measured for {', '.join(one.name for one in milestones)} only"
-    lacking: dict[str, Any] = {
-        "the share of right answers (right_share)": [s.right_share for s in steps],
-        "the policy's entropy (entropy)": [s.entropy for s in steps],
+    unknown = {
+        "the share of right answers (right_share)": sum(s.right_share is None for s in steps),
+        "the policy's entropy (entropy)": sum(s.entropy is None for s in steps),
     }
-    for name, values in lacking.items():
-        unknown = sum(value is None for value in values)
-        if unknown:
-            yield f"{unknown:,} of {len(values):,} steps do not record {name}: an earlier version trained them"
+    for name, count in unknown.items():
+        if count:
+            yield f"{count:,} of {len(steps):,} steps do not record {name}: an earlier version trained them"

@@ -3,8 +3,13 @@
 Numbers are turned into text here, so that the terminal, report.md and index.html always agree.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+from oapl_core.evaluation.pass_at_k import MeanWithInterval
+
+_Row = TypeVar("_Row")
 
 DASH = "–"
 
@@ -22,6 +27,7 @@ class Table:
 
     def __post_init__(self) -> None:
         """Every row has every column."""
+        # a short row would shift its cells under other columns, silently
         widths = {len(self.columns), len(self.numeric), *map(len, self.rows)}
         assert len(widths) == 1, f"{self.title}: rows of {sorted(widths)} cells"
 
@@ -36,7 +42,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SampleAnswer:
     """What one checkpoint answered, and how that was judged."""
 
     checkpoint: str
@@ -50,7 +56,7 @@ class Sample:
 
     problem: str
     prompt: str
-    answers: tuple[Answer, ...]
+    answers: tuple[SampleAnswer, ...]
 
 
 @dataclass(frozen=True)
@@ -106,8 +112,18 @@ def table(
 ) -> Table:
     """A table whose columns are aligned right where their name ends in ``>`` (which is cut off)."""
     names = tuple(c.removesuffix(">") for c in columns)
-    numeric = tuple(c.endswith(">") for c in columns)
-    return Table(title, names, tuple(tuple(row) for row in rows), numeric, note, marked)
+    return Table(title, names, tuple(map(tuple, rows)), tuple(c.endswith(">") for c in columns), note, marked)
+
+
+def table_of(
+    title: str,
+    items: Iterable[_Row],
+    cells: Mapping[str, Callable[[_Row], str]],
+    note: str = "",
+    marked: int | None = None,
+) -> Table:
+    """A table with a row for each item; ``cells`` has the name of each column, as in ``table``, and its text."""
+    return table(title, tuple(cells), [[text(item) for text in cells.values()] for item in items], note, marked)
 
 
 def percent(share: float | None, digits: int = 1) -> str:
@@ -120,24 +136,53 @@ def interval(low: float, high: float) -> str:
     return f"{100 * low:.1f} to {100 * high:.1f} %"
 
 
+def mean_of(estimate: MeanWithInterval | None) -> str:
+    """A mean as ``31.2 %``; a dash for None."""
+    return DASH if estimate is None else percent(estimate.mean)
+
+
+def interval_of(estimate: MeanWithInterval | None) -> str:
+    """Its interval as ``25.1 to 37.0 %``; a dash for None."""
+    return DASH if estimate is None else interval(estimate.low, estimate.high)
+
+
+def with_interval(estimate: MeanWithInterval | None) -> str:
+    """``31.2 % (25.1 to 37.0 %)``; a dash for None."""
+    return DASH if estimate is None else f"{mean_of(estimate)} ({interval_of(estimate)})"
+
+
+def gain_of(change: MeanWithInterval | None) -> str:
+    """A difference of shares in percentage points, ``+1.2 (-0.4 to +2.8)``; a dash for None."""
+    if change is None:
+        return DASH
+    mean, low, high = (f"{100 * share:+.1f}" for share in (change.mean, change.low, change.high))
+    return f"{mean} ({low} to {high})"
+
+
+def decimal(number: float | None, digits: int) -> str:
+    """``1.2345`` as ``1.234`` with three digits; a dash for None."""
+    return DASH if number is None else f"{number:.{digits}f}"
+
+
 def whole(number: float | None) -> str:
     """A count with thousands separated; a dash for None."""
     return DASH if number is None else f"{number:,.0f}"
 
 
-def duration(seconds: float) -> str:
-    """Seconds as ``4.2 s``, ``3 min 05 s`` or ``2 h 07 min``."""
+def duration(seconds: float | None) -> str:
+    """Seconds as ``4.2 s``, ``3 min 05 s`` or ``2 h 07 min``; a dash for None."""
+    if seconds is None:
+        return DASH
+    # rounded first, or 59.97 would be 60.0 s
     if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def printable(text: str) -> str:
     """``text`` with control characters and lone surrogates, which a model may write, made visible as ``\\x1b``."""
-    safe = text.encode("utf-8", "backslashreplace").decode()
+    safe = text.encode("utf-8", "backslashreplace").decode()  # surrogates alone cannot be encoded in the page
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in safe)
 
 

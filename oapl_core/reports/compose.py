@@ -5,7 +5,8 @@ from pathlib import Path
 from oapl_core.reports import process, results
 from oapl_core.reports.blocks import Link, Picture, Report, Section, percent, whole
 from oapl_core.reports.drawing import Curve, draw_dropped, draw_pass_at_k, draw_samples_spent, draw_training
-from oapl_core.reports.facts import Facts, rollouts_removed
+from oapl_core.reports.facts import Facts
+from oapl_core.reports.records import rollouts_removed
 from oapl_core.reports.results import Results, label
 from oapl_core.reports.round_page import round_page
 
@@ -21,6 +22,7 @@ _PANELS = {
 
 def compose(facts: Facts, folder: Path) -> Report:
     """The report of what there is so far; its PNGs and the pages of rounds are written to ``folder``."""
+    # None before the evaluation: the sections that need it are left out, and facts.missing says so
     found = results.results(facts)
     config = facts.run.config
     sections = [
@@ -49,6 +51,7 @@ def compose(facts: Facts, folder: Path) -> Report:
 
 def _heldout(facts: Facts, found: Results, folder: Path) -> Section:
     curves = [_curve(found, i) for i in range(len(found.heldout))]
+    # figures go to the draft's folder, which is renamed once all of it is written
     draw_pass_at_k(folder / "pass_at_k.png", curves)
     ends = ", ".join(f"{c.label} from {percent(c.y[0])} to {percent(c.y[-1])}" for c in curves)
     pass_at_k = Picture(
@@ -64,20 +67,14 @@ def _heldout(facts: Facts, found: Results, folder: Path) -> Section:
 def _curve(found: Results, index: int) -> Curve:
     one = found.heldout[index]
     known = [(k, e) for k in range(1, one.samples + 1) if (e := one.pass_at(k))]
-    return Curve(
-        label(found, one.checkpoint),
-        [k for k, _ in known],
-        [e.mean for _, e in known],
-        [e.low for _, e in known],
-        [e.high for _, e in known],
-    )
+    return Curve.of(label(found, one.checkpoint), [k for k, _ in known], [e for _, e in known])
 
 
 def _spent(facts: Facts, found: Results, folder: Path) -> Picture:
     known = [(s, e) for s in found.heldout if (e := s.pass_at(1))]
     spent = [facts.rollouts_spent(s.policy_hash) for s, _ in known]
     estimates = [e for _, e in known]
-    curve = Curve("", spent, [e.mean for e in estimates], [e.low for e in estimates], [e.high for e in estimates])
+    curve = Curve.of("", spent, estimates)
     draw_samples_spent(folder / "samples_spent.png", curve, [label(found, s.checkpoint) for s, _ in known])
     ends = "; ".join(f"{percent(e.mean)} after {whole(n)} rollouts" for n, e in zip(spent, estimates, strict=True))
     return Picture(
@@ -145,6 +142,7 @@ def _round_pages(facts: Facts, folder: Path) -> tuple[Link, ...]:
     links = []
     for one in facts.rounds:
         name = f"round_{one.number:02d}.html"
+        # the page of the report before is in the run's folder, not in the draft's
         page = _round_page(facts, one.number, facts.run.report / name)
         if page is not None:
             (folder / name).write_text(page, encoding="utf-8")
@@ -154,6 +152,7 @@ def _round_pages(facts: Facts, folder: Path) -> tuple[Link, ...]:
 
 def _round_page(facts: Facts, number: int, earlier: Path) -> str | None:
     """A round's page; the one of the report before where its rollouts were removed since."""
+    # its answers are gone, and the page is what is left of them
     if rollouts_removed(facts.run, number):
         return earlier.read_text(encoding="utf-8") if earlier.is_file() else None
     return round_page(facts.run, number)

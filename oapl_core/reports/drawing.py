@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Self
+
+from oapl_core.evaluation.pass_at_k import MeanWithInterval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,25 +20,7 @@ if TYPE_CHECKING:
 COLOURS = ("#5b6470", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _KEPT = "#009e73"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_STYLE: dict[Any, Any] = {
-    "font.size": 10.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e2e5ea",
-    "grid.linewidth": 0.8,
-    "axes.edgecolor": "#8a929d",
-    "axes.labelcolor": "#30363d",
-    "text.color": "#1f2328",
-    "xtick.color": "#4a525c",
-    "ytick.color": "#4a525c",
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "axes.titlesize": 10.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "figure.facecolor": "white",
-}
+_STYLE = Path(__file__).with_name("figures.mplstyle")
 _DPI = 150
 _FEW_STEPS = 40
 
@@ -51,9 +35,15 @@ class Curve:
     low: Sequence[float]
     high: Sequence[float]
 
+    @classmethod
+    def of(cls, label: str, x: Sequence[float], estimates: Sequence[MeanWithInterval]) -> Self:
+        """The curve of means with their intervals, one for each x."""
+        return cls(label, x, [e.mean for e in estimates], [e.low for e in estimates], [e.high for e in estimates])
+
 
 def log2(axes: "Axes", largest: float) -> None:
     """A logarithmic x axis with a tick at each power of two up to ``largest``."""
+    # matplotlib's own ticks of a log axis are powers of ten written as exponents
     ticks = [2**i for i in range(24) if 2**i <= largest]
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
@@ -104,6 +94,7 @@ def draw_training(path: Path, rounds: Mapping[str, Mapping[str, Sequence[float]]
     with drawing(path, 8.4, 2.35 * rows, rows, 2) as (figure, panels):
         for axes, (column, title) in zip(panels, titles.items(), strict=False):
             for index, (label, metrics) in enumerate(rounds.items()):
+                # markers on many steps run into a band
                 few = len(metrics["step"]) <= _FEW_STEPS
                 marker, colour = MARKERS[index % len(MARKERS)], COLOURS[(index + 1) % len(COLOURS)]
                 line = axes.plot(metrics["step"], metrics[column], color=colour, linewidth=1.2, label=label)[0]
@@ -133,9 +124,11 @@ def draw_dropped(path: Path, rounds: Mapping[str, Mapping[str, int]]) -> None:
     with drawing(path, 7.4, 1.7 + 0.6 * len(rounds)) as (figure, (axes,)):
         for index, kind in enumerate(kinds):
             widths = [counts[kind] for counts in rounds.values()]
+            # green for what was trained on, in every report; it is no reason's colour
             colour = _KEPT if index == 0 else [c for c in COLOURS if c != _KEPT][(index - 1) % (len(COLOURS) - 1)]
             bars = axes.barh(list(rounds), widths, left=list(left.values()), color=colour, height=0.6)
             bars.set_label(kind.replace("_", " "))
+            # a number wider than its bar would lie on its neighbours'
             texts = [f"{width:,}" if width > 0.05 * widest else "" for width in widths]
             axes.bar_label(bars, labels=texts, label_type="center", color=_text_on(colour), fontsize=9.5)
             left = {label: left[label] + width for label, width in zip(rounds, widths, strict=True)}
@@ -153,21 +146,25 @@ def drawing(
     """A figure of ``width`` x ``height`` inches with its panels; written and closed at the end."""
     import matplotlib as mpl
 
+    # before pyplot is imported, which picks a backend by itself: no display is needed, or opened
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    with plt.rc_context(_STYLE):
+    with plt.rc_context(fname=_STYLE):
         figure, grid = plt.subplots(rows, columns, figsize=(width, height), squeeze=False, layout="constrained")
         try:
             yield figure, list(grid.flat)
+            # without the version of matplotlib in the file: the same numbers give the same bytes
             figure.savefig(path, dpi=_DPI, format="png", metadata={"Software": None})
         finally:
+            # pyplot keeps every open figure alive
             plt.close(figure)
 
 
 def _text_on(colour: str) -> str:
     """White or black, whichever is read better on ``colour``."""
     red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    # relative luminance, with 2.2 for the exponent of sRGB
     return "white" if 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 < 0.25 else "black"
 
 
@@ -183,4 +180,5 @@ def _percent(shares: Sequence[float]) -> list[float]:
 def fit_percent(axes: "Axes") -> None:
     """Whole tens around the data, outside 0 to 100 by no more than a marker needs."""
     low, high = axes.get_ylim()
+    # 2 % beyond, so that markers at 0 and 100 % are whole
     axes.set_ylim(max(-2.0, 10 * (low // 10)), min(102.0, 10 * (high // 10 + 1)))

@@ -23,12 +23,13 @@ def headline_table(run: Run) -> "RichTable":
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    found = results(gather(run))
-    if found is None:
+    measured = results(gather(run))
+    if measured is None:
         return RichTable(title=Text("Held-out problems: not measured yet"), title_justify="left", box=None)
-    shown = heldout_table(found)
+    shown = heldout_table(measured)
+    # counts and shares of faults are left to the page: they do not fit beside the rates
     rates = [i for i, name in enumerate(shown.columns) if i == 0 or "%" in name or "pass@" in name]
-    return as_rich(shown, rates, "\n".join(conclusions(found)))
+    return as_rich(shown, rates, "\n".join(conclusions(measured)))
 
 
 def as_rich(shown: "Table", columns: "Sequence[int]", caption: str = "") -> "RichTable":

@@ -10,16 +10,11 @@ from typing import TYPE_CHECKING
 
 from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError
+from oapl_core.reports.records import recorded_parts
 from oapl_core.run_folder.run import Run
 
 if TYPE_CHECKING:
     import polars as pl
-
-
-def recorded_parts(run: Run, folder: Path) -> list[Path]:
-    """The parts of ``folder`` that the ledger knows and that are still there, in order."""
-    known = run.ledger.artifacts()
-    return sorted(path for path in folder.glob("part-*.parquet") if run.name(path) in known)
 
 
 def chosen_round(run: Run, number: int | None) -> int:
@@ -61,20 +56,21 @@ def joined(
     import polars as pl
 
     def scan(folder: Path) -> "pl.LazyFrame | None":
-        found = [path for path in recorded_parts(run, folder) if parts is None or path.name in parts]
-        for path in found:
+        wanted = [path for path in recorded_parts(run, folder) if parts is None or path.name in parts]
+        for path in wanted:
             tables.count_rows(path)  # names a part without a footer, which a scan of them all does not
-        return _of(pl.scan_parquet(found, include_file_paths="part"), problem_ids) if found else None
+        return _of(pl.scan_parquet(wanted, include_file_paths="part"), problem_ids) if wanted else None
 
     rollouts, verdicts = scan(run.rollouts(number)), scan(run.verdicts(number))
     assert rollouts is not None, f"round {number} has no rollouts; chosen_round says so to a person"
     if verdicts is None:
-        verdicts = pl.LazyFrame(schema=_verdict_schema())
+        verdicts = pl.DataFrame(tables.schema_of(tables.VERDICTS).empty_table()).lazy()
     problems = _of(pl.scan_parquet(run.problems), problem_ids).select(
         "problem_id", "kind", "structure", "tests", pl.col("answer").alias("expected_answer")
     )
     prompts = _of(pl.scan_parquet(run.prompts), problem_ids).select("problem_id", "prompt")
     side_by_side = (
+        # left joins in the order of the rollouts: not every rollout is judged, and pages show parts as they lie
         rollouts.with_columns(pl.col("part").str.split("/").list.last())
         .join(verdicts.drop("part", "problem_id", strict=False), on="rollout_id", how="left", maintain_order="left")
         .join(problems, on="problem_id", how="left", maintain_order="left")
@@ -92,6 +88,7 @@ def _of(frame: "pl.LazyFrame", problem_ids: Collection[str] | None) -> "pl.LazyF
 def _computed() -> "dict[str, pl.Expr]":
     import polars as pl
 
+    # null where the index is: no test failed, or the problem has none
     failing = pl.col("tests").list.get(pl.col("first_failing_test"), null_on_oob=True)
     return {
         "response_tokens": pl.col("response_ids").list.len().cast(pl.Int64),
@@ -100,10 +97,3 @@ def _computed() -> "dict[str, pl.Expr]":
         "failing_input": failing.struct.field("input"),
         "failing_expected": failing.struct.field("output"),
     }
-
-
-def _verdict_schema() -> "dict[str, type[pl.DataType]]":
-    import polars as pl
-
-    types = {"str": pl.String, "text": pl.String, "int32": pl.Int32, "float32": pl.Float32}
-    return {name: types[kind] for name, kind in tables.VERDICTS}

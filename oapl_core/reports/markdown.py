@@ -25,11 +25,11 @@ def markdown(report: Report) -> str:
 def with_pictures(text: str, folder: Path) -> str:
     """Markdown whose figures, PNGs in ``folder``, stand in the text itself, for where no folder is at hand."""
 
-    def embedded(found: re.Match[str]) -> str:
-        path = folder / found[2]
-        if not path.is_file():
-            return found[0]
-        return f"{found[1]}(data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()})"
+    def embedded(link: re.Match[str]) -> str:
+        path = folder / link[2]
+        if not path.is_file():  # a section may be shown without its figures
+            return link[0]
+        return f"{link[1]}(data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()})"
 
     return _PICTURE.sub(embedded, text)
 
@@ -41,8 +41,7 @@ def plain(text: str) -> str:
 
 def fenced(text: str) -> str:
     """``text`` in a fence longer than any run of backticks in it."""
-    runs = [len(run) for run in re.findall(r"`+", text)]
-    fence = "`" * max(3, 1 + max(runs, default=0))
+    fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
     return f"{fence}text\n{printable(text)}\n{fence}"
 
 
@@ -66,6 +65,7 @@ def _section(section: Section) -> Iterator[str]:
 def _table(table: Table) -> str:
     lines = [table.columns, tuple("---:" if numeric else "---" for numeric in table.numeric)]
     rows = [tuple(plain(cell) for cell in row) for row in table.rows]
+    # Markdown has no marked row
     bold = [tuple(f"**{cell}**" for cell in row) if i == table.marked else row for i, row in enumerate(rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in [*lines, *bold])
 

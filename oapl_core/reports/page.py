@@ -17,7 +17,9 @@ def render(template: str, values: Mapping[str, Any]) -> str:
 
     environment = Environment(
         loader=PackageLoader("oapl_core.reports", ""),
+        # texts of models are on the page
         autoescape=True,
+        # a misspelt name in a template would otherwise be empty text
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -26,6 +26,7 @@ class Piece:
     @property
     def shade(self) -> str:
         """A name of SHADES, by the least likely of its tokens; NaN is as unlikely as can be."""
+        # the least likely token, as a mean would hide it
         least = math.exp(min(self.logprobs)) if not any(map(math.isnan, self.logprobs)) else 0.0
         return next(name for name, limit in SHADES if least >= limit)
 
@@ -48,9 +49,11 @@ def pieces(tokenizer: "Tokenizer", ids: Sequence[int], logprobs: Sequence[float]
     """The pieces of a response in order, special tokens included; every token is in exactly one of them."""
     from tokenizers.decoders import DecodeStream
 
+    # decoding token by token would show half characters; the stream returns None until one is whole
     stream, waiting = DecodeStream(skip_special_tokens=False), list[tuple[int, float]]()
     for token, logprob in zip(ids, logprobs, strict=True):
         waiting.append((token, logprob))
+        # an id beyond the vocabulary, as padded models may sample, cannot be decoded
         known = tokenizer.id_to_token(token) is not None
         text = stream.step(tokenizer, token) if known else f"⟨id {token}⟩"
         if text is not None:

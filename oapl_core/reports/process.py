@@ -4,12 +4,13 @@ Turns Facts (files of this run) into tables; nothing here knows Markdown, HTML o
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from oapl_core.planning.plan import Step, times
-from oapl_core.reports.blocks import DASH, Table, duration, percent, table, whole
-from oapl_core.reports.facts import Facts
+from oapl_core.reports.blocks import DASH, Table, duration, percent, table, table_of, whole
+from oapl_core.reports.facts import Facts, RoundFacts
 from oapl_core.reports.provenance import differing_settings, versions
 from oapl_core.run_folder.ledger import ArtifactEntry
 
@@ -17,16 +18,26 @@ from oapl_core.run_folder.ledger import ArtifactEntry
 def outcomes_table(facts: Facts) -> Table:
     """How the rollouts of each round were judged, as counts and shares."""
     rounds = [r for r in facts.rounds if r.outcomes]
-    outcomes = list(dict.fromkeys(o for r in rounds for o in r.outcomes))
-    totals = {r.number: sum(r.outcomes.values()) for r in rounds}
-    rows = [
-        [o.replace("_", " "), *(cell for r in rounds for cell in _count(r.outcomes.get(o, 0), totals[r.number]))]
-        for o in outcomes
-    ]
-    rows.append(["all", *(cell for r in rounds for cell in (whole(totals[r.number]), ""))])
-    columns = ["outcome", *(c for r in rounds for c in (f"{r.label}>", "share>"))]
+    outcomes = dict.fromkeys(o for r in rounds for o in r.outcomes)
+    counts = {r.label: {o.replace("_", " "): r.outcomes.get(o, 0) for o in outcomes} for r in rounds}
     note = "Only a verifier error says nothing about the answer; such rollouts have no reward and are not trained on."
-    return table("Outcomes of the training rollouts", columns, rows, note)
+    return _shares("Outcomes of the training rollouts", "outcome", counts, note)
+
+
+def _shares(title: str, first: str, counts: Mapping[str, Mapping[str, int]], note: str) -> Table:
+    """Round -> kind -> how many, with two columns for each round: numbers, and their shares of the round's sum."""
+    kinds = dict.fromkeys(kind for of_round in counts.values() for kind in of_round)
+    totals = {name: sum(of_round.values()) for name, of_round in counts.items()}
+    rows = [
+        [kind, *(cell for name, total in totals.items() for cell in _count(counts[name][kind], total))]
+        for kind in kinds
+    ]
+    rows.append(["all", *(cell for total in totals.values() for cell in (whole(total), ""))])
+    return table(title, [first, *(column for name in counts for column in (f"{name}>", "share>"))], rows, note)
+
+
+def _count(number: int, total: int) -> tuple[str, str]:
+    return whole(number), percent(number / total if total else None)
 
 
 def prompts_note(facts: Facts) -> str:
@@ -40,27 +51,20 @@ def prompts_note(facts: Facts) -> str:
 
 def rollouts_table(facts: Facts) -> Table:
     """What each round sampled and what of it was trained on."""
-    columns = ("round", "policy", "problems>", "rollouts>", "response tokens>", "truncated>", "trained on>", "groups>")
-    rows = [
-        [
-            r.label,
-            r.policy_hash or DASH,
-            whole(r.problems),
-            whole(r.rollouts),
-            whole(r.response_tokens),
-            percent(r.truncated / r.rollouts),
-            whole(r.kept),
-            whole(r.kept_groups),
-        ]
-        for r in facts.rounds
-        if r.rollouts
-    ]
-    return table(
-        "What was sampled",
-        columns,
-        rows,
-        "Policy: hash of the checkpoint that sampled. Truncated: cut at the length limit. Groups: problems trained on.",
+    cells: dict[str, Callable[[RoundFacts], str]] = {
+        "round": lambda r: r.label,
+        "policy": lambda r: r.policy_hash or DASH,
+        "problems>": lambda r: whole(r.problems),
+        "rollouts>": lambda r: whole(r.rollouts),
+        "response tokens>": lambda r: whole(r.response_tokens),
+        "truncated>": lambda r: percent(r.truncated / r.rollouts),
+        "trained on>": lambda r: whole(r.kept),
+        "groups>": lambda r: whole(r.kept_groups),
+    }
+    note = (
+        "Policy: hash of the checkpoint that sampled. Truncated: cut at the length limit. Groups: problems trained on."
     )
+    return table_of("What was sampled", [r for r in facts.rounds if r.rollouts], cells, note)
 
 
 def trust_table(facts: Facts) -> Table:
@@ -114,21 +118,8 @@ def dropped_counts(facts: Facts) -> dict[str, dict[str, int]]:
 
 def dropped_table(facts: Facts) -> Table:
     """The same counts as numbers; a round's column adds up to its rollouts."""
-    counts = dropped_counts(facts)
-    kinds = list(dict.fromkeys(kind for c in counts.values() for kind in c))
-    rows = [[kind, *(cell for c in counts.values() for cell in _count(c[kind], sum(c.values())))] for kind in kinds]
-    rows.append(["all", *(cell for c in counts.values() for cell in (whole(sum(c.values())), ""))])
-    columns = ["", *(column for name in counts for column in (f"{name}>", "share>"))]
-    return table(
-        "Rollouts trained on, and dropped by reason",
-        columns,
-        rows,
-        "A rollout is counted under the first reason that applies.",
-    )
-
-
-def _count(number: int, total: int) -> tuple[str, str]:
-    return whole(number), percent(number / total if total else None)
+    note = "A rollout is counted under the first reason that applies."
+    return _shares("Rollouts trained on, and dropped by reason", "", dropped_counts(facts), note)
 
 
 def time_table(facts: Facts) -> Table:
@@ -137,21 +128,12 @@ def time_table(facts: Facts) -> Table:
     total = sum(time.added_s for time in measured)
     rows = []
     for time in measured:
+        # a step with options shares its outputs with the plain step, whose row counts them
         mine = [] if time.step.options else _mine(facts, time.step)
         share = percent(time.added_s / total if total else None, 0)
-        writing = duration(sum(entry.seconds for entry in mine))
-        rows.append(
-            [
-                time.step.title,
-                duration(time.seconds),
-                share,
-                _start_up(mine),
-                writing,
-                whole(len(mine)),
-                whole(time.processes),
-            ]
-        )
-    rows.append(["all", duration(total), "", "", "", "", ""])
+        own = (_start_up(mine), duration(sum(entry.seconds for entry in mine)), whole(len(mine)))
+        rows.append((time.step.title, duration(time.seconds), share, *own, whole(time.processes)))
+    rows.append(("all", duration(total), "", "", "", "", ""))
     note = (
         "Start-up: of engine or trainer, where recorded. Writing: writing and hashing files. What goes on beside "
         "another stage counts in share and sum only as far as it outlasts it. Without this report."
@@ -166,6 +148,7 @@ def _mine(facts: Facts, step: Step) -> list[ArtifactEntry]:
 
 def _start_up(entries: Sequence[ArtifactEntry]) -> str:
     """Every artifact of a process repeats its process's start-up time; different numbers are different processes."""
+    # dumps: a dict cannot be in a set
     engines = {json.dumps(e.details["startup_s"], sort_keys=True) for e in entries if "startup_s" in e.details}
     trainers = {float(e.details["start_up_s"]) for e in entries if "start_up_s" in e.details}
     if not engines and not trainers:
@@ -175,6 +158,7 @@ def _start_up(entries: Sequence[ArtifactEntry]) -> str:
 
 def settings_table(facts: Facts) -> Table:
     """What a person chose for this run."""
+    # defaults change between versions; what differs is what a person meant
     rows = differing_settings(facts.run.config)
     note = "A dash: there is no default. All other settings are the defaults of oapl_core/settings; run.json has them."
     return table("Settings that differ from the defaults", ("setting", "value", "default"), rows, note)
@@ -205,28 +189,21 @@ def training_table(facts: Facts) -> Table:
         epochs = r.metrics.get("epoch", [])
         for epoch in sorted(set(epochs)):
             steps = [i for i, e in enumerate(epochs) if e == epoch]
-            rows.append([r.label, whole(epoch), whole(len(steps)), *(_mean(r.metrics[name], steps) for name in _MEANS)])
-    columns = (
-        "round",
-        "epoch>",
-        "steps>",
-        "loss>",
-        "log-ratio>",
-        "of right answers>",
-        "of wrong answers>",
-        "gradient norm>",
-    )
-    return table(
-        "Means over the steps of each epoch",
-        columns,
-        rows,
-        "Log-ratio: sum over an answer of ln policy - ln behavior, nats.",
-    )
+            means = (_mean(r.metrics[name], steps) for name in _MEANS.values())
+            rows.append([r.label, whole(epoch), whole(len(steps)), *means])
+    note = "Log-ratio: sum over an answer of ln policy - ln behavior, nats."
+    return table("Means over the steps of each epoch", ("round", "epoch>", "steps>", *_MEANS), rows, note)
 
 
-_MEANS = ("loss", "log_ratio", "log_ratio_right", "log_ratio_wrong", "grad_norm")
+_MEANS = {
+    "loss>": "loss",
+    "log-ratio>": "log_ratio",
+    "of right answers>": "log_ratio_right",
+    "of wrong answers>": "log_ratio_wrong",
+    "gradient norm>": "grad_norm",
+}
 
 
 def _mean(values: Sequence[float], steps: Sequence[int]) -> str:
-    known = [values[i] for i in steps if values[i] == values[i]]
+    known = [values[i] for i in steps if not math.isnan(values[i])]
     return f"{sum(known) / len(known):.4g}" if known else DASH

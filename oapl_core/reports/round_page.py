@@ -35,6 +35,7 @@ def round_page(run: Run, number: int) -> str | None:
         return None
     tokenizer, limit = read_tokenizer(run.behavior(number)), run.config.report.page_mb * 1e6
     answers = sum(map(len, sample.rows_by_problem.values()))
+    # a first guess; the loop below measures what it gave
     tokens = max(_FEWEST_TOKENS, int(limit / _BYTES_PER_TOKEN / answers))
     while True:
         html = _render(sample, tokenizer, tokens)
@@ -42,6 +43,7 @@ def round_page(run: Run, number: int) -> str | None:
         if size <= limit or (tokens <= _FEWEST_TOKENS and len(sample.rows_by_problem) == 1):
             return html
         if tokens > _FEWEST_TOKENS:
+            # 5 % less than in proportion, and at least one token, so that the loop ends
             tokens = max(_FEWEST_TOKENS, min(tokens - 1, int(0.95 * tokens * limit / size)))
         else:
             sample = sample.first(len(sample.rows_by_problem) // 2)

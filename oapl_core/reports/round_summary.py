@@ -6,20 +6,16 @@ the round's own training problems, answered by the policy that sampled; what was
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from oapl_core import tables
 from oapl_core.reports import results
-from oapl_core.reports.blocks import DASH, Report, Section, Table, interval, percent, table, whole
+from oapl_core.reports.blocks import DASH, Report, Section, Table, interval_of, mean_of, table, whole, with_interval
 from oapl_core.reports.compose import dropped_pictures, training_section
 from oapl_core.reports.facts import Facts, RoundFacts, gather
-from oapl_core.reports.joined import recorded_parts
 from oapl_core.reports.markdown import markdown, with_pictures
-from oapl_core.reports.scores import Resampling, Score, shown_ks
+from oapl_core.reports.records import frame, recorded_parts
+from oapl_core.reports.scores import Resampling, Score, judged, shown_ks
 from oapl_core.run_folder.run import Run
-
-if TYPE_CHECKING:
-    import polars as pl
 
 _DRAWS = 8_000_000
 """Of the bootstrap over a round's problems: resamples times problems, 64 MB."""
@@ -48,12 +44,12 @@ def summarize(run: Run, number: int, folder: Path) -> RoundSummary:
     one = facts.rounds[0]
     score = training_score(run, number, facts)
     counts = counts_table(one)
-    found = results.results(facts) if facts.evaluation is not None else None
+    measured = results.results(facts)
     sections = [
         Section("Counts by stage", tables=(counts,), pictures=dropped_pictures(facts, folder)),
         *([Section("Problems solved", tables=(pass_table(score),))] if score else []),
         *([training_section(facts, folder)] if one.metrics else []),
-        *([Section("Held-out problems", tables=(results.heldout_table(found),))] if found else []),
+        *([Section("Held-out problems", tables=(results.heldout_table(measured),))] if measured else []),
         Section("Where it lies", links_text(run, number)),
     ]
     headline = _headline(one, score)
@@ -70,7 +66,7 @@ def summarize(run: Run, number: int, folder: Path) -> RoundSummary:
 
 def _headline(one: RoundFacts, score: Score | None) -> str:
     first = score.pass_at(1) if score else None
-    solved = f", pass@1 {percent(first.mean)} ({interval(first.low, first.high)})" if first else ""
+    solved = f", pass@1 {with_interval(first)}" if first else ""
     trained = f", {one.kept:,} trained on" if one.kept is not None else ""
     return f"{one.rollouts:,} rollouts of {one.problems:,} problems{solved}{trained}"
 
@@ -94,44 +90,33 @@ def _words(name: str) -> str:
 
 def pass_table(score: Score) -> Table:
     """pass@k of the policy that sampled, on the problems that it sampled."""
-    found = {k: score.pass_at(k) for k in shown_ks(score.samples)}
-    rows = [(f"pass@{k}", percent(e.mean), interval(e.low, e.high), whole(e.problems)) for k, e in found.items() if e]
+    by_k = {k: score.pass_at(k) for k in shown_ks(score.samples)}
+    rows = [(f"pass@{k}", mean_of(e), interval_of(e), whole(e.problems)) for k, e in by_k.items() if e]
     note = f"Policy {score.policy_hash} on the round's training problems, before it was trained on them."
     return table("pass@k while sampling", ("", "share>", "95 % interval>", "problems>"), rows, note)
 
 
 def training_score(run: Run, number: int, facts: Facts) -> Score | None:
     """How the policy that sampled did on the round's problems; None before anything is judged."""
-    import polars as pl
-
     parts = recorded_parts(run, run.verdicts(number))
     if not parts:
         return None
-    frames = [pl.from_arrow(tables.read_table(part, tables.VERDICTS, ("problem_id", "reward"))) for part in parts]
-    rows: pl.DataFrame = pl.concat([frame for frame in frames if isinstance(frame, pl.DataFrame)])
-    judged = _judged(rows)
-    if not any(n for n, _ in judged.values()):
+    rows = frame(parts, tables.VERDICTS, ("problem_id", "reward"))
+    counts = judged(rows)
+    if not any(n for n, _ in counts.values()):
         return None
     one, config = facts.rounds[0], run.config
-    resamples = min(config.evaluation.bootstrap_resamples, max(_FEWEST_RESAMPLES, _DRAWS // len(judged)))
+    # a round may have thousands of problems, and the bootstrap holds resamples times problems numbers
+    resamples = min(config.evaluation.bootstrap_resamples, max(_FEWEST_RESAMPLES, _DRAWS // len(counts)))
     return Score(
         one.label,
         one.policy_hash or DASH,
-        len(rows),
-        one.truncated,
-        rows["reward"].null_count(),
-        judged,
-        Resampling(resamples, config.seed),
+        answers=len(rows),
+        truncated=one.truncated,
+        verifier_errors=rows["reward"].null_count(),
+        judged_P=counts,
+        resampling=Resampling(resamples, config.seed),
     )
-
-
-def _judged(rows: "pl.DataFrame") -> dict[str, tuple[int, int]]:
-    """problem_id -> (judged answers, right ones)."""
-    import polars as pl
-
-    right = (pl.col("reward") >= tables.CORRECT).sum()
-    counted = rows.group_by("problem_id", maintain_order=True).agg(n=pl.col("reward").count(), c=right)
-    return {problem: (n, c) for problem, n, c in counted.iter_rows()}
 
 
 def links_text(run: Run, number: int) -> tuple[str, ...]:

@@ -5,11 +5,17 @@ mean over the problems with n >= k (evaluation/pass_at_k.py has the unbiased est
 The bootstrap's seed is the one of the evaluation, so that ledger and report show the same intervals.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oapl_core.evaluation.pass_at_k import MeanWithInterval, estimate, mean_estimate, pass_at_k
+from oapl_core.evaluation.pass_at_k import (
+    MeanWithInterval,
+    PairedDifference,
+    estimate,
+    paired_difference,
+    pass_at_k_by_problem,
+)
 from oapl_core.seeds import derive_seed
 from oapl_core.tables import CORRECT
 
@@ -40,7 +46,7 @@ class Score:
     truncated: int
     verifier_errors: int
     judged_P: Mapping[str, tuple[int, int]]
-    """problem_id -> (judged answers n, right ones c)."""
+    """problem_id -> (judged answers n, correct ones c)."""
     resampling: Resampling
 
     @property
@@ -55,49 +61,44 @@ class Score:
 
     def pass_at(self, k: int) -> MeanWithInterval | None:
         """pass@k with its interval; None if no problem has k judged answers."""
+        # asked for before estimate(), which raises: an absent k is a dash in a table
         if k > self.samples:
             return None
         return estimate(list(self.judged_P.values()), k, self.resampling.resamples, self.resampling.seed)
-
-
-@dataclass(frozen=True)
-class Difference:
-    """pass@k of two checkpoints over the problems that both answered k times; ``gain`` is paired by problem."""
-
-    k: int
-    before: float
-    after: float
-    gain: MeanWithInterval
 
 
 def score(rows: "pl.DataFrame", resampling: Resampling) -> list[Score]:
     """One Score for each checkpoint of ``rows`` (tables.EVALUATIONS, one split), in order of first appearance."""
     import polars as pl
 
-    right = (pl.col("reward") >= CORRECT).sum()
-    found = []
-    for (checkpoint,), mine in rows.group_by("checkpoint", maintain_order=True):
-        counts = mine.group_by("problem_id", maintain_order=True).agg(n=pl.col("reward").count(), c=right)
-        judged = {problem: (n, c) for problem, n, c in counts.iter_rows()}
-        truncated = len(mine.filter(pl.col("finish_reason") == "length"))
-        errors = mine["reward"].null_count()
-        found.append(Score(str(checkpoint), mine["policy_hash"][0], len(mine), truncated, errors, judged, resampling))
-    return found
+    return [
+        Score(
+            str(checkpoint),
+            mine["policy_hash"][0],
+            answers=len(mine),
+            truncated=len(mine.filter(pl.col("finish_reason") == "length")),
+            verifier_errors=mine["reward"].null_count(),
+            judged_P=judged(mine),
+            resampling=resampling,
+        )
+        for (checkpoint,), mine in rows.group_by("checkpoint", maintain_order=True)
+    ]
 
 
-def difference(before: Score, after: Score, k: int) -> Difference | None:
-    """What was gained from ``before`` to ``after``; None if no problem has k judged answers from both."""
-    shared = [(before.judged_P[p], after.judged_P[p]) for p in before.judged_P if p in after.judged_P]
-    pairs = [(pass_at_k(*b, k), pass_at_k(*a, k)) for b, a in shared if min(b[0], a[0]) >= k]
-    if not pairs:
-        return None
-    gains = [a - b for b, a in pairs]
-    gain = mean_estimate(gains, after.resampling.resamples, after.resampling.seed)
-    return Difference(k, _mean([b for b, _ in pairs]), _mean([a for _, a in pairs]), gain)
+def judged(rows: "pl.DataFrame") -> dict[str, tuple[int, int]]:
+    """problem_id -> (judged answers n, correct ones c), from rows with ``problem_id`` and ``reward``."""
+    import polars as pl
+
+    # in the order of the rows: the bootstrap draws problems by their place, so another order is another interval
+    counts = rows.group_by("problem_id", maintain_order=True)
+    counted = counts.agg(n=pl.col("reward").count(), c=(pl.col("reward") >= CORRECT).sum())
+    return {problem: (n, c) for problem, n, c in counted.iter_rows()}
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def difference(before: Score, after: Score, k: int) -> PairedDifference | None:
+    """What pass@k gained from ``before`` to ``after``, paired by problem; None if both answered none k times."""
+    first, second = (pass_at_k_by_problem(one.judged_P, k) for one in (before, after))
+    return paired_difference(first, second, after.resampling.resamples, after.resampling.seed)
 
 
 def shown_ks(samples: int) -> tuple[int, ...]:

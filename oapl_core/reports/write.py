@@ -24,6 +24,7 @@ def write(run: Run) -> None:
     Raises:
         DataError: a file of the run is broken.
     """
+    # read first: the report depends on everything that the ledger knows, and on what it lacks
     facts = gather(run)
     inputs, settings = _inputs(facts), {"layout_version": LAYOUT_VERSION, **run.config.report.model_dump(mode="json")}
     if run.is_done(run.report, inputs, settings):

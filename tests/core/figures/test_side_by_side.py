@@ -7,7 +7,8 @@ import pytest
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.figures.panels import colour_and_marker
-from oapl_core.figures.side_by_side import differing, write_figures
+from oapl_core.figures.side_by_side import write_figures
+from oapl_core.figures.side_tables import differing
 from oapl_core.figures.tracks import Track, read_track
 from oapl_core.reports.drawing import COLOURS
 from tests.core.figures.measured_run import COUNTS, SHARES, write_measured_run

@@ -6,7 +6,7 @@ import torch
 
 from oapl_core.figures import tracks
 from oapl_core.objectives.inputs import Loss
-from oapl_core.reports import facts
+from oapl_core.reports import facts, records
 from oapl_core.training import job
 from oapl_core.training.metrics import StepMeter
 
@@ -35,4 +35,4 @@ def test_the_trainer_writes_every_metric_that_reports_read() -> None:
 
 
 def test_the_trainer_writes_its_metrics_where_reports_look() -> None:
-    assert facts.METRICS_FILE == job.METRICS_FILE
+    assert records.METRICS_FILE == job.METRICS_FILE

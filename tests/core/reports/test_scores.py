@@ -60,7 +60,7 @@ def test_difference_is_paired_by_problem() -> None:
     (after,) = score(rows({"b": [1.0, 1.0], "a": [0.0, 1.0]}), RESAMPLING)
     change = difference(before, after, 1)
     assert change is not None
-    assert (change.gain.mean, change.gain.low, change.gain.high) == (0.5, 0.5, 0.5)
+    assert (change.change.mean, change.change.low, change.change.high) == (0.5, 0.5, 0.5)
 
 
 def test_difference_is_over_shared_problems_only() -> None:
@@ -68,7 +68,7 @@ def test_difference_is_over_shared_problems_only() -> None:
     (after,) = score(rows({"a": [1.0, 1.0], "b": [1.0, 1.0]}), RESAMPLING)
     change = difference(before, after, 2)
     assert change is not None
-    assert (change.before, change.after, change.gain.problems) == (0.0, 1.0, 1)
+    assert (change.first, change.second, change.change.problems) == (0.0, 1.0, 1)
 
 
 def test_difference_of_checkpoints_without_a_shared_problem_is_unknown() -> None:
