@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 NOT_JUDGED = "not judged yet"
-_COLUMNS = (
-    *("problem_id", "sample", "kind", "structure", "prompt", "text", "response_ids", "logprobs", "response_tokens"),
-    *("finish_reason", "policy_hash", "engine", "reward", "outcome", "tests_passed", "tests_run", "problem_tests"),
-    *("first_failing_test", "failing_input", "failing_expected", "excerpt", "answer", "expected_answer"),
-    *("mean_logprob", "cpu_s", "wall_s", "peak_memory_mb"),
-)
 
 
 @dataclass(frozen=True)
@@ -75,7 +69,7 @@ def sample_rollouts(run: Run, number: int) -> RolloutSample | None:
     drawn = sorted(every, key=lambda i: derive_seed(run.config.seed, "rollouts shown", number, i))[:wanted]
     # a part without any of the problems is not even opened: parts of a real round are gigabytes
     theirs = [name for name, ids in ids_of.items() if not set(drawn).isdisjoint(ids.to_pylist())]
-    rows = joined(run, number, theirs, drawn).select(_COLUMNS).sort("sample").collect(engine="streaming").to_dicts()
+    rows = joined(run, number, theirs, drawn).sort("sample").collect(engine="streaming").to_dicts()
     by_problem = {i: [row for row in rows if row["problem_id"] == i] for i in drawn}
     verifier = run.config.verifier
     in_order = verifier.stop_at_first_failure and verifier.max_tests is None
