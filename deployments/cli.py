@@ -59,6 +59,7 @@ def _module(name: str) -> str:
 def load(name: str) -> Any:
     """The click command ``name`` with its options."""
     module = _module(name)
+    # an app of one command is what turns a function's annotations into options
     one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     one.command(name)(getattr(importlib.import_module(f"deployments.commands.{module}"), module))
     return get_command(one)
@@ -79,6 +80,7 @@ def main() -> int:
     from oapl_core.errors import OaplError
     from oapl_core.stage import disk_error
 
+    # everything that is not expected keeps its traceback: it is a defect of ours, and a line would hide where
     try:
         app()
     except OaplError as error:
@@ -92,6 +94,7 @@ def main() -> int:
 def _complain(message: str, code: int) -> int:
     from deployments.terminal import errors
 
+    # as it is: brackets in a path are no markup, and one line stays one line for whoever reads standard error
     errors.print(f"error: {message}", markup=False, soft_wrap=True)
     return code
 

@@ -34,12 +34,13 @@ class VerifierJudge:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, t: TracebackType | None) -> None:
-        self._threads.shutdown()
+        self._threads.shutdown()  # first: its threads wait for answers of the workers
         self._maths.close()
         self._verifier.__exit__(kind, error, t)
 
     def programs(self, problems: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> list[Word]:
         """Each program as a response with one fence, judged like any other."""
+        # the same path as a model's answer: a solution that extraction would miss proves nothing about the problem
         texts = [fenced(text) for text in sources]
         verdicts = self._verifier.verify(problems, texts, ["stop"] * len(texts))
         return [_WORDS.get(verdict.outcome, "fails") for verdict in verdicts]

@@ -38,6 +38,7 @@ def main(stage_pools: Sequence[str] = ()) -> int:
         print(unreachable(error))
         return 1
     keep_old_schedules()
+    # the pool comes first: `prefect deploy` refuses a deployment whose pool does not exist
     command = ["--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"]
     code = subprocess.run([sys.executable, "-m", "prefect", *command]).returncode
     if code == 0:
@@ -59,6 +60,7 @@ def make_pool(name: str) -> None:
         try:
             client.read_work_pool(name)
         except ObjectNotFound:
+            # without one the template stays empty until a worker of the pool has started
             template = ProcessWorker.get_default_base_job_template()
             client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
 
@@ -99,7 +101,8 @@ def deploy_stages(pool: str) -> None:
         work_pool_name=pool,
         description="A stage of a run whose [fleet] names this pool; started by the flow of the run.",
         tags=["oapl"],
-        job_variables={"stream_output": False},
+        job_variables={"stream_output": False},  # the run folder keeps the log of a stage
+        # by module: a path of this checkout means nothing on another machine
         entrypoint_type=EntrypointType.MODULE_PATH,
     ).apply()
     print(f"deployed: {oapl_stage.name}/{pool}; now, on its machines: prefect worker start --pool {pool}")
@@ -146,6 +149,7 @@ def put(wanted: "Automation") -> None:
     from prefect.automations import Automation
 
     try:
+        # an update names what it replaces by its id
         wanted.id = cast(Automation, Automation.read(name=wanted.name)).id
     except ValueError:
         wanted.create()

@@ -17,9 +17,8 @@ from pathlib import Path
 
 from oapl_core.errors import StageFailed
 from oapl_core.launch import guarded
-from oapl_core.run_folder.run import Run
 
-_START_S = 180.0
+_START_S = 180.0  # 4 s on two idle cores; minutes where the file system is cold and shared
 
 
 def settings(home: Path) -> Mapping[str, str]:
@@ -43,19 +42,6 @@ def uses_a_server() -> bool:
     return "PREFECT_API_URL" in os.environ or (profiles.exists() and "PREFECT_API_URL" in profiles.read_text())
 
 
-def run_experiment(run: Run, handler: logging.Handler) -> None:
-    """Run the experiment's flow to its end; ``handler`` receives the progress lines.
-
-    Raises:
-        OaplError: the error of the stage that failed, as it raised it.
-    """
-    with prefect_for(run.root, run.place(run.config.cache_dir), handler):
-        from flows.experiment import oapl_experiment
-        from flows.start import Start
-
-        oapl_experiment(Start(experiment=run.root))
-
-
 @contextmanager
 def prefect_for(folder: Path, cache_dir: Path, handler: logging.Handler) -> Iterator[None]:
     """A server to run flows with in the body; progress lines go to ``handler``, the server's log to ``folder``/logs.
@@ -65,7 +51,7 @@ def prefect_for(folder: Path, cache_dir: Path, handler: logging.Handler) -> Iter
     """
     logger = logging.getLogger("oapl_core.progress")
     logger.setLevel(logging.INFO)
-    logger.propagate = False
+    logger.propagate = False  # Prefect's root handlers would print each line again
     logger.addHandler(handler)
     try:
         with nullcontext() if uses_a_server() else _server(folder / "logs" / "prefect.log", cache_dir):
@@ -85,7 +71,8 @@ def _server(log: Path, cache_dir: Path) -> Iterator[None]:
     for made in (home, log.parent):
         made.mkdir(parents=True, exist_ok=True)
     for key, value in settings(home).items():
-        os.environ.setdefault(key, value)
+        os.environ.setdefault(key, value)  # not in Prefect's profile: that is the person's
+    # another process may take the port before the server does; then the server ends, and we say so
     port = _free_port()
     command = [sys.executable, "-m", "prefect", "server", "start", "--no-ui", "--no-services"]
     with (
@@ -105,6 +92,7 @@ def _server(log: Path, cache_dir: Path) -> Iterator[None]:
                 time.sleep(0.1)
             yield
         finally:
+            # or a flow after this one would be sent to a server that is gone
             del os.environ["PREFECT_API_URL"]
 
 

@@ -26,6 +26,7 @@ _BODY = (
 
 def main() -> int:
     """Set up the notification; returns the exit code."""
+    # without the variable Prefect starts a temporary server of its own, which would post nothing
     if "PREFECT_API_URL" not in os.environ or len(sys.argv) != 2 or "://" not in sys.argv[1]:
         print("error: set PREFECT_API_URL, and give the URL to post to: python -m deployments.notifying https://...")
         return 2
@@ -52,6 +53,7 @@ def post_failures_to(url: str) -> None:
             expect={f"prefect.flow-run.{state}" for state in _STATES},
             match=ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*"}),
             match_related=ResourceSpecification({"prefect.resource.role": "flow", "prefect.resource.name": [*NAMES]}),
+            # reactive: acts on an event that comes; a proactive trigger waits for one that does not
             posture=Posture.Reactive,
             threshold=1,
         ),

@@ -3,9 +3,11 @@
 import logging
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.status import Status
+from rich.table import Table
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
@@ -14,6 +16,14 @@ errors = Console(stderr=True, highlight=False)
 def tell(text: str) -> None:
     """Print one line as it is: no markup, no hard line breaks (a path stays a path)."""
     console.print(text, markup=False, soft_wrap=True)
+
+
+def numbers_table(*columns: str, text: Sequence[str] = (), **attributes: Any) -> Table:
+    """A plain table whose columns are right-aligned, but for the first one and those in ``text``."""
+    table = Table(*columns, box=None, **attributes)
+    for column in table.columns[1:]:
+        column.justify = "left" if column.header in text else "right"
+    return table
 
 
 class Narrator(logging.Handler):
@@ -28,6 +38,7 @@ class Narrator(logging.Handler):
         self._titles = list(titles)
         self._start = time.monotonic()
         self._step = ""
+        # a log file or CI has no cursor to move: there every line is printed
         self._status: Status | None = console.status("starting Prefect") if console.is_terminal else None
         if self._status:
             self._status.start()
@@ -55,6 +66,7 @@ class Narrator(logging.Handler):
 
 def _is_last(text: str) -> bool:
     """A progress line with nothing left to do (``600/600 rollouts``), or a plain message."""
+    # "300/600 rollouts | 40 tok/s": any part may be the count, the first one that is decides
     for part in text.split(" | "):
         done, slash, total = part.split(" ")[0].partition("/")
         if slash and done.isdigit() and total.isdigit():

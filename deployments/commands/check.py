@@ -10,7 +10,7 @@ from oapl_core.run_folder.lock import hold
 
 def check(run: OpenedRun) -> None:
     """Compare every byte of a run with what was recorded; name what is damaged, for `oapl run` to make it again."""
-    with hold(run.root):
+    with hold(run.root):  # a stage that writes would look like damage
         looked_at = list(findings(run))
     damaged = [finding for finding in looked_at if finding.wrong]
     for finding in damaged:

@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from deployments.arguments import OpenedRun
-from deployments.terminal import console, tell
+from deployments.terminal import console, numbers_table, tell
 from oapl_core.changing.cleaning import Candidate, Rules, candidates, remove
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.mirror_thread import catch_up
@@ -26,6 +25,7 @@ def clean(
 ) -> None:
     """Delete what no later round, report or resume needs: leftovers, and what --keep does not keep."""
     rules = Rules.parse(keep or [])
+    # held for a dry run too: what may be deleted depends on what a stage still writes
     with hold(run.root):
         found = candidates(run, rules)
         going = [one for one in found if not one.needed_for]
@@ -51,9 +51,7 @@ def _print_candidates(going: Iterable[Candidate]) -> None:
         grouped.setdefault((one.kind, one.round, one.rule), []).append(one)
     if not grouped:
         return
-    table = Table("goes", "round", "artifacts", "size", "rule", box=None)
-    for column in table.columns[1:4]:
-        column.justify = "right"
+    table = numbers_table("deleted", "round", "artifacts", "size", "rule", text=["rule"])
     for (kind, number, rule), mine in grouped.items():
         size = readable(sum(one.bytes for one in mine))
         table.add_row(kind, "" if number is None else str(number), str(len(mine)), size, rule)

@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 
-from rich.table import Table
-
 from deployments.arguments import OpenedRun
-from deployments.terminal import console, tell
+from deployments.terminal import console, numbers_table, tell
 from oapl_core.changing.cleaning import Rules, candidates
 from oapl_core.run_folder.storage import KINDS, ROUND_KINDS, StoredFile, readable, stored_files, total
 
@@ -28,6 +26,7 @@ def du(run: OpenedRun) -> None:
     for words in ((), *([rule] for rule in _SHOWN_RULES)):
         going = [one for one in candidates(run, Rules.parse(words)) if not one.needed_for]
         rule = f"--keep {words[0]}" if words else "scratch of finished rounds"
+        # scratch goes by every rule; it is counted once, on the line without one
         scratch = () if not words else tuple(one for one in going if one.entry is None and one.kind != "superseded")
         freed = sum(one.freed_bytes for one in going) - sum(one.freed_bytes for one in scratch)
         if freed:
@@ -35,9 +34,7 @@ def du(run: OpenedRun) -> None:
 
 
 def _print_kinds(files: Sequence[StoredFile]) -> None:
-    table = Table("kind", "files", "size", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = numbers_table("kind", "files", "size")
     sizes = total(files)
     for kind in KINDS:
         if sizes[kind]:
@@ -50,9 +47,7 @@ def _print_rounds(files: Sequence[StoredFile]) -> None:
     kinds = [kind for kind in ROUND_KINDS if total(files)[kind]]
     if not rounds or not kinds:
         return
-    table = Table("round", *kinds, box=None)
-    for column in table.columns:
-        column.justify = "right"
+    table = numbers_table("round", *kinds)
     for number in rounds:
         sizes = total(file for file in files if file.round == number)
         table.add_row(str(number), *(readable(sizes[kind]) if sizes[kind] else "" for kind in kinds))

@@ -20,5 +20,5 @@ def fetch(
 ) -> None:
     """Fetch a run from its mirror, so that `oapl run` continues it here."""
     root = folder or Path("data/runs") / urlsplit(url).path.rstrip("/").rpartition("/")[2]
-    with hold(root):
+    with hold(root):  # also a folder that does not exist yet: two fetches into one must not mix
         fetch_into(Mirror(url, tell=tell), url, root, tell)

@@ -21,6 +21,7 @@ def figures(
     if to.exists() and not to.is_dir():
         raise ConfigError(f"--to {to}: is a file; give a folder")
     named = [_named(word) for word in runs]
+    # every run is read before anything is written: a broken one leaves no half-made page
     tracks = [read_track(run, label or run.config.name) for label, run in named]
     unlabelled = [track for track, (label, _) in zip(tracks, named, strict=True) if label is None]
     difference = differing(unlabelled)

@@ -23,7 +23,7 @@ def import_(
     """Take rollouts in the OAPL authors' schema as a round's; `oapl run EXPERIMENT` continues from there."""
     config = load_experiment(experiment, overrides or [])
     check(config)
-    check_disk(Run(config.run_dir, config))
+    check_disk(Run(config.run_dir, config))  # before the run folder is made: a refused import leaves nothing
     with hold(config.run_dir):
         run = Run.create(config)
         arguments = ["--round", str(number), "--source", str(source)]

@@ -1,15 +1,18 @@
 """`oapl plan`: what an experiment will make and cost. Reads sizes of problem files and of the model, starts nothing."""
 
+import io
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
+from textwrap import wrap
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from deployments.arguments import ExperimentFile, Limit, Overrides
-from deployments.terminal import tell
+from deployments.terminal import numbers_table, tell
 from oapl_core.errors import ConfigError
 from oapl_core.model_folder import model_config, tensors
 from oapl_core.planning.estimate import (
@@ -18,7 +21,6 @@ from oapl_core.planning.estimate import (
     Estimate,
     ModelSize,
     ProblemCounts,
-    RoundEstimate,
     estimate,
     tokens_per_gpu_s,
 )
@@ -30,7 +32,12 @@ from oapl_core.settings.pretrain import PretrainConfig
 from oapl_core.tables import count_rows
 
 _SPLITS = {"train": "training", "validation": "validation", "heldout": "held-out"}
-_COLUMNS = "{:<29}{:<46}{:>9}{:>9}{:>11}{:>9}"
+_ASSUMED = (
+    "prompt_tokens answer_tokens kept_share verification_s gpu_gb gpu_tb_per_s gpu_tflops sampling_share training_share"
+).split()
+_WIDTH = 112
+Row = tuple[str, str, Amount | None, Amount | None]
+"""What, how much of it, tokens, GPU-hours."""
 
 
 def plan(
@@ -59,18 +66,18 @@ def lines(experiment: Experiment) -> list[str]:
     """What `oapl plan` prints."""
     model, origin = model_size(experiment)
     problems = problem_counts(experiment)
-    found = estimate(experiment, model, problems)
+    made = estimate(experiment, model, problems)
     counted = ", ".join(f"{getattr(problems, split):,} {word}" for split, word in _SPLITS.items())
+    gpus = experiment.estimate.gpus
     return [
         f"{experiment.name}: estimates by [estimate], and at most: every answer max_tokens long, every group kept",
         f"model: {model.parameters / 1e9:.3g} billion parameters ({origin}); problems: {counted}",
         "",
-        _COLUMNS.format("", "", "tokens", "at most", "GPU-hours", "at most").rstrip(),
-        *_round_lines(experiment, found),
-        *_evaluation_lines(experiment, found),
+        *_table(_rows(experiment, made)),
+        f"hours on {gpus} GPUs: {made.hours.expected / gpus:,.1f}, at most {made.hours.most / gpus:,.1f}",
         "",
-        *_disk_lines(found),
-        *_assumed_lines(experiment, model, found),
+        *_disk(made),
+        *_assumed(experiment, model),
     ]
 
 
@@ -93,7 +100,7 @@ def model_size(experiment: Experiment) -> tuple[ModelSize, str]:
 
 def _stored(folder: Path) -> ModelSize:
     config = model_config(folder)
-    config = config.get("text_config", config)
+    config = config.get("text_config", config)  # models that also see images nest their language model
     parameters = sum(math.prod(shape) for shape in tensors(folder).values())
     parameters = parameters or sum(file.stat().st_size for file in folder.glob("*.bin")) // 2  # pickles: not opened
     try:
@@ -101,12 +108,13 @@ def _stored(folder: Path) -> ModelSize:
         head = config.get("head_dim") or config["hidden_size"] // heads
         keys = config.get("num_key_value_heads") or heads
         return ModelSize(parameters, config["num_hidden_layers"], heads * head, keys * head)
-    except (KeyError, TypeError):
+    except (KeyError, TypeError):  # an architecture with other names: its size alone gives the usual shape
         return ModelSize.like(max(1, parameters))
 
 
 def _pretrained(made: PretrainConfig) -> ModelSize:
     width = made.hidden_size
+    # query, key, value and output projections; gate, up and down of the MLP
     layer = 4 * width**2 + 3 * width * made.intermediate_size
     return ModelSize(made.vocabulary * width + made.layers * layer, made.layers, width, width)
 
@@ -117,21 +125,21 @@ def problem_counts(experiment: Experiment) -> ProblemCounts:
     Raises:
         ConfigError: neither.
     """
-    found = {split: _count(experiment, split) for split in _SPLITS}
-    size = sum(size for _, size in found.values())
-    return ProblemCounts(found["train"][0], found["validation"][0], found["heldout"][0], size)
+    counts, sizes = zip(*(_count(experiment, split) for split in _SPLITS), strict=True)
+    return ProblemCounts(*counts, sum(sizes))
 
 
 def _count(experiment: Experiment, split: str) -> tuple[int, float]:
     """Problems of a split, and their bytes."""
     files, limit = experiment.problems.files(split), experiment.problems.limit
     if all(file.is_file() for file in files):
-        there = [count_rows(file) if file.suffix == ".parquet" else _lines_of(file) for file in files]
-        taken = [count if limit is None else min(count, limit) for count in there]
+        counts = [count_rows(file) if file.suffix == ".parquet" else _lines_of(file) for file in files]
+        taken = [count if limit is None else min(count, limit) for count in counts]
         sizes = [
-            file.stat().st_size * part / max(1, whole) for file, part, whole in zip(files, taken, there, strict=True)
+            file.stat().st_size * part / max(1, whole) for file, part, whole in zip(files, taken, counts, strict=True)
         ]
         return sum(taken), sum(sizes)
+    # a limit holds for each file of a split, as when problems are read
     stated: int | None = getattr(experiment.estimate, f"{split}_problems")
     if stated is None:
         missing = next(file for file in files if not file.is_file())
@@ -147,91 +155,67 @@ def _lines_of(file: Path) -> int:
         return sum(not line.isspace() for line in stream)
 
 
-def _round_lines(experiment: Experiment, found: Estimate) -> Iterator[str]:
+def _rows(experiment: Experiment, made: Estimate) -> Iterator[Row]:
     number = 0
-    for one, equal in groupby(found.rounds):
+    # rounds of equal settings follow each other in their fifties (`repeat`): one row for all of them
+    for one, equal in groupby(made.rounds):
         count = len(list(equal))
         label = f"round {number}" if count == 1 else f"rounds {number}-{number + count - 1}, each"
         number += count
-        yield _line(
-            f"{label}: sampling", f"{one.rollouts:,} answers to {one.problems:,} problems", one.tokens, one.sampling_h
+        yield f"{label}: sampling", f"{one.rollouts:,} answers to {one.problems:,} problems", one.tokens, one.sampling_h
+        yield (
+            "  verification",
+            f"{one.rollouts * experiment.estimate.verification_s / 3600:,.2f} core-hours",
+            None,
+            None,
         )
-        hours = one.rollouts * experiment.estimate.verification_s / 3600
-        yield _line("  verification", f"{hours:,.2g} core-hours" if hours < 1 else f"{hours:,.0f} core-hours")
-        yield _line("  training", f"{_range(one.sequences)} sequences", hours=one.training_h)
-        yield _line("", _steps(one))
+        yield "  training", f"{_amount(one.sequences)} sequences", None, one.training_h
+        yield "", _steps(one.steps, one.checkpoints), None, None
+    measured = made.evaluation
+    what = f"{measured.answers:,} answers; checkpoints measured: {measured.checkpoints}"
+    yield "evaluation", what, measured.tokens, measured.sampling_h
+    tokens = sum((one.tokens for one in made.rounds), measured.tokens)
+    yield "in all", f"{made.rollouts + measured.answers:,} answers", tokens, made.hours
+    steps, checkpoints = sum((one.steps for one in made.rounds), NOTHING), sum(one.checkpoints for one in made.rounds)
+    yield "", _steps(steps, checkpoints), None, None
 
 
-def _steps(one: RoundEstimate) -> str:
-    return f"{_range(one.steps)} steps, {_plural(one.checkpoints, 'checkpoint')}"
+def _steps(steps: Amount, checkpoints: int) -> str:
+    return f"{_amount(steps)} steps; checkpoints: {checkpoints:,}"
 
 
-def _evaluation_lines(experiment: Experiment, found: Estimate) -> Iterator[str]:
-    evaluation = found.evaluation
-    what = f"{evaluation.answers:,} answers, {_plural(evaluation.checkpoints, 'checkpoint')} measured"
-    yield _line("evaluation", what, evaluation.tokens, evaluation.sampling_h)
-    tokens = sum((one.tokens for one in found.rounds), evaluation.tokens)
-    checkpoints = sum(one.checkpoints for one in found.rounds)
-    steps = sum((one.steps for one in found.rounds), NOTHING)
-    yield _line("in all", f"{found.rollouts + evaluation.answers:,} answers", tokens, found.hours)
-    yield _line("", f"{_range(steps)} steps, {_plural(checkpoints, 'checkpoint')}")
-    gpus = experiment.estimate.gpus
-    yield f"hours on {gpus} GPUs: {found.hours.expected / gpus:,.1f}, at most {found.hours.most / gpus:,.1f}"
+def _table(rows: Iterable[Row]) -> list[str]:
+    table = numbers_table("", "what", "M tokens", "at most", "GPU-hours", "at most", text=["what"], pad_edge=False)
+    for label, what, tokens, hours in rows:
+        counts = [f"{number / 1e6:,.1f}" for number in (tokens.expected, tokens.most)] if tokens else ["", ""]
+        times = [f"{number:,.1f}" for number in (hours.expected, hours.most)] if hours else ["", ""]
+        table.add_row(label, what, *counts, *times)
+    # not the terminal's width: headers of experiments hold this table, and a narrow one would cut it
+    wide = Console(width=160, file=io.StringIO())
+    with wide.capture() as shown:
+        wide.print(table, highlight=False)
+    return [line.rstrip() for line in shown.get().splitlines()]
 
 
-def _line(label: str, what: str, tokens: Amount | None = None, hours: Amount | None = None) -> str:
-    counts = [_short(tokens.expected), _short(tokens.most)] if tokens else ["", ""]
-    times = [f"{hours.expected:,.1f}", f"{hours.most:,.1f}"] if hours else ["", ""]
-    return _COLUMNS.format(label, what, *counts, *times).rstrip()
+def _disk(made: Estimate) -> list[str]:
+    kinds = ", ".join(f"{kind} {_amount(amount, readable)}" for kind, amount in made.disk.items())
+    total = _amount(sum(made.disk.values(), NOTHING), readable)
+    states = f"and {readable(made.states)} of states while a round trains"
+    return wrap(f"disk: {kinds}, in all {total}, {states}", _WIDTH, subsequent_indent="  ")
 
 
-def _disk_lines(found: Estimate) -> Iterator[str]:
-    kinds = [f"{kind} {_bytes(amount)}" for kind, amount in found.disk.items()]
-    yield f"disk: {', '.join(kinds[:3])},"
-    yield f"  {', '.join(kinds[3:])},"
-    total = sum(found.disk.values(), NOTHING)
-    yield f"  in all {_bytes(total)}, and {readable(found.states)} of states while a round trains"
-
-
-def _assumed_lines(experiment: Experiment, model: ModelSize, found: Estimate) -> Iterator[str]:
-    assumed = experiment.estimate
-    lengths = [min(assumed.answer_tokens, experiment.sampling.max_tokens), experiment.sampling.max_tokens]
-    speeds = [f"{tokens_per_gpu_s(experiment, model, length):,.0f}" for length in lengths]
-    yield (
-        f"assumed (oapl_core/settings/estimate.py has the sources; override with estimate.KEY=VALUE): "
-        f"prompt_tokens {assumed.prompt_tokens:g},"
+def _assumed(experiment: Experiment, model: ModelSize) -> list[str]:
+    assumed, most = experiment.estimate, experiment.sampling.max_tokens
+    values = ", ".join(f"{key} {getattr(assumed, key):g}" for key in _ASSUMED)
+    usual, slowest = (
+        f"{tokens_per_gpu_s(experiment, model, length):,.0f}" for length in (min(assumed.answer_tokens, most), most)
     )
-    yield (
-        f"  answer_tokens {assumed.answer_tokens:g}, kept_share {assumed.kept_share:g}, verification_s "
-        f"{assumed.verification_s:g}, GPUs of {assumed.gpu_gb:g} GB, {assumed.gpu_tb_per_s:g} TB/s and "
-        f"{assumed.gpu_tflops:g} TFLOP/s;"
-    )
-    yield (
-        f"  sampling_share {assumed.sampling_share:g} gives {speeds[0]} tokens/s per GPU ({speeds[1]} at max_tokens); "
-        f"training_share {assumed.training_share:g}"
-    )
+    speed = f"which gives {usual} sampled tokens/s per GPU ({slowest} at max_tokens)"
+    text = f"assumed (sources: oapl_core/settings/estimate.py; override with estimate.KEY=VALUE): {values}, {speed}"
+    return wrap(text, _WIDTH, subsequent_indent="  ")
 
 
-def _range(amount: Amount) -> str:
+def _amount(amount: Amount, write: Callable[[float], str] = "{:,.0f}".format) -> str:
     if amount.expected == amount.most:
-        return f"{amount.expected:,.0f}"
-    return f"{amount.expected:,.0f} (at most {amount.most:,.0f})"
-
-
-def _bytes(amount: Amount) -> str:
-    if amount.expected == amount.most:
-        return readable(amount.expected)
-    return f"{readable(amount.expected)} (at most {readable(amount.most)})"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
-def _short(number: float) -> str:
-    """``1.94 G``: three digits."""
-    for unit in ("", " k", " M", " G", " T"):
-        if number < 999.5 or unit == " T":
-            return f"{number:.3g}{unit}"
-        number /= 1000
-    raise AssertionError("T is the last")
+        return write(amount.expected)
+    return f"{write(amount.expected)} (at most {write(amount.most)})"

@@ -48,6 +48,7 @@ def prompt(
 def _problems(name: str, path: Path | None) -> Iterator[Mapping[str, Any]]:
     file = Path(name)
     if path is None and file.suffix:
+        # a file of ours has one split, which its rows name; one written by hand may name none
         split = next((row.get("split") for _, row in raw_rows(file) if isinstance(row, dict)), None)
         yield from read_problem_set(file, split if split in SPLITS else "heldout")
         return

@@ -24,28 +24,10 @@ if TYPE_CHECKING:
     import polars as pl
 
 _SHOWN = (
-    "rollout_id",
-    "problem_id",
-    "sample",
-    "prompt",
-    "text",
-    "reward",
-    "outcome",
-    "response_tokens",
-    "finish_reason",
-    "mean_logprob",
-    "kind",
-    "answer",
-    "expected_answer",
-    "tests_passed",
-    "tests_run",
-    "problem_tests",
-    "excerpt",
-    "first_failing_test",
-    "failing_input",
-    "failing_expected",
-    "cpu_s",
-)
+    "rollout_id problem_id sample prompt text reward outcome response_tokens finish_reason mean_logprob kind answer "
+    "expected_answer tests_passed tests_run problem_tests excerpt first_failing_test failing_input failing_expected "
+    "cpu_s"
+).split()
 _TEXT_CHARACTERS = 4000
 _TEST_CHARACTERS = 300
 _STYLES = {"passed": "green", "verifier_error": "yellow", None: "yellow"}
@@ -65,11 +47,13 @@ def rollouts(
     import polars as pl
 
     number = chosen_round(run, number)
+    # lazy, and only the columns of the filter: a round of 200,000 long answers does not fit into memory
     frame = joined(run, number, problem_ids=None if problem is None else [problem])
     if where is not None:
         frame = frame.filter(_condition(frame, where))
     try:
         found = frame.select("rollout_id", "problem_id", "sample", "outcome", "part").collect(engine="streaming")
+        # sample before problem: the first answers of many problems say more than all answers to one
         rows = _rows(run, number, found.sort("sample", "problem_id").head(show))
     except pl.exceptions.PolarsError as error:
         cause = "cannot be read" if where is None else f"cannot be read, or --where {where!r} fails on some row"
@@ -89,11 +73,13 @@ def _condition(frame: "pl.LazyFrame", where: str) -> "pl.Expr":
 
     schema = frame.collect_schema()
     try:
+        # SQL, which cannot call Python: a filter from anywhere is safe to try
         condition = pl.sql_expr(where)
         kind = pl.DataFrame(schema=schema).select(condition).dtypes[0]  # on no rows: finds what can never work
     except pl.exceptions.PolarsError as error:
         names = ", ".join(schema.names())
         hint = "; text goes into single quotes: outcome = 'passed'" if '"' in where else ""
+        # Polars lists the columns too; once is enough
         reason = _first_line(error).partition("; valid columns")[0]
         raise ConfigError(f"--where {where!r}: {reason}{hint}; the columns are {names}") from None
     if kind != pl.Boolean:
@@ -124,6 +110,7 @@ def _counts(found: "pl.DataFrame") -> str:
 
 def _print(text: str, style: str = "") -> None:
     """Model text as it is: no markup, no emoji codes, no control characters, no hard line breaks."""
+    # a Text, not a string: rich reads `[red]` and `:smile:` in strings
     console.print(Text(printable(text), style=style), soft_wrap=True)
 
 

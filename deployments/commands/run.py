@@ -75,6 +75,7 @@ def _show_plan(path: Path, overrides: Sequence[str], limit: int | None) -> None:
 
 
 def _carry_out(path: Path, overrides: Sequence[str], again: Again | None, limit: int | None) -> None:
+    # a run folder has its settings; only an experiment file is made smaller
     if limit is not None and not path.is_dir():
         _tell_what_a_rehearsal_changes(path, overrides, limit)
     with opened(path, overrides, tell, limit) as found:
@@ -82,7 +83,7 @@ def _carry_out(path: Path, overrides: Sequence[str], again: Again | None, limit:
             put_aside(found, again, tell)
         done, planned = finished(found), steps(found.config)
         if len(done) == len(planned):
-            with mirrored(found, tell):  # what an unreachable mirror still lacks
+            with mirrored(found, tell):  # sends what was missing while the mirror could not be reached
                 tell(f"{found.root}: every step is finished, nothing to do")
         else:
             if done:
@@ -92,13 +93,18 @@ def _carry_out(path: Path, overrides: Sequence[str], again: Again | None, limit:
 
 
 def _run_flow(run: Run) -> None:
-    from deployments.embedded import run_experiment
+    from deployments.embedded import prefect_for
 
-    # A scheduler's warning goes to every process; the stage answers it, and what the stage then says ends the run.
+    # A scheduler's warning goes to every process of the job; the stage answers it, and its exit code ends the run.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     narrator = Narrator([step.title for step in steps(run.config)])
     try:
-        run_experiment(run, narrator)
+        with prefect_for(run.root, run.place(run.config.cache_dir), narrator):
+            # Prefect reads its settings when it is imported, so only after prefect_for has set them
+            from flows.experiment import oapl_experiment
+            from flows.start import Start
+
+            oapl_experiment(Start(experiment=run.root))
     except KeyboardInterrupt:
         raise Interrupted("interrupted; finished parts are kept, run the same command again to continue") from None
     finally:

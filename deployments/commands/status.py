@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 
-from rich.table import Table
-
 from deployments.arguments import OpenedRun
-from deployments.terminal import console, tell
+from deployments.terminal import console, numbers_table, tell
 from oapl_core.planning.plan import finished, steps, times
 from oapl_core.run_folder.run import Run
 
@@ -29,9 +27,7 @@ def print_plan(run: Run, done_titles: Sequence[str]) -> None:
 
 
 def _print_artifacts(run: Run) -> None:
-    table = Table("artifact", "rows", "MiB", "seconds", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = numbers_table("artifact", "rows", "MiB", "seconds")
     removed = run.ledger.removals()
     for name, entry in run.ledger.artifacts().items():
         shown = f"{name} (removed)" if name in removed else name
@@ -42,10 +38,10 @@ def _print_artifacts(run: Run) -> None:
 
 def print_times(run: Run) -> None:
     """Where the time went, per stage; a stage that was interrupted and continued counts all its processes."""
-    table = Table("stage", "seconds", "share", "processes", title="Where the time went", title_justify="left", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    title = "Where the time went"
+    table = numbers_table("stage", "seconds", "share", "processes", title=title, title_justify="left")
     rows = list(times(run))
+    # a stage that runs in parallel with another one counts only what it adds, so that shares sum up to 100 %
     total = sum(row.added_s for row in rows) or 1.0
     for row in rows:
         share = f"{row.added_s / total:.0%}"

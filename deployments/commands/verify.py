@@ -66,6 +66,7 @@ def _verify_program(program: Path, tests: Path) -> int:
     limits = Limits(config.cpu_s, config.wall_s, config.memory_mb, config.output_mb)
     rules, passed = Rules.of(problem, config), 0
     table = Table("test", "outcome", "CPU ms", "wall ms", "MiB", "expected", "printed", box=None)
+    # one process: a row's times are then not disturbed by another test
     with Sandbox(1, config.minimum_level, libraries=config.libraries) as sandbox:
         for number, test in enumerate(problem["tests"]):
             grade = grade_program(sandbox, source, [test], limits, rules)
@@ -74,6 +75,7 @@ def _verify_program(program: Path, tests: Path) -> int:
         together = grade_program(sandbox, source, problem["tests"], limits, rules)
         level = sandbox.level
     console.print(table)
+    # a program may keep a state between tests where several share a process; a judge must not reward that
     if together.draws_differ:
         tell("its tests pass or fail by what ran before them in the same process; what counts is each test alone")
     tell(f"{passed} of {len(problem['tests'])} tests pass; kind {problem['kind']}, sandbox {level}")
@@ -90,6 +92,7 @@ def _row(number: int, grade: ProgramGrade, test: Mapping[str, str]) -> list[Text
 
 def _short(text: str) -> str:
     line = " ".join(text.split())
+    # the end of an output or a traceback says what went wrong
     return line if len(line) <= _SHOWN_CHARACTERS else f"...{line[-_SHOWN_CHARACTERS:]}"
 
 
@@ -111,6 +114,7 @@ def _problem(path: Path) -> dict[str, Any]:
     raw = {"tests": content} if isinstance(content, list) else content
     if not isinstance(raw, dict) or not raw.keys() <= {*_KEYS}:
         raise DataError(f"{path}: must be a list of {{input, output}}, or an object with {', '.join(_KEYS)} alone")
+    # what most people mean: a program reads its input, unless a function is named
     kind = raw.get("kind") or ("function" if raw.get("entry_point") else "stdin")
     if kind == "math":
         raise DataError(f"{path}: a math problem has no tests; use `oapl verify --answer ... --expected ...`")
@@ -129,8 +133,10 @@ def _as_json(test: Any) -> Any:
 
 def _verify_answer(answer: str, expected: str) -> int:
     """One line; 1 unless the answers mean the same. Without a box the whole answer counts."""
+    # the verifier reads the last box; a bare answer is what a person types
     text = answer if "\\boxed" in answer else f"\\boxed{{{answer}}}"
     problem: dict[str, Any] = {
+        # as a row of problems.parquet: the verifier has no other entrance
         "problem_id": "answer",
         "kind": "math",
         "answer": expected,
@@ -149,6 +155,7 @@ def _verify_answer(answer: str, expected: str) -> int:
 def _verify_again(rollouts: Path, write: bool) -> None:
     """Outcomes of the stored and of the new verdicts, then each rollout that changed."""
     run, number = round_of(rollouts)
+    # reading needs no lock: verdicts are replaced whole, by a rename
     if write:
         with hold(run.root):
             found = regrade(run, number, write, tell)
