@@ -125,8 +125,10 @@ def problem_counts(experiment: Experiment) -> ProblemCounts:
     Raises:
         ConfigError: neither.
     """
-    counts, sizes = zip(*(_count(experiment, split) for split in _SPLITS), strict=True)
-    return ProblemCounts(*counts, sum(sizes))
+    (train, train_bytes), (validation, validation_bytes), (heldout, heldout_bytes) = (
+        _count(experiment, split) for split in _SPLITS
+    )
+    return ProblemCounts(train, validation, heldout, train_bytes + validation_bytes + heldout_bytes)
 
 
 def _count(experiment: Experiment, split: str) -> tuple[int, float]:
