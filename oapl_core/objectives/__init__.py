@@ -53,6 +53,7 @@ Family = (
 )
 
 
+# before the union is looked into: pydantic wants the discriminator that a file of OAPL's settings leaves out
 def _oapl_by_default(value: Any) -> Any:
     return {"name": "oapl", **value} if isinstance(value, dict) else value
 

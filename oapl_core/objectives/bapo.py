@@ -59,9 +59,11 @@ class Bapo(Method):
         highs = 1 + int((self.high_to - self.high_from) / self.high_step + 1e-9)
         lows = 1 + int((self.low_to - self.low_from) / self.low_step + 1e-9)
         low, high = self.low_from, self.high_from
+        # first c_high alone, from its tightest; then c_low with c_high at its largest (algorithm 1)
         steps = [(0, i) for i in range(highs)] + [(i, max(highs, 1) - 1) for i in range(1, lows)]
         for i_low, i_high in steps:
             low, high = self.low_from + i_low * self.low_step, self.high_from + i_high * self.high_step
+            # |min(rho A, clip(rho) A)| is A min(rho, high) for good answers and |A| max(rho, low) for bad ones
             positive = (good_T * good_ratio_T.clamp(max=high)).sum()
             negative = (bad_T * bad_ratio_T.clamp(min=low)).sum()
             if bool(positive >= self.positive_share * (positive + negative)):

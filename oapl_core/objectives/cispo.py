@@ -27,6 +27,7 @@ class Cispo(Method):
     def loss(self, inputs: Inputs) -> Loss:
         """-(1/tokens) sum A min(rho, bound) ln(pi/b)."""
         ratio_ST = inputs.held.exp()
+        # a weight, so no clipped token: even the largest ratio's token keeps a gradient
         weight_ST = ratio_ST.clamp(max=self.largest_ratio) * inputs.advantage_S[:, None]
         value = weighted_logprobs(weight_ST, inputs, self.token_average)
         return Loss(value, clipped_ST=(ratio_ST > self.largest_ratio) & inputs.mask_ST)

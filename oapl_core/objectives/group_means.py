@@ -8,6 +8,7 @@ if TYPE_CHECKING:
 
 def group_sum(x_S: "Tensor", group_S: "Tensor") -> "Tensor":
     """Sum over the group, float64; ``group_S`` are integer labels."""
+    # labels may be any integers, as after a filter; places of sums must be 0, 1, 2, ...
     _, index_S = group_S.unique(return_inverse=True)
     total = x_S.double().new_zeros(len(index_S))
     return total.index_add_(0, index_S, x_S.double())[index_S]

@@ -48,6 +48,7 @@ class GroupRegression(Method):
         assert inputs.statistics_SK is not None, f"{self.name} needs the means of whole groups"
         mean_S, size_S = inputs.statistics_SK.unbind(1)
         residual_S = mean_S - (inputs.reward_S.double() - self.regression_temperature * inputs.log_ratio_S)
+        # a mean over groups: each has its own K in the factor, and sums over its answers add up over micro-batches
         value = (self.factor(size_S) * residual_S.square()).sum() / inputs.sizes.groups
         return Loss(value, residual_S=residual_S.detach())
 

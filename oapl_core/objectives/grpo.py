@@ -60,6 +60,7 @@ class GrpoTokenIs(Method):
         start_ST, advantage_S1 = inputs.start_log_ratio_ST.double(), inputs.advantage_S[:, None]
         log_ratio_ST = inputs.log_ratio - start_ST
         kept_ST = one_side(log_ratio_ST.detach(), advantage_S1, self.clip_low, self.clip_high)
+        # bounded from above only, as in CISPO: a small weight is harmless, a large one is noise
         weight_ST = start_ST.exp().clamp(max=self.largest_weight) * advantage_S1 * kept_ST
         value = weighted_ratios(weight_ST, log_ratio_ST, inputs, self.token_average)
         return Loss(value, clipped_ST=clipped(kept_ST, inputs))

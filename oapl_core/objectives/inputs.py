@@ -45,6 +45,7 @@ class Inputs:
     @cached_property
     def log_ratio(self) -> "Tensor":
         """ln pi - ln b in float64, [S, T], 0 outside the responses."""
+        # float64: thousands of small terms are summed, and squared after
         return self.log_ratio_ST.double().where(self.mask_ST, 0.0)
 
     @cached_property

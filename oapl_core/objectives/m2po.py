@@ -53,6 +53,7 @@ class M2po(Method):
         assert inputs.statistics_SK is not None, f"{self.name} needs the tokens of the whole step"
         advantage_S1 = inputs.advantage_S[:, None]
         harmful_ST = inputs.mask_ST & (inputs.held * advantage_S1 > 0)
+        # >=: tokens as large as the first refused one go too, so the order of equal ones does not matter
         refused_ST = harmful_ST & (inputs.held.square() >= inputs.statistics_SK)
         value = weighted_ratios(advantage_S1 * ~refused_ST, inputs.log_ratio, inputs, self.token_average)
         return Loss(value, clipped_ST=refused_ST)

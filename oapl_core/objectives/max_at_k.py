@@ -28,6 +28,7 @@ def best_with(rewards: list[float], k: int) -> list[float]:
     n, better = len(rewards), 0.0
     mean = [0.0] * n
     order = sorted(range(n), key=rewards.__getitem__)
+    # from the best down: `better` is what the answers above p bring to subsets that hold it
     for p in range(n - 1, -1, -1):
         reward = rewards[order[p]]
         mean[order[p]] = (reward * comb(p, k - 1) + better) / comb(n - 1, k - 1)

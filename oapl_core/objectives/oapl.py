@@ -81,7 +81,7 @@ class Oapl(Method):
     def loss(self, inputs: Inputs) -> Loss:
         """Eq. 3."""
         s_S = inputs.log_ratio_S
-        if self.length_exponent:
+        if self.length_exponent:  # dividing by T^0 would change no number, but cost a power for each sequence
             s_S = s_S / inputs.length_S**self.length_exponent
         return regression(s_S, inputs, self.regression_temperature)
 

@@ -28,5 +28,6 @@ class PairwiseWeighted(Method):
         """(sum_j w_j) w_i (r_i - rbar_w)."""
         reward_S = reward_S.double()
         weight_S = (reward_S / self.weight_temperature).exp()
+        # once for all of a group: the sum over pairs factorises into sums over answers
         total_S = group_sum(weight_S, group_S)
         return total_S * weight_S * (reward_S - group_sum(weight_S * reward_S, group_S) / total_S)

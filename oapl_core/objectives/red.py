@@ -32,6 +32,7 @@ class RedDrop(Method):
         centred_S = reward_S.double() - group_mean(reward_S, group_S)
         below, above = defaultdict[int, list[int]](list), defaultdict[int, int](int)
         for row, (group, centred) in enumerate(zip(group_S.tolist(), centred_S.tolist(), strict=True)):
+            # not 0: the mean of equal rewards may be rounded away from them
             if centred < -1e-9:
                 below[group].append(row)
             above[group] += centred > 1e-9

@@ -26,6 +26,7 @@ class Topr(Method):
     def loss(self, inputs: Inputs) -> Loss:
         """-(1/N) sum_i w_i A_i s_i."""
         advantage_S, s_S = inputs.advantage_S, inputs.log_ratio_S.detach()
+        # exp(709) is the largest that float64 holds; the bound below cuts it anyway
         ratio_S = s_S.clamp(max=700.0).exp()
         weight_S = (ratio_S.clamp(max=self.largest_ratio)).where(advantage_S < 0, 1.0)
         truncated_S = (advantage_S < 0) & (ratio_S > self.largest_ratio)

@@ -32,6 +32,7 @@ def add_adapter(model: Any, adapter: "AdapterConfig", seed: int) -> None:
     from peft import inject_adapter_in_model
 
     dtype = model.dtype
+    # seeded apart: the generator's place must not depend on whether there is an adapter
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:

@@ -54,6 +54,7 @@ def epoch_batches(
             members.setdefault(group, []).append(row)
         units = list(members.values())
     order = epoch_order(len(units), seed, round_number, epoch)
+    # by the largest group, so that every epoch has as many steps whatever its order
     per_batch = max(1, batch_size // max(map(len, units), default=1))
     return [[row for unit in batch for row in units[unit]] for batch in global_batches(order, per_batch)]
 
@@ -83,6 +84,7 @@ def micro_batches(
     by_length = sorted(batch, key=lambda i: (-lengths[i], i))
     cut = _pack if packed else _cut
     shares = [cut(by_length[rank::ranks], lengths, token_budget) for rank in range(ranks)]
+    # a rank with fewer runs stand-ins: a collective operation that one rank leaves out hangs the others
     most = max(len(share) for share in shares)
     return [share + [[] for _ in range(most - len(share))] for share in shares]
 

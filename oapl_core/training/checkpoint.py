@@ -42,6 +42,7 @@ class StoredModel:
         state = {name: cast[weight.data_ptr()] for name, weight in weights.items()}
         self.model.save_pretrained(target, state_dict=state)
         for file in sorted(self.folder.iterdir()):
+            # the index of sharded weights names the old folder's files; save_pretrained has written another
             if file.is_file() and file.suffix in _COPIED and not file.name.endswith(_INDEX):
                 shutil.copyfile(file, target / file.name)
 

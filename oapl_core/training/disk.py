@@ -46,6 +46,7 @@ def needed(model_dir: Path, dtype: str, checkpoints: int) -> Room:
         checkpoints: epochs that are not exported yet.
     """
     weights = sum(file.stat().st_size for file in model_dir.iterdir() if file.suffix in _WEIGHTS)
+    # counted from the files' sizes: the model is not loaded yet, and its config does not say
     parameters = weights // _stored_bytes(model_dir)
     return Room(checkpoints, size_of(model_dir), parameters * (_BYTES[dtype] + _OPTIMISER_BYTES))
 
@@ -63,6 +64,7 @@ def check_room(job: Job, free_bytes: int | None = None) -> None:
     missing = sum(not job.is_done(epoch) for epoch in range(1, job.epochs + 1))
     room = needed(job.start, job.run.config.training.dtype, missing)
     free = shutil.disk_usage(job.run.root).free if free_bytes is None else free_bytes
+    # a round that is resumed has a state already, which its next one replaces
     there = size_of(job.states) if job.states.is_dir() else 0
     if free + there < room.total_bytes:
         raise StageFailed(

@@ -58,11 +58,12 @@ def train_epochs(
             _train_epoch(job, trainer, reached, report, saving)
             export_epoch(job, trainer, stored, reached, started_s)
             reached = Reached(reached.epoch + 1)
+            # The export comes first: a state of the next epoch counts only if all epochs before it are exported.
             if reached.epoch <= job.epochs:
                 saving.after_epoch(reached)
             if engine.rank == 0:
                 drop_weights(job, reached.epoch - 1)
-    hand_on(job, engine)
+    hand_on(job, engine)  # before the states go, from which it could be made again
     if engine.rank == 0:
         delete_leftovers(job)
 
@@ -82,7 +83,7 @@ def _train_epoch(
     def on_step(step: "Metrics") -> None:
         reached.rows.append(step)
         report(step)
-        if reached.steps < steps:
+        if reached.steps < steps:  # after the last step the epoch is exported, and saved as the next one's beginning
             saving.after_step(reached)
 
     trainer.epoch(reached.epoch, on_step, skip=reached.steps)
@@ -99,6 +100,7 @@ def export_epoch(job: Job, trainer: "Trainer", stored: "StoredModel", reached: R
     from oapl_core.training.logprobs import Policy
 
     engine, epoch, steps = trainer.engine, reached.epoch, reached.rows
+    # Gathering weights and scoring are collective operations, so every rank does them before one writes.
     parts, adapter = Policy.model_weights(engine.weights()), trainer.training.adapter
     weights = merged_weights(parts, adapter) if adapter and parts else parts
     batches = sample(trainer.examples, trainer.seed, job.round_number, epoch)
@@ -108,12 +110,13 @@ def export_epoch(job: Job, trainer: "Trainer", stored: "StoredModel", reached: R
             stored.export(weights, draft.path)
             if adapter and adapter.export == "adapter":
                 export_adapter(parts, adapter, job.start, draft.path)
-            found = check_export(draft.path, weights, batches, expected, trainer.examples.temperature, trainer.training)
+            temperature = trainer.examples.temperature
+            difference = check_export(draft.path, weights, batches, expected, temperature, trainer.training)
             lines = "".join(json.dumps(step) + "\n" for step in steps)
             (draft.path / METRICS_FILE).write_text(lines, encoding="utf-8")
             draft.rows = trainer.sequences
             draft.details = _details(steps, started_s, policy_hash(draft.path)) | {
-                "export_difference": found,
+                "export_difference": difference,
                 "lag": job.lag,
                 "policy_lag": [steps[0]["policy_lag"], steps[-1]["policy_lag"]],
             }
@@ -128,6 +131,8 @@ def _details(steps: "Sequence[Metrics]", started_s: float, identity: str) -> dic
         return sum(value * w for value, w in rows) / max(1, sum(w for _, w in rows))
 
     tokens, sequences, seconds = (sum(s[key] for s in steps) for key in ("tokens", "sequences", "seconds"))
+    of_sequences = ("loss", "grad_norm", "log_ratio", "log_ratio_right", "log_ratio_wrong")
+    of_tokens = ("token_log_ratio_abs", "kl", "entropy")
     return {
         "policy_hash": identity,
         "epoch": steps[0]["epoch"],
@@ -135,15 +140,9 @@ def _details(steps: "Sequence[Metrics]", started_s: float, identity: str) -> dic
         "sequences": sequences,
         "tokens": tokens,
         "response_tokens": sum(s["response_tokens"] for s in steps),
-        "loss": mean("loss"),
         "last_learning_rate": steps[-1]["learning_rate"],
-        "grad_norm": mean("grad_norm"),
-        "log_ratio": mean("log_ratio"),
-        "log_ratio_right": mean("log_ratio_right"),
-        "log_ratio_wrong": mean("log_ratio_wrong"),
-        "token_log_ratio_abs": mean("token_log_ratio_abs", "response_tokens"),
-        "kl": mean("kl", "response_tokens"),
-        "entropy": mean("entropy", "response_tokens"),
+        **{key: mean(key) for key in of_sequences},
+        **{key: mean(key, "response_tokens") for key in of_tokens},
         "clipped_share": sum(s["clipped"] for s in steps) / len(steps),
         "mfu": mean("mfu", "tokens") if steps[0].get("mfu") is not None else None,
         "start_up_s": round(started_s, 3),

@@ -129,6 +129,7 @@ def read_examples(path: Path, expected_hash: str, model_dir: Path, recorded: boo
             f"({model_dir}); delete the round's folder and run the same command again"
         )
     temperatures = table["temperature"].unique().to_pylist()
+    # one temperature: the output layer divides all logits by the same
     if len(temperatures) != 1 or not temperatures[0] > 0:
         raise DataError(
             f"{path}: was sampled at temperatures {temperatures}, not at one above 0; sample the round again"
@@ -175,6 +176,7 @@ def _without_tokens(table: "pa.Table", vocabulary: float) -> "pa.Table":
             infinite[row_of[~np.isfinite(values)]] = True
         else:
             foreign[row_of[(values < 0) | (values >= vocabulary)]] = True
+        # lengths take the lists' place: they are all that must be known of every row at once
         lengths = pc.list_value_length(lists).fill_null(0)
         table = table.set_column(table.column_names.index(name), name, lengths)
     return table.append_column("foreign", pa.array(foreign)).append_column("infinite", pa.array(infinite))
@@ -192,6 +194,7 @@ def _check_rows(table: "pa.Table", path: Path, longest: float, vocabulary: float
             rows = f"rollout {table['rollout_id'][row]} {what} ({int(bad.sum())} such rows)"
             raise DataError(f"{path}: {rows}; sample the round again")
 
+    # an engine's log-prob for each token, or, where they are rescored anyway, none at all; a part is damage
     unknown = np.zeros(len(behavior), dtype=bool) if recorded else behavior == 0
     refuse((response != behavior) & ~unknown, "has not one log-prob for each response token")
     refuse((response == 0) | (prompt == 0), "has an empty prompt or response")

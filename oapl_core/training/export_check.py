@@ -32,6 +32,7 @@ def sample(examples: "Examples", seed: int, round_number: int, epoch: int) -> "l
     """The shortest of some rollouts drawn at random, a micro-batch each: what a large model can afford to score."""
     draw = random.Random(derive_seed(seed, "export check", round_number, epoch))
     lengths = examples.lengths
+    # the shortest of many: on its CPU copy of a large model a long answer would take minutes
     drawn = draw.sample(range(len(lengths)), min(_DRAWN, len(lengths)))
     return [examples.batch([row]) for row in sorted(drawn, key=lambda row: (lengths[row], row))[:_SCORED]]
 
@@ -73,9 +74,11 @@ def check_export(
     except DataError as error:
         raise StageFailed(f"the exported checkpoint cannot be used ({error}); {advice}") from None
     for name, loaded in stored.model.state_dict().items():
+        # to the last bit: rounding to the stored type is deterministic, so any difference is damage
         if not torch.equal(loaded, weights[name].detach().to("cpu", loaded.dtype)):
             raise StageFailed(f"{folder}: the exported weight {name} is not the trained one; {advice}")
     computed = getattr(torch, training.dtype)
+    # the coarser of what the trainer computes in and what is stored explains the difference
     allowed = max(_ALLOWED[computed], *(_ALLOWED.get(kind, 0.0) for kind in stored.types.values()))
     policy = Policy(stored.model.to(computed), temperature, training.logprob_chunk)
     difference = tokens = 0.0

@@ -107,6 +107,7 @@ def make_job(run: Run, round_number: int) -> Job:
     }
     inputs = [run.groups(round_number), run.policy(round_number)]
     if goes_on(config, round_number):
+        # an input by its hash in the ledger, also when it is deleted: the round's own deletion must not undo it
         before = run.optimizer_state(round_number - 1)
         if run.name(before) not in run.ledger.artifacts():
             refuse_lost(run, round_number)

@@ -27,6 +27,7 @@ CPU_TILE, GPU_TILE = 2**20, 2**26
 def _tiles(tokens: int, vocabulary: int, chunk: int, device: torch.device) -> Iterator[tuple[slice, list[slice]]]:
     """Columns of the vocabulary, each with the rows to go through: at most ``chunk`` rows, a tile's worth of logits."""
     rows = max(1, min(chunk, tokens))
+    # a tile's size is what matters to caches and memory: fewer rows leave room for more columns
     columns = max(1, min(vocabulary, (CPU_TILE if device.type == "cpu" else GPU_TILE) // rows))
     parts = [slice(start, min(start + rows, tokens)) for start in range(0, tokens, rows)]
     return ((slice(at, min(at + columns, vocabulary)), parts) for at in range(0, vocabulary, columns))
@@ -49,10 +50,11 @@ class _StreamedLogprobs(torch.autograd.Function):
         chunk: int,
         entropy_T: Tensor | None,
     ) -> Tensor:
-        hidden = hidden_TD.float()
+        hidden = hidden_TD.float()  # a product of 16-bit floats would round logits to two or three digits
         largest_T = hidden.new_full((len(id_T),), -torch.inf)  # of the logits seen so far
         sum_T, own_T = torch.zeros_like(largest_T), torch.zeros_like(largest_T)
         for columns, parts in _tiles(len(id_T), len(weight_VD), chunk, hidden.device):
+            # the temperature goes into the weight: once a column, not once a logit
             weight = weight_VD[columns].float() / temperature
             for rows in parts:
                 logits = hidden[rows] @ weight.T
@@ -83,6 +85,7 @@ class _StreamedLogprobs(torch.autograd.Function):
             for rows in parts:
                 softmax = torch.addmm(lse_T[rows, None], hidden[rows], weight.T, beta=-1).exp_()
                 place, inside = _place(id_T[rows], columns)
+                # softmax - onehot in place; rows whose id lies in another tile add 0
                 softmax.scatter_add_(1, place, -inside[:, None].to(softmax.dtype))
                 if is_measured:
                     excess_T[rows] += softmax.sum(1)
@@ -163,6 +166,7 @@ class TokenLogprobs(nn.Module):
         """Log-probs of ``id_T``, [T]."""
         if not torch.is_grad_enabled():
             return token_logprobs(hidden_TD, self.weight, id_T, self.temperature, self.chunk)
+        # not-a-number until the backward pass has filled it: a number that was never measured would look like one
         self.entropy_T = torch.full(id_T.shape, torch.nan, dtype=torch.float32, device=id_T.device)
         return token_logprobs(hidden_TD, self.weight, id_T, self.temperature, self.chunk, self.entropy_T)
 

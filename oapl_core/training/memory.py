@@ -66,6 +66,7 @@ def estimate_memory(model: Any, training: TrainingConfig, ranks: int, longest: i
     weights = sum(p.numel() for p in model.parameters())
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     width = 2 if training.dtype == "bfloat16" else 4
+    # torch's AdamW steps float32 weights in place; ZeRO keeps a flat copy of its own
     copies = 8 if training.zero_stage == 0 and width == 4 else 12
     optimizer = trained * copies / (ranks if training.zero_stage >= 1 else 1)
     on_host = training.offload_optimizer == "cpu"
@@ -87,6 +88,7 @@ def _activations(config: Any, training: TrainingConfig, longest: int) -> float:
     layer = 6 * config.hidden_size + 4 * (heads * size + 2 * keys) + 4 * config.intermediate_size
     layers = config.num_hidden_layers
     kept = layers * config.hidden_size + layer if training.gradient_checkpointing else layers * layer
+    # a sequence longer than the budget goes alone, so it is then the largest micro-batch
     return float(max(training.tokens_per_micro_batch, -(-longest // training.sequence_parallel)) * kept)
 
 

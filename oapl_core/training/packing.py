@@ -30,6 +30,7 @@ def use_packing(model: Any, packing: Literal["auto", "on", "off"], dtype: torch.
 
     if packing == "off":
         return False
+    # FlashAttention has kernels for 16-bit floats on GPUs only
     if torch.cuda.is_available() and dtype == torch.bfloat16 and is_flash_attn_2_available():
         model.set_attn_implementation(_FLASH)
     return packing == "on" or str(model.config._attn_implementation).startswith("flash_attention")
@@ -41,13 +42,15 @@ def refuse_leaks(engine: "TrainingEngine", vocabulary: int) -> None:
     Raises:
         ConfigError: the second one depends on the first.
     """
+    # two sequences of six tokens with other ids: if they saw each other, the second one's log-probs would change
     ids = torch.arange(12, device=engine.device).reshape(2, 6) % vocabulary
     one, whole = torch.ones(2, dtype=torch.int64, device=engine.device), torch.full((2,), 6, device=engine.device)
     with torch.no_grad():
         together = engine(ids, one, whole, last=True)
         apart = torch.cat([engine(ids[i : i + 1], one[:1], whole[:1], last=True) for i in range(2)])
+    # the largest over ranks: all must refuse, or the others would wait for those that did
     worst = float(engine.largest((together - apart).abs().max().reshape(1)))
-    if not worst <= _APART:
+    if not worst <= _APART:  # also where it is not a number
         raise ConfigError(
             f"training.packing: sequences packed into one row change each other's log-probs by {worst:.2g} nats; "
             "this model's attention does not tell them apart, set training.packing = 'off'"

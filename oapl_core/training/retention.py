@@ -40,6 +40,7 @@ def drop_weights(job: Job, finished: int) -> None:
         entry = job.run.ledger.artifacts().get(job.run.name(path))
         if entry is None or REMOVED in entry.details or not job.is_done(epoch):
             continue
+        # written anew, not deleted: the ledger must not claim weights that are gone, nor forget the epoch's metrics
         with job.run.writing(path, job.inputs, job.settings) as draft:
             draft.path.mkdir()
             shutil.copyfile(path / METRICS_FILE, draft.path / METRICS_FILE)

@@ -19,5 +19,6 @@ def learning_rate(step: int, steps: int, training: TrainingConfig) -> float:
     warmup = math.ceil(training.warmup_share * steps)
     if step < warmup:
         return peak * (step + 1) / warmup
+    # steps - 1, so that the last step has the floor's rate itself; a round of one step has no way to go
     done = (step - warmup) / max(1, steps - 1 - warmup)
     return peak * (floor_share + (1.0 - floor_share) * 0.5 * (1.0 + math.cos(math.pi * done)))

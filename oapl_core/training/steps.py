@@ -33,23 +33,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Step:
-    """What the micro-batches of an optimiser step share."""
-
-    rows: Sequence[int]
-    sizes: StepSizes
-    statistics_SK: torch.Tensor | None
-    """A row for each of ``rows``; unset where the objective asks for none, or the only micro-batch is the step."""
-
-    def statistics_of(self, rows: Sequence[int]) -> torch.Tensor | None:
-        """Those of a micro-batch; a stand-in for an idle rank gets any."""
-        if self.statistics_SK is None:
-            return None
-        place = {row: s for s, row in enumerate(self.rows)}
-        return self.statistics_SK[[place[row] for row in rows] or [0]]
-
-
-@dataclass(frozen=True)
 class Trainer:
     """What the steps of one round share."""
 
@@ -90,6 +73,7 @@ class Trainer:
     def advantage_S(self) -> torch.Tensor:
         """The objective's constant of every example, from whole groups; 0 where it is not trained on."""
         kept_S = self.kept_S
+        # over the round's whole groups: an optimiser step sees only some of a group's answers
         advantage_S = torch.zeros(len(kept_S), dtype=torch.float64)
         advantage_S[kept_S] = self.objective.advantages(self.reward_S[kept_S], self.group_S[kept_S])
         return advantage_S
@@ -142,19 +126,20 @@ class Trainer:
         """
         start = time.monotonic()
         engine = self.engine
+        # the setting is what one rank holds, and these hold a sequence together
         budget = self.training.tokens_per_micro_batch * engine.sequence_ranks
         share = micro_batches(batch, lengths, budget, engine.data_ranks, self.packed)[engine.data_rank]
         # a step that is one micro-batch is known whole when its turn comes
         alone = self.objective.scope == "sequence" or engine.data_ranks == len(share) == 1
-        known = _Step(batch, self._sizes(batch), None if alone else self._statistics(batch))
+        sizes, statistics = self._sizes(batch), None if alone else self._statistics(batch)
         meter = StepMeter(engine.device, self.packed)
         for number, rows in enumerate(share):
             held = [lengths[row] for row in rows]
             padded = sum(held) if self.packed else len(held) * max(held, default=0)
             with explaining_exhaustion(held, padded, self.training):
-                self._micro_batch(rows, known, number == len(share) - 1, meter)
+                self._micro_batch(rows, sizes, statistics, number == len(share) - 1, meter)
         norm = engine.step(rate)
-        if not norm < float("inf"):
+        if not norm < float("inf"):  # also where it is not a number
             raise Diverged(f"gradient norm is {norm} in a step over {self._names(batch)}; lower training.learning_rate")
         clipped = norm > self.training.max_grad_norm
         return {"grad_norm": norm, "clipped": clipped, **meter.result(engine), "seconds": time.monotonic() - start}
@@ -164,8 +149,8 @@ class Trainer:
         tokens = int(self.examples.response_length_S[rows].sum())
         return StepSizes(len(rows), len(self.group_S[rows].unique()), tokens)
 
-    def _statistics(self, batch: Sequence[int]) -> torch.Tensor:
-        """What the objective must know of the whole step, a row for each of ``batch``; the same on every rank.
+    def _statistics(self, batch: Sequence[int]) -> dict[int, torch.Tensor]:
+        """What the objective must know of the whole step, [K] for each of ``batch``; the same on every rank.
 
         Costs a forward pass over the step, and 4 bytes for each of its tokens, padded, joined over the ranks.
         """
@@ -181,7 +166,8 @@ class Trainer:
                 log_ratio_ST[place[row], : len(own_T)] = own_T
         engine.total(log_ratio_ST)
         mask_ST = torch.arange(log_ratio_ST.shape[1], device=engine.device) < response_S[:, None]
-        return self.objective.statistics(self._inputs(log_ratio_ST, mask_ST, rows, self._sizes(rows)))
+        statistics_SK = self.objective.statistics(self._inputs(log_ratio_ST, mask_ST, rows, self._sizes(rows)))
+        return dict(zip(rows, statistics_SK, strict=True))
 
     def _inputs(
         self, log_ratio_ST: torch.Tensor, mask_ST: torch.Tensor, rows: Sequence[int], sizes: StepSizes
@@ -190,27 +176,36 @@ class Trainer:
         advantage_S, reward_S, group_S = (x[index].to(device) for x in (self.advantage_S, self.reward_S, self.group_S))
         return Inputs(log_ratio_ST, mask_ST, advantage_S, reward_S, group_S, sizes)
 
-    def _micro_batch(self, rows: Sequence[int], step: "_Step", last: bool, meter: StepMeter) -> None:
+    def _micro_batch(
+        self,
+        rows: Sequence[int],
+        sizes: StepSizes,
+        statistics: dict[int, torch.Tensor] | None,
+        last: bool,
+        meter: StepMeter,
+    ) -> None:
         batch, device = self.examples.batch(rows), self.engine.device
         prompt_length_S, length_S = batch.prompt_length_S.to(device), batch.length_S.to(device)
         compared_ST = batch.compared_ST.to(device)
         log_ratio_ST = self.engine(batch.id_ST.to(device), prompt_length_S, length_S, last=last) - compared_ST
         mask_ST = response_mask(prompt_length_S, length_S, batch.id_ST.shape[1])
-        inputs = self._inputs(log_ratio_ST, mask_ST, batch.row_S.tolist(), step.sizes)
+        inputs = self._inputs(log_ratio_ST, mask_ST, batch.row_S.tolist(), sizes)
         if batch.start_ST is not None:
             inputs = replace(inputs, start_log_ratio_ST=batch.start_ST.to(device) - compared_ST)
-        statistics_SK = step.statistics_of(rows)
-        if statistics_SK is None:
-            found = self.objective.loss_of_step(inputs)
+        if statistics is None:
+            reported = self.objective.loss_of_step(inputs)
         else:
-            found = self.objective.loss(replace(inputs, statistics_SK=statistics_SK))
-        loss = found.value * batch.weight
+            # a rank without work gets anyone's statistics for its stand-in, whose weight is 0
+            known_SK = torch.stack([statistics[row] for row in rows or list(statistics)[:1]])
+            reported = self.objective.loss(replace(inputs, statistics_SK=known_SK))
+        loss = reported.value * batch.weight
         if not torch.isfinite(loss):
             raise Diverged(f"loss is {loss.item()} over {self._names(rows)}; lower training.learning_rate")
+        # the stand-in goes through it too: DeepSpeed's collective operations need every rank equally often
         self.engine.backward(loss)
         if rows:
             meter.add(
-                replace(found, value=loss),
+                replace(reported, value=loss),
                 log_ratio_ST,
                 compared_ST,
                 mask_ST,
