@@ -73,7 +73,7 @@ class Child:
 
 
 @dataclass
-class Attempt:
+class RunningRequest:
     """A running child and what it has used."""
 
     task: ProgramTask
@@ -110,7 +110,7 @@ class Attempt:
         return (*self.task.all_files, self.marks)
 
 
-def start(jail: Jail, header: dict[str, Any], files: Sequence[int], prelude: Prelude) -> Attempt:
+def start(jail: Jail, header: dict[str, Any], files: Sequence[int], prelude: Prelude) -> RunningRequest:
     """Forks the child for the `files` of a request; with checks a second one, and a channel between the two."""
     counted, marks = (end.detach() for end in socket.socketpair())
     os.set_blocking(counted, False)  # this process must never wait for a program
@@ -131,7 +131,7 @@ def start(jail: Jail, header: dict[str, Any], files: Sequence[int], prelude: Pre
     if pid == 0:
         run_child(jail, task, prelude, server_pid)
     os.close(marks)  # the child's end alone keeps the socket open: its end of file says that the program closed it
-    attempt = Attempt(task, header["cpu_s"], header["wall_s"], Child.of(pid), len(inputs), counted)
+    attempt = RunningRequest(task, header["cpu_s"], header["wall_s"], Child.of(pid), len(inputs), counted)
     if ours and theirs:
         pid = jail.fork()
         if pid == 0:
@@ -142,7 +142,7 @@ def start(jail: Jail, header: dict[str, Any], files: Sequence[int], prelude: Pre
     return attempt
 
 
-def close(attempt: Attempt) -> None:
+def close(attempt: RunningRequest) -> None:
     """Kills what is left and closes every file."""
     attempt.program.close()
     if attempt.judge:
@@ -151,7 +151,7 @@ def close(attempt: Attempt) -> None:
         os.close(fd)
 
 
-def watch(attempt: Attempt, control: socket.socket) -> Iterator[dict[str, Any]]:
+def watch(attempt: RunningRequest, control: socket.socket) -> Iterator[dict[str, Any]]:
     """Yields the facts of every test that ended, until the child ends or the supervisor asks to stop.
 
     Raises:
@@ -194,7 +194,7 @@ def watch(attempt: Attempt, control: socket.socket) -> Iterator[dict[str, Any]]:
             return
 
 
-def _time_left(attempt: Attempt) -> tuple[float, str]:
+def _time_left(attempt: RunningRequest) -> tuple[float, str]:
     """Seconds until the next look at the child, and which limit it has exceeded, if any."""
     wall_left = (attempt.wall_s if attempt.ready else _START_SECONDS) - (time.monotonic() - attempt.test_start)
     cpu_left = attempt.cpu_s - (attempt.program.cpu_s() - attempt.cpu_before)
@@ -205,7 +205,7 @@ def _time_left(attempt: Attempt) -> tuple[float, str]:
     return min(wall_left, max(cpu_left / (os.cpu_count() or 1), 0.002)), exceeded
 
 
-def _take_marks(attempt: Attempt) -> None:
+def _take_marks(attempt: RunningRequest) -> None:
     """Counts the child's marks: the first says that it is ready, each further one that a test has ended.
 
     They are read into one buffer and wiped, since a program may write what it likes. It has the other end, and no way
@@ -228,7 +228,7 @@ def _has_written_much(task: ProgramTask) -> bool:
     return max(os.fstat(task.output).st_size, os.fstat(task.results).st_size) > task.ceilings.file_bytes // 2
 
 
-def _ending(attempt: Attempt, exceeded: str) -> dict[str, Any]:
+def _ending(attempt: RunningRequest, exceeded: str) -> dict[str, Any]:
     """The facts of a test whose child died without a mark, or was killed for its time."""
     status, _ = attempt.program.reap(kill=bool(exceeded))
     if not attempt.ready:
@@ -236,7 +236,7 @@ def _ending(attempt: Attempt, exceeded: str) -> dict[str, Any]:
     return _facts(attempt, exceeded, **_end_of_process(attempt, status, exceeded))
 
 
-def _end_of_process(attempt: Attempt, status: int, exceeded: str) -> dict[str, Any]:
+def _end_of_process(attempt: RunningRequest, status: int, exceeded: str) -> dict[str, Any]:
     if os.WIFEXITED(status):
         return {"exit_code": os.WEXITSTATUS(status)}
     number = os.WTERMSIG(status)
@@ -249,7 +249,7 @@ def _end_of_process(attempt: Attempt, status: int, exceeded: str) -> dict[str, A
     return {"signal": number}
 
 
-def _judged(attempt: Attempt, judge: Child, exceeded: str) -> dict[str, Any]:
+def _judged(attempt: RunningRequest, judge: Child, exceeded: str) -> dict[str, Any]:
     """The facts of a program whose checks have ended, or were ended for the time that either side took."""
     status, _ = judge.reap(kill=bool(exceeded))
     if os.WIFEXITED(status) and os.WEXITSTATUS(status) == GONE:
@@ -268,7 +268,7 @@ def _judged(attempt: Attempt, judge: Child, exceeded: str) -> dict[str, Any]:
 
 
 def _facts(
-    attempt: Attempt,
+    attempt: RunningRequest,
     exceeded: str = "",
     is_recorded: bool = False,
     exit_code: int | None = None,

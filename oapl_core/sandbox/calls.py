@@ -1,9 +1,10 @@
 """Calls between the process that runs the checks and the one that runs the program, as plain data over a socket.
 
 Each side asks the other with frames of JSON (plain_data.py) and, while it waits, answers what the other asks: checks
-may pass a function to the program. What cannot be sent as data is a `Remote` on the other side. The checks' side may
-ask a Remote for anything that comes back as data; it refuses to compare one, since the program would do the comparing.
-The program's side may only call the functions, and step through the iterators, that the checks passed to it.
+may pass a function to the program. What cannot be sent as data is a `RemoteValue` on the other side. The checks' side
+may ask a RemoteValue for anything that comes back as data; it refuses to compare one, since the program would do the
+comparing. The program's side may only call the functions, and step through the iterators, that the checks passed to
+it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from oapl_core.sandbox import prelude
-from oapl_core.sandbox.plain_data import Json, Node, Packing, Side, Unpacking
+from oapl_core.sandbox.plain_data import Json, Node, Packing, Unpacking
 
 if TYPE_CHECKING:
     from oapl_core.sandbox.child import CompiledProgram
@@ -59,7 +60,7 @@ _FOR_PROGRAMS: Mapping[str, type | tuple[type, ...]] = {
 """What a program may do with what the checks passed to it."""
 
 
-class Remote:
+class RemoteValue:
     """A value of the other process, which answers every operation on it; it takes no part in comparisons here."""
 
     def __init__(self, peer: Peer, number: int, kind: str) -> None:
@@ -106,18 +107,18 @@ class Remote:
     __int__ = __float__ = __index__ = __round__ = __str__ = __repr__ = __format__ = __hash__ = _refuse
 
 
-def _parts(remote: Remote) -> tuple[Peer, int, str]:
+def _parts(remote: RemoteValue) -> tuple[Peer, int, str]:
     parts: tuple[Peer, int, str] = object.__getattribute__(remote, "_remote")
     return parts
 
 
-def _ask(remote: Remote, operation: str, *arguments: Any, **named: Any) -> Any:
+def _ask(remote: RemoteValue, operation: str, *arguments: Any, **named: Any) -> Any:
     peer, number, _ = _parts(remote)
     return peer.ask(operation, number, arguments, named)
 
 
-class Peer(Side):
-    """One end of the channel."""
+class Peer:
+    """One end of the channel, which knows the values that it packs and unpacks."""
 
     def __init__(self, channel: int, names: Mapping[str, Any], declared: Collection[str], trusts: bool) -> None:
         """`names` holds this side's classes; objects of those in `declared` go out field by field. `trusts`: the other
@@ -145,7 +146,7 @@ class Peer(Side):
 
     def reference(self, value: Any) -> Node:
         """A value of the other side goes back as its own; a built-in by its name."""
-        if type(value) is Remote:
+        if type(value) is RemoteValue:
             return ["yours", _parts(value)[1]]
         name = getattr(value, "__name__", None)
         if isinstance(name, str) and builtins.__dict__.get(name) is value:
@@ -159,7 +160,7 @@ class Peer(Side):
             case ["yours", int(number)]:
                 return self._given[number]
             case ["mine", int(number), str(kind)]:
-                return Remote(self, number, kind)
+                return RemoteValue(self, number, kind)
             case ["builtin", str(name)] if not name.startswith("_"):
                 return builtins.__dict__[name]
         raise ValueError("an unknown node")

@@ -118,21 +118,13 @@ def _write_id_maps(pid: int) -> bytes:
     """
     try:
         for kind in ("uid", "gid"):
-            _write(f"/proc/{pid}/{kind}_map", f"0 0 1\n{NOBODY} {NOBODY} 1\n")
+            Path(f"/proc/{pid}/{kind}_map").write_text(f"0 0 1\n{NOBODY} {NOBODY} 1\n")
         return _TWO_IDS
     except PermissionError:
-        _write(f"/proc/{pid}/uid_map", f"0 {os.geteuid()} 1\n")
-        _write(f"/proc/{pid}/setgroups", "deny")  # or the kernel refuses the map of groups
-        _write(f"/proc/{pid}/gid_map", f"0 {os.getegid()} 1\n")
+        Path(f"/proc/{pid}/uid_map").write_text(f"0 {os.geteuid()} 1\n")
+        Path(f"/proc/{pid}/setgroups").write_text("deny")  # or the kernel refuses the map of groups
+        Path(f"/proc/{pid}/gid_map").write_text(f"0 {os.getegid()} 1\n")
         return _ONE_ID
-
-
-def _write(path: str, text: str) -> None:
-    fd = os.open(path, os.O_WRONLY)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)
 
 
 def _serve_full(connection: socket.socket, paths: VisiblePaths, drop_uid: bool) -> None:
@@ -216,7 +208,7 @@ def _freeze() -> None:
     gc.freeze()
 
 
-def _answer(connection: socket.socket, running: attempt.Attempt) -> None:
+def _answer(connection: socket.socket, running: attempt.RunningRequest) -> None:
     broken, last = "", list[dict[str, Any]]()
     try:
         for facts in attempt.watch(running, connection):

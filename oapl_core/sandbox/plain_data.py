@@ -18,7 +18,10 @@ import functools
 from array import array
 from collections.abc import Callable, Sequence
 from types import MemberDescriptorType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from oapl_core.sandbox.calls import Peer
 
 Json = Any
 Node = list[Any]
@@ -68,26 +71,10 @@ _MAKERS: dict[str, Callable[..., Any]] = {
 }
 
 
-class Side(Protocol):
-    """What one end of the channel knows about the values that it packs and unpacks."""
-
-    def declared(self, kind: type) -> str | None:
-        """The name of a class that the problem declares, if this is it: its objects go out field by field."""
-
-    def reference(self, value: Any) -> Node:
-        """The node for a value that stays here."""
-
-    def referred(self, node: Node) -> Any:
-        """What stands here for a value that stayed there."""
-
-    def class_named(self, name: str) -> type:
-        """The class of that name on this side. Raises ValueError."""
-
-
 class Packing:
     """One message being packed."""
 
-    def __init__(self, side: Side, known: Sequence[Any] = ()) -> None:
+    def __init__(self, side: Peer, known: Sequence[Any] = ()) -> None:
         """`known` are the objects of the message that is answered: they keep their places, and go back as they are."""
         self._side = side
         self.heap: list[Node | None] = []
@@ -178,7 +165,7 @@ def _exact(packing: Packing, kind: type, value: Any) -> Node | None:
 class Unpacking:
     """One message being unpacked."""
 
-    def __init__(self, side: Side, heap: list[Node | None], asked: Packing | None = None) -> None:
+    def __init__(self, side: Peer, heap: list[Node | None], asked: Packing | None = None) -> None:
         """`asked` is the message that this one answers: the objects that went out with it hold the first places of the
         heap, and those that can change get the content they have now.
 
