@@ -58,7 +58,7 @@ def opened(root: Path) -> Run | EvaluationFolder:
 
 def _evaluate_folder(folder: EvaluationFolder, workers: Workers) -> None:
     config = folder.config
-    for model in config.models:
+    for model in config.models:  # before problems are downloaded and an engine spends half a minute
         check_model_folder(model.path)
     take_problems(folder)
     targets = [_target(folder, model) for model in config.models]

@@ -44,7 +44,7 @@ def evaluate_arms(comparison: Comparison, start: Start = SamplingEngine, grader:
             say(f"{arm.name}: arm {number} of {len(arms)}")
             try:
                 _evaluate(arm, [other for other in arms if other.seed == arm.seed], workers)
-            except Interrupted:
+            except Interrupted:  # a person or a scheduler wants all of it to end
                 raise
             except OaplError as error:
                 say(f"{arm.name}: {error}")
@@ -82,7 +82,7 @@ def _adopt(run: Run, other: Run) -> None:
             continue
         target = run.root / (mine + file)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.unlink(missing_ok=True)
+        target.unlink(missing_ok=True)  # what a crash left between the link and its line
         os.link(other.root / name, target)
         run.ledger.append(replace(entry, artifact=mine + file, seconds=0.0))
 
