@@ -146,7 +146,11 @@ def test_interrupted_it_goes_on_with_the_arms_that_are_missing(tmp_path: Path) -
     assert {state_of(arm) for arm in found.arms} == {"measured"}
 
 
-CARRY_OUT = "import sys, pathlib; from deployments import comparing; comparing.carry_out(pathlib.Path(sys.argv[1]), [])"
+CARRY_OUT = """
+import sys, pathlib
+from deployments.commands.compare import _carry_out
+_carry_out(pathlib.Path(sys.argv[1]), [])
+"""
 
 
 def test_killed_in_an_arm_the_same_command_goes_on_with_it(tmp_path: Path) -> None:
