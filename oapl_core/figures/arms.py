@@ -52,7 +52,7 @@ class Means:
 
 @dataclass(frozen=True)
 class Result:
-    """One arm, all its seeds."""
+    """One arm of a comparison: what all its seeds reached, did and took."""
 
     label: str
     tracks: Sequence[Track]
@@ -153,7 +153,7 @@ def _averaged(each: Iterator[Mapping[str, float | None]]) -> dict[str, float | N
 
 
 def problem_sets(results: Sequence[Result]) -> list[str]:
-    """Those that were measured."""
+    """The problem sets that some arm was measured on, in the order of the evaluation."""
     return list(dict.fromkeys(name for one in results for track in one.tracks for name in track.benchmarks))
 
 

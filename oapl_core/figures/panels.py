@@ -33,7 +33,7 @@ class Line(Curve):
 
 @dataclass(frozen=True)
 class Panel:
-    """One set of axes."""
+    """One set of axes with its lines; several of them make a figure."""
 
     title: str
     x_label: str

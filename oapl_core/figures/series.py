@@ -36,7 +36,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a figure."""
+    """One line of a figure: points of one run, or their means over the runs of a label."""
 
     label: str
     """Of the runs."""

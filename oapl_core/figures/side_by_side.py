@@ -38,7 +38,7 @@ class _Page:
         return {label: i + 1 for i, label in enumerate(series.by_label(self.tracks))}
 
     def line(self, one: Series, label: str = "", **look: object) -> Line:
-        """A series as it is drawn."""
+        """A series as it is drawn: under ``label``, or its own; ``look`` are fields of Line."""
         x, y, low, high = zip(*((p.x, p.y, p.low, p.high) for p in one.points), strict=True)
         shown = {"style": self.styles[one.label]} | look
         return Line(label or one.label, x, y, low, high, **shown)  # type: ignore[arg-type]  # names are Line's
@@ -60,11 +60,11 @@ class _Page:
                 places.append(sum(steps) / len(steps))
         return tuple(places)
 
-    def write_numbers(self, name: str, found: Sequence[Series], names: Mapping[str, str]) -> Link:
-        """The CSV of a figure."""
+    def write_numbers(self, name: str, curves: Sequence[Series], names: Mapping[str, str]) -> Link:
+        """Write the CSV of a figure: every point of ``curves``, under the names of its columns."""
         import polars as pl
 
-        file, once = f"{name}.csv", list(dict.fromkeys(found))  # where nothing is smoothed, two series are the same
+        file, once = f"{name}.csv", list(dict.fromkeys(curves))  # where nothing is smoothed, two series are the same
         pl.DataFrame(series.table(once, names), infer_schema_length=None).write_csv(self.folder / file)
         return Link(file, f"Numbers: {file}")
 
@@ -119,12 +119,12 @@ def figure_sections(tracks: Sequence[Track], folder: Path) -> tuple[Section, ...
 
 
 def _pass_at_k(made: _Page) -> tuple[Section, ...]:
-    found = series.pass_at_k(made.tracks)
+    curves = series.pass_at_k(made.tracks)
     wanted, is_one = series.shown_checkpoints(made.tracks), len(made.styles) == 1
     common = series.one_base(made.tracks)
     lines: dict[str, list[Line]] = {}
     # with one setting the checkpoints are compared, with several the settings
-    for one in series.drawn(found):
+    for one in series.drawn(curves):
         assert one.checkpoint is not None
         if one.checkpoint not in wanted[one.label]:
             continue
@@ -143,20 +143,20 @@ def _pass_at_k(made: _Page) -> tuple[Section, ...]:
         "pass_at_k",
         panels,
         f"pass@k over k on {', '.join(lines)}: {_ends(panels)}.",
-        f"Unbiased pass@k on held-out problems. {_shaded(found)} k on a logarithmic axis. "
+        f"Unbiased pass@k on held-out problems. {_shaded(curves)} k on a logarithmic axis. "
         "As figures 1, 4 and 5 (left) of arXiv 2602.19362.",
     )
-    numbers = made.write_numbers("pass_at_k", found, {"panel": "problem_set", "x": "k", "y": "pass_at_k"})
-    return (Section("pass@k", pictures=pictures, tables=(reached_table(found),), links=(numbers,)),)
+    numbers = made.write_numbers("pass_at_k", curves, {"panel": "problem_set", "x": "k", "y": "pass_at_k"})
+    return (Section("pass@k", pictures=pictures, tables=(reached_table(curves),), links=(numbers,)),)
 
 
-def _shaded(found: Sequence[Series]) -> str:
-    means = [one for one in found if one.is_mean]
+def _shaded(curves: Sequence[Series]) -> str:
+    means = [one for one in curves if one.is_mean]
     alone = "95 % bootstrap interval over problems"
     if not means:
         return f"Shaded: {alone}."
     # a mean's band is the range of its runs, a single run's its bootstrap: the words must say which
-    is_mixed = any(not one.is_mean for one in series.drawn(found))
+    is_mixed = any(not one.is_mean for one in series.drawn(curves))
     rest = f"; of a single run the {alone}" if is_mixed else ""
     return f"Lines: mean over the runs of a label. Shaded: from their lowest to their highest{rest}."
 
@@ -198,24 +198,24 @@ def _accuracy(made: _Page) -> tuple[Section, ...]:
     return (Section("Accuracy over training", pictures=pictures, links=tuple(links)),)
 
 
-def _milestone_panels(made: _Page, found: Sequence[Series], x: str) -> list[Panel]:
+def _milestone_panels(made: _Page, curves: Sequence[Series], x: str) -> list[Panel]:
     lines: dict[str, list[Line]] = {}
-    for one in series.drawn(found):
+    for one in series.drawn(curves):
         lines.setdefault(one.panel, []).append(made.line(one, bars=True))
     starts = made.starts if x == _STEPS else ()
     return [Panel(name, x, "held-out pass@1, %", mine, starts=starts) for name, mine in lines.items()]
 
 
-def _bars(found: Sequence[Series]) -> str:
-    if not found:
+def _bars(curves: Sequence[Series]) -> str:
+    if not curves:
         return ""
-    x = "The mean's x is a mean too. " if any(one.is_mean for one in found) else ""
-    return f"{_shaded(found).replace('Shaded:', 'Bars:')} {x}"
+    x = "The mean's x is a mean too. " if any(one.is_mean for one in curves) else ""
+    return f"{_shaded(curves).replace('Shaded:', 'Bars:')} {x}"
 
 
-def _smoothing(width: int, found: Sequence[Series]) -> str:
+def _smoothing(width: int, curves: Sequence[Series]) -> str:
     """What a line over steps is, and its band."""
-    kinds = {one.is_mean for one in series.drawn(found)}
+    kinds = {one.is_mean for one in series.drawn(curves)}
     bands = ["the range of the runs"] * (True in kinds) + ["1.96 standard errors"] * (False in kinds and width > 1)
     mean = f"mean of {width} steps" if width > 1 else "each step"
     return f"{mean}, shaded: {' or, of a single run, '.join(bands)}" if bands else mean
@@ -248,17 +248,17 @@ def _entropy(made: _Page) -> tuple[Section, ...]:
 
 
 def _samples(made: _Page) -> tuple[Section, ...]:
-    found = series.accuracy(made.tracks, lambda one: one.rollouts)
-    if not found:
+    curves = series.accuracy(made.tracks, lambda one: one.rollouts)
+    if not curves:
         return ()
-    panels = _milestone_panels(made, found, _ROLLOUTS)
+    panels = _milestone_panels(made, curves, _ROLLOUTS)
     pictures = made.picture(
         "samples",
         panels,
         f"Held-out pass@1 against rollouts sampled for training. {_ends(panels)}.",
-        f"Held-out pass@1 of the checkpoints. {_bars(found)}Every rollout that was sampled counts, also those that "
+        f"Held-out pass@1 of the checkpoints. {_bars(curves)}Every rollout that was sampled counts, also those that "
         "were dropped. As figure 5 (right).",
     )
     names = {"panel": "problem_set", "name": "checkpoint", "x": "rollouts", "y": "pass_at_1"}
-    numbers = made.write_numbers("samples", found, names)
+    numbers = made.write_numbers("samples", curves, names)
     return (Section("Accuracy against samples", pictures=pictures, links=(numbers,)),)

@@ -13,10 +13,10 @@ _NOT_THE_SETTING = ("name", "seed", "runs_dir", "cache_dir", "engine_python", "m
 """What runs of one setting may differ in."""
 
 
-def reached_table(found: Sequence[Series]) -> Table:
-    """pass@1 and pass@n of base and last checkpoint; ``found`` is what series.pass_at_k gives."""
+def reached_table(curves: Sequence[Series]) -> Table:
+    """pass@1 and pass@n of base and last checkpoint; ``curves`` is what series.pass_at_k gives."""
     rows = []
-    shown = drawn(found)
+    shown = drawn(curves)
     for label, panel in dict.fromkeys((one.label, one.panel) for one in shown):
         mine = {str(one.checkpoint): one for one in shown if (one.label, one.panel) == (label, panel)}
         # dict.fromkeys: a run with nothing but its base has it as the last, too
@@ -31,7 +31,7 @@ def reached_table(found: Sequence[Series]) -> Table:
 
 
 def runs_table(tracks: Sequence[Track]) -> Table:
-    """Every run that was read."""
+    """Every run that was read, with its size and where it started."""
     cells: dict[str, Callable[[Track], str]] = {
         "label": lambda t: t.label,
         "run": lambda t: t.run,

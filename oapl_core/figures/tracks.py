@@ -65,7 +65,7 @@ class TrainingStep:
 
 @dataclass(frozen=True)
 class Track:
-    """One run."""
+    """One run as figures see it: what its checkpoints reached, and every optimiser step."""
 
     label: str
     """What it is called in figures; runs with the same label are seeds of one setting."""

@@ -69,7 +69,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Tile:
-    """One large number."""
+    """One large number at the top of the page, with what it is and a detail below."""
 
     label: str
     value: str
@@ -89,13 +89,13 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """Link target."""
+        """What a link within the page points at: the title in small letters with hyphens."""
         return "-".join("".join(c if c.isalnum() else " " for c in self.title.lower()).split())
 
 
 @dataclass(frozen=True)
 class Report:
-    """The whole report."""
+    """A page: the report of a run, of a round, or of runs side by side."""
 
     title: str
     subtitle: str

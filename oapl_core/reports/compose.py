@@ -23,13 +23,13 @@ _PANELS = {
 def compose(facts: Facts, folder: Path) -> Report:
     """The report of what there is so far; its PNGs and the pages of rounds are written to ``folder``."""
     # None before the evaluation: the sections that need it are left out, and facts.missing says so
-    found = results.results(facts)
+    measured = results.results(facts)
     config = facts.run.config
     sections = [
-        *([_heldout(facts, found, folder), _choice(found), _by_kind(facts, found)] if found else []),
+        *([_heldout(facts, measured, folder), _choice(measured), _by_kind(facts, measured)] if measured else []),
         *([training_section(facts, folder)] if any(r.metrics for r in facts.rounds) else []),
         *([_rollouts(facts, folder)] if any(r.rollouts for r in facts.rounds) else []),
-        *([_answers(facts, found)] if found else []),
+        *([_answers(facts, measured)] if measured else []),
         Section("Time", tables=(process.time_table(facts),)),
         Section(
             "Reproduction",
@@ -42,15 +42,15 @@ def compose(facts: Facts, folder: Path) -> Report:
     return Report(
         title=f"Report of {facts.run.root.name}",
         subtitle=subtitle,
-        conclusions=results.conclusions(found) if found else (),
-        tiles=results.tiles(facts, found) if found else (),
+        conclusions=results.conclusions(measured) if measured else (),
+        tiles=results.tiles(facts, measured) if measured else (),
         missing=tuple(facts.missing),
         sections=tuple(section for section in sections if section.tables or section.samples),
     )
 
 
-def _heldout(facts: Facts, found: Results, folder: Path) -> Section:
-    curves = [_curve(found, i) for i in range(len(found.heldout))]
+def _heldout(facts: Facts, measured: Results, folder: Path) -> Section:
+    curves = [_curve(measured, i) for i in range(len(measured.heldout))]
     # figures go to the draft's folder, which is renamed once all of it is written
     draw_pass_at_k(folder / "pass_at_k.png", curves)
     ends = ", ".join(f"{c.label} from {percent(c.y[0])} to {percent(c.y[-1])}" for c in curves)
@@ -60,22 +60,24 @@ def _heldout(facts: Facts, found: Results, folder: Path) -> Section:
         "pass@k on held-out problems; shaded: 95 % bootstrap interval over problems. k on a logarithmic axis.",
     )
     return Section(
-        "Held-out problems", pictures=(pass_at_k, _spent(facts, found, folder)), tables=(results.heldout_table(found),)
+        "Held-out problems",
+        pictures=(pass_at_k, _spent(facts, measured, folder)),
+        tables=(results.heldout_table(measured),),
     )
 
 
-def _curve(found: Results, index: int) -> Curve:
-    one = found.heldout[index]
+def _curve(measured: Results, index: int) -> Curve:
+    one = measured.heldout[index]
     known = [(k, e) for k in range(1, one.samples + 1) if (e := one.pass_at(k))]
-    return Curve.of(label(found, one.checkpoint), [k for k, _ in known], [e for _, e in known])
+    return Curve.of(label(measured, one.checkpoint), [k for k, _ in known], [e for _, e in known])
 
 
-def _spent(facts: Facts, found: Results, folder: Path) -> Picture:
-    known = [(s, e) for s in found.heldout if (e := s.pass_at(1))]
+def _spent(facts: Facts, measured: Results, folder: Path) -> Picture:
+    known = [(s, e) for s in measured.heldout if (e := s.pass_at(1))]
     spent = [facts.rollouts_spent(s.policy_hash) for s, _ in known]
     estimates = [e for _, e in known]
     curve = Curve.of("", spent, estimates)
-    draw_samples_spent(folder / "samples_spent.png", curve, [label(found, s.checkpoint) for s, _ in known])
+    draw_samples_spent(folder / "samples_spent.png", curve, [label(measured, s.checkpoint) for s, _ in known])
     ends = "; ".join(f"{percent(e.mean)} after {whole(n)} rollouts" for n, e in zip(spent, estimates, strict=True))
     return Picture(
         "samples_spent.png",
@@ -85,18 +87,18 @@ def _spent(facts: Facts, found: Results, folder: Path) -> Picture:
     )
 
 
-def _choice(found: Results) -> Section:
-    return Section("Choice of the epoch", tables=(results.validation_table(found),) if found.validation else ())
+def _choice(measured: Results) -> Section:
+    return Section("Choice of the epoch", tables=(results.validation_table(measured),) if measured.validation else ())
 
 
-def _by_kind(facts: Facts, found: Results) -> Section:
-    sets = results.sets_table(facts.run, found)
-    return Section("Kinds of problems", tables=(results.kinds_table(facts, found), *([sets] if sets else [])))
+def _by_kind(facts: Facts, measured: Results) -> Section:
+    sets = results.sets_table(facts.run, measured)
+    return Section("Kinds of problems", tables=(results.kinds_table(facts, measured), *([sets] if sets else [])))
 
 
-def _answers(facts: Facts, found: Results) -> Section:
+def _answers(facts: Facts, measured: Results) -> Section:
     text = "Held-out problems drawn at random from each kind, not by result; the first answer of each checkpoint."
-    return Section("Sample answers", (text,), samples=results.samples(facts, found))
+    return Section("Sample answers", (text,), samples=results.samples(facts, measured))
 
 
 def training_section(facts: Facts, folder: Path) -> Section:

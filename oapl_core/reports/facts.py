@@ -51,7 +51,7 @@ class RoundFacts:
 
     @property
     def label(self) -> str:
-        """What a person calls it."""
+        """``round 0``: what the report calls it."""
         return f"round {self.number}"
 
 

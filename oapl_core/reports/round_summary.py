@@ -24,7 +24,7 @@ _FEWEST_RESAMPLES = 200
 
 @dataclass(frozen=True)
 class RoundSummary:
-    """What is shown of a round."""
+    """What Prefect's pages show of a round."""
 
     text: str
     """Markdown with its figures in it."""

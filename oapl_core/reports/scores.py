@@ -32,7 +32,7 @@ class Resampling:
 
     @property
     def seed(self) -> int:
-        """Seed of the resamples."""
+        """Of the resamples: the evaluation's own, so that ledger and report agree."""
         return derive_seed(self.run_seed, "bootstrap")
 
 
@@ -51,7 +51,7 @@ class Score:
 
     @property
     def problems(self) -> int:
-        """Problems asked."""
+        """How many problems were asked, judged or not."""
         return len(self.judged_P)
 
     @property
