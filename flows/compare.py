@@ -23,7 +23,7 @@ from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.mirror_thread import mirrored
 from oapl_core.run_folder.opening import opened
 from oapl_core.run_folder.run import Run
-from oapl_core.settings.group import Settings
+from oapl_core.settings_group import Settings
 from tasks.artifacts import show_report
 from tasks.folders import run_in
 from tasks.stage import progress, run_step, telling

@@ -22,7 +22,7 @@ from oapl_core.evaluation.folder import EvaluationFolder
 from oapl_core.evaluation.wanted import default_folder, settings_of
 from oapl_core.run_folder.lock import hold
 from oapl_core.settings.evaluation_folder import SetConfig
-from oapl_core.settings.group import Settings
+from oapl_core.settings_group import Settings
 from tasks.artifacts import show_card
 from tasks.folders import EVALUATING, run_in
 from tasks.stage import progress

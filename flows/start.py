@@ -20,7 +20,7 @@ from oapl_core.progress import Reading
 from oapl_core.run_folder.mirror_thread import mirrored
 from oapl_core.run_folder.opening import find, opened
 from oapl_core.run_folder.run import Run
-from oapl_core.settings.group import Settings
+from oapl_core.settings_group import Settings
 from tasks.stage import progress, telling
 
 _LOG_EVERY_S = 30.0

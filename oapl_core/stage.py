@@ -10,6 +10,7 @@ from typing import Any
 
 from oapl_core.errors import OaplError, StageFailed
 from oapl_core.planning.preflight import before_stage
+from oapl_core.planning.stages import BY_VERB
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run
 
@@ -76,10 +77,10 @@ def _name(verb: Callable[..., None]) -> str:
 
 def _choose_gpus(run: Run, verb: str) -> None:
     """With `pipeline`, the GPUs of engine and trainer; before torch is imported, which looks once."""
-    pipeline = run.config.pipeline
-    gpus = {"rollouts.generate": pipeline.engine_gpus, "training.train": pipeline.trainer_gpus} if pipeline else {}
-    if gpus.get(verb):
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus[verb]))
+    pipeline, known = run.config.pipeline, BY_VERB.get(verb)
+    gpus = getattr(pipeline, known.gpus) if pipeline and known and known.gpus else ()
+    if gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
 
 
 def disk_full(where: object) -> StageFailed:

@@ -1,6 +1,9 @@
 """The one task there is: run a step's process to its end.
 
 Reads and writes nothing itself. Prefect's result cache is off: whether a step is finished is asked of the run folder.
+A retry is cheap because a stage resumes where it stopped: the ledger, not Prefect, knows what is finished. Only what a
+machine may do better the next time is retried (StageFailed, OSError): no person's mistake, no sandbox that cannot be
+proven, nothing that was asked to stop.
 """
 
 import contextvars
@@ -20,13 +23,15 @@ from prefect.tasks import Task, exponential_backoff
 from oapl_core import launch
 from oapl_core.errors import Diverged, StageFailed
 from oapl_core.planning.plan import Step
+from oapl_core.planning.stages import BY_VERB
 from oapl_core.run_folder.run import Run
 from tasks import fleet
 from tasks.artifacts import watched
-from tasks.settings import STAGES
 
 progress = logging.getLogger("oapl_core.progress")
 
+RETRY_DELAY_S = 10.0
+"""Pause before the first retry; twice as long before each further one."""
 _SERVER_AWAY_S = 600.0
 _ASK_AGAIN_S = 5.0
 
@@ -103,14 +108,14 @@ def run_step(run_dir: Path, step: Step, body: Callable[[Path, Step], None] = exe
 
 def stage_task(step: Step, body: Callable[[Path, Step], None] = execute, like: str = "") -> Task[[Path, Step], None]:
     """``body`` as a Prefect task with the settings of this step's stage, or of the one that it is ``like``."""
-    settings = STAGES[like or step.verb]
+    settings = BY_VERB[like or step.verb]
     return task(
         name=step.verb,
         task_run_name=step.title,
         retries=settings.retries,
-        retry_delay_seconds=exponential_backoff(settings.retry_delay_s),
+        retry_delay_seconds=exponential_backoff(RETRY_DELAY_S),
         retry_condition_fn=_is_worth_a_retry,
-        tags=settings.tags,
+        tags=[f"oapl-{need}" for need in settings.needs],  # for tag limits; without one they only sort task runs
         cache_policy=NO_CACHE,
         persist_result=False,
     )(body)

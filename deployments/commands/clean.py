@@ -7,7 +7,7 @@ import typer
 
 from deployments.arguments import OpenedRun
 from deployments.terminal import console, numbers_table, tell
-from oapl_core.changing.cleaning import Candidate, Rules, candidates, remove
+from oapl_core.changing.cleaning import Candidate, CleaningRules, candidates, remove
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.mirror_thread import catch_up
 from oapl_core.run_folder.storage import readable
@@ -24,7 +24,7 @@ def clean(
     yes: Annotated[bool, typer.Option("--yes", help="Delete; without it nothing is.")] = False,
 ) -> None:
     """Delete what no later round, report or resume needs: leftovers, and what --keep does not keep."""
-    rules = Rules.parse(keep or [])
+    rules = CleaningRules.parse(keep or [])
     # held for a dry run too: what may be deleted depends on what a stage still writes
     with hold(run.root):
         found = candidates(run, rules)

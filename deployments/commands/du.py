@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from deployments.arguments import OpenedRun
 from deployments.terminal import console, numbers_table, tell
-from oapl_core.changing.cleaning import Rules, candidates
+from oapl_core.changing.cleaning import CleaningRules, candidates
 from oapl_core.run_folder.storage import KINDS, ROUND_KINDS, StoredFile, readable, stored_files, total
 
 _SHOWN_RULES = ("checkpoints=last", "checkpoints=chosen", "rollouts=1", "rollouts=0", "groups=0", "superseded=0")
@@ -24,7 +24,7 @@ def du(run: OpenedRun) -> None:
         tell(f"{readable(sum(entry.bytes for entry in removed))} were removed by `oapl clean` before")
     tell("`oapl clean` would free:")
     for words in ((), *([rule] for rule in _SHOWN_RULES)):
-        going = [one for one in candidates(run, Rules.parse(words)) if not one.needed_for]
+        going = [one for one in candidates(run, CleaningRules.parse(words)) if not one.needed_for]
         rule = f"--keep {words[0]}" if words else "scratch of finished rounds"
         # scratch goes by every rule; it is counted once, on the line without one
         scratch = () if not words else tuple(one for one in going if one.entry is None and one.kind != "superseded")

@@ -14,11 +14,11 @@ from typing import Self
 from oapl_core.errors import ConfigError
 from oapl_core.files import fsync
 from oapl_core.planning.plan import conclusion, finished, round_steps
+from oapl_core.planning.stages import GROUPS, OF_A_ROUND, SAMPLING, TRAINING, VERIFICATION, Stage
 from oapl_core.run_folder.ledger import ArtifactEntry, RemovalEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import SUPERSEDED, StoredFile, classify, stored_files
-from oapl_core.training.continuation import goes_on
-from oapl_core.training.retention import droppable
+from oapl_core.settings.training import droppable_epochs
 
 REPORTED = ("policy_hash", "problems", "response_tokens", "truncated", "engine")
 """What the ledger must say of a rollout part for the report to do without its file."""
@@ -26,7 +26,6 @@ _WEIGHTS = (".safetensors", ".bin")
 """What goes of a checkpoint: its metrics and its tokenizer, which the report reads, stay."""
 _NOT_NEEDED = "what no round goes on from"
 """The rule by which an optimiser's state goes: no choice."""
-_VERBS = ("rollouts.generate", "verdicts.verify", "groups.build", "training.train")
 _VALUES = {
     "checkpoints": ("all", "last", "chosen", "NUMBER"),
     "rollouts": ("all", "NUMBER"),
@@ -36,7 +35,7 @@ _VALUES = {
 
 
 @dataclass(frozen=True)
-class Rules:
+class CleaningRules:
     """What stays; by default everything but scratch."""
 
     checkpoints: str | int = "all"
@@ -92,7 +91,7 @@ class Candidate:
         return sum(file.bytes for file in self.files if not file.is_shared)
 
 
-def candidates(run: Run, rules: Rules) -> list[Candidate]:
+def candidates(run: Run, rules: CleaningRules) -> list[Candidate]:
     """Everything that ``rules`` let go, with the reason where something still needs it."""
     state = _State(run)
     found = [*_scratch(state)]
@@ -144,9 +143,9 @@ class _State:
         self.files = list(stored_files(run))
         self.evaluation, self.report = conclusion(run.config)
 
-    def has(self, number: int, *verbs: str) -> bool:
+    def has(self, number: int, *stages: Stage) -> bool:
         """Whether these stages of a round are finished; a round after the last has nothing to finish."""
-        return number >= self.rounds or all(s in self.done for s in round_steps(number) if s.verb in verbs)
+        return number >= self.rounds or all(s in self.done for s in round_steps(number) if s.stage in stages)
 
     def below(self, name: str) -> tuple[StoredFile, ...]:
         """Files of an artifact or folder."""
@@ -168,8 +167,8 @@ def _scratch(state: _State) -> Iterator[Candidate]:
             continue
         if number is not None and state.run.optimizer_state(number) in file.path.parents:
             continue  # an artifact
-        verbs = ("training.train",) if file.kind == "optimiser states" else _VERBS
-        needed = None if number is None or state.has(number, *verbs) else f"round {number} goes on from it"
+        stages = (TRAINING,) if file.kind == "optimiser states" else OF_A_ROUND
+        needed = None if number is None or state.has(number, *stages) else f"round {number} goes on from it"
         yield Candidate(name.as_posix(), file.kind, number, (file,), "finished rounds' scratch", None, needed)
 
 
@@ -178,7 +177,7 @@ def _optimizers(state: _State) -> Iterator[Candidate]:
     for number in range(state.rounds):
         name = state.run.name(state.run.optimizer_state(number))
         entry = None if name in state.run.ledger.removals() else state.artifacts.get(name)
-        asked = goes_on(state.run.config, number + 1) and not state.has(number + 1, "training.train")
+        asked = state.run.config.continues_optimizer(number + 1) and not state.has(number + 1, TRAINING)
         needed = f"round {number + 1} goes on from it" if asked else None
         yield Candidate(name, "optimiser states", number, state.below(name), _NOT_NEEDED, entry, needed)
 
@@ -204,20 +203,20 @@ def _let_go(state: _State, keep: str | int, number: int) -> Sequence[int]:
     if keep == "chosen":
         return [epoch for epoch in range(1, epochs + 1) if epoch != chosen]
     if not is_last:
-        return droppable(keep, state.rounds, number, epochs) if keep != 0 else range(1, epochs + 1)
+        return droppable_epochs(keep, state.rounds, number, epochs) if keep != 0 else range(1, epochs + 1)
     newest = 1 if keep == "last" else int(keep)
     return [epoch for epoch in range(1, epochs - newest + 1) if epoch != chosen]
 
 
 def _weights_needed_for(state: _State, number: int, epoch: int) -> str | None:
     is_end = epoch == state.run.config.rounds[number].epochs
-    if not state.has(number, "training.train"):
+    if not state.has(number, TRAINING):
         return f"round {number} is not trained to its end"
-    if is_end and not state.has(number + 1, "rollouts.generate", "training.train"):
+    if is_end and not state.has(number + 1, SAMPLING, TRAINING):
         return f"round {number + 1} starts from it"
     for later in range(number + 2, state.rounds) if is_end else ():
         sampled_with = state.run.config.sampling_round(later) == number + 1
-        if sampled_with and not state.has(later, "rollouts.generate", "training.train"):
+        if sampled_with and not state.has(later, SAMPLING, TRAINING):
             return f"round {later} samples with it"
     if (is_end or number == state.rounds - 1) and state.evaluation not in state.done:
         return "the evaluation measures it"
@@ -239,7 +238,7 @@ def _tables(state: _State, kind: str, keep: str | int) -> Iterator[Candidate]:
 
 
 def _rows_needed_for(state: _State, kind: str, number: int, entries: Sequence[ArtifactEntry]) -> str | None:
-    if not state.has(number, "verdicts.verify", "groups.build", "training.train"):
+    if not state.has(number, VERIFICATION, GROUPS, TRAINING):
         return f"round {number} is not trained to its end"
     if kind == "groups":
         return None

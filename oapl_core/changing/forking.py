@@ -19,21 +19,15 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import fsync
 from oapl_core.planning.plan import Step, finished, steps, verification_beside_sampling
 from oapl_core.planning.preflight import refuse_removed
+from oapl_core.planning.stages import SAMPLING, TRAINING
 from oapl_core.run_folder.ledger import ForkEntry
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.optimizer_state import has_state
+from oapl_core.run_folder.run import Run, round_name
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import differences, with_overrides, write_settings
-from oapl_core.training.continuation import goes_on, is_there
 
 _ALWAYS_SHARED = ("problems", "model", "pretrain")
 """Settings of the steps before the first round."""
-_STAGE_SETTINGS = {
-    "rollouts.generate": ("sampling", "engine.dtype", "rounds.{round}.problems", "rounds.{round}.draw"),
-    "verdicts.verify": ("verifier",),
-    "groups.build": ("rounds.{round}.keep", "rounds.{round}.truncated"),
-}
-"""Settings of a stage of the round at which a run is forked; those of earlier rounds may change for the later ones, and
-the seed may always: it is that of what comes."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +95,10 @@ def _refuse_lost_optimizer(parent: Run, config: Experiment, number: int) -> None
     Raises:
         DataError: that one's state is not there.
     """
-    if not goes_on(config, number) or is_there(parent, number - 1):
+    if not config.continues_optimizer(number) or has_state(parent, number - 1):
         return
     state = parent.name(parent.optimizer_state(number - 1))
-    others = [f"--round {later + 1}" for later in range(len(parent.config.rounds)) if is_there(parent, later)]
+    others = [f"--round {later + 1}" for later in range(len(parent.config.rounds)) if has_state(parent, later)]
     raise DataError(
         f"{parent.root}: round {number} of the fork would go on from {state}, which is not there; give "
         f"training.optimizer_state=fresh, which begins the optimiser anew, or {' or '.join(['--round 0', *others])}"
@@ -127,11 +121,11 @@ def _refuse_other_settings(before: Experiment, now: Experiment, number: int, sha
     keys = list(_ALWAYS_SHARED)
     for step in shared:
         if step.round == number:
-            keys += [key.format(round=number) for key in _STAGE_SETTINGS[step.verb]]
+            keys += [key.format(round=number) for key in step.stage.decided_by]
     keys += [f"rounds.{earlier}" for earlier in range(number)]
     old, new = before.model_dump(mode="json"), now.model_dump(mode="json")
     changed = [text for key in keys for text in differences(_at(old, key), _at(new, key), key)]
-    sampled = any((step.verb, step.round) == ("rollouts.generate", number) for step in shared)
+    sampled = any((step.stage, step.round) == (SAMPLING, number) for step in shared)
     if sampled and before.sampling_round(number) != now.sampling_round(number):
         changed.append(
             f"round {number} was sampled by the start of round {before.sampling_round(number)}, now "
@@ -176,8 +170,8 @@ def _write(parent: Run, config: Experiment, root: Path, shared: Sequence[Step], 
 
 def _is_shared(name: str, shared: Sequence[Step]) -> bool:
     """An artifact of a shared step, or another one of a round that is shared as a whole (an audit, say)."""
-    whole = {step.round for step in shared if step.verb == "training.train"}
-    rounds = tuple(f"round_{number:02d}/" for number in whole)
+    whole = {step.round for step in shared if step.stage is TRAINING}
+    rounds = tuple(f"{round_name(number)}/" for number in whole if number is not None)
     outputs = tuple(prefix for step in shared for prefix in step.outputs)
     return name.startswith(outputs) or (name.startswith(rounds) and "/5_evaluation" not in name)
 
@@ -209,7 +203,7 @@ def _lines(parent: Run, shared: Sequence[Step]) -> Iterator[bytes]:
     """The parent's ledger lines about the shared steps, as they are."""
     labels = {step.label for step in shared}
     for step in shared:
-        if step.verb == "rollouts.generate" and step.round is not None:
+        if step.stage is SAMPLING and step.round is not None:
             labels |= {s.label for s in verification_beside_sampling(step.round, parent.config.verifier.shares)}
     for line in parent.ledger.path.read_bytes().splitlines(keepends=True):
         if not line.endswith(b"\n"):

@@ -12,14 +12,12 @@ from pathlib import Path
 
 from oapl_core.errors import ConfigError
 from oapl_core.planning.plan import Step, steps
+from oapl_core.planning.stages import OF_A_ROUND, TRAINING
 from oapl_core.run_folder.ledger import ArtifactEntry, SupersededEntry
+from oapl_core.run_folder.optimizer_state import require_state
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import SUPERSEDED
 from oapl_core.settings.experiment import Experiment
-from oapl_core.training.continuation import refuse_lost
-
-_MADE_BESIDE = {"training.train": "3_reference.parquet"}
-"""What a stage makes that is not among the outputs of its step."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ def find_step(config: Experiment, stage: str, number: int | None) -> Step:
         of_rounds = f"rounds 0..{len(config.rounds) - 1}"
         what = (
             f"the experiment has {of_rounds}"
-            if stage in ("sampling", "verification", "groups", "training")
+            if stage in [one.word for one in OF_A_ROUND]
             else (f"{stage} belongs to no round; leave --round out")
         )
         raise ConfigError(f"round {number}: {what}")
@@ -99,14 +97,14 @@ def put_aside(run: Run, again: Again, tell: Callable[[str], None]) -> list[str]:
 
 
 def _refuse_lost_optimizer(run: Run, chosen: Sequence[Step]) -> None:
-    first = next((step for step in chosen if step.verb == "training.train"), None)
+    first = next((step for step in chosen if step.stage is TRAINING), None)
     if first and first.round and any(name.startswith(first.outputs) for name in run.ledger.artifacts()):
-        refuse_lost(run, first.round)
+        require_state(run, first.round)
 
 
 def _outputs(run: Run, step: Step) -> tuple[str, ...]:
-    beside = _MADE_BESIDE.get(step.verb)
-    return (*step.outputs, f"{run.name(run.round_dir(step.round or 0))}/{beside}") if beside else step.outputs
+    more = [f"{run.name(run.round_dir(step.round))}/{name}" for name in step.stage.also_makes if step.round is not None]
+    return (*step.outputs, *more)
 
 
 def _next_folder(run: Run) -> Path:
@@ -123,10 +121,6 @@ def _move(run: Run, name: str, entry: ArtifactEntry, aside: Path) -> None:
 
 
 def _drop_scratch(run: Run, step: Step) -> None:
-    """What an unfinished stage would go on from."""
-    if step.round is None:
-        return
-    if step.verb == "rollouts.generate":
-        shutil.rmtree(run.rollouts(step.round) / ".in_flight", ignore_errors=True)
-    if step.verb == "training.train":
-        shutil.rmtree(run.checkpoints(step.round) / "state", ignore_errors=True)
+    """Delete what an unfinished stage would resume from."""
+    for folder in step.stage.scratch(run, step.round or 0):
+        shutil.rmtree(folder, ignore_errors=True)

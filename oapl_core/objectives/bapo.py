@@ -16,7 +16,7 @@ from pydantic import PositiveFloat
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method, Scope
 from oapl_core.objectives.tokens import TokenAverage, clipped_loss, one_side
-from oapl_core.settings.group import Fraction
+from oapl_core.settings_group import Fraction
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from oapl_core.objectives.group_means import group_mean, standardised
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.tokens import weighted_logprobs
-from oapl_core.settings.group import Settings
+from oapl_core.settings_group import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor

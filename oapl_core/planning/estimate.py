@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from oapl_core.planning.preflight import EVALUATION_BYTES_PER_TOKEN, ROLLOUT_BYTES_PER_TOKEN
 from oapl_core.settings.experiment import Experiment, RoundConfig
-from oapl_core.training.continuation import goes_on
 
 _GROUP_BYTES_PER_TOKEN = 5.76
 """Ids and log-probs in row groups of 64 K tokens (docs/benchmarks/store.md)."""
@@ -143,7 +142,7 @@ def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) 
         "checkpoints": _kept_checkpoints(experiment) * (model.parameters * width),
         "evaluation": evaluation.tokens * (2 * EVALUATION_BYTES_PER_TOKEN),
     }
-    states = 3 if any(goes_on(experiment, number) for number in range(len(rounds))) else 2
+    states = 3 if any(experiment.continues_optimizer(number) for number in range(len(rounds))) else 2
     return Estimate(rounds, evaluation, disk, states * model.parameters * (width + _OPTIMISER_BYTES))
 
 

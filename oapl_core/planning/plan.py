@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oapl_core.files import sha256_of
+from oapl_core.planning.stages import BASE_MODEL, BY_VERB, EVALUATION, OF_A_ROUND, PREPARATION, REPORT, SAMPLING, Stage
 from oapl_core.run_folder.integrity import is_intact
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import Run
@@ -36,6 +37,15 @@ class Step:
         return [*([] if self.round is None else ["--round", str(self.round)]), *self.options]
 
     @property
+    def stage(self) -> Stage:
+        """Its row in the table of stages.
+
+        Raises:
+            KeyError: it is a step of no run (a comparison's or an evaluation folder's).
+        """
+        return BY_VERB[self.verb]
+
+    @property
     def word(self) -> str:
         """What a person calls its stage on the command line: ``sampling``, whatever the round."""
         return self.title.rpartition(": ")[2].replace(" ", "-")
@@ -51,22 +61,20 @@ def stage_label(verb: str, arguments: Sequence[str]) -> str:
     return " ".join([verb, *(argument.lstrip("-") for argument in arguments)])
 
 
+def _step(stage: Stage, number: int | None = None, folder: int | None = None) -> Step:
+    """``stage`` as a step of round ``number``, or of no round, with its artifacts in the folder of round ``folder``."""
+    title = stage.title if number is None else f"round {number}: {stage.title}"
+    return Step(title, stage.verb, number, stage.outputs(number if folder is None else folder))
+
+
 def preparation(config: Experiment) -> tuple[Step, ...]:
     """Base model (if it is made here), problems and prompts."""
-    pretrain = Step("base model", "pretraining.pretrain", None, ("base_model.json",))
-    prepare = Step("problems and prompts", "problems.prepare", None, ("problems.parquet", "prompts.parquet"))
-    return (pretrain, prepare) if config.pretrain else (prepare,)
+    return tuple(map(_step, (BASE_MODEL, PREPARATION) if config.pretrain else (PREPARATION,)))
 
 
 def round_steps(number: int) -> tuple[Step, ...]:
     """Sample, verify, filter, train."""
-    folder = f"round_{number:02d}"
-    return (
-        Step(f"round {number}: sampling", "rollouts.generate", number, (f"{folder}/1_rollouts/",)),
-        Step(f"round {number}: verification", "verdicts.verify", number, (f"{folder}/2_verdicts/",)),
-        Step(f"round {number}: groups", "groups.build", number, (f"{folder}/3_groups.parquet",)),
-        Step(f"round {number}: training", "training.train", number, (f"{folder}/4_checkpoint/",)),
-    )
+    return tuple(_step(stage, number) for stage in OF_A_ROUND)
 
 
 def verification_beside_sampling(number: int, shares: int = 1) -> tuple[Step, ...]:
@@ -86,12 +94,8 @@ def verification_beside_sampling(number: int, shares: int = 1) -> tuple[Step, ..
 
 
 def conclusion(config: Experiment) -> tuple[Step, ...]:
-    """Evaluation and report."""
-    folder = f"round_{len(config.rounds) - 1:02d}/5_evaluation/"
-    return (
-        Step("evaluation", "evaluation.evaluate", None, (folder,)),
-        Step("report", "reports.write", None, ("report",)),
-    )
+    """Evaluation and report; the evaluation lies in the folder of the last round, whose epochs it chooses from."""
+    return _step(EVALUATION, folder=len(config.rounds) - 1), _step(REPORT)
 
 
 def steps(config: Experiment) -> tuple[Step, ...]:
@@ -163,7 +167,7 @@ def times(run: Run) -> Iterator[StepTime]:
         mine = [entry.seconds for entry in entries if entry.stage == step.label]
         if mine:
             seconds = sum(mine)
-            is_beside = step.options or (run.config.pipeline and step.verb == "rollouts.generate" and step.round)
+            is_beside = step.options or (run.config.pipeline and step.verb == SAMPLING.verb and step.round)
             yield StepTime(step, seconds, max(0.0, seconds - before) if is_beside else seconds, len(mine))
             before = max(before, seconds) if is_beside else seconds
 
@@ -171,5 +175,5 @@ def times(run: Run) -> Iterator[StepTime]:
 def _with_followers(config: Experiment) -> Iterator[Step]:
     for step in steps(config):
         yield step
-        if step.verb == "rollouts.generate" and step.round is not None:
+        if step.verb == SAMPLING.verb and step.round is not None:
             yield from verification_beside_sampling(step.round, config.verifier.shares)

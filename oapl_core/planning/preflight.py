@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.planning.plan import steps
+from oapl_core.planning.stages import BY_VERB, EVALUATION, GROUPS, SAMPLING, VERIFICATION
 from oapl_core.progress import say
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import Run
@@ -53,22 +54,12 @@ def refuse_removed(run: Run, verb: str, number: int | None) -> None:
 
 def _reads(run: Run, verb: str, number: int | None) -> tuple[str, ...]:
     """Beginnings of the names of artifacts that a stage cannot do without and that rules may remove."""
-    if verb == "evaluation.evaluate":
-        last = len(run.config.rounds) - 1
-        ends = [run.policy(k) for k in range(1, last + 1)]
-        return tuple(map(run.name, [*ends, run.checkpoints(last)]))
-    if number is None or not 0 <= number < len(run.config.rounds):
+    last = len(run.config.rounds) - 1
+    number = last if verb == EVALUATION.verb else number
+    stage = BY_VERB.get(verb)
+    if stage is None or number is None or not 0 <= number <= last:
         return ()
-    rollouts, verdicts = f"{run.name(run.rollouts(number))}/", f"{run.name(run.verdicts(number))}/"
-    made = {run.name(folder) for folder in (run.policy(number), run.behavior(number))} if number else set()
-    return {
-        "rollouts.generate": (run.name(run.behavior(number)),) if number else (),
-        "verdicts.verify": (rollouts,),
-        "verdicts.audit": (rollouts, verdicts),
-        "groups.build": (rollouts, verdicts),
-        "training.train": (run.name(run.groups(number)), *made),
-        "exchange.export": (rollouts, verdicts),
-    }.get(verb, ())
+    return tuple(map(run.name, stage.reads(run, number)))
 
 
 @dataclass(frozen=True)
@@ -98,15 +89,15 @@ class Need:
 def estimate(run: Run, verb: str, number: int | None) -> Need | None:
     """What the rest of a stage writes; None where that is little, or the stage says so itself."""
     artifacts = run.ledger.artifacts()
-    if verb == "evaluation.evaluate":
+    if verb == EVALUATION.verb:
         return _evaluation(run, artifacts)
     if number is None or not 0 <= number < len(run.config.rounds):
         return None
-    if verb == "rollouts.generate":
+    if verb == SAMPLING.verb:
         return _rollouts(run, number, artifacts)
-    if verb == "verdicts.verify":
+    if verb == VERIFICATION.verb:
         return _from_rollouts(run, number, artifacts, "2_verdicts", "verdicts need")
-    if verb == "groups.build":
+    if verb == GROUPS.verb:
         return _from_rollouts(run, number, artifacts, "3_groups.parquet", "groups need")
     return None
 

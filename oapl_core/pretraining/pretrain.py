@@ -50,7 +50,7 @@ def pretrain(run: Run) -> None:
         raise ConfigError(
             "`problems.prompt_style` must be `plain` with [pretrain]: the tiny model learns that style alone"
         )
-    record = run.root / "base_model.json"
+    record = run.base_record
     settings = {**config.model_dump(mode="json"), "seed": run.config.seed, "recipe": _recipe()}
     folder = run.config.cache_dir / "models" / content_key(settings, run.inputs([config.solutions]))
     _remove_damaged(run, record, folder)

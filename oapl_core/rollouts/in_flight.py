@@ -23,9 +23,10 @@ from typing import IO, Any, Self
 from oapl_core.files import fsync, sha256_of
 from oapl_core.progress import say
 from oapl_core.rollouts.parts import Part, Row
+from oapl_core.run_folder.run import IN_FLIGHT
 from oapl_core.tables import ROLLOUTS, read_table, write_table
 
-_FOLDER, _LOCK, _SUFFIX = ".in_flight", "lock", ".piece"
+_LOCK, _SUFFIX = "lock", ".piece"
 _DIGITS = 16
 
 
@@ -37,7 +38,7 @@ class InFlight:
 
     def __init__(self, folder: Path, inputs: Mapping[str, str], settings: Mapping[str, Any], flush_s: float) -> None:
         """``folder`` holds the round's parts, which depend on ``inputs`` and ``settings``."""
-        self._folder, self._flush_s = folder / _FOLDER, flush_s
+        self._folder, self._flush_s = folder / IN_FLIGHT, flush_s
         content = json.dumps([dict(inputs), dict(settings)], sort_keys=True, default=str)
         self._key = hashlib.sha256(content.encode()).hexdigest()[:_DIGITS]
         self._locks: dict[str, IO[str]] = {}
@@ -154,7 +155,7 @@ class InFlight:
 
 def sweep(folder: Path) -> None:
     """Remove what a process left that was killed after it had recorded its part. All parts must be recorded."""
-    shutil.rmtree(folder / _FOLDER, ignore_errors=True)
+    shutil.rmtree(folder / IN_FLIGHT, ignore_errors=True)
 
 
 def _lock(folder: Path) -> IO[str] | None:

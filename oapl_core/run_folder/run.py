@@ -27,8 +27,19 @@ from oapl_core.settings.experiment_file import differences, parse_experiment, wr
 
 _MAY_CHANGE = {"estimate", "fleet", "mirror", "runs_dir", "time_limits_h"}
 """Settings that say where and how a run is kept going, not what it is."""
-OPTIMIZER_STATE = "optimizer_state"
-"""Folder of what a round leaves to the next one, beside its checkpoints."""
+OPTIMIZER_STATE, SAVED_STATES, IN_FLIGHT = "optimizer_state", "state", ".in_flight"
+"""Folders of what a round leaves to the next one, of what training resumes from, of unfinished parts."""
+
+
+def round_name(number: int) -> str:
+    """Folder of round ``number``, counted from 0, below the run folder.
+
+    Raises:
+        DataError: there is no such round.
+    """
+    if number < 0:
+        raise DataError(f"round {number}: rounds are counted from 0")
+    return f"round_{number:02d}"
 
 
 @dataclass(frozen=True)
@@ -129,17 +140,26 @@ class Run(Recorded):
         return self.root / "prompts.parquet"
 
     @property
+    def base_record(self) -> Path:
+        """Where pretraining records the base model that it made."""
+        return self.root / "base_model.json"
+
+    @property
     def report(self) -> Path:
         """Folder of the report."""
         return self.root / "report"
 
     def round_dir(self, number: int) -> Path:
         """Folder of round ``number``, counted from 0."""
-        return self.root / f"round_{number:02d}"
+        return self.root / round_name(number)
 
     def rollouts(self, number: int) -> Path:
         """Folder of rollout parts (tables.ROLLOUTS)."""
         return self.round_dir(number) / "1_rollouts"
+
+    def in_flight(self, number: int) -> Path:
+        """Folder of the pieces of rollout parts that are not finished."""
+        return self.rollouts(number) / IN_FLIGHT
 
     def verdicts(self, number: int) -> Path:
         """Folder of verdict parts (tables.VERDICTS), one for each rollout part."""
@@ -152,6 +172,10 @@ class Run(Recorded):
     def groups(self, number: int) -> Path:
         """What is trained on (tables.GROUPS)."""
         return self.round_dir(number) / "3_groups.parquet"
+
+    def reference(self, number: int) -> Path:
+        """Log-probs of the groups' tokens by the policy that sampled, scored by the trainer (tables.REFERENCE)."""
+        return self.round_dir(number) / "3_reference.parquet"
 
     def checkpoints(self, number: int) -> Path:
         """Folder of the round's checkpoints, named as the objective that made them."""
@@ -173,6 +197,10 @@ class Run(Recorded):
     def optimizer_state(self, number: int) -> Path:
         """Folder of the state that round ``number`` leaves to the next one (`training.optimizer_state`)."""
         return self.checkpoints(number) / OPTIMIZER_STATE
+
+    def states(self, number: int) -> Path:
+        """Folder of the states that the round's training resumes from."""
+        return self.checkpoints(number) / SAVED_STATES
 
     def evaluations(self) -> Path:
         """Folder of the evaluation parts: one for each checkpoint and split (tables.EVALUATIONS)."""
@@ -198,7 +226,7 @@ class Run(Recorded):
         """
         if self.config.model is not None:
             return self.place(self.config.model)
-        record = self.root / "base_model.json"
+        record = self.base_record
         if not record.exists():
             raise DataError(f"{record}: is missing; the base model is not trained yet, run the experiment again")
         return self.place(Path(json.loads(record.read_text())["path"]))
@@ -235,7 +263,7 @@ class Run(Recorded):
             return entry.details.get("policy_hash")
         if model_dir != self.base_model():
             return None
-        record = self.root / "base_model.json"
+        record = self.base_record
         if self.config.model is None and record.is_file():
             return str(json.loads(record.read_text())["policy_hash"])
         first = f"{self.name(self.rollouts(0))}/"

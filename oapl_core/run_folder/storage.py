@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from oapl_core.run_folder.run import OPTIMIZER_STATE, Run
+from oapl_core.run_folder.run import IN_FLIGHT, OPTIMIZER_STATE, SAVED_STATES, Run
 
 SUPERSEDED = "superseded"
 """Folder of the artifacts that a redo replaced, below the run folder."""
@@ -59,12 +59,12 @@ def classify(parts: tuple[str, ...]) -> tuple[str, int | None]:
     """Kind and round of a file, from the parts of its name relative to the run folder."""
     top, *below = parts
     number = int(top.removeprefix("round_")) if top.startswith("round_") and top[6:].isdigit() else None
-    if any(part.startswith(".tmp-") or part == ".in_flight" for part in parts):
+    if any(part.startswith(".tmp-") or part == IN_FLIGHT for part in parts):
         return "scratch", number
     if number is None or not below:
         return _AT_TOP.get(top, "other"), number
     kind = _BY_NUMBER.get(below[0][:2], "other")
-    is_state = kind == "checkpoints" and not {"state", OPTIMIZER_STATE}.isdisjoint(below)
+    is_state = kind == "checkpoints" and not {SAVED_STATES, OPTIMIZER_STATE}.isdisjoint(below)
     return ("optimiser states" if is_state else kind), number
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PositiveInt, model_validator
 
 from oapl_core.objectives import Oapl, Objective
-from oapl_core.settings.group import Settings
+from oapl_core.settings_group import Settings
 
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 

@@ -6,7 +6,7 @@ times of the run itself.
 
 from pydantic import PositiveFloat, PositiveInt
 
-from oapl_core.settings.group import Fraction, Settings
+from oapl_core.settings_group import Fraction, Settings
 
 
 class EstimateConfig(Settings):

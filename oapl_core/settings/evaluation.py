@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from oapl_core.settings.group import Settings
+from oapl_core.settings_group import Settings
 
 
 class AskingConfig(Settings):

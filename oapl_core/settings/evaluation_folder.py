@@ -7,9 +7,9 @@ from pydantic import Field, PositiveInt, model_validator
 
 from oapl_core.settings.evaluation import AskingConfig, EvaluationConfig
 from oapl_core.settings.experiment import EngineConfig
-from oapl_core.settings.group import Settings
 from oapl_core.settings.problems import ProblemsConfig
 from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.settings_group import Settings
 
 # as an experiment's, so that a checkpoint is asked what a run would ask it
 _PROBLEMS = ProblemsConfig.model_fields

@@ -16,13 +16,13 @@ from oapl_core.objectives import Oapl, Objective
 from oapl_core.settings.estimate import EstimateConfig
 from oapl_core.settings.evaluation import EvaluationConfig
 from oapl_core.settings.fleet import FleetConfig
-from oapl_core.settings.group import Fraction, Settings
 from oapl_core.settings.pretrain import PretrainConfig
 from oapl_core.settings.problems import ProblemsConfig
 from oapl_core.settings.sync import SyncConfig
 from oapl_core.settings.time_limits import TimeLimits
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.settings_group import Fraction, Settings
 
 
 class EngineConfig(Settings):
@@ -213,6 +213,14 @@ class Experiment(Settings):
     def sampling_round(self, number: int) -> int:
         """The round whose starting checkpoint samples round ``number``: itself, or an earlier one."""
         return self.sync.starting_round(number, self.pipeline is not None)
+
+    def continues_optimizer(self, number: int) -> bool:
+        """Whether round ``number`` begins from the optimiser of the round before it (`training.optimizer_state`)."""
+        return self.training.optimizer_state == "continued" and number > 0
+
+    def leaves_optimizer(self, number: int) -> bool:
+        """Whether round ``number`` leaves its optimiser to a next one."""
+        return number + 1 < len(self.rounds) and self.continues_optimizer(number + 1)
 
     @property
     def run_dir(self) -> Path:

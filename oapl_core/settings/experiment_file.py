@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from oapl_core.errors import ConfigError
 from oapl_core.files import fsync
 from oapl_core.settings.experiment import Experiment
-from oapl_core.settings.group import Settings
+from oapl_core.settings_group import Settings
 
 _Kind = TypeVar("_Kind", bound=Settings)
 

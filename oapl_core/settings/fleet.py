@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from oapl_core.settings.group import Settings
+from oapl_core.settings_group import Settings
 
 Pool = Annotated[str, Field(pattern=r"^[^/\s]+(/[^/\s]+)?$")]
 """``POOL`` or ``POOL/QUEUE``."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import PositiveFloat, PositiveInt
 
-from oapl_core.settings.group import Settings
+from oapl_core.settings_group import Settings
 
 
 class PretrainConfig(Settings):

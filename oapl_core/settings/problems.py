@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PositiveInt
 
-from oapl_core.settings.group import Settings
+from oapl_core.settings_group import Settings
 
 
 def _listed(value: Any) -> Any:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, PositiveInt
 
-from oapl_core.settings.group import Settings
+from oapl_core.settings_group import Settings
 
 
 class SyncConfig(Settings):

@@ -2,7 +2,7 @@
 
 from pydantic import PositiveFloat
 
-from oapl_core.settings.group import Settings
+from oapl_core.settings_group import Settings
 
 
 class TimeLimits(Settings):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from oapl_core.settings.group import Fraction, Settings
+from oapl_core.settings_group import Fraction, Settings
 
 _DECIDED = {
     "train_batch_size": "use training.batch_size",
@@ -167,3 +167,18 @@ class TrainingConfig(Settings):
         """
         apart = {"trackers", "peak_tflops", "save_minutes", "save_steps", "keep_checkpoints", "optimizer_state"}
         return self.model_dump(mode="json", exclude=apart)
+
+
+def droppable_epochs(keep: str | int, rounds: int, round_number: int, finished: int) -> range:
+    """Epochs, from 1, whose weights no step needs and the rule does not keep.
+
+    Args:
+        keep: `training.keep_checkpoints`.
+        rounds: of the run.
+        round_number: counted from 0.
+        finished: epochs of the round that are exported.
+    """
+    if keep == "all" or round_number == rounds - 1:
+        return range(0)
+    newest = 1 if keep == "last" else int(keep)
+    return range(1, max(1, finished - newest + 1))

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from oapl_core.settings.group import Fraction, Settings
+from oapl_core.settings_group import Fraction, Settings
 
 
 class RayConfig(Settings):

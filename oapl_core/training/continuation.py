@@ -13,8 +13,6 @@ from oapl_core.errors import DataError
 from oapl_core.progress import say
 from oapl_core.run_folder.ledger import RemovalEntry
 from oapl_core.run_folder.recorded import Draft, temporary
-from oapl_core.run_folder.run import Run
-from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.training import TrainingConfig
 
 if TYPE_CHECKING:
@@ -27,52 +25,13 @@ _LAYOUT = {"zero_stage", "dtype", "offload_optimizer", "offload_parameters", "de
 """Settings that say how DeepSpeed divides a state over ranks and files."""
 
 
-def goes_on(config: Experiment, number: int) -> bool:
-    """Whether round ``number`` begins from the optimiser of the one before it."""
-    return config.training.optimizer_state == "continued" and number > 0
-
-
-def is_kept(config: Experiment, number: int) -> bool:
-    """Whether round ``number`` leaves its optimiser to a next one."""
-    return number + 1 < len(config.rounds) and goes_on(config, number + 1)
-
-
-def refuse_lost(run: Run, number: int) -> None:
-    """Before round ``number`` is trained, or trained again.
-
-    Raises:
-        DataError: it goes on from a state that is not there; says how to make it again, or to do without.
-    """
-    if not goes_on(run.config, number) or is_there(run, number - 1):
-        return
-    name = run.name(run.optimizer_state(number - 1))
-    removal = run.ledger.removals().get(name)
-    why = f"was removed ({removal.rule})" if removal else "is not there"
-    first = number - 1
-    while first > 0 and not is_there(run, first - 1):
-        first -= 1
-    and_so_on = f", then --round {first + 1} and so on to {number - 1}," if first < number - 1 else ""
-    raise DataError(
-        f"{run.root}: round {number} goes on from {name}, which {why}; `oapl run {run.root} --redo training "
-        f"--round {first}`{and_so_on} makes it again, `oapl fork {run.root} NAME --round {number} "
-        "training.optimizer_state=fresh` does without it"
-    )
-
-
-def is_there(run: Run, number: int) -> bool:
-    """Whether the state that round ``number`` left is on the disk."""
-    path = run.optimizer_state(number)
-    recorded = run.name(path) in run.ledger.artifacts() and run.name(path) not in run.ledger.removals()
-    return recorded and path.is_dir()
-
-
 def refuse_other_layout(job: "Job", ranks: int) -> None:
     """Before a round continues the optimiser of the one before it; nothing where it does not.
 
     Raises:
         DataError: the state was written by another number of ranks, or divided over them in another way.
     """
-    if not goes_on(job.run.config, job.round_number):
+    if not job.run.config.continues_optimizer(job.round_number):
         return
     path = job.run.optimizer_state(job.round_number - 1)
     before = job.run.ledger.artifacts()[job.run.name(path)].details["layout"]
@@ -131,7 +90,7 @@ def drop_unfinished(job: "Job") -> None:
 
 def drop_taken_over(job: "Job") -> None:
     """Delete the state that the round began from; one rank calls it, when the round is trained."""
-    if not goes_on(job.run.config, job.round_number):
+    if not job.run.config.continues_optimizer(job.round_number):
         return
     path = job.run.optimizer_state(job.round_number - 1)
     entry = job.run.ledger.artifacts().get(job.run.name(path))

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.errors import DataError
+from oapl_core.run_folder.optimizer_state import require_state
 from oapl_core.run_folder.run import Run
-from oapl_core.training.continuation import goes_on, is_kept, refuse_lost
 
 METRICS_FILE = "training_metrics.jsonl"
 """In the folder of each epoch: a line for each optimiser step."""
@@ -61,12 +61,13 @@ class Job:
     @property
     def states(self) -> Path:
         """Folder of the saved states."""
-        return self.run.checkpoints(self.round_number) / "state"
+        return self.run.states(self.round_number)
 
     @property
     def kept_state(self) -> Path | None:
         """Folder of the state that the round leaves to the next one; None if it leaves none."""
-        return self.run.optimizer_state(self.round_number) if is_kept(self.run.config, self.round_number) else None
+        leaves = self.run.config.leaves_optimizer(self.round_number)
+        return self.run.optimizer_state(self.round_number) if leaves else None
 
     @property
     def stop_file(self) -> Path:
@@ -106,10 +107,10 @@ def make_job(run: Run, round_number: int) -> Job:
         "epochs": epochs,
     }
     inputs = [run.groups(round_number), run.policy(round_number)]
-    if goes_on(config, round_number):
+    if config.continues_optimizer(round_number):
         # an input by its hash in the ledger, also when it is deleted: the round's own deletion must not undo it
         before = run.optimizer_state(round_number - 1)
         if run.name(before) not in run.ledger.artifacts():
-            refuse_lost(run, round_number)
+            require_state(run, round_number)
         inputs.append(before)
     return Job(run, round_number, epochs, run.inputs(inputs), settings)

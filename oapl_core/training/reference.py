@@ -10,7 +10,6 @@ the order of the groups; the ledger tells how far the engine's log-probs are fro
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +17,6 @@ import torch
 from oapl_core import tables
 from oapl_core.progress import say
 from oapl_core.rows import Rows
-from oapl_core.run_folder.run import Run
 from oapl_core.training.job import Job
 from oapl_core.training.scoring import scored
 
@@ -28,11 +26,6 @@ if TYPE_CHECKING:
 
 _BLOCK_TOKENS = 2**21
 """Response tokens that are scored before they are written: 8 MiB on each rank."""
-
-
-def reference_path(run: Run, round_number: int) -> Path:
-    """The file of ``reference_rows`` (tables.REFERENCES)."""
-    return run.round_dir(round_number) / "3_reference.parquet"
 
 
 def score_reference(job: Job, engine: "TrainingEngine", examples: "Examples") -> "Examples":
@@ -53,7 +46,7 @@ def reference_rows(job: Job, engine: "TrainingEngine", examples: "Examples") -> 
     ``examples`` have the engine's log-probs, where they are known. Other inputs of ``job`` make it score again.
     """
     run, training = job.run, job.run.config.training
-    path, settings = reference_path(run, job.round_number), {"dtype": training.dtype}
+    path, settings = run.reference(job.round_number), {"dtype": training.dtype}
     # asked by every rank before one of them writes: else some would score and wait for others that do not
     done = run.is_done(path, job.inputs, settings)
     engine.wait()

@@ -9,6 +9,7 @@ epoch and again when a round is continued, so that a kill between an export and 
 import shutil
 
 from oapl_core.progress import say
+from oapl_core.settings.training import droppable_epochs
 from oapl_core.training.continuation import drop_taken_over
 from oapl_core.training.job import METRICS_FILE, Job
 from oapl_core.training.state import delete_states
@@ -17,25 +18,10 @@ REMOVED = "weights_removed"
 """In the ledger's details of an epoch whose weights are gone."""
 
 
-def droppable(keep: str | int, rounds: int, round_number: int, finished: int) -> range:
-    """Epochs, from 1, whose weights no step needs and the rule does not keep.
-
-    Args:
-        keep: `training.keep_checkpoints`.
-        rounds: of the run.
-        round_number: counted from 0.
-        finished: epochs of the round that are exported.
-    """
-    if keep == "all" or round_number == rounds - 1:
-        return range(0)
-    newest = 1 if keep == "last" else int(keep)
-    return range(1, max(1, finished - newest + 1))
-
-
 def drop_weights(job: Job, finished: int) -> None:
     """Apply the rule after ``finished`` epochs; one rank calls it."""
     config = job.run.config
-    for epoch in droppable(config.training.keep_checkpoints, len(config.rounds), job.round_number, finished):
+    for epoch in droppable_epochs(config.training.keep_checkpoints, len(config.rounds), job.round_number, finished):
         path = job.checkpoint(epoch)
         entry = job.run.ledger.artifacts().get(job.run.name(path))
         if entry is None or REMOVED in entry.details or not job.is_done(epoch):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from oapl_core.errors import Interrupted
 from oapl_core.files import fsync
-from oapl_core.training.continuation import goes_on, take_over
+from oapl_core.training.continuation import take_over
 from oapl_core.training.interruption import INTERRUPTED, StopRequest
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def resume(job: "Job", engine: "TrainingEngine") -> Reached:
         engine.load(_path(job.states, newest))
         _load_random_numbers(_random_file(_path(job.states, newest), engine.rank))
         return newest
-    if goes_on(job.run.config, job.round_number):
+    if job.run.config.continues_optimizer(job.round_number):
         take_over(job, engine)
     return Reached()
 

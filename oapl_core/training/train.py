@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from oapl_core.errors import DataError, Interrupted
 from oapl_core.model_folder import policy_hash
 from oapl_core.progress import say
+from oapl_core.run_folder.optimizer_state import require_state
 from oapl_core.run_folder.run import Run
 from oapl_core.stage import run_verb
-from oapl_core.training.continuation import drop_unfinished, refuse_lost, refuse_other_layout
+from oapl_core.training.continuation import drop_unfinished, refuse_other_layout
 from oapl_core.training.disk import check_room
 from oapl_core.training.epochs import train_epochs
 from oapl_core.training.examples import Examples, read_examples
@@ -47,7 +48,7 @@ def train(run: Run, round_number: int) -> None:
         say(f"round {round_number}: all {job.epochs} epochs are trained")
         return
     # Everything that can be refused without a model comes first: it costs seconds, loading costs minutes.
-    refuse_lost(run, round_number)
+    require_state(run, round_number)
     check_trackers(run.config.training.trackers)
     examples = _examples(job)
     if "RANK" not in os.environ:  # once for all ranks, by the process that starts them or is the only one

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from oapl_core.changing.cleaning import Rules, candidates
+from oapl_core.changing.cleaning import CleaningRules, candidates
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.model_folder import policy_hash
 from oapl_core.planning.plan import round_steps, times
@@ -75,7 +75,7 @@ def test_weights_that_a_later_round_samples_with_stay(tmp_path: Path) -> None:
                 draft.path.write_text("x")
         for step in round_steps(number):
             run.ledger.append(StageEntry(step.label, 1.0, 0))
-    why = {one.name: one.needed_for for one in candidates(run, Rules.parse(["checkpoints=0"]))}
+    why = {one.name: one.needed_for for one in candidates(run, CleaningRules.parse(["checkpoints=0"]))}
     assert why["round_00/4_checkpoint/oapl/epoch_01"] == "round 2 samples with it"
     assert why["round_01/4_checkpoint/oapl/epoch_01"] == "round 2 starts from it"
     before_stage(run, "rollouts.generate", 2)

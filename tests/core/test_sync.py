@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from oapl_core.changing.cleaning import Rules, candidates, remove
+from oapl_core.changing.cleaning import CleaningRules, candidates, remove
 from oapl_core.changing.forking import fork
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.model_folder import policy_hash
@@ -131,7 +131,7 @@ def finish(run: Run, rounds: range) -> None:
 def test_weights_stay_until_the_last_round_that_samples_with_them(tmp_path: Path) -> None:
     run = synchronised(tmp_path, 5, offset=2)
     finish(run, range(2))
-    why = {one.name: one.needed_for for one in candidates(run, Rules.parse(["checkpoints=0"]))}
+    why = {one.name: one.needed_for for one in candidates(run, CleaningRules.parse(["checkpoints=0"]))}
     assert why["round_00/4_checkpoint/oapl/epoch_01"] == "round 3 samples with it"
     assert why["round_01/4_checkpoint/oapl/epoch_01"] == "round 2 starts from it"
 
@@ -150,7 +150,7 @@ def test_a_fork_shares_the_checkpoints_that_its_later_rounds_sample_with(tmp_pat
 def test_a_fork_whose_later_rounds_would_sample_with_removed_weights_is_refused(tmp_path: Path) -> None:
     parent = synchronised(tmp_path, 4)
     finish(parent, range(4))
-    going = [one for one in candidates(parent, Rules.parse(["checkpoints=0"])) if one.round == 0]
+    going = [one for one in candidates(parent, CleaningRules.parse(["checkpoints=0"])) if one.round == 0]
     run_on = [one for one in going if one.needed_for == "the evaluation measures it"]
     assert run_on == going, "nothing else needs it here"
     remove(parent, [type(one)(**{**one.__dict__, "needed_for": None}) for one in going])

@@ -19,7 +19,7 @@ from deployments.short_names import NAMES, lengthen
 from flows.conclude import oapl_conclude
 from flows.evaluate import EvaluateStart, oapl_evaluate
 from flows.start import Start
-from oapl_core.settings.group import Settings
+from oapl_core.settings_group import Settings
 from tests.whole_run import ROOT
 
 FOLDER = ROOT / "deployments"

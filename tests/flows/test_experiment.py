@@ -65,16 +65,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
         "rounds": [{}] * getattr(request, "param", 1),
         "problems": {"train": "a", "validation": "b", "heldout": "c"},
     }
-    monkeypatch.setattr("tasks.stage.STAGES", _without_pauses())
+    monkeypatch.setattr("tasks.stage.RETRY_DELAY_S", 0.0)
     return Run.create(parse_experiment(values, "test"))
-
-
-def _without_pauses() -> dict[str, object]:
-    import dataclasses
-
-    from tasks.settings import STAGES
-
-    return {verb: dataclasses.replace(settings, retry_delay_s=0.0) for verb, settings in STAGES.items()}
 
 
 def calls(run: Run) -> list[str]:

@@ -17,11 +17,11 @@ from prefect.testing.utilities import prefect_test_harness
 
 from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.planning.plan import finished, round_steps
+from oapl_core.planning.stages import BY_VERB
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.tables import PROBLEMS, PROMPTS, VERDICTS, read_table, write_table
-from tasks.settings import STAGES
 
 PARTS, PROBLEMS_PER_PART, GROUP = 12, 2, 4
 
@@ -77,8 +77,8 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {verb: replace(stage, retries=0) for verb, stage in STAGES.items()}
-    monkeypatch.setattr("tasks.stage.STAGES", settings)
+    settings = {verb: replace(stage, retries=0) for verb, stage in BY_VERB.items()}
+    monkeypatch.setattr("tasks.stage.BY_VERB", settings)
 
 
 def made_run(folder: Path, address: str) -> Run:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.changing.cleaning import Candidate, Rules, candidates, remove
+from oapl_core.changing.cleaning import Candidate, CleaningRules, candidates, remove
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.planning.plan import finished, steps
 from oapl_core.planning.preflight import before_stage
@@ -37,7 +37,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def going(run: Run, *rules: str) -> list[Candidate]:
-    return [one for one in candidates(run, Rules.parse(rules)) if not one.needed_for]
+    return [one for one in candidates(run, CleaningRules.parse(rules)) if not one.needed_for]
 
 
 def names(found: list[Candidate]) -> list[str]:
@@ -45,7 +45,7 @@ def names(found: list[Candidate]) -> list[str]:
 
 
 def needed(run: Run, *rules: str) -> dict[str, str]:
-    return {one.name: one.needed_for for one in candidates(run, Rules.parse(rules)) if one.needed_for}
+    return {one.name: one.needed_for for one in candidates(run, CleaningRules.parse(rules)) if one.needed_for}
 
 
 def has_weights(run: Run) -> list[str]:
@@ -57,7 +57,7 @@ def epoch(number: int, epoch: int) -> str:
 
 
 def test_without_a_rule_only_scratch_goes(run: Run) -> None:
-    assert not candidates(run, Rules())
+    assert not candidates(run, CleaningRules())
     (run.rollouts(0) / ".in_flight" / "part-00000").mkdir(parents=True)
     (run.rollouts(0) / ".in_flight" / "part-00000" / "lock").write_text("")
     (run.checkpoints(0) / "state" / "epoch_01_step_000001").mkdir(parents=True)
@@ -148,7 +148,7 @@ def test_rollouts_stay_until_the_report_shows_them(tmp_path: Path) -> None:
     run = made(tmp_path, pages=(0,))
     assert {one.round for one in going(run, "rollouts=0")} == {0}
     assert "no page of round 1" in next(iter(needed(run, "rollouts=0").values()))
-    assert {one.round for one in candidates(run, Rules.parse(["rollouts=1"]))} == {0}, "the newest round stays"
+    assert {one.round for one in candidates(run, CleaningRules.parse(["rollouts=1"]))} == {0}, "the newest round stays"
 
 
 def test_the_report_says_of_removed_rollouts_what_it_said_before(run: Run) -> None:
@@ -200,4 +200,4 @@ def test_what_was_mirrored_before_comes_back_whole_and_what_was_not_is_not_misse
 @pytest.mark.parametrize("word", ["checkpoints", "checkpoints=some", "rollouts=last", "superseded=2", "verdicts=0"])
 def test_a_word_that_is_no_rule_is_named(word: str) -> None:
     with pytest.raises(ConfigError, match=f"--keep {word}: give "):
-        Rules.parse([word])
+        CleaningRules.parse([word])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.changing.cleaning import Rules, candidates, remove
+from oapl_core.changing.cleaning import CleaningRules, candidates, remove
 from oapl_core.changing.forking import fork
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.model_folder import policy_hash
@@ -72,7 +72,7 @@ def test_the_parent_does_not_notice_what_becomes_of_its_fork(parent: Run) -> Non
 
 def test_the_fork_does_not_notice_what_its_parent_lets_go(parent: Run) -> None:
     new = fork(parent, "forked", 1).run
-    going = [one for one in candidates(parent, Rules.parse(["checkpoints=last"])) if not one.needed_for]
+    going = [one for one in candidates(parent, CleaningRules.parse(["checkpoints=last"])) if not one.needed_for]
     assert remove(parent, going) < sum(one.bytes for one in going), "shared bytes free nothing"
     assert (new.checkpoint(0, 1) / "model.safetensors").exists()
     assert not (parent.checkpoint(0, 1) / "model.safetensors").exists()
@@ -137,7 +137,8 @@ def test_what_is_not_finished_or_was_removed_cannot_be_shared(tmp_path: Path) ->
     with pytest.raises(DataError, match="round 0: training is not finished"):
         fork(begun, "forked", 1)
     parent = write_synthetic_run(tmp_path / "b", SIZES)
-    remove(parent, [one for one in candidates(parent, Rules.parse(["checkpoints=chosen"])) if not one.needed_for])
+    going = candidates(parent, CleaningRules.parse(["checkpoints=chosen"]))
+    remove(parent, [one for one in going if not one.needed_for])
     with pytest.raises(
         DataError, match=r"rollouts.generate reads round_00/4_checkpoint/oapl/epoch_02, .*--redo training"
     ):

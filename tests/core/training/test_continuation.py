@@ -6,18 +6,19 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from oapl_core.changing.cleaning import Rules, candidates, remove
+from oapl_core.changing.cleaning import CleaningRules, candidates, remove
 from oapl_core.changing.redoing import Again, put_aside
 from oapl_core.errors import DataError
 from oapl_core.run_folder.integrity import findings
 from oapl_core.run_folder.ledger import RemovalEntry
+from oapl_core.run_folder.optimizer_state import require_state
 from oapl_core.run_folder.recorded import temporary
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import stored_files, total
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.batching import epoch_order
-from oapl_core.training.continuation import LET_GO, refuse_lost, refuse_other_layout
+from oapl_core.training.continuation import LET_GO, refuse_other_layout
 from oapl_core.training.job import make_job
 from oapl_core.training.train import train
 from tests.core.training.forked_training import trained
@@ -194,7 +195,7 @@ def let_states_go(run: Run, *numbers: int) -> None:
 
 def test_a_state_that_is_lost_is_one_line_that_says_where_to_begin_again(tmp_path: Path, sharp_model: Path) -> None:
     run = with_states(tmp_path, sharp_model)
-    refuse_lost(run, 3)
+    require_state(run, 3)
     let_states_go(run, 1, 2)
     with pytest.raises(DataError) as raised:
         train(run, 3)
@@ -266,11 +267,11 @@ def test_training_again_is_refused_before_anything_is_put_aside(tmp_path: Path, 
 def test_cleaning_takes_what_no_round_goes_on_from(tmp_path: Path, sharp_model: Path) -> None:
     run = with_states(tmp_path, sharp_model)
     assert total(stored_files(run))["optimiser states"] == 3000
-    found = {one.name: one.needed_for for one in candidates(run, Rules()) if one.kind == "optimiser states"}
+    found = {one.name: one.needed_for for one in candidates(run, CleaningRules()) if one.kind == "optimiser states"}
     names = [run.name(run.optimizer_state(number)) for number in range(3)]
     assert found == {name: f"round {number + 1} goes on from it" for number, name in enumerate(names)}
     fresh = Run(run.root, run.config.model_copy(update={"training": TrainingConfig()}))
-    going = [one for one in candidates(fresh, Rules()) if one.kind == "optimiser states"]
+    going = [one for one in candidates(fresh, CleaningRules()) if one.kind == "optimiser states"]
     assert [one.needed_for for one in going] == [None] * 3
     assert remove(fresh, going) == 3000
     assert [entry.rule for entry in run.ledger.removals().values()] == ["oapl clean"] * 3

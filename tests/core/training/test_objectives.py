@@ -22,7 +22,7 @@ from oapl_core.training.batching import epoch_batches
 from oapl_core.training.examples import Examples, read_examples
 from oapl_core.training.job import METRICS_FILE, make_job
 from oapl_core.training.logprobs import Policy
-from oapl_core.training.reference import reference_path, reference_rows
+from oapl_core.training.reference import reference_rows
 from oapl_core.training.steps import Trainer
 from tests.core.training.made_round import TRAINING, made_groups, make_run, train_in_a_process, write_groups
 from tests.core.training.plain_engine import PlainEngine
@@ -236,7 +236,7 @@ def test_the_verb_scores_the_rounds_first_weights_for_the_objective_that_asks(
     run = make_run(tmp_path, sharp_model, epochs=1, objective={"name": "grpo_token_is"})
     write_groups(run, made_groups(sharp_model))
     assert "reference log-probs of 24 rollouts scored" in train_in_a_process(run)
-    assert reference_path(run, 0).exists()
+    assert run.reference(0).exists()
     folder = run.checkpoint(0, 1)
     assert folder.parent.name == "grpo_token_is"
     steps = [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]

@@ -17,7 +17,7 @@ from oapl_core.run_folder.run import Run
 from oapl_core.training.examples import UNKNOWN, Examples, read_examples
 from oapl_core.training.job import METRICS_FILE, make_job
 from oapl_core.training.logprobs import Policy
-from oapl_core.training.reference import reference_path, reference_rows
+from oapl_core.training.reference import reference_rows
 from oapl_core.training.steps import Trainer
 from tests.core.training.made_round import made_groups, make_run, plain_logprobs, train_in_a_process, write_groups
 from tests.core.training.plain_engine import PlainEngine
@@ -79,7 +79,7 @@ def test_they_are_what_plain_code_says_in_the_order_of_the_groups(
 ) -> None:
     run, examples, engine = prepare(tmp_path, sharp_model, shifted)
     scored(run, examples, engine)
-    found = tables.read_table(reference_path(run, 0), tables.REFERENCES).to_pylist()
+    found = tables.read_table(run.reference(0), tables.REFERENCES).to_pylist()
     assert [row["rollout_id"] for row in found] == [row["rollout_id"] for row in shifted]
     for row, expected in zip(found, plain_logprobs(sharp_model, shifted), strict=True):
         assert row["reference_logprobs"] == pytest.approx(expected, abs=1e-5)
@@ -91,7 +91,7 @@ def test_blocks_change_nothing(
     monkeypatch.setattr("oapl_core.training.reference._BLOCK_TOKENS", 30)
     run, examples, engine = prepare(tmp_path, sharp_model, rows)
     scored(run, examples, engine)
-    found = tables.read_table(reference_path(run, 0), tables.REFERENCES).to_pylist()
+    found = tables.read_table(run.reference(0), tables.REFERENCES).to_pylist()
     for row, expected in zip(found, plain_logprobs(sharp_model, rows), strict=True):
         assert row["reference_logprobs"] == pytest.approx(expected, abs=1e-5)
 

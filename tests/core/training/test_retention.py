@@ -7,8 +7,9 @@ import pytest
 
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
+from oapl_core.settings.training import droppable_epochs
 from oapl_core.training.job import METRICS_FILE, Job, make_job
-from oapl_core.training.retention import drop_weights, droppable
+from oapl_core.training.retention import drop_weights
 from tests.core.training.made_round import made_groups, make_run, write_groups
 
 
@@ -63,6 +64,6 @@ def test_the_rule_holds_after_a_kill_between_an_export_and_its_sequel(tmp_path: 
 
 def test_the_last_epoch_and_the_last_round_always_stay() -> None:
     for finished in range(5):
-        assert finished not in droppable("last", 2, 0, finished), "the next round starts from it"
-        assert not droppable("last", 2, 1, finished), "evaluation measures every epoch"
-        assert not droppable("all", 2, 0, finished)
+        assert finished not in droppable_epochs("last", 2, 0, finished), "the next round starts from it"
+        assert not droppable_epochs("last", 2, 1, finished), "evaluation measures every epoch"
+        assert not droppable_epochs("all", 2, 0, finished)

@@ -26,7 +26,6 @@ from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.examples import Examples, read_examples
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.memory import estimate_memory
-from oapl_core.training.reference import reference_path
 from oapl_core.training.sequence_parallel import refuse_misfit
 from tests.core.training.made_round import made_groups, make_run, train_in_a_process, write_groups
 from tests.core.training.plain_engine import PlainEngine
@@ -124,7 +123,7 @@ def test_steps_with_reference_and_checkpointing_end_with_the_weights_of_one_rank
     one = trained_run(tmp_path / "one", model_dir, rows, **settings)
     two = trained_run(tmp_path / "two", model_dir, rows, **settings, **SHARED)
     assert weights_gap(one, two) < 1e-5
-    found, expected = (polars.read_parquet(reference_path(run, 0)) for run in (two, one))
+    found, expected = (polars.read_parquet(run.reference(0)) for run in (two, one))
     assert found["rollout_id"].equals(expected["rollout_id"])
     own, others = (rows["reference_logprobs"].explode().to_torch() for rows in (found, expected))
     torch.testing.assert_close(own, others, rtol=0, atol=1e-5)

@@ -1,0 +1,131 @@
+"""The stages of a run in one table: what each is called, which process it is, what it makes, reads, depends on, leaves.
+
+Plan, preflight, `--redo`, `fork`, `clean`, the choice of GPUs and Prefect's retries and tags look here, so that a new
+stage is one row. Names of places come from ``Run``; this module reads and writes nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from oapl_core.run_folder.run import Run, round_name
+
+Places = Callable[[Run, int], tuple[Path, ...]]
+"""Paths in a run folder, given the round."""
+
+
+def _nothing(_run: Run, _number: int) -> tuple[Path, ...]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One kind of step: a process ``python -m oapl_core.<verb> RUN_DIR``."""
+
+    word: str
+    """What a person calls it, in titles and after ``--redo``."""
+    verb: str
+    """Module below ``oapl_core``; its name stands in the ledger, so it outlives a renaming of ``word``."""
+    makes: tuple[str, ...] = ()
+    """Beginnings of the names of its artifacts; those of a stage of a round lie below the round's folder."""
+    of_round: bool = False
+    """Whether each round has one."""
+    also_makes: tuple[str, ...] = ()
+    """Artifacts that a redo puts aside with the others, but that a finished step need not have."""
+    reads: Places = _nothing
+    """What it cannot do without and a rule of `oapl clean` may have removed."""
+    decided_by: tuple[str, ...] = ()
+    """Settings that its artifacts depend on; a fork that shares them must have the same."""
+    scratch: Places = _nothing
+    """What an unfinished process would resume from."""
+    gpus: Literal["engine_gpus", "trainer_gpus"] | None = None
+    """Which GPUs of `[pipeline]` it gets."""
+    retries: int = 1
+    """How often a failed process is started again."""
+    needs: tuple[Literal["gpu", "sandbox"], ...] = ()
+    """What Prefect's tag limits (``oapl-gpu``, ``oapl-sandbox``) count."""
+
+    @property
+    def title(self) -> str:
+        """For people: the word with spaces."""
+        return self.word.replace("-", " ")
+
+    def outputs(self, number: int | None) -> tuple[str, ...]:
+        """Beginnings of the names of its artifacts in the ledger."""
+        folder = f"{round_name(number)}/" if number is not None else ""
+        return tuple(folder + name for name in self.makes)
+
+
+def _sampled_with(run: Run, number: int) -> tuple[Path, ...]:
+    # Round 0 samples with the base model, which no rule removes.
+    return (run.behavior(number),) if number else ()
+
+
+def _judged(run: Run, number: int) -> tuple[Path, ...]:
+    return run.rollouts(number), run.verdicts(number)
+
+
+def _trained_on(run: Run, number: int) -> tuple[Path, ...]:
+    return run.groups(number), *((run.policy(number), run.behavior(number)) if number else ())
+
+
+def _measured(run: Run, number: int) -> tuple[Path, ...]:
+    return *(run.policy(k) for k in range(1, number + 1)), run.checkpoints(number)
+
+
+BASE_MODEL = Stage("base-model", "pretraining.pretrain", ("base_model.json",), needs=("gpu",))
+# A mistake in a problem set is a person's, and groups and reports are arithmetic: trying again changes nothing.
+PREPARATION = Stage("problems-and-prompts", "problems.prepare", ("problems.parquet", "prompts.parquet"), retries=0)
+SAMPLING = Stage(
+    "sampling",
+    "rollouts.generate",
+    ("1_rollouts/",),
+    of_round=True,
+    reads=_sampled_with,
+    decided_by=("sampling", "engine.dtype", "rounds.{round}.problems", "rounds.{round}.draw"),
+    scratch=lambda run, number: (run.in_flight(number),),
+    gpus="engine_gpus",
+    retries=2,  # engines die of what other processes do to a GPU, and finished parts stay
+    needs=("gpu",),
+)
+VERIFICATION = Stage(
+    "verification",
+    "verdicts.verify",
+    ("2_verdicts/",),
+    of_round=True,
+    reads=lambda run, number: (run.rollouts(number),),
+    decided_by=("verifier",),
+    retries=2,
+    needs=("sandbox",),
+)
+GROUPS = Stage(
+    "groups",
+    "groups.build",
+    ("3_groups.parquet",),
+    of_round=True,
+    reads=_judged,
+    decided_by=("rounds.{round}.keep", "rounds.{round}.truncated"),
+    retries=0,
+)
+TRAINING = Stage(
+    "training",
+    "training.train",
+    ("4_checkpoint/",),
+    of_round=True,
+    also_makes=("3_reference.parquet",),
+    reads=_trained_on,
+    scratch=lambda run, number: (run.states(number),),
+    gpus="trainer_gpus",
+    needs=("gpu",),
+)
+EVALUATION = Stage(
+    "evaluation", "evaluation.evaluate", ("5_evaluation/",), reads=_measured, retries=2, needs=("gpu", "sandbox")
+)
+REPORT = Stage("report", "reports.write", ("report",), retries=0)
+
+OF_A_ROUND = (SAMPLING, VERIFICATION, GROUPS, TRAINING)
+"""In order."""
+_BY_HAND = (Stage("audit", "verdicts.audit", reads=_judged), Stage("export", "exchange.export", reads=_judged))
+"""What a person starts, outside of the plan."""
+BY_VERB = {one.verb: one for one in (BASE_MODEL, PREPARATION, *OF_A_ROUND, EVALUATION, REPORT, *_BY_HAND)}

@@ -1,0 +1,36 @@
+"""Whether the optimiser that a round continues is on the disk (`training.optimizer_state = "continued"`).
+
+Reads the ledger and looks for one folder, which training/continuation.py writes.
+"""
+
+from oapl_core.errors import DataError
+from oapl_core.run_folder.run import Run
+
+
+def require_state(run: Run, number: int) -> None:
+    """Refuse to train round ``number`` without the optimiser that it continues.
+
+    Raises:
+        DataError: that state is not on the disk; says how to make it again, or to do without.
+    """
+    if not run.config.continues_optimizer(number) or has_state(run, number - 1):
+        return
+    name = run.name(run.optimizer_state(number - 1))
+    removal = run.ledger.removals().get(name)
+    why = f"was removed ({removal.rule})" if removal else "is not there"
+    first = number - 1
+    while first > 0 and not has_state(run, first - 1):
+        first -= 1
+    and_so_on = f", then --round {first + 1} and so on to {number - 1}," if first < number - 1 else ""
+    raise DataError(
+        f"{run.root}: round {number} continues from {name}, which {why}; `oapl run {run.root} --redo training "
+        f"--round {first}`{and_so_on} makes it again, `oapl fork {run.root} NAME --round {number} "
+        "training.optimizer_state=fresh` does without it"
+    )
+
+
+def has_state(run: Run, number: int) -> bool:
+    """Whether the state that round ``number`` left is on the disk."""
+    path = run.optimizer_state(number)
+    recorded = run.name(path) in run.ledger.artifacts() and run.name(path) not in run.ledger.removals()
+    return recorded and path.is_dir()
