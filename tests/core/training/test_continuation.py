@@ -200,7 +200,7 @@ def test_a_state_that_is_lost_is_one_line_that_says_where_to_begin_again(tmp_pat
     with pytest.raises(DataError) as raised:
         train(run, 3)
     assert str(raised.value) == (
-        f"{run.root}: round 3 goes on from round_02/4_checkpoint/oapl/optimizer_state, which was removed (the next "
+        f"{run.root}: round 3 continues from round_02/4_checkpoint/oapl/optimizer_state, which was removed (the next "
         f"round is trained); `oapl run {run.root} --redo training --round 1`, then --round 2 and so on to 2, makes it "
         f"again, `oapl fork {run.root} NAME --round 3 training.optimizer_state=fresh` does without it"
     )
@@ -209,7 +209,7 @@ def test_a_state_that_is_lost_is_one_line_that_says_where_to_begin_again(tmp_pat
 
 def test_a_state_that_was_never_made_is_refused(tmp_path: Path, sharp_model: Path) -> None:
     run = run_of(tmp_path, sharp_model, 2, optimizer_state="continued")
-    with pytest.raises(DataError, match="round 1 goes on from .*/optimizer_state, which is not there; `oapl run"):
+    with pytest.raises(DataError, match="round 1 continues from .*/optimizer_state, which is not there; `oapl run"):
         make_job(run, 1)
 
 
@@ -257,7 +257,7 @@ def test_checkpoints_of_a_run_do_not_depend_on_the_setting_but_on_the_state() ->
 def test_training_again_is_refused_before_anything_is_put_aside(tmp_path: Path, sharp_model: Path) -> None:
     run = with_states(tmp_path, sharp_model)
     let_states_go(run, 0, 1)
-    with pytest.raises(DataError, match="round 2 goes on from .* --redo training --round 0`, then --round 1 and so on"):
+    with pytest.raises(DataError, match="round 2 continues from .* --redo training --round 0`, then --round 1 and so on"):
         put_aside(run, Again("training", 2), print)
     assert run.checkpoint(2, 1).exists()
     assert put_aside(run, Again("training", 0, and_all_after=True), print)
