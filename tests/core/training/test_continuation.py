@@ -257,7 +257,7 @@ def test_checkpoints_of_a_run_do_not_depend_on_the_setting_but_on_the_state() ->
 def test_training_again_is_refused_before_anything_is_put_aside(tmp_path: Path, sharp_model: Path) -> None:
     run = with_states(tmp_path, sharp_model)
     let_states_go(run, 0, 1)
-    with pytest.raises(DataError, match="round 2 continues from .* --redo training --round 0`, then --round 1 and so on"):
+    with pytest.raises(DataError, match="round 2 continues from .* --redo training --round 0`, then --round 1 and"):
         put_aside(run, Again("training", 2), print)
     assert run.checkpoint(2, 1).exists()
     assert put_aside(run, Again("training", 0, and_all_after=True), print)
