@@ -39,21 +39,21 @@ def reinforce_direction(theta: Array, behavior: Array = BEHAVIOR, reward: Array 
     return direction
 
 
-def oapl_direction(theta: Array, beta: float, behavior: Array = BEHAVIOR, reward: Array = REWARD) -> Array:
-    """Minus the gradient of E_b ( beta ln(pi/b) - (r - V) )^2 with V = beta ln E_b exp(r/beta), over 2 beta."""
-    policy = softmax(theta)
-    value = beta * np.log(behavior @ np.exp(reward / beta))
-    residual = beta * np.log(policy / behavior) - (reward - value)
+def oapl_direction(theta: Array, beta1: float, beta2: float) -> Array:
+    """Minus the gradient of E_b ( beta2 ln(pi/b) - (r - V) )^2 with V = beta1 ln E_b exp(r/beta1), over 2 beta2."""
+    behavior, reward, policy = BEHAVIOR, REWARD, softmax(theta)
+    value = beta1 * np.log(behavior @ np.exp(reward / beta1))
+    residual = beta2 * np.log(policy / behavior) - (reward - value)
     weight = -behavior * residual
     direction: Array = weight - weight.sum() * policy
     return direction
 
 
-def trained(method: str, steps: int, rate: float = 1.0, beta: float = 0.05) -> Array:
+def trained(method: str, steps: int, rate: float = 1.0, beta1: float = 0.05, beta2: float = 0.05) -> Array:
     """Arm probabilities after each step, [steps + 1, 3], starting at the behavior policy."""
     theta, path = np.log(BEHAVIOR), [BEHAVIOR]
     for _ in range(steps):
-        direction = reinforce_direction(theta) if method == "reinforce" else oapl_direction(theta, beta)
+        direction = reinforce_direction(theta) if method == "reinforce" else oapl_direction(theta, beta1, beta2)
         theta = theta + rate * direction
         path.append(softmax(theta))
     return np.array(path)
@@ -77,6 +77,9 @@ def main() -> None:
     for method in ("reinforce", "oapl"):
         last = trained(method, 2000)[-1]
         print(f"{method:10} arms {np.array2string(last, precision=3)}  expected reward {last @ REWARD:.3f}")
+    # Residuals can be zero at a normalised distribution for beta1 = beta2 only (docs/objectives.md).
+    last = trained("oapl", 20000, beta1=1.0)[-1]
+    print(f"oapl, beta1 = 1 {np.array2string(last, precision=3)}  expected reward {last @ REWARD:.3f}")
 
 
 if __name__ == "__main__":
