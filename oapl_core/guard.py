@@ -24,6 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     """``python -m oapl_core.guard PIPE_FD COMMAND...``; returns the command's exit code (128 + n for signal n)."""
     pipe = int(arguments[0])
     libc = ctypes.CDLL(None, use_errno=True)
+    # Daemons that a stage starts (Ray, engines) lose their parent and become ours, or they would outlive the tree.
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     stop = {"now": False}
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     signal.signal(signal.SIGUSR1, lambda *_: child.send_signal(signal.SIGUSR1))
     poller = select.poll()
-    poller.register(pipe, select.POLLHUP)
+    poller.register(pipe, select.POLLHUP)  # which closes with the orchestrator, even by SIGKILL
     while child.poll() is None and not stop["now"]:
         if poller.poll(100):
             stop["now"] = True
@@ -58,6 +59,7 @@ def end_descendants(grace_s: float) -> None:
         living = _descendants(os.getpid())
         if not living:
             return
+        # Again and again: a process may fork between the listing and the signal.
         late = time.monotonic() > deadline
         for process in living:
             if late or process not in sent:

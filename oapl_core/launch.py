@@ -138,7 +138,7 @@ def guarded(
         stderr=sink if errors is None else errors,
         env={**WAITING_THREADS, **(os.environ if environment is None else environment)},
         pass_fds=(reading, *descriptors()),
-        start_new_session=True,
+        start_new_session=True,  # Ctrl-C reaches us alone, and we end the tree in order
     )
     os.close(reading)
     try:

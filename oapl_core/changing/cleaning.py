@@ -92,7 +92,7 @@ class Candidate:
 
 
 def candidates(run: Run, rules: CleaningRules) -> list[Candidate]:
-    """Everything that ``rules`` let go, with the reason where something still needs it."""
+    """Everything that ``rules`` delete, with the reason where something still needs it."""
     state = _State(run)
     found = [*_scratch(state)]
     found += _optimizers(state)
@@ -112,6 +112,7 @@ def remove(run: Run, going: Sequence[Candidate]) -> int:
         OSError: the disk is read-only; what was recorded before is finished by calling again.
     """
     assert not [one for one in going if one.needed_for], "what is needed stays"
+    # Ledger first: what a kill leaves behind its line is deleted by the next call; without a line it would be damage.
     for one in going:
         if one.entry:
             rule = "oapl clean" if one.rule == _NOT_NEEDED else f"oapl clean --keep {one.rule}"

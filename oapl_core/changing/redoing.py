@@ -97,6 +97,7 @@ def put_aside(run: Run, again: Again, tell: Callable[[str], None]) -> list[str]:
 
 
 def _refuse_lost_optimizer(run: Run, chosen: Sequence[Step]) -> None:
+    # Training that never ran loses nothing by a redo; the message would name a state that nobody asked for.
     first = next((step for step in chosen if step.stage is TRAINING), None)
     if first and first.round and any(name.startswith(first.outputs) for name in run.ledger.artifacts()):
         require_state(run, first.round)

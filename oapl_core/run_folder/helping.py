@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from oapl_core.errors import ConfigError, Held
-from oapl_core.run_folder.lock import HELPERS, Owner, inherited
+from oapl_core.run_folder.lock import HELPERS, Owner, acquire, inherited
 
 LOOK_S = 1.0
 """How often the helper looks after its holder."""
@@ -56,6 +56,7 @@ def helping(
             f"{run_dir}: is not there on {os.uname().nodename}; every machine of the fleet must see the run folder "
             "under this path"
         )
+    # Shared first: from here on a new owner waits for us, so the look at the present one cannot be too late.
     with _locked(root / HELPERS, fcntl.LOCK_SH):
         watch = _Watch(root / "run.lock", holder, look_s, silent_s)
         if watch.gone():
@@ -75,16 +76,9 @@ def _locked(path: Path, kind: int, patience_s: float = 0.0) -> Iterator[None]:
     """The kernel's lock on a file, which guards inherit: one that still ends its stage keeps it."""
     path.parent.mkdir(exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    deadline = time.monotonic() + patience_s
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise Held(f"{path}: another process has this lock; it still does the stage, or ends it") from None
-            time.sleep(0.1)
+        if not acquire(descriptor, kind, patience_s):
+            raise Held(f"{path}: another process has this lock; it still does the stage, or ends it")
         with inherited(path, descriptor):
             yield
     finally:

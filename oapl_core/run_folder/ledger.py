@@ -118,6 +118,7 @@ class Records:
             self.stages.append(entry)
         elif isinstance(entry, ForkEntry):
             self.forks.append(entry)
+        # By hash: a line about older bytes of that name came from a process that had not seen the newer ones.
         elif entry and entry.artifact in self.artifacts and self.artifacts[entry.artifact].sha256 == entry.sha256:
             if isinstance(entry, RemovalEntry):
                 self.removals[entry.artifact] = entry
@@ -174,7 +175,7 @@ class Ledger:
             _cut_torn_line(file)
             file.write(line.encode())
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # before the lock goes: who reads the line next may act on it
 
     def _forget(self) -> None:
         self._file = (0, 0)
@@ -192,6 +193,7 @@ class Ledger:
             return
         with file:
             now = os.fstat(file.fileno())
+            # A fetch or a person's restore replaces the file; a smaller one was cut. Both make what was read void.
             if (now.st_dev, now.st_ino) != self._file or now.st_size < self._offset:
                 self._forget()
                 self._file = (now.st_dev, now.st_ino)

@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
@@ -125,17 +125,32 @@ def hold(run_dir: Path, beat_s: float = BEAT_S, patience_s: float = PATIENCE_S) 
         os.close(descriptor)
 
 
-def _take(descriptor: int, lock: Path, run_dir: Path, patience_s: float) -> None:
-    deadline = time.monotonic() + _ORPHANS_S
+def acquire(descriptor: int, kind: int, patience_s: float, is_hopeless: Callable[[], bool] = lambda: False) -> bool:
+    """Take the kernel's lock of an open file; False if another process keeps it for ``patience_s`` seconds.
+
+    flock has no time limit of its own, and a signal that interrupts it needs the main thread, so it is asked again.
+    """
+    deadline = time.monotonic() + patience_s
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            return True
         except BlockingIOError:
-            holder = Owner.read(lock)
-            if time.monotonic() > deadline or (holder and not _died_here(holder)):
-                raise _held(run_dir, holder) from None
+            if time.monotonic() > deadline or is_hopeless():
+                return False
         time.sleep(0.1)
+
+
+def _take(descriptor: int, lock: Path, run_dir: Path, patience_s: float) -> None:
+    def is_alive() -> bool:
+        holder = Owner.read(lock)
+        return holder is not None and not _died_here(holder)
+
+    # Only for a holder that died is there something to wait for: the guards that end its stages.
+    if not acquire(descriptor, fcntl.LOCK_EX, _ORPHANS_S, is_alive):
+        raise _held(run_dir, Owner.read(lock))
+    # The kernel's lock is ours, which proves nothing about a machine whose flock does not reach us: its record must
+    # stand still while we watch. Ours is from this machine, where the kernel has decided already.
     before = Owner.read(lock)
     if before is None or before.machine == _machine():
         return
@@ -153,22 +168,15 @@ def _take(descriptor: int, lock: Path, run_dir: Path, patience_s: float) -> None
 
 
 def _wait_for_helpers(root: Path, run_dir: Path) -> None:
-    """They notice that their holder is gone, and end their stages."""
+    """Wait until the helpers of the last holder, who notice that it is gone, have ended their stages."""
     if not (root / HELPERS).exists():
         return
-    deadline = time.monotonic() + _ORPHANS_S
     with (root / HELPERS).open("rb+") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise Held(
-                        f"{run_dir}: a stage that another machine did for its last holder has not ended yet; "
-                        "start again in a minute"
-                    ) from None
-            time.sleep(0.1)
+        if not acquire(file.fileno(), fcntl.LOCK_EX, _ORPHANS_S):
+            raise Held(
+                f"{run_dir}: a stage that another machine did for its last holder has not ended yet; "
+                "start again in a minute"
+            )
 
 
 def _died_here(holder: Owner) -> bool:
@@ -199,6 +207,7 @@ class _Heart:
         while not self._over.wait(self._beat_s):
             try:
                 found = Owner.read(self._lock)
+                # Once the folder is another's, every further write of ours could tear its files: end at once.
                 if found is not None and found.token != self._ours.token:
                     self._lost = True
                     os.kill(os.getpid(), signal.SIGTERM)

@@ -99,10 +99,12 @@ class Mirror:
         whole, last = len(self._sent), time.monotonic()
         for line in ledger[whole:].splitlines(keepends=True):
             for entry in artifacts_of(line).values():
+                # Only the newest bytes of a name are still on this disk; those that are there already need no sending.
                 same = known.get(entry.artifact)
                 if entry == newest.get(entry.artifact) and not (same and same.sha256 == entry.sha256):
                     self._send(run, entry)
             whole += len(line)
+            # The ledger goes as a whole, since object stores cannot append: often enough to lose little, no oftener.
             if time.monotonic() - last > _LEDGER_EVERY_S:
                 self._send_ledger(ledger[:whole])
                 last = time.monotonic()
@@ -196,6 +198,7 @@ class Mirror:
         if _BASE_RECORD in entries and _BASE_RECORD not in lacking:
             run = Run(root, parse_experiment(settings["config"], self._url), Path.cwd())
             self._fetch_base_model(run, entries[_BASE_RECORD])
+        # run.json comes last: with it the folder counts as a run.
         temporary = root / f".tmp-{_LEDGER}"
         temporary.write_bytes(ledger)
         temporary.rename(root / _LEDGER)

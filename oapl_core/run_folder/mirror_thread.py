@@ -28,7 +28,7 @@ def mirrored(run: Run, tell: Callable[[str], None], look_every_s: float = _LOOK_
         yield
         return
     copying = _Copying(run, Mirror(run.config.mirror, run.root.name, tell), tell, look_every_s)
-    copying.once()
+    copying.once()  # in the foreground: a URL that cannot be used, or another run's mirror, is told before work starts
     thread = threading.Thread(target=copying.until_told, name="mirror")
     thread.start()
     whole = False
@@ -107,6 +107,7 @@ class _Copying:
         for _ in range(tries):
             if self.refused or self._guarded():
                 return
+            # Not `self.stop`: that is set already, and would not wait.
             threading.Event().wait(self._pause_s if tries > 1 else 0)
         self._tell(
             f"mirror: {self._run.config.mirror} does not hold the whole run yet; run the same command again to send "
