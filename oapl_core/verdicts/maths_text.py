@@ -2,125 +2,95 @@ r"""Typography of maths answers: two texts that differ only in how they are set 
 
 Reads the content of a box (LaTeX, or what people type instead), returns plainer LaTeX for math-verify's parser. Changes
 how something is written, never what it says: no number is computed except those that have a second spelling (repeating
-decimals). docs/maths.md lists the rules with examples.
+decimals, mixed numbers). docs/maths.md lists the rules with examples.
 """
 
 import re
 import unicodedata
 from collections.abc import Callable
 
-_SIGNS = {
-    "−": "-",
-    "–": "-",
-    "—": "-",
-    "‐": "-",
-    "‑": "-",
-    "×": r"\times ",
-    "·": r"\cdot ",
-    "⋅": r"\cdot ",
-    "÷": r"\div ",
-    "∗": "*",
-    "π": r"\pi ",
-    "θ": r"\theta ",
-    "α": r"\alpha ",
-    "β": r"\beta ",
-    "λ": r"\lambda ",
-    "φ": r"\phi ",
-    "∞": r"\infty ",
-    "≤": r"\leq ",
-    "⩽": r"\leq ",
-    "≥": r"\geq ",
-    "⩾": r"\geq ",
-    "≠": r"\neq ",
-    "≈": r"\approx ",
-    "±": r"\pm ",
-    "∪": r"\cup ",
-    "∩": r"\cap ",
-    "∈": r"\in ",
-    "∅": r"\emptyset ",
-    "ℝ": r"\mathbb{R}",
-    "ℤ": r"\mathbb{Z}",
-    "ℕ": r"\mathbb{N}",
-    "ℚ": r"\mathbb{Q}",
-    "ℂ": r"\mathbb{C}",
-    "°": r"^\circ ",
-    "º": r"^\circ ",
-    "′": "'",
-    "’": "'",
-    "‘": "'",
-    "″": '"',
-    "“": '"',
-    "”": '"',
-    "…": r"\ldots ",
-    "½": r"\frac{1}{2}",
-    "⅓": r"\frac{1}{3}",
-    "⅔": r"\frac{2}{3}",
-    "¼": r"\frac{1}{4}",
-    "¾": r"\frac{3}{4}",
-    "⅕": r"\frac{1}{5}",
-    "⅛": r"\frac{1}{8}",
-    "⁄": "/",
-    "∕": "/",
-    "∛": r"\sqrt[3]",
-    "⟨": r"\langle ",
-    "⟩": r"\rangle ",
-    "∠": r"\angle ",
-    "∶": ":",
+# LaTeX, and the characters that say the same. They are replaced before NFKC, which would read ½ as 1⁄2 and º as o.
+_CHARACTERS = r"""
+    - −–—‐‑  * ∗  / ⁄∕  : ∶  ' ′’‘  " ″“”  ^\circ °º  \ldots …  \sqrt[3] ∛
+    \times ×  \cdot ·⋅  \div ÷  \pm ±  \leq ≤⩽  \geq ≥⩾  \neq ≠  \approx ≈  \in ∈  \cup ∪  \cap ∩
+    \pi π  \theta θ  \alpha α  \beta β  \lambda λ  \phi φ  \infty ∞  \emptyset ∅  \angle ∠  \langle ⟨  \rangle ⟩
+    \mathbb{R} ℝ  \mathbb{Z} ℤ  \mathbb{N} ℕ  \mathbb{Q} ℚ  \mathbb{C} ℂ
+    \frac{1}{2} ½  \frac{1}{3} ⅓  \frac{2}{3} ⅔  \frac{1}{4} ¼  \frac{3}{4} ¾  \frac{1}{5} ⅕  \frac{1}{8} ⅛
+""".split()
+_CHARACTER_TABLE = {
+    # A space ends a command's name, so that it does not swallow the letter behind it.
+    ord(character): latex + (" " if latex[-1].isalpha() else "")
+    for latex, characters in zip(_CHARACTERS[::2], _CHARACTERS[1::2], strict=True)
+    for character in characters
 }
-_SIGN_TABLE = str.maketrans(_SIGNS)
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
 _LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 
-_SYNONYMS = [
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"\\[dtc]frac(?![a-zA-Z])|\\(?:nice|s)frac(?![a-zA-Z])", r"\\frac"),
-        (r"\\[dt]binom(?![a-zA-Z])", r"\\binom"),
-        (r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![a-zA-Z])\.?", ""),
-        (r"\\(?:display|text|script|scriptscript)style(?![a-zA-Z])|\\(?:no)?limits(?![a-zA-Z])", " "),
-        (r"\\(?:bf|rm|it|sf|tt|bfseries|large|Large|LARGE|huge|Huge|small)(?![a-zA-Z])", " "),
-        (r"\\(?:color|hspace\*?|vspace\*?|label|tag\*?)\s*\{[^{}]*\}", " "),
-        (r"(?<=\d)\s*,\s*\\!\s*(?=\d{3}(?!\d))", ""),
-        (r"(?<=\d)(?:\{,\}|(?<!\\)\\,|~|\\ |\\thinspace|\u202f|\u00a0)(?=\d{3}(?!\d))", ""),
-        (r"\\!|\\/", ""),
-        (r"(?<!\\)\\[,;:> ]|~|\\(?:q?quad|thinspace|enspace|space)(?![a-zA-Z])", " "),
-        (r"\\(?:varnothing|empty)(?![a-zA-Z])|\\\{\s*\\\}", r"\\emptyset "),
-        (r"\\mathbb\s*([RZNQC])(?![a-zA-Z])", r"\\mathbb{\1}"),
-        (r"\\mathbf\s*\{([RZNQ])\}|\\([RZNQ])(?![a-zA-Z])", r"\\mathbb{\1\2}"),
-        (r"\\le(?:qslant)?(?![a-zA-Z])|<=", r"\\leq "),
-        (r"\\ge(?:qslant)?(?![a-zA-Z])|>=", r"\\geq "),
-        (r"\\ne(?![a-zA-Z])|\\not\s*=|!=", r"\\neq "),
-        (r"\\lt(?![a-zA-Z])", "<"),
-        (r"\\gt(?![a-zA-Z])", ">"),
-        (r"==", "="),
-        (r"\*\*", "^"),
-        (r"\\(?:ast|star)(?![a-zA-Z])", "*"),
-        (r"\\lbrace(?![a-zA-Z])", r"\\{"),
-        (r"\\rbrace(?![a-zA-Z])", r"\\}"),
-        (r"\\langle(?![a-zA-Z])", "("),
-        (r"\\rangle(?![a-zA-Z])", ")"),
-        (r"\^\s*\{\s*\\(?:circ|degree)\s*\}|\^\s*\\circ(?![a-zA-Z])", r"^\\circ "),
-        (r"\\(?:text)?degree(?![a-zA-Z])", r"^\\circ "),
-        (r"\{\s*\^\\circ\s*\}", r"^\\circ "),
-        (r"\\[lcvdh]?dots[cbmio]?(?![a-zA-Z])|\.\.\.+", r"\\text{dots}"),
-        (r"(?<![a-zA-Z\\])(?:pi|PI|Pi)(?![a-zA-Z])", r"\\pi "),
-        (r"(?<![a-zA-Z\\])(?:oo|infinity|inf)(?![a-zA-Z])", r"\\infty "),
-        (r"\\lg(?![a-zA-Z])", r"\\log "),
-        (r"\\(?:top|intercal|mathsf\{T\}|mathrm\{T\})(?![a-zA-Z])", "T"),
-        (r"\\begin\{(?:[bBvV]?|small)matrix\*?\}", r"\\begin{pmatrix}"),
-        (r"\\end\{(?:[bBvV]?|small)matrix\*?\}", r"\\end{pmatrix}"),
-        (r"[(\[]\s*\\begin\{array\}\s*\{[^{}]*\}(.*?)\\end\{array\}\s*[)\]]", r"\\begin{pmatrix}\1\\end{pmatrix}"),
-        (r"\\\\\s*\[[^\]]*\]|\\cr(?![a-zA-Z])", r"\\\\ "),
-        (r"\\\\\s*(?=\\end\{)", " "),
-    )
-]
-_DETERMINANT = re.compile(r"\\begin\{vmatrix\}")
-_FONTS = re.compile(
-    r"\\(?:math(?:rm|bf|it|sf|tt|normal)|boldsymbol|bm|pmb|ensuremath|underline|boxed|fbox|textcolor\s*\{[^{}]*\}"
-    r"|text(?:bf|it|rm|sf|tt|up|normal|md)?|mbox|hbox|emph|operatorname\*?)\s*\{"
+# Commands, and what is written for all of them. Other commands stay.
+_COMMANDS = {
+    r"\frac": "dfrac tfrac cfrac nicefrac sfrac",
+    r"\binom": "dbinom tbinom",
+    r"\emptyset ": "varnothing empty",
+    r"\leq ": "le leqslant",
+    r"\geq ": "ge geqslant",
+    r"\neq ": "ne",
+    r"^\circ ": "degree textdegree",
+    r"\log ": "lg",
+    r"\{": "lbrace",
+    r"\}": "rbrace",
+    "<": "lt",
+    ">": "gt",
+    "*": "ast star",
+    "(": "langle",
+    ")": "rangle",
+    "T": "top intercal",
+    " ": "quad qquad thinspace enspace space",
+} | {rf"\mathbb{{{letter}}}": letter for letter in "RZNQ"}
+_COMMAND_TABLE = {name: latex for latex, names in _COMMANDS.items() for name in names.split()}
+_COMMAND = re.compile(r"\\([a-zA-Z]+)")
+_TYPED_TABLE = {"<=": r"\leq ", ">=": r"\geq ", "!=": r"\neq ", "==": "=", "**": "^"}
+_TYPED = re.compile(r"[<>!=]=|\*\*")
+
+_Rules = tuple[tuple[re.Pattern[str], str], ...]
+
+
+def _rules(*rules: tuple[str, str]) -> _Rules:
+    return tuple((re.compile(pattern), replacement) for pattern, replacement in rules)
+
+
+# Shapes of several signs; these look at commands, so they come before those are replaced.
+_SHAPES = _rules(
+    (r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![a-zA-Z])\.?", ""),
+    (r"\\(?:(?:display|text|script|scriptscript)style|(?:no)?limits)(?![a-zA-Z])", " "),
+    (r"\\(?:bf|rm|it|sf|tt|bfseries|large|Large|LARGE|huge|Huge|small)(?![a-zA-Z])", " "),
+    (r"\\(?:color|hspace\*?|vspace\*?|label|tag\*?)\s*\{[^{}]*\}", " "),
+    # Thousands: only between digits, before a group of three. A bare comma may part a list, so it waits for _numbers.
+    (r"(?<=\d)(?:\s*,\s*\\!\s*|\{,\}|(?<!\\)\\,|~|\\ |\\thinspace)(?=\d{3}(?!\d))", ""),
+    (r"\\!|\\/", ""),
+    (r"(?<!\\)\\[,;:> ]|~", " "),
+    (r"\\\{\s*\\\}", r"\\emptyset "),
+    (r"\\mathbb\s*([RZNQC])(?![a-zA-Z])", r"\\mathbb{\1}"),
+    (r"\\not\s*=", r"\\neq "),
+    (r"\^\s*\{\s*\\(?:circ|degree)\s*\}|\^\s*\\circ(?![a-zA-Z])", r"^\\circ "),
+    (r"\\[lcvdh]?dots[cbmio]?(?![a-zA-Z])|\.\.\.+", r"\\text{dots}"),
+    (r"(?<![a-zA-Z\\])(?:pi|PI|Pi)(?![a-zA-Z])", r"\\pi "),
+    (r"(?<![a-zA-Z\\])(?:oo|infinity|inf)(?![a-zA-Z])", r"\\infty "),
 )
-_PLAIN_FONT = re.compile(r"\\(?:math|bold|bm|pmb|ensure|underline|boxed|fbox|textcolor)")
-_FUNCTIONS = re.compile(r"\\operatorname")
+_MATRICES = _rules(
+    (r"\\begin\{(?:[bBvV]?|small)matrix\*?\}", r"\\begin{pmatrix}"),
+    (r"\\end\{(?:[bBvV]?|small)matrix\*?\}", r"\\end{pmatrix}"),
+    (r"[(\[]\s*\\begin\{array\}\s*\{[^{}]*\}(.*?)\\end\{array\}\s*[)\]]", r"\\begin{pmatrix}\1\\end{pmatrix}"),
+)
+_LEFT_OVERS = _rules(
+    (r"\{\s*\^\\circ\s*\}", r"^\\circ "),
+    (r"\\\\\s*\[[^\]]*\]|\\cr(?![a-zA-Z])", r"\\\\ "),
+    (r"\\\\\s*(?=\\end\{)", " "),
+)
+_FONTS = re.compile(
+    r"\\(?:(?P<font>math(?P<roman>rm)|math(?:bf|it|sf|tt|normal)|boldsymbol|bm|pmb|ensuremath|underline|boxed|fbox"
+    r"|textcolor\s*\{[^{}]*\})|(?P<words>text(?:bf|it|rm|sf|tt|up|normal|md)?|mbox|hbox|emph)|operatorname\*?)\s*\{"
+)
+_OLD_FONT = re.compile(r"\{\s*\\(?:bf|rm|it|bfseries)\s+([A-Za-z0-9.]+)\s*\}")
 _NOT_WORDS = re.compile(r"\s*(?:[-+\d.,\s]+|\(\s*[A-Za-z]\s*\))\s*")
 _UNIT_LETTERS = re.compile(r"\s*[mgshlLNJWVAK]\s*")
 _ONE_LETTER = re.compile(r"\\text\{\s*([A-Za-z])\s*\}")
@@ -136,7 +106,7 @@ _SPACED_THOUSANDS = re.compile(r"(?<![\d.,/^_{] )(?<![\d.,/^_])(\d{1,3}(?: \d{3}
 _COMMA_THOUSANDS = re.compile(r"((?:^|=)\s*[-+]?\s*)(\d{1,3}(?:,\d{3})+)(?=\.\d|[^\d.,]*$)")
 _TRANSPOSED_TUPLE = re.compile(r"\(([^()]*,[^()]*)\)\s*\^\s*(?:T|\{\s*T\s*\})")
 _ENDING = re.compile(r"(?:[\s.,;:]|\\text\{\s*[.,;]?\s*\}|\\\\)+$")
-_LEADING = re.compile(r"(?:[=:\s]|\\(?:approx|therefore|Rightarrow|implies)(?![a-zA-Z]))+")
+_LEADING = re.compile(r"\A(?:[=:\s]|\\(?:approx|therefore|Rightarrow|implies)(?![a-zA-Z]))+")
 _QUOTED = re.compile(r"(?:``|\"|')([^'\"`]*)(?:''|\"|')")
 _SPACES = re.compile(r"\s+")
 
@@ -150,10 +120,11 @@ def plain(text: str) -> str:
     if text.isdecimal():
         return text
     text = _plain_commands(_fonts(text) if "\\" in text else text)
-    if "'" in text or '"' in text or "`" in text or "\\prime" in text:
+    if any(mark in text for mark in ("'", '"', "`", "\\prime")):
         text = _quotes(text)
+    # Twice: numbers and quotes that were rewritten can leave a sign at the end that was inside before.
     text = _without_ending(_numbers(_SPACES.sub(" ", text)))
-    text = _without_start(_ONE_LETTER.sub(r"\1", text) if _ONE_LETTER.fullmatch(text) else text)
+    text = _LEADING.sub("", _ONE_LETTER.sub(r"\1", text) if _ONE_LETTER.fullmatch(text) else text, count=1)
     while text[:1] == "{" and _closing(text, 1, "{}") == len(text) - 1:
         text = text[1:-1].strip()
     return text
@@ -176,7 +147,7 @@ def _ascii(text: str) -> str:
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+", lambda found: f"^{{{found[0].translate(_RAISED)}}}", text)
     text = re.sub(r"[₀₁₂₃₄₅₆₇₈₉]+", lambda found: f"_{{{found[0].translate(_LOWERED)}}}", text)
     text = re.sub(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))", "", text)
-    return unicodedata.normalize("NFKC", _ROOT.sub(r"\\sqrt{\1}", text).translate(_SIGN_TABLE))
+    return unicodedata.normalize("NFKC", _ROOT.sub(r"\\sqrt{\1}", text).translate(_CHARACTER_TABLE))
 
 
 def _without_dollars(text: str) -> str:
@@ -192,17 +163,14 @@ def _without_ending(text: str) -> str:
     return _ENDING.sub("", text).strip() if text[-1:] in " .,;:}\\" else text.strip()
 
 
-def _without_start(text: str) -> str:
-    found = _LEADING.match(text)
-    return text[found.end() :] if found else text
-
-
 def _plain_commands(text: str) -> str:
-    determinant = _DETERMINANT.search(text) is not None
-    for pattern, replacement in _SYNONYMS:
-        if not (determinant and "matrix" in replacement):
-            text = pattern.sub(replacement, text)
-    text = _rewritten(text, _ROOT_OF, "()", lambda opening, inner: f"\\sqrt{_index(opening)}{{{inner}}}")
+    # A determinant is a number, and its bars say so: where one stands, no bracket of a matrix is touched.
+    matrices = () if "\\begin{vmatrix}" in text else _MATRICES
+    text = _replaced(text, _SHAPES)
+    text = _COMMAND.sub(lambda found: _COMMAND_TABLE.get(found[1], found[0]), text)
+    text = _TYPED.sub(lambda found: _TYPED_TABLE[found[0]], text)
+    text = _replaced(text, (*matrices, *_LEFT_OVERS))
+    text = _rewritten(text, _ROOT_OF, "()", lambda opening, inner: f"\\sqrt{opening[1] or ''}{{{inner}}}")
     if "^" in text and "," in text:
         text = _TRANSPOSED_TUPLE.sub(
             lambda found: "\\begin{pmatrix}" + "\\\\ ".join(found[1].split(",")) + "\\end{pmatrix}", text
@@ -210,66 +178,61 @@ def _plain_commands(text: str) -> str:
     return text
 
 
-def _index(opening: str) -> str:
-    found = re.search(r"\[[^\]]*\]", opening)
-    return found[0] if found else ""
+def _replaced(text: str, rules: _Rules) -> str:
+    for pattern, replacement in rules:
+        text = pattern.sub(replacement, text)
+    return text
 
 
 def _fonts(text: str) -> str:
     r"""Fonts and frames taken off; of \text what stands for a number, a letter or a choice. Words stay \text{words}."""
 
-    def unwrapped(opening: str, inner: str) -> str:
-        if _FUNCTIONS.match(opening):
-            return f"\\operatorname{{{inner}}}"
-        if _PLAIN_FONT.match(opening):
-            is_unit = opening.startswith("\\mathrm") and _UNIT_LETTERS.fullmatch(inner)
+    def unwrapped(opening: re.Match[str], inner: str) -> str:
+        if opening["font"]:
+            is_unit = opening["roman"] and _UNIT_LETTERS.fullmatch(inner)
             return f"\\text{{{inner}}}" if is_unit or _LETTERS.fullmatch(inner) else f" {inner} "
-        return inner if _NOT_WORDS.fullmatch(inner) else f"\\text{{{inner}}}"
+        if opening["words"]:
+            return inner if _NOT_WORDS.fullmatch(inner) else f"\\text{{{inner}}}"
+        return f"\\operatorname{{{inner}}}"
 
-    text = re.sub(r"\{\s*\\(?:bf|rm|it|bfseries)\s+([A-Za-z0-9.]+)\s*\}", r"\\text{\1}", text)
-    return _rewritten(text, _FONTS, "{}", unwrapped)
+    return _rewritten(_OLD_FONT.sub(r"\\text{\1}", text), _FONTS, "{}", unwrapped)
 
 
-def _rewritten(text: str, opening: re.Pattern[str], brackets: str, rewrite: Callable[[str, str], str]) -> str:
+def _rewritten(
+    text: str, opening: re.Pattern[str], brackets: str, rewrite: Callable[[re.Match[str], str], str]
+) -> str:
     """Text with every `opening`...closing bracket rewritten, innermost first."""
     for match in reversed(list(opening.finditer(text))):
         end = _closing(text, match.end(), brackets)
         if end is not None:
-            text = text[: match.start()] + rewrite(match[0], text[match.end() : end]) + text[end + 1 :]
+            text = text[: match.start()] + rewrite(match, text[match.end() : end]) + text[end + 1 :]
     return text
 
 
 def _closing(text: str, start: int, brackets: str) -> int | None:
     """Position of the bracket that closes the one before `start`; one after a backslash is a character."""
-    depth, position = 1, start
-    while position < len(text):
-        character = text[position]
-        if character == "\\":
-            position += 1
-        elif character == brackets[0]:
-            depth += 1
-        elif character == brackets[1]:
-            depth -= 1
-            if depth == 0:
-                return position
-        position += 1
+    depth = 1
+    for sign in re.compile(rf"\\.|[{re.escape(brackets)}]", re.DOTALL).finditer(text, start):
+        depth += {brackets[0]: 1, brackets[1]: -1}.get(sign[0], 0)
+        if depth == 0:
+            return sign.start()
     return None
 
 
 def _quotes(text: str) -> str:
     """Quotation marks around a whole answer go; a prime after a letter becomes part of its name and never vanishes."""
-    found = _QUOTED.fullmatch(text)
-    if found:
-        text = found[1]
-    text = _PRIMES.sub(lambda found: f"{found[1]}_{{{'prime' * _count(found)}}}", text)
+    quoted = _QUOTED.fullmatch(text)
+    text = _PRIMES.sub(_named_prime, quoted[1] if quoted else text)
     return re.sub(r"\^?\s*\{?\\prime(?![a-zA-Z])\}?", "'", text)
 
 
-def _count(found: re.Match[str]) -> int:
-    return found[2].count("\\prime") if found[2] else len(found[3])
+def _named_prime(found: re.Match[str]) -> str:
+    primes = found[2].count("\\prime") if found[2] else len(found[3])
+    return f"{found[1]}_{{{'prime' * primes}}}"
 
 
 def _numbers(text: str) -> str:
+    # Asking for one character first spares most answers the slower search.
     if "." in text:
         text = _REPEATING.sub(_repeating, text)
     if "\\frac" in text or "/" in text:

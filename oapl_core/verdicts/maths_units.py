@@ -6,85 +6,46 @@ that are no unit are taken for the thing that is counted ("5 apples") if they ca
 
 import re
 
-_NAMES = {
-    "m": "m meter meters metre metres",
-    "km": "km kms kilometer kilometers kilometre kilometres",
-    "cm": "cm cms centimeter centimeters centimetre centimetres",
-    "mm": "mm millimeter millimeters millimetre millimetres",
-    "in": "in inch inches",
-    "ft": "ft foot feet",
-    "yd": "yd yds yard yards",
-    "mi": "mi mile miles",
-    "g": "g gm gram grams",
-    "kg": "kg kgs kilogram kilograms",
-    "mg": "mg milligram milligrams",
-    "lb": "lb lbs pound pounds",
-    "oz": "oz ounce ounces",
-    "ton": "ton tons tonne tonnes",
-    "s": "s sec secs second seconds",
-    "min": "min mins minute minutes",
-    "h": "h hr hrs hour hours",
-    "d": "day days",
-    "week": "week weeks",
-    "month": "month months",
-    "yr": "yr yrs year years",
-    "l": "l liter liters litre litres",
-    "ml": "ml milliliter milliliters millilitre millilitres",
-    "gal": "gal gallon gallons",
-    "cup": "cup cups",
-    "pint": "pint pints",
-    "quart": "quart quarts",
-    "mi/h": "mph",
-    "km/h": "kph kmph kmh",
-    "degree": "degree degrees deg degs",
-    "rad": "rad rads radian radians",
-    "degree C": "celsius",
-    "degree F": "fahrenheit",
-    "dollar": "dollar dollars usd bucks",
-    "cent": "cent cents",
-    "euro": "euro euros eur",
-    "gbp": "gbp",
-    "yen": "yen jpy",
-    "rupee": "rupee rupees rs inr",
-    "unit": "unit units",
-    "n": "n newton newtons",
-    "j": "j joule joules",
-    "w": "w watt watts",
-    "v": "v volt volts",
-    "a": "a amp amps",
-    "hz": "hz hertz",
-    "ohm": "ohm ohms",
-    "acre": "acre acres",
-    "hectare": "hectare hectares",
+# Each unit's spelling in verdicts, and the names people give it.
+_NAMES = """
+    m: m meter meters metre metres | km: km kms kilometer kilometers kilometre kilometres
+    cm: cm cms centimeter centimeters centimetre centimetres | mm: mm millimeter millimeters millimetre millimetres
+    in: in inch inches | ft: ft foot feet | yd: yd yds yard yards | mi: mi mile miles
+    g: g gm gram grams | kg: kg kgs kilogram kilograms | mg: mg milligram milligrams
+    lb: lb lbs pound pounds | oz: oz ounce ounces | ton: ton tons tonne tonnes
+    s: s sec secs second seconds | min: min mins minute minutes | h: h hr hrs hour hours
+    d: day days | week: week weeks | month: month months | yr: yr yrs year years
+    l: l liter liters litre litres | ml: ml milliliter milliliters millilitre millilitres
+    gal: gal gallon gallons | cup: cup cups | pint: pint pints | quart: quart quarts
+    mi/h: mph | km/h: kph kmph kmh | degree: degree degrees deg degs | rad: rad rads radian radians
+    degree C: celsius | degree F: fahrenheit | acre: acre acres | hectare: hectare hectares | unit: unit units
+    n: n newton newtons | j: j joule joules | w: w watt watts | v: v volt volts | a: a amp amps | hz: hz hertz
+    ohm: ohm ohms | dollar: dollar dollars usd bucks | cent: cent cents | euro: euro euros eur | gbp: gbp
+    yen: yen jpy | rupee: rupee rupees rs inr
+"""
+_UNITS = {
+    name: unit.strip()
+    for entry in _NAMES.replace("\n", "|").split("|")
+    for unit, _, names in [entry.partition(":")]
+    for name in names.split()
 }
-_UNITS = {name: unit for unit, names in _NAMES.items() for name in names.split()}
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _RAISED = {"squared": 2, "cubed": 3}
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-_SIGNS = {
-    "\\$": "dollar",
-    "$": "dollar",
-    "€": "euro",
-    "\\euro": "euro",
-    "£": "gbp",
-    "\\pounds": "gbp",
-    "¥": "yen",
-    "₹": "rupee",
-    "¢": "cent",
-}
+_SIGNS = {"$": "dollar", "€": "euro", r"\euro": "euro", "£": "gbp", r"\pounds": "gbp", "¥": "yen"}
+_SIGNS |= {r"\$": "dollar", "₹": "rupee", "¢": "cent"}
 _SIGN = re.compile(r"\\\$|[$€£¥₹¢]|\\(?:euro|pounds)(?![a-zA-Z])(?:\{\})?")
 # Words that change or multiply the number, or offer another: never the name of what is counted.
-_NEVER = re.compile(
-    r"(?:"
-    r"or|and|not|maybe|perhaps|probably|possibly|either|neither|if|else|otherwise|is|are|was|be|equals|equal|about|"
-    r"approximately|around|roughly|nearly|almost|plus|minus|times|over|divided|by|less|more|than|at|least|most|"
-    r"under|above|below|between|to|from|off|half|halves|third|thirds|quarter|quarters|fourth|fifth|tenth|dozen|"
-    r"score|gross|pair|pairs|double|triple|twice|zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|"
-    r"twelve|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million|billion|trillion|"
-    r"hundredth|hundredths|thousandth|tenths|negative|positive|infinity|pi|percent|per|root|factorial|power|"
-    r"exponent|wrong|incorrect|unless|but|rather|instead|alternatively|guess|option|options|dots|mod|modulo|"
-    r"remainder|base|e|i|x|y|z|n"
-    r")"
+_NEVER = frozenset(
+    """
+    or and not maybe perhaps probably possibly either neither if else otherwise is are was be equals equal about
+    approximately around roughly nearly almost plus minus times over divided by less more than at least most under
+    above below between to from off half halves third thirds quarter quarters fourth fifth tenth dozen score gross
+    pair pairs double triple twice zero one two three four five six seven eight nine ten eleven twelve twenty thirty
+    forty fifty sixty seventy eighty ninety hundred thousand million billion trillion hundredth hundredths thousandth
+    tenths negative positive infinity pi percent per root factorial power exponent wrong incorrect unless but rather
+    instead alternatively guess option options dots mod modulo remainder base e i x y z n
+    """.split()
 )
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _TEXT_TAIL = re.compile(r"(?:\\text\s*\{[^{}]*\}|[\s/^{}\d*-]|\\cdot(?![a-zA-Z])|\\times(?![a-zA-Z]))+$")
@@ -222,6 +183,6 @@ def _counted(words: str) -> str | None:
     if not 1 <= len(names) <= 4 or not all(_WORD.fullmatch(name) for name in names):
         return None
     lowered = [name.lower() for name in names]
-    if any(_NEVER.fullmatch(part) for name in lowered for part in name.split("-")):
+    if not _NEVER.isdisjoint(part for name in lowered for part in name.split("-")):
         return None
     return "#" + " ".join(re.sub(r"(?<=[a-z]{2})(?:ies|es|s|y)$", "", name) for name in lowered)
