@@ -20,7 +20,7 @@ from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import ProgramGrade, grade_program
 from oapl_core.verdicts.regrade import regrade, round_of
-from oapl_core.verdicts.rules import Rules
+from oapl_core.verdicts.rules import GradingRules
 from oapl_core.verdicts.verifier import Verifier
 
 _KEYS = ("kind", "entry_point", "tests", "checker", "starter_code")
@@ -64,7 +64,7 @@ def _verify_program(program: Path, tests: Path) -> int:
     passes or fails by what ran before it, as a program that keeps a state would have it."""
     source, problem, config = _read(program), _problem(tests), VerifierConfig()
     limits = Limits(config.cpu_s, config.wall_s, config.memory_mb, config.output_mb)
-    rules, passed = Rules.of(problem, config), 0
+    rules, passed = GradingRules.of(problem, config), 0
     table = Table("test", "outcome", "CPU ms", "wall ms", "MiB", "expected", "printed", box=None)
     # one process: a row's times are then not disturbed by another test
     with Sandbox(1, config.minimum_level, libraries=config.libraries) as sandbox:

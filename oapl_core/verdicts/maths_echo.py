@@ -47,19 +47,20 @@ def formulas(statement: str) -> list[str]:
     return list(found)[:_MOST_FORMULAS]
 
 
-def is_echo(gold: Any, answer: Any, texts: tuple[str, str], known: list[str], trees: frozenset[Tree]) -> bool:
-    """Whether a right answer, other than the gold's own text, repeats the question.
+def is_echo(gold: Any, answer: Any, texts: tuple[str, str], known: frozenset[str], trees: frozenset[Tree]) -> bool:
+    """Whether a right answer, not written as the gold is, repeats the question.
 
-    `gold` and `answer` are parsed, `texts` are their plain texts, `known` the statement's `formulas`, `trees` the
-    `parts` of those.
+    `gold` and `answer` are parsed, `texts` are their plain texts, `known` the statement's `formulas` made compact,
+    `trees` the `parts` of those.
     """
     simple, whole = tree(gold), tree(answer)
-    if compact(texts[0]) == compact(texts[1]):
-        return False
-    if simple == whole and _functions(texts[1]) <= _functions(texts[0]):
-        return _is_number(texts[1]) and compact(texts[1]) in {compact(text) for text in known}
-    if _is_computable(texts[1]) and compact(texts[1]) in {compact(text) for text in known}:
-        return any(measure(texts[0]) <= measure(texts[1]) for measure in (_signs, _characters))
+    ours, theirs = (_signs(text) for text in texts)
+    is_copied = compact(texts[1]) in known
+    if simple == whole and _functions(theirs) <= _functions(ours):
+        # The same number in another writing: to turn 0.15 into 3/20 is no answer to "write 3/20 as a decimal".
+        return is_copied and "\\frac" in texts[1] and not re.search(r"[a-zA-Z]", texts[1].replace("\\frac", ""))
+    if is_copied and len(theirs) > 1:
+        return len(ours) <= len(theirs) or _characters(ours) <= _characters(theirs)
     return any(part in trees and size(part) > size(simple) for part in _within(whole))
 
 
@@ -69,29 +70,18 @@ def parts(known: list[str], read: Callable[[str], Any]) -> frozenset[Tree]:
     return frozenset(part for whole in trees for part in _within(whole) if size(part) > 1)
 
 
-def _is_number(text: str) -> bool:
-    """Whether it is a number in another writing than the gold's: to write 3/20 as a decimal is to write 0.15."""
-    return "\\frac" in text and not re.search(r"[a-zA-Z]", text.replace("\\frac", ""))
-
-
-def _is_computable(text: str) -> bool:
-    """Whether more than one number or letter stands in it."""
-    return _signs(text) > 1
-
-
-def _signs(text: str) -> int:
+def _signs(text: str) -> list[str]:
     """The numbers, letters and functions of a text; powers are such, fractions and signs are not."""
-    return len(_COUNTED.findall(_UNCOUNTED.sub(" ", text)))
+    return _COUNTED.findall(_UNCOUNTED.sub(" ", text))
 
 
-def _functions(text: str) -> set[str]:
-    """Some are computed by the parser already, so that only the text shows them."""
-    return {found for found in _COUNTED.findall(_UNCOUNTED.sub(" ", text)) if found.startswith("\\") or found == "!"}
+def _functions(signs: list[str]) -> set[str]:
+    # The parser computes some of them, 4! for one, so that the tree does not show them and only the text does.
+    return {sign for sign in signs if sign.startswith("\\") or sign == "!"}
 
 
-def _characters(text: str) -> int:
-    """The same, but each digit is one."""
-    return sum(len(found) if found[0].isdigit() else 1 for found in _COUNTED.findall(_UNCOUNTED.sub(" ", text)))
+def _characters(signs: list[str]) -> int:
+    return sum(len(sign) if sign[0].isdigit() else 1 for sign in signs)
 
 
 def size(whole: Tree) -> int:

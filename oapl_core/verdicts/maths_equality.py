@@ -33,34 +33,32 @@ class Equality:
 
     def equal(self, gold: Any, answer: Any) -> bool:
         """Whether the answer means the same as the gold."""
+        kinds = {_kind(gold), _kind(answer)}
+        if "relation" in kinds:
+            return self._relations(gold, answer)
+        # A column may stand for a point, so one matrix alone is compared as a list; two of them by their entries.
+        if "list" in kinds or ("matrix" in kinds and len(kinds) == 2):
+            return self._lists(gold, answer)
+        if "set" in kinds:
+            return self._sets(gold, answer)
+        if kinds == {"matrix"}:
+            return self._matrices(gold, answer)
+        if kinds == {"expression"}:
+            return self._expressions(clean(gold), clean(answer))
+        return bool(gold == answer)
+
+    def _relations(self, gold: Any, answer: Any) -> bool:
+        """x = 5 is as good as 5, x < 3 as its interval; nothing else that holds a relation is as good as its side."""
         import sympy
 
         ours, theirs = relations.links(gold), relations.links(answer)
         if ours and theirs:
             return relations.same(ours, theirs, self.equal) or self._same_set(ours, theirs)
-        if ours or theirs:
-            return self._one_relation(gold, answer, ours, theirs)
-        if _is_list(gold) or _is_list(answer) or (_is_matrix(gold) != _is_matrix(answer)):
-            return self._lists(gold, answer)
-        if isinstance(gold, sympy.Set) or isinstance(answer, sympy.Set):
-            return self._sets(gold, answer)
-        if _is_matrix(gold) or _is_matrix(answer):
-            return self._matrices(gold, answer)
-        if isinstance(gold, sympy.Expr) and isinstance(answer, sympy.Expr):
-            return self._expressions(clean(gold), clean(answer))
-        return bool(gold == answer)
-
-    def _one_relation(self, gold: Any, answer: Any, ours: list[Any], theirs: list[Any]) -> bool:
-        """x = 5 is as good as 5, x < 3 as its interval; nothing else that holds a relation is as good as its side."""
-        import sympy
-
         links, other = (ours, answer) if ours else (theirs, gold)
-        value = relations.value(links, self.equal, is_trusted=bool(ours))
-        if value is None:
-            value = relations.solutions(links) if isinstance(other, sympy.Set) else None
-        if value is None:
+        meant = self._meant(links, is_trusted=bool(ours), may_be_set=isinstance(other, sympy.Set))
+        if meant is None:
             return False
-        return self.equal(value, answer) if ours else self.equal(gold, value)
+        return self.equal(meant, answer) if ours else self.equal(gold, meant)
 
     def _same_set(self, gold: list[Any], answer: list[Any]) -> bool:
         r"""x \in [1, 2] and 1 <= x <= 2, in either direction, of the same name."""
@@ -68,43 +66,41 @@ class Equality:
 
         if relations.symbols(gold) != relations.symbols(answer):
             return False
-        values = [relations.value(links, self.equal, is_trusted=False) for links in (gold, answer)]
-        sets = [
-            relations.solutions(links) if value is None else value
-            for links, value in zip((gold, answer), values, strict=True)
-        ]
+        sets = [self._meant(links, is_trusted=False, may_be_set=True) for links in (gold, answer)]
         return all(isinstance(one, sympy.Set) for one in sets) and self.equal(*sets)
+
+    def _meant(self, links: list[Any], is_trusted: bool, may_be_set: bool) -> Any | None:
+        """The value that a chain of relations states, or the set that it describes; None for neither."""
+        value = relations.value(links, self.equal, is_trusted)
+        return relations.solutions(links) if value is None and may_be_set else value
 
     def _lists(self, gold: Any, answer: Any) -> bool:
         """A list or set regardless of order; a point, or a list that is to be one, in its order."""
         import sympy
 
-        if isinstance(gold, sympy.Set) and not _is_list(gold) and _elements(gold) is None:
-            joined = relations.union(_elements(answer) or [])
-            return joined is not None and self.equal(gold, joined)
         ours, theirs = _elements(gold), _elements(answer)
+        if ours is None and isinstance(gold, sympy.Set):
+            joined = relations.union(theirs or [])
+            return joined is not None and self.equal(gold, joined)
         if ours is None or theirs is None:
             return False
-        if len(ours) == 1 and isinstance(answer, sympy.FiniteSet) and not self.is_braced[1]:
+        is_set = [isinstance(one, sympy.FiniteSet) for one in (gold, answer)]
+        if len(ours) == 1 and is_set[1] and not self.is_braced[1]:
             return all(self.equal(ours[0], other) for other in theirs)  # one value, written in several ways
         if len(ours) != len(theirs):
             return False
-        gold_is_set, answer_is_set = isinstance(gold, sympy.FiniteSet), isinstance(answer, sympy.FiniteSet)
-        if (gold_is_set and self.is_braced[0] and not answer_is_set and len(theirs) > 1) or (
-            answer_is_set and self.is_braced[1] and not gold_is_set and len(ours) > 1
-        ):
+        braced = [one and brace for one, brace in zip(is_set, self.is_braced, strict=True)]
+        if len(ours) > 1 and ((braced[0] and not is_set[1]) or (braced[1] and not is_set[0])):
             return False  # {1, 2} is not the point (1, 2)
-        if not gold_is_set:
-            return all(map(self.equal, ours, theirs))
-        return self._in_any_order(ours, theirs)
+        return self._in_any_order(ours, theirs) if is_set[0] else all(map(self.equal, ours, theirs))
 
     def _in_any_order(self, ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
         left = list(theirs)
         for one in ours:
-            found = next((number for number, other in enumerate(left) if self.equal(one, other)), None)
-            if found is None:
+            same = next((number for number, other in enumerate(left) if self.equal(one, other)), None)
+            if same is None:
                 return False
-            del left[found]
+            del left[same]
         return not left
 
     def _sets(self, gold: Any, answer: Any) -> bool:
@@ -124,17 +120,19 @@ class Equality:
 
     def _matrices(self, gold: Any, answer: Any) -> bool:
         """Element by element; a product or sum of matrices as math-verify sees it."""
+        import sympy
+
         gold, answer = (one.doit() if hasattr(one, "doit") else one for one in (gold, answer))
-        ours, theirs = _entries(gold), _entries(answer)
-        if ours is None or theirs is None:
+        if not all(isinstance(one, sympy.MatrixBase) for one in (gold, answer)):
             return self.library(gold, answer)
-        return bool(gold.shape == answer.shape) and all(map(self.equal, ours, theirs))
+        return bool(gold.shape == answer.shape) and all(map(self.equal, gold, answer))
 
     def _expressions(self, gold: Any, answer: Any) -> bool:
         if gold == answer:
             return True
         if not gold.free_symbols and not answer.free_symbols:
             return self._numbers(gold, answer)
+        # A point where they differ settles it in a millisecond, which simplification may not in seconds.
         points = [(evaluated(gold, shift), evaluated(answer, shift)) for shift in (0, 1)]
         if any(one is not None and other is not None and _differ(one, other) for one, other in points):
             return False
@@ -147,9 +145,8 @@ class Equality:
         one, other = evaluated(gold), evaluated(answer)
         if one is None or other is None:
             return bool(gold.doit() == answer.doit())
-        is_rounded = self.has_decimal and _is_decimal(gold) != _is_decimal(answer)
         difference, size = abs(one - other), max(abs(one), abs(other))
-        if is_rounded:
+        if self.has_decimal and _is_decimal(gold) != _is_decimal(answer):
             return bool(difference <= _DECIMALS and difference <= _SIGNIFICANT * size)
         if size > _APART and difference > _APART * size:
             return False
@@ -157,6 +154,7 @@ class Equality:
         if gold.is_Rational and answer.is_Rational:
             return bool(gold == answer)
         if size > _APART:
+            # Thirty digits do not tell sqrt(2) from sqrt(2) + 10^-40; 200 are far beyond what anybody writes out.
             rest = sympy.N(gold - answer, _MANY_DIGITS, maxn=1000)
             return bool(abs(rest) <= size * sympy.Float(10) ** (20 - _MANY_DIGITS))
         return sympy.simplify(gold - answer).is_zero is True
@@ -179,34 +177,29 @@ def _is_decimal(number: Any) -> bool:
     return bool(rest == 1)
 
 
-def _is_list(value: Any) -> bool:
+def _kind(value: Any) -> str:
     import sympy
 
-    return isinstance(value, sympy.FiniteSet | sympy.Tuple)
-
-
-def _is_matrix(value: Any) -> bool:
-    import sympy
-
-    return isinstance(value, sympy.MatrixBase | sympy.MatrixExpr)
+    if relations.links(value):
+        return "relation"
+    kinds = {  # the first that fits: a finite set is a set too, and a product of matrices an expression
+        "list": sympy.FiniteSet | sympy.Tuple,
+        "matrix": sympy.MatrixBase | sympy.MatrixExpr,
+        "set": sympy.Set,
+        "expression": sympy.Expr,
+    }
+    return next((name for name, types in kinds.items() if isinstance(value, types)), "other")
 
 
 def _elements(value: Any) -> list[Any] | None:
     """What a list holds, in the order of the text. (a, b) is parsed as an interval, a column stands for a point."""
     import sympy
 
-    if _is_list(value):
+    kind = _kind(value)
+    if kind == "list":
         return list(getattr(value, "_unsorted_args", value.args))
     if isinstance(value, sympy.Interval):
         return [value.start, value.end] if value.left_open and value.right_open else None
-    if isinstance(value, sympy.Set | sympy.MatrixExpr):
-        return None
     if isinstance(value, sympy.MatrixBase):
         return list(value) if value.shape[1] == 1 else None
-    return [value]
-
-
-def _entries(value: Any) -> list[Any] | None:
-    import sympy
-
-    return list(value) if isinstance(value, sympy.MatrixBase) else None
+    return None if kind in ("set", "matrix") else [value]

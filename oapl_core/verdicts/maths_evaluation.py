@@ -17,9 +17,9 @@ def clean(expression: Any) -> Any:
         sympy.Symbol("i", real=True): sympy.I,
         sympy.EulerGamma: sympy.Symbol("gamma", real=True),
     }
-    found = {old: new for old, new in renamed.items() if expression.has(old)}
-    found |= {decimal: sympy.Rational(str(decimal)) for decimal in expression.atoms(sympy.Float)}
-    return expression.xreplace(found) if found else expression
+    changes = {old: new for old, new in renamed.items() if expression.has(old)}
+    changes |= {decimal: sympy.Rational(str(decimal)) for decimal in expression.atoms(sympy.Float)}
+    return expression.xreplace(changes) if changes else expression
 
 
 def evaluated(expression: Any, shift: int = 0) -> Any:
@@ -28,6 +28,7 @@ def evaluated(expression: Any, shift: int = 0) -> Any:
 
     if expression.has(sympy.Limit, sympy.Derivative, sympy.Integral, sympy.Sum, sympy.Product):
         expression = expression.doit()
+    # A checksum of the name, as hash() differs between processes and two workers must judge alike.
     values = {
         symbol: sympy.Rational(zlib.crc32(f"{symbol.name}{shift}".encode()) % 9001 + 1000, 3571)
         for symbol in expression.free_symbols

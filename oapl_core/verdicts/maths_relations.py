@@ -28,23 +28,19 @@ def links(parsed: Any) -> list[Link]:
     if isinstance(parsed, Relational):
         return [(parsed.lhs, parsed.rel_op, parsed.rhs)]
     if isinstance(parsed, sympy.And):
-        parts = getattr(parsed, "_unsorted_args", parsed.args)
-        found = [links(part) for part in parts]
-        return [link for part in found for link in part] if all(found) else []
+        parts = [links(part) for part in getattr(parsed, "_unsorted_args", parsed.args)]
+        return [link for part in parts for link in part] if all(parts) else []
     return []
 
 
 def same(gold: Sequence[Link], answer: Sequence[Link], equal: Equal) -> bool:
     """Whether two chains say the same, link by link from either end."""
-    if len(gold) != len(answer):
-        return False
-    backwards = [_turned(link) for link in reversed(answer)]
-    for chain in (answer, backwards):
-        if all(one[1] == other[1] for one, other in zip(gold, chain, strict=True)) and all(
-            _same_link(one, other, equal) for one, other in zip(gold, chain, strict=True)
-        ):
-            return True
-    return False
+    backwards = [(right, _TURNED[sign], left) for left, sign, right in reversed(answer)]
+    return any(
+        [sign for _, sign, _ in gold] == [sign for _, sign, _ in chain]
+        and all(_same_link(one, other, equal) for one, other in zip(gold, chain, strict=True))
+        for chain in (answer, backwards)
+    )
 
 
 def value(chain: Sequence[Link], equal: Equal, is_trusted: bool) -> Any | None:
@@ -91,15 +87,11 @@ def solutions(chain: Sequence[Link]) -> Any | None:
     names = symbols(chain)
     if len(names) != 1 or any(sign == "==" for _, sign, _ in chain):
         return None
-    name = names.pop()
-    if not all(
-        (left == name) != (right == name) and not (left.has(name) and right.has(name)) for left, _, right in chain
-    ):
-        return None
-    parts = [
-        _half_line(clean(right if left == name else left), sign if left == name else _TURNED[sign])
-        for left, sign, right in chain
-    ]
+    name, parts = names.pop(), []
+    for left, sign, right in chain:
+        if (left == name) == (right == name) or (left.has(name) and right.has(name)):
+            return None
+        parts.append(_half_line(clean(right), sign) if left == name else _half_line(clean(left), _TURNED[sign]))
     return None if any(part is None for part in parts) else reduce(sympy.Intersection, parts)
 
 
@@ -129,19 +121,16 @@ def _half_line(bound: Any, sign: str) -> Any | None:
     return sympy.Interval(bound, sympy.oo, is_open, True)
 
 
-def _turned(link: Link) -> Link:
-    return link[2], _TURNED[link[1]], link[0]
-
-
 def _same_link(gold: Link, answer: Link, equal: Equal) -> bool:
     """The sides are equal, as they stand or (of = and ≠) exchanged; or their differences are proportional."""
     (left, sign, right), (other_left, _, other_right) = gold, answer
+    is_equation = sign in ("==", "!=")
     if equal(left, other_left) and equal(right, other_right):
         return True
-    if sign in ("==", "!=") and equal(left, other_right) and equal(right, other_left):
+    if is_equation and equal(left, other_right) and equal(right, other_left):
         return True
-    is_equation = sign in ("==", "!=")
     ratio = _ratio((left, right), (other_left, other_right), is_equation)
+    # -x < -3 is x > 3: an inequality survives only a positive factor.
     return ratio is not None and (is_equation or ratio.is_positive is True)
 
 
@@ -157,7 +146,7 @@ def _ratio(gold: tuple[Any, Any], answer: tuple[Any, Any], is_equation: bool) ->
     one, other = (clean(pair[0]) - clean(pair[1]) for pair in (gold, answer))
     if not _has_symbols(one) or one.free_symbols != other.free_symbols:
         return None
-    if is_equation:
+    if is_equation:  # for an inequality the denominator's sign would have to be known
         one, other = (sympy.fraction(sympy.together(side.doit()))[0] for side in (one, other))
     points = [(evaluated(one, shift), evaluated(other, shift)) for shift in (0, 1)]
     if any(not first or not second for first, second in points):

@@ -16,11 +16,11 @@ _CHARACTERS = r"""
     \pi π  \theta θ  \alpha α  \beta β  \lambda λ  \phi φ  \infty ∞  \emptyset ∅  \angle ∠  \langle ⟨  \rangle ⟩
     \mathbb{R} ℝ  \mathbb{Z} ℤ  \mathbb{N} ℕ  \mathbb{Q} ℚ  \mathbb{C} ℂ
     \frac{1}{2} ½  \frac{1}{3} ⅓  \frac{2}{3} ⅔  \frac{1}{4} ¼  \frac{3}{4} ¾  \frac{1}{5} ⅕  \frac{1}{8} ⅛
-""".split()
+"""
 _CHARACTER_TABLE = {
     # A space ends a command's name, so that it does not swallow the letter behind it.
     ord(character): latex + (" " if latex[-1].isalpha() else "")
-    for latex, characters in zip(_CHARACTERS[::2], _CHARACTERS[1::2], strict=True)
+    for latex, characters in zip(_CHARACTERS.split()[::2], _CHARACTERS.split()[1::2], strict=True)
     for character in characters
 }
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
@@ -198,9 +198,7 @@ def _fonts(text: str) -> str:
     return _rewritten(_OLD_FONT.sub(r"\\text{\1}", text), _FONTS, "{}", unwrapped)
 
 
-def _rewritten(
-    text: str, opening: re.Pattern[str], brackets: str, rewrite: Callable[[re.Match[str], str], str]
-) -> str:
+def _rewritten(text: str, opening: re.Pattern[str], brackets: str, rewrite: Callable[[re.Match[str], str], str]) -> str:
     """Text with every `opening`...closing bracket rewritten, innermost first."""
     for match in reversed(list(opening.finditer(text))):
         end = _closing(text, match.end(), brackets)

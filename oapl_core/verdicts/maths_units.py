@@ -5,6 +5,9 @@ that are no unit are taken for the thing that is counted ("5 apples") if they ca
 """
 
 import re
+from dataclasses import dataclass
+
+from oapl_core.verdicts.maths_text import plain
 
 # Each unit's spelling in verdicts, and the names people give it.
 _NAMES = """
@@ -36,8 +39,7 @@ _SIGNS = {"$": "dollar", "€": "euro", r"\euro": "euro", "£": "gbp", r"\pounds
 _SIGNS |= {r"\$": "dollar", "₹": "rupee", "¢": "cent"}
 _SIGN = re.compile(r"\\\$|[$€£¥₹¢]|\\(?:euro|pounds)(?![a-zA-Z])(?:\{\})?")
 # Words that change or multiply the number, or offer another: never the name of what is counted.
-_NEVER = frozenset(
-    """
+_NEVER_COUNTED = """
     or and not maybe perhaps probably possibly either neither if else otherwise is are was be equals equal about
     approximately around roughly nearly almost plus minus times over divided by less more than at least most under
     above below between to from off half halves third thirds quarter quarters fourth fifth tenth dozen score gross
@@ -45,8 +47,8 @@ _NEVER = frozenset(
     forty fifty sixty seventy eighty ninety hundred thousand million billion trillion hundredth hundredths thousandth
     tenths negative positive infinity pi percent per root factorial power exponent wrong incorrect unless but rather
     instead alternatively guess option options dots mod modulo remainder base e i x y z n
-    """.split()
-)
+"""
+_NEVER = frozenset(_NEVER_COUNTED.split())
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _TEXT_TAIL = re.compile(r"(?:\\text\s*\{[^{}]*\}|[\s/^{}\d*-]|\\cdot(?![a-zA-Z])|\\times(?![a-zA-Z]))+$")
 _TEXT_FRACTION = re.compile(r"\\frac\s*\{\s*\\text\s*\{([^{}]*)\}\s*\}\s*\{\s*\\text\s*\{([^{}]*)\}((?:\^\d)?)\s*\}")
@@ -58,6 +60,29 @@ _FACTOR = re.compile(r"([A-Za-z]+)(?:\^?\{?(-?\d)\}?)?")
 _TRIGONOMETRY = re.compile(r"\\?(?:arc)?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _DEGREE = re.compile(r"\^\\circ\s*(?:(?:\\text\s*\{\s*)?([CF])(?![a-zA-Z])(?:\s*\})?)?")
 _PERCENT = re.compile(r"\s*(?:\\?%|\\text\s*\{\s*(?:\\?%|percent|per cent)\s*\}|(?<=[\d} ])percent)\s*$")
+_OWN_LETTERS = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]")
+_COMMAND = re.compile(r"\\(?:text\{[^{}]*\}|[a-zA-Z]+)")
+
+
+@dataclass(frozen=True)
+class SplitAnswer:
+    """A gold or an answer, taken apart: its plain text, the text without unit, and the unit."""
+
+    text: str
+    rest: str
+    unit: str
+
+    @classmethod
+    def of(cls, text: str, has_words: bool, has_letters: bool) -> "SplitAnswer":
+        """The content of a box; for the other two see `split_unit`."""
+        text = plain(text)
+        rest, unit = split_unit(text, has_words, has_letters)
+        return cls(text, plain(rest) if unit else rest, unit)
+
+    @property
+    def has_letters(self) -> bool:
+        """Whether variables stand in it."""
+        return bool(_OWN_LETTERS.search(_COMMAND.sub(" ", self.rest)))
 
 
 def split_unit(text: str, has_words: bool = False, has_letters: bool = False) -> tuple[str, str]:
@@ -71,13 +96,12 @@ def split_unit(text: str, has_words: bool = False, has_letters: bool = False) ->
     if percent:
         return text[: percent.start()].strip(), "percent"
     text, degree = _without_degrees(text)
-    text, tail = _split_tail(text, (has_words, has_letters), bool(money))
+    text, tail = _split_tail(text, has_words, has_letters, bool(money))
     named = [unit for unit in (money, degree) if unit]
     if tail.startswith("/") and named:
         return text, named[0] + tail
-    if tail and tail not in named:
-        named.append(tail)
-    return text, " ".join(named)
+    # "$5 dollars" names its unit twice.
+    return text, " ".join(named if tail in ("", *named) else [*named, tail])
 
 
 def agree(gold: str, answer: str) -> bool:
@@ -104,31 +128,24 @@ def _without_degrees(text: str) -> tuple[str, str]:
     return _DEGREE.sub(" ", text).strip(), unit
 
 
-def _split_tail(text: str, loose: tuple[bool, bool], is_money: bool) -> tuple[str, str]:
+def _split_tail(text: str, has_words: bool, has_letters: bool, is_money: bool) -> tuple[str, str]:
+    """The words at the end of an answer, as a unit or as what is counted; the text as it is where they are neither."""
     if "\\text" in text:
         text = _TEXT_FRACTION.sub(r"\\text{\1/\2\3}", text)
-        found = _text_tail(text)
-        if found is None:
+        tail = _TEXT_TAIL.search(text)
+        start = text.find("\\text", tail.start()) if tail else -1
+        if start <= 0 or not text[:start].strip(" {"):  # words without a number before them are the answer itself
             return text, ""
-        head, words = text[:found], _TEXT.sub(lambda part: f" {part[1].strip()}", text[found:])
+        words = _TEXT.sub(lambda part: f" {part[1].strip()}", text[start:])
     else:
         bare = _BARE_TAIL.search(text)
-        if bare is None:
+        if not bare or not _is_bare_unit(bare[2] or bare[4], bool(bare[1] or bare[3]), has_words, has_letters):
             return text, ""
-        words = bare[2] or bare[4]
-        head, is_apart = text[: bare.start()], bool(bare[1] or bare[3])
-        if not _is_bare_unit(words, is_apart, *loose):
-            return text, ""
-    head, words = _scaled(head.strip(), words)
+        words, start = bare[2] or bare[4], bare.start()
+    head, words = _scaled(text[:start].strip(), words)
     unit = (_unit(words, is_money) or _counted(words)) if words else ""
+    # After "=" stands the answer: in "x = 5 m" the head ends in 5, in "area = m" the words are no unit of anything.
     return (text, "") if unit is None or head.endswith("=") else (head, unit)
-
-
-def _text_tail(text: str) -> int | None:
-    r"""Where the words at the end begin: at the first \text of the tail; None without a number before them."""
-    tail = _TEXT_TAIL.search(text)
-    first = text.find("\\text", tail.start()) if tail else -1
-    return first if first > 0 and text[:first].strip(" {") else None
 
 
 def _is_bare_unit(words: str, is_apart: bool, has_words: bool, has_letters: bool) -> bool:
@@ -138,6 +155,7 @@ def _is_bare_unit(words: str, is_apart: bool, has_words: bool, has_letters: bool
     is_unit = _unit(words, False) is not None
     if len(words) == 1:
         return is_unit and is_apart and has_letters
+    # "5 apples" counts, "5 abc" may be a product: shorter words are left to the parser.
     return is_unit or (has_words and is_apart and len(first) >= 4 and _counted(words) is not None)
 
 
@@ -153,7 +171,7 @@ def _unit(words: str, is_money: bool) -> str | None:
     """The one spelling of a unit: "kilometers per hour" is "km/h"; None if it is none."""
     words = re.sub(r"\\cdot|\\times|[*{}.]", lambda found: " " if found[0] not in "{}." else "", words)
     parts = [part.split() for part in re.sub(r"\bper\b|\ban?\b(?=\s)", "/", words).replace("//", "/").split("/")]
-    if is_money and not parts[0] and len(parts) == 2:
+    if is_money and not parts[0] and len(parts) == 2:  # "$5 per hour": the sign is the unit's first half
         named = _product(parts[1])
         return named and "/" + named
     products = [_product(part) for part in parts]
@@ -161,20 +179,21 @@ def _unit(words: str, is_money: bool) -> str | None:
 
 
 def _product(names: list[str]) -> str | None:
-    found, power = list[str](), 1
+    """Units side by side, with their powers: "square m" is "m^2"."""
+    units, power = list[str](), 1
     for name in names:
+        factor = _FACTOR.fullmatch(name)
+        unit = factor and _UNITS.get(factor[1].lower())
         if name.lower() in _POWERS:
             power = _POWERS[name.lower()]
-        elif name.lower() in _RAISED and found:
-            found[-1] += f"^{_RAISED[name.lower()]}"
-        else:
-            factor = _FACTOR.fullmatch(name)
-            unit = factor and _UNITS.get(factor[1].lower())
-            if not unit or not factor:
-                return None
+        elif name.lower() in _RAISED and units:
+            units[-1] += f"^{_RAISED[name.lower()]}"
+        elif unit and factor:
             power, exponent = 1, int(factor[2] or power)
-            found.append(unit if exponent == 1 else f"{unit}^{exponent}")
-    return " ".join(found) or None
+            units.append(unit if exponent == 1 else f"{unit}^{exponent}")
+        else:
+            return None
+    return " ".join(units) or None
 
 
 def _counted(words: str) -> str | None:

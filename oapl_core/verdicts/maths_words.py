@@ -7,15 +7,18 @@ the same; case is kept by single letters (variables, choices) and by golds in ca
 import re
 from dataclasses import dataclass
 
+from oapl_core.verdicts.maths_units import SplitAnswer
+
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
+_WORDS_INSIDE = re.compile(r"\\text\s*\{(?!\s*[A-Za-z]+\s*\})")
 _LETTERS = re.compile(r"[A-Za-z][A-Za-z ,'-]*[A-Za-z]")
-_CAPITALS = frozenset({"YES", "NO", "TRUE", "FALSE", "EVEN", "ODD", "NONE"})
+_ANY_CASE = frozenset({"YES", "NO", "TRUE", "FALSE", "EVEN", "ODD", "NONE"})
 _BASED = re.compile(
     r"\(?([0-9A-Z][0-9A-Z ]*?)\)?\s*_\s*(?:\{\s*(?:\\text\s*\{\s*)?(\w+)\s*\}?\s*\}|(\d)|\\text\{(\w+)\})"
 )
 _DIGITS_IN_BASE = re.compile(r"(?<![\w}])(\d+)_(?:\{(\d+)\}|(\d))(?!\d)")
-_NUMBERS = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
-_BASES = {name: number for number, name in enumerate(_NUMBERS, 2)}
+_NUMBERS = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+_BASES = {name: number for number, name in enumerate(_NUMBERS.split(), 2)}
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,28 @@ class Word:
     is_text: bool
 
 
+def equal_letters(gold: SplitAnswer, answer: SplitAnswer) -> bool | None:
+    """Whether two answers are the same word, choice or number in a base; None where both are maths."""
+    ours, theirs = word(gold.text), word(answer.text)
+    if holds_words(gold.rest):
+        ours = _literal(gold.text)
+    if ours and (theirs or ours.is_text):
+        return _equal_words(ours.letters, (theirs or _literal(answer.text)).letters)
+    if theirs and theirs.is_text:
+        return False
+    based, other = in_base(gold.rest), in_base(answer.rest)
+    if based:
+        return other == based or (other is None and _bare_digits(answer.rest) == based[0])
+    if other:
+        return other[1] == 10 and _bare_digits(gold.rest) == other[0]
+    return None
+
+
+def holds_words(text: str) -> bool:
+    r"""Whether a \text of it holds more than one word: a date, a time, a sentence."""
+    return _WORDS_INSIDE.search(text) is not None
+
+
 def word(text: str) -> Word | None:
     r"""A plain answer that is words: \text{...} alone, or two letters and more with nothing else."""
     found = _TEXT.fullmatch(text)
@@ -34,11 +59,10 @@ def word(text: str) -> Word | None:
         inner = inner[1:-1].strip()
     if inner in ("and", "or", "dots") or not re.search(r"[A-Za-z]", inner):
         return None
-    return literal(inner) if found else _bare_word(inner)
+    return _literal(inner) if found else _bare_word(inner)
 
 
-def literal(text: str) -> Word:
-    r"""A text to be compared letter by letter, in \text or out of it: dates, times, sentences."""
+def _literal(text: str) -> Word:
     return Word(re.sub(r"[\s-]+", " ", _TEXT.sub(r" \1 ", text)).strip().removesuffix("."), True)
 
 
@@ -48,16 +72,14 @@ def _bare_word(text: str) -> Word | None:
     if any(sign in text for sign in " '-") and not re.search(r"[A-Za-z]{3}", text):
         return None  # x y or a-b: variables
     if re.search(r"\b(?:and|or)\b|\b[A-Za-z]-|-[A-Za-z]\b", text):
-        return None
+        return None  # a list, or a letter minus something
     return Word(re.sub(r"[\s-]+", " ", text), False)
 
 
-def equal_words(gold: Word, answer: Word) -> bool:
-    """Whether two words are the same; in another case only where the gold is not in capitals."""
-    ours, theirs = gold.letters, answer.letters
-    if ours == theirs:
-        return True
-    return ours.lower() == theirs.lower() and (ours != ours.upper() or ours in _CAPITALS)
+def _equal_words(gold: str, answer: str) -> bool:
+    # A gold in capitals names points or choices (ABC), where case may matter, unless it is one of the usual words.
+    keeps_case = gold == gold.upper() and gold not in _ANY_CASE
+    return gold == answer or (not keeps_case and gold.lower() == answer.lower())
 
 
 def in_base(text: str) -> tuple[str, int] | None:
@@ -71,19 +93,15 @@ def in_base(text: str) -> tuple[str, int] | None:
     return None if base is None or not digits.isalnum() else (digits, base)
 
 
-def bare_digits(text: str) -> str | None:
+def _bare_digits(text: str) -> str | None:
     """Digits without a base, as `in_base` writes them."""
     return text.lstrip("0") or "0" if re.fullmatch(r"[0-9A-Z]+", text) else None
 
 
 def decimals_for_bases(text: str) -> str | None:
     """Numbers in a base inside of an expression become decimal, as the parser drops the base; None if one is none."""
-
-    def value(found: re.Match[str]) -> str:
-        return str(int(found[1], int(found[2] or found[3])))
-
     try:
-        found = _DIGITS_IN_BASE.sub(value, text)
+        decimal = _DIGITS_IN_BASE.sub(lambda found: str(int(found[1], int(found[2] or found[3]))), text)
     except ValueError:  # a digit that the base does not have, or no base
         return None
-    return None if re.search(r"\d\}?\s*_", found) else found
+    return None if re.search(r"\d\}?\s*_", decimal) else decimal

@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from oapl_core.sandbox import Execution
+from oapl_core.tables import CORRECT
 
 
 class Outcome(StrEnum):
@@ -25,7 +26,7 @@ class Outcome(StrEnum):
         """1 for passed, 0 for every other judgement, None where there is none: a broken verifier is no evidence."""
         if self is Outcome.VERIFIER_ERROR:
             return None
-        return 1.0 if self is Outcome.PASSED else 0.0
+        return CORRECT if self is Outcome.PASSED else 0.0
 
     @property
     def is_repeatable(self) -> bool:

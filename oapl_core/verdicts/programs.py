@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from oapl_core.sandbox import Execution, Limits, Program
 from oapl_core.sandbox.sandbox import Sandbox
 from oapl_core.verdicts.outcomes import Outcome
-from oapl_core.verdicts.rules import Rules
+from oapl_core.verdicts.rules import GradingRules
 
 EXCERPT_CHARACTERS = 400
 SHARED_FROM = 5
@@ -45,7 +45,7 @@ class ProgramGrade:
 
 
 def grade_program(
-    sandbox: Sandbox, source: str, tests: Sequence[Mapping[str, str]], limits: Limits, rules: Rules | None = None
+    sandbox: Sandbox, source: str, tests: Sequence[Mapping[str, str]], limits: Limits, rules: GradingRules | None = None
 ) -> ProgramGrade:
     """Runs `source` on the tests that `rules` choose, until the first failure unless they say otherwise.
 
@@ -53,7 +53,7 @@ def grade_program(
         SandboxError: it could not be run for reasons that are not its own.
     """
     assert tests, "a program problem has at least one test"
-    rules = rules or Rules()
+    rules = rules or GradingRules()
     grading = _Grading(sandbox, rules.program(source), tests, rules.chosen(tests), limits, rules)
     if len(grading.chosen) < SHARED_FROM:
         return grading.fresh().grade()
@@ -76,7 +76,7 @@ class _Grading:
     tests: Sequence[Mapping[str, str]]
     chosen: Sequence[int]
     limits: Limits
-    rules: Rules
+    rules: GradingRules
 
     def shared(self) -> _Tally:
         """Runs the tests in shared children. Raises _DrawsDiffer where sharing matters."""

@@ -18,7 +18,7 @@ from oapl_core.verdicts.output_equality import Tolerance, result_equal, stdout_e
 
 
 @dataclass(frozen=True)
-class Rules:
+class GradingRules:
     """How the tests of one problem are judged. Without arguments: printed output, as LiveCodeBench compares it."""
 
     kind: str = "stdin"

@@ -19,7 +19,7 @@ from oapl_core.verdicts import extraction
 from oapl_core.verdicts.maths_pool import MathsPool
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import EXCERPT_CHARACTERS, grade_program
-from oapl_core.verdicts.rules import Rules
+from oapl_core.verdicts.rules import GradingRules
 
 VERIFIER_VERSION = "4"
 """Raised whenever a verdict could change; part of every verdict and of the ledger's config slice."""
@@ -206,7 +206,7 @@ class Verifier:
         if problem["kind"] == "math":
             equal = self._maths.equal(problem["answer"], job.answer, problem.get("statement") or "")
             return replace(blank, outcome=Outcome.PASSED if equal else Outcome.WRONG_ANSWER, excerpt=None)
-        rules = Rules.of(problem, self._config)
+        rules = GradingRules.of(problem, self._config)
         grade = grade_program(self._sandbox, job.answer, problem["tests"], self._limits, rules)
         self.draws_differed += grade.draws_differ
         facts = {name: value for name, value in grade.__dict__.items() if name != "draws_differ"}

@@ -12,7 +12,6 @@ from tests.architecture.sources import PACKAGES, files, python_files, text, tree
 MAY_CATCH_ALL = {
     Path("oapl_core/launch.py"),
     Path("oapl_core/verdicts/verifier.py"),
-    Path("oapl_core/verdicts/maths.py"),
     Path("oapl_core/sandbox/child.py"),
     Path("oapl_core/sandbox/calls.py"),
     Path("oapl_core/sandbox/judge.py"),

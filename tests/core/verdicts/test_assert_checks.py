@@ -9,7 +9,7 @@ from oapl_core.sandbox.sandbox import Sandbox
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import ProgramGrade, grade_program
-from oapl_core.verdicts.rules import Rules
+from oapl_core.verdicts.rules import GradingRules
 
 LIMITS = Limits(cpu_s=1, wall_s=3)
 CHECK = (
@@ -22,7 +22,7 @@ PROBLEM: dict[str, Any] = {"kind": "assert", "entry_point": "f", "tests": [{"inp
 def grade(sandbox: Sandbox, source: str, *tests: str, starter: str = "") -> ProgramGrade:
     rows = [{"input": test, "output": ""} for test in tests or (CHECK,)]
     problem = PROBLEM | {"starter_code": starter}
-    return grade_program(sandbox, source, rows, LIMITS, Rules.of(problem, VerifierConfig()))
+    return grade_program(sandbox, source, rows, LIMITS, GradingRules.of(problem, VerifierConfig()))
 
 
 _WRONG = "def f(a): return 0\n"

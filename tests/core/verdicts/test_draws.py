@@ -12,7 +12,7 @@ from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.extraction import fenced
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import ProgramGrade, grade_program
-from oapl_core.verdicts.rules import Rules
+from oapl_core.verdicts.rules import GradingRules
 from oapl_core.verdicts.verifier import Verifier
 from tests import sandboxes
 
@@ -35,7 +35,9 @@ def yes_no(count: int, seed: int, first: str | None = None) -> list[dict[str, st
     return [{"input": f"{n}\n", "output": f"{first if first and not n else word}\n"} for n, word in enumerate(words)]
 
 
-def graded(sandbox: Sandbox, source: str, tests: list[dict[str, str]], rules: Rules | None = None) -> ProgramGrade:
+def graded(
+    sandbox: Sandbox, source: str, tests: list[dict[str, str]], rules: GradingRules | None = None
+) -> ProgramGrade:
     return grade_program(sandbox, source, tests, LIMITS, rules)
 
 
@@ -87,7 +89,7 @@ def test_a_program_whose_draws_differ_is_named_and_judged_in_fresh_children_alon
 
 
 def test_a_failure_late_in_a_shared_child_counts_for_all_tests_when_none_is_to_be_skipped(either: Sandbox) -> None:
-    every = Rules(stop_at_first_failure=False)
+    every = GradingRules(stop_at_first_failure=False)
     tests = yes_no(60, seed=5)
     share = sum(test["output"] == "YES\n" for test in tests)
     found = graded(either, FIRST + "print('YES' if first else 'NO')", tests, every)

@@ -180,7 +180,7 @@ PAYLOADS = (
 RECORDER = """
 import sys
 from oapl_core.verdicts import maths
-judge = maths.Judge()
+judge = maths.MathsJudge()
 for pair in maths._WARMING:
     judge.judge(*pair)
 seen = []

@@ -10,7 +10,7 @@ from oapl_core.sandbox.sandbox import Sandbox
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import ProgramGrade, grade_program
-from oapl_core.verdicts.rules import Rules
+from oapl_core.verdicts.rules import GradingRules
 from oapl_core.verdicts.verifier import Verifier
 from tests import sandboxes
 
@@ -26,7 +26,7 @@ PROBLEM: dict[str, Any] = {
 
 
 def grade(sandbox: Sandbox, source: str, problem: dict[str, Any] = PROBLEM, **settings: Any) -> ProgramGrade:
-    rules = Rules.of(problem, VerifierConfig(**settings))
+    rules = GradingRules.of(problem, VerifierConfig(**settings))
     return grade_program(sandbox, source, problem["tests"], LIMITS, rules)
 
 
@@ -62,7 +62,7 @@ def test_running_every_test_changes_no_outcome(sandbox: Sandbox) -> None:
 
 
 def test_a_cap_keeps_the_longest_inputs_in_their_own_order() -> None:
-    rules = Rules(max_tests=3)
+    rules = GradingRules(max_tests=3)
     assert rules.chosen(PROBLEM["tests"]) == [1, 3, 4]
     assert replace(rules, max_tests=None).chosen(PROBLEM["tests"]) == [0, 1, 2, 3, 4, 5]
     assert replace(rules, max_tests=99).chosen(PROBLEM["tests"]) == [0, 1, 2, 3, 4, 5]

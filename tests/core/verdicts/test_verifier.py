@@ -14,7 +14,7 @@ from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts import verifier as module
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import grade_program
-from oapl_core.verdicts.rules import Rules
+from oapl_core.verdicts.rules import GradingRules
 from oapl_core.verdicts.verifier import Verifier
 from tests import sandboxes
 
@@ -171,7 +171,7 @@ def test_sharing_a_child_and_reusing_verdicts_change_no_outcome(sandbox: Sandbox
 
     def fresh(case: tuple[dict[str, Any], str]) -> list[Outcome]:
         problem, source = case
-        rules = Rules.of(problem, CONFIG)
+        rules = GradingRules.of(problem, CONFIG)
         return [grade_program(sandbox, source, [t], limits, rules).outcome for t in problem["tests"]]
 
     for verdict, outcomes in zip(shared, sandbox.stream(fresh, cases), strict=True):

@@ -1,0 +1,123 @@
+r"""The door to math-verify and its parser: plain texts become sympy objects, unevaluated, and two of them are compared.
+
+The libraries' own reading of units and of side-by-side numbers is off: maths_units.py and `_product` do it by the rules
+of docs/maths.md. Their timeouts are off too (they need signals); maths_pool.py bounds the CPU time from outside.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import lru_cache, partial
+from typing import Any
+
+from oapl_core.verdicts.maths_evaluation import evaluated
+from oapl_core.verdicts.maths_relations import is_name
+from oapl_core.verdicts.maths_words import decimals_for_bases, holds_words
+
+_NUMBER = re.compile(r"(-?)(?:(\d+(?:\.\d+)?|\.\d+)(?:/(\d+))?|\\frac\{(-?\d+)\}\{(\d+)\})")
+_COMMAS = re.compile(r"\s*-?\d{1,3}(?:,\d{3})+(?:\.\d+)?\s*")
+_TWO_NUMBERS = re.compile(r"(?<!\\frac )\b\d+(?:\.\d+)? +[\d.]")
+_OR = re.compile(r"(?<![a-zA-Z\\])or(?![a-zA-Z])|\\text\s*\{\s*or\s*\}|\\(?:lor|vee)(?![a-zA-Z])")
+_CLOSE = 0.05
+"""By how much the sides of an "approximately" may differ, relatively."""
+
+
+class Parser:
+    """Reads plain texts and asks math-verify whether two values are equal. Not for several threads."""
+
+    def __init__(self) -> None:
+        """Imports math-verify."""
+        from latex2sympy2_extended import latex2sympy2 as latex
+        from math_verify import verify
+
+        config = latex.NormalizationConfig(units=False, malformed_operators=True, nits=True, boxed="none")
+        self._normalized: Callable[[str], str] = partial(latex.normalize_latex, config=config)
+        # 3R^2 is not 3r^2: letters keep their case.
+        letters = latex.ConversionConfig(lowercase_symbols=False)
+        self._converter = partial(latex._Latex2Sympy, is_real=True, convert_degrees=True, config=letters)
+        self._verify: Callable[..., Any] = verify
+        self.read = lru_cache(maxsize=4096)(self._read)
+
+    def same(self, gold: Any, answer: Any) -> bool:
+        """math-verify's own word on two values."""
+        return bool(self._verify([gold], [answer], timeout_seconds=None))
+
+    def _read(self, text: str) -> Any | None:
+        """A plain text as a sympy object; None if it cannot be read, or says more than maths."""
+        number = _NUMBER.fullmatch(text)
+        if number:  # most answers are one; the parser takes 100 times as long
+            return _rational(number)
+        decimal = decimals_for_bases(text) if "_" in text else text
+        if decimal is None or any(sign in decimal for sign in "'\"`?"):
+            return None
+        # The parser drops words, and multiplies numbers that only stand side by side: "5 (or 6)" would be 30.
+        if holds_words(decimal) or (" " in decimal and _TWO_NUMBERS.search(decimal)):
+            return None
+        value, alternatives = None, _OR.split(decimal)
+        with suppress(Exception):  # what the parser refuses by raising Exception itself is no maths
+            value = self._approximated(decimal) if "\\approx" in decimal else self._parsed(decimal)
+        if value is None and len(alternatives) > 1:  # x < 1 or x > 3, which the parser does not know as a list
+            return self._list([self._read(part.strip()) for part in alternatives])
+        return value
+
+    @staticmethod
+    def _list(values: list[Any | None]) -> Any | None:
+        from latex2sympy2_extended.sets import FiniteSet
+
+        return None if any(value is None for value in values) else FiniteSet(*values)
+
+    def _approximated(self, text: str) -> Any | None:
+        """The exact side, if the other is near it; what is only named takes the other."""
+        exact, _, rounded = text.partition("\\approx")
+        ours, theirs = self._parsed(exact), self._parsed(rounded)
+        if ours is None or theirs is None or is_name(ours):
+            return None if ours is None else theirs
+        one, other = evaluated(getattr(ours, "rhs", ours)), evaluated(theirs)
+        return ours if one is not None and other is not None and abs(one - other) <= _CLOSE * abs(one) else None
+
+    def _parsed(self, text: str) -> Any | None:
+        """What the parser makes of it, if it is maths: not a truth value, a list of rows or no number at all."""
+        import sympy
+        from sympy.logic.boolalg import BooleanAtom
+
+        latex = self._normalized(text)
+        if _COMMAS.fullmatch(latex):  # 1,000 is a number, not a list
+            return _exact(latex)
+        converter = self._converter()
+        converter.parse_number = _exact  # its own gives the digits to sympy, which would compile them as Python
+        converter.convert_postfix_list = partial(_product, converter, converter.convert_postfix_list)
+        value = converter.parse(latex)
+        if not isinstance(value, sympy.Basic | sympy.MatrixBase) or isinstance(value, BooleanAtom):
+            return None
+        return None if value in (sympy.nan, sympy.zoo) else value
+
+
+def _product(converter: Any, otherwise: Callable[..., Any], factors: Sequence[Any], first: int = 0) -> Any:
+    """Factors side by side, multiplied: the parser adds whole numbers that stand so, 2(3) as a mixed number."""
+    import sympy
+
+    one = converter.convert_postfix(factors[first])
+    if first == len(factors) - 1 or not isinstance(one, sympy.Expr | sympy.MatrixBase):
+        return otherwise(factors, first)
+    others = converter.convert_postfix_list(factors, first + 1)
+    is_matrix = isinstance(one, sympy.MatrixBase) or isinstance(others, sympy.MatrixBase)
+    return (converter.mat_mul_flat if is_matrix else converter.mul_flat)(one, others)
+
+
+def _exact(digits: str) -> Any:
+    """A number of an answer as it is written, not as a floating-point number."""
+    from sympy import Rational
+
+    return Rational(digits.replace(",", ""))
+
+
+def _rational(number: re.Match[str]) -> Any | None:
+    """The exact number that `_NUMBER` matched; None for a division by zero."""
+    from sympy import Rational
+
+    sign, whole, below, above, under = number.groups()
+    if int(below or under or 1) == 0:
+        return None
+    return (-1 if sign else 1) * (Rational(whole or above) / int(below or under or 1))
