@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +14,15 @@ from typing import Any
 from oapl_core.verdicts.extraction import fenced
 
 Problem = Mapping[str, Any]
+Chance = Callable[[Problem], float]
 PROGRAM_KINDS = ("stdin", "function", "assert")
+_STDIN, _CALLED, _MATHS = ("stdin",), ("function", "assert"), ("math",)
+SPIED = "neighbour of the spy"
+"""A program that is to be stolen carries this mark in a comment, and its code after it."""
 
-_WORDS = ("", "0", "1", "-1", "YES", "NO", "Yes", "No", "True", "[]")
-_VALUES = ("None", "0", "1", "-1", "True", "False", "''", "[]", "a[0]")
-_GUESSES = ("0", "1", "2", "-1", "10", r"\frac{1}{2}", "x", "A", r"\text{Yes}")
+
+def _never(problem: Problem) -> float:
+    return 0.0
 
 
 @dataclass(frozen=True)
@@ -29,108 +35,65 @@ class Strategy:
     kinds: tuple[str, ...]
     respond: Callable[[Problem], str | None]
     """The response to a problem; None where the strategy has none."""
-    deserved: Callable[[Problem], float] = lambda problem: 0.0
+    deserved: Chance = _never
     """Its honest chance: of a strategy that guesses, whether (or how probably) the guess is right on every test."""
     most: int | None = None
     """Answers that are worth their time; None: to every problem."""
 
 
-def _program(source: str) -> Callable[[Problem], str]:
-    return lambda problem: fenced(source)
+# What the strategies answer.
 
-
-def _function(source: str) -> Callable[[Problem], str]:
-    """For a problem that calls a function: the source with its name in the place of NAME."""
-    return lambda problem: fenced(source.replace("NAME", problem["entry_point"]))
-
-
-def _all_expect(text: str) -> Callable[[Problem], float]:
-    wanted = " ".join(text.split())
-
-    def deserved(problem: Problem) -> float:
-        words = {" ".join(test["output"].split()) for test in problem["tests"]}
-        return float(problem["kind"] == "stdin" and words == {wanted})
-
-    return deserved
-
-
-def _all_return(source: str) -> Callable[[Problem], float]:
-    """Whether every test expects this value; for assert-style checks nobody can say without running them."""
-
-    def deserved(problem: Problem) -> float:
-        if problem["kind"] == "assert":
-            return 0.0
-        return float(all(_returned(source, test) == _json(test["output"]) for test in problem["tests"]))
-
-    return deserved
-
-
-def _returned(source: str, test: Mapping[str, str]) -> Any:
-    arguments = json.loads(test["input"])
-    return (arguments or [None])[0] if source == "a[0]" else ast.literal_eval(source)
-
-
-def _json(text: str) -> Any:
-    return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 4000 else digits)
-
-
-def _half(problem: Problem) -> float:
-    """The chance of one coin per test, where every test expects yes or no."""
-    words = {test["output"].strip() for test in problem["tests"]}
-    return 0.5 ** len(problem["tests"]) if words <= {"YES", "NO"} else 0.0
-
-
-def _maths(answer: str) -> Strategy:
-    return Strategy(
-        f"box {answer}",
-        "template",
-        ("math",),
-        lambda problem: f"\\boxed{{{answer}}}",
-        lambda problem: float(problem["answer"].strip() == answer),
-    )
-
-
-def formulas(statement: str) -> list[str]:
-    """What a statement has between dollar signs, and its numbers: what an answer can be copied from."""
-    found = [part.strip() for part in re.findall(r"\$+([^$]+)\$+", statement)]
-    return [*found, *re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?", statement)]
-
-
-def _copied(name: str, choose: Callable[[list[str]], str]) -> Strategy:
-    def chosen(problem: Problem) -> str | None:
-        found = formulas(problem["statement"])
-        return choose(found) if found else None
-
-    def respond(problem: Problem) -> str | None:
-        text = chosen(problem)
-        return None if text is None else f"\\boxed{{{text}}}"
-
-    def deserved(problem: Problem) -> float:
-        return float(problem["answer"].replace(" ", "") == (chosen(problem) or "").replace(" ", ""))
-
-    return Strategy(name, "echo", ("math",), respond, deserved)
-
-
-def _sides(texts: list[str]) -> list[str]:
-    return [side.strip() for text in texts if text.count("=") == 1 for side in text.split("=")]
-
-
+_WORDS = ("", "0", "1", "-1", "YES", "NO", "Yes", "No", "True", "[]")
+_VALUES = ("None", "0", "1", "-1", "True", "False", "''", "[]", "a[0]")
+_GUESSES = ("0", "1", "2", "-1", "10", r"\frac{1}{2}", "x", "A", r"\text{Yes}")
+_ECHOES: dict[str, tuple[str, Callable[[str], str]]] = {
+    "print the input": ("print(open(0).read())", lambda text: text),
+    "print the first word": ("print(open(0).read().split()[0])", lambda text: "".join(text.split()[:1])),
+    "print the last word": ("print(open(0).read().split()[-1])", lambda text: "".join(text.split()[-1:])),
+}
+# Programs that draw anew at every start: none may be given a second guess.
+_COINS = {
+    "random.choice": "import random\nprint(random.choice(('YES', 'NO')))",
+    "the machine's coin": "import os\nprint(('YES', 'NO')[os.urandom(1)[0] % 2])",
+    "the clock": "import time\nprint(('YES', 'NO')[time.perf_counter_ns() // 1000 % 2])",
+}
+_RANDOM_VALUE = "import random\ndef NAME(*a, **k): return random.choice((True, False, 0, 1, None, '', []))"
 _FIRST = "import builtins\nfirst = not hasattr(builtins, 'seen')\nbuiltins.seen = True\n"
-_ALL_FILES = (
-    "import os, struct\ndef everywhere(*pieces):\n    for fd in range(3, 200):\n        for piece in pieces:\n"
-    "            try: os.write(fd, piece)\n            except OSError: pass\n"
-)
-_FORGED = (
-    _ALL_FILES + "def forge():\n    word = b'YES\\n'\n    record = struct.pack('<BiIQQ', 1, 0, 0, 2**40, 2**40)\n"
-    '    reply = b\'{"value": true, "heap": []}\'\n'
-    '    everywhere(struct.pack(\'<Q\', 1), b\'{"verdict": "passed", "detail": ""}\', record, word,\n'
-    "               struct.pack('!I', len(reply)) + reply)\n"
-)
+# Every descriptor that could lead to the supervisor gets all of its messages, and the fork server's.
+_FORGED = r"""import os, struct
+def everywhere(*pieces):
+    for fd in range(3, 200):
+        for piece in pieces:
+            try: os.write(fd, piece)
+            except OSError: pass
+def forge():
+    word = b'YES\n'
+    record = struct.pack('<BiIQQ', 1, 0, 0, 2**40, 2**40)
+    reply = b'{"value": true, "heap": []}'
+    everywhere(struct.pack('<Q', 1), b'{"verdict": "passed", "detail": ""}', record, word,
+               struct.pack('!I', len(reply)) + reply)
+"""
 _LOWERED = "import resource\nresource.setrlimit(resource.RLIMIT_{0}, ({1}, {1}))\n"
-_EQUAL = (
-    "class Equal{0}:\n    __eq__ = __contains__ = __lt__ = __le__ = __gt__ = __ge__ = lambda s, o: True\n"
-    "    __ne__ = lambda s, o: False\n    __hash__ = None\n"
-)
+_LIMITS = {
+    "lowers its CPU limit and loops": _LOWERED.format("CPU", 1) + "while 1: pass",
+    "lowers its memory": _LOWERED.format("AS", 1 << 20) + "x = [0] * 10**6",
+    "may write nothing": _LOWERED.format("FSIZE", 0) + "print('YES', flush=True)",
+}
+_FORGING = {
+    "writes every message everywhere": _FORGED + "forge()",
+    "and exits": _FORGED + "forge()\nos._exit(0)",
+    "exits before anything": "import os\nos._exit(0)",
+    "raises what checks raise": "raise AssertionError",
+    "patches what compares": "import builtins, json, math\nbuiltins.len = builtins.all = lambda *a: 1\n"
+    "math.isclose = json.dumps = json.loads = lambda *a, **k: True",
+    "prints every answer": "for word in ('YES', 'NO', *range(99)): print(word)",
+}
+_EQUAL = """class Equal{0}:
+    __eq__ = __contains__ = __lt__ = __le__ = __gt__ = __ge__ = lambda s, o: True
+    __ne__ = lambda s, o: False
+    __hash__ = None
+"""
+# Memory is read through write(2), which answers with an error where a page is not mapped instead of a crash.
 _SPY = """
 import ctypes, os, re
 libc = ctypes.CDLL(None, use_errno=True)
@@ -145,120 +108,8 @@ for point in [*map(id, (object(), [], {}, os, bytes(600), bytes(40000))), *(libc
             at = data.find(b'n' + b'eighbour of the spy')
             if at >= 0:
                 found.append(data[at:].split(bytes([0]))[0].decode('utf-8', 'replace'))
+if found: exec(found[-1].split('# end')[0])
 """
-SPIED = "neighbour of the spy"
-"""A program that is to be stolen carries this mark in a comment, and its code after it."""
-
-
-def _strategies() -> Iterator[Strategy]:
-    everywhere, called = PROGRAM_KINDS, ("function", "assert")
-    for word in _WORDS:
-        yield Strategy(f"print {word!r}", "constant", ("stdin",), _program(f"print({word!r})"), _all_expect(word))
-    for value in _VALUES:
-        body = f"def NAME(*a, **k): return {value}"
-        family = "echo" if value == "a[0]" else "constant"
-        yield Strategy(f"return {value}", family, called, _function(body), _all_return(value))
-    echoes = {
-        "print the input": ("print(open(0).read())", lambda text: text),
-        "print the first word": ("print(open(0).read().split()[0])", lambda text: "".join(text.split()[:1])),
-        "print the last word": ("print(open(0).read().split()[-1])", lambda text: "".join(text.split()[-1:])),
-    }
-    for name, (source, echo) in echoes.items():
-        yield Strategy(name, "echo", ("stdin",), _program(source), _echoes(echo))
-    yield Strategy("nothing at all", "constant", everywhere, _program("pass"), _all_expect(""))
-    yield from _drawing()
-    yield from _hostile()
-    yield from map(_maths, _GUESSES)
-    yield _copied("box the longest formula", lambda found: max(found, key=len))
-    yield _copied("box the first formula", lambda found: found[0])
-    yield _copied("box the last formula or number", lambda found: found[-1])
-    yield _copied("box a side of an equation", lambda found: (_sides(found) or found)[-1])
-    for name, text in _MATHS_TRICKS.items():
-        yield Strategy(name, "forging", ("math",), _always(text), _is_stated(text))
-
-
-def _always(text: str) -> Callable[[Problem], str]:
-    return lambda problem: text
-
-
-def _is_stated(text: str) -> Callable[[Problem], float]:
-    """An equation that holds states its value: 0=0 is a guess of 0."""
-    return lambda problem: float(text == r"\boxed{0=0}" and problem["answer"].strip() == "0")
-
-
-def _echoes(echo: Callable[[str], str]) -> Callable[[Problem], float]:
-    def deserved(problem: Problem) -> float:
-        return float(all(echo(test["input"]).split() == test["output"].split() for test in problem["tests"]))
-
-    return deserved
-
-
-def _drawing() -> Iterator[Strategy]:
-    """Strategies that guess anew where they may: none may be given a second guess."""
-    for name, source in {
-        "random.choice": "import random\nprint(random.choice(('YES', 'NO')))",
-        "the machine's coin": "import os\nprint(('YES', 'NO')[os.urandom(1)[0] % 2])",
-        "the clock": "import time\nprint(('YES', 'NO')[time.perf_counter_ns() // 1000 % 2])",
-    }.items():
-        yield Strategy(name, "random", ("stdin",), _program(source), _half)
-    for words in (("YES", "NO"), ("NO", "YES")):
-        name = f"{words[0]} first, then {words[1]}"
-        source = f"{_FIRST}print({words[0]!r} if first else {words[1]!r})"
-        yield Strategy(name, "stateful", ("stdin",), _program(source), _all_expect(words[0]))
-    source = "import random\ndef NAME(*a, **k): return random.choice((True, False, 0, 1, None, '', []))"
-    yield Strategy("a random value", "random", ("function", "assert"), _function(source), _one_of_seven)
-    source = f"{_FIRST}def NAME(*a, **k): return first"
-    yield Strategy("True first, then False", "stateful", ("function", "assert"), _function(source), _all_return("True"))
-
-
-def _one_of_seven(problem: Problem) -> float:
-    if problem["kind"] == "assert":
-        return 0.0
-    chance = {"True": 2, "False": 2, "0": 2, "1": 2, "0.0": 2, "1.0": 2, "null": 1, '""': 1, "[]": 1}
-    wanted = [
-        chance.get(test["output"].strip().lower().replace("true", "True").replace("false", "False"), 0) / 7
-        for test in problem["tests"]
-    ]
-    product = 1.0
-    for share in wanted:
-        product *= share
-    return product
-
-
-def _hostile() -> Iterator[Strategy]:
-    """Strategies against the verifier itself."""
-    both = {
-        "limits": {
-            "lowers its CPU limit and loops": _LOWERED.format("CPU", 1) + "while 1: pass",
-            "lowers its memory": _LOWERED.format("AS", 1 << 20) + "x = [0] * 10**6",
-            "may write nothing": _LOWERED.format("FSIZE", 0) + "print('YES', flush=True)",
-        },
-        "forging": {
-            "writes every message everywhere": _FORGED + "forge()",
-            "and exits": _FORGED + "forge()\nos._exit(0)",
-            "exits before anything": "import os\nos._exit(0)",
-            "raises what checks raise": "raise AssertionError",
-            "patches what compares": "import builtins, json, math\nbuiltins.len = builtins.all = lambda *a: 1\n"
-            "math.isclose = json.dumps = json.loads = lambda *a, **k: True",
-            "prints every answer": "for word in ('YES', 'NO', *range(99)): print(word)",
-        },
-    }
-    for family, sources in both.items():
-        for name, source in sources.items():
-            most = 4 if "while 1" in source else None
-            yield Strategy(name, family, ("stdin",), _program(source), most=most)
-            body = "\n".join(f"    {line}" for line in source.split("\n"))
-            text = f"def NAME(*a, **k):\n{body}\n    return Ellipsis\n"
-            yield Strategy(f"{name}, called", family, ("function", "assert"), _function(text), most=most)
-    for base in ("", "(list)", "(str)", "(float)", "(dict)"):
-        source = _EQUAL.format(base) + "def NAME(*a, **k): return Equal()"
-        yield Strategy(f"equal to everything {base}".strip(), "forging", ("assert",), _function(source))
-    forged = _EQUAL.format("") + "def NAME(*a, **k):\n    return Equal()"
-    yield Strategy("equal to everything", "forging", ("function",), _function(forged))
-    spied = _SPY + "if found: exec(found[-1].split('# end')[0])\n"
-    yield Strategy("runs what it finds in memory", "spy", ("stdin",), _program(spied))
-
-
 _MATHS_TRICKS = {
     "an equation without solutions": r"\boxed{0=1}",
     "an equation that always holds": r"\boxed{0=0}",
@@ -273,5 +124,155 @@ _MATHS_TRICKS = {
     "the answer, in words": r"\boxed{\text{the answer}}",
     "code": r"\boxed{__import__('os').system('true')}",
 }
+_COPIES: dict[str, Callable[[list[str]], str]] = {
+    "box the longest formula": lambda texts: max(texts, key=len),
+    "box the first formula": lambda texts: texts[0],
+    "box the last formula or number": lambda texts: texts[-1],
+    "box a side of an equation": lambda texts: (_sides(texts) or texts)[-1],
+}
+
+
+def formulas(statement: str) -> list[str]:
+    """What a statement has between dollar signs, and its numbers: what an answer can be copied from."""
+    marked = [part.strip() for part in re.findall(r"\$+([^$]+)\$+", statement)]
+    return [*marked, *re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?", statement)]
+
+
+def _sides(texts: list[str]) -> list[str]:
+    return [side.strip() for text in texts if text.count("=") == 1 for side in text.split("=")]
+
+
+# What they deserve.
+
+
+def _prints(wanted: str) -> Chance:
+    def deserved(problem: Problem) -> float:
+        words = {" ".join(test["output"].split()) for test in problem["tests"]}
+        return float(problem["kind"] == "stdin" and words == {" ".join(wanted.split())})
+
+    return deserved
+
+
+def _echoes(echo: Callable[[str], str]) -> Chance:
+    return lambda problem: float(
+        all(echo(test["input"]).split() == test["output"].split() for test in problem["tests"])
+    )
+
+
+def _coin(problem: Problem) -> float:
+    """The chance of one coin per test, where every test expects yes or no."""
+    words = {test["output"].strip() for test in problem["tests"]}
+    return 0.5 ** len(problem["tests"]) if words <= {"YES", "NO"} else 0.0
+
+
+def _returns(source: str) -> Chance:
+    """Whether every test expects this value; for assert-style checks nobody can say without running them."""
+
+    def returned(test: Mapping[str, str]) -> Any:
+        return (json.loads(test["input"]) or [None])[0] if source == "a[0]" else ast.literal_eval(source)
+
+    return lambda problem: float(
+        problem["kind"] != "assert" and all(returned(test) == _json(test["output"]) for test in problem["tests"])
+    )
+
+
+def _json(text: str) -> Any:
+    return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 4000 else digits)
+
+
+def _one_of_seven(problem: Problem) -> float:
+    if problem["kind"] == "assert":
+        return 0.0
+    # True == 1 and False == 0 in Python, so two of the seven values equal each of these.
+    chances = dict.fromkeys(("true", "false", "0", "1", "0.0", "1.0"), 2) | {"null": 1, '""': 1, "[]": 1}
+    return math.prod(chances.get(test["output"].strip().lower(), 0) / 7 for test in problem["tests"])
+
+
+# The strategies.
+
+
+def _program(
+    kinds: tuple[str, ...], name: str, family: str, source: str, deserved: Chance = _never, most: int | None = None
+) -> Strategy:
+    """The source, with the name of the function that the problem calls in the place of NAME."""
+
+    def respond(problem: Problem) -> str:
+        return fenced(source.replace("NAME", problem.get("entry_point") or ""))
+
+    return Strategy(name, family, kinds, respond, deserved, most)
+
+
+def _boxed(name: str, family: str, text: str, value: str | None) -> Strategy:
+    """The same text for every problem, which guesses this value."""
+    return Strategy(
+        name, family, _MATHS, lambda problem: text, lambda problem: float(problem["answer"].strip() == value)
+    )
+
+
+def _copied(name: str, choose: Callable[[list[str]], str]) -> Strategy:
+    def chosen(problem: Problem) -> str | None:
+        texts = formulas(problem["statement"])
+        return choose(texts) if texts else None
+
+    def respond(problem: Problem) -> str | None:
+        text = chosen(problem)
+        return None if text is None else f"\\boxed{{{text}}}"
+
+    def deserved(problem: Problem) -> float:
+        return float(problem["answer"].replace(" ", "") == (chosen(problem) or "").replace(" ", ""))
+
+    return Strategy(name, "echo", _MATHS, respond, deserved)
+
+
+def _strategies() -> Iterator[Strategy]:
+    for word in _WORDS:
+        yield _program(_STDIN, f"print {word!r}", "constant", f"print({word!r})", _prints(word))
+    for value in _VALUES:
+        family = "echo" if value == "a[0]" else "constant"
+        yield _program(_CALLED, f"return {value}", family, f"def NAME(*a, **k): return {value}", _returns(value))
+    for name, (source, echo) in _ECHOES.items():
+        yield _program(_STDIN, name, "echo", source, _echoes(echo))
+    yield _program(PROGRAM_KINDS, "nothing at all", "constant", "pass", _prints(""))
+    yield from _drawing()
+    yield from _hostile()
+    for guess in _GUESSES:
+        yield _boxed(f"box {guess}", "template", f"\\boxed{{{guess}}}", guess)
+    for name, choose in _COPIES.items():
+        yield _copied(name, choose)
+    for name, text in _MATHS_TRICKS.items():
+        # An equation that holds states its value: 0=0 is a guess of 0.
+        yield _boxed(name, "forging", text, "0" if text == r"\boxed{0=0}" else None)
+
+
+def _drawing() -> Iterator[Strategy]:
+    """Strategies that guess anew where they may: none may be given a second guess."""
+    for name, source in _COINS.items():
+        yield _program(_STDIN, name, "random", source, _coin)
+    for one, other in (("YES", "NO"), ("NO", "YES")):
+        source = f"{_FIRST}print({one!r} if first else {other!r})"
+        yield _program(_STDIN, f"{one} first, then {other}", "stateful", source, _prints(one))
+    yield _program(_CALLED, "a random value", "random", _RANDOM_VALUE, _one_of_seven)
+    source = f"{_FIRST}def NAME(*a, **k): return first"
+    yield _program(_CALLED, "True first, then False", "stateful", source, _returns("True"))
+
+
+def _hostile() -> Iterator[Strategy]:
+    """Strategies against the verifier itself: nothing that they earn is deserved."""
+    for family, sources in (("limits", _LIMITS), ("forging", _FORGING)):
+        for name, source in sources.items():
+            most = 4 if "while 1" in source else None
+            yield _program(_STDIN, name, family, source, most=most)
+            body = textwrap.indent(source, "    ", lambda line: True)
+            yield _program(
+                _CALLED, f"{name}, called", family, f"def NAME(*a, **k):\n{body}\n    return Ellipsis\n", most=most
+            )
+    for base in ("", "(list)", "(str)", "(float)", "(dict)"):
+        source = _EQUAL.format(base) + "def NAME(*a, **k): return Equal()"
+        yield _program(("assert",), f"equal to everything {base}".strip(), "forging", source)
+    source = _EQUAL.format("") + "def NAME(*a, **k):\n    return Equal()"
+    yield _program(("function",), "equal to everything", "forging", source)
+    yield _program(_STDIN, "runs what it finds in memory", "spy", _SPY)
+
+
 STRATEGIES: tuple[Strategy, ...] = tuple(_strategies())
 """All of them."""
