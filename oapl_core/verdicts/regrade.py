@@ -16,10 +16,9 @@ from typing import Any
 from oapl_core.errors import DataError
 from oapl_core.progress import Progress
 from oapl_core.run_folder.run import Run
-from oapl_core.tables import VERDICTS, count_rows, read_table, write_table
-from oapl_core.verdicts.outcomes import Outcome
+from oapl_core.tables import VERDICTS, count_rows, read_table
 from oapl_core.verdicts.verifier import CHANGES, VERIFIER_VERSION, Verifier
-from oapl_core.verdicts.verify import check_errors, judge_part, problems_of
+from oapl_core.verdicts.verify import judge_part, record
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,18 @@ class Regrading:
         oldest = min((int(version) for version in self.versions), default=int(VERIFIER_VERSION))
         return [f"version {version}: {text}" for version, text in CHANGES.items() if int(version) > oldest]
 
+    def compare(self, stored: list[dict[str, Any]], judged: list[dict[str, Any]]) -> None:
+        """Take in the old and the new verdicts of one part; `new` has counted the latter."""
+        old = {row["rollout_id"]: row["outcome"] for row in stored}
+        self.old.update(old.values())
+        self.versions.update(row["verifier_version"] for row in stored)
+        for row in judged:
+            name, new = row["rollout_id"], str(row["outcome"])
+            if name not in old:
+                self.without_old += 1
+            elif old[name] != new:
+                self.changes.append(Change(name, old[name], new, row["excerpt"]))
+
 
 def round_of(rollouts: Path) -> tuple[Run, int]:
     """The run and the round number of a folder `RUN/round_NN/1_rollouts`.
@@ -75,42 +86,22 @@ def regrade(run: Run, number: int, write: bool = False, tell: Callable[[str], No
     parts = sorted(run.rollouts(number).glob("part-*.parquet"))
     if not parts:
         raise DataError(f"{run.rollouts(number)}: has no rollouts to judge")
-    settings = run.config.verifier.slice | {"version": VERIFIER_VERSION}
-    found, counts, total = Regrading(), Counter[Outcome](), sum(count_rows(part) for part in parts)
+    regrading, total = Regrading(), sum(count_rows(part) for part in parts)
     with ExitStack() as stack:
         progress = stack.enter_context(Progress(f"judge round {number} again", total, "rollouts", tell=tell))
         verifier = stack.enter_context(Verifier(run.config.verifier))
         for part in parts:
-            target = run.verdicts(number) / part.name
-            judged = judge_part(verifier, part, problems_of(run, part), progress)
-            counts.update(Outcome(row["outcome"]) for row in judged)
-            check_errors(counts, run.config.verifier.max_error_share, judged)
-            _compare(found, _stored(target), judged)
+            judged = judge_part(run, verifier, part, progress, regrading.new)
+            regrading.compare(_stored(run.verdicts(number) / part.name), judged)  # before they are replaced
             if write:
-                with run.writing(target, run.inputs([part, run.problems]), settings) as draft:
-                    draft.rows = write_table(draft.path, VERDICTS, judged)
-                    draft.details = {"outcomes": dict(Counter(row["outcome"] for row in judged))}
-    return found
+                record(run, number, part, judged)
+    return regrading
 
 
 def _stored(target: Path) -> list[dict[str, Any]]:
     """The rows of an old part; none if there is no such part."""
     if not target.exists():
         return []
-    stored: list[dict[str, Any]] = read_table(
-        target, VERDICTS, ["rollout_id", "outcome", "verifier_version"]
-    ).to_pylist()
+    columns = ["rollout_id", "outcome", "verifier_version"]
+    stored: list[dict[str, Any]] = read_table(target, VERDICTS, columns).to_pylist()
     return stored
-
-
-def _compare(found: Regrading, stored: list[dict[str, Any]], judged: list[dict[str, Any]]) -> None:
-    old = {row["rollout_id"]: row["outcome"] for row in stored}
-    found.old.update(old.values())
-    found.versions.update(row["verifier_version"] for row in stored)
-    for row in judged:
-        name, new = row["rollout_id"], str(row["outcome"])
-        found.new[new] += 1
-        if name not in old:
-            found.without_old += 1
-        elif old[name] != new:
-            found.changes.append(Change(name, old[name], new, row["excerpt"]))

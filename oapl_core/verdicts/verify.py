@@ -2,7 +2,7 @@
 
 One verdict part for each rollout part, under the same number, recorded in the ledger as it is finished; a second run
 does only what is missing. Canaries are judged with every part. Memory holds one part and its problems at a time. With
-``--follow`` it goes on beside sampling, judges each part as soon as it is recorded, and ends after sampling has. With
+``--follow`` it runs in parallel with sampling, judges each part once it is recorded, and ends after sampling has. With
 ``--share`` it judges every n-th part only, so that n processes on as many machines divide a round.
 """
 
@@ -41,24 +41,18 @@ def verify(run: Run, number: int, follow: bool = False, share: tuple[int, int] =
     parts = _parts(run, number, share, recorded_only=False)
     if not parts and not follow:
         raise DataError(f"{run.rollouts(number)}: has no rollouts to verify; run the experiment again to sample them")
-    settings = run.config.verifier.slice | {"version": VERIFIER_VERSION}
     total = _expected(run, number, share) if follow else sum(count_rows(part) for part in parts)
-    counts: Counter[Outcome] = Counter()
+    counts = Counter[str]()
     with ExitStack() as stack:
         progress = stack.enter_context(Progress(f"verify round {number}", total, "rollouts"))
         verifier: Verifier | None = None
         for part in _sampled(run, number, share) if follow else iter(parts):
-            inputs, target = run.inputs([part, run.problems]), run.verdicts(number) / part.name
-            if run.is_done(target, inputs, settings):
+            if run.is_done(run.verdicts(number) / part.name, run.inputs([part, run.problems]), _settings(run)):
                 progress.skip(count_rows(part))
                 continue
+            # Only now: a round that is already judged starts no process.
             verifier = verifier or stack.enter_context(Verifier(run.config.verifier))
-            judged = judge_part(verifier, part, problems_of(run, part), progress)
-            counts.update(Outcome(row["outcome"]) for row in judged)
-            check_errors(counts, run.config.verifier.max_error_share, judged)
-            with run.writing(target, inputs, settings) as draft:
-                draft.rows = write_table(draft.path, VERDICTS, judged)
-                draft.details = {"outcomes": dict(Counter(row["outcome"] for row in judged))}
+            record(run, number, part, judge_part(run, verifier, part, progress, counts))
         if verifier:
             _summary(counts, verifier)
 
@@ -106,33 +100,30 @@ def _expected(run: Run, number: int, share: tuple[int, int]) -> int:
     return sum(min(size, problems - start) for start in starts) * run.config.sampling.group_size
 
 
-def problems_of(run: Run, part: Path) -> dict[str, Mapping[str, Any]]:
-    """The problems that a part answers: all of a large set's tests would not fit into memory."""
-    asked = set(read_table(part, ROLLOUTS, ["problem_id"])["problem_id"].to_pylist())
-    rows = read_table(run.problems, PROBLEMS, only=("problem_id", asked)).to_pylist()
-    thinking = _thinking(run, asked)
-    return {row["problem_id"]: row | {"is_thinking": row["problem_id"] in thinking} for row in rows}
+def _settings(run: Run) -> dict[str, Any]:
+    return run.config.verifier.slice | {"version": VERIFIER_VERSION}
 
 
-def _thinking(run: Run, asked: set[str]) -> set[str]:
-    """Those of the problems whose prompts end inside of <think>."""
-    if not run.prompts.exists():
-        return set()
-    prompts = read_table(run.prompts, PROMPTS, ["problem_id", "prompt"], only=("problem_id", asked)).to_pylist()
-    return {row["problem_id"] for row in prompts if opens_thinking(row["prompt"])}
+def record(run: Run, number: int, part: Path, judged: list[dict[str, Any]]) -> None:
+    """Write the verdicts on a rollout part of round `number` under the part's name, in place of older ones."""
+    with run.writing(run.verdicts(number) / part.name, run.inputs([part, run.problems]), _settings(run)) as draft:
+        draft.rows = write_table(draft.path, VERDICTS, judged)
+        draft.details = {"outcomes": dict(Counter(row["outcome"] for row in judged))}
 
 
 def judge_part(
-    verifier: Verifier, part: Path, problems: Mapping[str, Mapping[str, Any]], progress: Progress
+    run: Run, verifier: Verifier, part: Path, progress: Progress, counts: Counter[str]
 ) -> list[dict[str, Any]]:
-    """Rows of tables.VERDICTS for a rollout part, in its order; canaries are judged first. Raises as `verify`."""
+    """Rows of tables.VERDICTS for a rollout part, in its order; `counts` gets their outcomes. Raises as `verify`."""
     rollouts = read_table(part, ROLLOUTS, _READ).to_pylist()
+    problems = _problems(run, {rollout["problem_id"] for rollout in rollouts})
     unknown = next((r["problem_id"] for r in rollouts if r["problem_id"] not in problems), None)
     if unknown is not None:
         raise DataError(
             f"{part}: answers problem {unknown!r}, which is not in problems.parquet; delete it to remake it"
         )
     asked = [problems[r["problem_id"]] for r in rollouts]
+    # With every part: a machine that runs out of memory or loses a library does so in the middle of a round.
     verifier.check_canaries({"stdin"} | {problem["kind"] for problem in asked})
     verdicts = verifier.stream(asked, [r["text"] for r in rollouts], [r["finish_reason"] for r in rollouts])
     judged, passed = [], 0
@@ -140,10 +131,22 @@ def judge_part(
         judged.append(verdict.row(rollout["rollout_id"]))
         passed += verdict.outcome is Outcome.PASSED
         progress.advance(note=f"{passed / len(judged):.0%} of this part pass")
+    counts.update(row["outcome"] for row in judged)
+    check_errors(counts, run.config.verifier.max_error_share, judged)
     return judged
 
 
-def check_errors(counts: Counter[Outcome], allowed: float, judged: list[dict[str, Any]]) -> None:
+def _problems(run: Run, asked: set[str]) -> dict[str, Mapping[str, Any]]:
+    """The problems that a part answers: all of a large set's tests would not fit into memory."""
+    rows = read_table(run.problems, PROBLEMS, only=("problem_id", asked)).to_pylist()
+    thinking = set[str]()  # those whose prompts end inside of <think>
+    if run.prompts.exists():
+        prompts = read_table(run.prompts, PROMPTS, ["problem_id", "prompt"], only=("problem_id", asked)).to_pylist()
+        thinking = {row["problem_id"] for row in prompts if opens_thinking(row["prompt"])}
+    return {row["problem_id"]: row | {"is_thinking": row["problem_id"] in thinking} for row in rows}
+
+
+def check_errors(counts: Counter[str], allowed: float, judged: list[dict[str, Any]]) -> None:
     """Raises StageFailed when the share of verifier errors so far is more than `allowed`; names the last reason."""
     errors, total = counts[Outcome.VERIFIER_ERROR], counts.total()
     if errors > allowed * total:
@@ -154,7 +157,7 @@ def check_errors(counts: Counter[Outcome], allowed: float, judged: list[dict[str
         )
 
 
-def _summary(counts: Counter[Outcome], verifier: Verifier) -> None:
+def _summary(counts: Counter[str], verifier: Verifier) -> None:
     outcomes = ", ".join(f"{outcome} {count}" for outcome, count in counts.most_common())
     remarks = "".join(f"; {count} {what}" for what, count in verifier.remarks.items() if count)
     retried = f"{verifier.errors_retried} judgements retried"
@@ -170,13 +173,6 @@ def _share(text: str) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    options: dict[str, dict[str, Any]] = {
-        "follow": {"action": "store_true", "help": "go on beside sampling, until it ends"},
-        "share": {
-            "type": _share,
-            "default": (1, 1),
-            "metavar": "K-of-N",
-            "help": "every N-th part only, from the K-th",
-        },
-    }
-    sys.exit(run_verb(verify, has_round=True, options=options))
+    follow = {"action": "store_true", "help": "run in parallel with sampling, until it ends"}
+    share = {"type": _share, "default": (1, 1), "metavar": "K-of-N", "help": "every N-th part only, from the K-th"}
+    sys.exit(run_verb(verify, has_round=True, options={"follow": follow, "share": share}))
