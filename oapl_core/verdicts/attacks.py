@@ -57,17 +57,17 @@ def attack(verifier: Verifier, problems: Sequence[Problem], strategies: Sequence
 def rewards_doing_nothing(verifier: Verifier, problems: Sequence[Problem]) -> list[str | None]:
     """For each problem the name of a strategy that passes it without having solved anything; None where none does."""
     idle = [strategy for strategy in STRATEGIES if strategy.family in ("constant", "echo", "template")]
-    found: list[str | None] = [None] * len(problems)
+    earners: list[str | None] = [None] * len(problems)
     for strategy in idle:
         open_ones = [
             (number, text)
             for number, problem in enumerate(problems)
-            if found[number] is None
+            if earners[number] is None
             and problem["kind"] in strategy.kinds
             and (text := strategy.respond(problem)) is not None
         ]
         asked, texts = [problems[number] for number, _ in open_ones], [text for _, text in open_ones]
         for (number, _), verdict in zip(open_ones, verifier.verify(asked, texts, ["stop"] * len(texts)), strict=True):
             if verdict.outcome is Outcome.PASSED:
-                found[number] = strategy.name
-    return found
+                earners[number] = strategy.name
+    return earners

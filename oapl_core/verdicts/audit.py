@@ -51,19 +51,19 @@ def audit(run: Run, number: int, fraction: float = DEFAULT_FRACTION) -> None:
     config = run.config.verifier
     executor = Bubblewrap(config.libraries, config.cpu_s, config.wall_s, config.memory_mb, config.output_mb)
     chosen, passes = _chosen(run, number, fraction)
-    problems = _problems(run, {row["problem_id"] for row in chosen})
-    with Progress(f"audit round {number}", len(chosen), "programs") as progress:
-        judge = partial(_judge, executor, config)
-        with ThreadPoolExecutor(config.workers or len(os.sched_getaffinity(0))) as threads:
-            rows = []
-            for row in threads.map(judge, chosen, [problems[row["problem_id"]] for row in chosen]):
-                rows.append(row)
-                progress.advance()
+    wanted = {row["problem_id"] for row in chosen}
+    problems = {
+        row["problem_id"]: row for row in read_table(run.problems, PROBLEMS, only=("problem_id", wanted)).to_pylist()
+    }
+    rows, threads = list[dict[str, Any]](), ThreadPoolExecutor(config.workers or len(os.sched_getaffinity(0)))
+    with Progress(f"audit round {number}", len(chosen), "programs") as progress, threads:
+        asked = [problems[row["problem_id"]] for row in chosen]
+        for row in threads.map(partial(_judge, executor, config), chosen, asked):
+            rows.append(row)
+            progress.advance()
     wrong = [row for row in rows if row["outcome"] != Outcome.PASSED]
-    target = run.audit(number)
-    with run.writing(
-        target, run.inputs([*parts, run.problems]), {"fraction": fraction, "seed": run.config.seed}
-    ) as draft:
+    target, settings = run.audit(number), {"fraction": fraction, "seed": run.config.seed}
+    with run.writing(target, run.inputs([*parts, run.problems]), settings) as draft:
         draft.rows = write_table(draft.path, AUDITS, rows)
         draft.details = {"passes": passes, "audited": len(rows), "disagreements": len(wrong)}
     _show(wrong)
@@ -84,6 +84,7 @@ def _chosen(run: Run, number: int, fraction: float) -> tuple[list[dict[str, Any]
         for row in _verdicts(run, number, ["rollout_id", "problem_id", "outcome"])
         if row["outcome"] == Outcome.PASSED and row["problem_id"] in programs
     ]
+    # A hash of the seed and the rollout draws the same share in every run, however the parts are divided.
     passed.sort(key=lambda rollout: (derive_seed(run.config.seed, "audit", number, rollout), rollout))
     chosen = set(passed[: math.ceil(fraction * len(passed))])
     columns = ["rollout_id", "problem_id", "answer"]
@@ -93,11 +94,6 @@ def _chosen(run: Run, number: int, fraction: float) -> tuple[list[dict[str, Any]
 def _verdicts(run: Run, number: int, columns: list[str], only: Any = None) -> Iterator[dict[str, Any]]:
     for part in sorted(run.verdicts(number).glob("part-*.parquet")):
         yield from read_table(part, VERDICTS, columns, only).to_pylist()
-
-
-def _problems(run: Run, wanted: set[str]) -> dict[str, dict[str, Any]]:
-    rows = read_table(run.problems, PROBLEMS, only=("problem_id", wanted)).to_pylist()
-    return {row["problem_id"]: row for row in rows}
 
 
 def _judge(
@@ -130,27 +126,26 @@ def _outcome(ending: Ending, problem: Mapping[str, Any], test: Mapping[str, str]
         return Outcome.TIME_LIMIT
     if ending.raised:
         return Outcome.RUNTIME_ERROR
-    printed, mark, result = ending.stdout.decode("utf-8", "surrogateescape").rpartition(RESULT.decode())
-    tolerance = config.relative_tolerance if config.comparison == "tolerant" else 0.0
-    absolute = config.absolute_tolerance if config.comparison == "tolerant" else 0.0
-    if problem["kind"] != "stdin" and not mark:
-        return Outcome.WRONG_ANSWER
-    text = result if problem["kind"] != "stdin" else printed + mark + result
+    text, mark = ending.stdout.decode("utf-8", "surrogateescape"), RESULT.decode()
+    if problem["kind"] != "stdin":
+        if mark not in text:  # the function never returned, or the checks never came to their end
+            return Outcome.WRONG_ANSWER
+        text = text.rpartition(mark)[2]
+    tolerances = (config.relative_tolerance, config.absolute_tolerance) if config.comparison == "tolerant" else ()
     if problem["checker"]:
         same = resolve(problem["checker"])(test["input"], test["output"], text)
     elif problem["kind"] == "stdin":
-        same = same_words(text, test["output"], tolerance, absolute)
+        same = same_words(text, test["output"], *tolerances)
     else:
-        same = same_json(text, test["output"] or "true", tolerance, absolute)
+        same = same_json(text, test["output"] or "true", *tolerances)
     return Outcome.PASSED if same else Outcome.WRONG_ANSWER
 
 
 def same_words(printed: str, expected: str, relative: float = 0.0, absolute: float = 0.0) -> bool:
     """Word by word: the same text, or the same number (within the tolerances)."""
     ours, theirs = printed.split(), expected.split()
-    return len(ours) == len(theirs) and all(
-        a == b or _same_number(a, b, relative, absolute) for a, b in zip(ours, theirs, strict=True)
-    )
+    pairs = zip(ours, theirs, strict=False)
+    return len(ours) == len(theirs) and all(a == b or _same_number(a, b, relative, absolute) for a, b in pairs)
 
 
 def _same_number(ours: str, theirs: str, relative: float, absolute: float) -> bool:
@@ -172,7 +167,7 @@ def same_json(returned: str, expected: str, relative: float = 0.0, absolute: flo
 
 def _same(ours: Any, theirs: Any, relative: float, absolute: float) -> bool:
     if isinstance(ours, list) and isinstance(theirs, list):
-        pairs = list(zip(ours, theirs, strict=False))
+        pairs = zip(ours, theirs, strict=False)
         return len(ours) == len(theirs) and all(_same(a, b, relative, absolute) for a, b in pairs)
     if isinstance(ours, dict) and isinstance(theirs, dict):
         return ours.keys() == theirs.keys() and all(_same(ours[k], theirs[k], relative, absolute) for k in ours)

@@ -27,6 +27,11 @@ _RAISED = 97
 """Exit code after an uncaught exception; a program's own exit codes say nothing."""
 _TIME_SIGNALS = (128 + 9, 128 + 24)
 _STDERR_BYTES = 1000
+_RUN = "-I -S -B /task/runner.py"
+_CONFINED = """
+    --unshare-all --die-with-parent --new-session --cap-drop ALL --clearenv --setenv LANG C.UTF-8
+    --setenv OPENBLAS_NUM_THREADS 1 --ro-bind /usr /usr --proc /proc --dev /dev --tmpfs /tmp --chdir /tmp
+"""
 _ROOT_FOLDERS = (Path("/lib"), Path("/lib64"), Path("/bin"))
 
 _RUNNER = """
@@ -98,8 +103,8 @@ class Bubblewrap:
         Raises:
             SandboxError: bwrap is not installed, or cannot run a harmless program here.
         """
-        found = shutil.which("bwrap")
-        if found is None:
+        bwrap = shutil.which("bwrap")
+        if bwrap is None:
             raise SandboxError(
                 "the audit needs `bwrap` and finds none on PATH; install it (on Debian: apt-get install bubblewrap)"
             )
@@ -109,7 +114,8 @@ class Bubblewrap:
             "RLIMIT_AS": 2 * memory_mb << 20,
             "RLIMIT_FSIZE": int(2 * output_mb * (1 << 20)),
         }
-        self._command = [found, *_view(libraries)]
+        self._command = [bwrap, *_view(libraries)]
+        # bwrap may be installed where the kernel or a container forbids user namespaces: only running it tells.
         tried = self.run("print(input())", "stdin", None, "ready\n")
         if tried.stdout != b"ready\n":
             reason = tried.stderr.strip().splitlines() or ["it printed nothing"]
@@ -122,18 +128,8 @@ class Bubblewrap:
             for name, text in (("main.py", source), ("input", data), ("starter.py", starter), ("runner.py", _RUNNER)):
                 Path(folder, name).write_bytes(text.encode("utf-8", "replace"))
             arguments = json.dumps([kind, entry_point, self._limits])
-            command = [
-                *self._command,
-                "--ro-bind",
-                folder,
-                "/task",
-                os.path.realpath(sys.executable),
-                "-I",
-                "-S",
-                "-B",
-                "/task/runner.py",
-                arguments,
-            ]
+            python = os.path.realpath(sys.executable)
+            command = [*self._command, "--ro-bind", folder, "/task", python, *_RUN.split(), arguments]
             given = Path(folder, "input") if kind == "stdin" else Path(os.devnull)
             with given.open("rb") as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
                 start, code = time.monotonic(), -1
@@ -148,22 +144,21 @@ class Bubblewrap:
                 complaint = err.read().decode("utf-8", "replace")
                 out.seek(0)
                 printed = out.read()
+        # At its CPU limit a program gets SIGXCPU, later SIGKILL; bwrap exits with 128 and the signal's number.
         timed_out = code == -1 or code in _TIME_SIGNALS
         return Ending(printed, complaint, not timed_out and (code == _RAISED or code > 128), timed_out, wall_s)
 
 
 def _view(libraries: Sequence[str]) -> list[str]:
     """Options of bwrap: new namespaces for everything, no capability, a read-only view, an empty /tmp."""
-    options = ["--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]
-    options += ["--setenv", "LANG", "C.UTF-8", "--setenv", "OPENBLAS_NUM_THREADS", "1", "--ro-bind", "/usr", "/usr"]
+    options = _CONFINED.split()
     for folder in _ROOT_FOLDERS:
         if folder.is_symlink():
             options += ["--symlink", str(folder.readlink()), str(folder)]
         elif folder.is_dir():
             options += ["--ro-bind", str(folder), str(folder)]
-    if not sys.base_prefix.startswith("/usr"):
+    if not sys.base_prefix.startswith("/usr"):  # an interpreter of its own, which /usr does not show
         options += ["--ro-bind", sys.base_prefix, sys.base_prefix]
-    options += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--chdir", "/tmp"]
     for path in [path for name in libraries for path in _places(name)]:
         options += ["--ro-bind", str(path), f"/libraries/{path.name}"]
     return options

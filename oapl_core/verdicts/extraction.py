@@ -5,6 +5,8 @@ import re
 import warnings
 from dataclasses import dataclass
 
+from oapl_core.verdicts.maths_text import closing
+
 MAX_MATHS_CHARACTERS = 512
 _OPENING = re.compile(r"^[ \t]*(`{3,}|~{3,})(.*)$")
 _CLOSING = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*$")
@@ -45,7 +47,8 @@ def program(response: str, is_thinking: bool = False, is_cut: bool = False) -> s
     blocks = [block for block in _blocks(final_part(response, is_thinking), is_cut) if block.text.strip()]
     tagged = [block.text for block in blocks if block.language in _LANGUAGES]
     untagged = [block.text for block in blocks if not block.language]
-    return next(iter([*tagged[-1:], *[text for text in untagged if _is_code(text)][-1:], *untagged[-1:]]), None)
+    candidates = [*tagged[-1:], *[text for text in untagged if _is_code(text)][-1:], *untagged[-1:]]
+    return candidates[0] if candidates else None
 
 
 def fenced(source: str) -> str:
@@ -62,20 +65,21 @@ class _Block:
 
 def _blocks(text: str, is_cut: bool) -> list[_Block]:
     """Every fenced block, in order."""
-    found, fence, language, lines = [], "", "", list[str]()
+    blocks, fence, language, lines = [], "", "", list[str]()
     for line in text.replace("\r\n", "\n").split("\n"):
         if not fence:
             opening = _OPENING.match(line)
+            # A backtick after three backticks makes inline code of them (CommonMark 0.31, section 4.5).
             if opening and not (opening[1][0] == "`" and "`" in opening[2]):
                 fence, language, lines = opening[1], _language(opening[2]), []
-        elif (closing := _CLOSING.match(line)) and closing[1][0] == fence[0] and len(closing[1]) >= len(fence):
-            found.append(_Block(language, "\n".join(lines) + "\n"))
+        elif (end := _CLOSING.match(line)) and end[1][0] == fence[0] and len(end[1]) >= len(fence):
+            blocks.append(_Block(language, "\n".join(lines) + "\n"))
             fence = ""
         else:
             lines.append(line)
     if fence and not is_cut:
-        found.append(_Block(language, "\n".join(lines) + "\n"))
-    return found
+        blocks.append(_Block(language, "\n".join(lines) + "\n"))
+    return blocks
 
 
 def _language(info: str) -> str:
@@ -103,32 +107,17 @@ def maths(response: str, is_thinking: bool = False) -> str | None:
     text = final_part(response, is_thinking)
     contents, first = list[str](), len(text)
     for match in reversed(list(_BOXED.finditer(text))):
-        content = _balanced(text, match.end())
+        # Only so far: a response may open a thousand boxes, and each would be searched to its end.
+        close = closing(text[: match.end() + MAX_MATHS_CHARACTERS + 1], match.end(), "{}")
+        content = None if close is None else text[match.end() : close]
         if content is None and len(text) > match.end() + MAX_MATHS_CHARACTERS:
             break  # too long, whether it ends or not
         if content is None or not content.strip():
             continue
         end = match.end() + len(content) + 1
         if contents and not (0 <= first - end <= _NEAR and _IN_A_ROW.fullmatch(text, end, first)):
-            break
+            break  # words between two boxes: the later is the answer, the earlier a step to it
         contents.insert(0, content.strip())
         first = match.start()
     answer = ", ".join(dict.fromkeys(contents))
     return answer if 0 < len(answer) <= MAX_MATHS_CHARACTERS else None
-
-
-def _balanced(text: str, start: int) -> str | None:
-    r"""Text from `start` to the brace that closes it, if that is near; a brace after a backslash is a character."""
-    depth, position, end = 1, start, min(len(text), start + MAX_MATHS_CHARACTERS + 1)
-    while position < end:
-        character = text[position]
-        if character == "\\":
-            position += 1
-        elif character == "{":
-            depth += 1
-        elif character == "}":
-            depth -= 1
-            if depth == 0:
-                return text[start:position]
-        position += 1
-    return None

@@ -21,6 +21,7 @@ _CODE_ROOT = str(Path(__file__).resolve().parents[2])
 _BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from oapl_core.verdicts.maths import main; main()"
 _START_SECONDS = 60.0
 _END_SECONDS = 2.0
+"""How long a worker that closed its channel may take to end, so that its exit says who ended it."""
 _REQUESTS_PER_WORKER = 2000
 """sympy's caches grow; a worker is replaced after so many answers."""
 _KNOWN_PAIRS = 50_000
@@ -62,7 +63,7 @@ class _Worker:
 
     def judge(self, request: dict[str, str], cpu_s: float) -> dict[str, Any]:
         """One pair. Raises _TooSlow, _Broken, or EOFError / OSError if the process was killed or did not start."""
-        if not self._ready:
+        if not self._ready:  # importing math-verify takes a second, which is no part of a pair's time
             self._read(_START_SECONDS, _START_SECONDS)
             self._ready = True
         assert self._process.stdin
@@ -70,7 +71,7 @@ class _Worker:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
             self.served += 1
-            return self._read(cpu_s, 5 * cpu_s)
+            return self._read(cpu_s, 5 * cpu_s)  # elapsed time bounds what waits without computing
         except (EOFError, OSError) as error:
             if self._ended_by_itself():
                 raise _Broken from error
@@ -149,21 +150,23 @@ class MathsPool:
         """
         if gold.strip() == answer.strip():
             return True
-        known = self._known.get((gold, answer, statement))
+        pair = (gold, answer, statement)
+        known = self._known.get(pair)  # one look-up: another thread may clear it
         if known is not None:
             return known
-        reply = self.judge(gold, answer, statement)
+        reply = self.judge(*pair)
         equal = reply["equal"] is True or reply.get("same") is True
-        if "too_slow" not in reply:
+        if "too_slow" not in reply:  # on a less loaded machine it may be fast enough
             if len(self._known) >= _KNOWN_PAIRS:
                 self._known.clear()
-            self._known[gold, answer, statement] = equal
+            self._known[pair] = equal
         return equal
 
     def judge(self, gold: str, answer: str, statement: str = "") -> dict[str, Any]:
         """The workers' own word on a pair: {"equal": bool, "parsed": bool, ...} (maths.py). Raises MathsWorkerDied."""
         request = {"gold": gold, "answer": answer, "statement": statement}
         deaths = list[bool]()
+        # A second worker tells an answer that ends workers from a machine that does.
         while len(deaths) < 2:
             with self._slot() as worker:
                 try:

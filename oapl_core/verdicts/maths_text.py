@@ -125,7 +125,7 @@ def plain(text: str) -> str:
     # Twice: numbers and quotes that were rewritten can leave a sign at the end that was inside before.
     text = _without_ending(_numbers(_SPACES.sub(" ", text)))
     text = _LEADING.sub("", _ONE_LETTER.sub(r"\1", text) if _ONE_LETTER.fullmatch(text) else text, count=1)
-    while text[:1] == "{" and _closing(text, 1, "{}") == len(text) - 1:
+    while text[:1] == "{" and closing(text, 1, "{}") == len(text) - 1:
         text = text[1:-1].strip()
     return text
 
@@ -138,7 +138,7 @@ def compact(text: str) -> str:
         text,
     )
     text = re.sub(r"\{([A-Za-z0-9])\}", r"\1", text)
-    while text.startswith("(") and text.endswith(")") and _closing(text, 1, "()") == len(text) - 1 and "," not in text:
+    while text.startswith("(") and text.endswith(")") and closing(text, 1, "()") == len(text) - 1 and "," not in text:
         text = text[1:-1]
     return text
 
@@ -201,14 +201,14 @@ def _fonts(text: str) -> str:
 def _rewritten(text: str, opening: re.Pattern[str], brackets: str, rewrite: Callable[[re.Match[str], str], str]) -> str:
     """Text with every `opening`...closing bracket rewritten, innermost first."""
     for match in reversed(list(opening.finditer(text))):
-        end = _closing(text, match.end(), brackets)
+        end = closing(text, match.end(), brackets)
         if end is not None:
             text = text[: match.start()] + rewrite(match, text[match.end() : end]) + text[end + 1 :]
     return text
 
 
-def _closing(text: str, start: int, brackets: str) -> int | None:
-    """Position of the bracket that closes the one before `start`; one after a backslash is a character."""
+def closing(text: str, start: int, brackets: str) -> int | None:
+    """Position of the bracket that closes the one before `start`; None without. After a backslash it is a character."""
     depth = 1
     for sign in re.compile(rf"\\.|[{re.escape(brackets)}]", re.DOTALL).finditer(text, start):
         depth += {brackets[0]: 1, brackets[1]: -1}.get(sign[0], 0)

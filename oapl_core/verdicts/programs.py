@@ -81,15 +81,15 @@ class _Grading:
     def shared(self) -> _Tally:
         """Runs the tests in shared children. Raises _DrawsDiffer where sharing matters."""
         tally, inputs = _Tally(), [self.tests[index]["input"].encode() for index in self.chosen]
-        while self._goes_on(tally):
+        while self._is_unfinished(tally):
             with closing(self.sandbox.executions(self.program, inputs[tally.run :], self.limits)) as executions:
                 for execution in executions:
                     index = self.chosen[tally.run]
                     outcome = self.rules.judge(execution, self.tests[index])
                     if outcome is not Outcome.PASSED and not execution.fresh:
-                        break
+                        break  # what ran before it may be the cause: it is not counted, but run again below
                     tally.add(index, execution, outcome)
-                    if not self._goes_on(tally):
+                    if not self._is_unfinished(tally):
                         return tally
                 else:
                     continue
@@ -100,11 +100,11 @@ class _Grading:
     def fresh(self) -> _Tally:
         """Runs each test once, in a child of its own."""
         tally = _Tally()
-        while self._goes_on(tally):
+        while self._is_unfinished(tally):
             self._draw(tally)
         return tally
 
-    def _goes_on(self, tally: _Tally) -> bool:
+    def _is_unfinished(self, tally: _Tally) -> bool:
         return tally.run < len(self.chosen) and not (tally.failed and self.rules.stop_at_first_failure)
 
     def _draw(self, tally: _Tally) -> Outcome:

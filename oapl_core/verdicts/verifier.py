@@ -148,6 +148,7 @@ class Verifier:
         slots = [self._slot(*row) for row in zip(problems, texts, finish_reasons, strict=True)]
         copies = self._copies(slots)
         first = [number for number, original in enumerate(copies) if original == number]
+        # In order and on every core; a copy stands behind its original, whose verdict is known by then.
         judged = self._sandbox.stream(lambda number: self._judge(slots[number]), first)
         known: dict[int, Verdict] = {}
         for number, original in enumerate(copies):
@@ -165,7 +166,7 @@ class Verifier:
         The same problem is the same row, not only the same problem_id: a caller may judge two versions of one.
         """
         seen: dict[tuple[str, str], list[int]] = {}
-        found = []
+        originals = []
         for number, slot in enumerate(slots):
             original = number
             if self._reuse and isinstance(slot, _Job):
@@ -173,8 +174,8 @@ class Verifier:
                 original = next((n for n in alike if _same_problem(slots[n], slot)), number)
                 if original == number:
                     alike.append(number)
-            found.append(original)
-        return found
+            originals.append(original)
+        return originals
 
     def _slot(self, problem: Mapping[str, Any], text: str, finish_reason: str | None) -> Verdict | _Job:
         """The answer to judge, or the verdict on a response without one."""
