@@ -29,6 +29,7 @@ from oapl_core.stage import run_verb
 from oapl_core.tables import AUDITS, PROBLEMS, VERDICTS, read_table, write_table
 from oapl_core.verdicts.bubblewrap import RESULT, Bubblewrap, Ending
 from oapl_core.verdicts.outcomes import Outcome
+from oapl_core.verdicts.rules import GradingRules
 
 DEFAULT_FRACTION = 0.01
 _SHOWN = 20
@@ -102,7 +103,7 @@ def _judge(
     """A row of tables.AUDITS: the first test that the program fails here, or that it fails none."""
     judged = {"rollout_id": row["rollout_id"], "problem_id": row["problem_id"], "outcome": str(Outcome.PASSED)}
     judged |= {"tests_run": 0, "first_failing_test": None, "excerpt": None, "wall_s": 0.0}
-    for index in _tests(problem["tests"], config.max_tests):
+    for index in GradingRules(max_tests=config.max_tests).chosen(problem["tests"]):
         test = problem["tests"][index]
         starter = problem["starter_code"] or ""
         ending = executor.run(row["answer"], problem["kind"], problem["entry_point"], test["input"], starter)
@@ -114,11 +115,6 @@ def _judge(
             judged |= {"outcome": str(outcome), "first_failing_test": index, "excerpt": shown[-_EXCERPT_CHARACTERS:]}
             break
     return judged
-
-
-def _tests(tests: list[dict[str, str]], most: int | None) -> list[int]:
-    """The tests that the verifier ran: all, or the `most` with the longest inputs."""
-    return sorted(sorted(range(len(tests)), key=lambda index: -len(tests[index]["input"]))[:most])
 
 
 def _outcome(ending: Ending, problem: Mapping[str, Any], test: Mapping[str, str], config: VerifierConfig) -> Outcome:

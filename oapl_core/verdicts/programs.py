@@ -26,22 +26,33 @@ SHARED_FROM = 5
 """Fewest tests that share a child."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class ProgramGrade:
-    """How one program did; seconds are sums over the tests that counted."""
+    """How one program did, filled test by test; seconds are sums over the tests that counted."""
 
-    outcome: Outcome
-    tests_passed: int
-    tests_run: int
-    first_failing_test: int | None
+    outcome: Outcome = Outcome.PASSED
+    """Of the first test that failed."""
+    tests_passed: int = 0
+    tests_run: int = 0
+    first_failing_test: int | None = None
     """Index into the problem's tests."""
-    excerpt: str | None
+    excerpt: str | None = None
     """What it printed (or returned, or its traceback's end) at the failing test."""
-    cpu_s: float
-    wall_s: float
-    peak_memory_mb: float
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    peak_memory_mb: float = 0.0
     draws_differ: bool = False
     """A test passed or failed by what had run before it in the same process."""
+
+    def add(self, index: int, execution: Execution, outcome: Outcome) -> None:
+        """Count one test that was run."""
+        self.tests_run += 1
+        self.tests_passed += outcome is Outcome.PASSED
+        if outcome is not Outcome.PASSED and self.first_failing_test is None:
+            self.outcome, self.first_failing_test = outcome, index
+            self.excerpt = _excerpt(execution, outcome)
+        self.cpu_s, self.wall_s = self.cpu_s + execution.cpu_s, self.wall_s + execution.wall_s
+        self.peak_memory_mb = max(self.peak_memory_mb, execution.peak_memory_mb)
 
 
 def grade_program(
@@ -56,11 +67,11 @@ def grade_program(
     rules = rules or GradingRules()
     grading = _Grading(sandbox, rules.program(source), tests, rules.chosen(tests), limits, rules)
     if len(grading.chosen) < SHARED_FROM:
-        return grading.fresh().grade()
+        return grading.fresh()
     try:
-        return grading.shared().grade()
+        return grading.shared()
     except _DrawsDiffer:
-        return replace(grading.fresh().grade(), draws_differ=True)
+        return replace(grading.fresh(), draws_differ=True)
 
 
 class _DrawsDiffer(Exception):
@@ -78,69 +89,43 @@ class _Grading:
     limits: Limits
     rules: GradingRules
 
-    def shared(self) -> _Tally:
+    def shared(self) -> ProgramGrade:
         """Runs the tests in shared children. Raises _DrawsDiffer where sharing matters."""
-        tally, inputs = _Tally(), [self.tests[index]["input"].encode() for index in self.chosen]
-        while self._is_unfinished(tally):
-            with closing(self.sandbox.executions(self.program, inputs[tally.run :], self.limits)) as executions:
+        grade, inputs = ProgramGrade(), [self.tests[index]["input"].encode() for index in self.chosen]
+        while self._is_unfinished(grade):
+            with closing(self.sandbox.executions(self.program, inputs[grade.tests_run :], self.limits)) as executions:
                 for execution in executions:
-                    index = self.chosen[tally.run]
+                    index = self.chosen[grade.tests_run]
                     outcome = self.rules.judge(execution, self.tests[index])
                     if outcome is not Outcome.PASSED and not execution.fresh:
                         break  # what ran before it may be the cause: it is not counted, but run again below
-                    tally.add(index, execution, outcome)
-                    if not self._is_unfinished(tally):
-                        return tally
+                    grade.add(index, execution, outcome)
+                    if not self._is_unfinished(grade):
+                        return grade
                 else:
                     continue
-            if self._draw(tally) is Outcome.PASSED:
+            if self._draw(grade) is Outcome.PASSED:
                 raise _DrawsDiffer
-        return tally
+        return grade
 
-    def fresh(self) -> _Tally:
+    def fresh(self) -> ProgramGrade:
         """Runs each test once, in a child of its own."""
-        tally = _Tally()
-        while self._is_unfinished(tally):
-            self._draw(tally)
-        return tally
+        grade = ProgramGrade()
+        while self._is_unfinished(grade):
+            self._draw(grade)
+        return grade
 
-    def _is_unfinished(self, tally: _Tally) -> bool:
-        return tally.run < len(self.chosen) and not (tally.failed and self.rules.stop_at_first_failure)
+    def _is_unfinished(self, grade: ProgramGrade) -> bool:
+        is_settled = grade.first_failing_test is not None and self.rules.stop_at_first_failure
+        return grade.tests_run < len(self.chosen) and not is_settled
 
-    def _draw(self, tally: _Tally) -> Outcome:
+    def _draw(self, grade: ProgramGrade) -> Outcome:
         """Runs the next test in a child of its own."""
-        index = self.chosen[tally.run]
+        index = self.chosen[grade.tests_run]
         (execution,) = self.sandbox.run(self.program, [self.tests[index]["input"].encode()], self.limits)
         outcome = self.rules.judge(execution, self.tests[index])
-        tally.add(index, execution, outcome)
+        grade.add(index, execution, outcome)
         return outcome
-
-
-@dataclass
-class _Tally:
-    """What the tests that counted came to."""
-
-    run: int = 0
-    passed: int = 0
-    failed: tuple[int, Outcome, str] | None = None
-    """Of the first failure: index of its test, outcome, excerpt."""
-    cpu_s: float = 0.0
-    wall_s: float = 0.0
-    peak_memory_mb: float = 0.0
-
-    def add(self, index: int, execution: Execution, outcome: Outcome) -> None:
-        self.run += 1
-        self.passed += outcome is Outcome.PASSED
-        if outcome is not Outcome.PASSED and not self.failed:
-            self.failed = index, outcome, _excerpt(execution, outcome)
-        self.cpu_s, self.wall_s = self.cpu_s + execution.cpu_s, self.wall_s + execution.wall_s
-        self.peak_memory_mb = max(self.peak_memory_mb, execution.peak_memory_mb)
-
-    def grade(self) -> ProgramGrade:
-        index, outcome, excerpt = self.failed or (None, Outcome.PASSED, None)
-        return ProgramGrade(
-            outcome, self.passed, self.run, index, excerpt, self.cpu_s, self.wall_s, self.peak_memory_mb
-        )
 
 
 def _excerpt(execution: Execution, outcome: Outcome) -> str:

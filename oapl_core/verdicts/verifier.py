@@ -6,6 +6,7 @@ after, in any process. Expected outputs never leave this process.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -71,10 +72,6 @@ class _Job:
     answer: str
 
 
-def _same_problem(one: Verdict | _Job, other: _Job) -> bool:
-    return isinstance(one, _Job) and (one.problem is other.problem or one.problem == other.problem)
-
-
 class Verifier:
     """Judges responses on every core. Use as a context manager.
 
@@ -88,11 +85,10 @@ class Verifier:
     ) -> None:
         """Starts nothing yet. `level` forces one sandbox level instead of the strongest that works."""
         self._config = config or VerifierConfig()
-        self._limits = Limits(
-            self._config.cpu_s, self._config.wall_s, self._config.memory_mb, float(self._config.output_mb)
-        )
+        settings = self._config
+        self._limits = Limits(settings.cpu_s, settings.wall_s, settings.memory_mb, float(settings.output_mb))
         self._reuse = reuse_identical
-        self._sandbox = Sandbox(self._config.workers, self._config.minimum_level, level, self._config.libraries)
+        self._sandbox = Sandbox(settings.workers, settings.minimum_level, level, settings.libraries)
         self._maths = MathsPool(self._sandbox.workers)
         self.errors_retried = 0
         """Judgements that failed for the verifier's own reasons and were tried again."""
@@ -165,15 +161,15 @@ class Verifier:
 
         The same problem is the same row, not only the same problem_id: a caller may judge two versions of one.
         """
-        seen: dict[tuple[str, str], list[int]] = {}
+        seen = defaultdict[tuple[str, str], list[tuple[int, Mapping[str, Any]]]](list)
         originals = []
         for number, slot in enumerate(slots):
             original = number
             if self._reuse and isinstance(slot, _Job):
-                alike = seen.setdefault((slot.problem["problem_id"], slot.answer), [])
-                original = next((n for n in alike if _same_problem(slots[n], slot)), number)
+                alike = seen[slot.problem["problem_id"], slot.answer]
+                original = next((earlier for earlier, problem in alike if problem == slot.problem), number)
                 if original == number:
-                    alike.append(number)
+                    alike.append((number, slot.problem))
             originals.append(original)
         return originals
 
