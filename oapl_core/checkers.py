@@ -1,4 +1,4 @@
-"""Trusted functions that accept any of several right answers, named by the column `checker` of a problem.
+"""Trusted functions that accept any of several correct outputs, named by the column `checker` of a problem.
 
 A checker is ``checker(test_input, expected, printed) -> bool``, three texts: what the program was given, what the
 problem set expects, and what the program printed (for kind `function`: arguments, expected and returned value as JSON).
@@ -24,9 +24,10 @@ def unordered_tokens(test_input: str, expected: str, printed: str) -> bool:
 
 
 def any_line(test_input: str, expected: str, printed: str) -> bool:
-    """`expected` lists every right answer, one on each line; the program printed one of them and nothing else."""
-    right = [line for line in _lines(expected) if line] or [""]
-    return printed.strip() in right
+    """`expected` lists every correct output, one on each line; the program printed one of them and nothing else."""
+    # Without any line the empty output is the one that is expected.
+    correct = [line for line in _lines(expected) if line] or [""]
+    return printed.strip() in correct
 
 
 def any_permutation(test_input: str, expected: str, printed: str) -> bool:

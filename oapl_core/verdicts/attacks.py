@@ -41,7 +41,7 @@ def attack(verifier: Verifier, problems: Sequence[Problem], strategies: Sequence
     for strategy in strategies:
         asked = [problem for problem in problems if problem["kind"] in strategy.kinds]
         pairs = [(problem, text) for problem in asked if (text := strategy.respond(problem)) is not None]
-        pairs = pairs[: strategy.most]
+        pairs = pairs[: strategy.most]  # a strategy that runs into a limit costs seconds for each answer
         verdicts = verifier.verify([p for p, _ in pairs], [text for _, text in pairs], ["stop"] * len(pairs))
         outcomes = [verdict.outcome for verdict in verdicts]
         chances = [strategy.deserved(problem) for problem, _ in pairs]
@@ -62,7 +62,7 @@ def rewards_doing_nothing(verifier: Verifier, problems: Sequence[Problem]) -> li
         open_ones = [
             (number, text)
             for number, problem in enumerate(problems)
-            if earners[number] is None
+            if earners[number] is None  # one that pays is enough to mark a problem
             and problem["kind"] in strategy.kinds
             and (text := strategy.respond(problem)) is not None
         ]

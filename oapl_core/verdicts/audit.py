@@ -106,6 +106,7 @@ def _judge(
     for index in GradingRules(max_tests=config.max_tests).chosen(problem["tests"]):
         test = problem["tests"][index]
         starter = problem["starter_code"] or ""
+        # A process for each test: what one leaves behind cannot help the next, as it could in a shared child.
         ending = executor.run(row["answer"], problem["kind"], problem["entry_point"], test["input"], starter)
         judged["tests_run"] += 1
         judged["wall_s"] += ending.wall_s
@@ -146,6 +147,7 @@ def same_words(printed: str, expected: str, relative: float = 0.0, absolute: flo
 
 def _same_number(ours: str, theirs: str, relative: float, absolute: float) -> bool:
     try:
+        # As decimals first: floats would make one number of two long integers.
         if Decimal(ours) == Decimal(theirs) or (Decimal(ours).is_qnan() and Decimal(theirs).is_qnan()):
             return True
         return math.isclose(float(ours), float(theirs), rel_tol=relative, abs_tol=absolute)

@@ -130,6 +130,7 @@ class Bubblewrap:
             arguments = json.dumps([kind, entry_point, self._limits])
             python = os.path.realpath(sys.executable)
             command = [*self._command, "--ro-bind", folder, "/task", python, *_RUN.split(), arguments]
+            # Files, not pipes: a program may print more than a pipe holds before anybody reads.
             given = Path(folder, "input") if kind == "stdin" else Path(os.devnull)
             with given.open("rb") as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
                 start, code = time.monotonic(), -1

@@ -95,7 +95,7 @@ class Equality:
         return self._in_any_order(ours, theirs) if is_set[0] else all(map(self.equal, ours, theirs))
 
     def _in_any_order(self, ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
-        left = list(theirs)
+        left = list(theirs)  # each may be used once: 1, 1, 2 is not 1, 2, 2
         for one in ours:
             same = next((number for number, other in enumerate(left) if self.equal(one, other)), None)
             if same is None:

@@ -28,7 +28,7 @@ def evaluated(expression: Any, shift: int = 0) -> Any:
 
     if expression.has(sympy.Limit, sympy.Derivative, sympy.Integral, sympy.Sum, sympy.Product):
         expression = expression.doit()
-    # A checksum of the name, as hash() differs between processes and two workers must judge alike.
+    # Positive, so that roots and logarithms are real. A checksum of the name, not hash(): two workers must judge alike.
     values = {
         symbol: sympy.Rational(zlib.crc32(f"{symbol.name}{shift}".encode()) % 9001 + 1000, 3571)
         for symbol in expression.free_symbols

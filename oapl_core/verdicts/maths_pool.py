@@ -115,6 +115,7 @@ class MathsPool:
     def __init__(self, workers: int, cpu_s: float = 4.0) -> None:
         """`cpu_s`: what one pair may cost before it counts as unequal."""
         self._cpu_s = cpu_s
+        # Last in, first out: a live worker is taken before an empty slot, and few answers start few workers.
         self._slots: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
         for _ in range(workers):
             self._slots.put(None)

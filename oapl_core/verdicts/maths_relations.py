@@ -51,7 +51,7 @@ def value(chain: Sequence[Link], equal: Equal, is_trusted: bool) -> Any | None:
     if any(sign != "==" for _, sign, _ in chain):
         return None
     first, sides = chain[0][0], [right for _, _, right in chain]
-    if not is_name(first):
+    if not is_name(first):  # a working: its first side has to hold as well
         if _has_symbols(first):
             return None
         sides.insert(0, first)
@@ -148,6 +148,7 @@ def _ratio(gold: tuple[Any, Any], answer: tuple[Any, Any], is_equation: bool) ->
         return None
     if is_equation:  # for an inequality the denominator's sign would have to be known
         one, other = (sympy.fraction(sympy.together(side.doit()))[0] for side in (one, other))
+    # Two points refuse most pairs in a millisecond; only what looks proportional is worth simplifying.
     points = [(evaluated(one, shift), evaluated(other, shift)) for shift in (0, 1)]
     if any(not first or not second for first, second in points):
         return None  # a difference that vanishes, or has no value there

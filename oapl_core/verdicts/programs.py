@@ -21,7 +21,7 @@ from oapl_core.sandbox.sandbox import Sandbox
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.rules import GradingRules
 
-EXCERPT_CHARACTERS = 400
+EXCERPT_CHARACTERS = 400  # a screen's worth; a round keeps one for each wrong answer
 SHARED_FROM = 5
 """Fewest tests that share a child."""
 
@@ -93,6 +93,7 @@ class _Grading:
         """Runs the tests in shared children. Raises _DrawsDiffer where sharing matters."""
         grade, inputs = ProgramGrade(), [self.tests[index]["input"].encode() for index in self.chosen]
         while self._is_unfinished(grade):
+            # Closing ends the shared child before a test that failed in it is drawn again in one of its own.
             with closing(self.sandbox.executions(self.program, inputs[grade.tests_run :], self.limits)) as executions:
                 for execution in executions:
                     index = self.chosen[grade.tests_run]

@@ -55,20 +55,21 @@ class GradingRules:
 
     def chosen(self, tests: Sequence[Mapping[str, str]]) -> list[int]:
         """Indices of the tests to run, in their own order; of equally long inputs the earlier ones."""
+        # Long inputs find the slow programs and the wrong ones; a set's first tests are often its examples.
         order = sorted(range(len(tests)), key=lambda index: -len(tests[index]["input"]))
         return sorted(order[: self.max_tests])
 
     def judge(self, execution: Execution, test: Mapping[str, str]) -> Outcome:
         """The outcome of one test. What a checker raises is passed on: it is the verifier's failure."""
         failed = failure(execution)
-        if self.kind == "assert":
+        if self.kind == "assert":  # the checks compare; what the program prints beside them is nobody's
             return failed or _CHECKED[execution.checks]
         return failed or _judged(self._equal(execution, test))
 
     def _equal(self, execution: Execution, test: Mapping[str, str]) -> bool:
         output = execution.result if self.kind == "function" else execution.stdout
         if self.checker:
-            text = (output or b"").decode("utf-8", "surrogateescape")
+            text = (output or b"").decode("utf-8", "surrogateescape")  # no two outputs may become one text
             return output is not None and bool(self.checker(test["input"], test["output"], text))
         if self.kind == "function":
             return result_equal(execution.result, test["output"], self.tolerance)

@@ -150,11 +150,9 @@ class Verifier:
         for number, original in enumerate(copies):
             if original == number:
                 known[number] = next(judged)
-                yield known[number]
-            elif known[original].outcome.is_repeatable:
-                yield known[original]
-            else:
-                yield self._judge(slots[number])
+            verdict = known[original]
+            # A limit says something of the machine's load: a copy of such an answer is judged for itself.
+            yield verdict if original == number or verdict.outcome.is_repeatable else self._judge(slots[number])
 
     def _copies(self, slots: Sequence[Verdict | _Job]) -> list[int]:
         """For each slot the number of the first slot with the same problem and answer (itself, if it is the first).
@@ -190,7 +188,7 @@ class Verifier:
         if isinstance(slot, Verdict):
             return slot
         blank = Verdict(slot.problem["problem_id"], Outcome.VERIFIER_ERROR, slot.answer, self.sandbox_level)
-        for _ in range(2):
+        for _ in range(2):  # a worker that was killed is replaced by then; what fails twice would fail again
             try:
                 return self._grade(slot, blank)
             except Exception as error:  # the boundary of one row: whatever broke is counted, and is no verdict
@@ -242,6 +240,7 @@ def _canary(kind: str, name: str, answer: str, right: Outcome) -> tuple[dict[str
     return problem, answer, right
 
 
+# One correct and one wrong answer of each kind, so that a verifier that says the same to everything is found out.
 _READ = "a, b = map(int, input().split())"
 _CANARIES = (
     _canary("stdin", "right", f"```python\n{_READ}\nprint(a + b)\n```", Outcome.PASSED),

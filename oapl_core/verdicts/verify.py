@@ -78,6 +78,7 @@ def _sampled(run: Run, number: int, share: tuple[int, int]) -> Iterator[Path]:
     finished_before = sampling in finished(run)
     while True:
         over = finished_before or _sampling_ends(run, number) > ends_before  # asked before looking: no part is missed
+        # What is on disk but not in the ledger may still be written.
         new = [part for part in _parts(run, number, share, recorded_only=True) if part not in seen]
         seen.update(new)
         yield from new
