@@ -50,12 +50,11 @@ def resolve(name: str) -> Checker:
     if not colon:
         raise ValueError(f"checker {name!r} is unknown; name one of {', '.join(CHECKERS)}, or module:function")
     try:
-        found = getattr(importlib.import_module(module), function)
+        checker: Checker = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"checker {name!r} cannot be imported ({error}); install it or mend the name") from None
-    if not callable(found):
+    if not callable(checker):
         raise ValueError(f"checker {name!r} is not a function")
-    checker: Checker = found
     return checker
 
 

@@ -36,15 +36,13 @@ _MOST_FORMULAS, _LONGEST = 60, 400
 
 def formulas(statement: str) -> list[str]:
     """The formulas of a statement and their sides as plain texts; arithmetic that is typed between the words, too."""
-    marked = [next(filter(None, found.groups())) for found in _MATHS.finditer(statement)]
-    typed = [found[0] for found in _TYPED.finditer(_MATHS.sub(" ; ", statement)) if re.search(r"[-+*/^×÷·]", found[0])]
-    found = dict[str, None]()
-    for text in [*marked, *typed]:
-        whole = plain(text)
-        for piece in (whole, *_SIDES.split(whole)):
-            if piece.strip() and len(piece) <= _LONGEST:
-                found[plain(piece)] = None
-    return list(found)[:_MOST_FORMULAS]
+    marked = [next(filter(None, match.groups())) for match in _MATHS.finditer(statement)]
+    typed = [text for text in _TYPED.findall(_MATHS.sub(" ; ", statement)) if re.search(r"[-+*/^×÷·]", text)]
+    wholes = [plain(text) for text in (*marked, *typed)]
+    pieces = [piece for whole in wholes for piece in (whole, *_SIDES.split(whole))]
+    # A statement is untrusted text, too: what is too long, or too much, is not worth a parser's seconds.
+    kept = [plain(piece) for piece in pieces if piece.strip() and len(piece) <= _LONGEST]
+    return list(dict.fromkeys(kept))[:_MOST_FORMULAS]
 
 
 def is_echo(gold: Any, answer: Any, texts: tuple[str, str], known: frozenset[str], trees: frozenset[Tree]) -> bool:

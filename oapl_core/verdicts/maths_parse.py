@@ -30,6 +30,7 @@ class Parser:
     def __init__(self) -> None:
         """Imports math-verify."""
         from latex2sympy2_extended import latex2sympy2 as latex
+        from latex2sympy2_extended.sets import FiniteSet
         from math_verify import verify
 
         config = latex.NormalizationConfig(units=False, malformed_operators=True, nits=True, boxed="none")
@@ -38,6 +39,7 @@ class Parser:
         letters = latex.ConversionConfig(lowercase_symbols=False)
         self._converter = partial(latex._Latex2Sympy, is_real=True, convert_degrees=True, config=letters)
         self._verify: Callable[..., Any] = verify
+        self._list: Callable[..., Any] = FiniteSet  # keeps the order of the text, which sympy's own does not
         self.read = lru_cache(maxsize=4096)(self._read)
 
     def same(self, gold: Any, answer: Any) -> bool:
@@ -59,14 +61,9 @@ class Parser:
         with suppress(Exception):  # what the parser refuses by raising Exception itself is no maths
             value = self._approximated(decimal) if "\\approx" in decimal else self._parsed(decimal)
         if value is None and len(alternatives) > 1:  # x < 1 or x > 3, which the parser does not know as a list
-            return self._list([self._read(part.strip()) for part in alternatives])
+            values = [self._read(part.strip()) for part in alternatives]
+            return None if any(part is None for part in values) else self._list(*values)
         return value
-
-    @staticmethod
-    def _list(values: list[Any | None]) -> Any | None:
-        from latex2sympy2_extended.sets import FiniteSet
-
-        return None if any(value is None for value in values) else FiniteSet(*values)
 
     def _approximated(self, text: str) -> Any | None:
         """The exact side, if the other is near it; what is only named takes the other."""

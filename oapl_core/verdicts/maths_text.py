@@ -134,7 +134,7 @@ def compact(text: str) -> str:
     """A plain text without spaces, spare braces and the choice between signs of multiplication: to see sameness."""
     text = re.sub(
         r"(?<!\d)\s|\s(?!\d)|\\cdot(?![a-zA-Z])|\\times(?![a-zA-Z])",
-        lambda found: "" if found[0].isspace() else "*",
+        lambda match: "" if match[0].isspace() else "*",
         text,
     )
     text = re.sub(r"\{([A-Za-z0-9])\}", r"\1", text)
@@ -144,8 +144,8 @@ def compact(text: str) -> str:
 
 
 def _ascii(text: str) -> str:
-    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+", lambda found: f"^{{{found[0].translate(_RAISED)}}}", text)
-    text = re.sub(r"[₀₁₂₃₄₅₆₇₈₉]+", lambda found: f"_{{{found[0].translate(_LOWERED)}}}", text)
+    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+", lambda match: f"^{{{match[0].translate(_RAISED)}}}", text)
+    text = re.sub(r"[₀₁₂₃₄₅₆₇₈₉]+", lambda match: f"_{{{match[0].translate(_LOWERED)}}}", text)
     text = re.sub(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))", "", text)
     return unicodedata.normalize("NFKC", _ROOT.sub(r"\\sqrt{\1}", text).translate(_CHARACTER_TABLE))
 
@@ -167,13 +167,13 @@ def _plain_commands(text: str) -> str:
     # A determinant is a number, and its bars say so: where one stands, no bracket of a matrix is touched.
     matrices = () if "\\begin{vmatrix}" in text else _MATRICES
     text = _replaced(text, _SHAPES)
-    text = _COMMAND.sub(lambda found: _COMMAND_TABLE.get(found[1], found[0]), text)
-    text = _TYPED.sub(lambda found: _TYPED_TABLE[found[0]], text)
+    text = _COMMAND.sub(lambda match: _COMMAND_TABLE.get(match[1], match[0]), text)
+    text = _TYPED.sub(lambda match: _TYPED_TABLE[match[0]], text)
     text = _replaced(text, (*matrices, *_LEFT_OVERS))
     text = _rewritten(text, _ROOT_OF, "()", lambda opening, inner: f"\\sqrt{opening[1] or ''}{{{inner}}}")
     if "^" in text and "," in text:
         text = _TRANSPOSED_TUPLE.sub(
-            lambda found: "\\begin{pmatrix}" + "\\\\ ".join(found[1].split(",")) + "\\end{pmatrix}", text
+            lambda match: "\\begin{pmatrix}" + "\\\\ ".join(match[1].split(",")) + "\\end{pmatrix}", text
         )
     return text
 
@@ -224,9 +224,9 @@ def _quotes(text: str) -> str:
     return re.sub(r"\^?\s*\{?\\prime(?![a-zA-Z])\}?", "'", text)
 
 
-def _named_prime(found: re.Match[str]) -> str:
-    primes = found[2].count("\\prime") if found[2] else len(found[3])
-    return f"{found[1]}_{{{'prime' * primes}}}"
+def _named_prime(match: re.Match[str]) -> str:
+    primes = match[2].count("\\prime") if match[2] else len(match[3])
+    return f"{match[1]}_{{{'prime' * primes}}}"
 
 
 def _numbers(text: str) -> str:
@@ -236,21 +236,21 @@ def _numbers(text: str) -> str:
     if "\\frac" in text or "/" in text:
         text = _MIXED.sub(_mixed, text)
     if " " in text:
-        text = _SPACED_THOUSANDS.sub(lambda found: found[1].replace(" ", ""), text)
+        text = _SPACED_THOUSANDS.sub(lambda match: match[1].replace(" ", ""), text)
     if "," in text:
-        text = _COMMA_THOUSANDS.sub(lambda found: found[1] + found[2].replace(",", ""), text)
+        text = _COMMA_THOUSANDS.sub(lambda match: match[1] + match[2].replace(",", ""), text)
     return text
 
 
-def _mixed(found: re.Match[str]) -> str:
+def _mixed(match: re.Match[str]) -> str:
     """A whole number and a proper fraction behind it as one fraction."""
-    whole, above, below = int(found[1]), int(found[2] or found[3] or found[6]), int(found[4] or found[5] or found[7])
-    return f"\\frac{{{whole * below + above}}}{{{below}}}" if above < below else found[0]
+    whole, above, below = int(match[1]), int(match[2] or match[3] or match[6]), int(match[4] or match[5] or match[7])
+    return f"\\frac{{{whole * below + above}}}{{{below}}}" if above < below else match[0]
 
 
-def _repeating(found: re.Match[str]) -> str:
+def _repeating(match: re.Match[str]) -> str:
     """0.1\\overline{6} as the fraction that it is."""
-    whole, start, period = found[1] or "0", found[2], found[3] or found[4] or found[5]
+    whole, start, period = match[1] or "0", match[2], match[3] or match[4] or match[5]
     below = (10 ** len(period) - 1) * 10 ** len(start)
     above = int(whole + start + period) - int(whole + start)
     return f"\\frac{{{above}}}{{{below}}}"

@@ -115,7 +115,7 @@ def agree(gold: str, answer: str) -> bool:
 
 
 def _without_signs(text: str) -> tuple[str, str]:
-    signs = {_SIGNS[found[0].removesuffix("{}")] for found in _SIGN.finditer(text)}
+    signs = {_SIGNS[match[0].removesuffix("{}")] for match in _SIGN.finditer(text)}
     return (_SIGN.sub("", text).strip(), signs.pop()) if len(signs) == 1 else (text, "")
 
 
@@ -123,7 +123,7 @@ def _without_degrees(text: str) -> tuple[str, str]:
     """Degrees are a unit, except inside of an expression with an angle's function, where they are a factor."""
     if "\\circ" not in text or _TRIGONOMETRY.search(text):
         return text, ""
-    letters = {found[1] for found in _DEGREE.finditer(text)}
+    letters = {match[1] for match in _DEGREE.finditer(text)}
     unit = "degree" if letters == {None} else f"degree {next((x for x in letters if x), '')}"
     return _DEGREE.sub(" ", text).strip(), unit
 
@@ -169,7 +169,7 @@ def _scaled(head: str, words: str) -> tuple[str, str]:
 
 def _unit(words: str, is_money: bool) -> str | None:
     """The one spelling of a unit: "kilometers per hour" is "km/h"; None if it is none."""
-    words = re.sub(r"\\cdot|\\times|[*{}.]", lambda found: " " if found[0] not in "{}." else "", words)
+    words = re.sub(r"\\cdot|\\times|[*{}.]", lambda match: " " if match[0] not in "{}." else "", words)
     parts = [part.split() for part in re.sub(r"\bper\b|\ban?\b(?=\s)", "/", words).replace("//", "/").split("/")]
     if is_money and not parts[0] and len(parts) == 2:  # "$5 per hour": the sign is the unit's first half
         named = _product(parts[1])

@@ -53,13 +53,13 @@ def holds_words(text: str) -> bool:
 
 def word(text: str) -> Word | None:
     r"""A plain answer that is words: \text{...} alone, or two letters and more with nothing else."""
-    found = _TEXT.fullmatch(text)
-    inner = (found[1] if found else text).strip().removesuffix(".").strip()
+    text_only = _TEXT.fullmatch(text)
+    inner = (text_only[1] if text_only else text).strip().removesuffix(".").strip()
     if re.fullmatch(r"\([^()]*\)", inner):
         inner = inner[1:-1].strip()
     if inner in ("and", "or", "dots") or not re.search(r"[A-Za-z]", inner):
         return None
-    return _literal(inner) if found else _bare_word(inner)
+    return _literal(inner) if text_only else _bare_word(inner)
 
 
 def _literal(text: str) -> Word:
@@ -84,12 +84,12 @@ def _equal_words(gold: str, answer: str) -> bool:
 
 def in_base(text: str) -> tuple[str, int] | None:
     r"""Digits and base of a number such as 52_8, 4210_{5} or 13_{\text{six}}."""
-    found = _BASED.fullmatch(text)
-    if found is None:
+    match = _BASED.fullmatch(text)
+    if match is None:
         return None
-    named = found[2] or found[3] or found[4]
+    named = match[2] or match[3] or match[4]
     base = int(named) if named.isdecimal() else _BASES.get(named.lower())
-    digits = found[1].replace(" ", "").lstrip("0") or "0"
+    digits = match[1].replace(" ", "").lstrip("0") or "0"
     return None if base is None or not digits.isalnum() else (digits, base)
 
 
@@ -101,7 +101,7 @@ def _bare_digits(text: str) -> str | None:
 def decimals_for_bases(text: str) -> str | None:
     """Numbers in a base inside of an expression become decimal, as the parser drops the base; None if one is none."""
     try:
-        decimal = _DIGITS_IN_BASE.sub(lambda found: str(int(found[1], int(found[2] or found[3]))), text)
+        decimal = _DIGITS_IN_BASE.sub(lambda match: str(int(match[1], int(match[2] or match[3]))), text)
     except ValueError:  # a digit that the base does not have, or no base
         return None
     return None if re.search(r"\d\}?\s*_", decimal) else decimal
