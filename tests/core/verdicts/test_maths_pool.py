@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,8 @@ def killing(pool: MathsPool, number: signal.Signals, done: threading.Event) -> N
     while not done.wait(0.2):
         for pid in filter(is_confined, pool.pids):
             done.wait(0.2)
-            os.kill(pid, number)
+            with suppress(ProcessLookupError):  # the pool may have noticed its end by now
+                os.kill(pid, number)
 
 
 def judged_while_killed(number: signal.Signals) -> MathsPool:
