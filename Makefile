@@ -1,5 +1,5 @@
 # `make demo` goes from an empty checkout to a better model; `make test` is what CI runs.
-.PHONY: help setup demo test check bench server worker deploy lock clean
+.PHONY: help setup demo test check bench server worker deploy lock wheel clean
 bin := .venv/bin
 
 help:   ## this list
@@ -42,5 +42,10 @@ deploy: setup  ## deployments/prefect.yaml to the server: oapl-round (nightly), 
 lock:  ## requirements/*.lock from requirements/*.in; UPGRADE=1 takes the newest
 	@bash requirements/lock.sh
 
+wheel: setup  ## dist/oapl-*.whl, which runs without a checkout: docs/installing.md
+	@rm -rf build # setuptools would pack what an earlier build left there
+	@$(bin)/uv build --quiet --wheel
+	@ls dist/*.whl
+
 clean:  ## remove .venv and caches; data/runs stays
-	rm -rf .venv .setup.lock .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info build
+	rm -rf .venv .setup.lock .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info build dist

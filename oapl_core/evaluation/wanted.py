@@ -16,6 +16,7 @@ from oapl_core.importing.sources import released_files, source
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.settings.experiment_file import apply
+from oapl_core.shipped import with_shipped_problems
 
 _FOLDER = Path("data/evaluations")
 _PLACE = re.compile(r"round_(\d+)(?:/epoch_(\d+))?")
@@ -40,7 +41,7 @@ def settings_of(
     if problems.get("name") is not None:
         released_files(source(problems["name"]), problems.get("release"))
         window(problems.get("window"))
-    values = {**asked, "models": [model_of(word) for word in models], "problems": dict(problems)}
+    values = {**asked, "models": [model_of(word) for word in models], "problems": with_shipped_problems(dict(problems))}
     for override in overrides:
         apply(values, override)
     fields = EvaluationFolderConfig.model_fields

@@ -14,8 +14,9 @@ from pydantic import Field
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.problems.raw_rows import is_readable
 from oapl_core.settings_group import Settings
+from oapl_core.shipped import shipped
 
-SOURCES = Path(__file__).resolve().parents[2] / "data" / "sources.toml"
+SOURCES = shipped("data/sources.toml")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 

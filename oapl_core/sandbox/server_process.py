@@ -17,9 +17,7 @@ from oapl_core.sandbox.execution import Execution, Limits, Program
 from oapl_core.sandbox.request import ChildRequest
 
 _CODE_ROOT = str(Path(__file__).resolve().parents[2])
-_BOOT = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from oapl_core.sandbox.fork_server import main; main(sys.argv[2:])"
-)
+_BOOT = "import sys; sys.path.append(sys.argv[1]); from oapl_core.sandbox.fork_server import main; main(sys.argv[2:])"
 _START_SECONDS = 60.0  # imports of numpy and sympy from a cold disk
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _ENVIRONMENT = {"LANG": "C.UTF-8", "PYTHONHASHSEED": "0", **dict.fromkeys(_THREADS, "1")}

@@ -15,6 +15,7 @@ from oapl_core.errors import ConfigError
 from oapl_core.files import fsync
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings_group import Settings
+from oapl_core.shipped import experiment_file, with_shipped_problems
 
 _Kind = TypeVar("_Kind", bound=Settings)
 
@@ -25,21 +26,17 @@ def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     Raises:
         ConfigError: one line that names the file or override, the key and what is expected.
     """
-    return parse_experiment(read_toml(path, overrides), str(path))
+    return parse_experiment(with_shipped_problems(read_toml(path, overrides)), str(path))
 
 
 def read_toml(path: Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
-    """The values in ``path``, not validated yet, with overrides.
+    """The values in ``path``, or in the shipped file that it names, not validated yet, with overrides.
 
     Raises:
         ConfigError: as ``load_experiment``.
     """
     try:
-        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(
-            f"{path}: no such experiment file; deployments/experiments/ holds the ones that ship"
-        ) from None
+        values: dict[str, Any] = tomllib.loads(experiment_file(path).read_text(encoding="utf-8"))
     except IsADirectoryError:
         raise ConfigError(f"{path}: is a folder, not an experiment file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

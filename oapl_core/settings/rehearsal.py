@@ -5,13 +5,13 @@ rounds follow each other. All groups are kept, because so short answers are hard
 """
 
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import differences, parse_experiment
+from oapl_core.shipped import shipped
 
-_SOLUTIONS = Path(__file__).resolve().parents[2] / "data" / "demo" / "solutions.jsonl"
+_SOLUTIONS = shipped("data/demo/solutions.jsonl")
 _GROUP, _TOKENS, _SAMPLES, _EPOCHS, _ALIKE = 4, 48, 2, 2, 2
 """Most answers per problem, tokens of an answer, answers in evaluation, epochs, and equal rounds after each other."""
 

@@ -10,6 +10,7 @@ from tests.architecture.sources import ROOT
 
 REQUIREMENTS = ROOT / "requirements"
 PIN = re.compile(r"([a-z0-9][a-z0-9-]*)==([0-9][0-9a-z.]*)")
+COMMON = ("orchestrator", "engine", "ray", "dev")
 MANY = 150  # a full lock, not the direct requirements alone
 
 
@@ -34,13 +35,13 @@ def test_lock_has_nothing_but_pins(lock: str) -> None:
 @pytest.mark.parametrize("lock", ["cpu", "cuda"])
 def test_lock_meets_every_direct_requirement(lock: str) -> None:
     pinned = pins(lock)
-    needs = direct("project", "dev", lock)
+    needs = direct(*COMMON, lock)
     assert not [str(need) for need in needs if pinned.get(canonicalize_name(need.name), "") not in need.specifier]
 
 
 def test_locks_agree_on_what_the_project_imports() -> None:
     cpu, cuda = pins("cpu"), pins("cuda")
-    names = [canonicalize_name(need.name) for need in direct("project", "dev") if need.name != "setuptools"]
+    names = [canonicalize_name(need.name) for need in direct(*COMMON) if need.name != "setuptools"]
     assert {name: cpu[name] for name in names} == {name: cuda[name] for name in names}
 
 
