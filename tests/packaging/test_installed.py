@@ -68,7 +68,7 @@ def test_two_commands_and_the_demos_report_without_a_checkout(
     assert "livecodebench" in whole.oapl(tmp_path / "whole", "problems")
     whole.oapl(tmp_path / "whole", *DEMO)
     there = Run.open(tmp_path / "whole/data/runs/demo-seed0")
-    assert finished(there) == steps(there.config)
+    assert finished(there) == list(steps(there.config))
     assert "held-out" in (there.report / "index.html").read_text()
 
     said = orchestrator.oapl(tmp_path / "apart", "doctor")
@@ -76,7 +76,7 @@ def test_two_commands_and_the_demos_report_without_a_checkout(
     assert not list(orchestrator.bin.parent.glob("lib/*/site-packages/torch"))
     orchestrator.oapl(tmp_path / "apart", *DEMO, f"engine_python={whole.bin}/python")
     apart = Run.open(tmp_path / "apart/data/runs/demo-seed0")
-    assert finished(apart) == steps(apart.config)
+    assert finished(apart) == list(steps(apart.config))
     last = there.name(there.checkpoint(1, 1))
     made = [content(run, run.ledger.artifacts()[last]) for run in (there, apart)]
     assert made[0] == made[1], "who orchestrates changes no weight"
