@@ -4,6 +4,82 @@ Every station of the data's path is a package with one verb module (``python -m 
 stations talk to each other through the Parquet files described in ``tables.py``, never through imports.
 Five packages are what they stand on, each built on those after it: ``comparing``, ``changing``, ``planning``,
 ``run_folder``, ``settings``. The modules beside them serve all.
+
+The names in ``__all__`` are the library (docs/library.md), frozen by tests/core/test_library.py; the rest may change.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from oapl_core.errors import ConfigError, DataError, OaplError, SandboxError
+    from oapl_core.objectives import Inputs, Loss, Method, Oapl, Objective, StepSizes
+    from oapl_core.problems.prepare import load_encoder
+    from oapl_core.problems.problem_set import read_problem_set
+    from oapl_core.problems.prompts import messages
+    from oapl_core.rollouts.engine import SamplingEngine
+    from oapl_core.rollouts.requests import Request, SampledAnswer
+    from oapl_core.run_folder.run import Run
+    from oapl_core.settings.experiment import EngineConfig, Experiment
+    from oapl_core.settings.experiment_file import load_experiment
+    from oapl_core.settings.verifier import VerifierConfig
+    from oapl_core.tables import read_table
+    from oapl_core.verdicts.outcomes import Outcome
+    from oapl_core.verdicts.verifier import Verdict, Verifier
+
 __version__ = "0.1.0"
+
+# What a type checker reads above, once more for the interpreter, which must not import a stage for the name of another.
+_HOMES = {
+    "errors": "ConfigError DataError OaplError SandboxError",
+    "objectives": "Inputs Loss Method Oapl Objective StepSizes",
+    "problems.prepare": "load_encoder",
+    "problems.problem_set": "read_problem_set",
+    "problems.prompts": "messages",
+    "rollouts.engine": "SamplingEngine",
+    "rollouts.requests": "Request SampledAnswer",
+    "run_folder.run": "Run",
+    "settings.experiment": "EngineConfig Experiment",
+    "settings.experiment_file": "load_experiment",
+    "settings.verifier": "VerifierConfig",
+    "tables": "read_table",
+    "verdicts.outcomes": "Outcome",
+    "verdicts.verifier": "Verdict Verifier",
+}
+_HOME_OF = {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names.split()}
+
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "EngineConfig",
+    "Experiment",
+    "Inputs",
+    "Loss",
+    "Method",
+    "Oapl",
+    "OaplError",
+    "Objective",
+    "Outcome",
+    "Request",
+    "Run",
+    "SampledAnswer",
+    "SamplingEngine",
+    "SandboxError",
+    "StepSizes",
+    "Verdict",
+    "Verifier",
+    "VerifierConfig",
+    "load_encoder",
+    "load_experiment",
+    "messages",
+    "read_problem_set",
+    "read_table",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """A name of ``__all__``, imported when it is first asked for; torch and vLLM only by what uses them."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+    return value

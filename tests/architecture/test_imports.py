@@ -70,6 +70,8 @@ def test_import_contracts_hold() -> None:
         ("oapl_core/planning/__init__.py", "import oapl_core.rollouts.parts"),
         ("oapl_core/objectives/__init__.py", "import oapl_core.training.steps"),
         ("oapl_core/progress.py", "import oapl_core.launch"),
+        ("oapl_core/settings/__init__.py", "from oapl_core import Verifier"),
+        ("oapl_core/groups/__init__.py", "from oapl_core import Verifier"),
     ],
 )
 def test_contracts_catch_a_forbidden_import(copy: Path, module: str, line: str) -> None:
@@ -105,7 +107,13 @@ def test_heavy_libraries_are_imported_inside_functions(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["deployments.cli", "oapl_core.settings.experiment", "oapl_core.run_folder.run", "oapl_core.run_folder.ledger"],
+    [
+        "oapl_core",
+        "deployments.cli",
+        "oapl_core.settings.experiment",
+        "oapl_core.run_folder.run",
+        "oapl_core.run_folder.ledger",
+    ],
 )
 def test_module_starts_without_heavy_libraries(module: str) -> None:
     program = f"import json, sys, {module}; print(json.dumps(sorted({{n.split('.')[0] for n in sys.modules}})))"

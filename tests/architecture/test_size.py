@@ -15,7 +15,7 @@ LIMITS = {"tests": (600, 80), "bench": (600, 80)}  # lines of a file, of a funct
 DEFAULT_LIMITS = (300, 50)
 WHY_SHARE = 0.04  # comments by lines of code: where a reader would ask "why this way?", a line answers
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-ALL = python_files(*PACKAGES, "data", "bench", "tests")
+ALL = python_files(*PACKAGES, "data", "bench", "examples", "tests")
 
 
 def functions(path: Path) -> list[tuple[str, int]]:
