@@ -101,15 +101,11 @@ def beside(
 
 def _process(run: Recorded, verb: str, arguments: Sequence[str]) -> tuple[str, Path, list[str]]:
     """Label, log file and command of a stage's process."""
-    label, log = stage_label(verb, arguments), log_file(run, verb, arguments)
+    label = stage_label(verb, arguments)
+    log = run.log(label)
     log.parent.mkdir(parents=True, exist_ok=True)
     python = str(run.python or sys.executable)
     return label, log, [python, "-m", f"oapl_core.{verb}", str(run.root), *arguments]
-
-
-def log_file(run: Recorded, verb: str, arguments: Sequence[str]) -> Path:
-    """What a stage's process prints."""
-    return run.root / "logs" / f"{stage_label(verb, arguments).replace(' ', '_')}.log"
 
 
 WAITING_THREADS = {"GOMP_SPINCOUNT": "2000"}

@@ -154,7 +154,7 @@ def failure_text(run: Run, step: Step, error: OaplError) -> str:
     """The page of a failed stage, as Markdown."""
     from oapl_core.reports.markdown import fenced, plain
 
-    log = run.root / "logs" / f"{step.label.replace(' ', '_')}.log"
+    log = run.log(step.label)
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:] if log.is_file() else []
     again = (
         "Nothing that was finished is lost. Start the same run again (`oapl-round`, or the next one on schedule): it "

@@ -60,7 +60,7 @@ def beside(run: Run, step: Step, pool: str, tell: Tell) -> Iterator[None]:
 @contextmanager
 def _started(run: Run, step: Step, pool: str, tell: Tell) -> Iterator[Callable[[], None]]:
     """A function that waits for the flow run, which is cancelled when the context is left before its end."""
-    log = launch.log_file(run, step.verb, step.arguments)
+    log = run.log(step.label)
     log.touch()
     forward = launch.following(log, log.stat().st_size, tell)
     name, _, queue = pool.partition("/")

@@ -11,7 +11,7 @@ from oapl_core.comparing.folder import Arm, Comparison
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.planning.plan import Step, preparation, round_steps
 from oapl_core.run_folder.opening import find
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.settings.comparison import ComparisonConfig
 from oapl_core.settings.experiment_file import parse_as, read_toml
 from oapl_core.shipped import experiment_file
@@ -80,8 +80,8 @@ def _tables(run: Run, number: int, stages: Collection[str]) -> Iterator[tuple[Pa
     if "training" in stages:
         yield run.groups(number), GROUPS, groups
     if "groups" in stages:
-        yield from ((part, ROLLOUTS, sampling) for part in sorted(run.rollouts(number).glob("part-*.parquet")))
-        yield from ((part, VERDICTS, verification) for part in sorted(run.verdicts(number).glob("part-*.parquet")))
+        yield from ((part, ROLLOUTS, sampling) for part in parts_of(run.rollouts(number)))
+        yield from ((part, VERDICTS, verification) for part in parts_of(run.verdicts(number)))
 
 
 def begin(comparison: Comparison, arm: Arm) -> Run:

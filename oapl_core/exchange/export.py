@@ -17,7 +17,7 @@ from oapl_core.exchange.ground_truth import to_text
 from oapl_core.problems.prompts import messages
 from oapl_core.progress import say
 from oapl_core.run_folder.recorded import IMPORTED
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.stage import run_verb
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def export(run: Run, round_number: int, to: Path) -> None:
 
     if to.suffix != ".parquet" or to.exists():
         raise ConfigError(f"{to}: {'exists already' if to.exists() else 'is no .parquet file'}; give another name")
-    parts = sorted(run.rollouts(round_number).glob("part-*.parquet"))
+    parts = parts_of(run.rollouts(round_number))
     if not parts:
         raise DataError(f"{run.rollouts(round_number)}: has no rollouts; run the experiment to sample them")
     left_out, written, index, columns = Counter[str](), 0, 0, schema()

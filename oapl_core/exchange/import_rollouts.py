@@ -31,7 +31,7 @@ from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.progress import say
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.recorded import IMPORTED
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.stage import run_verb
 
 UNKNOWN = "unknown"
@@ -63,12 +63,11 @@ def import_rollouts(run: Run, round_number: int, source: Path) -> None:
     Raises:
         DataError: the source is missing, unreadable or has no usable group; the round has rollouts from elsewhere.
     """
-    if not 0 <= round_number < len(run.config.rounds):
-        raise DataError(f"round {round_number}: the experiment has rounds 0..{len(run.config.rounds) - 1}")
+    run.check_round(round_number)
     files = _files(source)
     origin = {IMPORTED: source.name, "sha256": sha256_of(source)}
     recorded = run.ledger.artifacts()
-    for part in sorted(run.rollouts(round_number).glob("part-*.parquet")):
+    for part in parts_of(run.rollouts(round_number)):
         if not _came_from(origin, recorded.get(run.name(part))):
             raise DataError(
                 f"{part}: the round has rollouts from elsewhere; import into another round or run, or delete the folder"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from oapl_core import tables
 from oapl_core.reports import records
 from oapl_core.reports.scores import Resampling, Score, score
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.settings.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def read_track(run: Run, label: str) -> Track:
 def _steps(run: Run, epochs: Epochs) -> Iterator[TrainingStep]:
     before = 0
     for number, epoch in epochs:
-        for line in records.metric_lines(run.checkpoint(number, epoch) / records.METRICS_FILE):
+        for line in records.metric_lines(run.checkpoint(number, epoch) / METRICS_FILE):
             before += 1
             right_share, entropy, cross_entropy, log_ratio, tokens = (line.get(name) for name in METRICS)
             # -ln behavior = -ln policy + (ln policy - ln behavior), each of them a mean over the step's tokens

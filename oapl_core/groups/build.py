@@ -22,7 +22,7 @@ from oapl_core.groups.selection import select
 from oapl_core.groups.trust import sampling_facts
 from oapl_core.progress import say
 from oapl_core.rows import Rows
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.stage import run_verb
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ def build(run: Run, round_number: int) -> None:
     Raises:
         DataError: parts are missing or damaged, the rollouts come from several policies or from truncated sampling.
     """
-    if not 0 <= round_number < len(run.config.rounds):
-        raise DataError(f"round {round_number}: the experiment has rounds 0..{len(run.config.rounds) - 1}")
+    run.check_round(round_number)
     chosen_by = run.config.rounds[round_number]
     rollouts, verdicts = _parts(run.rollouts(round_number)), _parts(run.verdicts(round_number))
     unjudged = sorted({p.name for p in rollouts} - {p.name for p in verdicts})
@@ -81,7 +80,7 @@ def _expected_problems(run: Run, round_number: int) -> int:
 
 
 def _parts(folder: Path) -> list[Path]:
-    parts = sorted(folder.glob("part-*.parquet"))
+    parts = parts_of(folder)
     if not parts:
         raise DataError(f"{folder}: has no part-*.parquet; run the experiment again to make them")
     return parts

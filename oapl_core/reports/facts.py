@@ -12,7 +12,7 @@ from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.reports import records
 from oapl_core.run_folder.ledger import ArtifactEntry, StageEntry
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run import METRICS_FILE, Run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -143,7 +143,7 @@ def _round(run: Run, number: int, artifacts: Mapping[str, ArtifactEntry]) -> Rou
         trust=groups.details.get("trust", {}) if groups else {},
         mismatch=mismatch.details if mismatch else {},
         epochs=epochs,
-        metrics=read_metrics([run.checkpoint(number, epoch) / records.METRICS_FILE for epoch in epochs]),
+        metrics=read_metrics([run.checkpoint(number, epoch) / METRICS_FILE for epoch in epochs]),
     )
 
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.run_folder.ledger import ArtifactEntry
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run import Run, parts_of
 
 if TYPE_CHECKING:
     import polars as pl
 
-METRICS_FILE = "training_metrics.jsonl"
 ONE_SET = "held-out problems"
 """Name of the problem set in runs that do not say where each problem comes from."""
 
@@ -25,7 +24,7 @@ def recorded_parts(run: Run, folder: Path) -> list[Path]:
     """The parts of ``folder`` that the ledger records and that still exist, in order."""
     # a part that is not recorded is half-written, or belongs to a stage that is running now
     known = run.ledger.artifacts()
-    return sorted(path for path in folder.glob("part-*.parquet") if run.name(path) in known)
+    return [path for path in parts_of(folder) if run.name(path) in known]
 
 
 def entries_in(run: Run, folder: Path) -> list[ArtifactEntry]:

@@ -55,8 +55,7 @@ def generate(
         DataError: no such round, no prompts, the policy's folder is missing, broken or not the recorded one.
         OSError: the disk is full; what was finished before is kept.
     """
-    if not 0 <= number < len(run.config.rounds):
-        raise DataError(f"round {number}: the experiment has rounds 0..{len(run.config.rounds) - 1}")
+    run.check_round(number)
     if _is_imported(run, number):
         say(f"round {number}: the rollouts were imported, nothing is sampled")
         return
@@ -70,7 +69,7 @@ def generate(
     if missing:
         count = min(run.config.engine.replicas, len(missing)) if replica == 0 else 1
         arguments = [*command, str(run.root), "--round", str(number)]
-        log = run.root / "logs" / f"{round_steps(number)[0].label.replace(' ', '_')}.log"
+        log = run.log(round_steps(number)[0].label)
         start = start or partial(SamplingEngine, replica=replica)
         with others(arguments, count, log) as more, start(policy, run.config.engine) as sampler:
             say(started(sampler))

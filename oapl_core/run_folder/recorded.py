@@ -65,6 +65,10 @@ class Recorded:
         origin = self.origin
         return path if origin.samefile(Path.cwd()) else origin / path
 
+    def log(self, label: str) -> Path:
+        """What the process of a stage prints; ``label`` is its name in the ledger's stage lines."""
+        return self.root / "logs" / f"{label.replace(' ', '_')}.log"
+
     def name(self, path: Path) -> str:
         """The ledger's name for ``path``: relative to the run folder if it is inside."""
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else path.as_posix()

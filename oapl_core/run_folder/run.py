@@ -29,16 +29,17 @@ _MAY_CHANGE = {"estimate", "fleet", "mirror", "runs_dir", "time_limits_h"}
 """Settings that say where and how a run is kept going, not what it is."""
 OPTIMIZER_STATE, SAVED_STATES, IN_FLIGHT = "optimizer_state", "state", ".in_flight"
 """Folders of what a round leaves to the next one, of what training resumes from, of unfinished parts."""
+METRICS_FILE = "training_metrics.jsonl"
+"""In each checkpoint that training made: one line for each optimiser step."""
+
+
+def parts_of(folder: Path) -> list[Path]:
+    """The finished parts of rollouts or verdicts in ``folder``, in order; unfinished ones have other names."""
+    return sorted(folder.glob("part-*.parquet"))
 
 
 def round_name(number: int) -> str:
-    """Folder of round ``number``, counted from 0, below the run folder.
-
-    Raises:
-        DataError: there is no such round.
-    """
-    if number < 0:
-        raise DataError(f"round {number}: rounds are counted from 0")
+    """Name of the folder of round ``number``, counted from 0, below the run folder."""
     return f"round_{number:02d}"
 
 
@@ -149,6 +150,15 @@ class Run(Recorded):
         """Folder of the report."""
         return self.root / "report"
 
+    def check_round(self, number: int) -> None:
+        """Refuse a round that the experiment has not.
+
+        Raises:
+            DataError: says which rounds there are.
+        """
+        if not 0 <= number < len(self.config.rounds):
+            raise DataError(f"round {number}: the experiment has rounds 0..{len(self.config.rounds) - 1}")
+
     def round_dir(self, number: int) -> Path:
         """Folder of round ``number``, counted from 0."""
         return self.root / round_name(number)
@@ -197,6 +207,10 @@ class Run(Recorded):
     def optimizer_state(self, number: int) -> Path:
         """Folder of the state that round ``number`` leaves to the next one (`training.optimizer_state`)."""
         return self.checkpoints(number) / OPTIMIZER_STATE
+
+    def mismatch(self, number: int) -> Path:
+        """How far the trainer's log-probs of the round's rollouts are from the engine's (tables.MISMATCHES)."""
+        return self.checkpoints(number) / "engine_mismatch.parquet"
 
     def states(self, number: int) -> Path:
         """Folder of the states that the round's training resumes from."""

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from oapl_core.model_folder import policy_hash
 from oapl_core.progress import Progress, say
+from oapl_core.run_folder.run import METRICS_FILE
 from oapl_core.seeds import derive_seed
 from oapl_core.training.continuation import hand_on
 from oapl_core.training.interruption import StopRequest
-from oapl_core.training.job import METRICS_FILE, Job
+from oapl_core.training.job import Job
 from oapl_core.training.retention import delete_leftovers, drop_weights
 from oapl_core.training.state import Reached, Saving
 from oapl_core.training.tracking import Tracking

@@ -9,7 +9,6 @@ from oapl_core.errors import DataError
 from oapl_core.run_folder.optimizer_state import require_state
 from oapl_core.run_folder.run import Run
 
-METRICS_FILE = "training_metrics.jsonl"
 """In the folder of each epoch: a line for each optimiser step."""
 
 
@@ -96,8 +95,7 @@ def make_job(run: Run, round_number: int) -> Job:
         DataError: there is no such round, or what it trains on or goes on from is missing.
     """
     config = run.config
-    if not 0 <= round_number < len(config.rounds):
-        raise DataError(f"round {round_number}: the experiment has rounds 0..{len(config.rounds) - 1}")
+    run.check_round(round_number)
     epochs = config.rounds[round_number].epochs
     settings = {
         "training": config.training.slice,

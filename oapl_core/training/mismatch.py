@@ -17,7 +17,6 @@ from oapl_core import tables
 from oapl_core.errors import StageFailed
 from oapl_core.model_folder import load_tokenizer
 from oapl_core.progress import say
-from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 from oapl_core.training.job import Job
 from oapl_core.training.scoring import scored
@@ -27,11 +26,6 @@ if TYPE_CHECKING:
     from oapl_core.training.examples import Examples
 
 _COLUMNS = ("response_tokens", "mean_difference", "max_difference", "sum_difference", "k3")
-
-
-def mismatch_path(run: Run, round_number: int) -> Path:
-    """The file of ``compare_with_engine`` (tables.MISMATCHES)."""
-    return run.checkpoints(round_number) / "engine_mismatch.parquet"
 
 
 def compare_with_engine(job: Job, engine: "TrainingEngine", examples: "Examples") -> None:
@@ -50,7 +44,7 @@ def compare_with_engine(job: Job, engine: "TrainingEngine", examples: "Examples"
         return
     if not examples.recorded_S.all():
         return
-    training, path = run.config.training, mismatch_path(run, job.round_number)
+    training, path = run.config.training, run.mismatch(job.round_number)
     settings = {"sequences": training.trust_sequences, "dtype": training.dtype, "seed": run.config.seed}
     if not run.is_done(path, job.inputs, settings):
         rows = chosen(len(examples.lengths), training.trust_sequences, run.config.seed, job.round_number)

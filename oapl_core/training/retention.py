@@ -9,9 +9,10 @@ epoch and again when a round is continued, so that a kill between an export and 
 import shutil
 
 from oapl_core.progress import say
+from oapl_core.run_folder.run import METRICS_FILE
 from oapl_core.settings.training import droppable_epochs
 from oapl_core.training.continuation import drop_taken_over
-from oapl_core.training.job import METRICS_FILE, Job
+from oapl_core.training.job import Job
 from oapl_core.training.state import delete_states
 
 REMOVED = "weights_removed"

@@ -22,7 +22,7 @@ from typing import Any
 from oapl_core.checkers import resolve
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.progress import Progress, say
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.stage import run_verb
@@ -46,7 +46,7 @@ def audit(run: Run, number: int, fraction: float = DEFAULT_FRACTION) -> None:
     """
     if not 0 < fraction <= 1:
         raise DataError(f"--fraction is {fraction}; give a part of the passes, more than 0 and at most 1")
-    parts = sorted(run.verdicts(number).glob("part-*.parquet"))
+    parts = parts_of(run.verdicts(number))
     if not parts:
         raise DataError(f"{run.verdicts(number)}: has no verdicts to audit; run the experiment again to make them")
     config = run.config.verifier
@@ -93,7 +93,7 @@ def _chosen(run: Run, number: int, fraction: float) -> tuple[list[dict[str, Any]
 
 
 def _verdicts(run: Run, number: int, columns: list[str], only: Any = None) -> Iterator[dict[str, Any]]:
-    for part in sorted(run.verdicts(number).glob("part-*.parquet")):
+    for part in parts_of(run.verdicts(number)):
         yield from read_table(part, VERDICTS, columns, only).to_pylist()
 
 

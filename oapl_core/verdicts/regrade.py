@@ -15,7 +15,7 @@ from typing import Any
 
 from oapl_core.errors import DataError
 from oapl_core.progress import Progress
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.tables import VERDICTS, count_rows, read_table
 from oapl_core.verdicts.verifier import CHANGES, VERIFIER_VERSION, Verifier
 from oapl_core.verdicts.verify import judge_part, record
@@ -83,7 +83,7 @@ def regrade(run: Run, number: int, write: bool = False, tell: Callable[[str], No
         SandboxError: no sandbox level works here.
         StageFailed: a canary was misjudged, or too many judgements failed for the verifier's own reasons.
     """
-    parts = sorted(run.rollouts(number).glob("part-*.parquet"))
+    parts = parts_of(run.rollouts(number))
     if not parts:
         raise DataError(f"{run.rollouts(number)}: has no rollouts to judge")
     regrading, total = Regrading(), sum(count_rows(part) for part in parts)

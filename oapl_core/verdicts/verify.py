@@ -17,7 +17,7 @@ from typing import Any
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.planning.plan import finished, round_steps
 from oapl_core.progress import Progress, say
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.stage import run_verb
 from oapl_core.tables import PROBLEMS, PROMPTS, ROLLOUTS, VERDICTS, count_rows, read_table, write_table
 from oapl_core.verdicts.extraction import opens_thinking
@@ -59,7 +59,7 @@ def verify(run: Run, number: int, follow: bool = False, share: tuple[int, int] =
 
 def _parts(run: Run, number: int, share: tuple[int, int], recorded_only: bool) -> list[Path]:
     """Rollout parts on disk; a part that is still being sampled has no name yet, one being recorded no entry."""
-    parts = sorted(run.rollouts(number).glob("part-*.parquet"))
+    parts = parts_of(run.rollouts(number))
     recorded = run.ledger.artifacts() if recorded_only else {}
     return [
         part

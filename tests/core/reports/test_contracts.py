@@ -6,8 +6,7 @@ import torch
 
 from oapl_core.figures import tracks
 from oapl_core.objectives.inputs import Loss
-from oapl_core.reports import facts, records
-from oapl_core.training import job
+from oapl_core.reports import facts
 from oapl_core.training.metrics import StepMeter
 
 
@@ -32,7 +31,3 @@ def test_the_trainer_writes_every_metric_that_reports_read() -> None:
     added_by_the_step = {"step", "epoch", "learning_rate", "grad_norm"}
     assert set(facts.METRIC_COLUMNS) <= meter.result(engine).keys() | added_by_the_step
     assert set(tracks.METRICS) <= meter.result(engine).keys()
-
-
-def test_the_trainer_writes_its_metrics_where_reports_look() -> None:
-    assert records.METRICS_FILE == job.METRICS_FILE

@@ -14,7 +14,7 @@ from oapl_core.run_folder.run import Run
 from oapl_core.training.examples import read_examples
 from oapl_core.training.job import make_job
 from oapl_core.training.logprobs import Policy
-from oapl_core.training.mismatch import chosen, compare_with_engine, first_drifts, judge, mismatch_path
+from oapl_core.training.mismatch import chosen, compare_with_engine, first_drifts, judge
 from tests.core.training.made_round import made_groups, make_run, write_groups
 from tests.core.training.plain_engine import PlainEngine
 from tests.tiny_model import write_tiny_model
@@ -54,7 +54,7 @@ def check(run: Run, model_dir: Path) -> CountingEngine:
 
 def measured(run: Run) -> tuple[list[Row], dict[str, Any]]:
     """The rows of the file, and the ledger's sums."""
-    path = mismatch_path(run, 0)
+    path = run.mismatch(0)
     return tables.read_table(path, tables.MISMATCHES).to_pylist(), dict(run.ledger.artifacts()[run.name(path)].details)
 
 

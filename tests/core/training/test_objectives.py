@@ -17,10 +17,11 @@ from transformers import AutoModelForCausalLM
 
 from oapl_core.model_folder import policy_hash
 from oapl_core.objectives import Family, Inputs, Method, Objective
+from oapl_core.run_folder.run import METRICS_FILE
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.batching import epoch_batches
 from oapl_core.training.examples import Examples, read_examples
-from oapl_core.training.job import METRICS_FILE, make_job
+from oapl_core.training.job import make_job
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.reference import reference_rows
 from oapl_core.training.steps import Trainer

@@ -13,9 +13,9 @@ from transformers import AutoModelForCausalLM
 from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.model_folder import policy_hash
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.training.examples import UNKNOWN, Examples, read_examples
-from oapl_core.training.job import METRICS_FILE, make_job
+from oapl_core.training.job import make_job
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.reference import reference_rows
 from oapl_core.training.steps import Trainer

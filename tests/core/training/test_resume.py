@@ -14,8 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 from oapl_core.errors import Interrupted
-from oapl_core.run_folder.run import Run
-from oapl_core.training.job import METRICS_FILE
+from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.training.speed import TIMED
 from tests.core.training.made_round import make_run, train_command, train_in_a_process, write_groups
 

@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 
 from oapl_core.model_folder import policy_hash
 from oapl_core.objectives import Oapl
+from oapl_core.run_folder.run import METRICS_FILE
 from oapl_core.training.examples import Examples, read_examples
-from oapl_core.training.job import METRICS_FILE
 from oapl_core.training.logprobs import Policy
 from tests.core.training.made_round import (
     BETA2,

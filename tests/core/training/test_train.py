@@ -11,13 +11,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from oapl_core.model_folder import policy_hash
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.tables import MISMATCHES, read_table
 from oapl_core.training.batching import epoch_order, global_batches
 from oapl_core.training.examples import read_examples
-from oapl_core.training.job import METRICS_FILE
 from oapl_core.training.logprobs import Policy
-from oapl_core.training.mismatch import mismatch_path
 from oapl_core.training.steps import Trainer
 from oapl_core.training.train import train
 from tests.core.training.made_round import (
@@ -160,7 +158,7 @@ def test_two_ranks_train_the_weights_of_one(
             assert together[key] == pytest.approx(alone[key], rel=1e-3, abs=1e-6)
         assert (together["sequences"], together["tokens"]) == (alone["sequences"], alone["tokens"])
     assert gap(run.checkpoint(0, EPOCHS), trained.checkpoint(0, EPOCHS)) < 2e-5
-    alone, together = (read_table(mismatch_path(r, 0), MISMATCHES).to_pylist() for r in (trained, run))
+    alone, together = (read_table(r.mismatch(0), MISMATCHES).to_pylist() for r in (trained, run))
     assert [row["rollout_id"] for row in together] == [row["rollout_id"] for row in alone]
     for one, two in zip(alone, together, strict=True):
         assert two["response_tokens"] == one["response_tokens"]
