@@ -39,7 +39,11 @@ def plain(row: dict[str, Any], name: str, number: int) -> Imported:
 Reader = Callable[[dict[str, Any], str, int], Imported]
 READERS: dict[str, Reader] = {
     reader.__name__: reader
-    for reader in (deepcoder, livecodebench, taco, primeintellect, maths, aime, gsm8k, humaneval, mbpp, plain)
+    for reader in (
+        *(deepcoder, livecodebench, taco, primeintellect),
+        *(maths, aime, gsm8k),
+        *(humaneval, mbpp, plain),
+    )
 }
 """By the key `format` of data/sources.toml."""
 
