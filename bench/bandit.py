@@ -1,6 +1,6 @@
 """The three-armed bandit of arXiv 2509.24203, exactly: ``python -m bench.bandit [--json FILE]``.
 
-A softmax policy over three arms, rewards r, rollouts always from one behavior policy b. Expectations are sums over the
+A softmax policy over three arms, rewards r, rollouts always from one behaviour policy b. Expectations are sums over the
 arms, so nothing is random and no model is needed. Each method's gradient is the one that ``oapl_core.objectives`` takes
 in expectation over an infinite group: the baseline is the behavior's mean reward (or V of eq. 2).
 
@@ -9,7 +9,7 @@ in expectation over an infinite group: the baseline is the behavior's mean rewar
     OAPL       minimises sum_a b_a (beta2 ln(pi_a/b_a) - (r_a - V))^2: pi = b exp(r/beta2)/Z, the best arm wins
 
 Plain REINFORCE on off-policy data therefore converges to an arm that is not the best; OAPL does not, because its
-regression has the behavior policy on both sides.
+regression has the behaviour policy on both sides.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def oapl_direction(theta: Array, beta1: float, beta2: float) -> Array:
 
 
 def trained(method: str, steps: int, rate: float = 1.0, beta1: float = 0.05, beta2: float = 0.05) -> Array:
-    """Arm probabilities after each step, [steps + 1, 3], starting at the behavior policy."""
+    """Arm probabilities after each step, [steps + 1, 3], starting at the behaviour policy."""
     theta, path = np.log(BEHAVIOR), [BEHAVIOR]
     for _ in range(steps):
         direction = reinforce_direction(theta) if method == "reinforce" else oapl_direction(theta, beta1, beta2)

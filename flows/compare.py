@@ -1,7 +1,7 @@
 """A comparison: the rollouts that its arms share, each arm's training, one measurement of all, the report.
 
 Reads the comparison file; writes compare/NAME below the run's `runs_dir` (oapl_core/comparing/folder.py). An arm whose
-training fails, by numbers that are not finite or otherwise, is reported as failed, and the others go on.
+training fails, by numbers that are not finite or otherwise, is reported as failed, and the others continue.
 """
 
 from pathlib import Path

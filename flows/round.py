@@ -53,7 +53,7 @@ def run_to_groups(run: Run, number: int) -> None:
 
 
 def sampling_ahead(run: Run, number: int) -> AbstractContextManager[None]:
-    """With `pipeline`, the next round's sampling beside this one's training; its own step does what is left of it."""
+    """With `pipeline`, sample the next round while this one trains; that round's own step does what is left of it."""
     if run.config.pipeline is None or number + 1 == len(run.config.rounds):
         return nullcontext()
     return beside(run.root, round_steps(number + 1)[0])
@@ -67,7 +67,7 @@ def run_missing(run: Run, steps: tuple[Step, ...]) -> None:
 
 
 def verifying(run: Run, number: int) -> AbstractContextManager[None]:
-    """Verification beside sampling: on a Ray cluster when the experiment names one, else on this machine."""
+    """Verification during sampling: on a Ray cluster when the experiment names one, else on this machine."""
     settings = run.config.verifier
     steps = verification_beside_sampling(number, settings.shares)
     if settings.ray is None:

@@ -1,4 +1,4 @@
-"""How every flow begins: its parameters, the name of its run, and the run folder, held while the stages go on.
+"""How every flow begins: its parameters, the name of its run, and the run folder, held while the stages run.
 
 Reads the experiment file or run folder that the parameters name. A flow that finds the run folder held by another
 process ends as ``Skipped`` (a kind of Completed) and did nothing: that, and no limit of Prefect's, keeps two apart.

@@ -65,7 +65,7 @@ def beside(
     on_progress: Callable[[str], None],
     timeout_s: float | None = None,
 ) -> Iterator[None]:
-    """Run a stage beside the body of the context: the body's end waits for it, the body's failure ends it.
+    """Run a stage during the body of the context: the body's end waits for it, the body's failure ends it.
 
     After ``timeout_s`` seconds of waiting the whole tree is killed.
 

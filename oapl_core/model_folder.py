@@ -145,7 +145,7 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
 def check_same_architecture(first: Path, other: Path) -> None:
     """Make sure that loading ``other`` over ``first`` replaces every weight and leaves the tokenizer right.
 
-    An engine silently keeps the old values of weights that a new checkpoint lacks.
+    An engine silently keeps the old values of weights that are missing in a new checkpoint.
 
     Raises:
         DataError: they differ; names the first difference.

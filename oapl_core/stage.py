@@ -57,7 +57,7 @@ def _at_its_origin(opens: Callable[[Path], Recorded], root: Path, given: dict[st
     """Open the folder, from the one that its relative paths start at: a stage uses and records them as written.
 
     If we are elsewhere, we go there, and paths in ``given``, which start here, become absolute; processes of our own
-    go on with the code that we are.
+    start with the code that runs here.
     """
     found = opens(root)
     origin, here = found.origin.absolute(), Path.cwd()

@@ -2,7 +2,7 @@
 
 Reads the run folder through ``oapl_core.reports``, and the logs; writes Prefect artifacts, whose keys begin with the
 run's name, so that a key's versions are one run's history. Nothing depends on them: a server that does not answer is
-said once, and the stage goes on.
+said once, and the stage continues.
 """
 
 import contextvars
@@ -57,7 +57,7 @@ def _shown(tell: Tell) -> Iterator[None]:
 
 @contextmanager
 def watched(run: Run, step: Step, tell: Tell, update_s: float = UPDATE_S) -> Iterator[Tell]:
-    """A stage beside its bar: what the yielded function is told goes on to ``tell``, and progress to Prefect.
+    """A stage beside its bar: what the yielded function is told is passed to ``tell``, and progress to Prefect.
 
     A failure of the body becomes a page too, and is raised as it is.
     """

@@ -25,7 +25,7 @@ _ANSWER_S = 10.0
 
 @contextmanager
 def beside_on_ray(run_dir: Path, steps: Sequence[Step], ray: RayConfig, cores: int) -> Iterator[None]:
-    """``steps`` as Prefect tasks on a Ray cluster beside the body of the context, with ``cores`` reserved for each.
+    """``steps`` as Prefect tasks on a Ray cluster during the body of the context, with ``cores`` reserved for each.
 
     The body's end waits for them, its failure ends them. Ray starts those of a lost node again on another one. That one
     failed is said and recorded, but not raised: the same work follows as a step of the plan.

@@ -45,7 +45,7 @@ def run_stage(run: Run, step: Step, pool: str, tell: Tell) -> None:
 
 @contextmanager
 def beside(run: Run, step: Step, pool: str, tell: Tell) -> Iterator[None]:
-    """As ``run_stage``, beside the body of the context: the body's end waits for it, the body's failure ends it.
+    """As ``run_stage``, during the body of the context: the body's end waits for it, the body's failure ends it.
 
     That it failed is said, but not raised: the same work follows as a step.
     """

@@ -69,7 +69,7 @@ def telling() -> Callable[[str], None]:
 
 @contextmanager
 def beside(run_dir: Path, step: Step) -> Iterator[None]:
-    """``step`` goes on beside the body of the context; it is no task of its own, so that cancelling stays quick."""
+    """Run ``step`` during the body of the context; it is no task of its own, so that cancelling stays quick."""
     run = Run.open(run_dir)
     pool = run.config.fleet.pool(step.verb)
     limit_s = run.config.time_limits_h.seconds(step.verb)

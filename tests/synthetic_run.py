@@ -66,7 +66,7 @@ def write_synthetic_run(
         runs_dir: folder for the run folder and its base model.
         sizes: how many problems, answers and epochs.
         until: last stage that is finished in round 0; from "training" on all rounds are trained.
-        gain: what the rounds together add to the share of right answers.
+        gain: what the rounds together add to the share of correct answers.
         seed: of the random numbers.
     """
     write = _Writer(sizes, gain, seed, UNTIL.index(until))

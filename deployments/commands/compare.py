@@ -25,7 +25,7 @@ def compare(
 ) -> None:
     """Train several objectives and seeds on one groups file and report them side by side; a stopped one continues.
 
-    An arm that fails is reported as failed and the others go on; the exit code is then 1.
+    An arm that fails is reported as failed and the others continue; the exit code is then 1.
     """
     if dry_run:
         _show_plan(comparison, overrides or [])

@@ -1,1 +1,1 @@
-"""What a person does to a run that was begun: let go of files, make stages again, fork another run from it."""
+"""What a person does to a run that was begun: delete files, make stages again, fork another run from it."""

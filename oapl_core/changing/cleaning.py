@@ -24,7 +24,7 @@ REPORTED = ("policy_hash", "problems", "response_tokens", "truncated", "engine")
 """What the ledger must say of a rollout part for the report to do without its file."""
 _WEIGHTS = (".safetensors", ".bin")
 """What goes of a checkpoint: its metrics and its tokenizer, which the report reads, stay."""
-_NOT_NEEDED = "what no round goes on from"
+_NOT_NEEDED = "what no round resumes from"
 """The rule by which an optimiser's state goes: no choice."""
 _VALUES = {
     "checkpoints": ("all", "last", "chosen", "NUMBER"),
@@ -67,7 +67,7 @@ class CleaningRules:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Something that a rule lets go."""
+    """Something that a rule deletes."""
 
     name: str
     """Of the artifact or file, relative to the run folder."""
@@ -160,7 +160,7 @@ class _State:
 
 
 def _scratch(state: _State) -> Iterator[Candidate]:
-    """What processes left that were killed, as far as no step will go on from it."""
+    """What processes left that were killed, as far as no step will resume from it."""
     for file in state.files:
         name = file.path.relative_to(state.run.root)
         number = file.round
@@ -169,7 +169,7 @@ def _scratch(state: _State) -> Iterator[Candidate]:
         if number is not None and state.run.optimizer_state(number) in file.path.parents:
             continue  # an artifact
         stages = (TRAINING,) if file.kind == "optimiser states" else OF_A_ROUND
-        needed = None if number is None or state.has(number, *stages) else f"round {number} goes on from it"
+        needed = None if number is None or state.has(number, *stages) else f"round {number} resumes from it"
         yield Candidate(name.as_posix(), file.kind, number, (file,), "finished rounds' scratch", None, needed)
 
 
@@ -179,7 +179,7 @@ def _optimizers(state: _State) -> Iterator[Candidate]:
         name = state.run.name(state.run.optimizer_state(number))
         entry = None if name in state.run.ledger.removals() else state.artifacts.get(name)
         asked = state.run.config.continues_optimizer(number + 1) and not state.has(number + 1, TRAINING)
-        needed = f"round {number + 1} goes on from it" if asked else None
+        needed = f"round {number + 1} resumes from it" if asked else None
         yield Candidate(name, "optimiser states", number, state.below(name), _NOT_NEEDED, entry, needed)
 
 

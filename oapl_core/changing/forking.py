@@ -1,4 +1,4 @@
-"""A fork: another run that has what a run made before some round, and goes on from there with other settings.
+"""A fork: another run that has what a run made before some round, and continues from there with other settings.
 
 Reads a run folder; writes a new one whose files of the shared steps are hard links (no byte is copied; either run may
 be deleted or cleaned without the other noticing) and whose ledger begins with a ``fork`` line and the shared steps'
@@ -90,7 +90,7 @@ def _refuse_removed_samplers(parent: Run, config: Experiment, number: int) -> No
 
 
 def _refuse_lost_optimizer(parent: Run, config: Experiment, number: int) -> None:
-    """The fork's first round may go on from the optimiser of the last shared one (`training.optimizer_state`).
+    """The fork's first round may continue the optimiser of the last shared one (`training.optimizer_state`).
 
     Raises:
         DataError: that one's state is not there.
@@ -100,7 +100,7 @@ def _refuse_lost_optimizer(parent: Run, config: Experiment, number: int) -> None
     state = parent.name(parent.optimizer_state(number - 1))
     others = [f"--round {later + 1}" for later in range(len(parent.config.rounds)) if has_state(parent, later)]
     raise DataError(
-        f"{parent.root}: round {number} of the fork would go on from {state}, which is not there; give "
+        f"{parent.root}: round {number} of the fork would continue from {state}, which is missing; give "
         f"training.optimizer_state=fresh, which begins the optimiser anew, or {' or '.join(['--round 0', *others])}"
     )
 

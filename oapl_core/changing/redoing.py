@@ -78,7 +78,7 @@ def put_aside(run: Run, again: Again, tell: Callable[[str], None]) -> list[str]:
 
     Raises:
         ConfigError: there is no such stage or round.
-        DataError: training would go on from an optimiser's state that is not there.
+        DataError: training would continue from an optimiser's state that is missing.
     """
     chosen = again.steps_of(run)
     _refuse_lost_optimizer(run, chosen)

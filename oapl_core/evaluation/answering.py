@@ -130,8 +130,8 @@ class Answering:
         self._folder, self._config, self._workers = folder, config, workers
         self._progress = Progress("evaluation", total, "answers")
         self._stack = ExitStack()
-        # one thread: the grader uses every core by itself, and parts are written in the order in which they are whole
-        self._thread = ThreadPoolExecutor(1, "grader")
+        # one thread: the verifier uses every core by itself, and parts are written in the order in which they are whole
+        self._thread = ThreadPoolExecutor(1, "verifier")
         self._grader: Grader | None = None
         self._startup_s: dict[str, float] | None = None
 
@@ -162,7 +162,7 @@ class Answering:
         return Answers(target, list(parts.values()))
 
     def _sample(self, target: Target, missing: Mapping[int, list[str]]) -> "dict[int, Future[list[Row]]]":
-        # the grader first: what it cannot do is known in seconds, an engine takes half a minute
+        # the verifier first: what it cannot do is known in seconds, an engine takes half a minute
         grader, sampler = self._ready_grader(), self._ready_sampler(target.folder)
         asked = target.questions
         owner = {problem: number for number, problems in missing.items() for problem in problems}
@@ -211,7 +211,7 @@ class Answering:
             _row(target, known[problem], sample, answer, verdict)
             for answer, (problem, sample), verdict in zip(answers, places, verdicts, strict=True)
         ]
-        # of each part, so that a grader that breaks ends the stage at once and leaves no part to be believed
+        # of each part, so that a verifier that breaks ends the stage at once and leaves no part to be believed
         errors = sum(row["reward"] is None for row in rows)
         if errors > limit * len(rows):
             raise StageFailed(

@@ -1,7 +1,7 @@
 """Measures the trained arms of a comparison: ``python -m oapl_core.evaluation.together COMPARISON_DIR``.
 
 Reads compare.json and the arms' run folders; writes each arm's evaluation into its own folder, exactly as
-``evaluation.evaluate`` would, so that an arm is a run as any other. One engine and one grader serve all. Answers of a
+``evaluation.evaluate`` would, so that an arm is a run as any other. One engine and one verifier serve all. Answers of a
 checkpoint that arms share (the base model) are sampled once for each seed; the other arms of that seed get hard links
 and the same lines of the ledger.
 """

@@ -1,4 +1,4 @@
-"""What an evaluation works with: an engine and a grader, each started when it is first needed, for every checkpoint.
+"""What an evaluation works with: an engine and a verifier, each started when it is first needed, for every checkpoint.
 
 Starting them costs more than measuring a small model, so they serve one evaluation after the other (`together.py`) and
 end with the context.
@@ -42,7 +42,7 @@ GraderFactory = Callable[[VerifierConfig], AbstractContextManager[Grader]]
 
 
 class Workers:
-    """An engine and a grader. Use as a context manager."""
+    """An engine and a verifier. Use as a context manager."""
 
     def __init__(self, start: Start = SamplingEngine, grader: GraderFactory = Verifier) -> None:
         """What to sample and grade with; tests give made-up ones."""

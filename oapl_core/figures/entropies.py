@@ -1,7 +1,7 @@
 """The policy's entropy over training: exact where steps record it, else an earlier version's estimate; pure.
 
 Tracks in, series out, as in series.py. Exact is -sum_v p_v ln p_v over the vocabulary, mean over the response tokens of
-a step: over states that the behavior policy reached. Where a round was sampled, the mean of -ln behavior estimates the
+a step: over states that the behaviour policy reached. Where a round was sampled, the mean of -ln behavior estimates the
 entropy over the policy's own states.
 """
 
@@ -12,7 +12,7 @@ from itertools import groupby
 from oapl_core.figures.series import Point, Series, training, window, with_means
 from oapl_core.figures.tracks import Track, TrainingStep
 
-EXACT, ESTIMATED, SAMPLING = "entropy", "entropy, estimated", "entropy of the sampling policy"
+EXACT, ESTIMATED, SAMPLING = "entropy", "entropy, estimated", "entropy of the behaviour policy"
 _MEANING_EXACT = (
     "the policy's exact entropy, -sum p ln p over the vocabulary, at the tokens of each step's rollouts: over states "
     "that b reached, not the policy itself"

@@ -183,7 +183,7 @@ def _accuracy(made: _Page) -> tuple[Section, ...]:
         links.append(made.write_numbers("accuracy", reached, names))
     if each:
         lines = [made.line(one, look="plain") for one in series.drawn(smooth)]
-        panels.append(Panel("training rollouts of the step", _STEPS, "right answers, %", lines, starts=made.starts))
+        panels.append(Panel("training rollouts of the step", _STEPS, "correct answers, %", lines, starts=made.starts))
         names = {"panel": "metric", "x": "step", "y": "share"}
         links.append(made.write_numbers("right_share", [*each, *smooth], names))
     pictures = made.picture(
@@ -191,7 +191,7 @@ def _accuracy(made: _Page) -> tuple[Section, ...]:
         panels,
         f"Accuracy over optimiser steps. {_ends(panels)}.",
         f"{'Held-out pass@1 of the checkpoints. ' if reached else ''}{_bars(reached)}"
-        f"Training rollouts: the right ones among those of each step, {_smoothing(width, smooth)}; an earlier policy "
+        f"Training rollouts: the correct ones among those of each step, {_smoothing(width, smooth)}; an earlier policy "
         "sampled them and groups were filtered, so they show what was learned from, not what was learned. Dotted: a "
         "round begins. As figures 2 and 3.",
     )

@@ -1,7 +1,7 @@
 """A run as figures see it: its measured checkpoints with what they cost, and its optimiser steps one after the other.
 
 Reads run.json, the ledger, training_metrics.jsonl of each epoch, and the held-out rows of the evaluation (its finished
-parts while it goes on), without their texts. Rollouts are counted from the ledger: a run whose rollouts were removed
+parts while it runs), without their texts. Rollouts are counted from the ledger: a run whose rollouts were removed
 gives the same numbers. What is not there yet is said in ``Track.missing``.
 """
 
@@ -124,7 +124,7 @@ def _steps(run: Run, epochs: Epochs) -> Iterator[TrainingStep]:
 def _heldout_rows(run: Run) -> "pl.DataFrame | None":
     """tables.EVALUATIONS of the held-out split with ``benchmark`` beside; no texts. None: nothing is measured yet.
 
-    While the evaluation goes on, these are the checkpoints that have answered every problem.
+    While the evaluation runs, these are the checkpoints that have answered every problem.
     """
     import polars as pl
 
@@ -163,7 +163,7 @@ def _milestones(
         number, epoch = places[checkpoint]
         # an epoch chosen by what is reported must never look like one chosen on validation
         warning = checkpoint[checkpoint.find(" (") :] if " (" in checkpoint else ""
-        # while the evaluation goes on, a round may have two epochs here, which keep names of their own
+        # while the evaluation runs, a round may have two epochs here, which keep names of their own
         name = f"round {number}{warning}" if rounds.count(number) == 1 else checkpoint
         spent = _steps_until(steps, number, epoch)
         name = BASE if number < 0 else name
@@ -205,7 +205,7 @@ def _missing(
     elif run.name(run.evaluation()) not in run.ledger.artifacts():
         yield f"held-out problems are measured for {', '.join(one.name for one in milestones)} only"
     unknown = {
-        "the share of right answers (right_share)": sum(s.right_share is None for s in steps),
+        "the share of correct answers (right_share)": sum(s.right_share is None for s in steps),
         "the policy's entropy (entropy)": sum(s.entropy is None for s in steps),
     }
     for name, count in unknown.items():

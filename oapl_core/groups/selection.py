@@ -93,7 +93,7 @@ def select(
 def _row_reason(truncated: str) -> "pl.Expr":
     import polars as pl
 
-    # A verdict without a reward is an error of the grader and no 0; NaN is what a broken one may write.
+    # A verdict without a reward is an error of the verifier and no 0; NaN is what a broken one may write.
     unjudged = (pl.col("outcome") == "verifier_error") | pl.col("reward").is_null() | pl.col("reward").is_nan()
     return (
         pl.when(pl.col("judged").is_null())

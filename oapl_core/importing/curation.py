@@ -197,7 +197,7 @@ def _why(word: Word, before: str) -> str:
 
 
 def _unreadable(problems: Sequence[Imported], verifier: ProblemVerifier) -> dict[int, str]:
-    # An answer that our own grader cannot read would make every response to the problem wrong.
+    # An answer that our own verifier cannot read would make every response to the problem wrong.
     good = verifier.answers([imported.problem["answer"] for imported in problems]) if problems else []
     reason = "the answer does not verify against itself"
     return {id(imported): reason for imported, is_good in zip(problems, good, strict=True) if not is_good}

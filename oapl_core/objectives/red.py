@@ -1,7 +1,7 @@
 """RED, REINFORCE with a shaped data distribution (arXiv 2509.24203): RED-Drop (eq. 10) and RED-Weight (appendix B.6).
 
-RED-Drop drops random wrong answers of a group until there are no more of them than right ones, and is REINFORCE on what
-is left, with its mean as baseline; N counts the answers that are left, so a step has as many as any other and
+RED-Drop drops random wrong answers of a group until no more are left than correct ones, and is REINFORCE on what is
+left, with its mean as baseline; N counts the answers that are left, so a step has as many as any other and
 an epoch has fewer steps. RED-Weight keeps all and weighs them:  g = (1/N) sum_i exp(A_i/temp) A_i grad l_i.
 """
 

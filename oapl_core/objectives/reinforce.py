@@ -3,7 +3,7 @@
     g = (1/N) sum_i A_i grad ln pi(y_i),     A_i = r_i - (mean r - shift)
 
 REINFORCE has shift 0. No importance ratio, no clipping: on stored rollouts it is off-policy. A positive shift (AsymRE,
-arXiv 2506.20520) gives every rollout some weight and right ones more, so that wrong ones push less.
+arXiv 2506.20520) gives every rollout some weight and correct ones more, so that wrong ones push less.
 """
 
 from typing import TYPE_CHECKING, Literal

@@ -21,7 +21,7 @@ _GROUP_BYTES_PER_TOKEN = 5.76
 _VERDICT_BYTES = 2000
 """A program and what is said of it, compressed (a guess; maths less)."""
 _OPTIMISER_BYTES = 12
-"""Of a parameter, in a state to go on from; its weight in the trainer's type comes on top (training/disk.py)."""
+"""Of a parameter, in a state to resume from; its weight in the trainer's type comes on top (training/disk.py)."""
 
 
 @dataclass(frozen=True)

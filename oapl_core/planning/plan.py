@@ -9,7 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oapl_core.files import sha256_of
-from oapl_core.planning.stages import BASE_MODEL, BY_VERB, EVALUATION, OF_A_ROUND, PREPARATION, REPORT, SAMPLING, Stage
+from oapl_core.planning.stages import (
+    BASE_MODEL,
+    BY_VERB,
+    EVALUATION,
+    OF_A_ROUND,
+    PREPARATION,
+    REPORT,
+    SAMPLING,
+    VERIFICATION,
+    Stage,
+)
 from oapl_core.run_folder.integrity import is_intact
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import Run
@@ -79,8 +89,8 @@ def round_steps(number: int) -> tuple[Step, ...]:
 
 def verification_beside_sampling(number: int, shares: int = 1) -> tuple[Step, ...]:
     """Judge the parts of round ``number`` as they are sampled, in so many processes; the plan's step does the rest."""
-    verification = round_steps(number)[1]
-    beside = replace(verification, title=f"{verification.title}, beside sampling", options=("--follow",))
+    verification = _step(VERIFICATION, number)
+    beside = replace(verification, title=f"{verification.title}, during sampling", options=("--follow",))
     if shares == 1:
         return (beside,)
     return tuple(
@@ -156,12 +166,12 @@ class StepTime:
     seconds: float
     """Wall time of all its processes together."""
     added_s: float
-    """How much longer the run took for it: all of it, or what a step beside another one took longer than that one."""
+    """How much longer the run took for it: all of it, or what a step took longer than the one that it ran during."""
     processes: int
 
 
 def times(run: Run) -> Iterator[StepTime]:
-    """Each started step, in the order of the plan, one beside sampling after sampling."""
+    """Each started step, in the order of the plan, one that ran during sampling after sampling."""
     entries, before = run.ledger.stages(), 0.0
     for step in _with_followers(run.config):
         mine = [entry.seconds for entry in entries if entry.stage == step.label]

@@ -83,7 +83,7 @@ class Need:
         remedy = "free some (`oapl du`, `oapl clean`), or choose another disk with runs_dir=..."
         if self.is_measured:
             raise StageFailed(f"{run.root}: {room}; {remedy}")
-        say(f"{room}; it goes on, since that is the most it can come to; else {remedy}")
+        say(f"{room}; the stage starts all the same, since that is the most it can come to; else {remedy}")
 
 
 def estimate(run: Run, verb: str, number: int | None) -> Need | None:

@@ -13,7 +13,7 @@ from oapl_core.reports.round_page import round_page
 _PANELS = {
     "loss": "loss",
     "learning_rate": "learning rate",
-    "log_ratio_right": "log-ratio of right answers, nats",
+    "log_ratio_right": "log-ratio of correct answers, nats",
     "log_ratio_wrong": "log-ratio of wrong answers, nats",
     "log_ratio": "mean log-ratio, nats",
     "grad_norm": "gradient norm before clipping",

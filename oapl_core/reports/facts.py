@@ -93,7 +93,7 @@ def gather(run: Run, numbers: Sequence[int] | None = None) -> Facts:
     """Read the run folder, or only what concerns the rounds ``numbers``.
 
     Raises:
-        DataError: a file exists but cannot be read, lacks documented columns, or contradicts the ledger.
+        DataError: a file exists but cannot be read, misses documented columns, or contradicts the ledger.
     """
     artifacts = run.ledger.artifacts()
     every = range(len(run.config.rounds))
@@ -182,7 +182,7 @@ def read_metrics(files: "Sequence[Path]") -> dict[str, list[float]]:
     """One round's metrics per optimiser step from its epochs' files, in order; empty if there are no files.
 
     Raises:
-        DataError: a file is missing or is not JSON lines, or a step lacks one of METRIC_COLUMNS.
+        DataError: a file is missing or is not JSON lines, or a step is without one of METRIC_COLUMNS.
     """
     columns: dict[str, list[float]] = {name: [] for name in METRIC_COLUMNS} if files else {}
     for path in files:

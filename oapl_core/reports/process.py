@@ -135,8 +135,8 @@ def time_table(facts: Facts) -> Table:
         rows.append((time.step.title, duration(time.seconds), share, *own, whole(time.processes)))
     rows.append(("all", duration(total), "", "", "", "", ""))
     note = (
-        "Start-up: of engine or trainer, where recorded. Writing: writing and hashing files. What goes on beside "
-        "another stage counts in share and sum only as far as it outlasts it. Without this report."
+        "Start-up: of engine or trainer, where recorded. Writing: writing and hashing files. What runs in parallel "
+        "with another stage counts in share and sum only as far as it outlasts it. Without this report."
     )
     columns = ("stage", "wall time>", "share>", "start-up>", "writing>", "artifacts>", "processes>")
     return table("Where the time went", columns, rows, note)
@@ -198,7 +198,7 @@ def training_table(facts: Facts) -> Table:
 _MEANS = {
     "loss>": "loss",
     "log-ratio>": "log_ratio",
-    "of right answers>": "log_ratio_right",
+    "of correct answers>": "log_ratio_right",
     "of wrong answers>": "log_ratio_wrong",
     "gradient norm>": "grad_norm",
 }

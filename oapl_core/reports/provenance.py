@@ -70,7 +70,7 @@ def _flat(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def versions() -> list[tuple[str, str]]:
-    """(package, version) in the interpreter that writes the report; packages that it lacks are left out."""
+    """(package, version) in the interpreter that writes the report; packages that are missing there are left out."""
     installed = [("python", platform.python_version())]
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):  # one of the two vllm is never there

@@ -72,7 +72,7 @@ def results(facts: Facts) -> Results | None:
     splits = {s: facts.evaluation.filter(pl.col("split") == s) for s in ("heldout", "validation")}
     # in the order of the rows, which the evaluation writes as base, earlier rounds, chosen epoch
     heldout = score(splits["heldout"], resampling)
-    # a grader that broke for every answer leaves nothing to report
+    # a verifier that broke for every answer leaves nothing to report
     if not heldout or not heldout[0].samples:
         return None
     chosen = facts.evaluation_details.get("chosen")

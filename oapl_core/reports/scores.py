@@ -1,6 +1,6 @@
 """How good each checkpoint was, from the rows of the evaluation; pure.
 
-A problem's n is its judged answers: an answer whose grader broke has no reward and counts neither way. pass@k is the
+A problem's n is its judged answers: an answer whose verifier broke has no reward and counts neither way. pass@k is the
 mean over the problems with n >= k (evaluation/pass_at_k.py has the unbiased estimator and the bootstrap over problems).
 The bootstrap's seed is the one of the evaluation, so that ledger and report show the same intervals.
 """

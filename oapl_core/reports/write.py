@@ -24,7 +24,7 @@ def write(run: Run) -> None:
     Raises:
         DataError: a file of the run is broken.
     """
-    # read first: the report depends on everything that the ledger knows, and on what it lacks
+    # read first: the report depends on everything that the ledger knows, and on what is missing there
     facts = gather(run)
     inputs, settings = _inputs(facts), {"layout_version": LAYOUT_VERSION, **run.config.report.model_dump(mode="json")}
     if run.is_done(run.report, inputs, settings):
@@ -40,7 +40,7 @@ def write(run: Run) -> None:
 
 
 def _inputs(facts: Facts) -> dict[str, str]:
-    """Everything the ledger knows, and "missing" for a lacking evaluation, so no report without it counts as final."""
+    """Everything the ledger knows; a missing evaluation is "missing", so no report without one counts as final."""
     report = facts.run.name(facts.run.report)
     known = {name: entry.sha256 for name, entry in facts.artifacts.items() if name != report}
     return {facts.run.name(facts.run.evaluation()): "missing", **known}

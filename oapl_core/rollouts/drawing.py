@@ -1,6 +1,6 @@
 """Which training problems a round samples: all, a random subset, or the next ones of a walk through all. Pure.
 
-Algorithm 1 of the paper (arXiv 2602.19362) takes fresh prompts for each step and synchronises the sampling policy
+Algorithm 1 of the paper (arXiv 2602.19362) takes fresh prompts for each step and synchronises the behaviour policy
 every L steps. Rounds that `walk` do the same offline: one round is L steps' worth of prompts (L x batch / G), and no
 problem comes again before the walk has been through the whole shuffled set; then it is shuffled anew.
 """

@@ -119,7 +119,7 @@ def choose_problems(run: Run, number: int, prompts: Prompts) -> list[str]:
 
 
 def _settings(run: Run, number: int) -> dict[str, Any]:
-    """What a part depends on besides its inputs; the engine's speed settings do not belong to it."""
+    """What a part depends on, its inputs apart; the engine's speed settings do not belong to it."""
     rounds = run.config.rounds
     return {
         "seed": run.config.seed,

@@ -1,6 +1,6 @@
 """The ledger: what is finished, in one append-only file of JSON lines per run (``ledger.jsonl``).
 
-Each line is fsynced before its writer goes on. A line torn by a crash is ignored and cut off at the next append: its
+Each line is fsynced before its writer continues. A line torn by a crash is ignored and cut off at the next append: its
 artifact counts as not finished. Kinds of line: an ``artifact`` (name, sha256, bytes, rows, inputs, config slice,
 details); a ``stage`` (one process's wall time and exit code), from which the report says where the time went; a
 ``removal`` (an artifact's bytes were given up on purpose: cleaning.py), a ``supersession`` (an artifact is to be made

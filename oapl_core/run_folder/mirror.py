@@ -1,4 +1,4 @@
-"""A second copy of a run on another disk or in an object store, from which any machine goes on.
+"""A second copy of a run on another disk or in an object store, from which any machine continues it.
 
 Reads the run folder; writes the same names below ``mirror/<run>/``: run.json, every recorded artifact, the base model
 if the run made it, and the ledger. An artifact's bytes are compared with its SHA-256 before they are sent, their number
@@ -84,11 +84,11 @@ class Mirror:
     # Sending ------------------------------------------------------------------------------------------------------
 
     def update(self, run: Run) -> None:
-        """Send what the run has recorded and the mirror lacks.
+        """Send what the run has recorded and is missing in the mirror.
 
         Raises:
             ConfigError: the mirror holds another run's ledger.
-            OSError: the store does not answer, or a copy came out wrong; calling again goes on.
+            OSError: the store does not answer, or a copy came out wrong; calling again continues.
         """
         ledger = _whole_lines(run.ledger.path)
         if self._sent is None:

@@ -1,4 +1,4 @@
-"""Keeps a run's mirror (``mirror.py``) up to date while the run goes on, from a thread of the orchestrating process.
+"""Keeps a run's mirror (``mirror.py``) up to date while the run works, from a thread of the orchestrating process.
 
 A store that does not answer never stops a stage: it is tried again after longer and longer pauses, said once, and
 caught up. The run's end waits for the last artifact.
@@ -44,7 +44,7 @@ def mirrored(run: Run, tell: Callable[[str], None], look_every_s: float = _LOOK_
 
 
 def catch_up(run: Run, tell: Callable[[str], None]) -> None:
-    """Send what the mirror lacks, once: before something goes here on purpose. Does nothing without ``mirror``.
+    """Send what is missing in the mirror, once: before something goes here on purpose. Does nothing without ``mirror``.
 
     Raises:
         StageFailed: the store does not take it.
@@ -57,7 +57,7 @@ def catch_up(run: Run, tell: Callable[[str], None]) -> None:
     except OSError as error:
         why = str(error).splitlines()[0][:200]
         raise StageFailed(
-            f"mirror: {run.config.mirror} does not take what it lacks ({why}); nothing was deleted; mend that and run "
+            f"mirror: {run.config.mirror} does not take what it misses ({why}); nothing was deleted; mend that and run "
             "the same command again"
         ) from None
 
@@ -78,7 +78,7 @@ class _Copying:
             self._failures += 1
             if self._failures == 1:
                 what = f"mirror: {self._run.config.mirror} does not take copies ({str(error).splitlines()[0][:200]})"
-                self._tell(f"{what}; the run goes on, and what is missing there is sent when it does")
+                self._tell(f"{what}; the run continues, and what is missing there is sent when it does")
             return False
         if self._failures:
             self._tell("mirror: caught up")

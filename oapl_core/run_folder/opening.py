@@ -129,7 +129,7 @@ def fetch_into(mirror: Mirror, url: str, root: Path, tell: Callable[[str], None]
         raise _unreachable(url, error) from None
     for name in lacking:
         tell(f"{name} is not whole in the mirror and will be made again")
-    tell(f"{root}: fetched; `oapl run` with the same experiment goes on")
+    tell(f"{root}: fetched; `oapl run` with the same experiment continues")
 
 
 def _unreachable(url: str, error: OSError) -> StageFailed:

@@ -152,7 +152,7 @@ def _warm_up() -> Prelude:
     sys.set_int_max_str_digits(child.INT_DIGITS)
     sys.setrecursionlimit(child.RECURSION_LIMIT)
     random.seed(0)  # the same on every server, also for a program that hides that it draws
-    site.setquit()  # quit() and exit(), which an interpreter without site lacks
+    site.setquit()  # quit() and exit(), which are missing in an interpreter without site
     for name in ("threading", "queue", "decimal", "fractions", "array", "textwrap", "encodings.idna"):
         importlib.import_module(name)
     for source, entry_point, data in _HARMLESS:

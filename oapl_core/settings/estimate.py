@@ -29,7 +29,7 @@ class EstimateConfig(Settings):
     """Mean length of an answer, cut at max_tokens. Tokens (a guess for models that think; 10,000 is what the paper's
     regression temperature suits)."""
     kept_share: Fraction = 0.55
-    """Share of the groups that have a right answer (paper, section 5: 418 steps of 256 sequences are 13,376 problems,
+    """Share of the groups that have a correct answer (paper, section 5: 418 steps of 256 sequences are 13,376 problems,
     of the 24,287 that DeepCoder publishes)."""
     verification_s: PositiveFloat = 1.0
     """Core time to judge one answer. Seconds (a guess for programs with many tests; a maths answer takes 0.01)."""

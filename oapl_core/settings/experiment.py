@@ -144,7 +144,7 @@ class Experiment(Settings):
     )
     """The paper's recipe: every problem for 1 epoch, then 4,000 problems for 4."""
     pipeline: PipelineConfig | None = None
-    """Sample the next round beside training; unset: one after the other."""
+    """Sample the next round while this one trains; unset: one after the other."""
     sync: SyncConfig = SyncConfig()
     """Which checkpoint samples which round; by default the newest one there is when sampling starts."""
     fleet: FleetConfig = FleetConfig()
@@ -156,7 +156,7 @@ class Experiment(Settings):
     estimate: EstimateConfig = EstimateConfig()
     """What `oapl plan` takes for granted."""
     time_limits_h: TimeLimits = TimeLimits()
-    """When a stage counts as stuck; may change while a run goes on."""
+    """When a stage counts as stuck; may change while a run is unfinished."""
 
     @field_validator("rounds")
     @classmethod

@@ -20,7 +20,7 @@ class FleetConfig(Settings):
     rollouts: Pool | None = None
     """Sampling."""
     verdicts: Pool | None = None
-    """Verification, beside sampling and after it."""
+    """Verification, during sampling and after it."""
     training: Pool | None = None
     """Training; its worker runs on the machine from which DeepSpeed's launcher reaches the others."""
     evaluation: Pool | None = None

@@ -7,7 +7,7 @@ from oapl_core.settings_group import Settings
 
 class TimeLimits(Settings):
     """How long one process of a stage may take before its whole tree is ended, by stage package. That counts as a
-    failure of the machine: the stage is retried, and goes on where it was. Unset: no limit. Hours."""
+    failure of the machine: the stage is retried, and resumes from its finished parts. Unset: no limit. Hours."""
 
     pretraining: PositiveFloat | None = None
     """The demo's base model."""
@@ -16,7 +16,7 @@ class TimeLimits(Settings):
     rollouts: PositiveFloat | None = None
     """Sampling of one round."""
     verdicts: PositiveFloat | None = None
-    """Verification of one round; beside sampling: from the end of sampling."""
+    """Verification of one round; during sampling: from the end of sampling."""
     groups: PositiveFloat | None = None
     """Join and filter of one round."""
     training: PositiveFloat | None = None

@@ -107,7 +107,7 @@ class TrainingConfig(Settings):
     """DeepSpeed's list of machines, a line `HOST slots=GPUS` for each: ranks are started there by its launcher, and
     `processes` is not used; unset: this machine."""
     save_minutes: PositiveFloat | None = 15.0
-    """The state to go on from after a kill is saved at the first step after so long; unset: not by time. Minutes."""
+    """The state to resume from after a kill is saved at the first step after so long; unset: not by time. Minutes."""
     save_steps: PositiveInt | None = None
     """And after so many steps; unset: not by steps. It is saved after each epoch and at SIGTERM, SIGINT and SIGUSR1
     too."""
@@ -163,7 +163,7 @@ class TrainingConfig(Settings):
     def slice(self) -> dict[str, Any]:
         """What checkpoints depend on: all settings but those of durability and of what is shown.
 
-        That a round goes on from another's optimiser, its inputs say.
+        A round's inputs say whether it continues another's optimiser.
         """
         apart = {"trackers", "peak_tflops", "save_minutes", "save_steps", "keep_checkpoints", "optimizer_state"}
         return self.model_dump(mode="json", exclude=apart)

@@ -53,7 +53,7 @@ class VerifierConfig(Settings):
 
     @property
     def shares(self) -> int:
-        """Processes that verification beside sampling is divided over."""
+        """Processes that verification during sampling is divided over."""
         return self.ray.shares if self.ray else 1
 
     @property

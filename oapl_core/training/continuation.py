@@ -53,7 +53,7 @@ def take_over(job: "Job", engine: "TrainingEngine") -> None:
     """Load weights and moments of the round before; every rank calls it."""
     engine.load(job.run.optimizer_state(job.round_number - 1))
     if engine.rank == 0:
-        say(f"round {job.round_number}: the optimiser goes on from round {job.round_number - 1}")
+        say(f"round {job.round_number}: the optimiser continues from round {job.round_number - 1}")
 
 
 def hand_on(job: "Job", engine: "TrainingEngine") -> None:

@@ -28,8 +28,8 @@ class Room:
     state_bytes: int
     """Of one state over all ranks; a new one is whole before the old one goes."""
     states: int = 2
-    """At the fullest moment: two to go on from, or one and what the round leaves to the next (continuation.py). What it
-    began from itself is there already."""
+    """At the fullest moment: two to resume from, or one and what the round leaves to the next (continuation.py).
+    What it began from itself is there already."""
 
     @property
     def total_bytes(self) -> int:
@@ -69,7 +69,7 @@ def check_room(job: Job, free_bytes: int | None = None) -> None:
     if free + there < room.total_bytes:
         raise StageFailed(
             f"{job.run.root}: training needs about {_gb(room.total_bytes - there)} on the disk ({room.checkpoints} "
-            f"checkpoints of {_gb(room.checkpoint_bytes)}, {room.states} states of {_gb(room.state_bytes)} to go on "
+            f"checkpoints of {_gb(room.checkpoint_bytes)}, {room.states} states of {_gb(room.state_bytes)} to resume "
             f"from), {_gb(free)} are free; free some, or choose another disk with runs_dir=..."
         )
 

@@ -177,7 +177,7 @@ class TrainingEngine:
         loaded, _ = self._engine.load_checkpoint(str(folder), tag=_STATE)
         assert loaded is not None, f"{folder}: is recorded but holds no state"
         for group in self._engine.optimizer.param_groups:
-            group.update(self._constants)  # a round that goes on from another's state has its own settings
+            group.update(self._constants)  # a round that continues from another's state has its own settings
 
     def weights(self) -> "dict[str, Tensor]":
         """Every weight by the policy's own name, complete on the first rank; every rank calls it."""

@@ -1,7 +1,7 @@
 """The epochs of a round, step by step: saves states between steps and exports a checkpoint after each epoch.
 
 Writes 4_checkpoint/<objective>/epoch_NN with ``training_metrics.jsonl`` in it, one line for each optimiser step,
-and after the last one what the next round's optimiser goes on from (``continuation.py``).
+and after the last one what the next round's optimiser starts from (``continuation.py``).
 """
 
 import json
@@ -127,7 +127,7 @@ def _details(steps: "Sequence[Metrics]", started_s: float, identity: str) -> dic
     """What the ledger says about an epoch: sums, and means weighted by sequences or tokens."""
 
     def mean(key: str, weight: str = "sequences") -> float:
-        # a state that an earlier version saved may lack a metric of the first steps
+        # a state that an earlier version saved may miss a metric of the first steps
         rows = [(float(s[key]), int(s[weight])) for s in steps if s.get(key) is not None]
         return sum(value * w for value, w in rows) / max(1, sum(w for _, w in rows))
 

@@ -92,7 +92,7 @@ def make_job(run: Run, round_number: int) -> Job:
     """The training of a round of ``run``.
 
     Raises:
-        DataError: there is no such round, or what it trains on or goes on from is missing.
+        DataError: there is no such round, or what it trains on or continues from is missing.
     """
     config = run.config
     run.check_round(round_number)

@@ -99,6 +99,6 @@ def _complain(said: list[str], code: int) -> None:
         name = ends[0].groupdict().get("rank")
         what = f"rank {name} {how}" if name is not None else f"a rank {how}"
     raise StageFailed(
-        f"{what} and the others were ended (out of memory is the usual cause); run the same command again to go on "
+        f"{what} and the others were ended (out of memory is the usual cause); run the same command again to resume "
         "after the last saved step"
     )

@@ -55,7 +55,7 @@ class SharedPolicy(Policy):
             return super().score(id_RT, column_RT, next_RT, before_RT, positions)
         group, ranks = self._engine.sequence_group, self._engine.sequence_ranks
         rank, padding = self._engine.rank % ranks, -id_RT.shape[1] % ranks
-        # Places go on behind the last token: a jump would look like another sequence and cost an attention mask.
+        # Places are counted past the last token: a jump would look like another sequence and cost an attention mask.
         behind_RT = column_RT[:, -1:] + torch.arange(1, padding + 1, device=column_RT.device)
         column_RT = torch.cat([column_RT, behind_RT], dim=1)
         id_RT, next_RT, scored_RT = (torch.nn.functional.pad(x, (0, padding)) for x in (id_RT, next_RT, before_RT))

@@ -1,1 +1,1 @@
-"""Programs and maths answers graded: 1_rollouts -> 2_verdicts. See `verifier.Verifier` and the verb `verify`."""
+"""Programs and maths answers judged: 1_rollouts -> 2_verdicts. See `verifier.Verifier` and the verb `verify`."""

@@ -78,7 +78,7 @@ class _Worker:
             raise
 
     def _ended_by_itself(self) -> bool:
-        """SIGKILL comes from outside (the kernel that lacks memory, a person); all else is what the pair did."""
+        """SIGKILL comes from outside (the kernel without memory, a person); all else is what the pair did."""
         try:
             return self._process.wait(_END_SECONDS) != -signal.SIGKILL
         except subprocess.TimeoutExpired:

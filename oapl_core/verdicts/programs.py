@@ -1,4 +1,4 @@
-"""Grades one program on a problem's tests. The expected outputs stay in this process; the sandbox sees inputs only.
+"""Judges one program on a problem's tests. The expected outputs stay in this process; the sandbox sees inputs only.
 
 The tests of a program share a child in sequence, which costs a sixth of a fork per test. A program that passes all of
 them so has passed. Sharing cannot fail an honest one: a test that fails after others is run once more, first of a fresh

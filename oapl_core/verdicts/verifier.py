@@ -75,7 +75,7 @@ class _Job:
 class Verifier:
     """Judges responses on every core. Use as a context manager.
 
-    With `reuse_identical`, equal answers to the same problem are graded once per call of `verify` if the outcome is
+    With `reuse_identical`, equal answers to the same problem are judged once per call of `verify` if the outcome is
     repeatable (passed, wrong, crashed, did not compile; never a limit or a verifier error). A program that draws random
     numbers then gets one draw for all its copies, which is as fair as one draw each.
     """

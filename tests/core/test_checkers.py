@@ -1,4 +1,4 @@
-"""Checkers: each accepts every right answer it stands for and no other."""
+"""Checkers: each accepts every correct answer it stands for and no other."""
 
 import pytest
 from hypothesis import given

@@ -134,7 +134,7 @@ def test_a_round_that_is_not_trained_keeps_all(tmp_path: Path) -> None:
     assert not going(run, "checkpoints=chosen", "rollouts=0", "groups=0")
     kept = needed(run, "rollouts=0", "groups=0")
     assert {name.partition("/")[2] for name in kept} >= {"1_rollouts/part-00000.parquet", "3_groups.parquet"}
-    assert kept["round_00/4_checkpoint/oapl/state/epoch_01_step_000001/weights.pt"] == "round 0 goes on from it"
+    assert kept["round_00/4_checkpoint/oapl/state/epoch_01_step_000001/weights.pt"] == "round 0 resumes from it"
 
 
 def test_the_next_round_keeps_the_weights_that_it_starts_from(tmp_path: Path) -> None:

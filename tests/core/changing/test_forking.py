@@ -147,7 +147,7 @@ def test_what_is_not_finished_or_was_removed_cannot_be_shared(tmp_path: Path) ->
 
 def test_a_fork_goes_on_from_its_parents_optimiser_only_where_that_is_there(parent: Run) -> None:
     continued = ["training.optimizer_state=continued", "training.warmup_share=0", "training.floor_share=1"]
-    lost = r"round 1 of the fork would go on from round_00/.*/optimizer_state, which is not there; give .*=fresh"
+    lost = r"round 1 of the fork would continue from round_00/.*/optimizer_state, which is missing; give .*=fresh"
     with pytest.raises(DataError, match=lost + ".*, or --round 0$"):
         fork(parent, "forked", 1, continued)
     fork(parent, "from-the-start", 0, continued)

@@ -11,7 +11,7 @@ from oapl_core.run_folder.run import Run
 from tests.synthetic_run import Sizes, experiment
 
 Counts = dict[str, dict[str, tuple[int, int]]]
-"""Checkpoint -> held-out problem -> (judged answers, right ones)."""
+"""Checkpoint -> held-out problem -> (judged answers, correct ones)."""
 FORCED = "round 1 epoch 1 (chosen on what is reported)"
 HASHES = {
     "base": "hash-base",
@@ -44,7 +44,7 @@ def write_measured_run(
     Args:
         runs_dir: folder for the run folder.
         counts: what was measured; the evaluation is one file, or one for each checkpoint if it is not finished.
-        shares: what was trained; entropy is 1 minus the share, the sampling policy's is 0.5 more.
+        shares: what was trained; entropy is 1 minus the share, the behaviour policy's is 0.5 more.
         seed: of the run.
         is_finished: whether the evaluation is.
         entropy: name of the metric; ``policy_entropy`` is an earlier version's estimate.

@@ -9,7 +9,7 @@ from oapl_core.objectives import Inputs, Method, Oapl, StepSizes
 from oapl_core.objectives.reinforce import Reinforce
 
 ARMS = torch.tensor([0] * 3 + [1] * 6 + [2])
-"""A group of ten rollouts in the behavior policy's exact proportions."""
+"""A group of ten rollouts in the behaviour policy's exact proportions."""
 
 
 def direction(objective: Method, theta: np.ndarray) -> np.ndarray:

@@ -104,7 +104,7 @@ def test_enormous_log_ratios_give_a_finite_gradient_or_an_honest_infinity(name: 
     assert not found.isnan().any()
 
 
-A, B = sqrt(3), -1 / sqrt(3)  # GRPO's advantages of one right answer among four
+A, B = sqrt(3), -1 / sqrt(3)  # GRPO's advantages of one correct answer among four
 V1, V2 = log((e + 3) / 4), log((e**2 + 3) / 4) / 2
 HAND_SCENE = Scene(
     np.array([[0.1, 0.3], [-0.35, -0.05], [0.1, 0.0], [0.05, 0.0]]),
@@ -149,7 +149,7 @@ HAND: list[tuple[str, dict[str, object], list[float]]] = [
     ("cispo", {"largest_ratio": 1.2}, [-A * exp(0.1) / 7, -A * 1.2 / 7, -B * exp(-0.35) / 7, -B * exp(-0.05) / 7]),
     ("minpro", {}, [-A * exp(0.1) / 7, -A * exp(0.4) / 7, -B * exp(-0.35) / 7, -B * exp(-0.4) / 7]),
 ]
-"""Derivatives of the loss by the log-probs of the right answer's two tokens and of the first wrong one's."""
+"""Derivatives of the loss by the log-probs of the correct answer's two tokens and of the first wrong one's."""
 
 
 @pytest.mark.parametrize(("name", "settings", "expected"), HAND, ids=[f"{i}-{case[0]}" for i, case in enumerate(HAND)])

@@ -58,7 +58,7 @@ def test_loss_of_a_hand_computed_group() -> None:
     reward_S, group_S = torch.tensor([1.0] + [0.0] * 7), torch.zeros(8, dtype=torch.int32)
     loss = loss_of(torch.zeros(8, 3), reward_S, group_S)
     assert float(loss) == pytest.approx(((1 - 0.19457) ** 2 + 7 * 0.19457**2) / 8, abs=1e-5)
-    # and a right answer that became 2 nats likelier moves its residual by beta2 * 2
+    # and a correct answer that became 2 nats likelier moves its residual by beta2 * 2
     moved = torch.zeros(8, 3)
     moved[0, :2] = 1.0
     change = ((BETA2 * 2 - (1 - 0.194567)) ** 2 - (1 - 0.194567) ** 2) / 8

@@ -88,7 +88,7 @@ def test_a_value_without_the_own_reward_is_the_value_of_the_others(rewards: list
 
 
 def test_leaving_one_out_of_eight_by_hand() -> None:
-    # the one right answer sees seven wrong ones; a wrong one sees six and the right one: ln((e + 6) / 7) = .2195
+    # the one correct answer sees seven wrong ones; a wrong one sees six and the right one: ln((e + 6) / 7) = .2195
     found = others([1.0] + [0.0] * 7, 1.0)
     assert found == pytest.approx([0.0] + [0.21951] * 7, abs=1e-5)
 

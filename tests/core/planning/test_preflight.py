@@ -67,7 +67,7 @@ def test_too_little_room_is_one_line_before_anything_starts(run: Run) -> None:
 
 def test_the_most_that_it_can_come_to_stops_nothing_but_is_said(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     Need("round 0: rollouts of at most max_tokens need", 5e9, is_measured=False).compare(run, 1)
-    assert "5 GB on the disk, 1 B are free; it goes on" in capsys.readouterr().out
+    assert "5 GB on the disk, 1 B are free; the stage starts all the same" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

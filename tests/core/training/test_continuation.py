@@ -269,7 +269,7 @@ def test_cleaning_takes_what_no_round_goes_on_from(tmp_path: Path, sharp_model: 
     assert total(stored_files(run))["optimiser states"] == 3000
     found = {one.name: one.needed_for for one in candidates(run, CleaningRules()) if one.kind == "optimiser states"}
     names = [run.name(run.optimizer_state(number)) for number in range(3)]
-    assert found == {name: f"round {number + 1} goes on from it" for number, name in enumerate(names)}
+    assert found == {name: f"round {number + 1} resumes from it" for number, name in enumerate(names)}
     fresh = Run(run.root, run.config.model_copy(update={"training": TrainingConfig()}))
     going = [one for one in candidates(fresh, CleaningRules()) if one.kind == "optimiser states"]
     assert [one.needed_for for one in going] == [None] * 3

@@ -9,7 +9,7 @@ _SEVEN = "\nprint(7)\n"
 
 
 def _denied(attack: str) -> tuple[str, str]:
-    """An attack that must raise, followed by the right answer."""
+    """An attack that must raise, followed by the correct answer."""
     return attack + _SEVEN, "runtime_error"
 
 

@@ -1,8 +1,8 @@
 """Every item of the catalogue of hostile and awkward programs gets its right verdict, and leaves nothing behind.
 
 Each goes the whole way, from a model's response to a verdict, at the full and at the fallback level, and once more as a
-user without privileges. A hostile program prints the right answer after its attack, so an attack that works would show
-as `passed`.
+user without privileges. A hostile program prints the correct answer after its attack, so an attack that works would
+show as `passed`.
 """
 
 import os
