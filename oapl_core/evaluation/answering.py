@@ -17,7 +17,7 @@ from typing import Any, Self
 from oapl_core.errors import StageFailed
 from oapl_core.evaluation.machine import hardware
 from oapl_core.evaluation.measures import Row
-from oapl_core.evaluation.workers import Grader, Workers
+from oapl_core.evaluation.workers import AnswerVerifier, Workers
 from oapl_core.progress import Progress
 from oapl_core.rollouts.requests import Request, SampledAnswer, Sampler
 from oapl_core.rollouts.sampling import Prompts
@@ -132,7 +132,7 @@ class Answering:
         self._stack = ExitStack()
         # one thread: the verifier uses every core by itself, and parts are written in the order in which they are whole
         self._thread = ThreadPoolExecutor(1, "verifier")
-        self._grader: Grader | None = None
+        self._verifier: AnswerVerifier | None = None
         self._startup_s: dict[str, float] | None = None
 
     def __enter__(self) -> Self:
@@ -163,7 +163,7 @@ class Answering:
 
     def _sample(self, target: Target, missing: Mapping[int, list[str]]) -> "dict[int, Future[list[Row]]]":
         # the verifier first: what it cannot do is known in seconds, an engine takes half a minute
-        grader, sampler = self._ready_grader(), self._ready_sampler(target.folder)
+        verifier, sampler = self._ready_verifier(), self._ready_sampler(target.folder)
         asked = target.questions
         owner = {problem: number for number, problems in missing.items() for problem in problems}
         held: dict[int, list[SampledAnswer]] = {number: [] for number in missing}
@@ -179,15 +179,15 @@ class Answering:
                         part.result()
                 # answers come as they are finished; rows are in the order of problems and samples
                 whole = sorted(held.pop(number), key=lambda a: _order(missing[number], asked.place(a)))
-                judged[number] = self._thread.submit(self._finish, sampler, grader, target, number, whole)
+                judged[number] = self._thread.submit(self._finish, sampler, verifier, target, number, whole)
         assert not held, "every request is answered once"
         return judged
 
-    def _ready_grader(self) -> Grader:
-        if self._grader is None:
-            self._grader = self._workers.grader(self._config.verifier)
-            self._grader.check_canaries()
-        return self._grader
+    def _ready_verifier(self) -> AnswerVerifier:
+        if self._verifier is None:
+            self._verifier = self._workers.verifier(self._config.verifier)
+            self._verifier.check_canaries()
+        return self._verifier
 
     def _ready_sampler(self, model: Path) -> Sampler:
         is_lent = self._workers.has_engine
@@ -198,13 +198,13 @@ class Answering:
         return sampler
 
     def _finish(
-        self, sampler: Sampler, grader: Grader, target: Target, number: int, answers: Sequence[SampledAnswer]
+        self, sampler: Sampler, verifier: AnswerVerifier, target: Target, number: int, answers: Sequence[SampledAnswer]
     ) -> list[Row]:
         """Judge and write one part; runs in the thread."""
         asked, limit = target.questions, self._config.verifier.max_error_share
         places = [asked.place(answer) for answer in answers]
         known = _problems(asked, {problem for problem, _ in places})
-        verdicts = grader.stream(
+        verdicts = verifier.stream(
             [known[problem] for problem, _ in places], [a.text for a in answers], [a.finish_reason for a in answers]
         )
         rows = [
@@ -226,7 +226,7 @@ class Answering:
                 "engine": sampler.name,
                 "dtype": sampler.dtype,
                 "hardware": hardware(),
-                "sandbox_level": grader.sandbox_level,
+                "sandbox_level": verifier.sandbox_level,
                 "startup_s": self._startup_s,
             }
         return [{name: row[name] for name in KEPT_COLUMNS} for row in rows]

@@ -17,7 +17,7 @@ from oapl_core.evaluation.asking import Prompted, prompts_of, questions, take_pr
 from oapl_core.evaluation.folder import RECORD, EvaluationFolder
 from oapl_core.evaluation.results import Evaluation, target, write_results
 from oapl_core.evaluation.run_end import evaluate_run
-from oapl_core.evaluation.workers import GraderFactory, Start, Workers
+from oapl_core.evaluation.workers import Start, VerifierFactory, Workers
 from oapl_core.model_folder import check_model_folder, check_same_architecture, policy_hash
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import SamplingEngine
@@ -27,20 +27,22 @@ from oapl_core.stage import run_verb
 from oapl_core.verdicts.verifier import Verifier
 
 
-def evaluate(folder: Run | EvaluationFolder, start: Start = SamplingEngine, grader: GraderFactory = Verifier) -> None:
+def evaluate(
+    folder: Run | EvaluationFolder, start: Start = SamplingEngine, verifier: VerifierFactory = Verifier
+) -> None:
     """Evaluate a run, or the checkpoints of one architecture in an evaluation folder; what is finished is kept.
 
     Args:
         folder: what to evaluate, and where results go.
         start: what to sample with; tests give a made-up sampler.
-        grader: what to judge with.
+        verifier: what to judge with.
 
     Raises:
         ConfigError: the problem set cannot be asked as the settings say.
         DataError: a checkpoint or the problem set cannot be used, or is not what was recorded.
         StageFailed: too many answers could not be judged.
     """
-    with Workers(start, grader) as workers:
+    with Workers(start, verifier) as workers:
         if isinstance(folder, Run):
             evaluate_run(folder, workers)
         else:

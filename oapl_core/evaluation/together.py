@@ -14,7 +14,7 @@ from dataclasses import replace
 from oapl_core.comparing.folder import Arm, Comparison
 from oapl_core.errors import Interrupted, OaplError
 from oapl_core.evaluation.run_end import evaluate_run
-from oapl_core.evaluation.workers import GraderFactory, Start, Workers
+from oapl_core.evaluation.workers import Start, VerifierFactory, Workers
 from oapl_core.planning.plan import conclusion
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import SamplingEngine
@@ -24,20 +24,20 @@ from oapl_core.stage import run_verb
 from oapl_core.verdicts.verifier import Verifier
 
 
-def evaluate_arms(comparison: Comparison, start: Start = SamplingEngine, grader: GraderFactory = Verifier) -> None:
+def evaluate_arms(comparison: Comparison, start: Start = SamplingEngine, verifier: VerifierFactory = Verifier) -> None:
     """Evaluate every trained arm, or what of it is missing.
 
     Args:
         comparison: its folder.
         start: what to sample with; tests give a made-up sampler.
-        grader: what to judge with.
+        verifier: what to judge with.
 
     Raises:
         OaplError: an arm could not be measured; the others were.
     """
     arms = [arm for arm in comparison.arms if arm.is_trained]
     failed: list[tuple[Arm, OaplError]] = []
-    with Workers(start, grader) as workers:
+    with Workers(start, verifier) as workers:
         for number, arm in enumerate(arms, 1):
             if arm.is_measured:
                 continue

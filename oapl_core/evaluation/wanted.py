@@ -45,7 +45,7 @@ def settings_of(
     for override in overrides:
         apply(values, override)
     fields = EvaluationFolderConfig.model_fields
-    # no more context than is asked for: its size decides how many answers fit beside each other
+    # no more context than is asked for: its size decides how many answers fit at once
     lengths = [values.get(key, fields[key].default) for key in ("max_prompt_tokens", "max_tokens")]
     if all(isinstance(length, int) for length in lengths):
         values["engine"] = {"max_model_len": sum(lengths), **values.get("engine", {})}

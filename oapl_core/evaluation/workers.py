@@ -18,7 +18,7 @@ from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.verifier import Verdict, Verifier
 
 
-class Grader(Protocol):
+class AnswerVerifier(Protocol):
     """What judges answers; ``oapl_core.verdicts.verifier.Verifier`` is one."""
 
     @property
@@ -38,18 +38,18 @@ class Grader(Protocol):
 
 
 Start = Callable[[Path, EngineConfig], Sampler]
-GraderFactory = Callable[[VerifierConfig], AbstractContextManager[Grader]]
+VerifierFactory = Callable[[VerifierConfig], AbstractContextManager[AnswerVerifier]]
 
 
 class Workers:
     """An engine and a verifier. Use as a context manager."""
 
-    def __init__(self, start: Start = SamplingEngine, grader: GraderFactory = Verifier) -> None:
-        """What to sample and grade with; tests give made-up ones."""
-        self._start, self._new_grader = start, grader
+    def __init__(self, start: Start = SamplingEngine, verifier: VerifierFactory = Verifier) -> None:
+        """What to sample and judge with; tests give made-up ones."""
+        self._start, self._new_verifier = start, verifier
         self._stack = ExitStack()
         self._sampler: Sampler | None = None
-        self._grader: Grader | None = None
+        self._verifier: AnswerVerifier | None = None
         self._loaded: Path | None = None
 
     def __enter__(self) -> Self:
@@ -60,7 +60,7 @@ class Workers:
 
     def end(self) -> None:
         """End both; the next one who asks gets new ones."""
-        self._sampler = self._grader = self._loaded = None
+        self._sampler = self._verifier = self._loaded = None
         self._stack.close()
 
     @property
@@ -79,8 +79,8 @@ class Workers:
         self._loaded = model
         return self._sampler
 
-    def grader(self, config: VerifierConfig) -> Grader:
-        """The grader, which still has to prove itself to each evaluation (`Grader.check_canaries`)."""
-        if self._grader is None:
-            self._grader = self._stack.enter_context(self._new_grader(config))
-        return self._grader
+    def verifier(self, config: VerifierConfig) -> AnswerVerifier:
+        """The verifier, which still has to prove itself to each evaluation (`AnswerVerifier.check_canaries`)."""
+        if self._verifier is None:
+            self._verifier = self._stack.enter_context(self._new_verifier(config))
+        return self._verifier

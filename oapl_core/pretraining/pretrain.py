@@ -168,7 +168,7 @@ def read_solved(path: Path) -> list[Solved]:
 
 
 def _recipe() -> str:
-    """Hash of the code that makes the model, so that a changed recipe never meets an old cache."""
+    """Hash of the code that makes the model, so that changed code never meets an old cache."""
     here = Path(__file__).parent
     hashes = "".join(sha256_of(here / f"{name}.py") for name in ("model", "tokenizer", "pretrain"))
     return hashlib.sha256(hashes.encode()).hexdigest()

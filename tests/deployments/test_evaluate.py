@@ -13,7 +13,7 @@ from oapl_core.evaluation.evaluate import evaluate as evaluate_run
 from oapl_core.evaluation.folder import parse
 from oapl_core.evaluation.wanted import model_of
 from oapl_core.run_folder.run import Run
-from tests.core.evaluation.made_up_grader import MadeUpGrader
+from tests.core.evaluation.made_up_verifier import MadeUpVerifier
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
 from tests.tiny_model import write_tiny_model
 from tests.whole_run import kill_when, oapl
@@ -54,7 +54,7 @@ def test_a_run_alone_is_its_newest_epoch_and_after_its_evaluation_the_chosen_one
     found = model_of(str(run.root))
     assert found["path"] == run.checkpoint(1, 3)
     assert found["origin"] == "the last epoch, nothing was chosen"
-    evaluate_run(run, MadeUpSampler, MadeUpGrader(lambda _: 1.1))
+    evaluate_run(run, MadeUpSampler, MadeUpVerifier(lambda _: 1.1))
     found = model_of(str(run.root))
     assert found["path"] == run.checkpoint(1, 1)
     assert found["origin"] == "chosen on validation problems"
@@ -64,7 +64,7 @@ def test_an_epoch_chosen_on_what_is_reported_carries_that_in_its_name(tmp_path: 
     forced = {"choose_on": "heldout", "force": True}
     run = make_run(tmp_path, made_up_model(tmp_path / "model"), evaluation=forced)
     train(run)
-    evaluate_run(run, MadeUpSampler, MadeUpGrader(lambda _: 1.1))
+    evaluate_run(run, MadeUpSampler, MadeUpVerifier(lambda _: 1.1))
     found = model_of(str(run.root))
     assert "chosen on the held-out problems that are reported" in found["label"]
     assert found["origin"] == "chosen on the held-out problems that are reported"
@@ -116,7 +116,7 @@ def test_what_cannot_be_asked_is_refused_in_one_line(
 
 
 def test_a_repetition_lies_beside_its_original_but_not_in_a_run(run: Run) -> None:
-    evaluate_run(run, MadeUpSampler, MadeUpGrader(lambda _: 0.5))
+    evaluate_run(run, MadeUpSampler, MadeUpVerifier(lambda _: 0.5))
     config = parse(read(run.card())["settings"], "test")
     assert beside(run.card(), config) == Path("data/evaluations/sampled-seed3-base-and-2-more-again")
     assert beside(Path("there/sums/card.json"), config) == Path("there/sums-again")

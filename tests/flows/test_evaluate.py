@@ -26,10 +26,10 @@ ENGINE = """
 import pathlib, sys
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.evaluation.folder import EvaluationFolder
-from tests.core.evaluation.made_up_grader import MadeUpGrader
+from tests.core.evaluation.made_up_verifier import MadeUpVerifier
 from tests.sampling_run import MadeUpSampler
 assert sys.argv[2] == "oapl_core.evaluation.evaluate"
-evaluate(EvaluationFolder.open(pathlib.Path(sys.argv[3])), MadeUpSampler, MadeUpGrader(lambda _: 0.5))
+evaluate(EvaluationFolder.open(pathlib.Path(sys.argv[3])), MadeUpSampler, MadeUpVerifier(lambda _: 0.5))
 """
 
 

@@ -23,7 +23,7 @@ from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.comparison import ComparisonConfig
 from oapl_core.settings.experiment_file import parse_as, read_toml
-from tests.core.evaluation.made_up_grader import MadeUpGrader, Starts
+from tests.core.evaluation.made_up_verifier import MadeUpVerifier, Starts
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run
 from tests.whole_run import ROOT
 
@@ -189,12 +189,12 @@ def test_what_cannot_be_compared_is_refused_in_one_line(parent: Run, changes: di
     assert "\n" not in str(caught.value)
 
 
-def judge(comparison: Comparison) -> MadeUpGrader:
+def judge(comparison: Comparison) -> MadeUpVerifier:
     """GRPO solves most, the base least."""
     rates = {policy_hash(comparison.parent.base_model()): 0.1}
     for one in (arm for arm in comparison.arms if arm.is_trained):
         rates[policy_hash(one.run().checkpoint(0, 1))] = 0.9 if one.label == "GRPO" else 0.4
-    return MadeUpGrader(lambda weights: rates[weights])
+    return MadeUpVerifier(lambda weights: rates[weights])
 
 
 def test_one_engine_measures_every_arm_and_the_base_once_for_each_seed(parent: Run) -> None:

@@ -15,12 +15,12 @@ from oapl_core.evaluation.folder import EvaluationFolder, parse
 from oapl_core.model_folder import policy_hash
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.tables import EVALUATIONS, read_table
-from tests.core.evaluation.made_up_grader import MadeUpGrader, Starts
+from tests.core.evaluation.made_up_verifier import MadeUpVerifier, Starts
 from tests.core.importing.foreign_rows import livecodebench, write_rows
 from tests.sampling_run import MadeUpSampler, made_up_model
 from tests.tiny_model import write_tokenizer
 
-JUDGE = MadeUpGrader(lambda weights: 0.3 + 0.4 * (int(weights, 16) % 2))
+JUDGE = MadeUpVerifier(lambda weights: 0.3 + 0.4 * (int(weights, 16) % 2))
 
 
 def model(folder: Path, weight: float) -> Path:
@@ -293,7 +293,7 @@ def test_a_model_that_was_replaced_is_measured_again_and_the_other_is_not(tmp_pa
     for name in ("one", "two"):
         shutil.copytree(place / name, tmp_path / name)
     models = [{"label": name, "path": tmp_path / name} for name in ("one", "two")]
-    folder, judge = folder_of(tmp_path / "e", place, models=models), MadeUpGrader(lambda _: 0.5)
+    folder, judge = folder_of(tmp_path / "e", place, models=models), MadeUpVerifier(lambda _: 0.5)
     evaluate(folder, MadeUpSampler, judge)
     assert folder.changed == []
     before = card.read(folder.card)["results"]

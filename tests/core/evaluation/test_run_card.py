@@ -13,11 +13,11 @@ from oapl_core.problems.prepare import load_encoder
 from oapl_core.problems.prompts import messages
 from oapl_core.run_folder.run import Run
 from oapl_core.tables import PROBLEMS, PROMPTS, read_table, write_table
-from tests.core.evaluation.made_up_grader import MadeUpGrader
+from tests.core.evaluation.made_up_verifier import MadeUpVerifier
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run
 from tests.tiny_model import write_tokenizer
 
-JUDGE = MadeUpGrader(lambda weights: 0.3 + 0.4 * (int(weights, 16) % 2))
+JUDGE = MadeUpVerifier(lambda weights: 0.3 + 0.4 * (int(weights, 16) % 2))
 
 
 def trained(folder: Path, **changes: Any) -> Run:

@@ -14,7 +14,7 @@ from oapl_core.model_folder import policy_hash
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.tables import EVALUATIONS, read_table
-from tests.core.evaluation.made_up_grader import MadeUpGrader, Rate, Starts
+from tests.core.evaluation.made_up_verifier import MadeUpVerifier, Rate, Starts
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
 
 
@@ -50,26 +50,26 @@ def never(model_dir: Path, config: EngineConfig) -> MadeUpSampler:
 
 @pytest.mark.parametrize("epoch", [1, 2, 3])
 def test_validation_chooses_the_epoch_that_answers_the_held_out_problems(run: Run, epoch: int) -> None:
-    evaluate(run, MadeUpSampler, MadeUpGrader(prefers(run, epoch)))
+    evaluate(run, MadeUpSampler, MadeUpVerifier(prefers(run, epoch)))
     assert labels(run, "validation") == ["round 1 epoch 1", "round 1 epoch 2", "round 1 epoch 3"]
     assert labels(run, "heldout") == ["base", "round 0", f"round 1 epoch {epoch}"]
     assert (details(run)["chosen"], details(run)["chosen_epoch"]) == (f"round 1 epoch {epoch}", epoch)
 
 
 def test_of_equally_good_epochs_the_earliest_is_chosen(run: Run) -> None:
-    evaluate(run, MadeUpSampler, MadeUpGrader(lambda _: 1.1))
+    evaluate(run, MadeUpSampler, MadeUpVerifier(lambda _: 1.1))
     assert details(run)["chosen_epoch"] == 1
 
 
 def test_every_problem_of_a_split_has_every_sample(run: Run) -> None:
-    evaluate(run, MadeUpSampler, MadeUpGrader(prefers(run, 2)))
+    evaluate(run, MadeUpSampler, MadeUpVerifier(prefers(run, 2)))
     for split, problems, samples, sets in (("validation", 3, 2, 3), ("heldout", 4, 4, 3)):
         mine = [(r["checkpoint"], r["problem_id"], r["sample"]) for r in rows(run) if r["split"] == split]
         assert len(mine) == len(set(mine)) == problems * samples * sets
 
 
 def test_a_row_names_its_weights_and_settings(run: Run) -> None:
-    evaluate(run, MadeUpSampler, MadeUpGrader(prefers(run, 2)))
+    evaluate(run, MadeUpSampler, MadeUpVerifier(prefers(run, 2)))
     folders = {"base": run.base_model(), "round 0": run.checkpoint(0, 1)}
     folders |= {f"round 1 epoch {e}": run.checkpoint(1, e) for e in (1, 2, 3)}
     for row in rows(run):
@@ -79,7 +79,7 @@ def test_a_row_names_its_weights_and_settings(run: Run) -> None:
 
 
 def test_checkpoints_share_their_seeds_and_samples_do_not(run: Run) -> None:
-    evaluate(run, MadeUpSampler, MadeUpGrader(prefers(run, 2)))
+    evaluate(run, MadeUpSampler, MadeUpVerifier(prefers(run, 2)))
     seeds: dict[tuple[str, int], set[int]] = {}
     for row in rows(run):
         seeds.setdefault((row["problem_id"], row["sample"]), set()).add(row["seed"])
@@ -88,7 +88,7 @@ def test_checkpoints_share_their_seeds_and_samples_do_not(run: Run) -> None:
 
 
 def test_one_engine_serves_every_checkpoint_and_no_weights_are_loaded_twice_in_a_row(run: Run) -> None:
-    starts, judge = Starts(), MadeUpGrader(prefers(run, 3))
+    starts, judge = Starts(), MadeUpVerifier(prefers(run, 3))
     evaluate(run, starts, judge)
     assert len(starts.samplers) == 1
     loaded = starts.samplers[0].loaded
@@ -98,7 +98,7 @@ def test_one_engine_serves_every_checkpoint_and_no_weights_are_loaded_twice_in_a
 
 
 def test_a_finished_evaluation_starts_nothing(run: Run) -> None:
-    judge = MadeUpGrader(prefers(run, 2))
+    judge = MadeUpVerifier(prefers(run, 2))
     evaluate(run, MadeUpSampler, judge)
     before, judged = run.evaluation().stat().st_mtime_ns, judge.judged
     evaluate(run, never, judge)
@@ -107,7 +107,7 @@ def test_a_finished_evaluation_starts_nothing(run: Run) -> None:
 
 @pytest.mark.parametrize("stop_after", [0, 5, 13, 30, 51])
 def test_after_a_break_the_rest_is_done_and_the_result_is_the_same(run: Run, tmp_path: Path, stop_after: int) -> None:
-    judge = MadeUpGrader(prefers(run, 2))
+    judge = MadeUpVerifier(prefers(run, 2))
     with pytest.raises(InterruptedError):
         evaluate(run, Starts(stop_after), judge)
     kept = {p: p.stat().st_mtime_ns for p in run.evaluations().glob("*.parquet")}
@@ -122,7 +122,7 @@ def test_after_a_break_the_rest_is_done_and_the_result_is_the_same(run: Run, tmp
 
 
 def test_the_ledger_has_pass_at_k_of_every_checkpoint(run: Run) -> None:
-    evaluate(run, MadeUpSampler, MadeUpGrader(prefers(run, 2)))
+    evaluate(run, MadeUpSampler, MadeUpVerifier(prefers(run, 2)))
     heldout = details(run)["heldout"]
     assert list(heldout) == ["base", "round 0", "round 1 epoch 2"]
     for label, found in heldout.items():
@@ -132,7 +132,7 @@ def test_the_ledger_has_pass_at_k_of_every_checkpoint(run: Run) -> None:
 
 
 def test_the_ledger_has_the_differences_of_checkpoints_paired_by_problem(run: Run) -> None:
-    evaluate(run, MadeUpSampler, MadeUpGrader(prefers(run, 2)))
+    evaluate(run, MadeUpSampler, MadeUpVerifier(prefers(run, 2)))
     found = {(x["first"], x["second"], x["k"]): x for x in details(run)["comparisons"]}
     assert len(found) == 6
     means = {label: measured["mean_reward"] for label, measured in details(run)["heldout"].items()}
@@ -145,7 +145,7 @@ def test_the_ledger_has_the_differences_of_checkpoints_paired_by_problem(run: Ru
 def test_answers_that_could_not_be_judged_have_no_reward_and_are_counted(tmp_path: Path) -> None:
     run = make_run(tmp_path, made_up_model(tmp_path / "model"), verifier={"max_error_share": 0.9})
     train(run)
-    evaluate(run, MadeUpSampler, MadeUpGrader(prefers(run, 2), broken=0.2))
+    evaluate(run, MadeUpSampler, MadeUpVerifier(prefers(run, 2), broken=0.2))
     unjudged = [r for r in rows(run) if r["reward"] is None]
     assert unjudged and all(r["outcome"] == "verifier_error" for r in unjudged)
     measured = [m for split in ("validation", "heldout") for m in details(run)[split].values()]
@@ -154,7 +154,7 @@ def test_answers_that_could_not_be_judged_have_no_reward_and_are_counted(tmp_pat
 
 def test_too_many_unjudged_answers_end_the_stage(run: Run) -> None:
     with pytest.raises(StageFailed, match="could not be judged"):
-        evaluate(run, MadeUpSampler, MadeUpGrader(prefers(run, 2), broken=0.5))
+        evaluate(run, MadeUpSampler, MadeUpVerifier(prefers(run, 2), broken=0.5))
     assert not run.evaluation().exists()
 
 
@@ -163,13 +163,13 @@ def test_a_checkpoint_changed_behind_the_runs_back_is_refused(run: Run) -> None:
     shutil.rmtree(run.checkpoint(1, 2))
     made_up_model(run.checkpoint(1, 2), 99)
     with pytest.raises(DataError, match=recorded):
-        evaluate(run, MadeUpSampler, MadeUpGrader(lambda _: 0.5))
+        evaluate(run, MadeUpSampler, MadeUpVerifier(lambda _: 0.5))
 
 
 def test_a_missing_checkpoint_is_named(run: Run) -> None:
     shutil.rmtree(run.checkpoint(0, 1))
     with pytest.raises(DataError, match=r"4_checkpoint/oapl/epoch_01"):
-        evaluate(run, MadeUpSampler, MadeUpGrader(lambda _: 0.5))
+        evaluate(run, MadeUpSampler, MadeUpVerifier(lambda _: 0.5))
 
 
 def measured_with(tmp_path: Path, epoch: int, validation: bool = True, **evaluation: Any) -> Run:
@@ -177,7 +177,7 @@ def measured_with(tmp_path: Path, epoch: int, validation: bool = True, **evaluat
     prompts = {"train": [[5]], "validation": [[6]] * 3 if validation else [], "heldout": [[7]] * 4}
     run = make_run(tmp_path, made_up_model(tmp_path / "model"), prompts, evaluation=evaluation)
     train(run)
-    evaluate(run, MadeUpSampler, MadeUpGrader(prefers(run, epoch)))
+    evaluate(run, MadeUpSampler, MadeUpVerifier(prefers(run, epoch)))
     return run
 
 
@@ -217,7 +217,7 @@ def test_parts_hold_whole_problems_and_are_resumed_one_by_one(tmp_path: Path, mo
     run, whole = (
         make_run(folder, made_up_model(tmp_path / "model"), prompts) for folder in (tmp_path / "a", tmp_path / "b")
     )
-    judge = MadeUpGrader(lambda _: 0.5)
+    judge = MadeUpVerifier(lambda _: 0.5)
     for one in (run, whole):
         train(one)
     with pytest.raises(InterruptedError):
@@ -232,5 +232,5 @@ def test_parts_hold_whole_problems_and_are_resumed_one_by_one(tmp_path: Path, mo
 
 
 def test_progress_counts_the_whole_evaluation(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    evaluate(run, MadeUpSampler, MadeUpGrader(prefers(run, 2)))
+    evaluate(run, MadeUpSampler, MadeUpVerifier(prefers(run, 2)))
     assert "evaluation | 66/66 answers" in capsys.readouterr().out

@@ -148,4 +148,4 @@ def test_pass_rates_of_the_query_do_not_count_verifier_errors(tmp_path: Path) ->
     assert isinstance(pass_rate, pl.DataFrame)
     verdicts = pl.read_parquet(sorted(run.verdicts(0).glob("*.parquet")))
     assert verdicts["reward"].null_count() == pass_rate["verifier_errors"].sum()
-    assert (pass_rate["graded"] + pass_rate["verifier_errors"]).to_list() == [4] * 9
+    assert (pass_rate["judged"] + pass_rate["verifier_errors"]).to_list() == [4] * 9

@@ -153,7 +153,7 @@ PROGRAMS: dict[str, tuple[str, str]] = {
         "found |= {o for o in gc.get_objects() if isinstance(o, str)}\nprint('7' in found, *sorted(found)[:5])",
         "wrong_answer",
     ),
-    "69 import of the grader": _denied("import oapl_core.verdicts"),
+    "69 import of the verifier": _denied("import oapl_core.verdicts"),
     "69 the harness's own module": _denied("import oapl_core.sandbox.child"),
     "70 thread with a 512 MB stack": (
         "import threading\nthreading.stack_size(512 << 20)\n"

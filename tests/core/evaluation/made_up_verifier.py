@@ -1,4 +1,4 @@
-"""A made-up grader, and made-up samplers that are kept or break."""
+"""A made-up verifier, and made-up samplers that are kept or break."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.sampling_run import MadeUpSampler
 Rate = Callable[[str], float]
 
 
-class MadeUpGrader:
+class MadeUpVerifier:
     """Right with a chance that depends on the weights that answered; the text holds their hash and a random number."""
 
     sandbox_level = "none"
