@@ -46,7 +46,7 @@ def formulas(statement: str) -> list[str]:
 
 
 def is_echo(gold: Any, answer: Any, texts: tuple[str, str], known: frozenset[str], trees: frozenset[Tree]) -> bool:
-    """Whether a right answer, not written as the gold is, repeats the question.
+    """Whether a correct answer, not written as the gold is, repeats the question.
 
     `gold` and `answer` are parsed, `texts` are their plain texts, `known` the statement's `formulas` made compact,
     `trees` the `parts` of those.
