@@ -1,4 +1,4 @@
-"""A file, or a folder with all that is in it, as one thing: its hash, size and time, and that it is on the disk."""
+"""The SHA-256, size and modification time of a file or of a whole folder, and fsync of it."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""What of a run may go, by rule, and that it went: nothing a later round, the report or a resume needs.
+"""Deletes files of a run by rule, but none that a later round, the report or a resume needs, and records it.
 
 Reads the ledger and sizes; ``remove`` deletes and writes ``removal`` lines of the ledger first, so that a kill between
 the two leaves nothing that looks like damage. What was removed still counts as made: no step is redone for it. A stage

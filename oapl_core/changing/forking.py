@@ -1,4 +1,4 @@
-"""A fork: another run that has what a run made before some round, and continues from there with other settings.
+"""Forks a run: the new run shares all artifacts up to some round and continues from there with other settings.
 
 Reads a run folder; writes a new one whose files of the shared steps are hard links (no byte is copied; either run may
 be deleted or cleaned without the other noticing) and whose ledger begins with a ``fork`` line and the shared steps'

@@ -1,4 +1,4 @@
-"""Making stages again: what they made is put aside, so that the run finds them unfinished.
+"""Makes stages again: moves their artifacts aside, so that the plan finds these stages unfinished.
 
 Moves artifacts to ``superseded/NNN/`` below the run folder, under the names that they had, and writes a
 ``supersession`` line of the ledger for each. A kill between the two leaves an artifact that is gone, which is made

@@ -1,4 +1,4 @@
-"""An evaluation folder: what `oapl evaluate` makes, with a ledger as a run's, so that it continues where it was left.
+"""An evaluation folder, which `oapl evaluate` makes; from its ledger a stopped evaluation continues, as a run does.
 
 Layout::
 

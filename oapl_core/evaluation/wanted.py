@@ -1,4 +1,4 @@
-"""What a person wants measured: words for checkpoints, a problem set and settings become those of an evaluation folder.
+"""Turns a person's words for checkpoints, a problem set and settings into the settings of an evaluation folder.
 
 Reads runs' ledgers and looks whether files are there; writes nothing. The command line and the flow ask the same way.
 """

@@ -1,4 +1,4 @@
-"""Work on a run folder that another process holds, perhaps on another machine: one stage, for as long as it holds it.
+"""Does one stage in a run folder that another process holds, perhaps on another machine, while that process holds it.
 
 The helper keeps a shared lock on ``run.helpers``, which the guard of its stage inherits; whoever takes the run folder
 next waits until that is free (``lock.py``), so it never meets a stage of the holder before. Another lock, of the stage,

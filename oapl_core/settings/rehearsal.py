@@ -1,4 +1,4 @@
-"""`--limit N`: an experiment scaled down until it can be rehearsed in minutes, without its model if that is not there.
+"""`--limit N`: an experiment scaled down until it can be rehearsed in minutes, without its model if that is missing.
 
 What stays is what a rehearsal is for: the problem files and their prompts, every stage, ZeRO stage, objective, which
 rounds follow each other. All groups are kept, because so short answers are hardly ever right.

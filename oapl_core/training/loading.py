@@ -1,4 +1,4 @@
-"""From the folder of a round's start to an engine that trains it. Reads the model's files; writes nothing."""
+"""Loads the checkpoint that a round starts from into an engine that trains it. Reads its files; writes nothing."""
 
 import os
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Reference log-probs: what the trainer itself says of every rollout with the weights that the round starts from.
+"""Reference log-probs: every rollout scored by the trainer with the weights that the round starts from.
 
 With ``training.reference = "reference"`` (the authors' code) the policy is compared with these and not with the
 log-probs that the engine recorded, so that the first log-ratios are 0 but for rounding, and rollouts whose engine

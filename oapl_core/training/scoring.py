@@ -1,4 +1,4 @@
-"""Log-probs of rollouts under the weights of now, without a gradient. Reads and writes no files."""
+"""Log-probs of rollouts under the current weights, without a gradient. Reads and writes no files."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Responses that deserve nothing: what do they earn?
+"""Measures what responses that deserve no reward earn.
 
 A strategy (attack_strategies.py) answers a problem by its statement alone, with what a policy could know of the
 verifier, never of the expected outputs. Some are right by luck, on problems where every test expects the same word,

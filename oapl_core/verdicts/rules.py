@@ -1,4 +1,4 @@
-"""What counts as right for the tests of one problem: how an execution is compared, and which tests are run.
+"""What counts as correct for the tests of one problem: how an execution is compared, and which tests are run.
 
 Kinds of program tests: "stdin" (printed output), "function" (returned JSON) and "assert" (checks, in Python, that call
 the program's function from a process of their own: sandbox/judge.py). A problem's checker takes the comparison's place.
