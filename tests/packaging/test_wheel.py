@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from deployments.deploying import JOB_VARIABLES, deployments_file
+from oapl_core import __version__
 from oapl_core.errors import ConfigError
 from oapl_core.evaluation.wanted import settings_of
 from oapl_core.settings.experiment_file import load_experiment
@@ -27,7 +28,7 @@ FIRST_UNKNOWN_FASTAPI = Version("0.151")
 def test_the_wheel_holds_the_packages_and_what_ships_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.partition("/")[0] for name in names}
-    assert tops == {"deployments", "flows", "oapl_core", "tasks", f"oapl-{PROJECT['project']['version']}.dist-info"}
+    assert tops == {"deployments", "flows", "oapl_core", "tasks", f"oapl-{__version__}.dist-info"}
     shipped_names = {name.partition("shipped_files/")[2] for name in names if "/shipped_files/" in name}
     patterns = ("data/sources.toml", "data/demo/*.jsonl", "deployments/prefect.yaml", "deployments/experiments/*.toml")
     assert shipped_names == {str(file.relative_to(ROOT)) for one in patterns for file in ROOT.glob(one)}
