@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,6 +23,9 @@ QUIET_AND_OFFLINE = {
 os.environ.update(QUIET_AND_OFFLINE)
 _prefect_home = tempfile.TemporaryDirectory(prefix="oapl-test-prefect-", ignore_cleanup_errors=True)
 os.environ["PREFECT_HOME"] = _prefect_home.name
+# How long an example takes says what else the machine does; a test that hangs has pytest's own limit.
+hypothesis.settings.register_profile("oapl", deadline=None)
+hypothesis.settings.load_profile("oapl")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker

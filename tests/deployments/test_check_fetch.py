@@ -17,7 +17,7 @@ from tests.whole_run import ROOT, command
 
 
 def oapl(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command([str(a) for a in arguments]), cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command([str(a) for a in arguments]), cwd=ROOT, capture_output=True, text=True, timeout=400)
 
 
 @pytest.fixture

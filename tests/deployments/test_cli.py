@@ -13,7 +13,7 @@ from tests.whole_run import EXPERIMENT, ROOT, command, small_demo
 
 
 def oapl(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(list(arguments)), cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command(list(arguments)), cwd=ROOT, capture_output=True, text=True, timeout=400)
 
 
 def complaint(done: subprocess.CompletedProcess[str]) -> str:

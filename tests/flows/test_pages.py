@@ -40,10 +40,10 @@ class Pages:
         ]
         url = f"http://127.0.0.1:{self.server.port}{path}"
         picture = self.pictures / f"{name}.png"
-        subprocess.run([*browser, f"--screenshot={picture}", url], check=True, capture_output=True, timeout=120)
+        subprocess.run([*browser, f"--screenshot={picture}", url], check=True, capture_output=True, timeout=400)
         assert picture.stat().st_size > 10_000
         return subprocess.run(
-            [*browser, "--dump-dom", url], check=True, capture_output=True, text=True, timeout=120
+            [*browser, "--dump-dom", url], check=True, capture_output=True, text=True, timeout=400
         ).stdout
 
 

@@ -110,7 +110,7 @@ def test_killing_the_supervisor_loses_and_doubles_nothing(kills: tuple[int, ...]
             assert time.monotonic() < deadline, "its servers, workers or programs outlived it"
             time.sleep(0.05)
     with verification(run, root) as process:
-        said, _ = process.communicate(timeout=120)
+        said, _ = process.communicate(timeout=400)
     assert process.returncode == 0, said
     assert right(run)
 
@@ -124,7 +124,7 @@ def test_killing_fork_servers_and_maths_workers_changes_no_verdict(victim: str, 
             while not (victims := below(process, victim)):  # a maths worker is started when it is needed
                 time.sleep(0.01)
             os.kill(victims[which], signal.SIGKILL)
-        said, _ = process.communicate(timeout=120)
+        said, _ = process.communicate(timeout=400)
     assert process.returncode == 0, said
     assert right(run)
 
