@@ -12,11 +12,11 @@ from oapl_core.run_folder.run import Run
 from tests.packaging.building import ROOT, TORCH, uv
 from tests.whole_run import content
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 SMALL = {
     "problems.limit": 12,
-    "pretrain.epochs": 4,
+    "pretrain.epochs": 1,
     "sampling.group_size": 4,
     "sampling.problems_per_part": 6,
     "training.batch_size": 16,
