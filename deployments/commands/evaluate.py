@@ -63,27 +63,11 @@ def evaluate(
     to: Annotated[Path | None, typer.Option(metavar="DIR", help="Unset: below data/evaluations.")] = None,
 ) -> None:
     """Measure checkpoints on a problem set and write the evaluation card; the same command again continues."""
-    problems = {
-        "name": name,
-        "path": path,
-        "revision": revision,
-        "split": split,
-        "release": release,
-        "window": window,
-        "faulty": faulty,
-        "limit": limit,
-    }
-    asked = {
-        "prompt_style": style,
-        "thinking": thinking,
-        "samples": samples,
-        "ks": ks,
-        "temperature": temperature,
-        "top_p": top_p,
-        "max_tokens": max_tokens,
-        "max_prompt_tokens": max_prompt_tokens,
-        "seed": seed,
-    }
+    problems: dict[str, Any] = {"name": name, "path": path, "revision": revision, "split": split, "release": release}
+    problems |= {"window": window, "faulty": faulty, "limit": limit}
+    asked: dict[str, Any] = {"prompt_style": style, "thinking": thinking, "samples": samples, "ks": ks, "seed": seed}
+    asked |= {"temperature": temperature, "top_p": top_p}
+    asked |= {"max_tokens": max_tokens, "max_prompt_tokens": max_prompt_tokens}
     raise typer.Exit(measure_or_repeat(models or [], problems, asked, card, to))
 
 

@@ -66,13 +66,11 @@ def problems(
     files, published = files_of(origin, path, release, revision)
     with ExitStack() as stack:
         # a solution that waits for a core is not slow: only its CPU time decides
-        config = VerifierConfig(cpu_s=cpu_s, wall_s=3 * cpu_s)
-        judge = stack.enter_context(VerifierJudge(config)) if check else None
+        judge = stack.enter_context(VerifierJudge(VerifierConfig(cpu_s=cpu_s, wall_s=3 * cpu_s))) if check else None
         # statements only, earlier ones one at a time: the tests of a set of 25,000 programs take gigabytes
         earlier, shown = _statements(against), list(_statements(evaluation))
         tally = importing.import_set(origin, files, to, choice, earlier, shown, judge, tell)
-    # with a limit fewer rows are read than are published
-    _summary(to, tally, published if limit is None else None)
+    _summary(to, tally, published if limit is None else None)  # with a limit fewer rows are read than are published
 
 
 def _show_sets() -> None:
