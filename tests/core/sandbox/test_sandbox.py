@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,8 @@ def test_tests_that_a_program_says_it_has_run_have_no_output(sandbox: Sandbox) -
     forge = "import os\nfor fd in range(3, 99):\n    try: os.eventfd_write(fd, 9)\n    except OSError: pass\nprint(1)"
     found = list(sandbox.executions(Program(forge), [b""] * 5, LIMITS))
     assert sum(b"1\n" in execution.stdout for execution in found) <= 1
-    assert not any(execution.completed for execution in found[1:])
+    # One that ran before the supervisor had opened its files wrote into those of the test before: it counts as empty.
+    assert not any(execution.completed and execution.stdout for execution in found[1:])
 
 
 def test_a_program_that_closes_every_file_is_still_judged_by_its_output(sandbox: Sandbox) -> None:
@@ -216,7 +218,8 @@ def test_killing_the_process_inside_the_namespaces_loses_no_execution() -> None:
     with sandboxes.sandbox(workers=1) as sandbox:
         before = sandbox.run(ECHO, [b"1"], LIMITS)
         for pid in sandboxes.descendants(sandbox.server_pids[0]):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has gone with the one before
+                os.kill(pid, signal.SIGKILL)
         assert sandbox.run(ECHO, [b"1"], LIMITS)[0].stdout == before[0].stdout
 
 
