@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ SHARED = set(CONTRACTS["what stages share builds upward"]["layers"])
 PRESENT = {path.parts[1] for path in python_files("oapl_core") if len(path.parts) == 3}
 
 
+@cache
 def only_for_types(path: Path) -> set[ast.AST]:
     """Everything below an ``if TYPE_CHECKING:`` of the file."""
     return {inner for node in ast.walk(tree(path)) if is_type_checking(node) for inner in ast.walk(node)}
