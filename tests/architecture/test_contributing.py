@@ -49,7 +49,7 @@ def apply(title: str, checkout: Path) -> list[Path]:
 
 
 def run(checkout: Path, *command: object) -> str:
-    environment = os.environ | {"PYTHONPATH": str(checkout)}
+    environment = os.environ | {"PYTHONPATH": str(checkout), "PYTEST_ADDOPTS": ""}
     done = subprocess.run([*map(str, command)], cwd=checkout, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
