@@ -21,6 +21,7 @@ from oapl_core.evaluation.wanted import checked, default_folder, model_of, setti
 from oapl_core.launch import run_stage
 from oapl_core.progress import Reading
 from oapl_core.run_folder.lock import hold
+from oapl_core.run_folder.run import EVALUATION_DIR
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.settings.experiment_file import apply
 
@@ -118,7 +119,7 @@ def measure_or_repeat(
 
 def beside(repeated: Path, config: EvaluationFolderConfig) -> Path:
     """Where a repetition lies: beside the evaluation folder that it repeats, never in the folder of a run."""
-    of_run = repeated.parent.name == "5_evaluation"
+    of_run = repeated.parent.name == EVALUATION_DIR
     original = default_folder(config) if of_run else repeated.parent
     return original.with_name(f"{original.name}-again")
 

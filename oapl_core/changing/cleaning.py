@@ -188,7 +188,7 @@ def _checkpoints(state: _State, keep: str | int) -> Iterator[Candidate]:
         return
     run = state.run
     for number in range(state.rounds):
-        for epoch in _let_go(state, keep, number):
+        for epoch in _dropped(state, keep, number):
             name = run.name(run.checkpoint(number, epoch))
             files = tuple(file for file in state.below(name) if file.path.suffix in _WEIGHTS)
             if name in state.artifacts:
@@ -197,7 +197,7 @@ def _checkpoints(state: _State, keep: str | int) -> Iterator[Candidate]:
                 yield Candidate(name, "checkpoints", number, files, rule, state.artifacts[name], needed)
 
 
-def _let_go(state: _State, keep: str | int, number: int) -> Sequence[int]:
+def _dropped(state: _State, keep: str | int, number: int) -> Sequence[int]:
     """Epochs of a round, from 1, whose weights the rule does not keep; the chosen epoch of the run always stays."""
     epochs, is_last = state.run.config.rounds[number].epochs, number == state.rounds - 1
     chosen = state.chosen_epoch if is_last else None

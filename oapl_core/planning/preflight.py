@@ -14,7 +14,7 @@ from oapl_core.planning.plan import steps
 from oapl_core.planning.stages import BY_VERB, EVALUATION, GROUPS, SAMPLING, VERIFICATION
 from oapl_core.progress import say
 from oapl_core.run_folder.ledger import ArtifactEntry
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run import GROUPS_FILE, ROLLOUTS_DIR, VERDICTS_DIR, Run
 from oapl_core.run_folder.storage import readable
 from oapl_core.tables import PROMPTS, read_table
 
@@ -22,7 +22,7 @@ ROLLOUT_BYTES_PER_TOKEN = 6.25
 """Ids, log-probs, text and all columns (docs/benchmarks/store.md)."""
 EVALUATION_BYTES_PER_TOKEN = 1.5
 """Text and all columns, without ids and log-probs; every row is written twice, by part and all together."""
-_SHARE_OF_ROLLOUTS = {"2_verdicts": 0.5, "3_groups.parquet": 1.0}
+_SHARE_OF_ROLLOUTS = {VERDICTS_DIR: 0.5, GROUPS_FILE: 1.0}
 """Size of what is made from rollouts before the run has shown it; the demo's are 0.43 and 0.5."""
 
 
@@ -96,9 +96,9 @@ def estimate(run: Run, verb: str, number: int | None) -> Need | None:
     if verb == SAMPLING.verb:
         return _rollouts(run, number, artifacts)
     if verb == VERIFICATION.verb:
-        return _from_rollouts(run, number, artifacts, "2_verdicts", "verdicts need")
+        return _from_rollouts(run, number, artifacts, VERDICTS_DIR, "verdicts need")
     if verb == GROUPS.verb:
-        return _from_rollouts(run, number, artifacts, "3_groups.parquet", "groups need")
+        return _from_rollouts(run, number, artifacts, GROUPS_FILE, "groups need")
     return None
 
 
@@ -124,7 +124,7 @@ class _Measured:
 
 def _measured(run: Run, artifacts: Mapping[str, ArtifactEntry], newest: int) -> _Measured | None:
     for number in range(newest, -1, -1):
-        parts = _entries(run, artifacts, number, "1_rollouts/")
+        parts = _entries(run, artifacts, number, f"{ROLLOUTS_DIR}/")
         tokens = sum(int(part.details.get("response_tokens") or 0) for part in parts)
         if tokens:
             return _Measured(tokens / sum(part.rows for part in parts), sum(part.bytes for part in parts) / tokens)
@@ -132,7 +132,7 @@ def _measured(run: Run, artifacts: Mapping[str, ArtifactEntry], newest: int) -> 
 
 
 def _rollouts(run: Run, number: int, artifacts: Mapping[str, ArtifactEntry]) -> Need:
-    there = sum(entry.rows for entry in _entries(run, artifacts, number, "1_rollouts/"))
+    there = sum(entry.rows for entry in _entries(run, artifacts, number, f"{ROLLOUTS_DIR}/"))
     problems = _problems(run, artifacts, "train")
     asked = min(problems, run.config.rounds[number].problems or problems)
     missing = max(0, asked * run.config.sampling.group_size - there)
@@ -150,12 +150,12 @@ def _from_rollouts(run: Run, number: int, artifacts: Mapping[str, ArtifactEntry]
     def size(entries: Sequence[ArtifactEntry]) -> int:
         return sum(entry.bytes for entry in entries)
 
-    rollouts, made = _entries(run, artifacts, number, "1_rollouts/"), _entries(run, artifacts, number, kind)
+    rollouts, made = _entries(run, artifacts, number, f"{ROLLOUTS_DIR}/"), _entries(run, artifacts, number, kind)
     share = _SHARE_OF_ROLLOUTS[kind]
     for earlier in range(number - 1, -1, -1):
         before = _entries(run, artifacts, earlier, kind)
         if before:
-            share = size(before) / max(1, size(_entries(run, artifacts, earlier, "1_rollouts/")))
+            share = size(before) / max(1, size(_entries(run, artifacts, earlier, f"{ROLLOUTS_DIR}/")))
             break
     return Need(f"round {number}: {what}", max(0.0, share * size(rollouts) - size(made)), is_measured=True)
 

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from oapl_core.run_folder.run import Run, round_name
+from oapl_core.run_folder.run import (
+    CHECKPOINT_DIR,
+    EVALUATION_DIR,
+    GROUPS_FILE,
+    REFERENCE_FILE,
+    ROLLOUTS_DIR,
+    VERDICTS_DIR,
+    Run,
+    round_name,
+)
 
 Places = Callable[[Run, int], tuple[Path, ...]]
 """Paths in a run folder, given the round."""
@@ -80,7 +89,7 @@ PREPARATION = Stage("problems-and-prompts", "problems.prepare", ("problems.parqu
 SAMPLING = Stage(
     "sampling",
     "rollouts.generate",
-    ("1_rollouts/",),
+    (f"{ROLLOUTS_DIR}/",),
     of_round=True,
     reads=_sampled_with,
     decided_by=("sampling", "engine.dtype", "rounds.{round}.problems", "rounds.{round}.draw"),
@@ -92,7 +101,7 @@ SAMPLING = Stage(
 VERIFICATION = Stage(
     "verification",
     "verdicts.verify",
-    ("2_verdicts/",),
+    (f"{VERDICTS_DIR}/",),
     of_round=True,
     reads=lambda run, number: (run.rollouts(number),),
     decided_by=("verifier",),
@@ -102,7 +111,7 @@ VERIFICATION = Stage(
 GROUPS = Stage(
     "groups",
     "groups.build",
-    ("3_groups.parquet",),
+    (GROUPS_FILE,),
     of_round=True,
     reads=_judged,
     decided_by=("rounds.{round}.keep", "rounds.{round}.truncated"),
@@ -111,16 +120,16 @@ GROUPS = Stage(
 TRAINING = Stage(
     "training",
     "training.train",
-    ("4_checkpoint/",),
+    (f"{CHECKPOINT_DIR}/",),
     of_round=True,
-    also_makes=("3_reference.parquet",),
+    also_makes=(REFERENCE_FILE,),
     reads=_trained_on,
     scratch=lambda run, number: (run.states(number),),
     gpus="trainer_gpus",
     needs=("gpu",),
 )
 EVALUATION = Stage(
-    "evaluation", "evaluation.evaluate", ("5_evaluation/",), reads=_measured, retries=2, needs=("gpu", "sandbox")
+    "evaluation", "evaluation.evaluate", (f"{EVALUATION_DIR}/",), reads=_measured, retries=2, needs=("gpu", "sandbox")
 )
 REPORT = Stage("report", "reports.write", ("report",), retries=0)
 

@@ -27,6 +27,9 @@ from oapl_core.settings.experiment_file import differences, parse_experiment, wr
 
 _MAY_CHANGE = {"estimate", "fleet", "mirror", "runs_dir", "time_limits_h"}
 """Settings that say where and how a run is kept going, not what it is."""
+ROLLOUTS_DIR, VERDICTS_DIR, GROUPS_FILE = "1_rollouts", "2_verdicts", "3_groups.parquet"
+REFERENCE_FILE, CHECKPOINT_DIR, EVALUATION_DIR = "3_reference.parquet", "4_checkpoint", "5_evaluation"
+"""What lies in a round's folder."""
 OPTIMIZER_STATE, SAVED_STATES, IN_FLIGHT = "optimizer_state", "state", ".in_flight"
 """Folders of what a round leaves to the next one, of what training resumes from, of unfinished parts."""
 METRICS_FILE = "training_metrics.jsonl"
@@ -165,7 +168,7 @@ class Run(Recorded):
 
     def rollouts(self, number: int) -> Path:
         """Folder of rollout parts (tables.ROLLOUTS)."""
-        return self.round_dir(number) / "1_rollouts"
+        return self.round_dir(number) / ROLLOUTS_DIR
 
     def in_flight(self, number: int) -> Path:
         """Folder of the pieces of rollout parts that are not finished."""
@@ -173,7 +176,7 @@ class Run(Recorded):
 
     def verdicts(self, number: int) -> Path:
         """Folder of verdict parts (tables.VERDICTS), one for each rollout part."""
-        return self.round_dir(number) / "2_verdicts"
+        return self.round_dir(number) / VERDICTS_DIR
 
     def audit(self, number: int) -> Path:
         """What the second executor said about a share of the passes (tables.AUDITS)."""
@@ -181,15 +184,15 @@ class Run(Recorded):
 
     def groups(self, number: int) -> Path:
         """What is trained on (tables.GROUPS)."""
-        return self.round_dir(number) / "3_groups.parquet"
+        return self.round_dir(number) / GROUPS_FILE
 
     def reference(self, number: int) -> Path:
         """Log-probs of the groups' tokens by the policy that sampled, scored by the trainer (tables.REFERENCE)."""
-        return self.round_dir(number) / "3_reference.parquet"
+        return self.round_dir(number) / REFERENCE_FILE
 
     def checkpoints(self, number: int) -> Path:
         """Folder of the round's checkpoints, named as the objective that made them."""
-        return self.round_dir(number) / "4_checkpoint" / self._objective(number)
+        return self.round_dir(number) / CHECKPOINT_DIR / self._objective(number)
 
     def _objective(self, number: int) -> str:
         """That of the run, or for a round that it shares with what it was forked from, of the run that made it."""
@@ -218,7 +221,7 @@ class Run(Recorded):
 
     def evaluations(self) -> Path:
         """Folder of the evaluation parts: one for each checkpoint and split (tables.EVALUATIONS)."""
-        return self.round_dir(len(self.config.rounds) - 1) / "5_evaluation" / self.config.objective.name
+        return self.round_dir(len(self.config.rounds) - 1) / EVALUATION_DIR / self.config.objective.name
 
     def evaluation(self) -> Path:
         """Every held-out and validation row of the run (tables.EVALUATIONS)."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from oapl_core.errors import DataError
 from oapl_core.progress import Progress
-from oapl_core.run_folder.run import Run, parts_of
+from oapl_core.run_folder.run import ROLLOUTS_DIR, Run, parts_of
 from oapl_core.tables import VERDICTS, count_rows, read_table
 from oapl_core.verdicts.verifier import CHANGES, VERIFIER_VERSION, Verifier
 from oapl_core.verdicts.verify import judge_part, record
@@ -70,7 +70,7 @@ def round_of(rollouts: Path) -> tuple[Run, int]:
     """
     folder = rollouts.resolve()
     number = folder.parent.name.removeprefix("round_")
-    if folder.name != "1_rollouts" or not folder.is_dir() or not number.isdigit():
+    if folder.name != ROLLOUTS_DIR or not folder.is_dir() or not number.isdigit():
         raise DataError(f"{rollouts}: is not a folder of rollouts; give RUN/round_NN/1_rollouts")
     return Run.open(folder.parent.parent), int(number)
 
