@@ -22,6 +22,7 @@ from oapl_core.objectives.pairwise_weighted import PairwiseWeighted
 from oapl_core.objectives.rec import RecGspo, RecOneSide, RecRing, RecTwoSide
 from oapl_core.objectives.red import RedDrop, RedWeight
 from oapl_core.objectives.reinforce import AsymRe, Reinforce
+from oapl_core.objectives.supervised import Rft, Sft
 from oapl_core.objectives.topr import Topr
 
 Family = (
@@ -39,6 +40,8 @@ Family = (
     | RedWeight
     | MaxAtK
     | Topr  # REINFORCE and its weights
+    | Sft
+    | Rft  # supervised
     | Grpo
     | GrpoTokenIs
     | RecOneSide

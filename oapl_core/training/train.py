@@ -84,6 +84,7 @@ def _train_rank(job: Job, examples: Examples, request: StopRequest) -> None:
     from oapl_core.training.reference import score_reference
 
     began = time.monotonic()
+    _refuse_nothing(job, examples)
     loaded = load(job, examples)
     # These two look at the weights that the round starts from, which a resumed round has left behind.
     compare_with_engine(job, loaded.engine, examples)
@@ -98,6 +99,17 @@ def _train_rank(job: Job, examples: Examples, request: StopRequest) -> None:
         loaded.engine.close()
         raise
     loaded.engine.close()
+
+
+def _refuse_nothing(job: Job, examples: Examples) -> None:
+    import torch
+
+    objective, reward_S, group_S = job.run.config.objective, examples.reward_S, examples.group_S
+    if not objective.kept(torch.from_numpy(reward_S), torch.from_numpy(group_S), 0).any():
+        raise DataError(
+            f"{job.run.groups(job.round_number)}: has no correct answer, and the objective {objective.name} trains on "
+            "nothing else; sample more answers, or easier problems"
+        )
 
 
 def _trainer(job: Job, loaded: "Loaded", examples: Examples) -> "Trainer":

@@ -130,6 +130,9 @@ HAND: list[tuple[str, dict[str, object], list[float]]] = [
     ("red_weight", {}, [-exp(0.75) * 0.1875] * 2 + [exp(-0.25) * 0.0625] * 2),
     ("max_at_k", {"k": 2}, [-0.25] * 2 + [1 / 12] * 2),
     ("topr", {}, [-0.1875] * 2 + [exp(-0.4) * 0.0625] * 2),
+    ("sft", {}, [-1 / 7] * 4),
+    ("sft", {"token_average": "sequence"}, [-1 / 8] * 4),
+    ("rft", {}, [-1 / 7] * 2 + [0.0] * 2),
     # ratios 1.105, 1.350, .705, .951
     ("grpo", {}, [-A * exp(0.1) / 4, 0.0, 0.0, -B * exp(-0.05) / 4]),
     # to the first weights 1.051, .497, .705, 1; those to the behavior 1.051, 2.718 (bounded by 2), 1, .951

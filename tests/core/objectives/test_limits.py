@@ -24,6 +24,7 @@ from oapl_core.objectives.pairwise_weighted import PairwiseWeighted
 from oapl_core.objectives.rec import RecGspo, RecOneSide, RecRing, RecTwoSide
 from oapl_core.objectives.red import RedDrop, RedWeight
 from oapl_core.objectives.reinforce import AsymRe, Reinforce
+from oapl_core.objectives.supervised import Rft, Sft
 from oapl_core.objectives.topr import Topr
 from tests.core.objectives.test_family import HAND_SCENE, gradient, kept_part
 from tests.core.objectives.transcriptions import Scene, scene
@@ -60,6 +61,7 @@ SAME: list[tuple[str, Method, Method, float, Scene]] = [
     ("RED-Weight at infinite temperature", RedWeight(weight_temperature=ALL), Reinforce(), 1, S),
     ("pairwise with equal weights", PairwiseWeighted(weight_temperature=ALL), Reinforce(), 5, FIVES),
     ("TOPR at pi = b", Topr(), Reinforce(), 1, AT_BEHAVIOR),
+    ("RFT is SFT on the correct answers", Rft(), Sft(), 1, S.rows(S.reward == 1)),
     ("M2PO without a limit is unclipped", M2po(budget=ALL, token_average="sum"), unclipped(Grpo), 1, S),
     ("M2PO at pi = b", M2po(token_average="sum"), unclipped(Grpo), 1, AT_BEHAVIOR),
     ("BAPO that asks for nothing", Bapo(positive_share=0.0, token_average="sum"), Grpo(clip_low=0.4), 1, S),
@@ -105,6 +107,14 @@ def test_m2po_refuses_the_fewest_that_bring_the_mean_within_the_budget(moments: 
     if limit < math.inf:
         assert limit in moments
         assert np.mean([m for m in moments if m <= limit]) > budget * (1 - 1e-9) or moments.count(limit) > 1
+
+
+def test_rft_keeps_the_correct_answers_and_divides_by_their_tokens() -> None:
+    kept = kept_part(Rft(), S)
+    assert kept.reward.tolist() == [1.0] * int((S.reward == 1).sum())
+    found, whole = gradient(Rft(), kept), gradient(Rft(), S)
+    assert found[torch.from_numpy(kept.mask)].unique().tolist() == pytest.approx([-1 / kept.mask.sum()])
+    assert not whole[torch.from_numpy(S.reward < 1)].any(), "also where a wrong answer is given to it"
 
 
 def test_red_drop_balances_each_group_by_its_own_seeded_draw() -> None:

@@ -27,6 +27,7 @@ from oapl_core.objectives.pairwise_weighted import PairwiseWeighted
 from oapl_core.objectives.rec import RecGspo, RecOneSide, RecRing, RecTwoSide
 from oapl_core.objectives.red import RedDrop, RedWeight
 from oapl_core.objectives.reinforce import AsymRe, Reinforce
+from oapl_core.objectives.supervised import Rft, Sft
 from oapl_core.objectives.topr import Topr
 
 Array = NDArray[np.float64]
@@ -276,6 +277,9 @@ CASES: list[tuple[Method, Transcription]] = [
     (RedWeight(weight_temperature=0.5), lambda x, at, s: policy_gradient(np.exp(centred(s) / 0.5) * centred(s), x, s)),
     (MaxAtK(k=3), lambda x, at, s: best_of(x, s, 3)),
     (Topr(), lambda x, at, s: topr(x, at, s, Topr())),
+    (Sft(), lambda x, at, s: tokens(x, s, "batch")),
+    (Rft(), lambda x, at, s: tokens(x * (s.reward >= 1)[:, None], s, "batch")),
+    (Rft(token_average="sequence"), lambda x, at, s: tokens(x * (s.reward >= 1)[:, None], s, "sequence")),
     *((o, lambda x, at, s, o=o: grpo(x, at, s, o)) for o in (Grpo(), Grpo(clip_high=0.1, token_average="sequence"))),
     (GrpoTokenIs(largest_weight=1.1), lambda x, at, s: grpo_token_is(x, at, s, GrpoTokenIs(largest_weight=1.1))),
     *(

@@ -15,6 +15,7 @@ import torch
 from pydantic import TypeAdapter
 from transformers import AutoModelForCausalLM
 
+from oapl_core.errors import DataError
 from oapl_core.model_folder import policy_hash
 from oapl_core.objectives import Family, Inputs, Method, Objective
 from oapl_core.run_folder.run import METRICS_FILE
@@ -25,6 +26,7 @@ from oapl_core.training.job import make_job
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.reference import reference_rows
 from oapl_core.training.steps import Trainer
+from oapl_core.training.train import train
 from tests.core.training.made_round import TRAINING, made_groups, make_run, train_in_a_process, write_groups
 from tests.core.training.plain_engine import PlainEngine
 
@@ -213,6 +215,13 @@ for name in NAMES:
                       "norms": [s["grad_norm"] for s in steps]}))
 engine.close()
 """
+
+
+def test_rft_without_a_correct_answer_is_refused_before_the_model_is_loaded(tmp_path: Path, sharp_model: Path) -> None:
+    run = make_run(tmp_path, sharp_model, objective={"name": "rft"})
+    write_groups(run, [row | {"reward": 0.0} for row in made_groups(sharp_model)])
+    with pytest.raises(DataError, match="has no correct answer, and the objective rft trains on nothing else"):
+        train(run, 0)
 
 
 @pytest.mark.slow

@@ -1,0 +1,53 @@
+"""Supervised fine-tuning: token cross-entropy on every row (`sft`), and on the correct answers alone (`rft`).
+
+    L = -(1/tokens) sum_i sum_t ln pi(y_it)          rft: over the answers with r_i >= 1, which `tokens` counts too
+
+The mean is over the step's trained tokens, all micro-batches and ranks together: what transformers and TRL's SFTTrainer
+compute (the sum of the tokens' losses over `num_items_in_batch`), and what RAFT (arXiv 2304.06767) and RFT (arXiv
+2308.01825) train with but for a micro-batch's own mean. Both papers sample with the policy and keep what is correct.
+RAFT keeps the best of K for each prompt; RFT the correct answers with distinct equations, joined with the training set.
+The form taken keeps every correct answer of the round, and nothing else.
+
+The value is taken against b (it is the cross-entropy where b is not known, as of demonstrations): b is a constant, and
+a step's `token_entropy` is the cross-entropy itself.
+"""
+
+from typing import TYPE_CHECKING, Literal
+
+from oapl_core.objectives.inputs import Inputs, Loss
+from oapl_core.objectives.method import Method
+from oapl_core.objectives.tokens import TokenAverage, weighted_logprobs
+from oapl_core.tables import CORRECT
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Supervised(Method):
+    """What the two share."""
+
+    token_average: TokenAverage = "batch"
+
+    def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
+        """1 for what is trained on, else 0."""
+        return self.kept(reward_S, group_S, 0).double()
+
+    def loss(self, inputs: Inputs) -> Loss:
+        """-(1/tokens) sum ln(pi/b)."""
+        return Loss(weighted_logprobs(inputs.advantage_S[:, None], inputs, self.token_average))
+
+
+class Sft(Supervised):
+    """Every row is raised, whatever its reward."""
+
+    name: Literal["sft"] = "sft"
+
+
+class Rft(Supervised):
+    """The correct answers are raised, the others cost nothing."""
+
+    name: Literal["rft"] = "rft"
+
+    def kept(self, reward_S: "Tensor", group_S: "Tensor", seed: int) -> "Tensor":
+        """The correct ones: an optimiser step has `batch_size` of them."""
+        return reward_S >= CORRECT
