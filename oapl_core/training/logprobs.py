@@ -6,12 +6,13 @@ forward pass keeps only the log-sum-exp of each row, joined over the tiles; the 
 costs its products and one pass of exponentials: what depends on the row alone is applied to the rows' own, narrow
 tensors. Streaming over the vocabulary outside and over rows inside, each part of the matrix is converted once and its
 gradient is written once. The gradients are exact for any upstream coefficient per token (what
-fused losses that compute them in the forward pass get wrong).
+fused losses that compute them in the forward pass get wrong). Logits may be scaled and softly capped (``logits.py``): a
+scale is a temperature, a cap costs one pass of tanh and a second tile in the backward pass.
 
 The exact entropy of the distribution at each row falls out of the backward pass. It has d ln p(id) / d hidden =
 (w_id - sum_v p_v w_v) / temperature, whose product with the row's own hidden state is z_id - sum_v p_v z_v for the
 logits z; and H = -sum_v p_v ln p_v = -ln p(id) + z_id - sum_v p_v z_v. So it costs a sum over each tile and a dot
-product of each row, no further tile.
+product of each row, no further tile. Softly capped logits are no products with the hidden state: there it is summed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from oapl_core.training.logits import PLAIN, LogitForm, logit_form
 
 # Logits of a tile, by measurement on a CPU (docs/benchmarks/trainer.md); a GPU wants larger products.
 CPU_TILE, GPU_TILE = 2**20, 2**26
@@ -49,6 +52,7 @@ class _StreamedLogprobs(torch.autograd.Function):
         temperature: float,
         chunk: int,
         entropy_T: Tensor | None,
+        cap: float | None,
     ) -> Tensor:
         hidden = hidden_TD.float()  # a product of 16-bit floats would round logits to two or three digits
         largest_T = hidden.new_full((len(id_T),), -torch.inf)  # of the logits seen so far
@@ -58,6 +62,8 @@ class _StreamedLogprobs(torch.autograd.Function):
             weight = weight_VD[columns].float() / temperature
             for rows in parts:
                 logits = hidden[rows] @ weight.T
+                if cap is not None:
+                    logits.div_(cap).tanh_().mul_(cap)
                 place, inside = _place(id_T[rows], columns)
                 own_T[rows] = torch.where(inside, logits.gather(1, place)[:, 0], own_T[rows])
                 largest = torch.maximum(largest_T[rows], logits.amax(1))
@@ -67,15 +73,16 @@ class _StreamedLogprobs(torch.autograd.Function):
                 largest_T[rows] = largest
         lse_T = largest_T + sum_T.log()
         ctx.save_for_backward(hidden_TD, weight_VD, id_T, own_T, lse_T)
-        ctx.temperature, ctx.chunk, ctx.entropy_T = temperature, chunk, entropy_T
+        ctx.temperature, ctx.chunk, ctx.entropy_T, ctx.cap = temperature, chunk, entropy_T, cap
         return own_T - lse_T
 
     @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         """d ln p(id) / d logits = onehot(id) - softmax; the upstream factor of a row waits for the small products."""
         hidden_TD, weight_VD, id_T, own_T, lse_T = ctx.saved_tensors
-        hidden, down_T1 = hidden_TD.float(), -upstream[0][:, None]
+        hidden, down_T1, cap = hidden_TD.float(), -upstream[0][:, None], ctx.cap
         scaled, excess_T = hidden * (down_T1 / ctx.temperature), torch.zeros_like(lse_T)
+        pull_T = torch.zeros_like(lse_T)  # sum_v p_v z_v - z_id
         is_measured = ctx.entropy_T is not None
         hidden_gradient = torch.zeros_like(hidden) if ctx.needs_input_grad[0] or is_measured else None
         weight_gradient = torch.empty_like(weight_VD) if ctx.needs_input_grad[1] else None
@@ -83,12 +90,19 @@ class _StreamedLogprobs(torch.autograd.Function):
             weight = weight_VD[columns].float() / ctx.temperature
             total = torch.zeros_like(weight)
             for rows in parts:
-                softmax = torch.addmm(lse_T[rows, None], hidden[rows], weight.T, beta=-1).exp_()
+                bent = None if cap is None else (hidden[rows] @ weight.T).div_(cap).tanh_()
+                if bent is None:
+                    softmax = torch.addmm(lse_T[rows, None], hidden[rows], weight.T, beta=-1).exp_()
+                else:
+                    softmax = (bent * cap).sub_(lse_T[rows, None]).exp_()
                 place, inside = _place(id_T[rows], columns)
                 # softmax - onehot in place; rows whose id lies in another tile add 0
                 softmax.scatter_add_(1, place, -inside[:, None].to(softmax.dtype))
                 if is_measured:
                     excess_T[rows] += softmax.sum(1)
+                if bent is not None:
+                    pull_T[rows] += cap * torch.linalg.vecdot(softmax, bent)
+                    softmax.mul_(bent.square_().neg_().add_(1))  # the slope of the cap
                 if hidden_gradient is not None:
                     hidden_gradient[rows].addmm_(softmax, weight)
                 if weight_gradient is not None:
@@ -96,23 +110,24 @@ class _StreamedLogprobs(torch.autograd.Function):
             if weight_gradient is not None:
                 weight_gradient[columns] = total
         if hidden_gradient is not None and is_measured:
-            ctx.entropy_T.copy_(_entropy(hidden, hidden_gradient, own_T, lse_T, excess_T))
+            if cap is None:
+                pull_T = torch.linalg.vecdot(hidden, hidden_gradient)
+            ctx.entropy_T.copy_(_entropy(pull_T, own_T, lse_T, excess_T))
         if hidden_gradient is not None:
             hidden_gradient = hidden_gradient.mul_(down_T1).to(hidden_TD.dtype)
-        return hidden_gradient, weight_gradient, None, None, None, None
+        return hidden_gradient, weight_gradient, None, None, None, None, None
 
 
-def _entropy(hidden_TD: Tensor, pull_TD: Tensor, own_T: Tensor, lse_T: Tensor, excess_T: Tensor) -> Tensor:
+def _entropy(pull_T: Tensor, own_T: Tensor, lse_T: Tensor, excess_T: Tensor) -> Tensor:
     """Of each row, nats.
 
     Args:
-        hidden_TD: hidden states.
-        pull_TD: (sum_v p_v w_v - w_id) / temperature.
+        pull_T: sum_v p_v z_v - z_id, of logits z.
         own_T: logit of the row's id.
         lse_T: log-sum-exp of the row's logits.
         excess_T: what rounding made of sum_v p_v - 1; times a large logit it would be seen.
     """
-    above_T = torch.linalg.vecdot(hidden_TD, pull_TD) - excess_T * own_T  # sum_v p_v (z_v - z_id)
+    above_T = pull_T - excess_T * own_T  # sum_v p_v (z_v - z_id)
     entropy_T: Tensor = lse_T - own_T - above_T / (1 + excess_T)
     return entropy_T.clamp_(min=0)
 
@@ -124,8 +139,9 @@ def token_logprobs(
     temperature: float = 1.0,
     chunk: int = 4096,
     entropy_T: Tensor | None = None,
+    form: LogitForm = PLAIN,
 ) -> Tensor:
-    """ln softmax(hidden @ weight.T / temperature)[id] of each row, float32, shape [T].
+    """ln softmax(form(hidden @ weight.T) / temperature)[id] of each row, float32, shape [T].
 
     Args:
         hidden_TD: last hidden states, any float type.
@@ -135,6 +151,7 @@ def token_logprobs(
         chunk: rows whose logits exist at once; changes memory and speed, not the result beyond rounding.
         entropy_T: float32; if given, the backward pass writes into it the entropy of each row's distribution, nats,
             whatever the upstream coefficients are. No gradient goes through it.
+        form: what the model makes of the products of its output layer.
 
     Raises:
         ValueError: shapes do not fit together, or ``temperature`` or ``chunk`` is not positive.
@@ -144,8 +161,9 @@ def token_logprobs(
         raise ValueError(f"shapes must be [T, D], [V, D] and [T], not {shapes}")
     if temperature <= 0 or chunk <= 0:
         raise ValueError(f"temperature and chunk must be positive, not {temperature} and {chunk}")
+    cap = None if form.cap is None else form.cap / temperature
     result: Tensor = _StreamedLogprobs.apply(  # type: ignore[no-untyped-call]
-        hidden_TD, weight_VD, id_T, temperature, chunk, entropy_T
+        hidden_TD, weight_VD, id_T, temperature / form.scale, chunk, entropy_T, cap
     )
     return result
 
@@ -156,23 +174,19 @@ class TokenLogprobs(nn.Module):
     entropy_T: Tensor
     """Entropies of the rows that were last scored with a gradient, nats: NaN until their backward pass has gone by."""
 
-    def __init__(self, weight: nn.Parameter, temperature: float, chunk: int) -> None:
+    def __init__(self, weight: nn.Parameter, temperature: float, chunk: int, form: LogitForm = PLAIN) -> None:
         """``weight`` is the replaced layer's own parameter, so checkpoints keep their names."""
         super().__init__()
-        self.weight, self.temperature, self.chunk = weight, temperature, chunk
+        self.weight, self.temperature, self.chunk, self.form = weight, temperature, chunk, form
         self.entropy_T = torch.empty(0)
 
     def forward(self, hidden_TD: Tensor, id_T: Tensor) -> Tensor:
         """Log-probs of ``id_T``, [T]."""
         if not torch.is_grad_enabled():
-            return token_logprobs(hidden_TD, self.weight, id_T, self.temperature, self.chunk)
+            return token_logprobs(hidden_TD, self.weight, id_T, self.temperature, self.chunk, None, self.form)
         # not-a-number until the backward pass has filled it: a number that was never measured would look like one
         self.entropy_T = torch.full(id_T.shape, torch.nan, dtype=torch.float32, device=id_T.device)
-        return token_logprobs(hidden_TD, self.weight, id_T, self.temperature, self.chunk, self.entropy_T)
-
-
-# Config keys by which some architectures (Gemma 2, Granite, Cohere) transform logits after the output layer.
-_LOGIT_SCALINGS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
+        return token_logprobs(hidden_TD, self.weight, id_T, self.temperature, self.chunk, self.entropy_T, self.form)
 
 
 class Policy(nn.Module):
@@ -187,14 +201,11 @@ class Policy(nn.Module):
         """Takes ``model`` over: its output layer is replaced.
 
         Raises:
-            ValueError: the model computes its logits in another way than hidden @ weight.T.
+            ConfigError: the model computes its logits in a way that is not known (``logits.py``).
         """
         super().__init__()
-        head = model.get_output_embeddings()
-        scalings = [key for key in _LOGIT_SCALINGS if getattr(model.config, key, None) not in (None, 1, 1.0)]
-        if getattr(head, "bias", None) is not None or scalings:
-            raise ValueError(f"{type(model).__name__}: logits with {', '.join(scalings) or 'a bias'} are not supported")
-        model.set_output_embeddings(TokenLogprobs(head.weight, temperature, chunk))
+        form, weight = logit_form(model), model.get_output_embeddings().weight
+        model.set_output_embeddings(TokenLogprobs(weight, temperature, chunk, form))
         self.model, self.packed = model, packed
 
     @property

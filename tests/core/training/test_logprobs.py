@@ -176,10 +176,3 @@ def test_the_policy_keeps_the_models_names_and_its_tied_weight(model_dir: Path) 
     assert Policy.model_weights(policy.state_dict()).keys() == before
     assert isinstance(model.lm_head, TokenLogprobs)
     assert model.lm_head.weight is model.model.embed_tokens.weight
-
-
-def test_models_that_change_their_logits_afterwards_are_refused(model_dir: Path) -> None:
-    model = load(model_dir)
-    model.config.final_logit_softcapping = 30.0
-    with pytest.raises(ValueError, match="final_logit_softcapping"):
-        Policy(model)
