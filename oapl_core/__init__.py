@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from oapl_core.errors import ConfigError, DataError, OaplError, SandboxError
     from oapl_core.objectives import Inputs, Loss, Method, Oapl, Objective, StepSizes
-    from oapl_core.problems.prepare import load_encoder
+    from oapl_core.problems.encoding import load_encoder
     from oapl_core.problems.problem_set import read_problem_set
     from oapl_core.problems.prompts import messages
     from oapl_core.rollouts.engine import SamplingEngine
@@ -33,7 +33,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "errors": "ConfigError DataError OaplError SandboxError",
     "objectives": "Inputs Loss Method Oapl Objective StepSizes",
-    "problems.prepare": "load_encoder",
+    "problems.encoding": "load_encoder",
     "problems.problem_set": "read_problem_set",
     "problems.prompts": "messages",
     "rollouts.engine": "SamplingEngine",

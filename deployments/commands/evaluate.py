@@ -26,7 +26,7 @@ from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.settings.experiment_file import apply
 
 _VERB = "evaluation.evaluate"
-_SETTING = re.compile(r"(engine|verifier)(\.\w+)+=")
+_SETTING = re.compile(r"(engine|verifier)(\.\w+)+=|(template|system|examples|chat)=")
 _LOG_EVERY_S = 30.0
 
 
@@ -36,7 +36,7 @@ def evaluate(
         typer.Argument(
             metavar="[LABEL=]MODEL... [KEY=VALUE]...",
             help="A Hugging Face folder, RUN (its chosen epoch, else the last), RUN:base, RUN:round_00 or "
-            "RUN:round_00/epoch_01; then settings such as engine.max_num_seqs=64.",
+            "RUN:round_00/epoch_01; then settings such as engine.max_num_seqs=64 or template=FILE.jinja.",
         ),
     ] = None,
     name: Annotated[
@@ -82,7 +82,7 @@ def measure_or_repeat(
     """Measure, and with ``repeated`` compare with that card; returns 1 if they do not agree, else 0.
 
     Args:
-        words: models and engine.* or verifier.* settings, as typed.
+        words: models and settings (of engine, verifier and prompts), as typed.
         problems: fields of SetConfig; None is unset.
         asked: fields of EvaluationFolderConfig; None is unset.
         repeated: card.json of the evaluation to repeat.

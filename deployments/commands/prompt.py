@@ -9,39 +9,55 @@ import typer
 from deployments.arguments import SetFile
 from deployments.commands.problems import files_of
 from deployments.terminal import tell
-from oapl_core.errors import ConfigError
 from oapl_core.importing.curation import Tally
 from oapl_core.importing.import_set import converted
 from oapl_core.importing.sources import source
-from oapl_core.problems.prepare import load_encoder
+from oapl_core.problems.encoding import load_encoder
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
-from oapl_core.problems.prompts import STYLES, Style, messages
+from oapl_core.problems.prompts import conversation
 from oapl_core.problems.raw_rows import raw_rows
+from oapl_core.settings.experiment_file import load_experiment, parse_as
+from oapl_core.settings.problems import PromptConfig
 
 
 def prompt(
-    name: Annotated[str, typer.Argument(metavar="SET", help="File of a problem set, or a set of `oapl problems`.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="SET", help="File of a problem set, a set of `oapl problems`, or an experiment (.toml) and its own."
+        ),
+    ],
     path: SetFile = None,
-    style: Annotated[str, typer.Option(help="plain, deepcoder, livecodebench or matharena.")] = "deepcoder",
+    style: Annotated[str | None, typer.Option(help="plain, deepcoder, livecodebench or matharena.")] = None,
+    template: Annotated[Path | None, typer.Option(metavar="FILE.jinja", help="Your own in a style's place.")] = None,
+    system: Annotated[str | None, typer.Option(help="The system turn.")] = None,
+    examples: Annotated[Path | None, typer.Option(metavar="FILE.jsonl", help="Worked problems shown before.")] = None,
     show: Annotated[int, typer.Option(min=1, help="How many to print.")] = 1,
-    model: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Through this model's chat template, as it is sampled from.")
-    ] = None,
+    model: Annotated[Path | None, typer.Option(metavar="DIR", help="As this model reads it.")] = None,
+    chat: Annotated[bool | None, typer.Option(help="With --model: whether through its chat template.")] = None,
     thinking: Annotated[bool | None, typer.Option(help="With --model: its template's enable_thinking.")] = None,
 ) -> None:
-    """Print what a model is given for the first problems of a set."""
-    if style not in STYLES:
-        raise ConfigError(f"--style {style!r}: choose one of {', '.join(STYLES)}")
-    chosen: Style = style  # type: ignore[assignment]
-    encode = load_encoder(model, thinking) if model else None
+    """Print what a model is given for the first problems of a set, and what ends its answers."""
+    given: dict[str, Any] = {"prompt_style": style, "template": template, "system": system, "examples": examples}
+    given |= {"chat": chat, "thinking": thinking}
+    settings = {key: value for key, value in given.items() if value is not None}
+    stop: tuple[str, ...] = ()
+    if name.endswith(".toml"):
+        experiment = load_experiment(Path(name))
+        name, model = str(experiment.problems.train[0]), model or experiment.model
+        settings = experiment.problems.model_dump(include=set(PromptConfig.model_fields)) | settings
+    config = parse_as(PromptConfig, settings, "oapl prompt")
+    encode = load_encoder(model, config.thinking, config.chat) if model else None
+    words = f"style {config.prompt_style}" if config.template is None else f"template {config.template.file}"
     for problem, _ in zip(_problems(name, path), range(show), strict=False):
-        conversation = messages(problem, chosen)
-        tell(f"--- {problem['problem_id']} ({problem['kind']}, style {style})")
+        turns = conversation(problem, config)
+        tell(f"--- {problem['problem_id']} ({problem['kind']}, {words})")
         if encode:
-            text, ids = encode(conversation)
-            tell(f"{text}\n--- {len(ids)} tokens")
+            text, ids = encode(turns)
+            tell(f"{text}\n--- {len(ids)} tokens; {encode.form}")
+            tell(f"--- an answer ends with {' or '.join(map(repr, encode.ends(stop)))}")
         else:
-            for turn in conversation:
+            for turn in turns:
                 tell(f"[{turn['role']}]\n{turn['content']}")
 
 

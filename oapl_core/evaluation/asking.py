@@ -19,13 +19,14 @@ from oapl_core.importing.curation import Tally
 from oapl_core.importing.import_set import Choice, import_set, window
 from oapl_core.importing.sources import fetch, local_files, released_files, source
 from oapl_core.model_folder import digest, tokenizer_files
-from oapl_core.problems.prepare import load_encoder
+from oapl_core.problems.encoding import load_encoder
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
-from oapl_core.problems.prompts import Style, messages
+from oapl_core.problems.prompts import conversation
 from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.problems.storing import write_tables
 from oapl_core.progress import say
 from oapl_core.settings.evaluation_folder import SetConfig
+from oapl_core.settings.problems import PromptConfig
 from oapl_core.tables import PROBLEMS, PROMPTS, open_table, read_table, write_table
 
 _ASKED = ("problem_id", "kind", "statement", "starter_code", "entry_point", "answer", "checker")
@@ -135,15 +136,15 @@ def chat_template_hash(model: Path) -> str | None:
     return None if template is None else hashlib.sha256(str(template).encode()).hexdigest()[:_HASH_DIGITS]
 
 
-def style_hash(style: Style) -> str:
-    """Identity of a prompt style: of its words around one problem of each kind."""
+def style_hash(words: PromptConfig) -> str:
+    """Identity of a prompt style or template: of its words around one problem of each kind."""
     probe: dict[str, Any] = {"problem_id": "p", "statement": "S", "starter_code": None, "entry_point": "f"}
     code = [{"kind": "stdin"}, {"kind": "function"}, {"kind": "function", "starter_code": "C"}, {"kind": "assert"}]
     maths = [{"kind": "math"}, {"kind": "math", "platform": "aime"}]
     asked = []
     for kind in code + maths:
         try:
-            asked.append(messages({**probe, **kind}, style))
+            asked.append(conversation({**probe, **kind}, words))
         except ConfigError:  # a style that has no words for this kind
             asked.append([])
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:_HASH_DIGITS]
@@ -157,14 +158,15 @@ def questions(folder: EvaluationFolder, model: Path) -> Questions:
     """
     config = folder.config
     path = prompts_of(folder, model)
-    settings = config.model_dump(mode="json", include={"prompt_style", "thinking", "max_prompt_tokens"})
+    settings = config.prompting
     inputs = folder.inputs([folder.problems])
     if not folder.is_done(path, inputs, settings):
-        encode = load_encoder(model, config.thinking)
+        encode = load_encoder(model, config.thinking, config.chat)
+        say(encode.form)
         with folder.writing(path, inputs, settings) as draft:
             rows, dropped = list[dict[str, Any]](), 0
             for problem in read_table(folder.problems, PROBLEMS, _STATEMENT).to_pylist():
-                text, ids = encode(messages(problem, config.prompt_style))
+                text, ids = encode(conversation(problem, config))
                 if len(ids) > config.max_prompt_tokens:
                     dropped += 1
                     continue

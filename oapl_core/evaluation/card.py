@@ -117,10 +117,9 @@ def asked(basis: Basis, targets: Sequence[Target]) -> dict[str, Any]:
         "models": models,
         "problems": {"content_sha256": basis.origin["content_sha256"], "count": basis.problems},
         "prompts": {
-            "style": config.prompt_style,
-            "style_hash": style_hash(config.prompt_style),
-            "thinking": config.thinking,
-            "max_prompt_tokens": config.max_prompt_tokens,
+            "style": config.prompt_style if config.template is None else "template",
+            "style_hash": style_hash(config),
+            **{name: value for name, value in config.prompting.items() if name != "prompt_style"},
         },
         # top_k and so on are no settings of ours, but a card must say that nothing else acts on the sampling
         "sampling": {**sampling, "top_k": 0, "min_p": 0.0, "penalties": "none", "stop": STOP, "seeds": SEEDS},

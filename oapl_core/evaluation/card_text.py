@@ -1,5 +1,6 @@
 """The evaluation card for people: card.json's content as Markdown, and its headline. Pure."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -138,7 +139,9 @@ def _ran(card: Card) -> str:
 
 
 def _pairs_of(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in values.items())
+    # a template or a stop text has lines of its own, which would end the list's
+    shown = {k: json.dumps(v) if isinstance(v, str) and "\n" in v else v for k, v in values.items()}
+    return ", ".join(f"{key} {value}" for key, value in shown.items())
 
 
 def _change(pair: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from oapl_core.evaluation.workers import Workers
 from oapl_core.progress import say
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig, ModelConfig
+from oapl_core.settings.problems import PromptConfig
 from oapl_core.tables import PROBLEMS, read_table
 
 _REPORTED = "heldout"
@@ -100,7 +101,7 @@ def _config(run: Run, split: str) -> EvaluationFolderConfig:
             "models": [ModelConfig(label="base", path=run.base_model().absolute())],
             # the run's own table, not the files that it was made from: those may be gone where the card is read
             "problems": {"path": run.problems.absolute(), "split": split},
-            **config.problems.model_dump(include={"prompt_style", "thinking", "max_prompt_tokens"}),
+            **config.problems.model_dump(include=set(PromptConfig.model_fields)),
             **evaluation.model_dump(include={"temperature", "top_p", "max_tokens", "bootstrap_resamples"}),
             "samples": samples[split],
             "seed": config.seed,

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.exchange.ground_truth import to_text
-from oapl_core.problems.prompts import messages
+from oapl_core.problems.prompts import conversation
 from oapl_core.progress import say
 from oapl_core.run_folder.recorded import IMPORTED
 from oapl_core.run_folder.run import Run, parts_of
+from oapl_core.settings.problems import PromptConfig
 from oapl_core.stage import run_verb
 
 if TYPE_CHECKING:
@@ -94,11 +95,12 @@ def _problems(run: Run, part: Path, first_index: int) -> dict[str, dict[str, Any
         raise DataError(f"{part}: answers problem {unknown[0]!r}, which is not in {run.problems}; restore that file")
     entry = run.ledger.artifacts().get(run.name(run.prompts))
     # the statement of an imported problem is its whole prompt
-    style = "plain" if entry and IMPORTED in entry.details else run.config.problems.prompt_style
+    is_imported = entry is not None and IMPORTED in entry.details
+    wording = PromptConfig(prompt_style="plain") if is_imported else run.config.problems
     return {
         name: {
             "data_source": known[name]["structure"] or run.root.name,
-            "prompt": messages(known[name], style),
+            "prompt": conversation(known[name], wording),
             "ability": "math" if known[name]["kind"] == "math" else "code",
             "reward_model": {"style": "rule", "ground_truth": to_text(known[name])},
             "extra_info": {"split": known[name]["split"], "index": first_index + i, "problem_id": name},

@@ -25,8 +25,9 @@ from oapl_core.exchange.grouping import Group, GroupedRows
 from oapl_core.exchange.offline_row import extra
 from oapl_core.files import sha256_of
 from oapl_core.model_folder import load_tokenizer
-from oapl_core.problems.prepare import Encode, load_encoder, problems_of
-from oapl_core.problems.prompts import messages
+from oapl_core.problems.encoding import Encode, load_encoder
+from oapl_core.problems.prepare import problems_of
+from oapl_core.problems.prompts import conversation
 from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.progress import say
 from oapl_core.run_folder.ledger import ArtifactEntry
@@ -77,7 +78,7 @@ def import_rollouts(run: Run, round_number: int, source: Path) -> None:
         rows = GroupedRows(waiting)
         # A line that is not JSON is one more unusable row, counted like the others, and no reason to refuse the file.
         refused = rows.fill(row for path in files for _, row in raw_rows(path, torn_is_none=True))
-        encode = load_encoder(run.base_model(), run.config.problems.thinking)
+        encode = load_encoder(run.base_model(), run.config.problems.thinking, run.config.problems.chat)
         job = _Import(run, round_number, origin, rows, encode, refused)
         prompts = recorded.get(run.name(run.prompts))
         if prompts and not _came_from(origin, prompts):
@@ -156,7 +157,7 @@ def _write_problems(job: _Import) -> None:
             text, ids = job.encode(_conversation(group))
             yield {"problem_id": problem, "split": "train", "prompt": text, "prompt_ids": ids}
         for row in measured():
-            text, ids = job.encode(messages(row, sets.prompt_style))
+            text, ids = job.encode(conversation(row, sets))
             if len(ids) <= sets.max_prompt_tokens:
                 yield {"problem_id": row["problem_id"], "split": row["split"], "prompt": text, "prompt_ids": ids}
             else:

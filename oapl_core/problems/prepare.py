@@ -1,36 +1,35 @@
 """The verb that makes problems.parquet and prompts.parquet of a run (tables.PROBLEMS, tables.PROMPTS).
 
-Reads the problem sets of every split and the base model's tokenizer. A prompt is the problem's chat messages through
-the model's own chat template, encoded once: everything later uses these ids. A prompt longer than `max_prompt_tokens`
-is dropped and counted in the ledger (`details.dropped`), never cut; its problem stays in problems.parquet.
+Reads the problem sets of every split and the base model's tokenizer. A prompt is the problem's chat messages
+(prompts.py) as the model reads them (encoding.py), encoded once: everything later uses these ids. A prompt longer than
+`max_prompt_tokens` is dropped and counted in the ledger (`details.dropped`), never cut; its problem stays in
+problems.parquet.
 
     python -m oapl_core.problems.prepare RUN_DIR
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from oapl_core import tables
 from oapl_core.errors import DataError
-from oapl_core.model_folder import load_tokenizer, tokenizer_files
+from oapl_core.model_folder import tokenizer_files
+from oapl_core.problems.encoding import Encode, load_encoder
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
-from oapl_core.problems.prompts import messages
+from oapl_core.problems.prompts import conversation
 from oapl_core.problems.storing import write_tables
 from oapl_core.progress import say
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.problems import ProblemsConfig
 from oapl_core.stage import run_verb
 
-Encode = Callable[[list[dict[str, str]]], tuple[str, list[int]]]
-"""Chat messages -> the prompt's text and its token ids."""
-
 
 def prepare(run: Run) -> None:
     """Write the run's problems and prompts, unless they are there and made from the same inputs."""
     sets = run.config.problems
-    config = sets.model_dump(mode="json")
+    config = sets.slice
     sources = run.inputs(path for split in SPLITS for path in sets.files(split))
     if run.is_done(run.problems, sources, config):
         say("problems are up to date")
@@ -43,7 +42,8 @@ def prepare(run: Run) -> None:
     if run.is_done(run.prompts, inputs, config):
         say("prompts are up to date")
         return
-    encode = load_encoder(model, sets.thinking)
+    encode = load_encoder(model, sets.thinking, sets.chat)
+    say(encode.form)
     with run.writing(run.prompts, inputs, config) as draft:
         dropped = dict.fromkeys(SPLITS, 0)
         rows = prompts(_statements(run.problems), encode, sets, dropped)
@@ -62,7 +62,7 @@ def prompts(
     """
     kept = dict.fromkeys(SPLITS, 0)
     for problem in problems:
-        text, ids = encode(messages(problem, config.prompt_style))
+        text, ids = encode(conversation(problem, config))
         if len(ids) > config.max_prompt_tokens:
             dropped[problem["split"]] += 1
             continue
@@ -75,29 +75,6 @@ def prompts(
                 f"{', '.join(map(str, files))}: every prompt is longer than {config.max_prompt_tokens} tokens; "
                 "raise problems.max_prompt_tokens"
             )
-
-
-def load_encoder(model: Path, thinking: bool | None = None) -> Encode:
-    """The chat template and tokenizer of a model folder.
-
-    ``thinking`` is what the template's switch `enable_thinking` is set to; None leaves it to the template.
-
-    Raises:
-        DataError: the folder has no usable tokenizer, or the tokenizer no chat template, or that no switch.
-    """
-    tokenizer = load_tokenizer(model)
-    if not tokenizer.chat_template:
-        raise DataError(f"{model}: its tokenizer has no chat template; use an instruction-tuned model's folder")
-
-    if thinking is not None and "enable_thinking" not in str(tokenizer.chat_template):
-        raise DataError(f"{model}: its chat template has no switch for thinking; leave problems.thinking unset")
-    switch = {} if thinking is None else {"enable_thinking": thinking}
-
-    def encode(conversation: list[dict[str, str]]) -> tuple[str, list[int]]:
-        text = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False, **switch)
-        return text, tokenizer(text, add_special_tokens=False)["input_ids"]  # the template wrote every marker itself
-
-    return encode
 
 
 def problems_of(config: ProblemsConfig, splits: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -7,12 +7,9 @@ from pydantic import Field, PositiveInt, model_validator
 
 from oapl_core.settings.evaluation import AskingConfig, EvaluationConfig
 from oapl_core.settings.experiment import EngineConfig
-from oapl_core.settings.problems import ProblemsConfig
+from oapl_core.settings.problems import PromptConfig
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.settings_group import Settings
-
-# as an experiment's, so that a checkpoint is asked what a run would ask it
-_PROBLEMS = ProblemsConfig.model_fields
 
 
 class ModelConfig(Settings):
@@ -48,19 +45,13 @@ class SetConfig(Settings):
     """Only the first so many."""
 
 
-class EvaluationFolderConfig(AskingConfig):
-    """An evaluation of checkpoints on one problem set."""
+class EvaluationFolderConfig(AskingConfig, PromptConfig):
+    """An evaluation of checkpoints on one problem set, asked as an experiment would ask it."""
 
     models: Annotated[tuple[ModelConfig, ...], Field(min_length=1)]
     """In the order of the tables; pairs are compared."""
     problems: SetConfig
     """What they answer."""
-    prompt_style: Literal["plain", "deepcoder", "livecodebench", "matharena"] = _PROBLEMS["prompt_style"].default
-    """As problems.prompt_style of an experiment."""
-    thinking: bool | None = None
-    """The chat template's switch `enable_thinking`; unset: what the template does by itself."""
-    max_prompt_tokens: PositiveInt = _PROBLEMS["max_prompt_tokens"].default
-    """Longer prompts are dropped and counted, never cut. Tokens."""
     samples: PositiveInt = EvaluationConfig.model_fields["heldout_samples"].default
     """n, answers to each problem."""
     ks: tuple[PositiveInt, ...] = ()

@@ -1,22 +1,114 @@
 """Which problems a run has and how a prompt is made of one: the settings of ``[problems]``, with units and sources."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PositiveInt
 
+from oapl_core import prompt_templates
+from oapl_core.errors import ConfigError
 from oapl_core.settings_group import Settings
+
+
+class PromptTemplate(Settings):
+    """A template as it was read, so that a run keeps it whatever happens to the file."""
+
+    file: Path
+    """Where it was read; what prompts depend on is its text."""
+    text: str
+    """Jinja over the fields of a problem."""
+
+
+class PromptExample(Settings):
+    """A problem with its solution, shown before the problem that is asked."""
+
+    statement: str
+    """As a problem's."""
+    solution: str
+    """What an answer should look like."""
+    starter_code: str | None = None
+    """As a problem's."""
+    entry_point: str | None = None
+    """As a problem's."""
 
 
 def _listed(value: Any) -> Any:
     return (value,) if isinstance(value, str | Path) else value
 
 
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ValueError(f"{path}: cannot be read ({reason})") from None
+
+
+def _template(value: Any) -> Any:
+    """A path becomes what lies there; the record of a run has the text already."""
+    if not isinstance(value, str | Path):
+        return value
+    text = _read(Path(value))
+    try:
+        prompt_templates.check(text, Path(value))
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    return {"file": value, "text": text}
+
+
+def _examples(value: Any) -> Any:
+    """As ``_template``; of a row that has more, as a problem set's does, what an example has is taken."""
+    if not isinstance(value, str | Path):
+        return value
+    found = []
+    for number, line in enumerate(_read(Path(value)).split("\n"), start=1):
+        try:
+            row = json.loads(line) if line.strip() else None
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{value}:{number}: is not JSON ({error.msg})") from None
+        if row is None:
+            continue
+        if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("statement", "solution")):
+            raise ValueError(f"{value}:{number}: must be an object with the texts `statement` and `solution`")
+        found.append({key: row[key] for key in PromptExample.model_fields if key in row})
+    return found
+
+
 ProblemFiles = Annotated[tuple[Path, ...], BeforeValidator(_listed)]
 """One file or a list of them."""
 
 
-class ProblemsConfig(Settings):
+class PromptConfig(Settings):
+    """How a problem becomes a prompt, in a run and for `oapl evaluate`."""
+
+    prompt_style: Literal["plain", "deepcoder", "livecodebench", "matharena"] = "deepcoder"
+    """`plain` shows the statement alone; `deepcoder` is the DeepCoder replication's single user turn; `livecodebench`
+    and `matharena` are those benchmarks' own words. `oapl prompt SET --style STYLE` prints one."""
+    template: Annotated[PromptTemplate | None, BeforeValidator(_template)] = None
+    """A file of your own in place of a style: Jinja over `statement`, `kind` and so on (docs/prompts.md).
+    Its text is kept in run.json; prompts depend on that and not on the file's name."""
+    system: str | None = None
+    """The system turn, in place of the style's or template's own; before plain text it stands first."""
+    examples: Annotated[tuple[PromptExample, ...], BeforeValidator(_examples)] = ()
+    """Worked problems shown before each problem: a JSONL file of `statement` and `solution`, or a list of them. The
+    style or template is applied to each; a chat model gets them as turns."""
+    chat: bool | None = None
+    """Whether prompts go through the model's chat template; unset: if it has one. Else they are plain text after the
+    tokenizer's own beginning-of-text token."""
+    thinking: bool | None = None
+    """The chat template's switch `enable_thinking`; unset: what the template does by itself."""
+    max_prompt_tokens: PositiveInt = 4096
+    """Longer prompts are dropped and counted, never cut. Tokens."""
+
+    @property
+    def prompting(self) -> dict[str, Any]:
+        """What prompts depend on beside problems and tokenizer: of a template its text, not its file."""
+        dumped = self.recorded("template system examples chat", set(PromptConfig.model_fields))
+        return dumped if self.template is None else dumped | {"template": self.template.text}
+
+
+class ProblemsConfig(PromptConfig):
     """Where the problems come from and how a prompt is made of one."""
 
     train: Annotated[ProblemFiles, Field(min_length=1)]
@@ -27,15 +119,13 @@ class ProblemsConfig(Settings):
     """Those that are only ever measured on; the column `source` of a problem tells several apart."""
     limit: PositiveInt | None = None
     """Take only so many problems of each file, the first ones, for a rehearsal; unset: all."""
-    prompt_style: Literal["plain", "deepcoder", "livecodebench", "matharena"] = "deepcoder"
-    """`plain` shows the statement alone; `deepcoder` is the DeepCoder replication's single user turn; `livecodebench`
-    and `matharena` are those benchmarks' own words. `oapl prompt SET --style STYLE` prints one."""
-    thinking: bool | None = None
-    """The chat template's switch `enable_thinking`; unset: what the template does by itself."""
-    max_prompt_tokens: PositiveInt = 4096
-    """Longer prompts are dropped and counted, never cut. Tokens."""
 
     def files(self, split: str) -> tuple[Path, ...]:
         """The files of `train`, `validation` or `heldout`."""
         found: tuple[Path, ...] = getattr(self, split)
         return found
+
+    @property
+    def slice(self) -> dict[str, Any]:
+        """What problems and prompts depend on beside their inputs."""
+        return self.model_dump(mode="json", exclude=set(PromptConfig.model_fields)) | self.prompting

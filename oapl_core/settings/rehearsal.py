@@ -52,7 +52,7 @@ def _use_demo_model(values: dict[str, Any]) -> None:
     positions = values["engine"]["max_model_len"]
     values["model"] = None
     values["pretrain"] = {"solutions": str(_SOLUTIONS), "max_positions": positions, "epochs": 1}
-    values["problems"]["thinking"] = None
+    values["problems"] |= {"thinking": None, "chat": None}
     values["engine"] |= {
         "dtype": "float32",
         "max_num_seqs": min(values["engine"]["max_num_seqs"], 64),

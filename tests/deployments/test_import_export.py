@@ -11,7 +11,7 @@ import pytest
 from oapl_core.exchange.import_rollouts import import_rollouts
 from oapl_core.groups.build import build
 from oapl_core.model_folder import policy_hash
-from oapl_core.problems.prepare import load_encoder
+from oapl_core.problems.encoding import load_encoder
 from oapl_core.run_folder.run import Run
 from tests.core.exchange.exchanged import PROBLEMS, foreign, make_run, write_jsonl
 from tests.core.training.made_round import plain_logprobs

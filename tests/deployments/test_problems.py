@@ -3,10 +3,11 @@
 import json
 from pathlib import Path
 
-from oapl_core.problems.problem_set import read_problem_set
+from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from tests.core.importing import foreign_rows as rows
 from tests.core.importing.foreign_rows import write_rows
 from tests.deployments.test_cli import complaint, oapl
+from tests.tiny_model import write_tiny_model
 
 
 def livecodebench(folder: Path) -> Path:
@@ -39,6 +40,26 @@ def test_sets_are_listed_and_a_window_of_a_release_is_imported_and_shown(tmp_pat
     shown = oapl("prompt", str(target), "--style", "livecodebench", "--show", "2").stdout
     assert shown.count("### Question:") == 2
     assert "class Solution:" in shown
+
+
+def test_a_prompt_is_shown_as_the_experiments_model_reads_it(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path / "model")
+    (tmp_path / "model" / "chat_template.jinja").unlink()
+    (tmp_path / "own.jinja").write_text("Q: {{ statement }}\nA:\n")
+    row = {"problem_id": "p", "kind": "math", "statement": "2 + 2?", "answer": "4"}
+    sets = {split: str(write_rows(tmp_path / f"{split}.jsonl", row | {"problem_id": split})) for split in SPLITS}
+    problems = {**sets, "template": str(tmp_path / "own.jinja")}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in problems.items()]
+    lines += ['examples = [{statement = "1 + 1?", solution = "2"}]']
+    (tmp_path / "e.toml").write_text("\n".join([f'name = "e"\nmodel = "{tmp_path}/model"\n[problems]', *lines]) + "\n")
+    shown = oapl("prompt", str(tmp_path / "e.toml")).stdout
+    assert "\nQ: 1 + 1?\nA: 2\n\nQ: 2 + 2?\nA:\n--- " in shown
+    assert "prompts are plain text without a beginning-of-text token: the model has no chat template" in shown
+    assert "an answer ends with '<|im_end|>'" in shown
+    (tmp_path / "own.jinja").write_text("Q: {{ question }}")
+    refused = oapl("prompt", str(tmp_path / "e.toml"))
+    assert refused.returncode == 2
+    assert "own.jinja:1: unknown field `question`" in refused.stderr
 
 
 def test_solutions_are_run_and_other_sets_compared(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from oapl_core.evaluation import agreement, answering, asking, card
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.evaluation.folder import EvaluationFolder, parse
 from oapl_core.model_folder import policy_hash
+from oapl_core.problems.prompts import STYLES
 from oapl_core.settings.experiment import EngineConfig
+from oapl_core.settings.problems import PromptConfig
 from oapl_core.tables import EVALUATIONS, read_table
 from tests.core.evaluation.made_up_verifier import MadeUpVerifier, Starts
 from tests.core.importing.foreign_rows import livecodebench, write_rows
@@ -285,8 +287,14 @@ def test_prompts_that_are_too_long_are_dropped_and_counted(tmp_path: Path, place
 
 
 def test_a_style_has_a_hash_of_its_own() -> None:
-    found = {asking.style_hash(style) for style in ("plain", "deepcoder", "livecodebench", "matharena")}
-    assert len(found) == 4
+    found = {style: asking.style_hash(PromptConfig.model_validate({"prompt_style": style})) for style in STYLES}
+    # as cards have them that were written before styles were templates
+    assert found == {
+        "plain": "45fd20cf39b90aee",
+        "deepcoder": "8c9b640402535b5b",
+        "livecodebench": "ddb70f0f40fa1d17",
+        "matharena": "c95731500f54d5f3",
+    }
 
 
 def test_a_model_that_was_replaced_is_measured_again_and_the_other_is_not(tmp_path: Path, place: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from oapl_core import tables
 from oapl_core.errors import DataError
-from oapl_core.problems.prepare import load_encoder, prepare
+from oapl_core.problems.encoding import load_encoder
+from oapl_core.problems.prepare import prepare
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 from tests.tiny_model import write_tiny_model
@@ -127,14 +128,6 @@ def test_a_torn_tokenizer_is_one_line(tmp_path: Path, model: Path) -> None:
     with pytest.raises(DataError, match="no usable tokenizer") as caught:
         load_encoder(tmp_path)
     assert "\n" not in str(caught.value)
-
-
-def test_a_tokenizer_without_chat_template_is_one_line(tmp_path: Path, model: Path) -> None:
-    for file in model.iterdir():
-        if file.name != "chat_template.jinja":
-            (tmp_path / file.name).write_bytes(file.read_bytes())
-    with pytest.raises(DataError, match="no chat template"):
-        load_encoder(tmp_path)
 
 
 def test_thinking_is_switched_in_the_template_or_refused(tmp_path: Path, model: Path) -> None:

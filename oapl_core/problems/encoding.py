@@ -1,0 +1,133 @@
+"""Chat messages as a model reads them: through its chat template, or as plain text where it has none.
+
+Reads a model folder's tokenizer; writes nothing. Plain text is how a base model is asked: the turns below each other,
+a solution behind its problem, and in front what the tokenizer puts before every text of its own.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from oapl_core.errors import DataError
+from oapl_core.model_folder import end_token_ids, load_tokenizer
+
+Encode = Callable[[list[dict[str, str]]], tuple[str, list[int]]]
+"""Chat messages -> the prompt's text and its token ids."""
+_PROBE = "x"
+
+
+class Encoder:
+    """What makes a prompt of chat messages, and says what ends an answer to one."""
+
+    def __init__(self, model: Path, thinking: bool | None = None, chat: bool | None = None) -> None:
+        """As ``load_encoder``."""
+        tokenizer = load_tokenizer(model)
+        template = tokenizer.chat_template
+        if chat and not template:
+            raise DataError(f"{model}: its tokenizer has no chat template; leave problems.chat unset")
+        self.is_chat = bool(template) if chat is None else chat
+        if thinking is not None and not (self.is_chat and "enable_thinking" in str(template)):
+            what = "its chat template has" if self.is_chat else "prompts are plain text, which has"
+            raise DataError(f"{model}: {what} no switch for thinking; leave problems.thinking unset")
+        self._model, self._tokenizer = model, tokenizer
+        self._switch = {} if thinking is None else {"enable_thinking": thinking}
+        self._first = [] if self.is_chat else _first_ids(tokenizer)
+        if self.is_chat:
+            self.form = "prompts go through the model's chat template"
+        else:
+            why = "problems.chat is false" if template else "the model has no chat template"
+            before = f"after {tokenizer.decode(self._first)!r}" if self._first else "without a beginning-of-text token"
+            self.form = f"prompts are plain text {before}: {why}"
+        """One line on which form prompts have, and why."""
+
+    def __call__(self, conversation: list[dict[str, str]]) -> tuple[str, list[int]]:
+        """The text that the model is given, and its token ids.
+
+        Raises:
+            DataError: the chat template refuses the conversation, as some do a system turn.
+        """
+        from jinja2.exceptions import TemplateError
+
+        if self.is_chat:
+            try:
+                text = self._tokenizer.apply_chat_template(
+                    conversation, add_generation_prompt=True, tokenize=False, **self._switch
+                )
+            except TemplateError as error:
+                roles = ", ".join(turn["role"] for turn in conversation)
+                raise DataError(f"{self._model}: its chat template refuses the turns {roles}: {error}") from None
+            return text, self._ids(text)  # the template wrote every marker itself
+        text, ids = _plain(conversation), self._ids(_plain(conversation))
+        if not self._first or ids[: len(self._first)] == self._first:  # a template may write it itself
+            return text, ids
+        return self._tokenizer.decode(self._first) + text, self._first + ids
+
+    def answer(self, prompt: str, solution: str, stop: Sequence[str] = ()) -> str:
+        """``solution`` as an answer to ``prompt``, up to and including what ends it: what a demonstration trains on."""
+        return f"{'' if self.is_chat else _gap(prompt)}{solution}{self.answer_end(stop)}"
+
+    def answer_end(self, stop: Sequence[str] = ()) -> str:
+        """What ends an answer of this model: of a chat model the token that its template writes behind one, of plain
+        text the first of the ``stop`` texts; else the tokenizer's end token.
+
+        Raises:
+            DataError: the tokenizer names none.
+        """
+        tokenizer = self._tokenizer
+        if self.is_chat:
+            turns = [{"role": "user", "content": _PROBE}, {"role": "assistant", "content": f"{_PROBE}{_PROBE}"}]
+            _, _, after = tokenizer.apply_chat_template(turns, tokenize=False).rpartition(f"{_PROBE}{_PROBE}")
+            ends = self.ends(stop)
+            found = [token for token in tokenizer.convert_ids_to_tokens(self._ids(after)) if token in ends]
+            if found:
+                return str(found[0])
+        if stop:
+            return stop[0]
+        if not tokenizer.eos_token:
+            raise DataError(f"{self._model}: its tokenizer names no end token; give sampling.stop texts")
+        return str(tokenizer.eos_token)
+
+    def ends(self, stop: Sequence[str] = ()) -> list[str]:
+        """Everything that ends an answer when it is sampled: the model's end tokens and the ``stop`` texts."""
+        return [*self._tokenizer.convert_ids_to_tokens(end_token_ids(self._model)), *stop]
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+
+def load_encoder(model: Path, thinking: bool | None = None, chat: bool | None = None) -> Encoder:
+    """The chat template and tokenizer of a model folder; without a chat template, plain text.
+
+    Args:
+        model: Hugging Face folder.
+        thinking: what the template's switch `enable_thinking` is set to; None leaves it to the template.
+        chat: whether to use the chat template; None: if there is one.
+
+    Raises:
+        DataError: the folder has no usable tokenizer, or no such template, or that no switch.
+    """
+    return Encoder(model, thinking, chat)
+
+
+def _first_ids(tokenizer: Any) -> list[int]:
+    """What the tokenizer puts before a text: its beginning-of-text token, or nothing."""
+    whole, bare = tokenizer(_PROBE)["input_ids"], tokenizer(_PROBE, add_special_tokens=False)["input_ids"]
+    # by what it does, since its settings (add_bos_token) say nothing of a post-processor; one that also ends texts
+    # would end the prompt
+    places = range(len(whole) - len(bare) + 1)
+    return next((whole[:place] for place in places if whole[place : place + len(bare)] == bare), [])
+
+
+def _plain(conversation: Sequence[dict[str, str]]) -> str:
+    """The turns as one text: a blank line between them, an answer behind what it answers."""
+    text = ""
+    for turn in conversation:
+        gap = _gap(text) if turn["role"] == "assistant" else "\n\n"
+        text += f"{gap if text else ''}{turn['content']}"
+    return text
+
+
+def _gap(before: str) -> str:
+    """What stands between a problem and its answer: a space, unless the template ends with one or on a new line."""
+    return "" if before[-1:].isspace() else " "
