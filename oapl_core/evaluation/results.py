@@ -51,7 +51,7 @@ def target(
     # samples too: the parts' borders depend on it
     sampling = config.model_dump(include={"seed", "samples", "temperature", "top_p", "max_tokens"})
     judging = {"verifier_version": VERIFIER_VERSION, **config.verifier.slice}
-    settings = {"split": asked.split, **sampling, "dtype": config.engine.dtype, **judging}
+    settings = {"split": asked.split, **sampling, **config.engine.slice, **judging}
     inputs = folder.inputs([asked.table, prompts, model.path])
     return Target(model.label, model.path, policy_hash, asked, beginning, inputs, settings)
 

@@ -92,7 +92,7 @@ SAMPLING = Stage(
     (f"{ROLLOUTS_DIR}/",),
     of_round=True,
     reads=_sampled_with,
-    decided_by=("sampling", "engine.dtype", "rounds.{round}.problems", "rounds.{round}.draw"),
+    decided_by=("sampling", "engine.dtype", "engine.options", "rounds.{round}.problems", "rounds.{round}.draw"),
     scratch=lambda run, number: (run.in_flight(number),),
     gpus="engine_gpus",
     retries=2,  # engines die of what other processes do to a GPU, and finished parts stay

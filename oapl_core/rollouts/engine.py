@@ -9,6 +9,7 @@ import gc
 import os
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +17,7 @@ from typing import Any, Self
 from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.launch import WAITING_THREADS
 from oapl_core.model_folder import check_model_folder, check_same_architecture, end_token_ids
+from oapl_core.rollouts.engine_start import engine_arguments, printed_so_far, reason
 from oapl_core.rollouts.replicas import take_share
 from oapl_core.rollouts.requests import Request, SampledAnswer
 from oapl_core.settings.experiment import EngineConfig
@@ -26,15 +28,9 @@ _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
     **WAITING_THREADS,
 }
-_SAME_NAMES = (
-    "dtype max_model_len max_num_seqs tensor_parallel_size pipeline_parallel_size distributed_executor_backend "
-    "gpu_memory_utilization enforce_eager"
-).split()
-"""Settings of ours that vLLM has under the same name."""
-_CPU_BLOCK_TOKENS = 32
-_CPU_BATCH_TOKENS = 8192
 _WAITING_SHARE = 0.25  # requests queued inside the engine beyond those decoded, so that a free place is filled at once
 
 
@@ -87,16 +83,35 @@ class SamplingEngine:
         from vllm.v1.engine.llm_engine import LLMEngine
 
         imported = time.monotonic()
-        self.name = f"vllm {vllm.__version__}"
         self._on_cpu = bool(current_platform.is_cpu())
-        settings = _settings(self._model_dir, self._config, self._on_cpu, self.logprobs_mode)
+        known = [field.name for field in fields(EngineArgs)]
+        settings = engine_arguments(self._model_dir, self._config, self._on_cpu, self.logprobs_mode, known)
+        printed = printed_so_far()
         try:
-            self._engine = LLMEngine.from_engine_args(EngineArgs(**settings))
-        except (ValueError, OSError, NotImplementedError) as error:
-            raise DataError(f"{self._model_dir}: vLLM cannot run this model: {_one_line(error)}") from error
-        self._tokenizer = self._engine.get_tokenizer()
-        self.dtype = str(self._engine.vllm_config.model_config.dtype).removeprefix("torch.")
+            arguments = EngineArgs(**settings)
+            if self._on_cpu and arguments.create_model_config().is_hybrid:
+                # Cached states of recurrent layers want the prompt prefilled in steps, which CPUs cannot (see there).
+                arguments.enable_prefix_caching = False
+            self._engine = LLMEngine.from_engine_args(arguments)
+            self._tokenizer = self._engine.get_tokenizer()
+            self._try_out()
+        except Exception as error:  # a model's own code can raise anything
+            self.__exit__(None, None, None)
+            raise DataError(f"{self._model_dir}: vLLM cannot run this model: {reason(error, printed)}") from error
+        self._say_what_computes(vllm.__version__)
         self.startup_s = {"import": round(imported - start, 3), "engine": round(time.monotonic() - imported, 3)}
+
+    def _try_out(self) -> None:
+        """Answer one request: some models start and fail at their first token."""
+        list(self.sample([Request("the first", self._end_ids[:1] or [0], 0, 1)]))
+
+    def _say_what_computes(self, version: str) -> None:
+        vllm_config = self._engine.vllm_config
+        weights, cache = vllm_config.model_config.quantization, vllm_config.cache_config.cache_dtype
+        quantised = [f"{weights} weights"] * bool(weights) + [f"{cache} keys and values"] * (cache != "auto")
+        computes = str(vllm_config.model_config.dtype).removeprefix("torch.")
+        self.dtype = ", ".join([computes, *quantised])
+        self.name = f"vllm {version}" + (f" ({', '.join(quantised)})" if quantised else "")
 
     def __exit__(self, _k: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
         """End the engine and its workers."""
@@ -182,39 +197,6 @@ class SamplingEngine:
         return SampledAnswer(request, ids, logprobs, output.finish_reason, text)
 
 
-def _settings(model_dir: Path, config: EngineConfig, on_cpu: bool, logprobs_mode: str) -> dict[str, Any]:
-    """vLLM's engine arguments."""
-    settings: dict[str, Any] = {
-        "model": str(model_dir),
-        **{name: getattr(config, name) for name in _SAME_NAMES},
-        "generation_config": "vllm",  # not the model's own sampling defaults
-        "logprobs_mode": logprobs_mode,
-        "enable_prefix_caching": True,
-        "disable_log_stats": True,
-        "seed": 0,  # never drawn from: each request has its own
-    }
-    if on_cpu:
-        _prepare_cpu()
-        settings |= {
-            "dtype": "float32" if config.dtype == "auto" else config.dtype,
-            "enforce_eager": True,
-            "block_size": _CPU_BLOCK_TOKENS,
-            "kv_cache_memory_bytes": int(config.kv_cache_gib * 2**30),
-            # A seeded request whose prompt is prefilled in two steps ends vLLM ("CPU Generator does not use offset").
-            "enable_chunked_prefill": False,
-            "max_num_batched_tokens": max(config.max_model_len, _CPU_BATCH_TOKENS),
-        }
-    return settings
-
-
-def _prepare_cpu() -> None:
-    """Engine in this process (another one would start in 54 s instead of 4); no C++ compiler for single functions."""
-    import torch
-
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    torch._dynamo.config.disable = True
-
-
 def _repack_output_layer(worker: Any) -> None:
     """On CPU vLLM's reload leaves an output layer that is tied to the embeddings with a packed copy of old weights."""
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
@@ -222,7 +204,3 @@ def _repack_output_layer(worker: Any) -> None:
     for layer in worker.get_model().modules():
         if isinstance(layer, ParallelLMHead):
             layer.quant_method.process_weights_after_loading(layer)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:400] or type(error).__name__

@@ -130,7 +130,7 @@ def _settings(run: Run, number: int) -> dict[str, Any]:
         "temperature": TEMPERATURE,
         "top_p": TOP_P,
         "top_k": TOP_K,
-        "dtype": run.config.engine.dtype,
+        **run.config.engine.slice,
     }
 
 

@@ -182,6 +182,7 @@ class Sampling:
                 "response_tokens": sum(len(row["response_ids"]) for row in rows),
                 "truncated": sum(row["finish_reason"] == "length" for row in rows),
                 "engine": self._sampler.name,
+                "dtype": self._sampler.dtype,
                 "startup_s": dict(self._sampler.startup_s),
                 "sampling_s": round(start - part.started_s, 3),
             }

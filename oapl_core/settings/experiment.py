@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from oapl_core.objectives import Oapl, Objective
+from oapl_core.settings.engine_options import EngineOptions
 from oapl_core.settings.estimate import EstimateConfig
 from oapl_core.settings.evaluation import EvaluationConfig
 from oapl_core.settings.fleet import FleetConfig
@@ -48,6 +49,14 @@ class EngineConfig(Settings):
     """Engines on this machine that share a round's parts; its GPUs (or cores) are divided over them."""
     enforce_eager: bool = False
     """Skip graph capture and compilation: faster to start, slower on GPUs."""
+    options: EngineOptions = Field(default_factory=dict)
+    """Further arguments of vLLM's own engine (EngineArgs), merged last, for example `{quantization = "fp8"}`; those
+    that are decided elsewhere are refused. Rollouts and evaluations depend on each of them."""
+
+    @property
+    def slice(self) -> dict[str, Any]:
+        """What answers depend on: the rest is how fast they come."""
+        return {"dtype": self.dtype, **({"engine_options": self.options} if self.options else {})}
 
 
 class SamplingConfig(Settings):

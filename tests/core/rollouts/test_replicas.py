@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from oapl_core.errors import ConfigError
-from oapl_core.rollouts.engine import _settings
+from oapl_core.rollouts.engine_start import engine_arguments
 from oapl_core.rollouts.replicas import cores, gpus, others
 from oapl_core.settings.experiment import EngineConfig
 from tests.core.rollouts.test_in_flight import wait_for
@@ -45,11 +45,12 @@ def test_every_core_is_used_and_every_replica_has_one(replicas: int, allowed: in
 
 def test_parallel_sizes_and_the_backend_reach_vllm() -> None:
     config = EngineConfig(tensor_parallel_size=4, pipeline_parallel_size=2, distributed_executor_backend="ray")
-    settings = _settings(Path("model"), config, on_cpu=False, logprobs_mode="raw_logprobs")
+    settings = engine_arguments(Path("model"), config, on_cpu=False, logprobs_mode="raw_logprobs", known=())
     assert settings["tensor_parallel_size"] == 4
     assert settings["pipeline_parallel_size"] == 2
     assert settings["distributed_executor_backend"] == "ray"
-    assert _settings(Path("m"), EngineConfig(), False, "raw_logprobs")["distributed_executor_backend"] is None
+    unset = engine_arguments(Path("m"), EngineConfig(), False, "raw_logprobs", ())
+    assert unset["distributed_executor_backend"] is None
 
 
 def test_a_replica_that_fails_is_reported_once_with_its_last_line(

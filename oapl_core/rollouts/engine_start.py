@@ -1,0 +1,120 @@
+"""What vLLM is started with, and in one line why it did not start. Reads what the engine printed; imports no vLLM."""
+
+import difflib
+import os
+import re
+from collections.abc import Collection
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any
+
+from pydantic import ValidationError
+
+from oapl_core.errors import ConfigError
+from oapl_core.settings.experiment import EngineConfig
+
+_SAME_NAMES = (
+    "dtype max_model_len max_num_seqs tensor_parallel_size pipeline_parallel_size distributed_executor_backend "
+    "gpu_memory_utilization enforce_eager"
+).split()
+"""Settings of ours that vLLM has under the same name."""
+_CPU_BLOCK_TOKENS = 32
+_CPU_BATCH_TOKENS = 8192
+_STDERR = 2
+_RAISED = re.compile(r"(?:^|[\s.])([A-Z]\w*(?:Error|Exception|Interrupt)): (.+)$")
+_SAYS_NOTHING = ("initialization failed", "root cause", "Engine core", "cancelled")
+
+
+def engine_arguments(
+    model_dir: Path, config: EngineConfig, on_cpu: bool, logprobs_mode: str, known: Collection[str]
+) -> dict[str, Any]:
+    """vLLM's engine arguments, of which it knows ``known``.
+
+    Raises:
+        ConfigError: `engine.options` has a key that vLLM does not know, or what a CPU cannot do.
+    """
+    _check_options(config.options, on_cpu, known)
+    settings: dict[str, Any] = {
+        "model": str(model_dir),
+        **{name: getattr(config, name) for name in _SAME_NAMES},
+        "generation_config": "vllm",  # not the model's own sampling defaults
+        "logprobs_mode": logprobs_mode,
+        "enable_prefix_caching": True,
+        "disable_log_stats": True,
+        "seed": 0,  # never drawn from: each request has its own
+    }
+    if on_cpu:
+        _prepare_cpu()
+        settings |= {
+            "dtype": "float32" if config.dtype == "auto" else config.dtype,
+            "enforce_eager": True,
+            "block_size": _CPU_BLOCK_TOKENS,
+            "kv_cache_memory_bytes": int(config.kv_cache_gib * 2**30),
+            # A seeded request whose prompt is prefilled in two steps ends vLLM ("CPU Generator does not use offset").
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(config.max_model_len, _CPU_BATCH_TOKENS),
+        }
+    return settings | config.options
+
+
+def _check_options(options: dict[str, Any], on_cpu: bool, known: Collection[str]) -> None:
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1, 0.5)
+            raise ConfigError(
+                f"engine.options.{name}: this vLLM knows no such option" + (f"; `{near[0]}` is one" if near else "")
+            )
+    if on_cpu and options.get("enable_chunked_prefill"):
+        raise ConfigError(
+            "engine.options.enable_chunked_prefill: on CPU vLLM cannot prefill the prompt of a request with a seed in "
+            "two steps, and every request has one; leave it out"
+        )
+
+
+def _prepare_cpu() -> None:
+    """Engine in this process (another one would start in 54 s instead of 4); no C++ compiler for single functions."""
+    import torch
+
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    torch._dynamo.config.disable = True
+
+
+def printed_so_far() -> int:
+    """How long the file is that standard error goes to; 0 where it is no file."""
+    status = os.fstat(_STDERR)
+    return status.st_size if S_ISREG(status.st_mode) else 0
+
+
+def reason(error: BaseException, offset: int) -> str:
+    """Why the engine did not start, in one line; ``offset`` is what ``printed_so_far`` said before.
+
+    An engine core in a process of its own hands over that it failed, and prints why.
+    """
+    if isinstance(error, ValidationError):  # of vLLM's own settings: the rest of its text is a dump of all of them
+        first = error.errors()[0]
+        return one_line(": ".join([*map(str, first["loc"]), first["msg"]]))
+    said = one_line(str(error))
+    if any(phrase in said for phrase in _SAYS_NOTHING):
+        return _printed_reason(offset) or said
+    return said if isinstance(error, ValueError | OSError | NotImplementedError) else f"{_name(error)}: {said}"
+
+
+def _printed_reason(offset: int) -> str | None:
+    """The last exception that was printed since ``offset`` and says more than that something failed."""
+    if not S_ISREG(os.fstat(_STDERR).st_mode):
+        return None
+    with Path(f"/proc/self/fd/{_STDERR}").open("rb") as file:
+        file.seek(offset)
+        lines = file.read().decode(errors="replace").splitlines()
+    found = [match for match in map(_RAISED.search, lines) if match]
+    telling = [m for m in found if not any(phrase in m[2] for phrase in _SAYS_NOTHING)]
+    return one_line(f"{telling[-1][1]}: {telling[-1][2]}") if telling else None
+
+
+def _name(error: BaseException) -> str:
+    return type(error).__name__
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks, cut where nobody reads on."""
+    return " ".join(text.split())[:400] or "it gave no reason"

@@ -1,0 +1,161 @@
+"""Options of vLLM's engine, what is recorded of quantised rollouts, hybrid models, and errors in one line."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from oapl_core.errors import ConfigError
+from oapl_core.rollouts.engine_start import engine_arguments, reason
+from oapl_core.rollouts.generate import _settings
+from oapl_core.settings.experiment import EngineConfig
+from tests.sampling_run import made_up_model, make_run
+from tests.tiny_model import write_tiny_model, write_tokenizer
+
+ROOT = Path(__file__).resolve().parents[3]
+KNOWN = ("quantization", "enable_chunked_prefill", "block_size")
+SAMPLES = """
+import json, sys
+from pathlib import Path
+from oapl_core.errors import OaplError
+from oapl_core.rollouts.engine import SamplingEngine
+from oapl_core.rollouts.requests import Request
+from oapl_core.settings.experiment import EngineConfig
+if __name__ == "__main__":
+    model, settings = sys.argv[1:]
+    requests = [Request(str(i), [5 + i] * 40, i, 8) for i in range(6)]
+    config = EngineConfig(**{"max_model_len": 256, "max_num_seqs": 4, "kv_cache_gib": 0.1, **json.loads(settings)})
+    try:
+        with SamplingEngine(Path(model), config) as engine:
+            answers = {a.request.key: [a.response_ids, a.logprobs] for a in engine.sample(requests)}
+            print(json.dumps([engine.name, engine.dtype, answers]))
+    except OaplError as error:
+        print(json.dumps(str(error)))
+"""
+
+
+def arguments(**settings: Any) -> dict[str, Any]:
+    return engine_arguments(Path("m"), EngineConfig(**settings), False, "raw_logprobs", KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("dtype", "use engine.dtype"),
+        ("seed", "each request has a seed of its own"),
+        ("logprobs_mode", "raw_logprobs"),
+        ("generation_config", "samples of the policy itself"),
+        ("data_parallel_size", "use engine.replicas"),
+        ("hf_token", "would be written into run.json"),
+    ],
+)
+def test_an_option_that_is_decided_elsewhere_is_refused_with_the_reason(name: str, says: str) -> None:
+    with pytest.raises(ValidationError, match=f"engine.options.{name} is decided here: .*{says}"):
+        EngineConfig(options={name: 1})
+
+
+def test_every_option_that_is_decided_here_is_one_that_vllm_has() -> None:
+    if find_spec("vllm") is None:
+        pytest.skip("the engine is not installed")
+    from oapl_core.settings.engine_options import _DECIDED
+
+    text = (Path(str(find_spec("vllm").submodule_search_locations[0])) / "engine/arg_utils.py").read_text()  # type: ignore[union-attr, index]
+    assert [name for name in _DECIDED if f"\n    {name}:" not in text] == []
+
+
+def test_options_are_merged_last_and_an_unknown_one_is_refused_with_the_nearest() -> None:
+    assert arguments(options={"quantization": "fp8"})["quantization"] == "fp8"
+    with pytest.raises(ConfigError, match=r"engine.options.quantisation: .* no such option; `quantization` is one"):
+        arguments(options={"quantisation": "fp8"})
+    on_cpu = EngineConfig(options={"enable_chunked_prefill": True})
+    with pytest.raises(ConfigError, match="enable_chunked_prefill: on CPU"):
+        engine_arguments(Path("m"), on_cpu, True, "raw_logprobs", KNOWN)
+
+
+def test_rollouts_depend_on_the_options_that_are_given_and_on_nothing_new_without_any(tmp_path: Path) -> None:
+    model = made_up_model(tmp_path / "model")
+    plain = _settings(make_run(tmp_path / "plain", model), 0)
+    assert plain["dtype"] == "auto"
+    assert "engine_options" not in plain
+    given = make_run(tmp_path / "given", model, engine={"options": {"quantization": "fp8"}})
+    assert _settings(given, 0) == plain | {"engine_options": {"quantization": "fp8"}}
+
+
+def test_an_exception_becomes_its_kind_and_words() -> None:
+    assert reason(KeyError("model.norm"), 0) == "KeyError: 'model.norm'"
+    assert reason(ValueError("too\n  long"), 0) == "too long"
+    with pytest.raises(ValidationError) as refused:
+        EngineConfig(max_model_len=0)
+    assert reason(refused.value, 0) == "max_model_len: Input should be greater than 0"
+
+
+# on a real engine -----------------------------------------------------------------------------------------------------
+
+
+def sampled(model: Path, settings: dict[str, Any], folder: Path, **environment: str) -> Any:
+    """What SAMPLES prints: an error, or name, dtype and answers. Standard error is a file, as that of a stage is."""
+    script = folder / "samples.py"
+    script.write_text(SAMPLES)
+    command = [sys.executable, str(script), str(model), json.dumps(settings)]
+    with (folder / "log").open("ab") as log:
+        env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=log, env=env, timeout=300)
+    printed = [line for line in done.stdout.decode().splitlines() if line.startswith(("[", '"'))]
+    assert printed, (folder / "log").read_text()[-3000:]
+    return json.loads(printed[-1])
+
+
+@pytest.mark.slow
+def test_fp8_keys_and_values_are_recorded_as_what_they_are(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "model", seed=1, sharpness=8)
+    plain = sampled(model, {}, tmp_path)
+    name, dtype, answers = sampled(model, {"options": {"kv_cache_dtype": "fp8"}}, tmp_path)
+    assert (name, dtype) == (f"{plain[0]} (fp8 keys and values)", "float32, fp8 keys and values")
+    assert answers.keys() == plain[2].keys()
+    assert answers != plain[2], "the option reached the engine"
+
+
+@pytest.mark.slow
+def test_the_reason_is_found_when_the_engine_core_is_another_process(tmp_path: Path) -> None:
+    model, apart = write_tiny_model(tmp_path / "model"), {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    said = sampled(model, {"kv_cache_gib": 0.0001}, tmp_path, **apart)
+    assert "\n" not in said
+    assert "KV cache" in said and "root cause" not in said
+    assert len(sampled(model, {}, tmp_path, **apart)[2]) == 6, "and one that can start does"
+
+
+@pytest.mark.slow
+def test_a_hybrid_model_starts_on_a_cpu_and_its_log_probs_are_the_models(tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM
+
+    model = tmp_path / "model"
+    write_tokenizer(model)
+    sizes = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 128, "shared_intermediate_size": 64}
+    heads = {
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "position_embedding_type": "rope",
+    }
+    mamba = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_n_groups": 1, "num_local_experts": 0}
+    layers = {"layer_types": ["mamba", "attention"], "num_experts_per_tok": 0, "eos_token_id": 2, "pad_token_id": 0}
+    config = GraniteMoeHybridConfig(
+        **sizes, **heads, **mamba, **layers, initializer_range=0.2, max_position_embeddings=512
+    )
+    torch.manual_seed(0)
+    GraniteMoeHybridForCausalLM(config).save_pretrained(model)
+    _, dtype, answers = sampled(model, {}, tmp_path)
+    assert dtype == "float32"
+    trained = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    for key, (ids, logprobs) in answers.items():
+        with torch.no_grad():
+            logits = trained(torch.tensor([[5 + int(key)] * 40 + ids])).logits[0, 39:-1]
+        expected = logits.float().log_softmax(-1)[range(len(ids)), ids]
+        assert max(abs(expected - torch.tensor(logprobs))) < 1e-4
