@@ -62,7 +62,7 @@ def check_room(job: Job, free_bytes: int | None = None) -> None:
         StageFailed: there is too little; says what is needed for what.
     """
     missing = sum(not job.is_done(epoch) for epoch in range(1, job.epochs + 1))
-    room = needed(job.start, job.run.config.training.dtype, missing)
+    room = needed(job.start, job.training.dtype, missing)
     free = shutil.disk_usage(job.run.root).free if free_bytes is None else free_bytes
     # a round that is resumed has a state already, which its next one replaces
     there = size_of(job.states) if job.states.is_dir() else 0

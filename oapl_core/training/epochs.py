@@ -41,12 +41,12 @@ def train_epochs(
     if engine.rank == 0:
         within = f", and {reached.steps} steps" * bool(reached.rows)
         done = f"epochs done: {reached.epoch - 1} of {job.epochs}{within}"
-        say(f"training round {job.round_number}: ready in {started_s:.0f} s, {done}")
-    name = f"round_{job.round_number:02d}_{job.run.config.objective.name}"
-    tracking = Tracking(trainer.training.trackers if engine.rank == 0 else (), job.run.root, name, job.settings)
+        say(f"training {job.title}: ready in {started_s:.0f} s, {done}")
+    trackers = trainer.training.trackers if engine.rank == 0 else ()
+    tracking = Tracking(trackers, job.run.root, job.tracked_as, job.settings)
     with (
         closing(tracking),
-        Progress(f"training round {job.round_number}", job.epochs * sequences, "sequences") as progress,
+        Progress(f"training {job.title}", job.epochs * sequences, "sequences") as progress,
     ):
         progress.skip((reached.epoch - 1) * sequences + sum(step["sequences"] for step in reached.rows))
 

@@ -1,4 +1,7 @@
-"""What training one round depends on, and where its files lie; reads the ledger, writes nothing."""
+"""What one training depends on, and where its files lie; reads the ledger, writes nothing.
+
+A round's is a Job. The warm start's is one too, with other answers (``warm_start.py``).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.errors import DataError
+from oapl_core.objectives import Method
 from oapl_core.run_folder.optimizer_state import require_state
 from oapl_core.run_folder.run import Run
-
-"""In the folder of each epoch: a line for each optimiser step."""
+from oapl_core.settings.training import TrainingConfig, droppable_epochs
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,41 @@ class Job:
     epochs: int
     inputs: Mapping[str, str]
     settings: Mapping[str, Any]
+
+    @property
+    def title(self) -> str:
+        """What a person calls it."""
+        return f"round {self.round_number}"
+
+    @property
+    def tracked_as(self) -> str:
+        """What trackers call it."""
+        return f"round_{self.round_number:02d}_{self.objective.name}"
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Module below ``oapl_core`` that trains it, and its arguments after the run folder."""
+        return "training.train", "--round", str(self.round_number)
+
+    @property
+    def training(self) -> TrainingConfig:
+        """How the policy is trained."""
+        return self.run.config.training
+
+    @property
+    def objective(self) -> Method:
+        """The loss."""
+        return self.run.config.objective
+
+    @property
+    def seed(self) -> int:
+        """What its random choices are derived from, with the number of the round."""
+        return self.run.config.seed
+
+    @property
+    def data(self) -> Path:
+        """What is trained on (tables.GROUPS)."""
+        return self.run.groups(self.round_number)
 
     @property
     def start(self) -> Path:
@@ -67,6 +105,11 @@ class Job:
         """Folder of the state that the round leaves to the next one; None if it leaves none."""
         leaves = self.run.config.leaves_optimizer(self.round_number)
         return self.run.optimizer_state(self.round_number) if leaves else None
+
+    def droppable(self, finished: int) -> range:
+        """Epochs, from 1, whose weights need not stay once ``finished`` are exported."""
+        rounds = len(self.run.config.rounds)
+        return droppable_epochs(self.training.keep_checkpoints, rounds, self.round_number, finished)
 
     @property
     def stop_file(self) -> Path:

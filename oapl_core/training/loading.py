@@ -42,15 +42,14 @@ def load(job: Job, examples: "Examples") -> Loaded:
     from oapl_core.training.sequence_parallel import SharedPolicy
     from oapl_core.training.speed import ModelFlops
 
-    config = job.run.config
-    training = config.training
+    training = job.training
     stored = load_model(job.start)
     model = stored.model.to(getattr(torch, training.dtype))
     if training.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()  # transformers recomputes activations in this mode only
     if training.adapter:
-        add_adapter(model, training.adapter, derive_seed(config.seed, "adapter", job.round_number))
+        add_adapter(model, training.adapter, derive_seed(job.seed, "adapter", job.round_number))
     # All three before DeepSpeed has the model: ZeRO 3 would leave shards in place of the weights that they count.
     flops = ModelFlops.of(model)
     packed = use_packing(model, training.packing, model.dtype)

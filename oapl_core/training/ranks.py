@@ -12,23 +12,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 from oapl_core.errors import ConfigError, Interrupted, StageFailed
 from oapl_core.launch import guarded
 from oapl_core.run_folder.run import Run
 from oapl_core.stage import ERROR_PREFIX
 from oapl_core.training.interruption import INTERRUPTED, listening
+from oapl_core.training.job import Job
 
-_VERB = "oapl_core.training.train"
 _LOST = (
     re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+)"),  # torch.distributed.run
     re.compile(r"exits with return code = (?P<code>-?\d+)"),  # DeepSpeed
 )
 
 
-def rank_command(run: Run, round_number: int) -> list[str]:
-    """What starts this verb in every rank.
+def rank_command(run: Run, verb: str, *arguments: str) -> list[str]:
+    """What starts ``verb`` in every rank; ``arguments`` follow the run folder.
 
     With ``training.hostfile`` DeepSpeed's launcher starts as many ranks on each host as the file's slots say, by pdsh
     and password-less ssh; every host must have this environment and see the run folder under the same path.
@@ -37,17 +36,17 @@ def rank_command(run: Run, round_number: int) -> list[str]:
         ConfigError: the hostfile is not there.
     """
     training = run.config.training
-    arguments = [str(run.root.absolute()), "--round", str(round_number)]
+    module = [f"oapl_core.{verb}", str(run.root.absolute()), *arguments]
     if training.hostfile is None:
         launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={training.processes}", "-m"]
-        return [sys.executable, "-m", *launcher, _VERB, *arguments]
+        return [sys.executable, "-m", *launcher, *module]
     if not training.hostfile.is_file():
         raise ConfigError(f"`training.hostfile`: {training.hostfile} is not a file; one line `HOST slots=GPUS` a host")
     launcher = ["deepspeed.launcher.runner", "--hostfile", str(training.hostfile), "--module", "--no_local_rank"]
-    return [sys.executable, "-m", *launcher, _VERB, *arguments]
+    return [sys.executable, "-m", *launcher, *module]
 
 
-def launch_ranks(run: Run, round_number: int, stop_file: Path) -> None:
+def launch_ranks(job: Job) -> None:
     """Run every rank to its end.
 
     Raises:
@@ -55,7 +54,7 @@ def launch_ranks(run: Run, round_number: int, stop_file: Path) -> None:
         StageFailed: a rank was lost.
         Interrupted: someone asked to stop; the state is saved.
     """
-    threads = max(1, (os.cpu_count() or 1) // run.config.training.processes)
+    stop_file, threads = job.stop_file, max(1, (os.cpu_count() or 1) // job.training.processes)
     environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
 
     def ask() -> None:
@@ -64,7 +63,7 @@ def launch_ranks(run: Run, round_number: int, stop_file: Path) -> None:
     with listening(ask):
         # A scheduler's SIGUSR1 goes to every process of the job: the launcher must survive it, the ranks answer it.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-        with guarded(rank_command(run, round_number), errors=subprocess.PIPE, environment=environment) as process:
+        with guarded(rank_command(job.run, *job.command), errors=subprocess.PIPE, environment=environment) as process:
             signal.signal(signal.SIGUSR1, lambda *_: ask())
             assert process.stderr is not None
             said = _heard(io.TextIOWrapper(process.stderr, errors="replace"))

@@ -33,9 +33,9 @@ def score_reference(job: Job, engine: "TrainingEngine", examples: "Examples") ->
 
     Before a state is loaded: the weights are those that the round starts from.
     """
-    if job.run.config.training.reference == "reference":  # only without a lag, so these weights are those that sampled
+    if job.training.reference == "reference":  # only without a lag, so these weights are those that sampled
         return replace(examples, rescored=reference_rows(job, engine, examples))
-    if job.run.config.objective.needs_start:
+    if job.objective.needs_start:
         return replace(examples, start=reference_rows(job, engine, examples))
     return examples
 
@@ -45,7 +45,7 @@ def reference_rows(job: Job, engine: "TrainingEngine", examples: "Examples") -> 
 
     ``examples`` have the engine's log-probs, where they are known. Other inputs of ``job`` make it score again.
     """
-    run, training = job.run, job.run.config.training
+    run, training = job.run, job.training
     path, settings = run.reference(job.round_number), {"dtype": training.dtype}
     # asked by every rank before one of them writes: else some would score and wait for others that do not
     done = run.is_done(path, job.inputs, settings)

@@ -10,7 +10,6 @@ import shutil
 
 from oapl_core.progress import say
 from oapl_core.run_folder.run import METRICS_FILE
-from oapl_core.settings.training import droppable_epochs
 from oapl_core.training.continuation import drop_taken_over
 from oapl_core.training.job import Job
 from oapl_core.training.state import delete_states
@@ -21,8 +20,7 @@ REMOVED = "weights_removed"
 
 def drop_weights(job: Job, finished: int) -> None:
     """Apply the rule after ``finished`` epochs; one rank calls it."""
-    config = job.run.config
-    for epoch in droppable_epochs(config.training.keep_checkpoints, len(config.rounds), job.round_number, finished):
+    for epoch in job.droppable(finished):
         path = job.checkpoint(epoch)
         entry = job.run.ledger.artifacts().get(job.run.name(path))
         if entry is None or REMOVED in entry.details or not job.is_done(epoch):
@@ -32,7 +30,7 @@ def drop_weights(job: Job, finished: int) -> None:
             draft.path.mkdir()
             shutil.copyfile(path / METRICS_FILE, draft.path / METRICS_FILE)
             draft.rows, draft.details = entry.rows, {**entry.details, REMOVED: True}
-        say(f"round {job.round_number}: weights of epoch {epoch} removed (training.keep_checkpoints)")
+        say(f"{job.title}: weights of epoch {epoch} removed (training.keep_checkpoints)")
 
 
 def delete_leftovers(job: Job) -> None:

@@ -66,7 +66,7 @@ class Saving:
     def __init__(self, engine: "TrainingEngine", job: "Job", request: StopRequest) -> None:
         """``request`` is this rank's; what any rank wishes, all do."""
         self._engine, self._job, self._request = engine, job, request
-        training = job.run.config.training
+        training = job.training
         self._every_steps = training.save_steps
         self._every_s = None if training.save_minutes is None else 60 * training.save_minutes
         self._steps, self._last_s = 0, time.monotonic()

@@ -8,6 +8,7 @@ whose state was saved and ends with the same bits. The objective is the config's
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -42,21 +43,29 @@ def train(run: Run, round_number: int) -> None:
             number, a rank was lost, or the disk is too small.
         Interrupted: a signal asked to stop; the state is saved.
     """
-    job = make_job(run, round_number)
+    carry_out(make_job(run, round_number), _examples)
+
+
+def carry_out(job: Job, examples_of: Callable[[Job], Examples]) -> None:
+    """Train every epoch of ``job`` that is not there yet, on what ``examples_of`` reads for it.
+
+    Raises:
+        OaplError: as ``train``.
+    """
     if job.is_trained:
         delete_leftovers(job)
-        say(f"round {round_number}: all {job.epochs} epochs are trained")
+        say(f"{job.title}: all {job.epochs} epochs are trained")
         return
     # Everything that can be refused without a model comes first: it costs seconds, loading costs minutes.
-    require_state(run, round_number)
-    check_trackers(run.config.training.trackers)
-    examples = _examples(job)
+    require_state(job.run, job.round_number)
+    check_trackers(job.training.trackers)
+    examples = examples_of(job)
     if "RANK" not in os.environ:  # once for all ranks, by the process that starts them or is the only one
         drop_unfinished(job)
         check_room(job)
         job.stop_file.unlink(missing_ok=True)
-        if run.config.training.processes > 1 or run.config.training.hostfile:
-            launch_ranks(run, round_number, job.stop_file)
+        if job.training.processes > 1 or job.training.hostfile:
+            launch_ranks(job)
             return
     refuse_other_layout(job, int(os.environ.get("WORLD_SIZE", "1")))
     request = StopRequest(job.stop_file)
@@ -65,8 +74,7 @@ def train(run: Run, round_number: int) -> None:
 
 
 def _examples(job: Job) -> Examples:
-    run, recorded = job.run, job.run.config.training.reference == "behavior"
-    groups = run.groups(job.round_number)
+    run, recorded, groups = job.run, job.training.reference == "behavior", job.data
     entry = run.ledger.artifacts().get(run.name(groups))
     unknown = entry.details.get("trust", {}).get("without_logprobs", 0) if entry else 0
     if recorded and unknown:
@@ -104,10 +112,10 @@ def _train_rank(job: Job, examples: Examples, request: StopRequest) -> None:
 def _refuse_nothing(job: Job, examples: Examples) -> None:
     import torch
 
-    objective, reward_S, group_S = job.run.config.objective, examples.reward_S, examples.group_S
+    objective, reward_S, group_S = job.objective, examples.reward_S, examples.group_S
     if not objective.kept(torch.from_numpy(reward_S), torch.from_numpy(group_S), 0).any():
         raise DataError(
-            f"{job.run.groups(job.round_number)}: has no correct answer, and the objective {objective.name} trains on "
+            f"{job.data}: has no correct answer, and the objective {objective.name} trains on "
             "nothing else; sample more answers, or easier problems"
         )
 
@@ -116,18 +124,18 @@ def _trainer(job: Job, loaded: "Loaded", examples: Examples) -> "Trainer":
     from oapl_core.training.speed import Speedometer, peak_tflops
     from oapl_core.training.steps import Trainer
 
-    config, engine = job.run.config, loaded.engine
+    training, engine = job.training, loaded.engine
     trainer = Trainer(
         engine=engine,
-        objective=config.objective,
+        objective=job.objective,
         examples=examples,
-        training=config.training,
-        seed=config.seed,
+        training=training,
+        seed=job.seed,
         round_number=job.round_number,
         epochs=job.epochs,
         lag_steps=job.lag_steps,
     )
-    peak = peak_tflops(config.training.peak_tflops, config.training.dtype, engine.device)
+    peak = peak_tflops(training.peak_tflops, training.dtype, engine.device)
     return replace(trainer, speed=Speedometer(loaded.flops, peak, engine.ranks, job.epochs * trainer.steps_per_epoch))
 
 

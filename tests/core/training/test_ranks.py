@@ -12,7 +12,7 @@ from tests.core.training.made_round import make_run
 
 def test_ranks_of_one_machine_are_started_by_torch(tmp_path: Path, sharp_model: Path) -> None:
     run = make_run(tmp_path, sharp_model, processes=2)
-    assert rank_command(run, 0) == [
+    assert rank_command(run, "training.train", "--round", "0") == [
         sys.executable,
         "-m",
         "torch.distributed.run",
@@ -30,7 +30,7 @@ def test_ranks_of_several_machines_are_started_by_deepspeed(tmp_path: Path, shar
     hostfile = tmp_path / "hosts"
     hostfile.write_text("node1 slots=8\nnode2 slots=8\n")
     run = make_run(tmp_path, sharp_model, hostfile=hostfile)
-    assert rank_command(run, 0) == [
+    assert rank_command(run, "training.train", "--round", "0") == [
         sys.executable,
         "-m",
         "deepspeed.launcher.runner",
@@ -48,7 +48,7 @@ def test_ranks_of_several_machines_are_started_by_deepspeed(tmp_path: Path, shar
 def test_a_missing_hostfile_is_named(tmp_path: Path, sharp_model: Path) -> None:
     run = make_run(tmp_path, sharp_model, hostfile=tmp_path / "hosts")
     with pytest.raises(ConfigError, match=r"`training.hostfile`: .*hosts is not a file"):
-        rank_command(run, 0)
+        rank_command(run, "training.train", "--round", "0")
 
 
 @pytest.mark.slow
@@ -58,7 +58,7 @@ def test_deepspeeds_launcher_understands_the_command(tmp_path: Path, sharp_model
     hostfile = tmp_path / "hosts"
     hostfile.write_text("node1 slots=8\nnode2 slots=8\n")
     run = make_run(tmp_path, sharp_model, hostfile=hostfile)
-    arguments = parse_args(rank_command(run, 0)[3:])
+    arguments = parse_args(rank_command(run, "training.train", "--round", "0")[3:])
     assert (arguments.user_script, arguments.module, arguments.no_local_rank) == (
         "oapl_core.training.train",
         True,
