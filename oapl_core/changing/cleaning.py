@@ -13,8 +13,8 @@ from typing import Self
 
 from oapl_core.errors import ConfigError
 from oapl_core.files import fsync
-from oapl_core.planning.plan import conclusion, finished, round_steps
-from oapl_core.planning.stages import GROUPS, OF_A_ROUND, SAMPLING, TRAINING, VERIFICATION, Stage
+from oapl_core.planning.plan import conclusion, finished, preparation, round_steps
+from oapl_core.planning.stages import GROUPS, OF_A_ROUND, SAMPLING, TRAINING, VERIFICATION, WARM_START, Stage
 from oapl_core.run_folder.ledger import ArtifactEntry, RemovalEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import SUPERSEDED, StoredFile, classify, stored_files
@@ -145,13 +145,23 @@ class _State:
         self.evaluation, self.report = conclusion(run.config)
 
     def has(self, number: int, *stages: Stage) -> bool:
-        """Whether these stages of a round are finished; a round after the last has nothing to finish."""
+        """Whether these stages of a round are finished; a round after the last has nothing to finish.
+
+        The warm start is training of the round before round 0.
+        """
+        if number < 0:
+            return all(s in self.done for s in preparation(self.run.config) if s.stage is WARM_START)
         return number >= self.rounds or all(s in self.done for s in round_steps(number) if s.stage in stages)
 
     def below(self, name: str) -> tuple[StoredFile, ...]:
         """Files of an artifact or folder."""
         path = self.run.root / name
         return tuple(file for file in self.files if file.path == path or path in file.path.parents)
+
+    def epochs(self, number: int) -> int:
+        """Of a round, or of the warm start (-1)."""
+        warm = self.run.config.warm_start
+        return self.run.config.rounds[number].epochs if number >= 0 else warm.epochs if warm else 0
 
     @property
     def chosen_epoch(self) -> int | None:
@@ -169,7 +179,9 @@ def _scratch(state: _State) -> Iterator[Candidate]:
         if number is not None and state.run.optimizer_state(number) in file.path.parents:
             continue  # an artifact
         stages = (TRAINING,) if file.kind == "optimiser states" else OF_A_ROUND
-        needed = None if number is None or state.has(number, *stages) else f"round {number} resumes from it"
+        name_of = "the warm start" if number is None else f"round {number}"
+        place = number if number is not None or file.kind == "scratch" else -1
+        needed = None if place is None or state.has(place, *stages) else f"{name_of} resumes from it"
         yield Candidate(name.as_posix(), file.kind, number, (file,), "finished rounds' scratch", None, needed)
 
 
@@ -187,19 +199,20 @@ def _checkpoints(state: _State, keep: str | int) -> Iterator[Candidate]:
     if keep == "all":
         return
     run = state.run
-    for number in range(state.rounds):
+    for number in range(-1, state.rounds):
         for epoch in _dropped(state, keep, number):
-            name = run.name(run.checkpoint(number, epoch))
+            name = run.name(run.checkpoint(number, epoch) if number >= 0 else run.warm_start(epoch))
             files = tuple(file for file in state.below(name) if file.path.suffix in _WEIGHTS)
             if name in state.artifacts:
                 needed = _weights_needed_for(state, number, epoch)
                 rule = f"checkpoints={keep}"
-                yield Candidate(name, "checkpoints", number, files, rule, state.artifacts[name], needed)
+                place = number if number >= 0 else None
+                yield Candidate(name, "checkpoints", place, files, rule, state.artifacts[name], needed)
 
 
 def _dropped(state: _State, keep: str | int, number: int) -> Sequence[int]:
     """Epochs of a round, from 1, whose weights the rule does not keep; the chosen epoch of the run always stays."""
-    epochs, is_last = state.run.config.rounds[number].epochs, number == state.rounds - 1
+    epochs, is_last = state.epochs(number), number == state.rounds - 1
     chosen = state.chosen_epoch if is_last else None
     if keep == "chosen":
         return [epoch for epoch in range(1, epochs + 1) if epoch != chosen]
@@ -210,9 +223,9 @@ def _dropped(state: _State, keep: str | int, number: int) -> Sequence[int]:
 
 
 def _weights_needed_for(state: _State, number: int, epoch: int) -> str | None:
-    is_end = epoch == state.run.config.rounds[number].epochs
+    is_end = epoch == state.epochs(number)
     if not state.has(number, TRAINING):
-        return f"round {number} is not trained to its end"
+        return f"{f'round {number}' if number >= 0 else 'the warm start'} is not trained to its end"
     if is_end and not state.has(number + 1, SAMPLING, TRAINING):
         return f"round {number + 1} starts from it"
     for later in range(number + 2, state.rounds) if is_end else ():

@@ -26,7 +26,7 @@ from oapl_core.run_folder.run import Run, round_name
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import differences, with_overrides, write_settings
 
-_ALWAYS_SHARED = ("problems", "model", "pretrain")
+_ALWAYS_SHARED = ("problems", "model", "pretrain", "warm_start")
 """Settings of the steps before the first round."""
 
 

@@ -26,7 +26,7 @@ class Again:
 
     stage: str
     """Its ``Step.word``: `sampling`, `verification`, `groups`, `training`, `evaluation`, `report` or before a round
-    `problems-and-prompts`, `base-model`."""
+    `base-model`, `problems-and-prompts`, `warm-start`."""
     round: int | None = None
     """Counted from 0; None: the newest that the stage has made something in."""
     and_all_after: bool = False

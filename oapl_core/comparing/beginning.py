@@ -10,6 +10,7 @@ from oapl_core.changing.forking import fork_as
 from oapl_core.comparing.folder import Arm, Comparison
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.planning.plan import Step, preparation, round_steps
+from oapl_core.planning.stages import PREPARATION
 from oapl_core.run_folder.opening import find
 from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.settings.comparison import ComparisonConfig
@@ -74,7 +75,8 @@ def check_tables(comparison: Comparison) -> None:
 
 def _tables(run: Run, number: int, stages: Collection[str]) -> Iterator[tuple[Path, Columns, Step]]:
     """What arms that begin with these stages read, with its columns and the step that makes it."""
-    prepare, (sampling, verification, groups, _) = preparation(run.config)[-1], round_steps(number)
+    prepare = next(step for step in preparation(run.config) if step.stage is PREPARATION)
+    sampling, verification, groups, _ = round_steps(number)
     yield run.problems, PROBLEMS, prepare
     yield run.prompts, PROMPTS, prepare
     if "training" in stages:

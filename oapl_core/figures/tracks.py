@@ -14,6 +14,7 @@ from oapl_core.reports import records
 from oapl_core.reports.scores import Resampling, Score, score
 from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.settings.experiment import Experiment
+from oapl_core.settings.warm_start import BEFORE_WARM_START
 
 if TYPE_CHECKING:
     import polars as pl
@@ -166,14 +167,14 @@ def _milestones(
         # while the evaluation runs, a round may have two epochs here, which keep names of their own
         name = f"round {number}{warning}" if rounds.count(number) == 1 else checkpoint
         spent = _steps_until(steps, number, epoch)
-        name = BASE if number < 0 else name
+        name = checkpoint if number < 0 else name
         yield Milestone(name, hashes[checkpoint], spent, sum(sampled[: number + 1]), scores[checkpoint])
 
 
 def _place(run: Run, checkpoint: str, policy_hash: str, epochs: Epochs) -> tuple[int, int]:
-    """Round and epoch that made ``checkpoint``; (-1, 0) is the base."""
-    if checkpoint == BASE:
-        return -1, 0
+    """Round and epoch that made ``checkpoint``; (-1, 0) is the base, (-2, 0) what it was before a warm start."""
+    if checkpoint in (BASE, BEFORE_WARM_START):
+        return (-1 if checkpoint == BASE else -2), 0
     place = next((place for place, made in epochs.items() if made == policy_hash), None)
     if place is None:
         raise records.foreign_checkpoint(run, f"{checkpoint!r} ({policy_hash})")

@@ -64,4 +64,4 @@ def _oapl_by_default(value: Any) -> Any:
 Objective = Annotated[Family, Field(discriminator="name"), BeforeValidator(_oapl_by_default)]
 """The `objective` group of an experiment's settings; without a `name` it is OAPL."""
 
-__all__ = ["Inputs", "Loss", "Method", "Oapl", "Objective", "StepSizes"]
+__all__ = ["Inputs", "Loss", "Method", "Oapl", "Objective", "Sft", "StepSizes"]

@@ -212,7 +212,7 @@ def tokens_per_gpu_s(experiment: Experiment, model: ModelSize, answer_tokens: fl
 
 def _evaluation(experiment: Experiment, model: ModelSize, problems: ProblemCounts) -> EvaluationEstimate:
     settings, epochs = experiment.evaluation, experiment.rounds[-1].epochs
-    checkpoints = len(experiment.rounds) + (epochs if settings.choose_on == "heldout" else 1)
+    checkpoints = experiment.earlier_checkpoints + (epochs if settings.choose_on == "heldout" else 1)
     answers = problems.heldout * settings.heldout_samples * checkpoints
     answers += problems.validation * settings.validation_samples * epochs
     answer = _answer(experiment, settings.max_tokens)

@@ -18,6 +18,7 @@ from oapl_core.planning.stages import (
     REPORT,
     SAMPLING,
     VERIFICATION,
+    WARM_START,
     Stage,
 )
 from oapl_core.run_folder.integrity import is_intact
@@ -78,8 +79,9 @@ def _step(stage: Stage, number: int | None = None, folder: int | None = None) ->
 
 
 def preparation(config: Experiment) -> tuple[Step, ...]:
-    """Base model (if it is made here), problems and prompts."""
-    return tuple(map(_step, (BASE_MODEL, PREPARATION) if config.pretrain else (PREPARATION,)))
+    """Base model (if it is made here), problems and prompts, warm start (if there is one)."""
+    before, after = (BASE_MODEL,) * (config.pretrain is not None), (WARM_START,) * (config.warm_start is not None)
+    return tuple(map(_step, (*before, PREPARATION, *after)))
 
 
 def round_steps(number: int) -> tuple[Step, ...]:

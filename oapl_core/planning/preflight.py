@@ -163,7 +163,8 @@ def _from_rollouts(run: Run, number: int, artifacts: Mapping[str, ArtifactEntry]
 def _evaluation(run: Run, artifacts: Mapping[str, ArtifactEntry]) -> Need:
     settings, rounds = run.config.evaluation, run.config.rounds
     validation = _problems(run, artifacts, "validation") * rounds[-1].epochs * settings.validation_samples
-    rows = validation + _problems(run, artifacts, "heldout") * (len(rounds) + 1) * settings.heldout_samples
+    heldout = _problems(run, artifacts, "heldout") * settings.heldout_samples
+    rows = validation + heldout * (run.config.earlier_checkpoints + 1)
     there = sum(entry.rows for name, entry in artifacts.items() if name.startswith(f"{run.name(run.evaluations())}/"))
     known = _measured(run, artifacts, len(rounds) - 1)
     tokens = min(known.tokens_per_rollout, settings.max_tokens) if known else settings.max_tokens

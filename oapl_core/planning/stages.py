@@ -11,11 +11,14 @@ from typing import Literal
 
 from oapl_core.run_folder.run import (
     CHECKPOINT_DIR,
+    DEMONSTRATIONS,
     EVALUATION_DIR,
     GROUPS_FILE,
     REFERENCE_FILE,
     ROLLOUTS_DIR,
+    SAVED_STATES,
     VERDICTS_DIR,
+    WARM_START_DIR,
     Run,
     round_name,
 )
@@ -66,9 +69,13 @@ class Stage:
         return tuple(folder + name for name in self.makes)
 
 
+def _start(run: Run, number: int) -> tuple[Path, ...]:
+    # The base model is no artifact, so no rule removes it.
+    return (run.policy(number),) if number or run.config.warm_start else ()
+
+
 def _sampled_with(run: Run, number: int) -> tuple[Path, ...]:
-    # Round 0 samples with the base model, which no rule removes.
-    return (run.behavior(number),) if number else ()
+    return _start(run, run.config.sampling_round(number))
 
 
 def _judged(run: Run, number: int) -> tuple[Path, ...]:
@@ -76,16 +83,29 @@ def _judged(run: Run, number: int) -> tuple[Path, ...]:
 
 
 def _trained_on(run: Run, number: int) -> tuple[Path, ...]:
-    return run.groups(number), *((run.policy(number), run.behavior(number)) if number else ())
+    return run.groups(number), *_start(run, number), *_sampled_with(run, number)
 
 
 def _measured(run: Run, number: int) -> tuple[Path, ...]:
-    return *(run.policy(k) for k in range(1, number + 1)), run.checkpoints(number)
+    return *(path for k in range(number + 1) for path in _start(run, k)), run.checkpoints(number)
 
 
 BASE_MODEL = Stage("base-model", "pretraining.pretrain", ("base_model.json",), needs=("gpu",))
 # A mistake in a problem set is a person's, and groups and reports are arithmetic: trying again changes nothing.
-PREPARATION = Stage("problems-and-prompts", "problems.prepare", ("problems.parquet", "prompts.parquet"), retries=0)
+PREPARATION = Stage(
+    "problems-and-prompts",
+    "problems.prepare",
+    ("problems.parquet", "prompts.parquet", DEMONSTRATIONS),
+    retries=0,
+)
+WARM_START = Stage(
+    "warm-start",
+    "training.warm_start",
+    (f"{WARM_START_DIR}/epoch_",),
+    scratch=lambda run, _: (run.demonstrations.with_name(SAVED_STATES),),
+    gpus="trainer_gpus",
+    needs=("gpu",),
+)
 SAMPLING = Stage(
     "sampling",
     "rollouts.generate",
@@ -137,4 +157,4 @@ OF_A_ROUND = (SAMPLING, VERIFICATION, GROUPS, TRAINING)
 """In order."""
 _BY_HAND = (Stage("audit", "verdicts.audit", reads=_judged), Stage("export", "exchange.export", reads=_judged))
 """What a person starts, outside of the plan."""
-BY_VERB = {one.verb: one for one in (BASE_MODEL, PREPARATION, *OF_A_ROUND, EVALUATION, REPORT, *_BY_HAND)}
+BY_VERB = {one.verb: one for one in (BASE_MODEL, PREPARATION, WARM_START, *OF_A_ROUND, EVALUATION, REPORT, *_BY_HAND)}

@@ -1,5 +1,7 @@
 """The verb that makes problems.parquet and prompts.parquet of a run (tables.PROBLEMS, tables.PROMPTS).
 
+With `[warm_start]` it also makes what that trains on (demonstrations.py).
+
 Reads the problem sets of every split and the base model's tokenizer. A prompt is the problem's chat messages
 (prompts.py) as the model reads them (encoding.py), encoded once: everything later uses these ids. A prompt longer than
 `max_prompt_tokens` is dropped and counted in the ledger (`details.dropped`), never cut; its problem stays in
@@ -16,6 +18,7 @@ from typing import Any
 from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.model_folder import tokenizer_files
+from oapl_core.problems.demonstrations import write_demonstrations
 from oapl_core.problems.encoding import Encode, load_encoder
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from oapl_core.problems.prompts import conversation
@@ -27,7 +30,13 @@ from oapl_core.stage import run_verb
 
 
 def prepare(run: Run) -> None:
-    """Write the run's problems and prompts, unless they are there and made from the same inputs."""
+    """Write the run's problems, prompts and demonstrations, unless they are there and made from the same inputs."""
+    _prepare(run)
+    if run.config.warm_start:
+        write_demonstrations(run, run.config.warm_start, _statements(run.problems))
+
+
+def _prepare(run: Run) -> None:
     sets = run.config.problems
     config = sets.slice
     sources = run.inputs(path for split in SPLITS for path in sets.files(split))

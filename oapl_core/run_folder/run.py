@@ -3,7 +3,7 @@
 Layout (``ls`` answers "how far did it get")::
 
     data/runs/<run>/run.json  ledger.jsonl  logs/
-      problems.parquet  prompts.parquet
+      problems.parquet  prompts.parquet  warm_start/demonstrations.parquet  warm_start/epoch_01/
       round_00/1_rollouts/part-00000.parquet ...
       round_00/2_verdicts/part-00000.parquet ...
       round_00/3_groups.parquet
@@ -30,8 +30,9 @@ _MAY_CHANGE = {"estimate", "fleet", "mirror", "runs_dir", "time_limits_h"}
 ROLLOUTS_DIR, VERDICTS_DIR, GROUPS_FILE = "1_rollouts", "2_verdicts", "3_groups.parquet"
 REFERENCE_FILE, CHECKPOINT_DIR, EVALUATION_DIR = "3_reference.parquet", "4_checkpoint", "5_evaluation"
 """What lies in a round's folder."""
-OPTIMIZER_STATE, SAVED_STATES, IN_FLIGHT = "optimizer_state", "state", ".in_flight"
-"""Folders of what a round leaves to the next one, of what training resumes from, of unfinished parts."""
+OPTIMIZER_STATE, SAVED_STATES, IN_FLIGHT, WARM_START_DIR = "optimizer_state", "state", ".in_flight", "warm_start"
+"""Folders of what a round leaves to the next one, of what training resumes from, of unfinished parts, before round 0"""
+DEMONSTRATIONS = f"{WARM_START_DIR}/demonstrations.parquet"
 METRICS_FILE = "training_metrics.jsonl"
 """In each checkpoint that training made: one line for each optimiser step."""
 
@@ -149,6 +150,15 @@ class Run(Recorded):
         return self.root / "base_model.json"
 
     @property
+    def demonstrations(self) -> Path:
+        """What the warm start trains on (tables.GROUPS)."""
+        return self.root / DEMONSTRATIONS
+
+    def warm_start(self, epoch: int) -> Path:
+        """Hugging Face folder after ``epoch`` (counted from 1) of the warm start."""
+        return self.root / WARM_START_DIR / f"epoch_{epoch:02d}"
+
+    @property
     def report(self) -> Path:
         """Folder of the report."""
         return self.root / "report"
@@ -236,7 +246,7 @@ class Run(Recorded):
         return self.card().with_suffix(".md")
 
     def base_model(self) -> Path:
-        """The folder that round 0 samples from: ``model``, or what pretraining recorded in ``base_model.json``.
+        """The folder that the run starts from: ``model``, or what pretraining recorded in ``base_model.json``.
 
         Raises:
             DataError: pretraining has not finished.
@@ -251,7 +261,8 @@ class Run(Recorded):
     def policy(self, number: int) -> Path:
         """The checkpoint that round ``number`` starts training at."""
         if number == 0:
-            return self.base_model()
+            warm = self.config.warm_start
+            return self.warm_start(warm.epochs) if warm else self.base_model()
         return self.checkpoint(number - 1, self.config.rounds[number - 1].epochs)
 
     def behavior(self, number: int) -> Path:
@@ -283,5 +294,7 @@ class Run(Recorded):
         record = self.base_record
         if self.config.model is None and record.is_file():
             return str(json.loads(record.read_text())["policy_hash"])
+        if self.config.warm_start:
+            return None  # the warm start's own inputs say
         first = f"{self.name(self.rollouts(0))}/"
         return next((e.details.get("policy_hash") for name, e in artifacts.items() if name.startswith(first)), None)

@@ -23,6 +23,7 @@ from oapl_core.settings.sync import SyncConfig
 from oapl_core.settings.time_limits import TimeLimits
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.settings.warm_start import WarmStartConfig
 from oapl_core.settings_group import Fraction, Settings
 
 
@@ -135,6 +136,8 @@ class Experiment(Settings):
     """Hugging Face folder to start from; unset: [pretrain] makes one."""
     pretrain: PretrainConfig | None = None
     """Make the base model here instead of reading one."""
+    warm_start: WarmStartConfig | None = None
+    """Train the model on demonstrations before round 0; unset: round 0 samples from it as it is."""
     problems: ProblemsConfig
     """Problem sets and prompts."""
     engine: EngineConfig = EngineConfig()
@@ -230,6 +233,11 @@ class Experiment(Settings):
     def leaves_optimizer(self, number: int) -> bool:
         """Whether round ``number`` leaves its optimiser to a next one."""
         return number + 1 < len(self.rounds) and self.continues_optimizer(number + 1)
+
+    @property
+    def earlier_checkpoints(self) -> int:
+        """How many answer held-out problems beside the last round's: base, rounds but the last, before a warm start."""
+        return len(self.rounds) + (self.warm_start is not None)
 
     @property
     def run_dir(self) -> Path:

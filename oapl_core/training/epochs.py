@@ -1,7 +1,8 @@
 """The epochs of a round, step by step: saves states between steps and exports a checkpoint after each epoch.
 
-Writes 4_checkpoint/<objective>/epoch_NN with ``training_metrics.jsonl`` in it, one line for each optimiser step,
-and after the last one what the next round's optimiser starts from (``continuation.py``).
+Writes 4_checkpoint/<objective>/epoch_NN (of the warm start warm_start/epoch_NN) with ``training_metrics.jsonl`` in it,
+one line for each optimiser step, and after the last one what the next round's optimiser starts from
+(``continuation.py``).
 """
 
 import json
@@ -132,8 +133,9 @@ def _details(steps: "Sequence[Metrics]", started_s: float, identity: str) -> dic
         return sum(value * w for value, w in rows) / max(1, sum(w for _, w in rows))
 
     tokens, sequences, seconds = (sum(s[key] for s in steps) for key in ("tokens", "sequences", "seconds"))
-    of_sequences = ("loss", "grad_norm", "log_ratio", "log_ratio_right", "log_ratio_wrong")
-    of_tokens = ("token_log_ratio_abs", "kl", "entropy")
+    is_compared = steps[0]["log_ratio"] is not None
+    of_sequences = ("loss", "grad_norm", *("log_ratio", "log_ratio_right", "log_ratio_wrong") * is_compared)
+    of_tokens = (*("token_log_ratio_abs", "kl") * is_compared, "entropy")
     return {
         "policy_hash": identity,
         "epoch": steps[0]["epoch"],

@@ -1,4 +1,4 @@
-"""What is trained on: reads 3_groups.parquet (tables.GROUPS), checks that it belongs here, makes tensors.
+"""What is trained on: reads a groups file (tables.GROUPS), checks that it belongs here, makes tensors.
 
 Token ids and log-probs stay in the file: a micro-batch's rows are read when its turn comes, in any order (``rows.py``
 keeps a small file decoded). Memory holds some numbers for each row.
@@ -60,6 +60,11 @@ class Examples:
     """What the trainer gives the same policy (tables.REFERENCES); if set, it is compared, not what was recorded."""
     start: Rows | None = None
     """Log-probs of the weights that the round starts from (tables.REFERENCES), for objectives that need them too."""
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether there is a policy to take ratios against: demonstrations have none."""
+        return self.rescored is not None or bool(self.recorded_S.any())
 
     def recorded_logprobs(self, row: int) -> "Tensor | None":
         """The engine's log-probs of a response, [T]; None if nobody recorded them."""

@@ -22,14 +22,19 @@ _NAMES = """
     residual residual_right clippable clipped_tokens token_log_ratio_abs kl compared_logprob
 """
 _SUMS = _NAMES.split()
+_OF_RATIOS = """
+    log_ratio log_ratio_right log_ratio_wrong token_log_ratio token_log_ratio_abs token_log_ratio_max kl kl_k1
+""".split()
+"""What means nothing where the policy is compared with none."""
 
 
 class StepMeter:
     """Sums over one step's micro-batches on one rank; ``result`` joins the ranks."""
 
-    def __init__(self, device: torch.device, packed: bool = False) -> None:
-        """Sums stay on ``device`` until the step ends; ``packed`` rows have no padding."""
-        self._device, self._packed = device, packed
+    def __init__(self, device: torch.device, packed: bool = False, compared: bool = True) -> None:
+        """Sums stay on ``device`` until the step ends; ``packed`` rows have no padding, rows that are not ``compared``
+        no ln b."""
+        self._device, self._packed, self._compared = device, packed, compared
         # One vector on the device, in float64: reading a number of it would wait for the GPU at every micro-batch, and
         # a fixed order lets a rank that had no work take part in the sum over ranks with zeros.
         self._sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=device)
@@ -92,7 +97,7 @@ class StepMeter:
         largest, memory_mb = engine.largest(torch.cat([self._largest, memory])).tolist()
         sequences, tokens, right = total["sequences"], total["response_tokens"], total["right"]
         wrong, has_residual = sequences - right, total["residuals"] > 0
-        return {
+        found: Metrics = {
             "loss": total["loss"],
             "sequences": int(sequences),
             "tokens": int(total["tokens"]),
@@ -115,6 +120,7 @@ class StepMeter:
             "token_entropy": -(total["compared_logprob"] + total["log_ratio"]) / tokens,
             "peak_memory_mb": round(memory_mb),
         }
+        return found if self._compared else found | dict.fromkeys(_OF_RATIOS)
 
 
 def _reported(loss: Loss, mask_ST: Tensor, right_S: Tensor) -> dict[str, Tensor]:

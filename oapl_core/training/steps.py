@@ -132,7 +132,7 @@ class Trainer:
         # a step that is one micro-batch is known whole when its turn comes
         alone = self.objective.scope == "sequence" or engine.data_ranks == len(share) == 1
         sizes, statistics = self._sizes(batch), None if alone else self._statistics(batch)
-        meter = StepMeter(engine.device, self.packed)
+        meter = StepMeter(engine.device, self.packed, self.examples.is_compared)
         for number, rows in enumerate(share):
             held = [lengths[row] for row in rows]
             padded = sum(held) if self.packed else len(held) * max(held, default=0)

@@ -1,0 +1,183 @@
+"""What the warm start trains on: demonstrations as prompts and answers, in the columns of a round's groups.
+
+Reads the files of `[warm_start]`, problems.parquet and prompts.parquet; writes warm_start/demonstrations.parquet
+(tables.GROUPS: each row its own group, reward 1, no log-probs, since nobody sampled it). A prompt is made as for
+sampling, and an answer ends with what ends one there. Each assistant turn of a conversation is a row, whose prompt is
+all that precedes the turn: chat templates show earlier turns otherwise (without their thoughts) than they ask for one.
+What is too long to be sampled, or asks what is measured, is dropped and counted, never cut.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from oapl_core import tables
+from oapl_core.errors import DataError
+from oapl_core.model_folder import limits, load_tokenizer, tokenizer_files
+from oapl_core.problems.encoding import load_encoder
+from oapl_core.problems.prompts import conversation
+from oapl_core.problems.raw_rows import place, raw_rows
+from oapl_core.progress import say
+from oapl_core.run_folder.run import Run
+from oapl_core.settings.warm_start import WarmStartConfig
+
+Turns = list[dict[str, str]]
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+_SHAPES = "write `messages`, or a `solution` and the `problem_id` of a training problem or a `statement`"
+
+
+def write_demonstrations(run: Run, settings: WarmStartConfig, problems: Iterable[Mapping[str, Any]]) -> None:
+    """Write the rows, unless they are there and made from the same inputs.
+
+    Args:
+        run: its problems and prompts are there.
+        settings: which files.
+        problems: of every split, as prompts are made of them.
+
+    Raises:
+        DataError: a file or a row cannot be used (one line with its place), or none is left.
+    """
+    inputs = run.inputs([run.problems, run.prompts, *settings.data, *tokenizer_files(run.base_model())])
+    depends = {"problems": run.config.problems.slice, "limit": settings.limit} | {
+        "max_tokens": run.config.sampling.max_tokens
+    }
+    if run.is_done(run.demonstrations, inputs, depends):
+        say("demonstrations are up to date")
+        return
+    made = _Demonstrations(run, problems)
+    with run.writing(run.demonstrations, inputs, depends) as draft:
+        draft.rows = tables.write_table(draft.path, tables.GROUPS, made.rows(settings))
+        dropped = ", ".join(f"{count:,} {why}" for why, count in made.dropped.items()) or "none"
+        if not draft.rows:
+            raise DataError(f"{', '.join(map(str, settings.data))}: no demonstration is left; dropped: {dropped}")
+        draft.details = {"rows_read": made.rows_read, "dropped": dict(made.dropped), "trained_tokens": made.tokens}
+    say(f"{draft.rows:,} demonstrations with {made.tokens:,} tokens of answers; dropped: {dropped}")
+
+
+class _Demonstrations:
+    """Makes the rows, and counts what is left out."""
+
+    def __init__(self, run: Run, problems: Iterable[Mapping[str, Any]]) -> None:
+        self._run, self._config, model = run, run.config.problems, run.base_model()
+        self._encode = load_encoder(model, self._config.thinking, self._config.chat)
+        self._tokenizer, self._longest = load_tokenizer(model), limits(model)[0]
+        self._problems = {problem["problem_id"]: problem for problem in problems}
+        self._kinds = {problem["kind"] for problem in self._problems.values() if problem["split"] == "train"}
+        asked = tables.read_table(run.prompts, tables.PROMPTS, ("split", "prompt_ids"), ("split", _MEASURED))
+        self._measured = {hash(tuple(ids)) for ids in asked["prompt_ids"].to_pylist()}
+        self.dropped = Counter[str]()
+        self.rows_read = self.tokens = 0
+
+    def rows(self, settings: WarmStartConfig) -> Iterator[dict[str, Any]]:
+        """Rows of tables.GROUPS, so many of each file's rows as `limit` says.
+
+        Raises:
+            DataError: as ``write_demonstrations``.
+        """
+        group = 0
+        for path in settings.data:
+            used = 0
+            for number, row in raw_rows(self._run.place(path)):
+                if used == settings.limit:
+                    break
+                self.rows_read += 1
+                where, made = place(path, number), 0
+                for turn, (asked, solution) in enumerate(self._turns(row, where)):
+                    if ids := self._ids(asked, solution):
+                        name = f"{path}:{number}/t{turn}"
+                        yield self._row(name, str(row.get("problem_id") or name), group + made, *ids)
+                        made += 1
+                group, used = group + made, used + bool(made)
+
+    def _row(self, name: str, problem: str, group: int, prompt_ids: list[int], answer_ids: list[int]) -> dict[str, Any]:
+        self.tokens += len(answer_ids)
+        return {
+            "rollout_id": name,
+            "problem_id": problem,
+            "group": group,
+            "policy_hash": "unknown",
+            "prompt_ids": prompt_ids,
+            "response_ids": answer_ids,
+            "behavior_logprobs": None,
+            "temperature": 1.0,
+            "reward": 1.0,
+        }
+
+    def _turns(self, row: Any, where: str) -> list[tuple[Turns, str]]:
+        """What is asked and what is answered, for each answer of a row."""
+        if not isinstance(row, dict):
+            raise DataError(f"{where}: is not a JSON object; {_SHAPES}")
+        row = {key: value for key, value in row.items() if value is not None}
+        if "messages" in row:
+            turns = _checked(row["messages"], where)
+            return [(turns[:i], turn["content"]) for i, turn in enumerate(turns) if turn["role"] == "assistant"]
+        if not all(isinstance(row.get(key, ""), str) for key in ("problem_id", "statement", "kind")):
+            raise DataError(f"{where}: `problem_id`, `statement` and `kind` must be texts")
+        if not isinstance(row.get("solution"), str) or not row["solution"].strip() or not row.keys() & _ASKS:
+            raise DataError(f"{where}: {_SHAPES}")
+        problem = self._problems.get(row.get("problem_id")) or self._own(row, where)
+        if problem is None or problem["split"] != "train":
+            self.dropped["of no training problem of the run" if problem is None else _IS_MEASURED] += 1
+            return []
+        return [(conversation(problem, self._config), row["solution"])]
+
+    def _own(self, row: Mapping[str, Any], where: str) -> dict[str, Any] | None:
+        """A problem that is not one of the run's."""
+        if "statement" not in row:
+            return None
+        if "kind" not in row and len(self._kinds) > 1:
+            raise DataError(f"{where}: say the `kind` of the problem, as the run has {', '.join(sorted(self._kinds))}")
+        rest = dict.fromkeys(("starter_code", "entry_point", "platform"))
+        return {"kind": next(iter(self._kinds)), "problem_id": where, **rest, **row, "split": "train"}
+
+    def _ids(self, asked: Turns, solution: str) -> tuple[list[int], list[int]] | None:
+        """Token ids of prompt and answer; None if they are dropped."""
+        text, prompt_ids = self._encode(asked)
+        answer = self._encode.answer(text, solution)
+        both: list[int] = self._tokenizer(text + answer, add_special_tokens=False)["input_ids"]
+        # Behind its prompt, since some tokenizers write another first token at the beginning of a text; but the
+        # prompt's own tokens are those that sampling begins with.
+        if both[: len(prompt_ids)] == prompt_ids:
+            answer_ids = both[len(prompt_ids) :]
+        else:
+            answer_ids = self._tokenizer(answer, add_special_tokens=False)["input_ids"]
+        wrong = self._wrong(prompt_ids, answer_ids)
+        if wrong:
+            self.dropped[wrong] += 1
+            return None
+        return prompt_ids, answer_ids
+
+    def _wrong(self, prompt_ids: list[int], answer_ids: list[int]) -> str | None:
+        if hash(tuple(prompt_ids)) in self._measured:
+            return _IS_MEASURED
+        if len(prompt_ids) > self._config.max_prompt_tokens:
+            return "with a prompt longer than problems.max_prompt_tokens"
+        if len(answer_ids) > self._run.config.sampling.max_tokens:
+            return "with an answer longer than sampling.max_tokens"
+        return "longer than the model's positions" if len(prompt_ids) + len(answer_ids) > self._longest else None
+
+
+_ASKS = {"problem_id", "statement"}
+_MEASURED = ("validation", "heldout")
+_IS_MEASURED = "of a validation or held-out problem"
+
+
+def _checked(turns: Any, where: str) -> Turns:
+    """The turns of `messages`, each with its role and content."""
+    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+        raise DataError(f"{where}: `messages` must be a list of objects with `role` and `content`")
+    for number, turn in enumerate(turns):
+        said = {key for key, value in turn.items() if value is not None}
+        if said != {"role", "content"} or turn["role"] not in _ROLES or not isinstance(turn["content"], str):
+            raise DataError(
+                f"{where}: message {number} must have a `role` ({', '.join(_ROLES)}) and a text as `content`, and "
+                "nothing else"
+            )
+        if turn["role"] == "assistant" and (number == 0 or not turn["content"].strip()):
+            raise DataError(
+                f"{where}: message {number} is an assistant turn that {'answers' * (number == 0) or 'says'} nothing"
+            )
+    if not any(turn["role"] == "assistant" for turn in turns):
+        raise DataError(f"{where}: `messages` has no assistant turn, so there is nothing to train on")
+    return [{"role": turn["role"], "content": turn["content"]} for turn in turns]
