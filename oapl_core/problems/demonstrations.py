@@ -9,7 +9,6 @@ What is too long to be sampled, or asks what is measured, is dropped and counted
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from oapl_core import tables

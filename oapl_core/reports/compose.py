@@ -9,6 +9,7 @@ from oapl_core.reports.facts import Facts
 from oapl_core.reports.records import rollouts_removed
 from oapl_core.reports.results import Results, label
 from oapl_core.reports.round_page import round_page
+from oapl_core.settings.warm_start import BEFORE_WARM_START
 
 _PANELS = {
     "loss": "loss",
