@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from textwrap import wrap
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -58,7 +58,11 @@ def _placed(run: Run) -> Experiment:
     """Its settings, with what is read here as it is found from the current folder."""
     config = run.config
     files = {split: tuple(map(run.place, config.problems.files(split))) for split in _SPLITS}
-    changes = {"problems": config.problems.model_copy(update=files), "model": config.model and run.place(config.model)}
+    changes: dict[str, Any] = {"problems": config.problems.model_copy(update=files)}
+    changes["model"] = config.model and run.place(config.model)
+    if config.warm_start:
+        data = tuple(map(run.place, config.warm_start.data))
+        changes["warm_start"] = config.warm_start.model_copy(update={"data": data})
     return config.model_copy(update=changes)
 
 
@@ -128,14 +132,31 @@ def problem_counts(experiment: Experiment) -> ProblemCounts:
     (train, train_bytes), (validation, validation_bytes), (heldout, heldout_bytes) = (
         _count(experiment, split) for split in _SPLITS
     )
-    return ProblemCounts(train, validation, heldout, train_bytes + validation_bytes + heldout_bytes)
+    return ProblemCounts(
+        train, validation, heldout, train_bytes + validation_bytes + heldout_bytes, _demonstrations(experiment)
+    )
+
+
+def _demonstrations(experiment: Experiment) -> int:
+    warm = experiment.warm_start
+    if warm is None:
+        return 0
+    missing = next((file for file in warm.data if not file.is_file()), None)
+    if missing is not None:
+        raise ConfigError(f"`warm_start.data`: {missing} is not there; make it, or plan without [warm_start]")
+    counts = [_rows_of(file) for file in warm.data]
+    return sum(count if warm.limit is None else min(count, warm.limit) for count in counts)
+
+
+def _rows_of(file: Path) -> int:
+    return count_rows(file) if file.suffix == ".parquet" else _lines_of(file)
 
 
 def _count(experiment: Experiment, split: str) -> tuple[int, float]:
     """Problems of a split, and their bytes."""
     files, limit = experiment.problems.files(split), experiment.problems.limit
     if all(file.is_file() for file in files):
-        counts = [count_rows(file) if file.suffix == ".parquet" else _lines_of(file) for file in files]
+        counts = [_rows_of(file) for file in files]
         taken = [count if limit is None else min(count, limit) for count in counts]
         sizes = [
             file.stat().st_size * part / max(1, whole) for file, part, whole in zip(files, taken, counts, strict=True)
@@ -159,6 +180,10 @@ def _lines_of(file: Path) -> int:
 
 def _rows(experiment: Experiment, made: Estimate) -> Iterator[Row]:
     number = 0
+    if made.warm_start:
+        before = made.warm_start
+        yield "warm start: training", f"{before.sequences:,} demonstrations", None, before.training_h
+        yield "", _steps(before.steps, before.checkpoints), None, None
     # rounds of equal settings follow each other in their fifties (`repeat`): one row for all of them
     for one, equal in groupby(made.rounds):
         count = len(list(equal))
@@ -179,6 +204,8 @@ def _rows(experiment: Experiment, made: Estimate) -> Iterator[Row]:
     tokens = sum((one.tokens for one in made.rounds), measured.tokens)
     yield "in all", f"{made.rollouts + measured.answers:,} answers", tokens, made.hours
     steps, checkpoints = sum((one.steps for one in made.rounds), NOTHING), sum(one.checkpoints for one in made.rounds)
+    if made.warm_start:
+        steps, checkpoints = steps + made.warm_start.steps, checkpoints + made.warm_start.checkpoints
     yield "", _steps(steps, checkpoints), None, None
 
 

@@ -51,6 +51,8 @@ class ProblemCounts:
     heldout: int
     bytes: float = 0.0
     """Of all of them with their tests."""
+    demonstrations: int = 0
+    """Rows that the warm start may train on."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,19 @@ class RoundEstimate:
 
 
 @dataclass(frozen=True)
+class WarmStartEstimate:
+    """What precedes round 0."""
+
+    sequences: int
+    """Demonstrations."""
+    steps: Amount
+    """Of the optimiser, over all epochs."""
+    checkpoints: int
+    training_h: Amount
+    """GPU-hours."""
+
+
+@dataclass(frozen=True)
 class EvaluationEstimate:
     """All of it."""
 
@@ -114,6 +129,7 @@ class Estimate:
     """Bytes at the end, by kind (run_folder/storage.py)."""
     states: float
     """Bytes beside them while a round trains: two of its own; with `training.optimizer_state` the one before's."""
+    warm_start: WarmStartEstimate | None = None
 
     @property
     def rollouts(self) -> int:
@@ -123,7 +139,8 @@ class Estimate:
     @property
     def hours(self) -> Amount:
         """GPU-hours of everything."""
-        return sum((one.sampling_h + one.training_h for one in self.rounds), self.evaluation.sampling_h)
+        before = self.warm_start.training_h if self.warm_start else NOTHING
+        return sum((one.sampling_h + one.training_h for one in self.rounds), before + self.evaluation.sampling_h)
 
 
 def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) -> Estimate:
@@ -143,7 +160,21 @@ def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) 
         "evaluation": evaluation.tokens * (2 * EVALUATION_BYTES_PER_TOKEN),
     }
     states = 3 if any(experiment.continues_optimizer(number) for number in range(len(rounds))) else 2
-    return Estimate(rounds, evaluation, disk, states * model.parameters * (width + _OPTIMISER_BYTES))
+    bytes_of_states = states * model.parameters * (width + _OPTIMISER_BYTES)
+    return Estimate(rounds, evaluation, disk, bytes_of_states, _warm_start(experiment, model, problems))
+
+
+def _warm_start(experiment: Experiment, model: ModelSize, problems: ProblemCounts) -> WarmStartEstimate | None:
+    settings, sequences = experiment.warm_start, problems.demonstrations
+    if settings is None:
+        return None
+    answer = _answer(experiment, experiment.sampling.max_tokens)  # as long as those that are sampled
+    seconds = (
+        _training_s(experiment, model, _prompt(experiment) + tokens) for tokens in (answer.expected, answer.most)
+    )
+    steps = settings.epochs * math.ceil(sequences / settings.batch_size)
+    hours = Amount(*seconds) * (settings.epochs * sequences / 3600)
+    return WarmStartEstimate(sequences, Amount(steps, steps), settings.epochs, hours)
 
 
 def _round(experiment: Experiment, model: ModelSize, one: RoundConfig, train: int) -> RoundEstimate:
@@ -225,6 +256,7 @@ def _kept_checkpoints(experiment: Experiment) -> Amount:
     """Whose weights are there at the end, and at most before: with `training.keep_checkpoints`."""
     keep, last = experiment.training.keep_checkpoints, experiment.rounds[-1].epochs
     earlier = [one.epochs for one in experiment.rounds[:-1]]
+    earlier += [experiment.warm_start.epochs] if experiment.warm_start else []
     most = max(earlier, default=0) if keep == "all" else 1 if keep == "last" else keep
     kept = last + sum(min(epochs, most) for epochs in earlier)
     return Amount(kept, kept)

@@ -37,6 +37,9 @@ def write_demonstrations(run: Run, settings: WarmStartConfig, problems: Iterable
     Raises:
         DataError: a file or a row cannot be used (one line with its place), or none is left.
     """
+    for path in settings.data:
+        if not path.is_file():
+            raise DataError(f"{path}: no such file of demonstrations; check warm_start.data")
     inputs = run.inputs([run.problems, run.prompts, *settings.data, *tokenizer_files(run.base_model())])
     depends = {"problems": run.config.problems.slice, "limit": settings.limit} | {
         "max_tokens": run.config.sampling.max_tokens
@@ -77,7 +80,7 @@ class _Demonstrations:
         group = 0
         for path in settings.data:
             used = 0
-            for number, row in raw_rows(self._run.place(path)):
+            for number, row in raw_rows(path):
                 if used == settings.limit:
                     break
                 self.rows_read += 1

@@ -34,6 +34,9 @@ def rehearsal(experiment: Experiment, limit: int) -> Experiment:
     values["engine"]["max_model_len"] = problems["max_prompt_tokens"] + _TOKENS
     values["training"]["batch_size"] = min(experiment.training.batch_size, limit)
     values["rounds"] = [_small(one, limit) for one in _some(values["rounds"])]
+    if experiment.warm_start:
+        warm = values["warm_start"]
+        warm |= {"limit": limit, "epochs": min(warm["epochs"], _EPOCHS), "batch_size": min(warm["batch_size"], limit)}
     if experiment.model is not None and not experiment.model.exists():
         _use_demo_model(values)
     return parse_experiment(values, f"--limit {limit}")
