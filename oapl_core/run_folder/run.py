@@ -294,7 +294,6 @@ class Run(Recorded):
         record = self.base_record
         if self.config.model is None and record.is_file():
             return str(json.loads(record.read_text())["policy_hash"])
-        if self.config.warm_start:
-            return None  # the warm start's own inputs say
         first = f"{self.name(self.rollouts(0))}/"
-        return next((e.details.get("policy_hash") for name, e in artifacts.items() if name.startswith(first)), None)
+        found = next((e.details.get("policy_hash") for name, e in artifacts.items() if name.startswith(first)), None)
+        return None if self.config.warm_start else found  # a warm start's inputs say which model it began from
