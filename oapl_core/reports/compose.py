@@ -74,7 +74,7 @@ def _curve(measured: Results, index: int) -> Curve:
 
 
 def _spent(facts: Facts, measured: Results, folder: Path) -> Picture:
-    # the model before a warm start is no point of this curve: what it lacks to the base cost no rollouts
+    # no point of this curve is the model before a warm start: from there to the base no rollouts were spent
     known = [(s, e) for s in measured.heldout if s.checkpoint != BEFORE_WARM_START and (e := s.pass_at(1))]
     spent = [facts.rollouts_spent(s.policy_hash) for s, _ in known]
     estimates = [e for _, e in known]

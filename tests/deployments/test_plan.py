@@ -83,6 +83,18 @@ def test_files_and_models_that_are_there_are_counted(tmp_path: Path) -> None:
     assert 20_000 < size.parameters < 60_000
 
 
+def test_a_warm_start_is_a_line_of_its_own(tmp_path: Path) -> None:
+    shown = tmp_path / "shown.jsonl"
+    overrides = [f'warm_start={{data = "{shown}", epochs = 2, batch_size = 4, limit = 10}}', f"model={tmp_path}/none"]
+    config = load_experiment(EXPERIMENTS / "math.toml", [*overrides, "estimate.model_parameters=1e9"])
+    with pytest.raises(ConfigError, match=r"`warm_start.data`: .*shown.jsonl is not there"):
+        lines(config)
+    shown.write_text("{}\n" * 11)
+    text = "\n".join(lines(config))
+    assert re.search(r"warm start: training +10 demonstrations", text)
+    assert "6 steps; checkpoints: 2" in text
+
+
 def test_what_is_neither_there_nor_stated_is_named(tmp_path: Path) -> None:
     for key in ("train_problems", "model_parameters"):
         config = load_experiment(EXPERIMENTS / "math.toml", [f"runs_dir={tmp_path}"])
