@@ -26,7 +26,7 @@ from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.settings.experiment_file import apply
 
 _VERB = "evaluation.evaluate"
-_SETTING = re.compile(r"(engine|verifier)(\.\w+)+=|(template|system|examples|chat)=")
+_SETTING = re.compile(r"(engine|verifier)(\.\w+)+=|(template|system|examples|chat|stop)=")
 _LOG_EVERY_S = 30.0
 
 

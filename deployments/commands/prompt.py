@@ -45,6 +45,7 @@ def prompt(
     if name.endswith(".toml"):
         experiment = load_experiment(Path(name))
         name, model = str(experiment.problems.train[0]), model or experiment.model
+        stop = experiment.sampling.stop
         settings = experiment.problems.model_dump(include=set(PromptConfig.model_fields)) | settings
     config = parse_as(PromptConfig, settings, "oapl prompt")
     encode = load_encoder(model, config.thinking, config.chat) if model else None

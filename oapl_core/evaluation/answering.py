@@ -44,7 +44,7 @@ class Questions:
     thinking: frozenset[str]
     """Problems whose prompt ends inside of <think>."""
     config: EvaluationFolderConfig
-    """samples, seed, temperature, top_p and max_tokens."""
+    """samples, seed, temperature, top_p, max_tokens and stop."""
 
     @classmethod
     def read(cls, problems: Path, prompts: Path, config: EvaluationFolderConfig) -> Self:
@@ -74,7 +74,8 @@ class Questions:
                 # no checkpoint in it: all get the same seeds
                 seed = derive_seed(config.seed, "evaluation", self.split, problem, sample)
                 key, prompt = f"{problem}/s{sample}", self.prompts[problem]
-                yield Request(key, prompt, seed, config.max_tokens, config.temperature, config.top_p)
+                stop = config.stop or ()
+                yield Request(key, prompt, seed, config.max_tokens, config.temperature, config.top_p, stop)
 
     def place(self, answer: SampledAnswer) -> tuple[str, int]:
         """Problem and number of the answer."""

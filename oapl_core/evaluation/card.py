@@ -29,7 +29,7 @@ SEEDS = (
     "request: first 31 bits of SHA-256 of the words seed, 'evaluation', split, problem_id, sample, joined by \\x1f; "
     "intervals: of seed, 'bootstrap'; every checkpoint gets the same"
 )
-STOP = "the end tokens of config.json and generation_config.json, or max_tokens; no stop texts"
+STOP = "the end tokens of config.json and generation_config.json, or max_tokens; "
 EXTRACTION = {
     "programs": "the last closed ``` fence that says python, py, python3 or nothing, after the last </think>",
     "maths": "the last \\boxed{} that is not empty, with balanced braces and at most 512 characters, after </think>",
@@ -112,6 +112,9 @@ def asked(basis: Basis, targets: Sequence[Target]) -> dict[str, Any]:
             "prompts": prompts.rows,
             "end_token_ids": end_token_ids(target.folder),
         }
+    stop = STOP + (
+        f"or the texts {json.dumps(config.stop)}, left out of what is judged" if config.stop else "no stop texts"
+    )
     sampling = {name: getattr(config, name) for name in ("samples", "temperature", "top_p", "max_tokens", "seed")}
     return {
         "models": models,
@@ -122,9 +125,15 @@ def asked(basis: Basis, targets: Sequence[Target]) -> dict[str, Any]:
             **{name: value for name, value in config.prompting.items() if name != "prompt_style"},
         },
         # top_k and so on are no settings of ours, but a card must say that nothing else acts on the sampling
-        "sampling": {**sampling, "top_k": 0, "min_p": 0.0, "penalties": "none", "stop": STOP, "seeds": SEEDS},
-        "verifier": {"version": VERIFIER_VERSION, **config.verifier.slice, "extraction": EXTRACTION},
+        "sampling": {**sampling, "top_k": 0, "min_p": 0.0, "penalties": "none", "stop": stop, "seeds": SEEDS},
+        "verifier": {"version": VERIFIER_VERSION, **config.verifier.slice, "extraction": _extraction(config)},
     }
+
+
+def _extraction(config: EvaluationFolderConfig) -> dict[str, str]:
+    rule = config.verifier.answer
+    maths = {} if rule == "last-box" else {"maths": f"verifier.answer = {json.dumps(rule)} (docs/maths.md)"}
+    return EXTRACTION | maths
 
 
 def _config_hash(model: Path) -> str:

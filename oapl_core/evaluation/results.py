@@ -50,6 +50,8 @@ def target(
     config = asked.config
     # samples too: the parts' borders depend on it
     sampling = config.model_dump(include={"seed", "samples", "temperature", "top_p", "max_tokens"})
+    if config.stop:  # as it was recorded before there were any
+        sampling["stop"] = config.stop
     judging = {"verifier_version": VERIFIER_VERSION, **config.verifier.slice}
     settings = {"split": asked.split, **sampling, **config.engine.slice, **judging}
     inputs = folder.inputs([asked.table, prompts, model.path])

@@ -113,6 +113,7 @@ def _config(run: Run, split: str) -> EvaluationFolderConfig:
             "problems": {"path": run.problems.absolute(), "split": split},
             **config.problems.model_dump(include=set(PromptConfig.model_fields)),
             **evaluation.model_dump(include={"temperature", "top_p", "max_tokens", "bootstrap_resamples"}),
+            "stop": config.sampling.stop if evaluation.stop is None else evaluation.stop,
             "samples": samples[split],
             "seed": config.seed,
             "engine": config.engine,

@@ -20,6 +20,7 @@ from oapl_core.model_folder import check_model_folder, check_same_architecture, 
 from oapl_core.rollouts.engine_start import engine_arguments, printed_so_far, reason
 from oapl_core.rollouts.replicas import take_share
 from oapl_core.rollouts.requests import Request, SampledAnswer
+from oapl_core.rollouts.stopping import before_stop, tokens_and_texts
 from oapl_core.settings.experiment import EngineConfig
 
 _ENVIRONMENT = {
@@ -167,6 +168,7 @@ class SamplingEngine:
                 f"request {request.key!r} needs {len(request.prompt_ids)} + {request.max_tokens} tokens, but "
                 f"engine.max_model_len is {self._config.max_model_len}; raise it or lower max_tokens"
             )
+        end_ids, texts = tokens_and_texts(self._tokenizer, request.stop)
         parameters = SamplingParams(
             temperature=request.temperature,
             top_p=request.top_p,
@@ -177,10 +179,12 @@ class SamplingEngine:
             repetition_penalty=1.0,
             seed=request.seed,
             max_tokens=request.max_tokens,
-            stop_token_ids=self._end_ids,  # all that the model's own settings name, not the tokenizer's one alone
+            # all that the model's own settings name, not the tokenizer's one alone
+            stop_token_ids=[*self._end_ids, *end_ids],
+            stop=texts,
             logprobs=0 if with_logprobs else None,
             flat_logprobs=with_logprobs,  # numbers in a list, not an object for each token
-            detokenize=False,  # done once, at the end
+            detokenize=bool(texts),  # else once, at the end
             output_kind=RequestOutputKind.FINAL_ONLY,
             skip_clone=True,
         )
@@ -193,8 +197,8 @@ class SamplingEngine:
         ids = list(output.token_ids)
         logprobs = list(output.logprobs.logprobs) if with_logprobs else []
         assert not with_logprobs or output.logprobs.token_ids == ids, "one log-prob for each sampled token"
-        text = self._tokenizer.decode(ids, skip_special_tokens=True)
-        return SampledAnswer(request, ids, logprobs, output.finish_reason, text)
+        stop = output.stop_reason if isinstance(output.stop_reason, str) else None  # else an end token's id
+        return SampledAnswer(request, ids, logprobs, output.finish_reason, *before_stop(self._tokenizer, ids, stop))
 
 
 def _repack_output_layer(worker: Any) -> None:

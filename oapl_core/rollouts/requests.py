@@ -18,6 +18,8 @@ class Request:
     max_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
+    stop: tuple[str, ...] = ()
+    """Texts that end it as soon as they are sampled, beside the model's end tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +28,15 @@ class SampledAnswer:
 
     request: Request
     response_ids: list[int]
-    """As sampled, the end token included if it was sampled."""
+    """As sampled, including the end token, or the tokens up to the one that completes a stop text."""
     logprobs: list[float]
     """Natural logarithms, one for each response id, in the sampler's ``logprobs_mode``; empty if not asked for."""
     finish_reason: str
-    """"stop" (the end token was sampled) or "length"."""
+    """"stop" (an end token or a stop text was sampled) or "length"."""
     text: str
-    """The response decoded, special tokens left out."""
+    """The response decoded, special tokens and the stop text left out."""
+    stop_tokens: int = 0
+    """How many of its last tokens are the stop text's alone (stopping.py)."""
 
 
 class Sampler(AbstractContextManager["Sampler"], Protocol):

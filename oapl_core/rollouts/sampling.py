@@ -95,7 +95,8 @@ class Sampling:
                 assert key not in self._place, f"{key} is asked for twice"
                 self._place[key] = part, place, sample
                 seed = derive_seed(run.config.seed, "rollout", self._number, problem, sample)
-                yield Request(key, prompts[problem], seed, run.config.sampling.max_tokens, TEMPERATURE, TOP_P)
+                config = run.config.sampling
+                yield Request(key, prompts[problem], seed, config.max_tokens, TEMPERATURE, TOP_P, config.stop)
 
     def _claim(self, name: str, part: Part, progress: Progress) -> bool:
         if name not in self._open or self._is_recorded(name, part, progress) or not self._in_flight.claim(part):
@@ -128,7 +129,7 @@ class Sampling:
         self._in_flight.add(part, row)
         if part.is_whole:
             self._whole.append(part)
-        self._tokens += len(answer.response_ids)
+        self._tokens += len(row["response_ids"])
         self._answers += 1
         progress.advance(note=f"{self._tokens / (time.monotonic() - self._start):,.0f} tokens/s")
 
@@ -149,6 +150,8 @@ class Sampling:
     def _row(self, answer: SampledAnswer, problem: str, sample: int) -> Row:
         request = answer.request
         assert len(answer.logprobs) == len(answer.response_ids), "one log-prob for each sampled token"
+        cut = answer.stop_tokens if self._run.config.sampling.stop_tokens == "cut" else 0
+        kept = max(1, len(answer.response_ids) - cut)
         return {
             "run": self._run.root.name,
             "round": self._number,
@@ -156,8 +159,8 @@ class Sampling:
             "rollout_id": request.key,
             "sample": sample,
             "policy_hash": self._provenance.policy_hash,
-            "response_ids": answer.response_ids,
-            "logprobs": answer.logprobs,
+            "response_ids": answer.response_ids[:kept],
+            "logprobs": answer.logprobs[:kept],
             "logprobs_mode": self._sampler.logprobs_mode,
             "finish_reason": answer.finish_reason,
             "text": answer.text,

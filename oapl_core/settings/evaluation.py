@@ -6,6 +6,9 @@ from pydantic import Field, PositiveInt, model_validator
 
 from oapl_core.settings_group import Settings
 
+StopTexts = tuple[Annotated[str, Field(min_length=1)], ...]
+"""Each ends an answer as soon as it is sampled."""
+
 
 class AskingConfig(Settings):
     """How checkpoints are asked and what is made of their answers, in a run and by `oapl evaluate`."""
@@ -16,6 +19,8 @@ class AskingConfig(Settings):
     """Nucleus sampling."""
     max_tokens: PositiveInt = 65536
     """Longest response. Tokens."""
+    stop: StopTexts | None = None
+    """Texts that end an answer; unset: in a run those of `sampling.stop`, else none."""
     bootstrap_resamples: PositiveInt = 2000
     """Resamples of the problems for the intervals."""
 

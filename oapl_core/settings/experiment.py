@@ -15,7 +15,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_v
 from oapl_core.objectives import Oapl, Objective
 from oapl_core.settings.engine_options import EngineOptions
 from oapl_core.settings.estimate import EstimateConfig
-from oapl_core.settings.evaluation import EvaluationConfig
+from oapl_core.settings.evaluation import EvaluationConfig, StopTexts
 from oapl_core.settings.fleet import FleetConfig
 from oapl_core.settings.pretrain import PretrainConfig
 from oapl_core.settings.problems import ProblemsConfig
@@ -67,6 +67,11 @@ class SamplingConfig(Settings):
     """G, answers per problem (paper, section 5)."""
     max_tokens: PositiveInt = 32000
     """Longest response. Tokens."""
+    stop: StopTexts = ()
+    """Texts that end an answer beside the model's end tokens; evaluation uses them too. What is judged ends before."""
+    stop_tokens: Literal["trained", "cut"] = "trained"
+    """Whether a stop text's tokens belong to the rollout: `trained`, as they were sampled, so that the policy learns to
+    end; `cut` leaves out those that are its alone (not an answer's only token), and nothing then teaches it to end."""
     problems_per_part: PositiveInt = 128
     """Problems per Parquet part; what verification, replicas and a later run take as a whole."""
     flush_s: PositiveFloat = 30.0
@@ -75,7 +80,7 @@ class SamplingConfig(Settings):
     @property
     def slice(self) -> dict[str, Any]:
         """What rollouts depend on: all settings but those of durability."""
-        return self.model_dump(mode="json", exclude={"flush_s"})
+        return self.recorded("stop stop_tokens", type(self).model_fields.keys() - {"flush_s"})
 
 
 class RoundConfig(Settings):

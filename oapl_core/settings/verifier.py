@@ -1,10 +1,32 @@
 """How answers are judged: the settings of the verifier, with their defaults, units and sources."""
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
 
 from oapl_core.settings_group import Fraction, Settings
+
+ANSWER_RULES = ("last-box", "first-box", "hash", "number")
+
+
+def _answer_rule(value: Any) -> Any:
+    """Which answer counts, checked here because a union's complaint would have a line for each of its kinds."""
+    if isinstance(value, str) and value in ANSWER_RULES:
+        return value
+    key, text = next(iter(value.items())) if isinstance(value, dict) and len(value) == 1 else (None, None)
+    if key not in ("regex", "after") or not isinstance(text, str) or not text.strip():
+        names = ", ".join(ANSWER_RULES)
+        raise ValueError(f"write one of {names}, {{regex = 'PATTERN'}} or {{after = 'The answer is'}}")
+    try:
+        re.compile(text if key == "regex" else "")
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"is not a regular expression: {error}") from None
+    return value
+
+
+AnswerRule = Annotated[str | dict[str, str], BeforeValidator(_answer_rule)]
+"""A name of ANSWER_RULES, or what is looked for under `regex` or `after`."""
 
 
 class RayConfig(Settings):
@@ -48,6 +70,11 @@ class VerifierConfig(Settings):
     max_tests: PositiveInt | None = None
     """Run only so many tests of a problem, those with the longest inputs (DeepCoder: 15 for TACO and PrimeIntellect);
     unset: all of them."""
+    answer: AnswerRule = "last-box"
+    """Which answer to a maths problem counts, after any thinking: `last-box` or `first-box` (\\boxed{}),
+    `hash` (what the line has after the first ####, as in GSM8K), `number` (the last one), {after = "The answer is"}
+    (what the line has after its first appearance) or {regex = "..."} (the first match; its first group, if it has
+    one). docs/maths.md."""
     ray: RayConfig | None = None
     """Verify on the nodes of a Ray cluster; unset: on this machine."""
 
@@ -59,4 +86,4 @@ class VerifierConfig(Settings):
     @property
     def slice(self) -> dict[str, Any]:
         """What verdicts depend on: all settings but those that only say where and how fast."""
-        return self.model_dump(mode="json", exclude={"workers", "ray"})
+        return self.recorded("answer", type(self).model_fields.keys() - {"workers", "ray"})

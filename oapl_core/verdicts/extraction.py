@@ -1,13 +1,21 @@
-r"""What in a response counts as its answer: the last fenced program, or the last \boxed{} expression."""
+r"""What in a response counts as its answer: the last fenced program, or for maths what `verifier.answer` says, by
+default the last \boxed{} expression."""
 
 import ast
 import re
 import warnings
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from oapl_core.verdicts.maths_text import closing
 
+if TYPE_CHECKING:  # a worker that reads maths must start without the settings' library
+    from oapl_core.settings.verifier import AnswerRule
+
 MAX_MATHS_CHARACTERS = 512
+_HASH = "####"
+# A sign belongs to it unless it stands behind what it would be taken from; commas divide it into thousands.
+_NUMBER = re.compile(r"(?:(?<![\w)\]}])[-−])?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)")
 _OPENING = re.compile(r"^[ \t]*(`{3,}|~{3,})(.*)$")
 _CLOSING = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*$")
 _LANGUAGES = ("python", "python3", "py", "py3")
@@ -96,6 +104,46 @@ def _is_code(text: str) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return any(not isinstance(node, ast.Expr) or any(isinstance(n, ast.Call) for n in ast.walk(node)) for node in body)
+
+
+def maths_by(rule: "AnswerRule", response: str, is_thinking: bool = False) -> str | None:
+    """The answer of a response by `verifier.answer`, but for a regular expression, which may take for ever."""
+    if rule == "last-box":
+        return maths(response, is_thinking)
+    text = final_part(response, is_thinking)
+    if rule == "first-box":
+        return _first_box(text)
+    if rule == "number":
+        numbers = _NUMBER.findall(text)
+        return short(numbers[-1] if numbers else None)
+    _, _, after = text.partition(rule["after"] if isinstance(rule, dict) else _HASH)
+    return short(after.partition("\n")[0])
+
+
+def matched(pattern: str, text: str) -> str | None:
+    """The first match of a regular expression, or its first group; runs where it can be ended (maths_pool.py)."""
+    match = re.search(pattern, text)
+    return short(match[min(1, match.re.groups)] if match else None)
+
+
+def short(answer: str | None) -> str | None:
+    """An answer that is neither empty nor longer than any is."""
+    answer = (answer or "").strip()
+    return answer if 0 < len(answer) <= MAX_MATHS_CHARACTERS else None
+
+
+def _first_box(text: str) -> str | None:
+    """Content of the first box, or of the boxes in a row that begin with it."""
+    contents, end = list[str](), 0
+    for match in _BOXED.finditer(text):
+        close = closing(text[: match.end() + MAX_MATHS_CHARACTERS + 1], match.end(), "{}")
+        if close is None or not text[match.end() : close].strip():
+            continue
+        if contents and not (0 <= match.start() - end <= _NEAR and _IN_A_ROW.fullmatch(text, end, match.start())):
+            break
+        contents.append(text[match.end() : close].strip())
+        end = close + 1
+    return short(", ".join(dict.fromkeys(contents)))
 
 
 def maths(response: str, is_thinking: bool = False) -> str | None:

@@ -1,8 +1,9 @@
 r"""A persistent worker process that says whether two maths answers are equal.
 
 Reads one JSON line {"gold", "answer", "statement"} from standard input, writes one JSON line {"equal", "parsed", ...}:
-see `MathsJudge.judge`. Started by exec with a list of import paths; confines itself after its imports (read-only file
-system, no network, no new process, a memory limit), because answers are untrusted text.
+see `MathsJudge.judge`; or {"pattern", "text"}, and writes {"found", ...}. Started by exec with a list of import paths;
+confines itself after its imports (read-only file system, no network, no new process, a memory limit), because answers
+are untrusted text.
 
 A worker lives for many answers, and its memory holds what it read before: other golds and answers, in caches and in
 freed memory. No answer can read them: answers are parsed as LaTeX and compared, never executed. sympy's own reader of
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.verdicts import maths_echo
+from oapl_core.verdicts.extraction import matched
 from oapl_core.verdicts.maths_equality import Equality
 from oapl_core.verdicts.maths_parse import Parser
 from oapl_core.verdicts.maths_text import compact
@@ -119,7 +121,15 @@ def main() -> None:
     channel.flush()
     for line in sys.stdin:
         request = json.loads(line)
-        channel.write(json.dumps(judge.judge(request["gold"], request["answer"], request.get("statement", ""))) + "\n")
+        if "pattern" in request:  # here, because a regular expression of a person's can take for ever
+            reply: dict[str, Any] = {
+                "found": matched(request["pattern"], request["text"]),
+                "error": False,
+                "echo": False,
+            }
+        else:
+            reply = judge.judge(request["gold"], request["answer"], request.get("statement", ""))
+        channel.write(json.dumps(reply) + "\n")
         channel.flush()
 
 

@@ -165,7 +165,17 @@ class MathsPool:
 
     def judge(self, gold: str, answer: str, statement: str = "") -> dict[str, Any]:
         """The workers' own word on a pair: {"equal": bool, "parsed": bool, ...} (maths.py). Raises MathsWorkerDied."""
-        request = {"gold": gold, "answer": answer, "statement": statement}
+        return self._asked({"gold": gold, "answer": answer, "statement": statement})
+
+    def matched(self, pattern: str, text: str) -> str | None:
+        """What `extraction.matched` finds. Raises MathsWorkerDied, and TimeoutError if it takes too long."""
+        reply = self._asked({"pattern": pattern, "text": text})
+        if "found" not in reply:
+            raise TimeoutError(f"the regular expression took more than {self._cpu_s:g} s on one answer")
+        found: str | None = reply["found"]
+        return found
+
+    def _asked(self, request: dict[str, str]) -> dict[str, Any]:
         deaths = list[bool]()
         # A second worker tells an answer that ends workers from a machine that does.
         while len(deaths) < 2:

@@ -15,9 +15,9 @@ from typing import Any, Self
 from oapl_core.errors import StageFailed
 from oapl_core.sandbox import Limits
 from oapl_core.sandbox.sandbox import Level, Sandbox
-from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.settings.verifier import AnswerRule, VerifierConfig
 from oapl_core.verdicts import extraction
-from oapl_core.verdicts.maths_pool import MathsPool
+from oapl_core.verdicts.maths_pool import MathsPool, MathsWorkerDied
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import EXCERPT_CHARACTERS, grade_program
 from oapl_core.verdicts.rules import GradingRules
@@ -90,6 +90,7 @@ class Verifier:
         self._reuse = reuse_identical
         self._sandbox = Sandbox(settings.workers, settings.minimum_level, level, settings.libraries)
         self._maths = MathsPool(self._sandbox.workers)
+        self._matches = self._unread_answers = 0
         self.errors_retried = 0
         """Judgements that failed for the verifier's own reasons and were tried again."""
         self.draws_differed = 0
@@ -141,7 +142,10 @@ class Verifier:
     ) -> Iterator[Verdict]:
         """As `verify`, but yields each verdict as soon as it and all before it are known."""
         assert len(problems) == len(texts) == len(finish_reasons)
-        slots = [self._slot(*row) for row in zip(problems, texts, finish_reasons, strict=True)]
+        rows = zip(problems, texts, finish_reasons, strict=True)
+        return self._stream([self._slot(*row, self._config.answer) for row in rows])
+
+    def _stream(self, slots: Sequence[Verdict | _Job]) -> Iterator[Verdict]:
         copies = self._copies(slots)
         first = [number for number, original in enumerate(copies) if original == number]
         # In order and on every core; a copy stands behind its original, whose verdict is known by then.
@@ -171,17 +175,40 @@ class Verifier:
             originals.append(original)
         return originals
 
-    def _slot(self, problem: Mapping[str, Any], text: str, finish_reason: str | None) -> Verdict | _Job:
+    def _slot(
+        self, problem: Mapping[str, Any], text: str, finish_reason: str | None, rule: AnswerRule
+    ) -> Verdict | _Job:
         """The answer to judge, or the verdict on a response without one."""
         is_thinking = bool(problem.get("is_thinking"))
         if problem["kind"] == "math":
-            answer = extraction.maths(text, is_thinking)
+            try:
+                answer = self._maths_answer(rule, text, is_thinking)
+            except (TimeoutError, MathsWorkerDied) as error:
+                return self._unread(problem["problem_id"], str(error))
         else:
             answer = extraction.program(text, is_thinking, is_cut=finish_reason == "length")
         if answer is not None:
             return _Job(problem, answer)
         outcome = Outcome.TRUNCATED if finish_reason == "length" else Outcome.NO_ANSWER
         return Verdict(problem["problem_id"], outcome, None, self.sandbox_level)
+
+    def _maths_answer(self, rule: AnswerRule, text: str, is_thinking: bool) -> str | None:
+        """The answer that counts. Raises TimeoutError or MathsWorkerDied if a regular expression cannot say."""
+        if isinstance(rule, dict) and "regex" in rule:
+            self._matches += 1
+            return self._maths.matched(rule["regex"], extraction.final_part(text, is_thinking))
+        return extraction.maths_by(rule, text, is_thinking)
+
+    def _unread(self, problem_id: str, reason: str) -> Verdict:
+        """The verifier could not look for an answer. Raises StageFailed if that is often so."""
+        self._unread_answers += 1
+        # not only when the part is judged: each costs seconds, and a bad pattern fails on all of a part's thousand
+        if self._unread_answers > max(2, self._config.max_error_share * self._matches):
+            raise StageFailed(
+                f"verifier.answer: {reason}, and on {self._unread_answers} of {self._matches}; make it simpler, above "
+                "all repetitions inside of repetitions, or use another rule"
+            )
+        return Verdict(problem_id, Outcome.VERIFIER_ERROR, None, self.sandbox_level, excerpt=reason)
 
     def _judge(self, slot: Verdict | _Job) -> Verdict:
         """Judges one answer; what fails for the verifier's own reasons is tried once more, then a verifier error."""
@@ -214,7 +241,9 @@ class Verifier:
             StageFailed: one was misjudged; no verdict of this verifier can be trusted.
         """
         problems, texts, expected = zip(*(canary for canary in _CANARIES if canary[0]["kind"] in kinds), strict=True)
-        for verdict, right in zip(self.verify(problems, texts, ["stop"] * len(texts)), expected, strict=True):
+        # they answer in a box, whichever answer counts elsewhere
+        slots = [self._slot(*row, "stop", "last-box") for row in zip(problems, texts, strict=True)]
+        for verdict, right in zip(self._stream(slots), expected, strict=True):
             if verdict.outcome is not right:
                 raise StageFailed(
                     f"the verifier misjudged canary {verdict.problem_id!r}: {verdict.outcome} instead of {right} "

@@ -7,6 +7,7 @@ import json
 import random
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,22 @@ def sample(engine: SamplingEngine, asked: Iterable[Request], with_logprobs: bool
     """Response ids, log-probs, finish reason and text by key."""
     found = engine.sample(asked, with_logprobs)
     return {c.request.key: [c.response_ids, c.logprobs, c.finish_reason, c.text] for c in found}
+
+
+def stops(answers: dict[str, list[Any]]) -> dict[str, str]:
+    """A text of one to five letters out of each answer, before its first broken character: many begin or end inside of
+    a token."""
+    whole = {key: answer[3].partition("\ufffd")[0] for key, answer in answers.items()}
+    parts = {key: text[len(text) // 2 :][: 1 + n % 5] for n, (key, text) in enumerate(whole.items())}
+    return {key: part for key, part in parts.items() if part}
+
+
+def stopped(engine: SamplingEngine, wanted: dict[str, tuple[str, ...]]) -> dict[str, list[Any]]:
+    """Answers to prompts that are texts, each with its stop texts."""
+    prompts = [engine._tokenizer.encode(text) for text in TEXTS]
+    asked = [replace(r, prompt_ids=prompts[int(r.key[0]) % 4], max_tokens=40, stop=wanted[r.key]) for r in requests()]
+    found = engine.sample(asked)
+    return {c.request.key: [c.response_ids, c.logprobs, c.finish_reason, c.text, c.stop_tokens] for c in found}
 
 
 def advise(model: Path) -> Path:
@@ -92,6 +109,10 @@ def session(folder: Path) -> dict[str, Any]:
         found["alone"] = {k: v for r in requests()[::9] for k, v in sample(engine, [r]).items()}
         found["nucleus"] = sample(engine, requests(0.6, 0.95), with_logprobs=False)
         found["greedy"] = sample(engine, requests(0.0), with_logprobs=False)
+        found["unstopped"] = stopped(engine, dict.fromkeys(found["first"], ()))
+        found["stops"] = stops(found["unstopped"])
+        found["stopped"] = stopped(engine, {key: ("never", found["stops"].get(key, "never")) for key in found["first"]})
+        found["by a token"] = stopped(engine, dict.fromkeys(found["first"], ("never", "<|im_start|>")))
         found["too long"] = refused(lambda: list(engine.sample([Request("long", [5] * 250, 0, 7)])))
         found["foreign"] = refused(lambda: engine.load(foreign))
         found["too wide"] = refused(SamplingEngine(first, CONFIG.model_copy(update={"max_model_len": 4096})).__enter__)

@@ -105,6 +105,44 @@ def test_swapping_back_restores_the_first_weights(session: dict[str, Any]) -> No
     assert same_ids(session["first"], session["swapped back"]) == 1.0
 
 
+def test_a_stop_text_ends_an_answer_with_the_token_that_completes_it(session: dict[str, Any], folder: Path) -> None:
+    """Each answer is the beginning of the one that the same seed gave without stop texts, log-probs included."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder / "first")
+    inside = 0
+    assert len(session["stops"]) > 20
+    for key, stop in session["stops"].items():
+        ids, logprobs, reason, text, stop_tokens = session["stopped"][key]
+        whole = session["unstopped"][key]
+        texts = [tokenizer.decode(whole[0][:n], skip_special_tokens=True) for n in range(len(whole[0]) + 1)]
+        end = next(n for n, one in enumerate(texts) if stop in one)
+        assert (ids, reason) == (whole[0][:end], "stop")
+        assert max(abs(a - b) for a, b in zip(logprobs, whole[1], strict=False)) < 1e-5
+        assert len(logprobs) == len(ids)
+        assert text == texts[end].partition(stop)[0]
+        kept = len(ids) - stop_tokens
+        assert texts[kept].startswith(text)
+        assert not kept or not texts[kept - 1].startswith(text), "its last token has a part of the answer"
+        inside += texts[end] != text + stop or texts[kept] != text
+    assert inside > 3, "some stop text began or ended inside of a token"
+
+
+def test_a_stop_text_that_is_a_special_token_ends_as_an_end_token_does(session: dict[str, Any], folder: Path) -> None:
+    from transformers import AutoTokenizer
+
+    token = AutoTokenizer.from_pretrained(folder / "first").convert_tokens_to_ids("<|im_start|>")
+    ended = 0
+    for key, (ids, _, reason, text, stop_tokens) in session["by a token"].items():
+        whole = session["unstopped"][key]
+        end = whole[0].index(token) + 1 if token in whole[0] else len(whole[0])
+        assert ids == whole[0][:end]
+        assert (reason, stop_tokens) == ("stop" if end < len(whole[0]) else whole[2], 0)
+        assert "<|im_start|>" not in text
+        ended += end < len(whole[0])
+    assert ended, "some answer had it"
+
+
 def test_an_end_token_is_part_of_the_response_and_not_of_the_text(session: dict[str, Any], folder: Path) -> None:
     end = json.loads((folder / "first" / "config.json").read_text())["eos_token_id"]
     answers = [a for name in ("first", "swapped", "untied swapped", "nucleus") for a in session[name].values()]

@@ -1,0 +1,54 @@
+"""Stop texts in a round: what is asked, what is kept of the tokens, and what a part depends on."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from oapl_core.errors import ConfigError
+from oapl_core.rollouts.generate import generate
+from oapl_core.rollouts.requests import Request, SampledAnswer
+from oapl_core.settings.experiment import SamplingConfig
+from oapl_core.tables import ROLLOUTS, read_table
+from tests.sampling_run import MadeUpSampler, made_up_model, make_run
+
+
+class Stopping(MadeUpSampler):
+    """Every answer ends with a stop text of two tokens."""
+
+    def sample(self, requests: Iterable[Request], with_logprobs: bool = True) -> Iterator[SampledAnswer]:
+        for answer in super().sample(requests, with_logprobs):
+            assert answer.request.stop == ("\n\n", "Q:")
+            yield replace(answer, stop_tokens=min(2, len(answer.response_ids)))
+
+
+@pytest.mark.parametrize(("stop_tokens", "fewer"), [("trained", 0), ("cut", 2)])
+def test_the_tokens_of_a_stop_text_are_kept_or_cut_with_their_logprobs(
+    tmp_path: Path, stop_tokens: str, fewer: int
+) -> None:
+    sampling = {"stop": ["\n\n", "Q:"], "stop_tokens": stop_tokens}
+    run = make_run(tmp_path / "runs", made_up_model(tmp_path / "model"), sampling=sampling, rounds=[{}])
+    whole = make_run(tmp_path / "other", made_up_model(tmp_path / "model"), rounds=[{}])
+    generate(run, 0, Stopping)
+    generate(whole, 0, MadeUpSampler)
+    for part in sorted(run.rollouts(0).glob("part-*.parquet")):
+        rows = read_table(part, ROLLOUTS).to_pylist()
+        others = read_table(whole.rollouts(0) / part.name, ROLLOUTS).to_pylist()
+        for row, other in zip(rows, others, strict=True):
+            size = max(1, len(other["response_ids"]) - fewer)
+            assert row["response_ids"] == other["response_ids"][:size]
+            assert row["logprobs"] == other["logprobs"][:size]
+        entry = run.ledger.artifacts()[run.name(part)]
+        assert entry.config["stop"] == sampling["stop"]
+        assert entry.details["response_tokens"] == sum(len(row["response_ids"]) for row in rows)
+        assert not {"stop", "stop_tokens"} & whole.ledger.artifacts()[f"round_00/1_rollouts/{part.name}"].config.keys()
+
+
+def test_rounds_without_stop_texts_depend_on_what_they_did() -> None:
+    assert SamplingConfig().slice.keys() == {"group_size", "max_tokens", "problems_per_part"}
+
+
+def test_an_empty_stop_text_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="`sampling.stop.0`: String should have at least 1 character"):
+        make_run(tmp_path, tmp_path, sampling={"stop": [""]})
