@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from deployments.arguments import Release, Revision, SetFile, Split, Window
+from deployments.arguments import Release, Revision, SetFile, Solutions, Split, Window
 from deployments.curation_judge import VerifierJudge
 from deployments.terminal import tell
 from oapl_core.errors import ConfigError
@@ -19,6 +19,9 @@ from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.problems.storing import check_name
 from oapl_core.settings.verifier import VerifierConfig
 
+_Distinct = Annotated[
+    bool | None, typer.Option(help="Whether a statement may come once only; unset: in training sets.")
+]
 _FAULTY = ("keep", "drop", "only")
 
 
@@ -38,10 +41,9 @@ def problems(
     against: Annotated[list[Path] | None, typer.Option(help="Drop what is in this set; again for more.")] = None,
     evaluation: Annotated[list[Path] | None, typer.Option(help="Drop what this set is contaminated by.")] = None,
     similarity: Annotated[float, typer.Option(min=0.5, max=1.0, help="From which on statements are the same.")] = 0.8,
-    distinct: Annotated[
-        bool | None, typer.Option(help="Whether a statement may come once only; unset: in training sets.")
-    ] = None,
+    distinct: _Distinct = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
+    solutions: Solutions = None,
 ) -> None:
     """Import a published problem set, or curate one of your own; say what was kept and dropped (data/README.md)."""
     if name is None:
@@ -69,7 +71,7 @@ def problems(
         judge = stack.enter_context(VerifierJudge(VerifierConfig(cpu_s=cpu_s, wall_s=3 * cpu_s))) if check else None
         # statements only, earlier ones one at a time: the tests of a set of 25,000 programs take gigabytes
         earlier, shown = _statements(against), list(_statements(evaluation))
-        tally = importing.import_set(origin, files, to, choice, earlier, shown, judge, tell)
+        tally = importing.import_set(origin, files, to, choice, earlier, shown, judge, tell, solutions)
     _summary(to, tally, published if limit is None else None)  # with a limit fewer rows are read than are published
 
 

@@ -8,10 +8,11 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import sha256_of
@@ -19,7 +20,7 @@ from oapl_core.importing.assert_sets import humaneval, mbpp
 from oapl_core.importing.curation import ProblemVerifier, Tally, proven, uncontaminated, unlike, with_tests
 from oapl_core.importing.imported import Dropped, Imported, solutions
 from oapl_core.importing.livecodebench import livecodebench
-from oapl_core.importing.maths_sets import aime, gsm8k, maths
+from oapl_core.importing.maths_sets import aime, gsm8k, maths, svamp
 from oapl_core.importing.program_sets import deepcoder, primeintellect, taco
 from oapl_core.importing.sources import Source
 from oapl_core.problems.problem_set import checked
@@ -41,7 +42,7 @@ READERS: dict[str, Reader] = {
     reader.__name__: reader
     for reader in (
         *(deepcoder, livecodebench, taco, primeintellect),
-        *(maths, aime, gsm8k),
+        *(maths, aime, gsm8k, svamp),
         *(humaneval, mbpp, plain),
     )
 }
@@ -91,11 +92,13 @@ def import_set(
     evaluation: Sequence[tuple[str, str]] = (),
     verifier: ProblemVerifier | None = None,
     tell: Callable[[str], None] = lambda line: None,
+    worked: Path | None = None,
 ) -> Tally:
     """Write the chosen problems of ``files`` to ``target``; returns what became of the rows.
 
     ``earlier`` and ``evaluation`` are (name, statement) of problems that must not come again; with a ``verifier``,
-    programs need a reference solution that passes and maths answers must verify.
+    programs need a reference solution that passes and maths answers must verify. ``worked`` is a file for the set's own
+    solutions of the problems that were kept: JSON lines of problem_id and solution, demonstrations for `[warm_start]`.
 
     Raises:
         DataError: a row is not of this set's shape, or nothing was kept.
@@ -110,7 +113,9 @@ def import_set(
         stream = proven(stream, tally, verifier)
     if choice.distinct:
         stream = unlike(stream, tally, earlier, choice.similarity)
-    tally.kept = write_problem_set(target, map(_taken, islice(stream, choice.limit)))
+    with ExitStack() as stack:
+        demonstrations = stack.enter_context(worked.open("w", encoding="utf-8")) if worked else None
+        tally.kept = write_problem_set(target, (_taken(one, demonstrations) for one in islice(stream, choice.limit)))
     if not tally.kept:
         target.unlink()  # an empty set would be refused later, with a worse reason
         raise DataError(f"{files[0]}: nothing is left of {tally.read} rows ({reasons(tally)})")
@@ -118,8 +123,12 @@ def import_set(
     return tally
 
 
-def _taken(imported: Imported) -> dict[str, Any]:
-    """The problem, which the filters before then no longer hold: its tests may be large."""
+def _taken(imported: Imported, demonstrations: IO[str] | None) -> dict[str, Any]:
+    """The problem, which the filters before then no longer hold: its tests may be large; writes its solution."""
+    solution = imported.worked or next(iter(imported.solutions or ()), None)
+    if demonstrations and solution:
+        line = {"problem_id": imported.problem["problem_id"], "solution": solution}
+        demonstrations.write(json.dumps(line, ensure_ascii=False) + "\n")
     problem, imported.problem, imported.readings = imported.problem, {}, ()
     return problem
 

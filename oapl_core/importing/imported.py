@@ -29,6 +29,8 @@ class Imported:
     """The columns of tables.PROBLEMS that are known; `problem_set.checked` completes them."""
     solutions: tuple[str, ...] | None = None
     """Programs said to be correct, without fences; None: the set has none for any problem."""
+    worked: str | None = None
+    """The set's own worked answer to a maths problem, as a demonstration (`oapl problems --solutions`)."""
     readings: tuple[Tests, ...] = ()
     """Other things that ambiguous tests may mean; a reference solution decides (curation.py)."""
 

@@ -1,4 +1,4 @@
-"""Maths sets as problems: DeepScaleR, MATH-500, GSM8K, AIME, HMMT and BRUMO as MathArena publishes them. Pure.
+"""Maths sets as problems: DeepScaleR, MATH-500, GSM8K, SVAMP, AIME, HMMT and BRUMO as MathArena publishes them. Pure.
 
 Answers are integers in some sets and texts in others: all become texts. A row without an answer is dropped.
 """
@@ -10,11 +10,14 @@ from oapl_core.importing.imported import Dropped, Imported, column, optional_tex
 
 # A comma between a digit and exactly three more: 1,234 and not (1,2).
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?:\D|$))")
+_CALCULATOR = re.compile(r"<<[^<>]*>>")  # GSM8K's marks for a calculator, as in "48/2 = <<48/2=24>>24"
+_WHOLE = re.compile(r"(?<=\d)\.0(?!\d)")  # SVAMP writes whole numbers as 76.0
+_SVAMP_FLAWS = {"chal-680": "its equation, ( 4 - 2 ) + 3, does not give its answer, 1"}
 
 
 def maths(row: dict[str, Any], name: str, number: int) -> Imported:
     """A row with a problem and an answer, in any of the names that the sets give these columns."""
-    return Imported(_problem(row, name, number, _answer(row)))
+    return Imported(_problem(row, name, number, _answer(row)), worked=optional_text(row, "solution"))
 
 
 def aime(row: dict[str, Any], name: str, number: int) -> Imported:
@@ -28,10 +31,21 @@ def aime(row: dict[str, Any], name: str, number: int) -> Imported:
 
 def gsm8k(row: dict[str, Any], name: str, number: int) -> Imported:
     """A row of GSM8K: the answer follows `####`, with thousands separators."""
-    _, mark, answer = text(row, "answer").rpartition("####")
+    worked = _CALCULATOR.sub("", text(row, "answer"))
+    _, mark, answer = worked.rpartition("####")
     if not mark or not answer.strip():
         raise Dropped("no answer after ####")
-    return Imported(_problem(row, name, number, _THOUSANDS.sub("", answer.strip())))
+    return Imported(_problem(row, name, number, _THOUSANDS.sub("", answer.strip())), worked=worked.strip())
+
+
+def svamp(row: dict[str, Any], name: str, number: int) -> Imported:
+    """A row of SVAMP: a body, a question and an equation over its numbers, `( 76.0 - 25.0 )`, which is the working."""
+    body, question, answer = text(row, "Body").strip(), text(row, "Question").strip(), _answer(row)
+    stop = "" if body.endswith((".", "?", "!")) else "."  # a third of the bodies end without one
+    equation = _WHOLE.sub("", text(row, "Equation")).strip().removeprefix("( ").removesuffix(" )")
+    problem = _problem({"problem": f"{body}{stop} {question}", **row}, name, number, answer)
+    flaw = _SVAMP_FLAWS.get(str(row.get("ID")))
+    return Imported(problem | {"flaw": flaw}, worked=None if flaw else f"{equation} = {answer}\n#### {answer}")
 
 
 def _problem(row: dict[str, Any], name: str, number: int, answer: str) -> dict[str, Any]:

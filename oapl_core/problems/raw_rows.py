@@ -1,4 +1,4 @@
-"""Reads the rows of a file as they are: .jsonl, .jsonl.gz, .json, .parquet, .arrow. Writes nothing.
+"""Reads the rows of a file as they are: .jsonl, .json (both also .gz), .parquet, .arrow. Writes nothing.
 
 One row at a time: a single problem of LiveCodeBench has 189 MB of tests, so nothing here holds a row that it has handed
 out, and of a large row group in Parquet one row is decoded at a time (but a page is what Parquet reads at least, and a
@@ -9,11 +9,11 @@ import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from oapl_core.errors import DataError
 
-KINDS = (".jsonl", ".jsonl.gz", ".json", ".parquet", ".arrow")
+KINDS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet", ".arrow")
 _READ_BYTES = 32 * 2**20  # of a row group: above, rows are decoded one by one, which costs time
 _MOST_ROWS = 64
 
@@ -35,7 +35,7 @@ def raw_rows(path: Path, torn_is_none: bool = False) -> Iterator[tuple[int, Any]
         yield from _parquet_rows(path)
     elif path.suffix == ".arrow":
         yield from _arrow_rows(path)
-    elif path.suffix == ".json":
+    elif path.name.endswith((".json", ".json.gz")):
         yield from _json_rows(path)
     elif path.name.endswith((".jsonl", ".jsonl.gz")):
         yield from _json_lines(path, torn_is_none)
@@ -51,7 +51,7 @@ def place(path: Path, number: int) -> str:
 def _json_lines(path: Path, torn_is_none: bool = False) -> Iterator[tuple[int, Any]]:
     number = 0
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        with _opened(path) as file:
             while line := file.readline():
                 number += 1
                 if line.strip():
@@ -75,15 +75,19 @@ def _parsed(line: bytes, torn_is_none: bool, where: str) -> Any:
 
 def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
     """A JSON array, or JSON lines under the name .json."""
-    with path.open("rb") as file:
-        if file.read(4096).lstrip()[:1] != b"[":
-            yield from _json_lines(path)
-            return
     try:
-        rows = json.loads(path.read_bytes())
+        with _opened(path) as file:
+            start = file.read(4096)
+            rows = json.loads(start + file.read()) if start.lstrip()[:1] == b"[" else None
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise DataError(f"{path}: is not a whole gzip file ({error}); fetch it again") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: is not JSON ({error}); fetch it again") from None
-    yield from enumerate(rows, start=1)
+    yield from _json_lines(path) if rows is None else enumerate(rows, start=1)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:

@@ -107,6 +107,7 @@ def lagged(folder: Path, sampled_by_the_newest: bool) -> Run:
     run = Run.create(parse_experiment(values | {"name": "lagged", "rounds": [{}, {}], "pipeline": {}}, "test"))
     with run.writing(run.checkpoint(0, 1), {}, {}) as draft:
         write_tiny_model(draft.path, seed=1)
+        draft.details = {"steps": 3}
     sampler = run.checkpoint(0, 1) if sampled_by_the_newest else base
     with run.writing(run.groups(1), {}, {}) as draft:
         draft.rows = tables.write_table(draft.path, tables.GROUPS, made_groups(sampler, groups=2))
@@ -135,4 +136,5 @@ def test_a_lagged_round_trains_from_the_newest_on_rollouts_of_the_one_before(tmp
     entry = run.ledger.artifacts()[run.name(run.checkpoint(1, 1))]
     assert entry.details["lag"] == 1
     steps = (run.checkpoint(1, 1) / "training_metrics.jsonl").read_text().splitlines()
+    assert json.loads(steps[0])["policy_lag"] in (3, 4), "and the steps of the round between are counted"
     assert json.loads(steps[0])["token_log_ratio_abs"] > 1e-3, "the first step starts away from what sampled"

@@ -1,4 +1,4 @@
-"""The example on the real engine, sandbox and loss: whole by hand, on a base model of a few seconds by default."""
+"""The example on the real engine, sandbox and loss, slow: whole, and on a base model of a few seconds."""
 
 import re
 import subprocess
@@ -36,6 +36,7 @@ def shares(text: str) -> list[float]:
     return [float(share) for share in re.findall(r"([\d.]+)%", text)]
 
 
+@pytest.mark.slow
 def test_it_samples_judges_and_steps(root: Path, tmp_path: Path) -> None:
     text = printed(root, "-c", SMALL, str(tmp_path / "base"))
     assert "384 answers sampled" in text

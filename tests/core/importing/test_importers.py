@@ -15,7 +15,7 @@ import pytest
 from oapl_core.errors import DataError
 from oapl_core.importing.compressed_tests import RefusedPickle, pickled_text, private_tests
 from oapl_core.importing.curation import Tally
-from oapl_core.importing.import_set import READERS, Choice, chosen, converted, window
+from oapl_core.importing.import_set import READERS, Choice, chosen, converted, import_set, window
 from oapl_core.importing.livecodebench import FAULTY
 from oapl_core.importing.program_tests import function_name
 from oapl_core.importing.sources import Source, source, sources
@@ -343,6 +343,7 @@ def test_primeintellect_reads_python_literals_and_drops_other_languages(tmp_path
         ("gsm8k", {"question": "1+1?", "answer": "One and one.\n#### 2"}, "2"),
         ("gsm8k", {"question": "?", "answer": "#### 1,234,567"}, "1234567"),
         ("gsm8k", {"question": "?", "answer": "#### -1,000.50"}, "-1000.50"),
+        ("svamp", {"ID": "chal-1", "Body": "B", "Question": "Q?", "Equation": "( 7.0 - 5.0 )", "Answer": 2.0}, "2"),
         ("aime24", {"id": 60, "problem": "?", "answer": "025", "url": "u", "year": "2024"}, "25"),
         ("aime25", {"problem_idx": 1, "problem": "?", "answer": 70, "problem_type": ["NT"]}, "70"),
         ("aime25", {"problem_idx": 1, "problem": "?", "answer": "70"}, "70"),
@@ -355,6 +356,28 @@ def test_primeintellect_reads_python_literals_and_drops_other_languages(tmp_path
 def test_maths_answers_are_texts_without_separators(name: str, row: Row, answer: str, tmp_path: Path) -> None:
     problem = only(name, tmp_path, row)
     assert (problem["kind"], problem["answer"], problem["tests"]) == ("math", answer, [])
+
+
+def test_a_sets_own_solutions_become_demonstrations(tmp_path: Path) -> None:
+    gsm8k: Row = {"question": "1+1?", "answer": "She has 1+1 = <<1+1=2>>2.\n#### 2"}
+    svamp: Row = {"ID": "chal-2", "Body": "A hat costs 6 dollars", "Question": "What do 2 and a 3 dollar tie cost?"}
+    svamp |= {"Equation": "( ( 6.0 * 2.0 ) + 3.0 )", "Answer": 15.0}
+    faulty = svamp | {"ID": "chal-680"}
+    for name, published_rows, solutions in [
+        ("gsm8k", [gsm8k], ["She has 1+1 = 2.\n#### 2"]),
+        ("svamp", [svamp, faulty], ["( 6 * 2 ) + 3 = 15\n#### 15"]),
+        ("deepscaler", [{"problem": "?", "answer": "1", "solution": "It is 1."}], ["It is 1."]),
+    ]:
+        published, target, worked = tmp_path / f"{name}.jsonl", tmp_path / f"to-{name}.jsonl", tmp_path / "worked.jsonl"
+        published.write_text("".join(json.dumps(row) + "\n" for row in published_rows))
+        import_set(source(name), [published], target, Choice("train", distinct=False), worked=worked)
+        written = [json.loads(line) for line in worked.read_text().splitlines()]
+        assert [line["solution"] for line in written] == solutions
+        problems = [json.loads(line) for line in target.read_text().splitlines()]
+        assert written[0]["problem_id"] == problems[0]["problem_id"]
+        if name == "svamp":
+            assert problems[0]["statement"] == "A hat costs 6 dollars. What do 2 and a 3 dollar tie cost?"
+            assert [bool(problem.get("flaw")) for problem in problems] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -370,9 +393,11 @@ def test_maths_rows_without_a_usable_answer_are_dropped(name: str, row: Row, rea
     assert dropped(name, tmp_path, row) == {reason: 1}
 
 
-def test_a_json_array_is_a_set_too(tmp_path: Path) -> None:
-    path = tmp_path / "deepscaler.json"
-    path.write_text(json.dumps([{"problem": f"{i}?", "answer": str(i)} for i in range(3)], indent=1))
+@pytest.mark.parametrize("name", ["deepscaler.json", "deepscaler.json.gz"])
+def test_a_json_array_is_a_set_too(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    text = json.dumps([{"problem": f"{i}?", "answer": str(i)} for i in range(3)], indent=1).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
     found = [each.problem["answer"] for each in converted(source("deepscaler"), [path], "train", Tally())]
     assert found == ["0", "1", "2"]
 

@@ -28,6 +28,7 @@ from tests.tiny_model import write_tiny_model
 from tests.whole_run import made_more_than_once
 
 PROBLEMS, GROUP, REPLICAS, KILLS = 60, 4, 3, 20
+A_FEW_KILLS = 6
 _LATE_S = 3.0
 """A busy machine starts guards and replicas so late; then something else is killed."""
 REAL = (sys.executable, "-m", "oapl_core.rollouts.generate")
@@ -103,8 +104,9 @@ def conclude(stage: Stage, run: Run) -> None:
     assert made_more_than_once(run) == [], "a recorded part was sampled again"
 
 
-def test_killed_at_twenty_random_moments_each_answer_is_there_once(
-    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kills", [A_FEW_KILLS, pytest.param(KILLS, marks=pytest.mark.slow)])
+def test_killed_at_random_moments_each_answer_is_there_once(
+    kills: int, tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = made_up_model(tmp_path / "model")
     prompts = {"train": [[5, i] for i in range(PROBLEMS)], "validation": [[6]], "heldout": [[7]]}
@@ -113,8 +115,8 @@ def test_killed_at_twenty_random_moments_each_answer_is_there_once(
     run = make_run(tmp_path, model, prompts, **settings)
     monkeypatch.setenv("OAPL_TEST_ANSWER_S", "0.2")
     stage = Stage(COMMAND, run, root)
-    killed = disturb(stage, KILLS, longest_s=0.9)
-    assert min(killed.values()) > 2, killed
+    killed = disturb(stage, kills, longest_s=0.9)
+    assert kills == A_FEW_KILLS or min(killed.values()) > 2, killed
     monkeypatch.setenv("OAPL_TEST_ANSWER_S", "0")
     conclude(stage, run)
     whole = make_run(tmp_path / "whole", model, prompts, sampling=sampling)

@@ -129,6 +129,7 @@ def test_a_round_ended_at_random_steps_comes_to_the_same_bits(
     assert sorted(p.name for p in run.checkpoints(0).iterdir()) == FINISHED
 
 
+@pytest.mark.slow  # a rank that fails is in test_train.py, by default
 def test_a_lost_rank_fails_the_round_in_one_line_within_seconds_and_it_goes_on(
     trained: Run, tmp_path: Path, sharp_model: Path, many_rows: list[dict[str, Any]]
 ) -> None:

@@ -148,6 +148,7 @@ def test_a_finished_round_keeps_no_state_and_is_not_trained_again(
     assert len(trained.ledger.artifacts()) == before
 
 
+@pytest.mark.slow  # their gradients are compared by default in test_splits.py
 def test_two_ranks_train_the_weights_of_one(
     trained: Run, tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]]
 ) -> None:
