@@ -6,6 +6,7 @@ that soon wait asleep instead of spinning lose nothing alone, and beside other w
 """
 
 import gc
+import logging
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,7 @@ from typing import Any, Self
 from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.launch import WAITING_THREADS
 from oapl_core.model_folder import check_model_folder, check_same_architecture, end_token_ids
+from oapl_core.progress import say
 from oapl_core.rollouts.engine_start import engine_arguments, printed_so_far, reason
 from oapl_core.rollouts.replicas import take_share
 from oapl_core.rollouts.requests import Request, SampledAnswer
@@ -150,7 +152,17 @@ class SamplingEngine:
         check_model_folder(model_dir)
         check_same_architecture(self._model_dir, model_dir)
         assert not self._engine.has_unfinished_requests(), "weights are replaced between two calls of sample"
-        self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(model_dir)})
+        if self._on_cpu:
+            self._engine.collective_rpc(_forget_packed_experts)
+        left = sorted(
+            {kind for kinds in self._engine.collective_rpc(_reload, args=(str(model_dir),)) for kind in kinds}
+        )
+        if left:
+            say(f"vLLM cannot replace the weights of {', '.join(left)} in a running engine; another one is started")
+            self.__exit__(None, None, None)
+            self._model_dir = model_dir
+            self.__enter__()
+            return
         if self._on_cpu:
             self._engine.collective_rpc(_repack_output_layer)
         # Cached keys and values are found by their tokens, which say nothing of the weights that computed them.
@@ -199,6 +211,35 @@ class SamplingEngine:
         assert not with_logprobs or output.logprobs.token_ids == ids, "one log-prob for each sampled token"
         stop = output.stop_reason if isinstance(output.stop_reason, str) else None  # else an end token's id
         return SampledAnswer(request, ids, logprobs, output.finish_reason, *before_stop(self._tokenizer, ids, stop))
+
+
+def _reload(worker: Any, folder: str) -> list[str]:
+    """Kinds of layers that keep their old weights (GPT-OSS's experts): vLLM only logs that."""
+    left: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "Failed to load weights" in str(record.msg):
+                left.extend(str(word) for word in record.args or ())
+
+    told, listener = logging.getLogger("vllm.model_executor.model_loader.reload.layerwise"), Listener()
+    level = told.level
+    told.setLevel(logging.WARNING)  # whatever VLLM_LOGGING_LEVEL says
+    told.addHandler(listener)
+    try:
+        worker.reload_weights(weights_path=folder)
+    finally:
+        told.removeHandler(listener)
+        told.setLevel(level)
+    return left
+
+
+def _forget_packed_experts(worker: Any) -> None:
+    """On CPU vLLM packs experts' weights as it builds their kernel, at the first load alone: it must build another."""
+    for layer in worker.get_model().modules():
+        method: Any = getattr(layer, "quant_method", None)
+        if getattr(method, "moe_kernel", None) is not None:
+            method.moe_kernel = None
 
 
 def _repack_output_layer(worker: Any) -> None:

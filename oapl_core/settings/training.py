@@ -97,6 +97,9 @@ class TrainingConfig(Settings):
     """Recompute activations in the backward pass."""
     adapter: AdapterConfig | None = None
     """Train low-rank adapters in place of the weights; unset: every weight is trained."""
+    router: Literal["trained", "frozen"] = "trained"
+    """Of a mixture of experts, the weights that choose a token's experts; adapters never touch them. The loss that
+    balances the experts' load is in no objective."""
     processes: PositiveInt = 1
     """Ranks started on this machine (one per GPU)."""
     sequence_parallel: PositiveInt = 1
@@ -166,6 +169,8 @@ class TrainingConfig(Settings):
         A round's inputs say whether it continues another's optimiser.
         """
         apart = {"trackers", "peak_tflops", "save_minutes", "save_steps", "keep_checkpoints", "optimizer_state"}
+        # a setting that is younger than some checkpoints counts only where it says something else than they had
+        apart |= {"router"} if self.router == "trained" else set()
         return self.model_dump(mode="json", exclude=apart)
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from oapl_core.errors import ConfigError
+from oapl_core.training.experts import expert_blocks, routers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,15 +33,26 @@ def add_adapter(model: Any, adapter: "AdapterConfig", seed: int) -> None:
     """
     from peft import inject_adapter_in_model
 
-    dtype = model.dtype
+    dtype, settings, inside = model.dtype, _settings(adapter), model
+    if expert_blocks(model):
+        # by old names of experts peft would adapt the tensors that hold them all now; of a plain module it knows none
+        inside = nn.ModuleDict({"model": model})
+        if adapter.targets == "all-linear":
+            settings.target_modules = _linear_layers(model)
     # seeded apart: the generator's place must not depend on whether there is an adapter
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            inject_adapter_in_model(_settings(adapter), model).to(dtype)
+            inject_adapter_in_model(settings, inside).to(dtype)
         except ValueError as error:
             reason = str(error).splitlines()[0]
             raise ConfigError(f"training.adapter.targets = {adapter.targets!r}: {reason:.200}") from None
+
+
+def _linear_layers(model: Any) -> set[str]:
+    """Names of the linear layers of ``model``, but for its output layer and routers."""
+    apart = {id(model.get_output_embeddings()), *(id(router) for router in routers(model))}
+    return {name for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and id(layer) not in apart}
 
 
 def merged_weights(weights: "Mapping[str, Tensor]", adapter: "AdapterConfig") -> "dict[str, Tensor]":

@@ -67,6 +67,10 @@ def load_model(model_dir: Path) -> "StoredModel":
     except (SafetensorError, OSError, EOFError, ValueError, RuntimeError, KeyError) as error:
         line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DataError(f"{model_dir}: cannot be loaded ({line[:200]}); copy the whole model folder again") from None
+    config = model.config.get_text_config()
+    # torch's SDPA knows no soft cap, and transformers lets it leave Gemma 2's out without a word
+    if getattr(config, "attn_logit_softcapping", None) and config._attn_implementation == "sdpa":
+        model.set_attn_implementation("eager")
     lost = sorted([*report["missing_keys"], *(str(key[0]) for key in report["mismatched_keys"])])
     if lost:
         what = f"{len(lost)} weights are missing or misshapen ({', '.join(lost[:3])})"

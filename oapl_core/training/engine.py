@@ -48,6 +48,8 @@ class TrainingEngine:
         _prepare_environment()
         import deepspeed
 
+        from oapl_core.training.experts import expert_blocks
+
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
         # A shared-memory all-reduce for CPUs would be compiled here, in half a minute; gloo does without.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
@@ -66,6 +68,10 @@ class TrainingEngine:
         optimizer = torch.optim.AdamW(
             [p for p in policy.parameters() if p.requires_grad], lr=training.learning_rate, **self._constants
         )
+        blocks = {type(block) for block in expert_blocks(policy)} if training.zero_stage == 3 else set()
+        if blocks:
+            # fetched whole: ranks whose tokens choose different experts would wait for each other's weights for ever
+            deepspeed.utils.set_z3_leaf_modules(policy, sorted(blocks, key=lambda kind: kind.__name__))
         config = settings(training, self.ranks)
         self._engine, *_ = deepspeed.initialize(model=policy, optimizer=optimizer, config=config)
         self.policy = policy

@@ -36,6 +36,7 @@ def load(job: Job, examples: "Examples") -> Loaded:
     from oapl_core.training.adapters import add_adapter
     from oapl_core.training.checkpoint import load_model
     from oapl_core.training.engine import TrainingEngine
+    from oapl_core.training.experts import freeze_routers
     from oapl_core.training.logprobs import Policy
     from oapl_core.training.memory import estimate_memory
     from oapl_core.training.packing import refuse_leaks, use_packing
@@ -48,6 +49,8 @@ def load(job: Job, examples: "Examples") -> Loaded:
     if training.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()  # transformers recomputes activations in this mode only
+    if training.router == "frozen":
+        freeze_routers(model)
     if training.adapter:
         add_adapter(model, training.adapter, derive_seed(job.seed, "adapter", job.round_number))
     # All three before DeepSpeed has the model: ZeRO 3 would leave shards in place of the weights that they count.

@@ -63,12 +63,12 @@ def made_groups(model: Path, groups: int = 6, size: int = 4, seed: int = 0) -> l
     return rows
 
 
-def plain_logprobs(model_dir: Path, rows: list[dict[str, Any]]) -> list[list[float]]:
+def plain_logprobs(model_dir: Path, rows: list[dict[str, Any]], **loading: Any) -> list[list[float]]:
     """log_softmax of each whole row by itself: the textbook's way."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(model_dir)
+    model = AutoModelForCausalLM.from_pretrained(model_dir, **loading)
     found = []
     for row in rows:
         ids = torch.tensor([row["prompt_ids"] + row["response_ids"]])

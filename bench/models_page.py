@@ -1,0 +1,110 @@
+"""Writes docs/models.md from the results that bench/models.py keeps: docs/benchmarks/models.json."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.family_models import FAMILIES, WINDOW
+
+COMMAND = "python -m bench.models"
+UNCAPPED = 0.66
+"""Mismatch of the Gemma 2 here before its attention was chosen: mean of a token, nats; float32."""
+_HEAD = """# Models
+
+Families of models that the pipeline was tried with, by `{command}` with
+{versions}.
+Each is a random model of the family's own class with {sizes} parameters (tests/family_models.py): vLLM on
+CPU in one process, the trainer in two ranks. Nothing here says how well a family learns; it says that what vLLM samples
+is what the trainer scores, trains and gives back.
+
+- **mismatch**: log-probs that vLLM recorded against those that the trainer gives the same tokens and weights; mean of
+  the tokens, and largest, in nats. Training refuses a mean above `training.max_mismatch`.
+- **packed**: the largest change of a log-prob when sequences lie in one row (`training.packing = "on"`), nats.
+- **ZeRO 3**: two ranks trained a step at ZeRO 1 and at ZeRO 3; largest difference of a weight of their checkpoints.
+- **reloaded**: mismatch after the running engine loaded the trained checkpoint (`SamplingEngine.load`).
+- **adapter**: a low-rank adapter was trained at ZeRO 3, merged and exported, and another engine started with the
+  export: its mismatch.
+"""
+_NOTES = """## What a family needs
+
+- **Logits** that are scaled (Granite, Cohere) or softly capped (Gemma 2) are computed as the model's own forward pass
+  does (`oapl_core/training/logits.py`); a model that does anything else to them is refused before it is trained.
+- **Attention** scores that are softly capped (Gemma 2): torch's SDPA knows no cap and transformers leaves it out
+  without a word, which was {uncapped} nats per token on the model here. Such a model computes with `eager` attention,
+  or with FlashAttention where `training.packing` chooses it.
+- **Sliding windows** of Cohere 2 are one token wider in vLLM than in transformers, so longer sequences than the window
+  (4,096 tokens of the published models; {window} here) differ a little.
+- **Latent attention** (DeepSeek-V3) has the scaled rotary embedding of the published models here. With an unscaled one
+  vLLM's CPU build and transformers differ by 1.9 nats per token from the second token on, which training refuses.
+- **Mixture of experts**: at ZeRO 3 a block of experts is fetched whole (`deepspeed.utils.set_z3_leaf_modules`; a block
+  is a module with a child `experts`). `training.router = "frozen"` leaves the choice of experts as it is. The auxiliary
+  loss that balances their load is part of no objective: log-probs come from hidden states, and transformers adds that
+  loss to its own cross-entropy alone. `all-linear` adapters reach attention and dense layers, neither routers nor
+  experts, which transformers keeps in one tensor. Which experts vLLM chose is not recorded: where both programs choose
+  differently, the mismatch shows it.
+- **New weights in a running engine** (`SamplingEngine.load`, between the checkpoints of an evaluation): vLLM on CPU
+  would read experts' new weights as if they were packed, so their kernel is built again. GPT-OSS's experts vLLM leaves
+  as they were, on any device, and only logs it; then another engine is started, which a line says.
+- **Tokenizers** here are BPE over bytes (as tiktoken's) or over characters with bytes to fall back on (as
+  sentencepiece's), one of the two for each family.
+"""
+
+
+_WHOSE = {"sample": "vLLM on CPU", "reload": "vLLM", "restart": "vLLM", "packed": "transformers"}
+"""Whose limit it is where a check fails."""
+
+
+def write_page(kept: Mapping[str, Any], page: Path) -> None:
+    page.write_text(text(kept))
+
+
+def text(kept: Mapping[str, Any]) -> str:
+    """The whole page."""
+    cases: Sequence[Mapping[str, Any]] = kept["cases"]
+    versions = ", ".join(f"{name} {number}" for name, number in kept["versions"].items())
+    sizes = [case["parameters"] for case in cases if "parameters" in case]
+    span = f"{round(min(sizes), -4):,} to {round(max(sizes), -4):,}"
+    parts = [_HEAD.format(command=COMMAND, versions=versions, sizes=span)]
+    for dtype in dict.fromkeys(case["dtype"] for case in cases):
+        parts += [f"## {dtype}\n", _table([case for case in cases if case["dtype"] == dtype])]
+    notes = _NOTES.format(uncapped=UNCAPPED, window=WINDOW)
+    return "\n".join([*parts, "## What does not work\n", _failures(cases), notes])
+
+
+def _table(cases: Sequence[Mapping[str, Any]]) -> str:
+    lines = ["| family | class | mismatch | packed | ZeRO 3 | reloaded | adapter |", "|---|---|---|---|---|---|---|"]
+    for case in cases:
+        cells = [
+            case["family"],
+            FAMILIES[case["family"]][0].removesuffix("Config"),
+            _cell(case, "sample", "mismatch", _mean_and_largest),
+            _cell(case, "packed", "packed", lambda found: f"{found['max']:.1g}"),
+            _cell(case, "zero_3", "zero_3", "{:.1g}".format),
+            _cell(case, "reload", "reload", _mean_and_largest),
+            _cell(case, "restart", "restart", _mean_and_largest),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(case: Mapping[str, Any], check: str, key: str, said: Callable[[Any], str]) -> str:
+    return said(case[key]) if key in case and check not in case["failed"] else "no"
+
+
+def _mean_and_largest(found: Mapping[str, float]) -> str:
+    return f"{found['mean']:.1g}, {found['max']:.1g}"
+
+
+def _failures(cases: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each reason, with the cases that it holds for."""
+    of: dict[tuple[str, str, str], list[str]] = {}
+    for case in cases:
+        for check, reason in case["failed"].items():
+            reason = reason.removeprefix("oapl_core.errors.").replace("/model: ", "")
+            if not reason.startswith("not tried"):
+                of.setdefault((case["family"], check, reason), []).append(case["dtype"])
+    lines = [
+        f"- **{family}**, {' and '.join(dtypes)}, {check} ({_WHOSE.get(check, 'the trainer')}): {reason}"
+        for (family, check, reason), dtypes in of.items()
+    ]
+    return "\n".join(lines or ["Nothing that was tried."]) + "\n"
