@@ -41,13 +41,12 @@ def write_demonstrations(run: Run, settings: WarmStartConfig, problems: Iterable
         if not path.is_file():
             raise DataError(f"{path}: no such file of demonstrations; check warm_start.data")
     inputs = run.inputs([run.problems, run.prompts, *settings.data, *tokenizer_files(run.base_model())])
-    depends = {"problems": run.config.problems.slice, "limit": settings.limit} | {
-        "max_tokens": run.config.sampling.max_tokens
-    }
+    longest = settings.max_tokens or run.config.sampling.max_tokens
+    depends = {"problems": run.config.problems.slice, "limit": settings.limit, "max_tokens": longest}
     if run.is_done(run.demonstrations, inputs, depends):
         say("demonstrations are up to date")
         return
-    made = _Demonstrations(run, problems)
+    made = _Demonstrations(run, problems, longest)
     with run.writing(run.demonstrations, inputs, depends) as draft:
         draft.rows = tables.write_table(draft.path, tables.GROUPS, made.rows(settings))
         dropped = ", ".join(f"{count:,} {why}" for why, count in made.dropped.items()) or "none"
@@ -60,8 +59,8 @@ def write_demonstrations(run: Run, settings: WarmStartConfig, problems: Iterable
 class _Demonstrations:
     """Makes the rows, and counts what is left out."""
 
-    def __init__(self, run: Run, problems: Iterable[Mapping[str, Any]]) -> None:
-        self._run, self._config, model = run, run.config.problems, run.base_model()
+    def __init__(self, run: Run, problems: Iterable[Mapping[str, Any]], longest: int) -> None:
+        self._config, self._longest_answer, model = run.config.problems, longest, run.base_model()
         self._encode = load_encoder(model, self._config.thinking, self._config.chat)
         self._tokenizer, self._longest = load_tokenizer(model), limits(model)[0]
         self._problems = {problem["problem_id"]: problem for problem in problems}
@@ -155,8 +154,8 @@ class _Demonstrations:
             return _IS_MEASURED
         if len(prompt_ids) > self._config.max_prompt_tokens:
             return "with a prompt longer than problems.max_prompt_tokens"
-        if len(answer_ids) > self._run.config.sampling.max_tokens:
-            return "with an answer longer than sampling.max_tokens"
+        if len(answer_ids) > self._longest_answer:
+            return f"with an answer longer than {self._longest_answer} tokens"
         return "longer than the model's positions" if len(prompt_ids) + len(answer_ids) > self._longest else None
 
 

@@ -37,6 +37,8 @@ def rehearsal(experiment: Experiment, limit: int) -> Experiment:
     if experiment.warm_start:
         warm = values["warm_start"]
         warm |= {"limit": limit, "epochs": min(warm["epochs"], _EPOCHS), "batch_size": min(warm["batch_size"], limit)}
+        # not as short as the answers of a rehearsal: then no demonstration would be left
+        warm["max_tokens"] = warm["max_tokens"] or experiment.sampling.max_tokens
     if experiment.model is not None and not experiment.model.exists():
         _use_demo_model(values)
     return parse_experiment(values, f"--limit {limit}")
@@ -52,7 +54,8 @@ def _small(one: dict[str, Any], limit: int) -> dict[str, Any]:
 
 
 def _use_demo_model(values: dict[str, Any]) -> None:
-    positions = values["engine"]["max_model_len"]
+    shown = (values["warm_start"] or {}).get("max_tokens") or 0
+    positions = max(values["engine"]["max_model_len"], values["problems"]["max_prompt_tokens"] + shown)
     values["model"] = None
     values["pretrain"] = {"solutions": str(_SOLUTIONS), "max_positions": positions, "epochs": 1}
     values["problems"] |= {"thinking": None, "chat": None}

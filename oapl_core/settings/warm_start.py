@@ -22,6 +22,9 @@ class WarmStartConfig(Settings):
     `statement`, from which the prompt is made as for sampling (data/README.md)."""
     limit: PositiveInt | None = None
     """Take only so many rows of each file, the first ones that can be used; unset: all."""
+    max_tokens: PositiveInt | None = None
+    """Longest answer, its end included; longer ones are dropped and counted, never cut. Tokens; unset:
+    `sampling.max_tokens`, as a longer answer would be cut when it is sampled."""
     epochs: PositiveInt = 3
     """Passes over the demonstrations, each saved as a checkpoint; round 0 starts from the last one."""
     batch_size: PositiveInt = 128

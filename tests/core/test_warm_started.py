@@ -135,4 +135,7 @@ def test_its_cost_by_hand_and_its_rehearsal(run: Run) -> None:
     assert found.disk["checkpoints"].most == plain.disk["checkpoints"].most + 3 * 2e9
     small = rehearsal(config, 4).warm_start
     assert small is not None
-    assert (small.limit, small.epochs, small.batch_size) == (4, 2, 4)
+    assert (small.limit, small.epochs, small.batch_size, small.max_tokens) == (4, 2, 4, 12)
+    elsewhere = rehearsal(config.model_copy(update={"model": Path("nowhere")}), 4)
+    assert elsewhere.pretrain is not None
+    assert elsewhere.pretrain.max_positions >= 128 + 12, "the model that takes its place has room for them"

@@ -125,7 +125,7 @@ def test_what_is_too_long_or_measured_is_dropped_and_counted_and_never_cut(tmp_p
     run = run_with(tmp_path, model, rows)
     assert [answer for _, answer in texts(model, made(run))] == [f"2{END}"]
     assert dropped(run) == {
-        "with an answer longer than sampling.max_tokens": 1,
+        "with an answer longer than 50 tokens": 1,
         "with a prompt longer than problems.max_prompt_tokens": 1,
         "of no training problem of the run": 1,
         "of a validation or held-out problem": 2,
@@ -133,6 +133,11 @@ def test_what_is_too_long_or_measured_is_dropped_and_counted_and_never_cut(tmp_p
     again = run_with(tmp_path, model, rows[:5])
     with pytest.raises(DataError, match=r"shown.jsonl: no demonstration is left; dropped: 1 with an answer longer"):
         prepare(again)
+
+
+def test_longer_answers_may_be_allowed_than_are_sampled(tmp_path: Path, model: Path) -> None:
+    run = run_with(tmp_path, model, [{"problem_id": "a", "solution": "y" * 80}], max_tokens=90)
+    assert [len(row["response_ids"]) for row in made(run)] == [81]
 
 
 def test_the_limit_counts_rows_that_can_be_used(tmp_path: Path, model: Path) -> None:
