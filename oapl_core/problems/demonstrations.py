@@ -42,7 +42,8 @@ def write_demonstrations(run: Run, settings: WarmStartConfig, problems: Iterable
             raise DataError(f"{path}: no such file of demonstrations; check warm_start.data")
     inputs = run.inputs([run.problems, run.prompts, *settings.data, *tokenizer_files(run.base_model())])
     longest = settings.max_tokens or run.config.sampling.max_tokens
-    depends = {"problems": run.config.problems.slice, "limit": settings.limit, "max_tokens": longest}
+    prompting = {"problems": run.config.problems.slice, "stop": run.config.sampling.stop}
+    depends = {**prompting, "limit": settings.limit, "max_tokens": longest}
     if run.is_done(run.demonstrations, inputs, depends):
         say("demonstrations are up to date")
         return
@@ -60,6 +61,7 @@ class _Demonstrations:
     """Makes the rows, and counts what is left out."""
 
     def __init__(self, run: Run, problems: Iterable[Mapping[str, Any]], longest: int) -> None:
+        self._stop = run.config.sampling.stop
         self._config, self._longest_answer, model = run.config.problems, longest, run.base_model()
         self._encode = load_encoder(model, self._config.thinking, self._config.chat)
         self._tokenizer, self._longest = load_tokenizer(model), limits(model)[0]
@@ -135,7 +137,7 @@ class _Demonstrations:
     def _ids(self, asked: Turns, solution: str) -> tuple[list[int], list[int]] | None:
         """Token ids of prompt and answer; None if they are dropped."""
         text, prompt_ids = self._encode(asked)
-        answer = self._encode.answer(text, solution)
+        answer = self._encode.answer(text, solution, self._stop)
         both: list[int] = self._tokenizer(text + answer, add_special_tokens=False)["input_ids"]
         # Behind its prompt, since some tokenizers write another first token at the beginning of a text; but the
         # prompt's own tokens are those that sampling begins with.

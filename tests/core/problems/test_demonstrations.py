@@ -35,7 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_with(folder: Path, model: Path, rows: list[Any], problems: Any = (), **warm: Any) -> Run:
+def run_with(folder: Path, model: Path, rows: list[Any], problems: Any = (), stop: Any = (), **warm: Any) -> Run:
     sets: dict[str, Any] = {
         split: str(
             written(
@@ -50,7 +50,7 @@ def run_with(folder: Path, model: Path, rows: list[Any], problems: Any = (), **w
         "runs_dir": str(folder / "runs"),
         "model": str(model),
         "problems": {**sets, "prompt_style": "plain", "max_prompt_tokens": 200, **dict(problems)},
-        "sampling": {"max_tokens": 50},
+        "sampling": {"max_tokens": 50, "stop": stop},
         "evaluation": {"max_tokens": 50},
         "warm_start": {"data": str(written(folder / "shown.jsonl", rows)), **warm},
     }
@@ -110,6 +110,11 @@ def test_every_assistant_turn_is_a_row_whose_prompt_is_all_before_it(tmp_path: P
 def test_a_base_model_is_shown_plain_text(tmp_path: Path, model: Path) -> None:
     run = run_with(tmp_path, model, [{"problem_id": "a", "solution": "2"}], {"chat": False})
     assert texts(model, made(run)) == [("What is 1 + 1?", f" 2{END}")]
+    (tmp_path / "stop").mkdir()
+    stopped = run_with(
+        tmp_path / "stop", model, [{"problem_id": "a", "solution": "2"}], {"chat": False}, ["\nQ:", "##"]
+    )
+    assert texts(model, made(stopped)) == [("What is 1 + 1?", " 2\nQ:")], "the first stop text ends it, as when sampled"
 
 
 def test_what_is_too_long_or_measured_is_dropped_and_counted_and_never_cut(tmp_path: Path, model: Path) -> None:
