@@ -1,5 +1,6 @@
 """Writes docs/models.md from the results that bench/models.py keeps: docs/benchmarks/models.json."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ _NOTES = """## What a family needs
 - **Sliding windows** of Cohere 2 are one token wider in vLLM than in transformers, so longer sequences than the window
   (4,096 tokens of the published models; {window} here) differ a little.
 - **Latent attention** (DeepSeek-V3) has the scaled rotary embedding of the published models here. With an unscaled one
-  vLLM's CPU build and transformers differ by 1.9 nats per token from the second token on, which training refuses.
+  vLLM's CPU build and transformers differ by 1.9 nats per token, from the second token on; training refuses that.
 - **Mixture of experts**: at ZeRO 3 a block of experts is fetched whole (`deepspeed.utils.set_z3_leaf_modules`; a block
   is a module with a child `experts`). `training.router = "frozen"` leaves the choice of experts as it is. The auxiliary
   loss that balances their load is part of no objective: log-probs come from hidden states, and transformers adds that
@@ -100,7 +101,7 @@ def _failures(cases: Sequence[Mapping[str, Any]]) -> str:
     of: dict[tuple[str, str, str], list[str]] = {}
     for case in cases:
         for check, reason in case["failed"].items():
-            reason = reason.removeprefix("oapl_core.errors.").replace("/model: ", "")
+            reason = re.sub(r"/\S+: ", "", reason.removeprefix("oapl_core.errors."))  # without paths of the bench
             if not reason.startswith("not tried"):
                 of.setdefault((case["family"], check, reason), []).append(case["dtype"])
     lines = [

@@ -37,7 +37,6 @@ _YARN = {
     "factor": 8.0,
     "beta_fast": 32.0,
     "beta_slow": 1.0,
-    "truncate": False,
     "original_max_position_embeddings": 64,
 }
 _LATENT = {  # multi-head latent attention; vLLM's CPU build wants the sizes of the real one
@@ -103,7 +102,7 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gpt-oss": (
         "GptOssConfig",
         "bytes",
-        {**_SLIDING, "num_local_experts": 4, "num_experts_per_tok": 2, "rope_parameters": _YARN},
+        {**_SLIDING, "num_local_experts": 4, "num_experts_per_tok": 2, "rope_parameters": _YARN | {"truncate": False}},
     ),
     "deepseek-v3": (
         "DeepseekV3Config",

@@ -132,6 +132,7 @@ def test_a_wrong_copy_of_a_model_is_refused_before_the_first_update(
 def test_the_page_is_made_from_the_kept_results(root: Path) -> None:
     kept = json.loads((root / RAW).read_text())
     assert (root / PAGE).read_text() == text(kept), "python -m bench.models --page"
+    assert {case["family"] for case in kept["cases"] if case["dtype"] == "float32"} == FAMILIES.keys()
 
 
 def allowed(family: str, dtype: str) -> float:
@@ -149,7 +150,7 @@ def test_a_case_of_the_table(family: str, dtype: str, root: Path, tmp_path: Path
     (case,) = json.loads((tmp_path / "raw").read_text())["cases"]
     kept = {(c["family"], c["dtype"]): c for c in json.loads((root / RAW).read_text())["cases"]}[family, dtype]
     assert case["failed"].keys() <= kept["failed"].keys(), case["failed"]
-    for found in (case, kept):
+    for found in (case, kept) if "zero_1" not in kept["failed"] else ():
         assert found["mismatch"]["mean"] <= allowed(family, dtype)
         for check in {"reload", "restart"} - found["failed"].keys():
             assert found[check]["mean"] <= allowed(family, dtype), check
