@@ -15,6 +15,7 @@ from deployments.arguments import ExperimentFile, Limit, Overrides
 from deployments.terminal import numbers_table, tell
 from oapl_core.errors import ConfigError
 from oapl_core.model_folder import model_config, tensors
+from oapl_core.model_hub import cached
 from oapl_core.planning.estimate import (
     NOTHING,
     Amount,
@@ -59,7 +60,8 @@ def _placed(run: Run) -> Experiment:
     config = run.config
     files = {split: tuple(map(run.place, config.problems.files(split))) for split in _SPLITS}
     changes: dict[str, Any] = {"problems": config.problems.model_copy(update=files)}
-    changes["model"] = config.model and run.place(config.model)
+    if config.model and config.hub_model is None:
+        changes["model"] = run.place(config.model)
     if config.warm_start:
         data = tuple(map(run.place, config.warm_start.data))
         changes["warm_start"] = config.warm_start.model_copy(update={"data": data})
@@ -94,6 +96,8 @@ def model_size(experiment: Experiment) -> tuple[ModelSize, str]:
     if experiment.pretrain is not None:
         return _pretrained(experiment.pretrain), "made by [pretrain], at most"
     folder, stated = experiment.model, experiment.estimate.model_parameters
+    if experiment.hub_model:
+        folder = cached(experiment.hub_model) or folder
     assert folder is not None, "an experiment has a model or makes one"
     if folder.is_dir():
         return _stored(folder), str(folder)

@@ -13,6 +13,7 @@ from oapl_core.evaluation.choice import ON
 from oapl_core.evaluation.folder import parse
 from oapl_core.importing.import_set import window
 from oapl_core.importing.sources import released_files, source
+from oapl_core.model_hub import fetched, hub_model, refuse_unpinned
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.settings.experiment_file import apply
@@ -65,10 +66,10 @@ def checked(values: Mapping[str, Any], where: str) -> EvaluationFolderConfig:
 
 
 def model_of(word: str) -> dict[str, Any]:
-    """``[LABEL=]MODEL`` as fields of ModelConfig.
+    """``[LABEL=]MODEL`` as fields of ModelConfig; a model on the hub is fetched.
 
     Raises:
-        ConfigError: it is neither a model folder nor a checkpoint of a run.
+        ConfigError: it is neither a model folder, nor one on the hub at a commit, nor a checkpoint of a run.
     """
     label, equals, place = word.partition("=")
     # a folder may have an equals sign in its name
@@ -76,6 +77,11 @@ def model_of(word: str) -> dict[str, Any]:
         label, place = "", word
     if Path(place, "config.json").is_file():
         return {"label": label or Path(place).name, "path": place}
+    if not Path("data/runs", place).is_dir():
+        refuse_unpinned(place)
+    if on_hub := hub_model(place):
+        label = label or on_hub.name.rpartition("/")[2]
+        return {"label": label, "path": fetched(on_hub, print), "origin": f"{on_hub} on the hub"}
     name, colon, part = place.rpartition(":")
     run = _run(name if colon else place)
     found = _of_run(run, part if colon else "")

@@ -13,6 +13,7 @@ from oapl_core.planning.stages import (
     BASE_MODEL,
     BY_VERB,
     EVALUATION,
+    FETCHED_MODEL,
     OF_A_ROUND,
     PREPARATION,
     REPORT,
@@ -79,9 +80,9 @@ def _step(stage: Stage, number: int | None = None, folder: int | None = None) ->
 
 
 def preparation(config: Experiment) -> tuple[Step, ...]:
-    """Base model (if it is made here), problems and prompts, warm start (if there is one)."""
-    before, after = (BASE_MODEL,) * (config.pretrain is not None), (WARM_START,) * (config.warm_start is not None)
-    return tuple(map(_step, (*before, PREPARATION, *after)))
+    """Base model (if it is made here or fetched), problems and prompts, warm start (if there is one)."""
+    before = (BASE_MODEL,) if config.pretrain else (FETCHED_MODEL,) if config.hub_model else ()
+    return tuple(map(_step, (*before, PREPARATION, *(WARM_START,) * (config.warm_start is not None))))
 
 
 def round_steps(number: int) -> tuple[Step, ...]:

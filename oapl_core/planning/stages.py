@@ -91,6 +91,7 @@ def _measured(run: Run, number: int) -> tuple[Path, ...]:
 
 
 BASE_MODEL = Stage("base-model", "pretraining.pretrain", ("base_model.json",), needs=("gpu",))
+FETCHED_MODEL = Stage("base-model", "pretraining.fetch", ("base_model.json",), retries=2)  # networks break
 # A mistake in a problem set is a person's, and groups and reports are arithmetic: trying again changes nothing.
 PREPARATION = Stage(
     "problems-and-prompts",
@@ -157,4 +158,5 @@ OF_A_ROUND = (SAMPLING, VERIFICATION, GROUPS, TRAINING)
 """In order."""
 _BY_HAND = (Stage("audit", "verdicts.audit", reads=_judged), Stage("export", "exchange.export", reads=_judged))
 """What a person starts, outside of the plan."""
-BY_VERB = {one.verb: one for one in (BASE_MODEL, PREPARATION, WARM_START, *OF_A_ROUND, EVALUATION, REPORT, *_BY_HAND)}
+_BEFORE_ROUNDS = (BASE_MODEL, FETCHED_MODEL, PREPARATION, WARM_START)
+BY_VERB = {one.verb: one for one in (*_BEFORE_ROUNDS, *OF_A_ROUND, EVALUATION, REPORT, *_BY_HAND)}

@@ -130,7 +130,7 @@ class Mirror:
         if wrong:  # newer bytes have a line of their own, damaged ones will be made again
             self._tell(f"mirror: {entry.artifact} {wrong}, so it is not copied")
             return
-        if entry.artifact == _BASE_RECORD:
+        if entry.artifact == _BASE_RECORD and run.config.hub_model is None:  # the hub is where that one comes from
             self._send_folder(run.base_model(), _BASE_MODEL)
         if path.is_dir():
             self._send_folder(path, entry.artifact)
@@ -195,8 +195,8 @@ class Mirror:
         whole = {name: self._fetch(root / name, entry) for name, entry in entries.items()}
         lacking = [name for name, is_whole in whole.items() if not is_whole and name not in records.removals]
         settings = {**json.loads(record), "started_in": str(Path.cwd())}
-        if _BASE_RECORD in entries and _BASE_RECORD not in lacking:
-            run = Run(root, parse_experiment(settings["config"], self._url), Path.cwd())
+        run = Run(root, parse_experiment(settings["config"], self._url), Path.cwd())
+        if _BASE_RECORD in entries and _BASE_RECORD not in lacking and run.config.hub_model is None:
             self._fetch_base_model(run, entries[_BASE_RECORD])
         # run.json comes last: with it the folder counts as a run.
         temporary = root / f".tmp-{_LEDGER}"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.model_folder import check_model_folder
+from oapl_core.model_hub import refuse_unpinned
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.run import Run
@@ -78,7 +79,9 @@ def check(experiment: Experiment) -> None:
                 f"`{key}`: {path} is not a file (relative paths start at the current folder, {Path.cwd()})"
             )
     if experiment.model is not None:
-        check_model_folder(experiment.model)
+        refuse_unpinned(experiment.model)
+        if experiment.hub_model is None:
+            check_model_folder(experiment.model)
 
 
 def check_disk(run: Run) -> None:

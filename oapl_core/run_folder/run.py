@@ -146,7 +146,7 @@ class Run(Recorded):
 
     @property
     def base_record(self) -> Path:
-        """Where pretraining records the base model that it made."""
+        """Where it is recorded which base model was made, or fetched from the hub."""
         return self.root / "base_model.json"
 
     @property
@@ -246,16 +246,16 @@ class Run(Recorded):
         return self.card().with_suffix(".md")
 
     def base_model(self) -> Path:
-        """The folder that the run starts from: ``model``, or what pretraining recorded in ``base_model.json``.
+        """The folder that the run starts from: ``model``, or what ``base_model.json`` says that was made or fetched.
 
         Raises:
-            DataError: pretraining has not finished.
+            DataError: that has not finished.
         """
-        if self.config.model is not None:
+        if self.config.model is not None and not self.config.records_base_model:
             return self.place(self.config.model)
         record = self.base_record
         if not record.exists():
-            raise DataError(f"{record}: is missing; the base model is not trained yet, run the experiment again")
+            raise DataError(f"{record}: is missing; the base model is not there yet, run the experiment again")
         return self.place(Path(json.loads(record.read_text())["path"]))
 
     def policy(self, number: int) -> Path:
@@ -292,7 +292,7 @@ class Run(Recorded):
         if model_dir != self.base_model():
             return None
         record = self.base_record
-        if self.config.model is None and record.is_file():
+        if self.config.records_base_model and record.is_file():
             return str(json.loads(record.read_text())["policy_hash"])
         first = f"{self.name(self.rollouts(0))}/"
         found = next((e.details.get("policy_hash") for name, e in artifacts.items() if name.startswith(first)), None)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
+from oapl_core.model_hub import HubModel, hub_model
 from oapl_core.objectives import Oapl, Objective
 from oapl_core.settings.engine_options import EngineOptions
 from oapl_core.settings.estimate import EstimateConfig
@@ -138,7 +139,8 @@ class Experiment(Settings):
     """Where finished artifacts are copied as they are recorded, in a folder named as the run's: `file:///DISK/FOLDER`,
     `s3://BUCKET/PREFIX?region=...&endpoint_override=...`, `gs://...`, or what fsspec opens; no credentials in it."""
     model: Path | None = None
-    """Hugging Face folder to start from; unset: [pretrain] makes one."""
+    """Hugging Face folder to start from, or a model on the hub at one commit, `org/name@` and 40 hex digits, which the
+    first step fetches; unset: [pretrain] makes one."""
     pretrain: PretrainConfig | None = None
     """Make the base model here instead of reading one."""
     warm_start: WarmStartConfig | None = None
@@ -214,7 +216,12 @@ class Experiment(Settings):
     @model_validator(mode="after")
     def _machines_agree_on_paths(self) -> Self:
         self.fleet.check(
-            self.verifier.ray is not None, {"runs_dir": self.runs_dir, "cache_dir": self.cache_dir, "model": self.model}
+            self.verifier.ray is not None,
+            {
+                "runs_dir": self.runs_dir,
+                "cache_dir": self.cache_dir,
+                "model": None if self.hub_model else self.model,
+            },
         )
         return self
 
@@ -226,6 +233,16 @@ class Experiment(Settings):
                 "it needs training.reference = 'behavior'"
             )
         return self
+
+    @property
+    def hub_model(self) -> HubModel | None:
+        """The model on the hub that the run starts from, if it does."""
+        return hub_model(self.model)
+
+    @property
+    def records_base_model(self) -> bool:
+        """Whether the first step makes or fetches the base model and records where it is."""
+        return self.pretrain is not None or self.hub_model is not None
 
     def sampling_round(self, number: int) -> int:
         """The round whose starting checkpoint samples round ``number``: itself, or an earlier one."""

@@ -39,7 +39,8 @@ def rehearsal(experiment: Experiment, limit: int) -> Experiment:
         warm |= {"limit": limit, "epochs": min(warm["epochs"], _EPOCHS), "batch_size": min(warm["batch_size"], limit)}
         # not as short as the answers of a rehearsal: then no demonstration would be left
         warm["max_tokens"] = warm["max_tokens"] or experiment.sampling.max_tokens
-    if experiment.model is not None and not experiment.model.exists():
+    # one on the hub is fetched: its tokenizer and engine are part of what is rehearsed
+    if experiment.model is not None and experiment.hub_model is None and not experiment.model.exists():
         _use_demo_model(values)
     return parse_experiment(values, f"--limit {limit}")
 

@@ -10,7 +10,7 @@ class TimeLimits(Settings):
     failure of the machine: the stage is retried, and resumes from its finished parts. Unset: no limit. Hours."""
 
     pretraining: PositiveFloat | None = None
-    """The demo's base model."""
+    """The demo's base model, or fetching one from the hub."""
     problems: PositiveFloat | None = None
     """Problem sets and prompts."""
     rollouts: PositiveFloat | None = None
