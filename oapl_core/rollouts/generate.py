@@ -5,6 +5,8 @@ each of the round's training problems, at T=1 (paper, section 5). A part is writ
 finished, while answers of the next are being sampled already; until then its finished answers lie in ``.in_flight/``
 (``in_flight.py``), at most ``sampling.flush_s`` old. A second run samples only the answers that are missing.
 
+Answers come from an engine of our own or, with ``[sampler]``, from servers (``servers.py``).
+
 The parts are a queue that any number of processes share: the replicas that this one starts (``engine.replicas``), and
 the same command on other machines that see the run folder. Each ends when every part is recorded. An answer depends on
 its seed, not on who samples it.
@@ -26,6 +28,7 @@ from oapl_core.rollouts.parts import cut
 from oapl_core.rollouts.replicas import others
 from oapl_core.rollouts.requests import Sampler
 from oapl_core.rollouts.sampling import TEMPERATURE, TOP_K, TOP_P, Prompts, Provenance, Sampling
+from oapl_core.rollouts.servers import ServerSampler
 from oapl_core.run_folder.recorded import IMPORTED
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
@@ -67,10 +70,10 @@ def generate(
     missing = [part for part in parts if not provenance.has_made(run, part)]
     total = sum(part.answers for part in parts)
     if missing:
-        count = min(run.config.engine.replicas, len(missing)) if replica == 0 else 1
+        count = min(run.config.engine.replicas, len(missing)) if replica == 0 and not run.config.sampler else 1
         arguments = [*command, str(run.root), "--round", str(number)]
         log = run.log(round_steps(number)[0].label)
-        start = start or partial(SamplingEngine, replica=replica)
+        start = start or _sampler(run, replica)
         with others(arguments, count, log) as more, start(policy, run.config.engine) as sampler:
             say(started(sampler))
             work = Sampling(run, number, provenance, sampler, more)
@@ -83,6 +86,12 @@ def generate(
         say(f"round {number}: {total:,} rollouts are done")
     if replica == 0:  # all parts are recorded, so what still lies there belongs to nobody
         sweep(run.rollouts(number))
+
+
+def _sampler(run: Run, replica: int) -> Callable[[Path, EngineConfig], Sampler]:
+    if run.config.sampler:
+        return partial(ServerSampler, sampler=run.config.sampler)
+    return partial(SamplingEngine, replica=replica)
 
 
 def _is_imported(run: Run, number: int) -> bool:

@@ -20,6 +20,7 @@ from oapl_core.settings.evaluation import EvaluationConfig, StopTexts
 from oapl_core.settings.fleet import FleetConfig
 from oapl_core.settings.pretrain import PretrainConfig
 from oapl_core.settings.problems import ProblemsConfig
+from oapl_core.settings.sampler import SamplerConfig
 from oapl_core.settings.sync import SyncConfig
 from oapl_core.settings.time_limits import TimeLimits
 from oapl_core.settings.training import TrainingConfig
@@ -149,6 +150,8 @@ class Experiment(Settings):
     """Problem sets and prompts."""
     engine: EngineConfig = EngineConfig()
     """vLLM."""
+    sampler: SamplerConfig | None = None
+    """Servers that sample training rollouts; unset: engines are started here."""
     sampling: SamplingConfig = SamplingConfig()
     """Training rollouts."""
     verifier: VerifierConfig = VerifierConfig()

@@ -19,6 +19,7 @@ HEAD = "| word | what it is | where | not |"
 NAMES = re.compile(r"\{[^{}]*\}")
 NOT_OURS = {
     Path("docs/log.md"): "",  # a log is not rewritten
+    Path("oapl_core/rollouts/server.py"): "completions",  # in an address of vLLM's
     PAGE: "",  # names what it forbids
 }
 """Files in which a forbidden word may stand, and which words (a regular expression; empty: any)."""

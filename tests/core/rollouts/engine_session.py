@@ -32,11 +32,12 @@ def requests(temperature: float = 1.0, top_p: float = 1.0) -> list[Request]:
     return [Request(f"{p}/{g}", prompts[p], 1000 * p + g, 12 + p, temperature, top_p) for p, g in pairs]
 
 
-def sampling_run(folder: Path, model: Path, **engine: Any) -> Run:
+def sampling_run(folder: Path, model: Path, sampler: dict[str, Any] | None = None, **engine: Any) -> Run:
     """A run of a few seconds of sampling in eight parts."""
     prompts = {"train": [list(r.prompt_ids) for r in requests()], "validation": [[5]], "heldout": [[5]]}
     sampling = {"group_size": 8, "max_tokens": 100, "problems_per_part": 8}
-    return make_run(folder, model, prompts, sampling=sampling, engine=CONFIG.model_dump() | engine)
+    engine = CONFIG.model_dump() | engine
+    return make_run(folder, model, prompts, sampling=sampling, engine=engine, sampler=sampler)
 
 
 def sample(engine: SamplingEngine, asked: Iterable[Request], with_logprobs: bool = True) -> dict[str, list[Any]]:
