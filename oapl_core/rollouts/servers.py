@@ -152,11 +152,18 @@ class ServerSampler:
         """Ask until it proves the policy, then free its places; when its time is over, do without it."""
         try:
             await self._ask_until_proven(server)
-        except OaplError as error:
+        except StageFailed as error:
             self._left -= 1
             say(str(error))
-            if not self._left or isinstance(error, ConfigError | DataError):
+            if not self._left:
                 self._free.put_nowait(error)
+            return
+        except OaplError as error:
+            self._free.put_nowait(error)
+            return
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            why = f"{server.url}: does not answer as vLLM does ({type(error).__name__}: {error})"
+            self._free.put_nowait(DataError(f"{why}; sampler.urls must be those of `vllm serve`"))
             return
         for _ in range(self._places):
             self._free.put_nowait((server, server.losses))
@@ -193,17 +200,16 @@ class ServerSampler:
         for _ in range(_ATTEMPTS):
             server, losses = await self._place()
             try:
-                answer = await self._complete(server, request, with_logprobs)
+                return await self._complete(server, request, with_logprobs)
             except Broken as error:
                 why = f"{server.url}: {error}"
                 if losses == server.losses:
                     server.losses += 1
                     say(f"{why}; its requests wait for others, or until it has proven the policy again")
                     self._proving.add(asyncio.create_task(self._prove(server)))
-                continue
-            if losses == server.losses:
-                self._free.put_nowait((server, losses))
-            return answer
+            finally:
+                if losses == server.losses:
+                    self._free.put_nowait((server, losses))
         raise StageFailed(f"request {request.key!r} failed {_ATTEMPTS} times, at last {why}; run again")
 
     async def _place(self) -> tuple[Server, int]:

@@ -57,7 +57,7 @@ def _small(one: dict[str, Any], limit: int) -> dict[str, Any]:
 def _use_demo_model(values: dict[str, Any]) -> None:
     shown = (values["warm_start"] or {}).get("max_tokens") or 0
     positions = max(values["engine"]["max_model_len"], values["problems"]["max_prompt_tokens"] + shown)
-    values["model"] = None
+    values["model"] = values["sampler"] = None  # no server has that one
     values["pretrain"] = {"solutions": str(_SOLUTIONS), "max_positions": positions, "epochs": 1}
     values["problems"] |= {"thinking": None, "chat": None}
     values["engine"] |= {

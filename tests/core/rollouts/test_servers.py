@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
@@ -248,8 +247,7 @@ def test_an_answer_that_is_longer_than_the_server_takes_is_refused(model: Path) 
 def test_a_round_is_sampled_by_servers_and_says_so(model: Path, tmp_path: Path) -> None:
     with fake() as one:
         run = make_run(tmp_path, model, sampler={"urls": [one.address]})
-        start = partial(ServerSampler, sampler=run.config.sampler)
-        generate(run, 0, start)
+        generate(run, 0)
         parts = sorted(run.rollouts(0).glob("*.parquet"))
         rows = [row for path in parts for row in read_table(path, ROLLOUTS).to_pylist()]
         assert {row["engine"] for row in rows} == {"vllm 0.1 server"}
@@ -285,8 +283,8 @@ def test_a_round_on_a_real_server_that_is_killed_ends_as_on_an_engine(tmp_path: 
         port = found.getsockname()[1]
     server = start_server(model, port, tmp_path / "server.log")
     try:
-        urls = {"urls": [f"http://127.0.0.1:{port}"], "wait_minutes": 8.0}
-        run = sampling_run(tmp_path / "served", model, sampler=urls)
+        urls = [f"http://127.0.0.1:{port}"]
+        run = sampling_run(tmp_path / "served", model, sampler={"urls": urls, "wait_minutes": 8.0})
         killed = threading.Event()
 
         def kill_once_a_part_is_there() -> None:
@@ -303,7 +301,7 @@ def test_a_round_on_a_real_server_that_is_killed_ends_as_on_an_engine(tmp_path: 
         assert killed.is_set()
         rows = rollouts(run)
         with pytest.raises((StageFailed, DataError), match="it holds other weights"):
-            config = SamplerConfig(**(urls | {"wait_minutes": 0.0}))
+            config = SamplerConfig(urls=tuple(urls), wait_minutes=0.0)
             ServerSampler(other, EngineConfig(max_model_len=256), config).__enter__()
     finally:
         os.killpg(server.pid, signal.SIGKILL)
