@@ -12,6 +12,7 @@ from deployments.terminal import tell
 from oapl_core.importing.curation import Tally
 from oapl_core.importing.import_set import converted
 from oapl_core.importing.sources import source
+from oapl_core.model_hub import fetched, hub_model
 from oapl_core.problems.encoding import load_encoder
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from oapl_core.problems.prompts import conversation
@@ -48,6 +49,8 @@ def prompt(
         stop = experiment.sampling.stop
         settings = experiment.problems.model_dump(include=set(PromptConfig.model_fields)) | settings
     config = parse_as(PromptConfig, settings, "oapl prompt")
+    if on_hub := hub_model(model):
+        model = fetched(on_hub, tell)
     encode = load_encoder(model, config.thinking, config.chat) if model else None
     words = f"style {config.prompt_style}" if config.template is None else f"template {config.template.file}"
     for problem, _ in zip(_problems(name, path), range(show), strict=False):
