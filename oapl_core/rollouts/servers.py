@@ -20,6 +20,7 @@ from oapl_core.progress import say
 from oapl_core.rollouts.probe import Probe
 from oapl_core.rollouts.requests import Request, SampledAnswer
 from oapl_core.rollouts.server import ANSWERS, Broken, Server
+from oapl_core.rollouts.stopping import before_stop, tokens_and_texts
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.sampler import SamplerConfig
 
@@ -229,6 +230,7 @@ class ServerSampler:
             raise ConfigError(
                 f"{server.url}: request {request.key!r} needs {needed} tokens, its --max-model-len is {server.longest}"
             )
+        end_ids, texts = tokens_and_texts(self._tokenizer, request.stop)
         body = {
             "model": server.model,
             "prompt": list(request.prompt_ids),
@@ -242,7 +244,8 @@ class ServerSampler:
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
             "repetition_penalty": 1.0,
-            "stop_token_ids": self._end_ids,
+            "stop_token_ids": [*self._end_ids, *end_ids],
+            "stop": texts,
             "return_token_ids": True,
             **({"logprobs": 0} if with_logprobs else {}),
         }
@@ -255,5 +258,6 @@ class ServerSampler:
             raise StageFailed(
                 f"{server.url}: ended request {request.key!r} with {choice['finish_reason']!r}; run again"
             )
-        text = self._tokenizer.decode(ids, skip_special_tokens=True)
-        return SampledAnswer(request, ids, logprobs if with_logprobs else [], choice["finish_reason"], text)
+        stop = choice.get("stop_reason")
+        ended = before_stop(self._tokenizer, ids, stop if isinstance(stop, str) else None)
+        return SampledAnswer(request, ids, logprobs if with_logprobs else [], choice["finish_reason"], *ended)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from pydantic import ValidationError
@@ -121,6 +121,8 @@ def fake(**settings: Any) -> Iterator[Fake]:
 
 class Words:
     """A tokenizer of characters."""
+
+    added_tokens_decoder: ClassVar[dict[int, Any]] = {}
 
     def __call__(self, text: str) -> dict[str, list[int]]:
         return {"input_ids": [ord(c) for c in text]}
