@@ -29,6 +29,7 @@ from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.sampler import SamplerConfig
 from oapl_core.tables import ROLLOUTS, read_table
+from tests.core.rollouts.test_in_flight import wait_for
 from tests.sampling_run import made_up_model, make_run
 
 WEIGHTS = 0.5
@@ -163,7 +164,7 @@ def refused(model: Path, *fakes: Fake, **settings: Any) -> str:
 
 def test_servers_share_the_requests_and_each_is_answered_once(model: Path) -> None:
     with fake() as one, fake() as other, sampler(model, one, other) as found:
-        time.sleep(0.2)  # the second joins when it is ready
+        assert wait_for(lambda: found._free.qsize() == 8), "the second joins when it is ready"
         answers = {a.request.key: a for a in found.sample(iter(requests(60)))}
         assert (found.name, found.logprobs_mode) == ("vllm 0.1 server", "raw_logprobs")
     assert sorted(answers, key=int) == [str(i) for i in range(60)]
