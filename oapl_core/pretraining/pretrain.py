@@ -46,13 +46,9 @@ def pretrain(run: Run) -> None:
     if config is None:
         raise ConfigError(f"{run.root}: the experiment gives a `model`; there is nothing to pretrain")
     problems = run.config.problems
-    is_plain = (
-        problems.prompting["prompt_style"] == "plain" and not {"template", "examples"} & problems.prompting.keys()
-    )
-    if not is_plain and problems.limit is None:  # a rehearsal does not need correct answers
+    if problems.prompt_style != "plain" and problems.limit is None:  # a rehearsal does not need correct answers
         raise ConfigError(
-            "`problems.prompt_style` must be `plain` with [pretrain], without template or examples: the tiny model "
-            "learns that style alone"
+            "`problems.prompt_style` must be `plain` with [pretrain]: the tiny model learns that style alone"
         )
     record = run.base_record
     settings = {**config.model_dump(mode="json"), "seed": run.config.seed, "recipe": _recipe()}

@@ -192,6 +192,15 @@ class Experiment(Settings):
         return self
 
     @model_validator(mode="after")
+    def _made_model_reads_statements(self) -> Self:
+        # in a rehearsal, which has a limit, it stands in for another model
+        if self.pretrain and self.problems.limit is None and (self.problems.template or self.problems.examples):
+            raise ValueError(
+                "problems.template and problems.examples want a `model`: that of [pretrain] reads statements"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _answers_fit(self) -> Self:
         needed = self.problems.max_prompt_tokens + max(self.sampling.max_tokens, self.evaluation.max_tokens)
         if self.engine.max_model_len < needed:

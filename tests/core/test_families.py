@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ def test_a_wrong_copy_of_a_model_is_refused_before_the_first_update(
 def test_the_page_is_made_from_the_kept_results(root: Path) -> None:
     kept = json.loads((root / RAW).read_text())
     assert (root / PAGE).read_text() == text(kept), "python -m bench.models --page"
-    assert {case["family"] for case in kept["cases"] if case["dtype"] == "float32"} == FAMILIES.keys()
+    assert {(case["family"], case["dtype"]) for case in kept["cases"]} == set(product(FAMILIES, DTYPES))
 
 
 def allowed(family: str, dtype: str) -> float:

@@ -13,7 +13,7 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.model_folder import policy_hash
 from oapl_core.pretraining import model as model_module
 from oapl_core.pretraining.model import Example, batch_loss, learning_rate_share, plan_batches
-from oapl_core.pretraining.pretrain import content_key, pretrain, read_solved
+from oapl_core.pretraining.pretrain import _recipe, content_key, pretrain, read_solved
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.settings.pretrain import PretrainConfig
@@ -31,6 +31,11 @@ SOLVED = [
     {"problem_id": f"p{k}", "statement": f"add {k} to each\n", "solutions": [f"a = [v + {k} for v in a]\n"]}
     for k in range(1, 9)
 ]
+
+
+def test_the_code_that_made_the_models_of_earlier_runs_is_unchanged() -> None:
+    """Its hash is in the ledgers of runs: another one would make their base models again, and all after them."""
+    assert _recipe() == "e8ce5f5f3c3613afa8017031679b43f51f68ff5363e8cce63cf2eae3d773d61a"
 
 
 def write_solutions(path: Path, rows: list[dict[str, Any]]) -> Path:
