@@ -31,6 +31,8 @@ def raw_rows(path: Path, torn_is_none: bool = False) -> Iterator[tuple[int, Any]
     Raises:
         DataError: the file cannot be read; one line with file, place and remedy.
     """
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file")
     if path.suffix == ".parquet":
         yield from _parquet_rows(path)
     elif path.suffix == ".arrow":

@@ -60,6 +60,10 @@ def test_a_prompt_is_shown_as_the_experiments_model_reads_it(tmp_path: Path) -> 
     refused = oapl("prompt", str(tmp_path / "e.toml"))
     assert refused.returncode == 2
     assert "own.jinja:1: unknown field `question`" in refused.stderr
+    (tmp_path / "own.jinja").write_text("Q: {{ statement }}")
+    (tmp_path / "train.jsonl").unlink()
+    refused = oapl("prompt", str(tmp_path / "e.toml"))
+    assert (refused.returncode, refused.stderr) == (2, f"error: {tmp_path}/train.jsonl: there is no such file\n")
 
 
 def test_solutions_are_run_and_other_sets_compared(tmp_path: Path) -> None:
