@@ -106,7 +106,7 @@ def cached(model: HubModel) -> Path | None:
     """Its folder if it was fetched before; asks nobody."""
     try:
         return fetched(model, from_cache=True)
-    except DataError:
+    except (DataError, StageFailed):
         return None
 
 

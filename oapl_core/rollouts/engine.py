@@ -15,11 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from oapl_core.errors import ConfigError, DataError, StageFailed
+from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.launch import WAITING_THREADS
 from oapl_core.model_folder import check_model_folder, check_same_architecture, end_token_ids
 from oapl_core.progress import say
-from oapl_core.rollouts.engine_start import engine_arguments, printed_so_far, reason
+from oapl_core.rollouts.engine_start import engine_arguments, printed_so_far, start_failure
 from oapl_core.rollouts.replicas import take_share
 from oapl_core.rollouts.requests import Request, SampledAnswer
 from oapl_core.rollouts.stopping import before_stop, tokens_and_texts
@@ -65,7 +65,8 @@ class SamplingEngine:
         """Import vLLM and load the model.
 
         Raises:
-            DataError: vLLM cannot load this model or cannot run it with these settings; its own reason in one line.
+            DataError: vLLM cannot run this model or these settings; its own reason in one line.
+            StageFailed: the same for what may pass, as a device without free memory.
         """
         gc.disable()  # a million objects come to stay: looking for garbage among them costs a second
         try:
@@ -100,7 +101,7 @@ class SamplingEngine:
             self._try_out()
         except Exception as error:  # a model's own code can raise anything
             self.__exit__(None, None, None)
-            raise DataError(f"{self._model_dir}: vLLM cannot run this model: {reason(error, printed)}") from error
+            raise start_failure(self._model_dir, error, printed) from error
         self._say_what_computes(vllm.__version__)
         self.startup_s = {"import": round(imported - start, 3), "engine": round(time.monotonic() - imported, 3)}
 

@@ -10,19 +10,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from oapl_core.errors import ConfigError
+from oapl_core.errors import ConfigError, DataError, OaplError, StageFailed
+from oapl_core.settings.engine_options import SAME_NAMES
 from oapl_core.settings.experiment import EngineConfig
 
-_SAME_NAMES = (
-    "dtype max_model_len max_num_seqs tensor_parallel_size pipeline_parallel_size distributed_executor_backend "
-    "gpu_memory_utilization enforce_eager"
-).split()
-"""Settings of ours that vLLM has under the same name."""
 _CPU_BLOCK_TOKENS = 32
 _CPU_BATCH_TOKENS = 8192
 _STDERR = 2
 _RAISED = re.compile(r"(?:^|[\s.])([A-Z]\w*(?:Error|Exception|Interrupt)): (.+)$")
 _SAYS_NOTHING = ("initialization failed", "root cause", "Engine core", "cancelled")
+_MAY_PASS = ("RuntimeError", "MemoryError", "OutOfMemoryError", "AcceleratorError")
+"""What devices, and other processes on them, make of a start that may succeed the next time."""
 
 
 def engine_arguments(
@@ -36,7 +34,7 @@ def engine_arguments(
     _check_options(config.options, on_cpu, known)
     settings: dict[str, Any] = {
         "model": str(model_dir),
-        **{name: getattr(config, name) for name in _SAME_NAMES},
+        **{name: getattr(config, name) for name in SAME_NAMES},
         "generation_config": "vllm",  # not the model's own sampling defaults
         "logprobs_mode": logprobs_mode,
         "enable_prefix_caching": True,
@@ -85,6 +83,17 @@ def printed_so_far() -> int:
     return status.st_size if S_ISREG(status.st_mode) else 0
 
 
+def start_failure(model_dir: Path, error: BaseException, offset: int) -> OaplError:
+    """What to raise: ``DataError``, or for what may pass ``StageFailed``, which is tried again."""
+    said = reason(error, offset)
+    may_pass = said.startswith(tuple(f"{name}: " for name in _MAY_PASS)) or _says_nothing(said)
+    return (StageFailed if may_pass else DataError)(f"{model_dir}: vLLM cannot run this model: {said}")
+
+
+def _says_nothing(said: str) -> bool:
+    return any(phrase in said for phrase in _SAYS_NOTHING)
+
+
 def reason(error: BaseException, offset: int) -> str:
     """Why the engine did not start, in one line; ``offset`` is what ``printed_so_far`` said before.
 
@@ -94,7 +103,7 @@ def reason(error: BaseException, offset: int) -> str:
         first = error.errors()[0]
         return one_line(": ".join([*map(str, first["loc"]), first["msg"]]))
     said = one_line(str(error))
-    if any(phrase in said for phrase in _SAYS_NOTHING):
+    if _says_nothing(said):
         return _printed_reason(offset) or said
     return said if isinstance(error, ValueError | OSError | NotImplementedError) else f"{_name(error)}: {said}"
 
@@ -107,7 +116,7 @@ def _printed_reason(offset: int) -> str | None:
         file.seek(offset)
         lines = file.read().decode(errors="replace").splitlines()
     found = [match for match in map(_RAISED.search, lines) if match]
-    telling = [m for m in found if not any(phrase in m[2] for phrase in _SAYS_NOTHING)]
+    telling = [m for m in found if not _says_nothing(m[2])]
     return one_line(f"{telling[-1][1]}: {telling[-1][2]}") if telling else None
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from oapl_core.run_folder.run import IN_FLIGHT, OPTIMIZER_STATE, SAVED_STATES, WARM_START_DIR, Run
+from oapl_core.run_folder.run import DEMONSTRATIONS, IN_FLIGHT, OPTIMIZER_STATE, SAVED_STATES, WARM_START_DIR, Run
 
 SUPERSEDED = "superseded"
 """Folder of the artifacts that a redo replaced, below the run folder."""
@@ -14,7 +14,7 @@ RUN_KINDS = ("problems", "logs", "report", "record", "superseded", "scratch", "o
 KINDS = (*ROUND_KINDS, *RUN_KINDS)
 """`record` is run.json, the ledger and the lock; `scratch` what is being written or was when a process died."""
 _BY_NUMBER = {"1_": "rollouts", "2_": "verdicts", "3_": "groups", "4_": "checkpoints", "5_": "evaluation"}
-_BEFORE_ROUNDS = {SAVED_STATES: "optimiser states", "demonstrations.parquet": "problems"}
+_BEFORE_ROUNDS = {SAVED_STATES: "optimiser states", Path(DEMONSTRATIONS).name: "problems"}
 """In the warm start's folder; the others are checkpoints."""
 _AT_TOP = {
     "problems.parquet": "problems",

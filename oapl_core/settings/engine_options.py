@@ -4,16 +4,17 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-_OWN = (
+SAME_NAMES = (
     "dtype max_model_len max_num_seqs tensor_parallel_size pipeline_parallel_size distributed_executor_backend "
     "gpu_memory_utilization enforce_eager"
 ).split()
+"""Settings of `[engine]` that vLLM has under the same name."""
 _WEIGHTS = "the weights are those of `model` and of the run's checkpoints"
 _POLICY = "rollouts are samples of the policy itself, at T=1 and nothing else"
 _MACHINES = 'use engine.replicas, or engine.distributed_executor_backend = "ray"'
 _SECRET = "it would be written into run.json; set HF_TOKEN in the environment"
 _DECIDED = {
-    **{name: f"use engine.{name}" for name in _OWN},
+    **{name: f"use engine.{name}" for name in SAME_NAMES},
     **dict.fromkeys(
         ("model", "model_weights", "revision", "code_revision", "hf_config_path", "config_format", "download_dir"),
         _WEIGHTS,

@@ -13,7 +13,7 @@ import pytest
 from oapl_core.errors import ConfigError, OaplError
 from oapl_core.evaluation.wanted import model_of
 from oapl_core.model_folder import policy_hash
-from oapl_core.model_hub import HubModel, fetched, hub_model, refuse_unpinned
+from oapl_core.model_hub import HubModel, cached, fetched, hub_model, refuse_unpinned
 from oapl_core.planning.plan import steps
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
@@ -115,6 +115,14 @@ def test_a_killed_fetch_keeps_its_whole_files_and_the_next_one_ends_it(tmp_path:
         got = [path.rpartition("/")[2] for method, path, _ in hub.asked[before:] if method == "GET"]
     assert got == ["vocab.txt"], "the rest was kept"
     assert policy_hash(run.base_model()) == policy_hash(model)
+
+
+def test_a_plan_looks_into_the_cache_alone(asks: Hub) -> None:
+    model = HubModel("someone/tiny", COMMIT)
+    assert cached(model) is None
+    folder = fetched(model)
+    before = len(asks.asked)
+    assert (cached(model), len(asks.asked)) == (folder, before)
 
 
 def test_what_cannot_be_fetched_is_one_line_each(asks: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from oapl_core.errors import ConfigError
-from oapl_core.rollouts.engine_start import engine_arguments, reason
+from oapl_core.errors import ConfigError, DataError, StageFailed
+from oapl_core.rollouts.engine_start import engine_arguments, reason, start_failure
 from oapl_core.rollouts.generate import _settings
 from oapl_core.settings.experiment import EngineConfig
 from tests.sampling_run import made_up_model, make_run
@@ -93,6 +93,16 @@ def test_an_exception_becomes_its_kind_and_words() -> None:
     with pytest.raises(ValidationError) as refused:
         EngineConfig(max_model_len=0)
     assert reason(refused.value, 0) == "max_model_len: Input should be greater than 0"
+
+
+def test_what_a_device_does_is_tried_again_and_what_a_person_must_mend_is_not() -> None:
+    class OutOfMemoryError(RuntimeError):
+        """As torch's."""
+
+    passing = [RuntimeError("NCCL error"), OutOfMemoryError("CUDA"), RuntimeError("Engine core initialization failed")]
+    lasting = [KeyError("model.norm"), ValueError("too long"), AssertionError("BF16"), NotImplementedError("no")]
+    assert {type(start_failure(Path("m"), error, 0)) for error in passing} == {StageFailed}
+    assert {type(start_failure(Path("m"), error, 0)) for error in lasting} == {DataError}
 
 
 # on a real engine -----------------------------------------------------------------------------------------------------
