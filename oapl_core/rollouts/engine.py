@@ -6,7 +6,6 @@ that soon wait asleep instead of spinning lose nothing alone, and beside other w
 """
 
 import gc
-import logging
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -31,6 +30,8 @@ _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "VLLM_LOGGING_LEVEL": "WARNING",
+    # Its kernel would be compiled at the start, which needs a CUDA toolkit; requests with seeds never use it.
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
     **WAITING_THREADS,
 }
@@ -84,6 +85,7 @@ class SamplingEngine:
         import vllm
         from vllm.engine.arg_utils import EngineArgs
         from vllm.platforms import current_platform
+        from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.llm_engine import LLMEngine
 
         imported = time.monotonic()
@@ -96,7 +98,8 @@ class SamplingEngine:
             if self._on_cpu and arguments.create_model_config().is_hybrid:
                 # Cached states of recurrent layers want the prompt prefilled in steps, which CPUs cannot (see there).
                 arguments.enable_prefix_caching = False
-            self._engine = LLMEngine.from_engine_args(arguments)
+            # vLLM's defaults for batch work: a GPU prefills 16,384 tokens in a step, not a server's 2,048 to 8,192
+            self._engine = LLMEngine.from_engine_args(arguments, usage_context=UsageContext.LLM_CLASS)
             self._tokenizer = self._engine.get_tokenizer()
             self._try_out()
         except Exception as error:  # a model's own code can raise anything
@@ -154,10 +157,9 @@ class SamplingEngine:
         check_same_architecture(self._model_dir, model_dir)
         assert not self._engine.has_unfinished_requests(), "weights are replaced between two calls of sample"
         if self._on_cpu:
-            self._engine.collective_rpc(_forget_packed_experts)
-        left = sorted(
-            {kind for kinds in self._engine.collective_rpc(_reload, args=(str(model_dir),)) for kind in kinds}
-        )
+            self._engine.collective_rpc("forget_packed_experts")
+        kept = self._engine.collective_rpc("reload_from", args=(str(model_dir),))
+        left = sorted({kind for kinds in kept for kind in kinds})
         if left:
             say(f"vLLM cannot replace the weights of {', '.join(left)} in a running engine; another one is started")
             self.__exit__(None, None, None)
@@ -165,7 +167,7 @@ class SamplingEngine:
             self.__enter__()
             return
         if self._on_cpu:
-            self._engine.collective_rpc(_repack_output_layer)
+            self._engine.collective_rpc("repack_output_layer")
         # Cached keys and values are found by their tokens, which say nothing of the weights that computed them.
         forgotten = self._engine.reset_prefix_cache()
         assert forgotten, "the prefix cache holds keys and values of the old weights"
@@ -212,41 +214,3 @@ class SamplingEngine:
         assert not with_logprobs or output.logprobs.token_ids == ids, "one log-prob for each sampled token"
         stop = output.stop_reason if isinstance(output.stop_reason, str) else None  # else an end token's id
         return SampledAnswer(request, ids, logprobs, output.finish_reason, *before_stop(self._tokenizer, ids, stop))
-
-
-def _reload(worker: Any, folder: str) -> list[str]:
-    """Kinds of layers that keep their old weights (GPT-OSS's experts): vLLM only logs that."""
-    left: list[str] = []
-
-    class Listener(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if "Failed to load weights" in str(record.msg):
-                left.extend(str(word) for word in record.args or ())
-
-    told, listener = logging.getLogger("vllm.model_executor.model_loader.reload.layerwise"), Listener()
-    level = told.level
-    told.setLevel(logging.WARNING)  # whatever VLLM_LOGGING_LEVEL says
-    told.addHandler(listener)
-    try:
-        worker.reload_weights(weights_path=folder)
-    finally:
-        told.removeHandler(listener)
-        told.setLevel(level)
-    return left
-
-
-def _forget_packed_experts(worker: Any) -> None:
-    """On CPU vLLM packs experts' weights as it builds their kernel, at the first load alone: it must build another."""
-    for layer in worker.get_model().modules():
-        method: Any = getattr(layer, "quant_method", None)
-        if getattr(method, "moe_kernel", None) is not None:
-            method.moe_kernel = None
-
-
-def _repack_output_layer(worker: Any) -> None:
-    """On CPU vLLM's reload leaves an output layer that is tied to the embeddings with a packed copy of old weights."""
-    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
-
-    for layer in worker.get_model().modules():
-        if isinstance(layer, ParallelLMHead):
-            layer.quant_method.process_weights_after_loading(layer)

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from oapl_core.errors import ConfigError, DataError, OaplError, StageFailed
+from oapl_core.rollouts.reloading import EXTENSION
 from oapl_core.settings.engine_options import SAME_NAMES
 from oapl_core.settings.experiment import EngineConfig
 
@@ -39,6 +40,7 @@ def engine_arguments(
         "logprobs_mode": logprobs_mode,
         "enable_prefix_caching": True,
         "disable_log_stats": True,
+        "worker_extension_cls": EXTENSION,
         "seed": 0,  # never drawn from: each request has its own
     }
     if on_cpu:

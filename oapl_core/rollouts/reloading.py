@@ -1,0 +1,51 @@
+"""What vLLM's workers can do beside their own: replace their weights. vLLM imports it by name, in their processes."""
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+EXTENSION = f"{__name__}.Reloading"
+
+
+class Reloading:
+    """A base that vLLM adds to its worker class; methods are called by name, as only names reach other processes."""
+
+    if TYPE_CHECKING:
+        reload_weights: Any
+        get_model: Any
+
+    def reload_from(self, folder: str) -> list[str]:
+        """Replace the weights by those of ``folder``.
+
+        Returns:
+            Kinds of layers that keep their old ones (GPT-OSS's experts): vLLM only logs that.
+        """
+        left: list[str] = []
+
+        class Listener(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                if "Failed to load weights" in str(record.msg):
+                    left.extend(str(word) for word in record.args or ())
+
+        told, listener = logging.getLogger("vllm.model_executor.model_loader.reload.layerwise"), Listener()
+        level = told.level
+        told.setLevel(logging.WARNING)  # whatever VLLM_LOGGING_LEVEL says
+        told.addHandler(listener)
+        try:
+            self.reload_weights(weights_path=folder)
+        finally:
+            told.removeHandler(listener)
+            told.setLevel(level)
+        return left
+
+    def forget_packed_experts(self) -> None:
+        """On CPU vLLM packs experts' weights where it builds their kernel, at the first load alone; make it again."""
+        for layer in self.get_model().modules():
+            method: Any = getattr(layer, "quant_method", None)
+            if getattr(method, "moe_kernel", None) is not None:
+                method.moe_kernel = None
+
+    def repack_output_layer(self) -> None:
+        """On CPU a reload leaves an output layer that is tied to the embeddings with a packed copy of old weights."""
+        for layer in self.get_model().modules():
+            if type(layer).__name__ == "ParallelLMHead":  # the class is vLLM's, which is imported in one place
+                layer.quant_method.process_weights_after_loading(layer)
