@@ -90,6 +90,19 @@ def test_an_export_in_a_coarser_type_may_differ_by_its_rounding(tmp_path: Path, 
     assert 1e-5 < entry.details["export_difference"] < 5e-2
 
 
+def test_what_a_coarser_type_rounds_hides_no_other_config(tmp_path: Path, sharp_model: Path) -> None:
+    """A change of log-probs that is smaller than the rounding of bfloat16 is still seen."""
+    coarse = Path(shutil.copytree(sharp_model, tmp_path / "model"))
+    load_model(sharp_model).model.to(torch.bfloat16).save_pretrained(coarse)
+
+    def a_little(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 1e-4}))
+
+    with pytest.raises(StageFailed, match=r"differ from the trainer's by 0\.00\d+ nats per token"):
+        export(tmp_path, coarse, a_little)
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
