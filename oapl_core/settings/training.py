@@ -128,8 +128,8 @@ class TrainingConfig(Settings):
     """What shows the steps while they happen, beside training_metrics.jsonl: event files in the run's
     logs/tensorboard, Weights & Biases, MLflow (the last two want their own package)."""
     peak_tflops: PositiveFloat | None = None
-    """What one GPU can do in `dtype`, for the utilisation (H100, bfloat16 without sparsity: 989); unset: not reported
-    on GPUs, measured on CPUs. TFLOP/s."""
+    """What one GPU can do in `dtype`, for the utilisation (H100, bfloat16 without sparsity: 989); unset: what its data
+    sheet says, where the GPU is known, and measured on CPUs. TFLOP/s."""
 
     @model_validator(mode="after")
     def _deepspeed_keeps_its_place(self) -> Self:
@@ -138,6 +138,9 @@ class TrainingConfig(Settings):
         refused = sorted(given & _DECIDED.keys())
         if refused:
             raise ValueError(f"deepspeed.{refused[0]} is decided here: {_DECIDED[refused[0]]}")
+        if self.zero_stage == 0 and self.dtype == "bfloat16":
+            # DeepSpeed steps Adam once with gradients of zero then: the first update is half of what it should be
+            raise ValueError("zero_stage 0 trains in float32 only; zero_stage = 1 needs no more memory on one rank")
         if self.offload_optimizer != "none" and self.zero_stage < 1:
             raise ValueError("offload_optimizer needs zero_stage 1 or higher")
         if self.offload_parameters != "none" and self.zero_stage < 3:

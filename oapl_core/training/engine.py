@@ -11,6 +11,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from oapl_core.training.logprobs import Policy
 
 _STATE = "state"
+_PATIENCE = timedelta(hours=2)
+"""How long ranks wait for one that exports and checks a large checkpoint; one that died is noticed by its launcher."""
 
 
 class TrainingEngine:
@@ -53,7 +56,7 @@ class TrainingEngine:
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
         # A shared-memory all-reduce for CPUs would be compiled here, in half a minute; gloo does without.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
+        deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False, timeout=_PATIENCE)
         self._dist: Any = torch.distributed
         self.rank, self.ranks = self._dist.get_rank(), self._dist.get_world_size()
         cuda = torch.cuda.is_available()
@@ -66,7 +69,11 @@ class TrainingEngine:
             "weight_decay": training.weight_decay,
         }
         optimizer = torch.optim.AdamW(
-            [p for p in policy.parameters() if p.requires_grad], lr=training.learning_rate, **self._constants
+            [p for p in policy.parameters() if p.requires_grad],
+            lr=training.learning_rate,
+            # without it a GPU needs room for a second copy of gradients and moments in every step
+            fused=(cuda and training.offload_optimizer == "none") or None,
+            **self._constants,
         )
         blocks = {type(block) for block in expert_blocks(policy)} if training.zero_stage == 3 else set()
         if blocks:
@@ -214,6 +221,8 @@ def settings(training: TrainingConfig, ranks: int) -> dict[str, Any]:
         # DeepSpeed's own optimiser for offloading would be compiled here; torch's makes the same step
         "zero_force_ds_cpu_optimizer": False,
         "bf16": {"enabled": training.dtype == "bfloat16"},
+        # bfloat16 sums of many micro-batches' gradients lose what is small: 0.6 % of the norm over 24 of them
+        "data_types": {"grad_accum_dtype": "fp32"},
         "steps_per_print": None,
         "wall_clock_breakdown": False,
     }
@@ -240,6 +249,9 @@ def _prepare_environment() -> None:
 
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(int(_PATIENCE.total_seconds())))
+    # else packed rows of ever other lengths leave holes that no later one fits
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     # DeepSpeed decorates an optimizer that is not used here with torch.compile, which imports a compiler for seconds.
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     # A killed build leaves a lock that hangs every later start. Nothing here is built, but a private place is safe.

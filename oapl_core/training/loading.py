@@ -55,7 +55,8 @@ def load(job: Job, examples: "Examples") -> Loaded:
         add_adapter(model, training.adapter, derive_seed(job.seed, "adapter", job.round_number))
     # All three before DeepSpeed has the model: ZeRO 3 would leave shards in place of the weights that they count.
     flops = ModelFlops.of(model)
-    packed = use_packing(model, training.packing, model.dtype)
+    packing = "off" if training.packing == "auto" and training.sequence_parallel > 1 else training.packing
+    packed = use_packing(model, packing, model.dtype)
     estimate = estimate_memory(model, training, int(os.environ.get("WORLD_SIZE", "1")), max(examples.lengths))
     if os.environ.get("RANK", "0") == "0":
         say(estimate.line())

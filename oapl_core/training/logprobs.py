@@ -16,11 +16,13 @@ product of each row, no further tile. Softly capped logits are no products with 
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from oapl_core.training.attention import VARIABLE_LENGTH, bounds
 from oapl_core.training.logits import PLAIN, LogitForm, logit_form
 
 # Logits of a tile, by measurement on a CPU (docs/benchmarks/trainer.md); a GPU wants larger products.
@@ -40,6 +42,24 @@ def _place(id_T: Tensor, columns: slice) -> tuple[Tensor, Tensor]:
     """For each id its column in the tile, [T, 1], and whether it lies there, [T]."""
     inside_T = (id_T >= columns.start) & (id_T < columns.stop)
     return (id_T - columns.start).clamp(0, columns.stop - columns.start - 1)[:, None], inside_T
+
+
+@contextmanager
+def tensor_cores(weight: Tensor) -> Iterator[None]:
+    """Allow TF32 in products with a bfloat16 ``weight`` on a GPU, and restore what was set.
+
+    TF32 keeps 10 bits behind the leading one, bfloat16 has 7: logits stay exact products, summed in float32. In the
+    gradients softmax and coefficients are rounded to 10 bits before the result is rounded to bfloat16's 7.
+    """
+    if not (weight.is_cuda and weight.dtype == torch.bfloat16):
+        yield
+        return
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
 
 
 class _StreamedLogprobs(torch.autograd.Function):
@@ -78,44 +98,49 @@ class _StreamedLogprobs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        """d ln p(id) / d logits = onehot(id) - softmax; the upstream factor of a row waits for the small products."""
-        hidden_TD, weight_VD, id_T, own_T, lse_T = ctx.saved_tensors
-        hidden, down_T1, cap = hidden_TD.float(), -upstream[0][:, None], ctx.cap
-        scaled, excess_T = hidden * (down_T1 / ctx.temperature), torch.zeros_like(lse_T)
-        pull_T = torch.zeros_like(lse_T)  # sum_v p_v z_v - z_id
-        is_measured = ctx.entropy_T is not None
-        hidden_gradient = torch.zeros_like(hidden) if ctx.needs_input_grad[0] or is_measured else None
-        weight_gradient = torch.empty_like(weight_VD) if ctx.needs_input_grad[1] else None
-        for columns, parts in _tiles(len(id_T), len(weight_VD), ctx.chunk, hidden.device):
-            weight = weight_VD[columns].float() / ctx.temperature
-            total = torch.zeros_like(weight)
-            for rows in parts:
-                bent = None if cap is None else (hidden[rows] @ weight.T).div_(cap).tanh_()
-                if bent is None:
-                    softmax = torch.addmm(lse_T[rows, None], hidden[rows], weight.T, beta=-1).exp_()
-                else:
-                    softmax = (bent * cap).sub_(lse_T[rows, None]).exp_()
-                place, inside = _place(id_T[rows], columns)
-                # softmax - onehot in place; rows whose id lies in another tile add 0
-                softmax.scatter_add_(1, place, -inside[:, None].to(softmax.dtype))
-                if is_measured:
-                    excess_T[rows] += softmax.sum(1)
-                if bent is not None:
-                    pull_T[rows] += cap * torch.linalg.vecdot(softmax, bent)
-                    softmax.mul_(bent.square_().neg_().add_(1))  # the slope of the cap
-                if hidden_gradient is not None:
-                    hidden_gradient[rows].addmm_(softmax, weight)
-                if weight_gradient is not None:
-                    total.addmm_(softmax.T, scaled[rows])
+        with tensor_cores(ctx.saved_tensors[1]):
+            return _gradients(ctx, upstream[0])
+
+
+def _gradients(ctx: Any, upstream_T: Tensor) -> tuple[Tensor | None, ...]:
+    """d ln p(id) / d logits = onehot(id) - softmax; the upstream factor of a row waits for the small products."""
+    hidden_TD, weight_VD, id_T, own_T, lse_T = ctx.saved_tensors
+    hidden, down_T1, cap = hidden_TD.float(), -upstream_T[:, None], ctx.cap
+    scaled, excess_T = hidden * (down_T1 / ctx.temperature), torch.zeros_like(lse_T)
+    pull_T = torch.zeros_like(lse_T)  # sum_v p_v z_v - z_id
+    is_measured = ctx.entropy_T is not None
+    hidden_gradient = torch.zeros_like(hidden) if ctx.needs_input_grad[0] or is_measured else None
+    weight_gradient = torch.empty_like(weight_VD) if ctx.needs_input_grad[1] else None
+    for columns, parts in _tiles(len(id_T), len(weight_VD), ctx.chunk, hidden.device):
+        weight = weight_VD[columns].float() / ctx.temperature
+        total = torch.zeros_like(weight)
+        for rows in parts:
+            bent = None if cap is None else (hidden[rows] @ weight.T).div_(cap).tanh_()
+            if bent is None:
+                softmax = torch.addmm(lse_T[rows, None], hidden[rows], weight.T, beta=-1).exp_()
+            else:
+                softmax = (bent * cap).sub_(lse_T[rows, None]).exp_()
+            place, inside = _place(id_T[rows], columns)
+            # softmax - onehot in place; rows whose id lies in another tile add 0
+            softmax.scatter_add_(1, place, -inside[:, None].to(softmax.dtype))
+            if is_measured:
+                excess_T[rows] += softmax.sum(1)
+            if bent is not None:
+                pull_T[rows] += cap * torch.linalg.vecdot(softmax, bent)
+                softmax.mul_(bent.square_().neg_().add_(1))  # the slope of the cap
+            if hidden_gradient is not None:
+                hidden_gradient[rows].addmm_(softmax, weight)
             if weight_gradient is not None:
-                weight_gradient[columns] = total
-        if hidden_gradient is not None and is_measured:
-            if cap is None:
-                pull_T = torch.linalg.vecdot(hidden, hidden_gradient)
-            ctx.entropy_T.copy_(_entropy(pull_T, own_T, lse_T, excess_T))
-        if hidden_gradient is not None:
-            hidden_gradient = hidden_gradient.mul_(down_T1).to(hidden_TD.dtype)
-        return hidden_gradient, weight_gradient, None, None, None, None, None
+                total.addmm_(softmax.T, scaled[rows])
+        if weight_gradient is not None:
+            weight_gradient[columns] = total
+    if hidden_gradient is not None and is_measured:
+        if cap is None:
+            pull_T = torch.linalg.vecdot(hidden, hidden_gradient)
+        ctx.entropy_T.copy_(_entropy(pull_T, own_T, lse_T, excess_T))
+    if hidden_gradient is not None:
+        hidden_gradient = hidden_gradient.mul_(down_T1).to(hidden_TD.dtype)
+    return hidden_gradient, weight_gradient, None, None, None, None, None
 
 
 def _entropy(pull_T: Tensor, own_T: Tensor, lse_T: Tensor, excess_T: Tensor) -> Tensor:
@@ -162,9 +187,10 @@ def token_logprobs(
     if temperature <= 0 or chunk <= 0:
         raise ValueError(f"temperature and chunk must be positive, not {temperature} and {chunk}")
     cap = None if form.cap is None else form.cap / temperature
-    result: Tensor = _StreamedLogprobs.apply(  # type: ignore[no-untyped-call]
-        hidden_TD, weight_VD, id_T, temperature / form.scale, chunk, entropy_T, cap
-    )
+    with tensor_cores(weight_VD):
+        result: Tensor = _StreamedLogprobs.apply(  # type: ignore[no-untyped-call]
+            hidden_TD, weight_VD, id_T, temperature / form.scale, chunk, entropy_T, cap
+        )
     return result
 
 
@@ -254,7 +280,10 @@ class Policy(nn.Module):
             before_RT: true where the next token is scored.
             positions: tell the model the places; else only if several sequences are packed.
         """
-        places = {"position_ids": column_RT} if self.packed or positions else {}
+        places: dict[str, Any] = {"position_ids": column_RT} if self.packed or positions else {}
+        if self.packed and self.model.config._attn_implementation == VARIABLE_LENGTH:
+            bound, longest = bounds(column_RT[0])
+            places |= {"cu_seq_lens_q": bound, "cu_seq_lens_k": bound, "max_length_q": longest, "max_length_k": longest}
         hidden_RTD = self.model.base_model(input_ids=id_RT, use_cache=False, **places).last_hidden_state
         logprob_T: Tensor = self.model.get_output_embeddings()(hidden_RTD[before_RT], next_RT[before_RT])
         return logprob_T

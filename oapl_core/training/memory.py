@@ -4,7 +4,7 @@ For P weights, P' of them trained, R ranks, w bytes a weight (bfloat16 2, float3
 (where ranks share sequences: the rank's own):
 
     weights      P w                    / R with ZeRO 3
-    gradients    P' w                   / R with ZeRO 2 and 3
+    gradients    P' (w, and 4 in 16 bits) / R with ZeRO 2 and 3; they are summed in float32
     optimiser    P' (8 or 12)           / R with ZeRO 1, 2 and 3; two moments, and a float32 copy of the weights
                                         (ZeRO 0 in float32 has none); on the host with training.offload_optimizer
     activations  T w per layer times    6 D + 4 (A + 2 K) + 4 I, or D with gradient checkpointing, plus one whole layer
@@ -72,7 +72,7 @@ def estimate_memory(model: Any, training: TrainingConfig, ranks: int, longest: i
     on_host = training.offload_optimizer == "cpu"
     return MemoryEstimate(
         weights=weights * width / (ranks if training.zero_stage == 3 else 1),
-        gradients=trained * width / (ranks if training.zero_stage >= 2 else 1),
+        gradients=trained * (width if width == 4 else width + 4) / (ranks if training.zero_stage >= 2 else 1),
         optimizer=0.0 if on_host else optimizer,
         activations=_activations(model.config.get_text_config(), training, longest) * width,
         logits=8.0 * min(training.logprob_chunk * model.config.get_text_config().vocab_size, _tile()),
@@ -97,11 +97,11 @@ def _tile() -> int:
 
 
 @contextmanager
-def explaining_exhaustion(lengths: Sequence[int], padded: int, training: TrainingConfig) -> Iterator[None]:
+def explaining_exhaustion(lengths: Sequence[int] | None, padded: int, training: TrainingConfig) -> Iterator[None]:
     """Turn an allocation that fails into a line that says which micro-batch it was and what to lower.
 
     Args:
-        lengths: tokens of the micro-batch's sequences.
+        lengths: tokens of the micro-batch's sequences; None: it is the optimiser's step.
         padded: tokens that it holds, padding included.
         training: what a person may lower.
 
@@ -113,8 +113,19 @@ def explaining_exhaustion(lengths: Sequence[int], padded: int, training: Trainin
     except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError
         if not (isinstance(error, MemoryError) or any(sign in str(error) for sign in _EXHAUSTED)):
             raise
+        if lengths is None:
+            raise StageFailed(f"out of memory in the optimiser's step: try {_for_states(training)}") from None
         rows = f"{len(lengths)} sequences, {padded} tokens, longest {max(lengths, default=0)}"
         raise StageFailed(f"out of memory in a micro-batch of {rows}: {_remedy(lengths, training)}") from None
+
+
+def _for_states(training: TrainingConfig) -> str:
+    remedies = [
+        "training.offload_optimizer = 'cpu'" if training.offload_optimizer == "none" else "",
+        "a higher training.zero_stage on more ranks" if training.zero_stage < 3 else "more ranks",
+        "[training.adapter]" if training.adapter is None else "",
+    ]
+    return ", ".join(filter(None, remedies))
 
 
 def _remedy(lengths: Sequence[int], training: TrainingConfig) -> str:

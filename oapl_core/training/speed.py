@@ -11,6 +11,7 @@ Reads nothing; measures a matrix product on CPUs.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,7 +20,19 @@ from torch import nn
 
 from oapl_core.training.metrics import Metrics
 
-_SIZE, _SECONDS = 1024, 0.3
+_SIZE, _SECONDS, _CPU = 1024, 0.3, torch.device("cpu")
+_DATA_SHEETS = {  # TFLOP/s: bfloat16 on tensor cores without sparsity, float32 without tensor cores
+    "B200": (2250.0, 75.0),
+    "H200": (989.0, 67.0),
+    "H100 PCIe": (756.0, 51.0),
+    "H100 NVL": (835.0, 60.0),
+    "H100": (989.0, 67.0),
+    "A100": (312.0, 19.5),
+    "L40S": (362.0, 91.6),
+    "A10G": (70.0, 31.5),
+    "L4": (121.0, 30.3),
+    "RTX 4090": (165.2, 82.6),
+}
 TIMED = ("seconds", "tokens_per_s", "mfu", "peak_memory_mb", "seconds_left")
 """Metrics that differ between two runs of the same training."""
 
@@ -58,21 +71,52 @@ def _elements(parameter: nn.Parameter) -> int:
 
 
 def peak_tflops(stated: float | None, dtype: Literal["float32", "bfloat16"], device: torch.device) -> float | None:
-    """TFLOP/s of one rank: as stated, on a CPU else measured; None where nobody knows."""
-    if stated is not None or device.type != "cpu":
+    """TFLOP/s of one rank: as stated; else measured on a CPU, known by name on a GPU; None where nobody knows."""
+    if stated is not None:
         return stated
-    return matmul_tflops(getattr(torch, dtype))
+    if device.type == "cpu":
+        return matmul_tflops(getattr(torch, dtype))
+    return known_tflops(torch.cuda.get_device_name(device), dtype)
 
 
-def matmul_tflops(dtype: torch.dtype, size: int = _SIZE, seconds: float = _SECONDS) -> float:
-    """Best TFLOP/s of a size x size matrix product on this process's threads, tried for ``seconds``."""
-    left, right = torch.ones(size, size, dtype=dtype), torch.ones(size, size, dtype=dtype)
+def known_tflops(name: str, dtype: Literal["float32", "bfloat16"]) -> float | None:
+    """TFLOP/s of the GPU that its driver calls ``name``, by its data sheet; None if it is not in the table."""
+    found = next((peaks for part, peaks in _DATA_SHEETS.items() if part in name), None)
+    return found and found[dtype == "float32"]
+
+
+def matmul_tflops(
+    dtype: torch.dtype, size: int = _SIZE, seconds: float = _SECONDS, device: torch.device = _CPU
+) -> float:
+    """Best TFLOP/s of a size x size matrix product on ``device``, tried for ``seconds``."""
+    # random numbers: products of ones or zeros draw less power, and so run faster on GPUs
+    left, right = (torch.randn(size, size, dtype=dtype, device=device) for _ in range(2))
+    return 2.0 * size**3 / _best(lambda: torch.mm(left, right), seconds, device) / 1e12
+
+
+def copy_tb_per_s(device: torch.device, seconds: float = _SECONDS) -> float:
+    """Best TB/s of a copy within the memory of ``device``, bytes read and bytes written."""
+    source = torch.randn(2**28 if device.type == "cuda" else 2**24, device=device)
+    target = torch.empty_like(source)
+    return 2.0 * source.nbytes / _best(lambda: target.copy_(source), seconds, device) / 1e12
+
+
+def _best(action: Callable[[], object], seconds: float, device: torch.device) -> float:
+    """Seconds that ``action`` takes at best."""
+    wait = torch.cuda.synchronize if device.type == "cuda" else _nothing
+    action()  # libraries choose a kernel the first time
+    wait()
     best, until = float("inf"), time.monotonic() + seconds
     while time.monotonic() < until:
         began = time.perf_counter()
-        torch.mm(left, right)
+        action()
+        wait()
         best = min(best, time.perf_counter() - began)
-    return 2.0 * size**3 / best / 1e12
+    return best
+
+
+def _nothing() -> None:
+    """There is nothing to wait for on a CPU."""
 
 
 class Speedometer:

@@ -138,7 +138,8 @@ class Trainer:
             padded = sum(held) if self.packed else len(held) * max(held, default=0)
             with explaining_exhaustion(held, padded, self.training):
                 self._micro_batch(rows, sizes, statistics, number == len(share) - 1, meter)
-        norm = engine.step(rate)
+        with explaining_exhaustion(None, 0, self.training):
+            norm = engine.step(rate)
         if not norm < float("inf"):  # also where it is not a number
             raise Diverged(f"gradient norm is {norm} in a step over {self._names(batch)}; lower training.learning_rate")
         clipped = norm > self.training.max_grad_norm

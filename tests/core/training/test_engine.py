@@ -47,8 +47,17 @@ def test_offloading_is_passed_on() -> None:
 
 @pytest.mark.parametrize(
     ("given", "needed"),
-    [({"offload_optimizer": "cpu", "zero_stage": 0}, "1 or higher"), ({"offload_parameters": "cpu"}, "zero_stage 3")],
+    [
+        ({"offload_optimizer": "cpu", "zero_stage": 0, "dtype": "float32"}, "1 or higher"),
+        ({"zero_stage": 0}, "float32 only"),
+        ({"offload_parameters": "cpu"}, "zero_stage 3"),
+    ],
 )
 def test_offloading_that_a_stage_cannot_do_is_refused(given: dict[str, Any], needed: str) -> None:
     with pytest.raises(ValidationError, match=needed):
         TrainingConfig(**given)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_are_summed_in_float32(dtype: str) -> None:
+    assert made(dtype=dtype)["data_types"] == {"grad_accum_dtype": "fp32"}

@@ -76,7 +76,9 @@ def test_ranks_share_what_their_stage_shares(model_dir: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(model_dir)
 
     def parts(stage: int, **more: str) -> tuple[float, ...]:
-        training = TrainingConfig.model_validate({"zero_stage": stage, "dtype": "bfloat16", **more})
+        training = TrainingConfig.model_validate(
+            {"zero_stage": stage, "dtype": "bfloat16" if stage else "float32", **more}
+        )
         one, four = (estimate_memory(model, training, ranks, 64) for ranks in (1, 4))
         names = ("weights", "gradients", "optimizer", "host")
         return tuple(getattr(four, name) and getattr(one, name) / getattr(four, name) for name in names)
@@ -135,3 +137,11 @@ def test_other_errors_are_not_taken_for_exhaustion() -> None:
         raise RuntimeError("shapes do not fit")
     with pytest.raises(StageFailed, match="out of memory"), explaining_exhaustion([3, 2], 6, FLOAT32):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+
+def test_running_out_in_the_optimisers_step_names_what_holds_its_state() -> None:
+    with (
+        pytest.raises(StageFailed, match=r"optimiser's step: try training.offload_optimizer = 'cpu', .*adapter"),
+        explaining_exhaustion(None, 0, FLOAT32),
+    ):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 15 GiB")

@@ -1,14 +1,23 @@
 """Sequences in one row: log-probs as apart, when it is chosen, and models that mix neighbours refused."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from oapl_core.errors import ConfigError
 from oapl_core.settings.training import TrainingConfig
+from oapl_core.training import attention
+from oapl_core.training.attention import VARIABLE_LENGTH
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.packing import refuse_leaks, use_packing
 from tests.core.training.made_round import made_groups, plain_logprobs
@@ -29,10 +38,11 @@ def engine_of(model: Any) -> PlainEngine:
     return PlainEngine(Policy(model, packed=True), TrainingConfig())
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_packed_log_probs_are_those_of_each_sequence_alone(model_dir: Path, attention: str) -> None:
+@pytest.mark.parametrize("implementation", ["sdpa", "eager", VARIABLE_LENGTH])
+def test_packed_log_probs_are_those_of_each_sequence_alone(model_dir: Path, implementation: str) -> None:
     rows, model = made_groups(model_dir, groups=3), load(model_dir)
-    model.set_attn_implementation(attention)
+    attention.give(model)
+    model.set_attn_implementation(implementation)
     width = max(len(row["prompt_ids"] + row["response_ids"]) for row in rows)
     ids = torch.full((len(rows), width), 7)
     for s, row in enumerate(rows):
@@ -74,9 +84,62 @@ def test_a_model_without_positions_is_refused(model_dir: Path) -> None:
         refuse_leaks(engine_of(model), vocabulary=300)
 
 
-def test_auto_packs_only_where_flash_attention_runs(model_dir: Path) -> None:
+def test_auto_packs_only_where_a_kernel_runs(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load(model_dir)
-    assert [use_packing(model, choice, torch.float32) for choice in ("auto", "on", "off")] == [False, True, False]
-    model.config._attn_implementation = "flash_attention_2"
-    assert use_packing(model, "auto", torch.float32)
-    assert not use_packing(model, "off", torch.float32)
+    assert [use_packing(model, choice, torch.bfloat16) for choice in ("auto", "on", "off")] == [False, True, False]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert not use_packing(model, "auto", torch.float32)
+    assert not use_packing(model, "off", torch.bfloat16)
+    assert model.config._attn_implementation == "sdpa"
+    assert use_packing(model, "auto", torch.bfloat16)
+    assert model.config._attn_implementation == VARIABLE_LENGTH
+
+
+def test_models_whose_attention_the_kernel_does_not_compute_do_not_get_it(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for change in ({"attn_logit_softcapping": 50.0}, {"head_dim": 512}):
+        model = load(model_dir)
+        for name, value in change.items():
+            setattr(model.config, name, value)
+        assert not use_packing(model, "auto", torch.bfloat16)
+    model = load(model_dir)
+    model.model.layers[0].self_attn.sinks = torch.nn.Parameter(torch.zeros(1))
+    assert not use_packing(model, "auto", torch.bfloat16)
+
+
+def test_a_kernel_that_computes_something_else_is_refused(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed rows agree with each other, yet not with the attention that the model was made with."""
+    model, right = load(model_dir), attention._one_by_one
+    attention.give(model)
+    engine = engine_of(model)
+    refuse_leaks(engine, vocabulary=300)
+    monkeypatch.setattr(attention, "_one_by_one", lambda q, k, v, *rest: right(q, k, v.flip(2), *rest))
+    with pytest.raises(ConfigError, match=r"change each other's log-probs by .* nats"):
+        refuse_leaks(engine, vocabulary=300)
+
+
+@pytest.mark.parametrize("kind", ["grouped", "windows"])
+def test_variable_length_attention_has_the_plain_ones_values_and_gradients(kind: str) -> None:
+    sizes = {"vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 6, "head_dim": 16}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    torch.manual_seed(0)
+    model: Any = (
+        Qwen3ForCausalLM(Qwen3Config(**sizes, **heads))
+        if kind == "grouped"
+        else Gemma3ForCausalLM(Gemma3TextConfig(**sizes, **heads, sliding_window=5))
+    )
+    inputs = (torch.randint(3, 300, (4, 20)), torch.tensor([3, 2, 4, 1]), torch.tensor([20, 9, 15, 12]))
+    found = []
+    attention.give(model)
+    for implementation in ("sdpa", VARIABLE_LENGTH):
+        model.set_attn_implementation(implementation)
+        model.zero_grad()
+        scored = Policy(copy.deepcopy(model), packed=implementation == VARIABLE_LENGTH)
+        logprob_ST = scored(*inputs)
+        logprob_ST.square().sum().backward()
+        found.append([logprob_ST.detach(), *(p.grad for p in scored.parameters() if p.grad is not None)])
+    assert len(found[0]) == len(found[1])
+    for plain, packed in zip(*found, strict=True):
+        torch.testing.assert_close(packed, plain, rtol=1e-4, atol=1e-4)

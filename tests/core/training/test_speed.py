@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from oapl_core.training.speed import ModelFlops, Speedometer, matmul_tflops, peak_tflops
+from oapl_core.training.speed import ModelFlops, Speedometer, known_tflops, matmul_tflops, peak_tflops
 from tests.tiny_model import write_tiny_model
 
 CPU = torch.device("cpu")
@@ -35,9 +35,25 @@ def test_frozen_weights_need_no_gradient_of_their_own(tmp_path: Path) -> None:
     assert frozen.response_token / trained.response_token == pytest.approx(4 / 6)
 
 
-def test_a_peak_is_stated_or_measured_on_a_cpu_and_unknown_elsewhere() -> None:
+@pytest.mark.parametrize(
+    ("name", "peaks"),
+    [
+        ("NVIDIA H100 80GB HBM3", [989.0, 67.0]),
+        ("NVIDIA H100 PCIe", [756.0, 51.0]),
+        ("NVIDIA A100-SXM4-80GB", [312.0, 19.5]),
+        ("NVIDIA L40S", [362.0, 91.6]),
+        ("NVIDIA L4", [121.0, 30.3]),
+        ("A card of tomorrow", [None, None]),
+    ],
+)
+def test_a_gpus_peak_is_known_by_the_drivers_name_for_it(name: str, peaks: list[float | None]) -> None:
+    assert [known_tflops(name, "bfloat16"), known_tflops(name, "float32")] == peaks
+
+
+def test_a_peak_is_stated_known_by_name_or_measured_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert peak_tflops(3.5, "float32", CPU) == 3.5
-    assert peak_tflops(None, "bfloat16", torch.device("cuda")) is None
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA H200")
+    assert peak_tflops(None, "bfloat16", torch.device("cuda")) == 989.0
     measured = peak_tflops(None, "float32", CPU)
     assert measured is not None
     assert 1e-3 < measured < 100

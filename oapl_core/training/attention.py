@@ -1,0 +1,124 @@
+"""Attention over sequences of different lengths that lie in one row, as an attention function of transformers.
+
+``torch.nn.attention.varlen`` is part of torch: FlashAttention's kernels, forwards and backwards, for 16-bit floats on
+GPUs. Elsewhere each sequence is given to torch's SDPA by itself: the same mathematics, for tests.
+"""
+
+from collections.abc import Callable
+from inspect import signature
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+VARIABLE_LENGTH = "oapl_variable_length"
+_WIDEST_HEAD = 256
+"""Of FlashAttention's kernels."""
+
+
+def has_kernel(model: Any, dtype: torch.dtype) -> bool:
+    """Whether ``model`` (of transformers, in ``dtype``) can have this attention and a kernel runs it."""
+    config = model.config.get_text_config()
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    # neither soft caps nor sinks (GPT-OSS) are in the kernel; families without the interface have their own attention
+    special = getattr(config, "attn_logit_softcapping", None) or any(
+        name.endswith(".sinks") for name, _ in model.named_parameters()
+    )
+    fits = getattr(model, "_supports_attention_backend", False) and not special and head <= _WIDEST_HEAD
+    return bool(fits and torch.cuda.is_available() and dtype == torch.bfloat16)
+
+
+def give(model: Any) -> None:
+    """Let ``model`` attend with ``attend``."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import flash_attention_mask
+
+    AttentionInterface.register(VARIABLE_LENGTH, attend)
+    AttentionMaskInterface.register(VARIABLE_LENGTH, flash_attention_mask)
+    model.set_attn_implementation(VARIABLE_LENGTH)
+
+
+def bounds(position_T: Tensor) -> tuple[Tensor, int]:
+    """Where the sequences of a row begin and end, int32, [sequences + 1], and the length of the longest.
+
+    Args:
+        position_T: the place of each token in its sequence; each begins at 0.
+    """
+    (starts,) = (position_T == 0).nonzero(as_tuple=True)
+    bound = torch.cat([starts, starts.new_tensor([len(position_T)])])
+    return bound.int(), int(bound.diff().max())
+
+
+def attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    max_length_q: int | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention within each sequence: [1, tokens, heads, value size].
+
+    Args:
+        module: the layer; not used.
+        query: [1, heads, tokens, head size].
+        key: [1, key heads, tokens, head size]; a key head serves several heads.
+        value: [1, key heads, tokens, value size].
+        attention_mask: none; ``cu_seq_lens_q`` says what belongs together.
+        scaling: factor of the products; unset: 1 / sqrt(head size).
+        sliding_window: how many tokens back a token looks, itself included; unset: to the sequence's begin.
+        cu_seq_lens_q: of ``bounds``; unset: one sequence.
+        max_length_q: of ``bounds``.
+    """
+    assert attention_mask is None and query.shape[0] == 1, "packed rows have no mask and are one"
+    tokens, size = query.shape[2], value.shape[3]
+    bound = query.new_tensor([0, tokens], dtype=torch.int32) if cu_seq_lens_q is None else cu_seq_lens_q
+    longest = tokens if max_length_q is None else max_length_q
+    scaling = query.shape[3] ** -0.5 if scaling is None else scaling
+    value = pad(value, (0, query.shape[3] - size))  # latent attention has narrower values
+    compute = _kernel if query.is_cuda else _one_by_one
+    found = compute(query[0], key[0], value[0], bound, longest, scaling, sliding_window)
+    return found[None, ..., :size], None
+
+
+def _kernel(
+    query: Tensor, key: Tensor, value: Tensor, bound: Tensor, longest: int, scaling: float, window: int | None
+) -> Tensor:
+    from torch.nn.attention import varlen
+
+    attend_rows: Callable[..., Any] = varlen.varlen_attn
+    # before torch 2.13 there is no such argument, and fewer key heads are allowed
+    grouped = {"enable_gqa": True} if "enable_gqa" in signature(attend_rows).parameters else {}
+    size = (-1 if window is None else window - 1, 0)
+    q, k, v = (tensor.transpose(0, 1) for tensor in (query, key, value))
+    found: Tensor = attend_rows(q, k, v, bound, bound, longest, longest, scale=scaling, window_size=size, **grouped)
+    return found
+
+
+def _one_by_one(
+    query: Tensor, key: Tensor, value: Tensor, bound: Tensor, longest: int, scaling: float, window: int | None
+) -> Tensor:
+    found, places = [], bound.tolist()
+    for first, last in pairwise(places):
+        near = None
+        if window is not None and last - first > window:
+            back = torch.arange(last - first, device=query.device)
+            back = back[:, None] - back
+            near = (back >= 0) & (back < window)
+        part = scaled_dot_product_attention(
+            query[None, :, first:last],
+            key[None, :, first:last],
+            value[None, :, first:last],
+            attn_mask=near,
+            is_causal=near is None,
+            scale=scaling,
+            enable_gqa=len(query) != len(key),
+        )
+        found.append(part[0].transpose(0, 1))
+    return torch.cat(found)
