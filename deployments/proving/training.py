@@ -40,8 +40,8 @@ def step(folder: Path) -> dict[str, Any]:
             apart = abs(other[key][0] - first[key][0]) / abs(first[key][0])
             if not apart <= _CUT[dtype]:
                 raise StageFailed(
-                    f"{name}: the first step's {key} is {other[key][0]:.6g}, with ZeRO 1 {first[key][0]:.6g}; one of them "
-                    "is wrong, keep to the settings that agree and report this"
+                    f"{name}: the first step's {key} is {other[key][0]:.6g}, with ZeRO 1 {first[key][0]:.6g}; one "
+                    "of them is wrong, keep to the settings that agree and report this"
                 )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     peak = matmul_tflops(getattr(torch, dtype), 8192 if device.type == "cuda" else 1024, device=device)

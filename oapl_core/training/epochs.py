@@ -45,16 +45,16 @@ def train_epochs(
         say(f"training {job.title}: ready in {started_s:.0f} s, {done}")
     trackers = trainer.training.trackers if engine.rank == 0 else ()
     tracking = Tracking(trackers, job.run.root, job.tracked_as, job.settings)
+    tell = say if engine.rank == 0 else _nobody
     with (
         closing(tracking),
-        Progress(f"training {job.title}", job.epochs * sequences, "sequences") as progress,
+        Progress(f"training {job.title}", job.epochs * sequences, "sequences", tell=tell) as progress,
     ):
         progress.skip((reached.epoch - 1) * sequences + sum(step["sequences"] for step in reached.rows))
 
         def report(step: "Metrics") -> None:
             tracking.log(step)
-            if engine.rank == 0:
-                progress.advance(step["sequences"], f"epoch {step['epoch']} loss {step['loss']:.4f}")
+            progress.advance(step["sequences"], f"epoch {step['epoch']} loss {step['loss']:.4f}")
 
         while reached.epoch <= job.epochs:
             _train_epoch(job, trainer, reached, report, saving)
@@ -68,6 +68,10 @@ def train_epochs(
     hand_on(job, engine)  # before the states go, from which it could be made again
     if engine.rank == 0:
         delete_leftovers(job)
+
+
+def _nobody(_: str) -> None:
+    """One rank speaks for all."""
 
 
 def _train_epoch(

@@ -54,7 +54,7 @@ def launch_ranks(job: Job) -> None:
         StageFailed: a rank was lost.
         Interrupted: someone asked to stop; the state is saved.
     """
-    stop_file, threads = job.stop_file, max(1, (os.cpu_count() or 1) // job.training.processes)
+    stop_file, threads = job.stop_file, max(1, len(os.sched_getaffinity(0)) // job.training.processes)
     environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
 
     def ask() -> None:

@@ -153,7 +153,7 @@ def test_two_ranks_train_the_weights_of_one(
     trained: Run, tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]]
 ) -> None:
     run = prepare(tmp_path, model_dir, rows, epochs=EPOCHS, processes=2)
-    train_in_a_process(run)
+    assert " | 0/" not in train_in_a_process(run), "one rank speaks for all"
     for alone, together in zip(steps_of(trained, 1), steps_of(run, 1), strict=True):
         for key in ("loss", "grad_norm", "log_ratio", "kl"):
             assert together[key] == pytest.approx(alone[key], rel=1e-3, abs=1e-6)
