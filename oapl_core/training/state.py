@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from oapl_core.errors import Interrupted
 from oapl_core.files import fsync
-from oapl_core.training.continuation import take_over
+from oapl_core.training.continuation import gradient_sums, take_over
 from oapl_core.training.interruption import INTERRUPTED, StopRequest
 
 if TYPE_CHECKING:
@@ -149,6 +149,8 @@ def _save_state(engine: "TrainingEngine", job: "Job", reached: Reached) -> None:
 def _owner(job: "Job", engine: "TrainingEngine") -> str:
     """What a state must belong to: ranks too, because each keeps its share of the optimiser."""
     owner = {"inputs": dict(job.inputs), "settings": dict(job.settings), "ranks": engine.ranks}
+    # a state of before gradients were summed in float32 is another optimiser's: the unfinished epoch begins anew
+    owner |= gradient_sums(job.training)
     return json.dumps(owner, sort_keys=True, default=str)
 
 

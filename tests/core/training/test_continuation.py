@@ -1,7 +1,9 @@
 """Rounds that share one optimiser are one training; what they pass on is an artifact, never replaced unsaid."""
 
+import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from safetensors.torch import load_file
@@ -19,7 +21,9 @@ from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.batching import epoch_order
 from oapl_core.training.continuation import LET_GO, refuse_other_layout
+from oapl_core.training.engine import TrainingEngine
 from oapl_core.training.job import make_job
+from oapl_core.training.state import _owner, _states
 from oapl_core.training.train import train
 from tests.core.training.forked_training import trained
 from tests.core.training.made_round import made_groups, make_run, train_in_a_process, write_groups
@@ -211,6 +215,23 @@ def test_a_state_that_was_never_made_is_refused(tmp_path: Path, sharp_model: Pat
     run = run_of(tmp_path, sharp_model, 2, optimizer_state="continued")
     with pytest.raises(DataError, match="round 1 continues from .*/optimizer_state, which is not there; `oapl run"):
         make_job(run, 1)
+
+
+def test_a_bfloat16_state_of_before_gradients_were_summed_in_float32_is_no_longer_taken(
+    tmp_path: Path, sharp_model: Path
+) -> None:
+    """The unfinished epoch begins anew; states in float32 are what they were."""
+    for dtype, taken in (("float32", True), ("bfloat16", False)):
+        run = make_run(tmp_path / dtype, sharp_model, dtype=dtype)
+        write_groups(run, made_groups(sharp_model, groups=1))
+        job = make_job(run, 0)
+        engine = cast(TrainingEngine, SimpleNamespace(ranks=1))
+        earlier = {"inputs": dict(job.inputs), "settings": dict(job.settings), "ranks": 1}
+        state = job.states / "epoch_01_step_00002"
+        state.mkdir(parents=True)
+        (state / "belongs_to.json").write_text(json.dumps(earlier, sort_keys=True, default=str))
+        (state / "reached.json").write_text(json.dumps({"epoch": 1, "rows": []}))
+        assert bool(list(_states(job.states, _owner(job, engine)))) is taken
 
 
 @pytest.mark.parametrize(
