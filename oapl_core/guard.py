@@ -44,6 +44,8 @@ def main(arguments: Sequence[str]) -> int:
         if poller.poll(100):
             stop["now"] = True
     code = child.poll()
+    # Python takes its own handlers away as it ends, and a warning that comes then must not become our exit code.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     end_descendants(_GRACE_S if code is None else 1.0)
     if code is None:
         return 128 + signal.SIGTERM

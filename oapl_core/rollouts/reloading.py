@@ -17,8 +17,8 @@ class Reloading:
         """Replace the weights by those of ``folder``.
 
         Returns:
-            Kinds of layers that keep their old ones (GPT-OSS's experts): vLLM only logs that, and it logs it too of
-            layers that have nothing but constants, or share every weight with one that was loaded.
+            Kinds of layers that keep their old ones (GPT-OSS's experts): vLLM only logs that. It says it of layers of
+            constants and of shared weights too (Gemma 3's); which is which cannot be told from its packed experts.
         """
         left: list[str] = []
 
@@ -36,7 +36,7 @@ class Reloading:
         finally:
             told.removeHandler(listener)
             told.setLevel(level)
-        return _with_weights_of_their_own(self.get_model(), set(left))
+        return left
 
     def forget_packed_experts(self) -> None:
         """On CPU vLLM packs experts' weights where it builds their kernel, at the first load alone; make it again."""
@@ -50,11 +50,3 @@ class Reloading:
         for layer in self.get_model().modules():
             if type(layer).__name__ == "ParallelLMHead":  # the class is vLLM's, which is imported in one place
                 layer.quant_method.process_weights_after_loading(layer)
-
-
-def _with_weights_of_their_own(model: Any, kinds: set[str]) -> list[str]:
-    """Those of ``kinds`` (names of classes) of which a layer has weights that no layer of another kind holds."""
-    layers = [(type(layer).__name__, list(layer.parameters(recurse=False))) for layer in model.modules()]
-    loaded = {weight.data_ptr() for kind, weights in layers if kind not in kinds for weight in weights}
-    own = {kind for kind, weights in layers if kind in kinds and any(w.data_ptr() not in loaded for w in weights)}
-    return sorted(own)
