@@ -15,6 +15,7 @@ _MACHINES = 'use engine.replicas, or engine.distributed_executor_backend = "ray"
 _SECRET = "it would be written into run.json; set HF_TOKEN in the environment"
 _DECIDED = {
     **{name: f"use engine.{name}" for name in SAME_NAMES},
+    "worker_extension_cls": "weights are replaced through it",
     **dict.fromkeys(
         ("model", "model_weights", "revision", "code_revision", "hf_config_path", "config_format", "download_dir"),
         _WEIGHTS,
