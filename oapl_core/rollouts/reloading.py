@@ -17,8 +17,8 @@ class Reloading:
         """Replace the weights by those of ``folder``.
 
         Returns:
-            Kinds of layers that keep their old ones (GPT-OSS's experts): vLLM only logs that. It says it of layers of
-            constants and of shared weights too (Gemma 3's); which is which cannot be told from its packed experts.
+            Kinds of layers that keep their old ones (GPT-OSS's experts): vLLM only logs that. It says the same of
+            layers of constants and of shared weights, which are not among them.
         """
         left: list[str] = []
 
@@ -36,7 +36,7 @@ class Reloading:
         finally:
             told.removeHandler(listener)
             told.setLevel(level)
-        return left
+        return _with_weights_of_their_own(self.get_model(), set(left))
 
     def forget_packed_experts(self) -> None:
         """On CPU vLLM packs experts' weights where it builds their kernel, at the first load alone; make it again."""
@@ -50,3 +50,17 @@ class Reloading:
         for layer in self.get_model().modules():
             if type(layer).__name__ == "ParallelLMHead":  # the class is vLLM's, which is imported in one place
                 layer.quant_method.process_weights_after_loading(layer)
+
+
+def _with_weights_of_their_own(model: Any, kinds: set[str]) -> list[str]:
+    """Those of ``kinds`` (names of classes) of which a layer has weights that no layer of another kind holds."""
+    layers = [(layer, list(layer.parameters(recurse=False))) for layer in model.modules()]
+    loaded = {weight.data_ptr() for layer, weights in layers if type(layer).__name__ not in kinds for weight in weights}
+
+    def is_left(layer: Any, weights: list[Any]) -> bool:
+        # vLLM packs the weights of experts out of sight; what has a method to multiply with them has some
+        return any(weight.data_ptr() not in loaded for weight in weights) or (
+            not weights and hasattr(layer, "quant_method")
+        )
+
+    return sorted({type(layer).__name__ for layer, weights in layers if is_left(layer, weights)} & kinds)

@@ -169,3 +169,30 @@ def test_a_hybrid_model_starts_on_a_cpu_and_its_log_probs_are_the_models(tmp_pat
             logits = trained(torch.tensor([[5 + int(key)] * 40 + ids])).logits[0, 39:-1]
         expected = logits.float().log_softmax(-1)[range(len(ids)), ids]
         assert max(abs(expected - torch.tensor(logprobs))) < 1e-4
+
+
+def test_only_layers_with_weights_of_their_own_are_said_to_keep_old_ones() -> None:
+    import torch
+    from torch import nn
+
+    from oapl_core.rollouts.reloading import _with_weights_of_their_own
+
+    class Rotary(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("table", torch.ones(3))
+
+    class Head(nn.Module):
+        def __init__(self, weight: nn.Parameter) -> None:
+            super().__init__()
+            self.weight = weight
+
+    class PackedExperts(nn.Module):
+        quant_method = object()
+
+    embeddings = nn.Embedding(3, 2)
+    tied = nn.Sequential(embeddings, Rotary(), Head(embeddings.weight), PackedExperts())
+    assert _with_weights_of_their_own(tied, {"Rotary", "Head"}) == []
+    assert _with_weights_of_their_own(tied, {"Rotary", "PackedExperts"}) == ["PackedExperts"]
+    untied = nn.Sequential(embeddings, Rotary(), Head(nn.Parameter(torch.ones(3, 2))))
+    assert _with_weights_of_their_own(untied, {"Rotary", "Head"}) == ["Head"]
