@@ -190,8 +190,10 @@ def test_only_layers_with_weights_of_their_own_are_said_to_keep_old_ones() -> No
     class PackedExperts(nn.Module):
         quant_method = object()
 
+    weight = nn.Parameter(torch.ones(3, 2))
     embeddings = nn.Embedding(3, 2)
-    tied = nn.Sequential(embeddings, Rotary(), Head(embeddings.weight), PackedExperts())
+    embeddings.weight = weight
+    tied = nn.Sequential(embeddings, Rotary(), Head(weight), PackedExperts())
     assert _with_weights_of_their_own(tied, {"Rotary", "Head"}) == []
     assert _with_weights_of_their_own(tied, {"Rotary", "PackedExperts"}) == ["PackedExperts"]
     untied = nn.Sequential(embeddings, Rotary(), Head(nn.Parameter(torch.ones(3, 2))))
