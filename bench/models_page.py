@@ -19,7 +19,7 @@ CPU in one process, the trainer in two ranks. Nothing here says how well a famil
 is what the trainer scores, trains and gives back.
 
 - **mismatch**: log-probs that vLLM recorded against those that the trainer gives the same tokens and weights; mean of
-  the tokens, and largest, in nats. Training refuses a mean above `training.max_mismatch`.
+  the tokens, and largest, in nats. Training refuses a mean above what rounding explains (`training.max_mismatch`).
 - **packed**: the largest change of a log-prob when sequences lie in one row (`training.packing = "on"`), nats.
 - **ZeRO 3**: two ranks trained a step at ZeRO 1 and at ZeRO 3; largest difference of a weight of their checkpoints.
 - **reloaded**: mismatch after the running engine loaded the trained checkpoint (`SamplingEngine.load`).

@@ -74,10 +74,9 @@ def trust_table(facts: Facts) -> Table:
         [name, *(show(r.trust, r.mismatch) if r.mismatch or not needs else DASH for r in rounds)]
         for name, needs, show in _TRUST
     ]
-    allowed = facts.run.config.training.max_mismatch
     note = (
         "Engine and trainer scored the same rollouts with the same weights; a difference is ln policy - ln behavior of "
-        f"a token, in nats, and its mean may be at most {allowed:g} (training.max_mismatch). Encoded again: rollouts "
+        "a token, in nats; training stops where its mean is more than training.max_mismatch. Encoded again: rollouts "
         "whose decoded text gives other tokens; nothing is trained on encoded text. Repeats: equal to another rollout "
         "of the group, token for token."
     )

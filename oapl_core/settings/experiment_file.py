@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from oapl_core.errors import ConfigError
 from oapl_core.files import fsync
 from oapl_core.settings.experiment import Experiment
+from oapl_core.settings.training import DEFAULT_MISMATCH
 from oapl_core.settings_group import Settings
 from oapl_core.shipped import experiment_file, with_shipped_problems
 
@@ -76,11 +77,16 @@ def parse_as(kind: type[_Kind], values: Mapping[str, Any], where: str) -> _Kind:
         raise ConfigError(f"{where}: " + "; ".join(complaints)) from None
 
 
+_MEANT = {"training.max_mismatch": DEFAULT_MISMATCH}
+"""What runs of earlier versions recorded for a setting that was left unset."""
+
+
 def differences(old: Any, new: Any, key: str = "") -> list[str]:
     """What differs between two dumps of settings, in words: ``training.learning_rate was 1e-06, now 1e-05``."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = sorted(old.keys() | new.keys())
         return [d for k in keys for d in differences(old.get(k), new.get(k), f"{key}.{k}".lstrip("."))]
+    old, new = (_MEANT.get(key) if value is None else value for value in (old, new))
     return [] if old == new else [f"{key} was {old!r}, now {new!r}"]
 
 

@@ -49,6 +49,12 @@ class AdapterConfig(Settings):
     """`merged`: a checkpoint is a plain model; `adapter`: and holds the adapter by itself, in its folder `adapter`."""
 
 
+DEFAULT_MISMATCH = 0.2
+"""Allowed where rounding is not measured, and by checkpoints that were made before it was. Nats per token."""
+_LEAST_MISMATCH, _ROUNDINGS = 0.02, 3.0
+"""Weights of another round were seen to be 0.14 nats away; float32 is 1e-5."""
+
+
 class TrainingConfig(Settings):
     """DeepSpeed and the optimiser (paper, appendix A)."""
 
@@ -121,9 +127,9 @@ class TrainingConfig(Settings):
     """Rows whose logits exist at once. Tokens."""
     trust_sequences: PositiveInt = 64
     """Rollouts whose log-probs the trainer computes again before the first update, with the weights that sampled."""
-    max_mismatch: PositiveFloat = 0.2
+    max_mismatch: PositiveFloat | None = None
     """Largest mean difference between the engine's log-probs and the trainer's; above it the stage fails before it
-    trains. Nats per token (float32: about 1e-5; bfloat16: up to about 0.1)."""
+    trains. Unset: what rounding explains, ``allowed_mismatch``. Nats per token."""
     trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)
     """What shows the steps while they happen, beside training_metrics.jsonl: event files in the run's
     logs/tensorboard, Weights & Biases, MLflow (the last two want their own package)."""
@@ -174,7 +180,17 @@ class TrainingConfig(Settings):
         apart = {"trackers", "peak_tflops", "save_minutes", "save_steps", "keep_checkpoints", "optimizer_state"}
         # a setting that is younger than some checkpoints counts only where it says something else than they had
         apart |= {"router"} if self.router == "trained" else set()
-        return self.model_dump(mode="json", exclude=apart)
+        return self.model_dump(mode="json", exclude=apart) | {"max_mismatch": self.max_mismatch or DEFAULT_MISMATCH}
+
+    def allowed_mismatch(self, rounding: float | None) -> float:
+        """Largest mean difference of a log-prob between engine and trainer, nats per token.
+
+        Args:
+            rounding: what 16 bits change on the same rollouts, 0 where nothing computes in them; None: not measured.
+        """
+        if self.max_mismatch is not None:
+            return self.max_mismatch
+        return DEFAULT_MISMATCH if rounding is None else max(_LEAST_MISMATCH, _ROUNDINGS * rounding)
 
 
 def droppable_epochs(keep: str | int, rounds: int, round_number: int, finished: int) -> range:

@@ -108,3 +108,11 @@ def test_every_setting_explains_itself() -> None:
         return missing
 
     assert undocumented(Experiment) == []
+
+
+def test_what_older_runs_recorded_for_an_unset_bound_is_no_other_setting() -> None:
+    from oapl_core.settings.experiment_file import differences
+
+    assert not differences({"training": {"max_mismatch": 0.2}}, {"training": {"max_mismatch": None}})
+    assert differences({"training": {"max_mismatch": 0.3}}, {"training": {"max_mismatch": None}})
+    assert differences({"training": {"seed": None}}, {"training": {"seed": 0.2}})

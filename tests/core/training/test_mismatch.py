@@ -1,10 +1,12 @@
 """What the check before the first update finds: tampered numbers, another checkpoint, tokens that text cannot keep."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from oapl_core import tables
@@ -15,7 +17,7 @@ from oapl_core.training.examples import read_examples
 from oapl_core.training.job import make_job
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.mismatch import chosen, compare_with_engine, first_drifts, judge
-from tests.core.training.made_round import made_groups, make_run, write_groups
+from tests.core.training.made_round import made_groups, make_run, plain_logprobs, write_groups
 from tests.core.training.plain_engine import PlainEngine
 from tests.tiny_model import write_tiny_model
 
@@ -47,7 +49,8 @@ class CountingEngine(PlainEngine):
 
 def check(run: Run, model_dir: Path) -> CountingEngine:
     examples = read_examples(run.groups(0), policy_hash(model_dir), model_dir)
-    engine = CountingEngine(Policy(AutoModelForCausalLM.from_pretrained(model_dir)), run.config.training)
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=getattr(torch, run.config.training.dtype))
+    engine = CountingEngine(Policy(model), run.config.training)
     compare_with_engine(make_job(run, 0), engine, examples)
     return engine
 
@@ -105,11 +108,64 @@ def test_another_checkpoint_under_the_right_name_fails_the_stage(
     """The rows claim this policy, as if its weights had been swapped while sampling: only the numbers tell."""
     other = write_tiny_model(tmp_path / "other", seed=1, sharpness=3.0)
     run = prepared(tmp_path, other, [row | {"policy_hash": policy_hash(other)} for row in rows])
-    with pytest.raises(StageFailed, match=r"differ by .* nats per token over 24 rollouts .*max_mismatch=0\.2"):
+    with pytest.raises(StageFailed, match=r"differ by .* nats per token over 24 rollouts .*max_mismatch allows"):
         check(run, other)
     lines, details = measured(run)
     assert len(lines) == 24, "the evidence is kept"
     assert details["mean"] > 0.2
+
+
+def _int4(weight: torch.Tensor) -> torch.Tensor:
+    """Rounded to 15 steps for each 32 numbers of a row, as quantised engines do."""
+    blocks = weight.reshape(-1, 32)
+    step = blocks.abs().amax(1, keepdim=True) / 7
+    return ((blocks / step).round() * step).reshape(weight.shape)
+
+
+def _of_another_round(weight: torch.Tensor) -> torch.Tensor:
+    return weight + 0.2 * weight.std() * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+
+
+WRONG = {"int4 weights": ("layers", _int4), "a round old": ("layers", _of_another_round)}
+WRONG |= {"stale output layer": ("lm_head", _of_another_round)}
+
+
+@pytest.fixture(scope="module")
+def untied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Row]]:
+    folder = write_tiny_model(tmp_path_factory.mktemp("untied"), sharpness=3.0, tied=False)
+    return folder, made_groups(folder)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("engine", ["float32", "bfloat16", *WRONG])
+def test_rounding_passes_and_an_engine_with_other_weights_does_not(
+    engine: str, dtype: str, tmp_path: Path, untied: tuple[Path, list[Row]]
+) -> None:
+    """What an engine would have recorded, against a trainer in both types; the bound is measured, not given."""
+    (model_dir, rows), folder = untied, tmp_path / "engine"
+    model = AutoModelForCausalLM.from_pretrained(model_dir)
+    if engine in WRONG:
+        place, change = WRONG[engine]
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if place in name and weight.ndim == 2:
+                    weight.copy_(change(weight))
+    model.save_pretrained(folder)
+    loading = {"dtype": torch.bfloat16} if engine == "bfloat16" else {}
+    recorded = plain_logprobs(folder, rows, **loading)
+    told = [row | {"behavior_logprobs": numbers} for row, numbers in zip(rows, recorded, strict=True)]
+    run = make_run(tmp_path / "run", model_dir, dtype=dtype)
+    write_groups(run, told)
+    loaded = run.config.engine.model_copy(update={"dtype": "bfloat16" if engine == "bfloat16" else "float32"})
+    run = replace(run, config=run.config.model_copy(update={"engine": loaded}))
+    if engine in WRONG:
+        with pytest.raises(StageFailed, match="nats per token"):
+            check(run, model_dir)
+    else:
+        check(run, model_dir)
+    _, details = measured(run)
+    allowed = run.config.training.allowed_mismatch(details["rounding"])
+    assert not 0.5 * allowed < details["mean"] < 2 * allowed, "the bound is not luck"
 
 
 def test_a_measured_sample_is_judged_again_and_not_scored_again(
