@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from oapl_core.errors import ConfigError, Held
-from oapl_core.run_folder.lock import HELPERS, Owner, acquire, inherited
+from oapl_core.run_folder.lock import BEAT_S, HELPERS, Owner, acquire, inherited, owner
 
 LOOK_S = 1.0
 """How often the helper looks after its holder."""
@@ -50,6 +50,21 @@ def helping(
         ConfigError: this machine does not see the run folder.
         Held: the holder is gone already, and perhaps another one works there; or the stage is being done.
     """
+    with (
+        tied(run_dir, holder, look_s, silent_s),
+        _locked(run_dir.resolve() / "logs" / f"{stage.replace(' ', '_')}.lock", fcntl.LOCK_EX, patience_s),
+    ):
+        yield
+
+
+@contextmanager
+def tied(run_dir: Path, holder: str, look_s: float = LOOK_S, silent_s: float = SILENT_S) -> Iterator[None]:
+    """Work for ``holder`` beside others who do; SIGTERM to us when it is gone. Arguments as ``helping`` has them.
+
+    Raises:
+        ConfigError: this machine does not see the run folder.
+        Held: the holder is gone already, and perhaps another one works there.
+    """
     root = run_dir.resolve()
     if not (root / "run.lock").is_file():
         raise ConfigError(
@@ -58,17 +73,33 @@ def helping(
         )
     # Shared first: from here on a new owner waits for us, so the look at the present one cannot be too late.
     with _locked(root / HELPERS, fcntl.LOCK_SH):
-        watch = _Watch(root / "run.lock", holder, look_s, silent_s)
+        watch = Watch(root / "run.lock", holder, look_s, silent_s)
         if watch.gone():
             raise Held(f"{run_dir}: whoever asked for this stage does not hold the run folder any more")
-        with _locked(root / "logs" / f"{stage.replace(' ', '_')}.lock", fcntl.LOCK_EX, patience_s):
-            thread = threading.Thread(target=watch.until_over, name="holder of run.lock", daemon=True)
-            thread.start()
-            try:
-                yield
-            finally:
-                watch.over.set()
-                thread.join()
+        thread = threading.Thread(target=watch.until_over, name="holder of run.lock", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            watch.over.set()
+            thread.join()
+
+
+def holder_of(run_dir: Path, patience_s: float = 2 * BEAT_S) -> str | None:
+    """Token of the process that holds the run folder now; None if nobody does.
+
+    A record of another machine whose flock is not seen here is believed when it beats within ``patience_s`` seconds.
+    """
+    found = owner(run_dir)
+    if found is None or not _is_free(run_dir / "run.lock"):
+        return None if found is None else found.token
+    deadline = time.monotonic() + (0.0 if found.is_of_this_machine else patience_s)
+    while time.monotonic() < deadline:
+        time.sleep(0.2)
+        now = owner(run_dir)
+        if now and now.heartbeat != found.heartbeat:
+            return now.token
+    return None
 
 
 @contextmanager
@@ -85,19 +116,20 @@ def _locked(path: Path, kind: int, patience_s: float = 0.0) -> Iterator[None]:
         os.close(descriptor)
 
 
-class _Watch:
+class Watch:
     """Looks whether the holder still holds the folder."""
 
-    def __init__(self, lock: Path, holder: str, look_s: float, silent_s: float) -> None:
+    def __init__(self, lock: Path, holder: str, look_s: float = LOOK_S, silent_s: float = SILENT_S) -> None:
+        """``holder`` is its token; seconds as ``helping`` has them."""
         self._lock, self._holder, self._look_s, self._silent_s = lock, holder, look_s, silent_s
         self.over = threading.Event()
         self._seen_s, self._heartbeat = time.monotonic(), ""
-        self._kernel_tells = not self._is_free()
+        self._kernel_tells = not _is_free(lock)
         """Whether the holder's flock is seen here; it is, unless the file system keeps it to the holder's machine."""
 
     def gone(self) -> bool:
         """Whether somebody else holds it, or nobody."""
-        if self._kernel_tells and self._is_free():
+        if self._kernel_tells and _is_free(self._lock):
             return True
         owner = Owner.read(self._lock)
         if owner is None:  # released, or caught in the middle of a heartbeat
@@ -119,11 +151,12 @@ class _Watch:
             except OSError:  # a file server that is away: nothing is known; the heartbeat tells when it is back
                 continue
 
-    def _is_free(self) -> bool:
-        """Whether no process has the kernel's lock; held by us only for a moment."""
-        with self._lock.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            return True
+
+def _is_free(lock: Path) -> bool:
+    """Whether no process has the kernel's lock; held by us only for a moment."""
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

@@ -8,6 +8,7 @@ another machine takes over only what has stood still while it watched. Clocks ar
 do single stages for the owner (``helping.py``) keep ``run.helpers``, which a new owner waits for.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -22,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from oapl_core.errors import Held
+from oapl_core.errors import ConfigError, Held
 
 BEAT_S = 5.0
 """How often the owner writes."""
@@ -64,6 +65,11 @@ class Owner:
             return cls(**json.loads(path.read_bytes()))
         except (ValueError, TypeError):
             return None
+
+    @property
+    def is_of_this_machine(self) -> bool:
+        """Whether the kernel here knows if it lives."""
+        return self.machine == _machine()
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host} (since {self.since}, last heartbeat {self.heartbeat})"
@@ -129,6 +135,9 @@ def acquire(descriptor: int, kind: int, patience_s: float, is_hopeless: Callable
     """Take the kernel's lock of an open file; False if another process keeps it for ``patience_s`` seconds.
 
     flock has no time limit of its own, and a signal that interrupts it needs the main thread, so it is asked again.
+
+    Raises:
+        ConfigError: the file system has no such locks.
     """
     deadline = time.monotonic() + patience_s
     while True:
@@ -138,6 +147,14 @@ def acquire(descriptor: int, kind: int, patience_s: float, is_hopeless: Callable
         except BlockingIOError:
             if time.monotonic() > deadline or is_hopeless():
                 return False
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
+                raise
+            path = Path(f"/proc/self/fd/{descriptor}").readlink()
+            raise ConfigError(
+                f"{path}: its file system has no file locks ({error.strerror}), so nothing would keep two processes "
+                "apart; mount it with them (Lustre: -o flock; NFS 4), or choose another folder with runs_dir=..."
+            ) from None
         time.sleep(0.1)
 
 
@@ -152,7 +169,7 @@ def _take(descriptor: int, lock: Path, run_dir: Path, patience_s: float) -> None
     # The kernel's lock is ours, which proves nothing about a machine whose flock does not reach us: its record must
     # stand still while we watch. Ours is from this machine, where the kernel has decided already.
     before = Owner.read(lock)
-    if before is None or before.machine == _machine():
+    if before is None or before.is_of_this_machine:
         return
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
@@ -181,7 +198,7 @@ def _wait_for_helpers(root: Path, run_dir: Path) -> None:
 
 def _died_here(holder: Owner) -> bool:
     """Whether ``holder`` was a process of this machine that is gone; what still has its lock is about to end."""
-    return holder.machine == _machine() and not Path("/proc", str(holder.pid)).exists()
+    return holder.is_of_this_machine and not Path("/proc", str(holder.pid)).exists()
 
 
 def _held(run_dir: Path, holder: Owner | None) -> Held:

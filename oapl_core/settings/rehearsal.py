@@ -74,6 +74,7 @@ def _use_demo_model(values: dict[str, Any]) -> None:
         "dtype": "float32",
         "processes": 1,
         "sequence_parallel": 1,
+        "launcher": None,
         "hostfile": None,
         "offload_optimizer": "none",
         "offload_parameters": "none",

@@ -107,14 +107,19 @@ class TrainingConfig(Settings):
     """Of a mixture of experts, the weights that choose a token's experts; adapters never touch them. The loss that
     balances the experts' load is in no objective."""
     processes: PositiveInt = 1
-    """Ranks started on this machine (one per GPU)."""
+    """Ranks started on this machine, or on each node of several (one per GPU)."""
+    launcher: Literal["srun", "ssh", "env"] | None = None
+    """Who starts ranks on several nodes: `srun` inside a Slurm job, on all of its nodes; `ssh` on the hosts of
+    `hostfile`; `env`: somebody starts a process on each node, this run on the first and
+    `python -m oapl_core.training.node RUN_DIR` on the others, with NODE_RANK and NNODES or their like. Unset: this
+    machine alone, or ssh where there is a hostfile. MASTER_ADDR and MASTER_PORT count where they are set."""
     sequence_parallel: PositiveInt = 1
     """Ranks that share each sequence, for those that are too long for one (DeepSpeed-Ulysses): each holds its part of
     the tokens, and in the attention all tokens of its part of the heads. It must divide the number of ranks and the
     model's attention heads."""
     hostfile: Path | None = None
-    """DeepSpeed's list of machines, a line `HOST slots=GPUS` for each: ranks are started there by its launcher, and
-    `processes` is not used; unset: this machine."""
+    """Machines for ssh without passwords, a line `HOST slots=RANKS` for each (without slots: `processes`), the first
+    with rank 0; they see the run folder and this environment under the same paths."""
     save_minutes: PositiveFloat | None = 15.0
     """The state to resume from after a kill is saved at the first step after so long; unset: not by time. Minutes."""
     save_steps: PositiveInt | None = None
@@ -151,7 +156,11 @@ class TrainingConfig(Settings):
             raise ValueError("offload_optimizer needs zero_stage 1 or higher")
         if self.offload_parameters != "none" and self.zero_stage < 3:
             raise ValueError("offload_parameters needs zero_stage 3")
-        if self.hostfile is None and self.processes % self.sequence_parallel:
+        if self.launcher == "ssh" and self.hostfile is None:
+            raise ValueError("launcher 'ssh' needs hostfile, a file with a line `HOST slots=RANKS` for each machine")
+        if self.launcher in ("srun", "env") and self.hostfile:
+            raise ValueError(f"hostfile is for launcher 'ssh'; '{self.launcher}' knows its nodes")
+        if not self.has_nodes and self.processes % self.sequence_parallel:
             raise ValueError(
                 f"sequence_parallel = {self.sequence_parallel} must divide the number of ranks, "
                 f"processes = {self.processes}"
@@ -172,12 +181,18 @@ class TrainingConfig(Settings):
         return self
 
     @property
+    def has_nodes(self) -> bool:
+        """Whether ranks are started on several machines."""
+        return self.launcher is not None or self.hostfile is not None
+
+    @property
     def slice(self) -> dict[str, Any]:
         """What checkpoints depend on: all settings but those of durability and of what is shown.
 
         A round's inputs say whether it continues another's optimiser.
         """
         apart = {"trackers", "peak_tflops", "save_minutes", "save_steps", "keep_checkpoints", "optimizer_state"}
+        apart |= {"launcher"}  # who starts ranks changes no number
         # a setting that is younger than some checkpoints counts only where it says something else than they had
         apart |= {"router"} if self.router == "trained" else set()
         return self.model_dump(mode="json", exclude=apart) | {"max_mismatch": self.max_mismatch or DEFAULT_MISMATCH}

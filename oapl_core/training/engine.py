@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from oapl_core.errors import ConfigError
 from oapl_core.settings.training import TrainingConfig
+from oapl_core.training.ranks import own_rank
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -177,6 +178,12 @@ class TrainingEngine:
         self._dist.all_reduce(values, op=self._dist.ReduceOp.MAX)
         return values
 
+    def of_first(self, found: "Callable[[], T]") -> "T":
+        """What ``found`` gives on the first rank, on every rank; the others do not call it."""
+        box = [found() if self.rank == 0 else None]
+        self._dist.broadcast_object_list(box, device=self.device)
+        return box[0]  # type: ignore[return-value]
+
     def wait(self) -> None:
         """Until every rank is here."""
         self._dist.barrier()
@@ -257,7 +264,7 @@ def _prepare_environment() -> None:
     # A killed build leaves a lock that hangs every later start. Nothing here is built, but a private place is safe.
     extensions = Path(tempfile.gettempdir()) / f"oapl-torch-extensions-{os.getuid()}-{os.getpid()}"
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(extensions))
-    if "RANK" not in os.environ:
+    if own_rank() is None:
         os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=_free_port())
 
 

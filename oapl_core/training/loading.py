@@ -1,12 +1,12 @@
 """Loads the checkpoint that a round starts from into an engine that trains it. Reads its files; writes nothing."""
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oapl_core.progress import say
 from oapl_core.seeds import derive_seed
 from oapl_core.training.job import Job
+from oapl_core.training.ranks import own_rank, rank_count
 
 if TYPE_CHECKING:
     from oapl_core.training.checkpoint import StoredModel
@@ -57,8 +57,8 @@ def load(job: Job, examples: "Examples") -> Loaded:
     flops = ModelFlops.of(model)
     packing = "off" if training.packing == "auto" and training.sequence_parallel > 1 else training.packing
     packed = use_packing(model, packing, model.dtype)
-    estimate = estimate_memory(model, training, int(os.environ.get("WORLD_SIZE", "1")), max(examples.lengths))
-    if os.environ.get("RANK", "0") == "0":
+    estimate = estimate_memory(model, training, rank_count(), max(examples.lengths))
+    if not own_rank():
         say(estimate.line())
     kind = SharedPolicy if training.sequence_parallel > 1 else Policy
     policy = kind(model, examples.temperature, training.logprob_chunk, packed)

@@ -1,4 +1,4 @@
-"""Starts the ranks of a round and waits for them: torch's launcher on this machine, DeepSpeed's with a hostfile.
+"""Starts the ranks of a round and waits for them: torch's launcher here, or on each of several nodes (``nodes.py``).
 
 Reads what the ranks say on standard error and passes it on; makes the file that asks them to stop. When a rank is lost
 (killed, out of memory, its machine gone) the launcher ends the others, and one line says which it was. A guard of their
@@ -13,37 +13,44 @@ import subprocess
 import sys
 from collections.abc import Iterable
 
-from oapl_core.errors import ConfigError, Interrupted, StageFailed
+from oapl_core.errors import Interrupted, StageFailed
 from oapl_core.launch import guarded
 from oapl_core.run_folder.run import Run
 from oapl_core.stage import ERROR_PREFIX
 from oapl_core.training.interruption import INTERRUPTED, listening
 from oapl_core.training.job import Job
+from oapl_core.training.nodes import start_command
 
-_LOST = (
-    re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+)"),  # torch.distributed.run
-    re.compile(r"exits with return code = (?P<code>-?\d+)"),  # DeepSpeed
-)
+_LOST = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+)")  # torch.distributed.run
+_NODE = re.compile(r"^node (?P<node>\S+) ended with code (?P<code>-?\d+)$")  # node.py, and nodes.py of one that is away
+_LAUNCHER_CODES = (1, 128 + signal.SIGTERM)
+"""How torch's launcher ends where a rank fails, and a node that is asked to."""
+
+
+def own_rank() -> int | None:
+    """Number of this process among those of a training; None if no launcher started it.
+
+    RANK alone does not tell: schedulers set it for whole nodes.
+    """
+    return int(os.environ["RANK"]) if "LOCAL_RANK" in os.environ else None
+
+
+def rank_count() -> int:
+    """How many ranks train together, this process being one of them."""
+    return 1 if own_rank() is None else int(os.environ["WORLD_SIZE"])
 
 
 def rank_command(run: Run, verb: str, *arguments: str) -> list[str]:
     """What starts ``verb`` in every rank; ``arguments`` follow the run folder.
 
-    With ``training.hostfile`` DeepSpeed's launcher starts as many ranks on each host as the file's slots say, by pdsh
-    and password-less ssh; every host must have this environment and see the run folder under the same path.
-
     Raises:
-        ConfigError: the hostfile is not there.
+        ConfigError: of several machines it is not known which.
     """
     training = run.config.training
-    module = [f"oapl_core.{verb}", str(run.root.absolute()), *arguments]
-    if training.hostfile is None:
-        launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={training.processes}", "-m"]
-        return [sys.executable, "-m", *launcher, *module]
-    if not training.hostfile.is_file():
-        raise ConfigError(f"`training.hostfile`: {training.hostfile} is not a file; one line `HOST slots=GPUS` a host")
-    launcher = ["deepspeed.launcher.runner", "--hostfile", str(training.hostfile), "--module", "--no_local_rank"]
-    return [sys.executable, "-m", *launcher, *module]
+    if training.has_nodes:
+        return start_command(run, (verb, *arguments))
+    launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={training.processes}", "-m"]
+    return [sys.executable, "-m", *launcher, f"oapl_core.{verb}", str(run.root.absolute()), *arguments]
 
 
 def launch_ranks(job: Job) -> None:
@@ -54,8 +61,11 @@ def launch_ranks(job: Job) -> None:
         StageFailed: a rank was lost.
         Interrupted: someone asked to stop; the state is saved.
     """
-    stop_file, threads = job.stop_file, max(1, len(os.sched_getaffinity(0)) // job.training.processes)
-    environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
+    stop_file, environment = job.stop_file, dict(os.environ)
+    if job.training.has_nodes:  # each counts its own cores; and srun must not write in front of lines
+        environment.pop("SLURM_LABELIO", None)
+    else:
+        environment.setdefault("OMP_NUM_THREADS", str(threads_of(job.training.processes)))
 
     def ask() -> None:
         stop_file.touch()
@@ -73,30 +83,44 @@ def launch_ranks(job: Job) -> None:
         _complain(said, code)
 
 
+def threads_of(ranks: int) -> int:
+    """Threads that each of so many ranks on this machine computes with."""
+    return max(1, len(os.sched_getaffinity(0)) // ranks)
+
+
 def _heard(lines: Iterable[str]) -> list[str]:
     """Pass lines on to our own standard error; returns those that tell how a rank ended."""
     said = []
     for line in lines:
         sys.stderr.write(line)
         sys.stderr.flush()
-        if line.startswith(ERROR_PREFIX) or any(pattern.search(line) for pattern in _LOST):
+        if line.startswith(ERROR_PREFIX) or _LOST.search(line) or _NODE.match(line):
             said.append(line.strip())
     return said
 
 
 def _complain(said: list[str], code: int) -> None:
     errors = [line.removeprefix(ERROR_PREFIX) for line in said if line.startswith(ERROR_PREFIX)]
-    ends = [match for line in said for pattern in _LOST if (match := pattern.search(line))]
+    ends = [match for line in said if (match := _LOST.search(line))]
+    nodes = [match for line in said if (match := _NODE.match(line))]
+    lost = [node for node in nodes if int(node["code"]) not in _LAUNCHER_CODES]
+    if lost:  # its ranks, or those that waited for them, may have been asked to stop: that was nobody's wish
+        raise StageFailed(
+            f"node {lost[0]['node']} was lost (code {lost[0]['code']}) and the others were ended; run the same command "
+            "again to resume after the last saved step"
+        )
     if errors and errors[-1].startswith(INTERRUPTED):
         raise Interrupted(errors[-1])
     if errors:
-        raise SystemExit(int(ends[0]["code"]) if ends and int(ends[0]["code"]) > 0 else code)
+        # a rank that only lost the others ends with 1, perhaps before the one that said why
+        codes = [int(end["code"]) for end in ends if int(end["code"]) > 0]
+        raise SystemExit(next((one for one in codes if one != 1), codes[0] if codes else code))
     what = f"the ranks' launcher ended with code {code}"
     if ends:
         number = int(ends[0]["code"])
         how = f"was killed by signal {-number}" if number < 0 else f"exited with code {number}"
-        name = ends[0].groupdict().get("rank")
-        what = f"rank {name} {how}" if name is not None else f"a rank {how}"
+        where = f" of node {nodes[0]['node']}" if nodes else ""
+        what = f"rank {ends[0]['rank']}{where} {how}"
     raise StageFailed(
         f"{what} and the others were ended (out of memory is the usual cause); run the same command again to resume "
         "after the last saved step"

@@ -49,15 +49,20 @@ def resume(job: "Job", engine: "TrainingEngine") -> Reached:
     That is the newest state of this round whose earlier epochs are all exported; else the optimiser of the round
     before, if it is continued; else nothing, and the weights stay as they were loaded.
     """
-    states = _states(job.states, _owner(job, engine))
-    newest = max(states, key=lambda reached: (reached.epoch, reached.steps), default=None)
-    if newest and all(job.is_done(epoch) for epoch in range(1, newest.epoch)):
+    # the first looks for all: what others see of a shared disk may be a minute old
+    newest = engine.of_first(lambda: _newest(job, _owner(job, engine)))
+    if newest:
         engine.load(_path(job.states, newest))
         _load_random_numbers(_random_file(_path(job.states, newest), engine.rank))
         return newest
     if job.run.config.continues_optimizer(job.round_number):
         take_over(job, engine)
     return Reached()
+
+
+def _newest(job: "Job", owner: str) -> Reached | None:
+    found = max(_states(job.states, owner), key=lambda reached: (reached.epoch, reached.steps), default=None)
+    return found if found and all(job.is_done(epoch) for epoch in range(1, found.epoch)) else None
 
 
 class Saving:

@@ -6,7 +6,6 @@ them what engine and trainer say of the same rollouts (``mismatch.py``). A kille
 whose state was saved and ends with the same bits. The objective is the config's (docs/objectives.md).
 """
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +23,7 @@ from oapl_core.training.epochs import train_epochs
 from oapl_core.training.examples import Examples, read_examples
 from oapl_core.training.interruption import StopRequest, listening
 from oapl_core.training.job import Job, make_job
-from oapl_core.training.ranks import launch_ranks
+from oapl_core.training.ranks import launch_ranks, own_rank, rank_count
 from oapl_core.training.retention import delete_leftovers
 from oapl_core.training.state import resume
 from oapl_core.training.tracking import check_trackers
@@ -60,14 +59,14 @@ def carry_out(job: Job, examples_of: Callable[[Job], Examples]) -> None:
     require_state(job.run, job.round_number)
     check_trackers(job.training.trackers)
     examples = examples_of(job)
-    if "RANK" not in os.environ:  # once for all ranks, by the process that starts them or is the only one
+    if own_rank() is None:  # once for all ranks, by the process that starts them or is the only one
         drop_unfinished(job)
         check_room(job)
         job.stop_file.unlink(missing_ok=True)
-        if job.training.processes > 1 or job.training.hostfile:
+        if job.training.processes > 1 or job.training.has_nodes:
             launch_ranks(job)
             return
-    refuse_other_layout(job, int(os.environ.get("WORLD_SIZE", "1")))
+    refuse_other_layout(job, rank_count())
     request = StopRequest(job.stop_file)
     with listening(request.ask):
         _train_rank(job, examples, request)

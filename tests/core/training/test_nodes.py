@@ -1,0 +1,241 @@
+"""Ranks on several nodes, which are processes of this machine here: started as by ssh, and by somebody else."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from oapl_core.errors import ConfigError
+from oapl_core.run_folder.lock import hold
+from oapl_core.run_folder.run import Run
+from oapl_core.training.nodes import Call, start_command
+from tests.core.training.made_round import make_run, train_command, write_groups
+from tests.core.training.test_resume import EPOCHS, prepare, states, steps_saved, weights_gap
+
+# What sshd does, on this machine: the words after the host are one line for a shell.
+SSH = '#!/bin/sh\nwhile [ "$1" = -o ]; do shift 2; done\nshift\nexec /bin/sh -c "$*"\n'
+ORCHESTRATOR = """
+import sys
+from pathlib import Path
+from oapl_core.launch import run_stage
+from oapl_core.errors import OaplError
+from oapl_core.run_folder.lock import hold
+from oapl_core.run_folder.run import Run
+run = Run.open(Path(sys.argv[1]))
+with hold(run.root):
+    try:
+        run_stage(run, "training.train", ["--round", "0"], lambda line: print(line, flush=True))
+    except OaplError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _ssh_stays_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ssh").write_text(SSH)
+    (tmp_path / "bin/ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+
+
+def by_ssh(tmp_path: Path) -> dict[str, Any]:
+    """Settings of two nodes with a rank each."""
+    (tmp_path / "hosts").write_text("localhost slots=1\n127.0.0.1 slots=1  # the same\n")
+    return {"hostfile": tmp_path / "hosts"}
+
+
+@contextmanager
+def orchestrated(run: Run, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """The round, by a process that holds the run folder."""
+    command = [sys.executable, "-c", ORCHESTRATOR, str(run.root)]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env={**os.environ, **environment}, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_for_step(run: Run, process: subprocess.Popen[str], step: int) -> None:
+    deadline = time.monotonic() + 120
+    while steps_saved(run) < step:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def ranks_of(run: Run) -> dict[int, psutil.Process]:
+    """Ranks that train ``run``, wherever they were started."""
+    found = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            command = process.cmdline()
+            if str(run.root) in command and "oapl_core.training.train" in command and "-c" not in command:
+                environment = process.environ()
+                if "LOCAL_RANK" in environment and "torch.distributed.run" not in command:
+                    found[int(environment["RANK"])] = process
+    return found
+
+
+def gone_after(processes: list[psutil.Process], limit_s: float) -> float:
+    began = time.monotonic()
+    _, alive = psutil.wait_procs(processes, limit_s)
+    assert not alive
+    return time.monotonic() - began
+
+
+def test_two_nodes_train_the_weights_of_one_rank_and_progress_comes_through(
+    trained: Run, tmp_path: Path, sharp_model: Path, many_rows: list[dict[str, Any]]
+) -> None:
+    run = prepare(tmp_path, sharp_model, many_rows, **by_ssh(tmp_path))
+    with orchestrated(run) as process:
+        said, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert "723/723 sequences" in said.splitlines()[-1]
+    assert said.count("ready in ") == 1, "one rank speaks for all"
+    assert weights_gap(run, trained) < 2e-5
+
+
+@pytest.mark.slow
+def test_numbers_that_are_not_finite_end_both_nodes_with_their_own_code(
+    tmp_path: Path, sharp_model: Path, many_rows: list[dict[str, Any]]
+) -> None:
+    settings: dict[str, Any] = {"learning_rate": 1e30, "max_grad_norm": 1e30, "trackers": []}
+    run = make_run(tmp_path, sharp_model, epochs=EPOCHS, **settings, **by_ssh(tmp_path))
+    write_groups(run, many_rows)
+    with orchestrated(run) as process:
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 5
+    assert re.search("^error: (loss|gradient norm) is .*; lower training.learning_rate$", errors.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_a_schedulers_warning_stops_ranks_of_every_node_after_one_step(
+    trained: Run, tmp_path: Path, sharp_model: Path, many_rows: list[dict[str, Any]]
+) -> None:
+    run = prepare(tmp_path, sharp_model, many_rows, **by_ssh(tmp_path))
+    with subprocess.Popen(train_command(run), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_for_step(run, process, 3)
+        for one in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                one.send_signal(signal.SIGUSR1)  # as a scheduler does: to every process of the job
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1].startswith("error: interrupted after step ")
+    with orchestrated(run) as process:
+        assert process.wait(120) == 0
+    assert weights_gap(run, trained) < 2e-5
+
+
+@pytest.mark.slow
+def test_a_lost_node_ends_the_round_in_one_line(
+    tmp_path: Path, sharp_model: Path, many_rows: list[dict[str, Any]]
+) -> None:
+    run = prepare(tmp_path, sharp_model, many_rows, **by_ssh(tmp_path))
+    with orchestrated(run) as process:
+        wait_for_step(run, process, 3)
+        ranks = ranks_of(run)
+        assert sorted(ranks) == [0, 1]
+        launcher = ranks[1].parent()
+        assert launcher is not None
+        launcher.kill()
+        began = time.monotonic()
+        _, errors = process.communicate(timeout=60)
+        print(f"{time.monotonic() - began:.1f} s")
+    assert process.returncode == 1
+    [line] = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert line.startswith(f"error: node {os.uname().nodename} was lost (code 137) and the others were ended")
+    gone_after(list(ranks.values()), 0.1)
+
+
+@pytest.mark.slow
+def test_a_node_that_somebody_else_starts_joins_each_training_and_dies_with_the_holder(
+    trained: Run, tmp_path: Path, sharp_model: Path, many_rows: list[dict[str, Any]]
+) -> None:
+    run = prepare(tmp_path, sharp_model, many_rows, launcher="env")
+    # PyTorchJob's names; a rank of ours is known by LOCAL_RANK
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    node = [sys.executable, "-m", "oapl_core.training.node", str(run.root)]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(node, env={**os.environ, **place, "RANK": "1"}, **pipes) as other:
+        with orchestrated(run, RANK="0", **place) as process:
+            wait_for_step(run, process, 3)
+            ranks = ranks_of(run)
+            assert sorted(ranks) == [0, 1]
+            below = psutil.Process(process.pid).children(recursive=True)
+            assert ranks[0] in below
+            assert ranks[1] not in below, "nobody ends it but itself"
+            process.kill()
+            process.wait()
+            print(f"gone after {gone_after(list(ranks.values()), 10):.1f} s")
+        said, _ = other.communicate(timeout=30)
+        assert other.returncode == 0
+        assert "joins training.train --round 0" in said
+    assert states(run)
+    with (
+        subprocess.Popen(node, env={**os.environ, **place, "RANK": "1"}, **pipes) as other,
+        orchestrated(run, RANK="0", **place) as process,
+    ):
+        said, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        assert "723/723 sequences" in said.splitlines()[-1]
+        assert other.wait(30) == 0
+    assert not (run.root / "run.nodes").exists()
+    assert weights_gap(run, trained) < 2e-5
+
+
+def test_a_hostfile_that_says_nothing_is_refused_in_one_line(tmp_path: Path, sharp_model: Path) -> None:
+    run = make_run(tmp_path, sharp_model, hostfile=tmp_path / "hosts")
+    with pytest.raises(ConfigError, match=r"`training.hostfile`: .*hosts is not a file"):
+        start_command(run, ("training.train",))
+    for text, why in (("a slots=two", "line 1: 'a slots=two' is not"), ("# none", "names no host")):
+        (tmp_path / "hosts").write_text(text)
+        with pytest.raises(ConfigError, match=why):
+            start_command(run, ("training.train",))
+
+
+def test_what_others_must_say_is_asked_for(tmp_path: Path, sharp_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JOB_NODELIST", "NNODES", "WORLD_SIZE", "NODE_RANK", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match="inside a Slurm job"):
+        start_command(make_run(tmp_path / "srun", sharp_model, launcher="srun"), ("training.train",))
+    run = make_run(tmp_path / "env", sharp_model, launcher="env", processes=4)
+    with pytest.raises(ConfigError, match="NODE_RANK, .*none is set"):
+        start_command(run, ("training.train",))
+    monkeypatch.setenv("NODE_RANK", "1")
+    with pytest.raises(ConfigError, match="this is node 1"):
+        start_command(run, ("training.train",))
+    monkeypatch.setenv("NODE_RANK", "0")
+    monkeypatch.setenv("NNODES", "3")
+    with pytest.raises(ConfigError, match="start that"):
+        start_command(run, ("training.train",))
+    monkeypatch.setenv("MASTER_PORT", "29511")
+    with hold(run.root):
+        command = start_command(run, ("training.train", "--round", "2"))
+    call = Call.of(command[4])
+    assert (call.ranks, call.port, call.command) == ((4, 4, 4), 29511, ("training.train", "--round", "2"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"launcher": "ssh"}, "needs hostfile"),
+        ({"launcher": "srun", "hostfile": "hosts"}, "hostfile is for launcher 'ssh'"),
+    ],
+)
+def test_settings_that_contradict_each_other(
+    tmp_path: Path, sharp_model: Path, settings: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        make_run(tmp_path, sharp_model, **settings)
