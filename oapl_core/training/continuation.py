@@ -63,16 +63,13 @@ def take_over(job: "Job", engine: "TrainingEngine") -> None:
 
 def hand_on(job: "Job", engine: "TrainingEngine") -> None:
     """Write the state that the next round continues from, unless it is there; every rank calls it."""
-    import torch
-
     path = job.kept_state
     if path is None:
         return
     is_first = engine.rank == 0
     # One rank reads the ledger for all: a rank that read it later could see the line that the first one has just
     # written, skip the saving, and leave the others waiting.
-    done = is_first and job.run.is_done(path, job.inputs, job.settings)
-    if engine.largest(torch.tensor(float(done), device=engine.device)).item():
+    if engine.of_first(lambda: job.run.is_done(path, job.inputs, job.settings)):
         return
     writing = job.run.writing(path, job.inputs, job.settings) if is_first else nullcontext(Draft(temporary(path)))
     with writing as draft:

@@ -10,12 +10,13 @@ import logging
 import os
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from oapl_core.errors import ConfigError
+from oapl_core.files import fsync
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.ranks import own_rank
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from oapl_core.training.logprobs import Policy
 
+T = TypeVar("T")
 _STATE = "state"
 _PATIENCE = timedelta(hours=2)
 """How long ranks wait for one that exports and checks a large checkpoint; one that died is noticed by its launcher."""
@@ -178,11 +180,13 @@ class TrainingEngine:
         self._dist.all_reduce(values, op=self._dist.ReduceOp.MAX)
         return values
 
-    def of_first(self, found: "Callable[[], T]") -> "T":
+    def of_first(self, found: Callable[[], T]) -> T:
         """What ``found`` gives on the first rank, on every rank; the others do not call it."""
-        box = [found() if self.rank == 0 else None]
-        self._dist.broadcast_object_list(box, device=self.device)
-        return box[0]  # type: ignore[return-value]
+        if self.ranks == 1:
+            return found()
+        box: list[Any] = [found() if self.rank == 0 else None]
+        self._dist.broadcast_object_list(box, src=0, device=self.device)
+        return cast("T", box[0])
 
     def wait(self) -> None:
         """Until every rank is here."""
@@ -191,6 +195,8 @@ class TrainingEngine:
     def save(self, folder: Path) -> None:
         """Write weights and optimiser state into ``folder``; every rank calls it."""
         self._engine.save_checkpoint(str(folder), tag=_STATE)
+        for own in folder.rglob(f"*pp_rank_{self.rank}_*"):  # on a shared disk nobody else can wait for what we wrote
+            fsync(own)
 
     def load(self, folder: Path) -> None:
         """Continue from what ``save`` wrote; every rank calls it."""

@@ -47,10 +47,8 @@ def reference_rows(job: Job, engine: "TrainingEngine", examples: "Examples") -> 
     """
     run, training = job.run, job.training
     path, settings = run.reference(job.round_number), {"dtype": training.dtype}
-    # asked by every rank before one of them writes: else some would score and wait for others that do not
-    done = run.is_done(path, job.inputs, settings)
-    engine.wait()
-    if not done:
+    # the first looks for all: else some would score and wait for others that do not
+    if not engine.of_first(lambda: run.is_done(path, job.inputs, settings)):
         sums = defaultdict[str, float](float)
         rows = _scored(engine, examples, training.tokens_per_micro_batch, sums)
         if engine.rank == 0:

@@ -171,6 +171,7 @@ def _save_random_numbers(path: Path) -> None:
 
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
     torch.save({"cpu": torch.get_rng_state(), "cuda": cuda}, path)
+    fsync(path)
 
 
 def _load_random_numbers(path: Path) -> None:

@@ -1,5 +1,7 @@
 """The run folder's lock: one owner, who is named; a dead one is followed at once, one elsewhere when it is silent."""
 
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -15,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from oapl_core.errors import Held
+from oapl_core.errors import ConfigError, Held
 from oapl_core.run_folder.lock import Owner, hold, owner
 
 HOLDER = """
@@ -140,3 +142,15 @@ def test_who_is_taken_over_stops_and_leaves_the_new_owners_record(tmp_path: Path
         (tmp_path / "run.lock").write_text(json.dumps(asdict(taken)))
         assert other.wait(10) == -signal.SIGTERM
     assert owner(tmp_path) == taken
+
+
+def test_a_file_system_without_locks_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(_file: int, _kind: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with (
+        pytest.raises(ConfigError, match=r"run\.lock: its file system has no file locks .*Lustre: -o flock"),
+        hold(tmp_path),
+    ):
+        pass

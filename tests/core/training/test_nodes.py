@@ -13,11 +13,15 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from oapl_core.errors import ConfigError
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.run import Run
+from oapl_core.training.engine import TrainingEngine
+from oapl_core.training.job import make_job
 from oapl_core.training.nodes import Call, start_command
+from oapl_core.training.state import Reached, resume
 from tests.core.training.made_round import make_run, train_command, write_groups
 from tests.core.training.test_resume import EPOCHS, prepare, states, steps_saved, weights_gap
 
@@ -193,6 +197,43 @@ def test_a_node_that_somebody_else_starts_joins_each_training_and_dies_with_the_
         assert other.wait(30) == 0
     assert not (run.root / "run.nodes").exists()
     assert weights_gap(run, trained) < 2e-5
+
+
+def test_a_rank_whose_view_of_the_disk_is_old_resumes_where_the_first_one_does(
+    tmp_path: Path, sharp_model: Path, many_rows: list[dict[str, Any]]
+) -> None:
+    job, loaded = make_job(prepare(tmp_path, sharp_model, many_rows), 0), []
+
+    class Second:
+        rank, ranks = 1, 2
+
+        def of_first(self, _found: Any) -> Reached:
+            return Reached(2)
+
+        def load(self, folder: Path) -> None:
+            loaded.append(folder)
+
+    folder = job.states / "epoch_02_step_000000"
+    folder.mkdir(parents=True)
+    torch.save({"cpu": torch.get_rng_state(), "cuda": None}, folder / "random_rank_00001.pt")
+    assert resume(job, Second()) == Reached(2)  # type: ignore[arg-type]
+    assert loaded == [folder]
+
+
+def test_each_rank_waits_for_the_disk_to_have_its_own_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"zero_pp_rank_{n}_mp_rank_00_{what}_states.pt" for n in (0, 1, 11) for what in ("model", "optim")]
+
+    class DeepSpeed:
+        def save_checkpoint(self, folder: str, tag: str) -> None:
+            (tmp_path / tag).mkdir()
+            for name in [*names, "mp_rank_00_model_states.pt"]:
+                (Path(folder) / tag / name).touch()
+
+    engine, synced = TrainingEngine.__new__(TrainingEngine), list[str]()
+    engine.rank, engine._engine = 1, DeepSpeed()
+    monkeypatch.setattr("oapl_core.training.engine.fsync", lambda path: synced.append(path.name))
+    engine.save(tmp_path)
+    assert sorted(synced) == names[2:4]
 
 
 def test_a_hostfile_that_says_nothing_is_refused_in_one_line(tmp_path: Path, sharp_model: Path) -> None:
