@@ -1,9 +1,9 @@
 # `make demo` goes from an empty checkout to a better model; `make test` is what CI runs.
-.PHONY: help setup demo test check bench server worker deploy lock wheel clean
+.PHONY: help setup demo test test-gpu check bench server worker deploy lock wheel clean
 bin := .venv/bin
 
 help:   ## this list
-	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/p' Makefile
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile
 
 setup:  ## .venv from the lock that fits this machine; does nothing when up to date
 	@bash requirements/install.sh
@@ -19,6 +19,9 @@ check: setup  ## ruff, its formatter, mypy --strict, import contracts
 
 test: check  ## the checks, then every test but gpu, bench, slow and browser
 	@$(bin)/python -m pytest -n 2 --dist loadfile
+
+test-gpu: setup  ## the tests that need an NVIDIA GPU: the rungs of `oapl prove`
+	@$(bin)/python -m pytest -m gpu tests/gpu
 
 bench: setup  ## the speed measurements of bench
 	@$(bin)/python -m pytest -m bench bench

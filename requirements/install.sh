@@ -79,6 +79,18 @@ check_libraries() {
     if [[ $lock == cuda ]] && ! command -v gcc >/dev/null; then as_root apt-get install -y gcc libc6-dev python3-dev; fi
 }
 
+# A wheel named 2.13.0+cpu satisfies torch==2.13.0, so the wrong build would be noticed after ten gigabytes.
+check_wheels() {
+    local place wheel
+    [[ $lock == cuda ]] || return 0
+    for place in ${PIP_FIND_LINKS:-}; do
+        for wheel in "$place"/torch-*+cpu*.whl; do
+            [[ ! -e $wheel ]] || fail "$wheel (PIP_FIND_LINKS) is PyTorch for CPUs, and would take the place of the one" \
+                "that cuda.lock means: unset PIP_FIND_LINKS, or say OAPL_LOCK=cpu"
+        done
+    done
+}
+
 check_disk() {
     local needed_gb=$1 free_kb
     free_kb=$(df -Pk . | awk 'NR == 2 {print $4}')
@@ -134,6 +146,7 @@ install_packages() {
 install_environment() {
     local python started=$SECONDS
     python=$(find_python)
+    check_wheels
     case $lock in cpu) check_disk 5 ;; *) check_disk 14 ;; esac
     say "$("$python" -V), $(wc -l <"requirements/$lock.lock") packages of requirements/$lock.lock into $venv"
     check_libraries "$python"

@@ -165,6 +165,19 @@ def test_what_cannot_be_set_up_is_said_in_one_line(
     assert not (checkout.folder / ".venv/setup/environment").exists()
 
 
+def test_wheels_for_cpus_are_refused_for_the_cuda_lock_before_anything_is_fetched(checkout: Checkout) -> None:
+    checkout.add_program("gcc", "#!/bin/bash\n")
+    wheels = checkout.folder / "wheels"
+    wheels.mkdir()
+    (wheels / "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl").touch()
+    result = checkout.setup(OAPL_LOCK="cuda", PIP_FIND_LINKS=f"/more {wheels}")
+    assert result.returncode == 1
+    assert "is PyTorch for CPUs" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert not checkout.installs()
+    assert checkout.setup(OAPL_LOCK="cpu", PIP_FIND_LINKS=f"/more {wheels}").returncode == 0
+
+
 def test_missing_venv_package_is_named_with_the_command_that_adds_it(checkout: Checkout) -> None:
     (checkout.folder / "no-ensurepip-no-pip").touch()
     (checkout.bin / "id").unlink()
