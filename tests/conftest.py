@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,9 @@ QUIET_AND_OFFLINE = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 os.environ.update(QUIET_AND_OFFLINE)
+# Two workers share two cores: with two threads each, tiny models took twice the CPU time, most of it spent waiting.
+THREADS = {"OMP_NUM_THREADS": "1"}
+os.environ.update(THREADS)
 _prefect_home = tempfile.TemporaryDirectory(prefix="oapl-test-prefect-", ignore_cleanup_errors=True)
 os.environ["PREFECT_HOME"] = _prefect_home.name
 # How long an example takes says what else the machine does; a test that hangs has pytest's own limit.
@@ -31,11 +35,24 @@ hypothesis.settings.load_profile("oapl")
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks as slow what `slow_if` chooses. A marker on parameters would need an indirect parameter for each fixture
-    of a module, which pytest then makes anew for every case."""
+    of a module, which pytest then makes anew for every case.
+
+    Files of few tests come first: theirs start whole runs and engines. Begun last, one would keep a worker busy for a
+    minute while the other has nothing to do; the last files are made of hundreds of short tests."""
     for item in items:
         marker = item.get_closest_marker("slow_if")
         if marker and isinstance(item, pytest.Function) and marker.kwargs["case"](item.callspec.params):
             item.add_marker(pytest.mark.slow)
+    tests = Counter(item.path for item in items)
+    items.sort(key=lambda item: tests[item.path])
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures start processes
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What slow tests start has as many threads as on a user's machine: same bits, whoever shares the work."""
+    os.environ.update(THREADS)
+    if item.get_closest_marker("slow"):
+        del os.environ["OMP_NUM_THREADS"]
 
 
 def pytest_unconfigure() -> None:

@@ -36,6 +36,7 @@ def small_demo(folder: Path, train: int = 96, heldout: int = 12, validation: int
         "pretrain.solutions": folder / "solutions.jsonl",
         "pretrain.epochs": 8,
         "pretrain.batch_size": 16,
+        "pretrain.threads": 1,
         "sampling.group_size": 4,
         "sampling.problems_per_part": 8,
         "engine.max_num_seqs": 32,

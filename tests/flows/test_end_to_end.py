@@ -34,7 +34,8 @@ class Story:
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     folder = tmp_path_factory.mktemp("end-to-end")
-    arguments = ["run", *small_demo(folder, train=TRAIN_PROBLEMS), f"mirror=file://{folder}/mirror"]
+    changes = ["pretrain.epochs=4", f"mirror=file://{folder}/mirror"]  # enough for a quarter of right answers
+    arguments = ["run", *small_demo(folder, train=TRAIN_PROBLEMS), *changes]
     root = folder / "runs" / "demo-seed0"
     parts = root / "round_00" / "1_rollouts"
     kill_when(arguments, folder / "killed.log", (parts / "part-00000.parquet").exists)

@@ -22,6 +22,8 @@ from tests.tiny_model import TEXTS, write_tiny_model
 
 CONFIG = EngineConfig(max_model_len=256, max_num_seqs=32, kv_cache_gib=0.25)
 PROMPTS, GROUP = 16, 4
+SHORT = 50
+"""Tokens of the answers of a round that is killed once."""
 
 
 def requests(temperature: float = 1.0, top_p: float = 1.0) -> list[Request]:
@@ -32,10 +34,12 @@ def requests(temperature: float = 1.0, top_p: float = 1.0) -> list[Request]:
     return [Request(f"{p}/{g}", prompts[p], 1000 * p + g, 12 + p, temperature, top_p) for p, g in pairs]
 
 
-def sampling_run(folder: Path, model: Path, sampler: dict[str, Any] | None = None, **engine: Any) -> Run:
-    """A run of a few seconds of sampling in eight parts."""
+def sampling_run(
+    folder: Path, model: Path, sampler: dict[str, Any] | None = None, max_tokens: int = 100, **engine: Any
+) -> Run:
+    """A run of a few seconds of sampling in two parts."""
     prompts = {"train": [list(r.prompt_ids) for r in requests()], "validation": [[5]], "heldout": [[5]]}
-    sampling = {"group_size": 8, "max_tokens": 100, "problems_per_part": 8}
+    sampling = {"group_size": 8, "max_tokens": max_tokens, "problems_per_part": 8}
     engine = CONFIG.model_dump() | engine
     return make_run(folder, model, prompts, sampling=sampling, engine=engine, sampler=sampler)
 
@@ -129,7 +133,7 @@ def session(folder: Path) -> dict[str, Any]:
     with SamplingEngine(untied[0], CONFIG) as engine:
         engine.load(untied[1])
         found["untied swapped"] = sample(engine, requests())
-    generate(sampling_run(folder / "whole", first), 0)
+    generate(sampling_run(folder / "whole", first, max_tokens=SHORT), 0)
     found["reference"] = {n: reference(folder / n, found[k]) for n, k in (("first", "first"), ("second", "swapped"))}
     found["reference"]["untied"] = reference(untied[1], found["untied swapped"])
     return found

@@ -14,7 +14,7 @@ import pytest
 
 from oapl_core.run_folder.run import Run
 from oapl_core.tables import ROLLOUTS, read_table
-from tests.core.rollouts.engine_session import GROUP, PROMPTS, requests, sampling_run
+from tests.core.rollouts.engine_session import GROUP, PROMPTS, SHORT, requests, sampling_run
 from tests.tiny_model import TEXTS
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="the engine is not installed")
@@ -174,7 +174,8 @@ def test_the_engine_names_itself(session: dict[str, Any]) -> None:
 def test_a_round_killed_while_sampling_goes_on_and_ends_the_same(
     session: dict[str, Any], folder: Path, root: Path
 ) -> None:
-    whole, run = Run.open(folder / "whole" / "sampled-seed3"), sampling_run(folder / "killed", folder / "first")
+    whole = Run.open(folder / "whole" / "sampled-seed3")
+    run = sampling_run(folder / "killed", folder / "first", max_tokens=SHORT)
     command = [sys.executable, "-m", "oapl_core.rollouts.generate", str(run.root), "--round", "0"]
     process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None and not recorded(run):
