@@ -15,6 +15,7 @@ from prefect.states import Completed
 from pydantic import Field
 
 from oapl_core.errors import Held, OaplError
+from oapl_core.planning.fitting import look_ahead
 from oapl_core.planning.plan import finished, round_steps
 from oapl_core.progress import Reading
 from oapl_core.run_folder.mirror_thread import mirrored
@@ -78,6 +79,7 @@ def play(start: Start, stages: Callable[[Run], str]) -> State[None]:
     tell = telling()
     try:
         with opened(start.experiment, start.overrides, tell) as run, mirrored(run, tell):
+            look_ahead(run, tell)
             return Completed(message=stages(run))
     except Held as error:
         return Completed(name="Skipped", message=f"nothing was done: {error}")

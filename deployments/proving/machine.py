@@ -4,17 +4,15 @@ import importlib
 import importlib.metadata
 import os
 import shutil
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
+from oapl_core.devices import CORES_PER_GPU, visible_gpus
 from oapl_core.errors import ConfigError, SandboxError
 
 _PACKAGES = ("prefect", "pyarrow", "polars", "torch", "transformers", "deepspeed", "vllm", "math_verify")
 _COMPILERS = ("cc", "gcc", "clang")
-_CORES = 4
-"""Of each GPU, at least: an engine's core, its worker, the trainer and what it reads."""
 
 
 def packages(folder: Path) -> dict[str, Any]:
@@ -27,7 +25,7 @@ def packages(folder: Path) -> dict[str, Any]:
         versions[name.replace("_", "-")] = next(filter(None, found), "unknown")
     import torch
 
-    listed = listed_gpus()
+    listed = visible_gpus()
     if listed and not torch.cuda.is_available():
         raise ConfigError(
             f"nvidia-smi lists {len(listed)} GPUs, but torch {torch.__version__} sees none: it is built for CUDA "
@@ -46,14 +44,6 @@ def _version(package: str) -> str | None:
         return None
 
 
-def listed_gpus() -> list[str]:
-    if shutil.which("nvidia-smi") is None or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        return []
-    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-    listed = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
-    return [line.strip() for line in listed.stdout.splitlines() if line.strip()] if not listed.returncode else []
-
-
 def machine(folder: Path) -> dict[str, Any]:
     """Measure what the arithmetic and the memory can do at best; count cores for each GPU."""
     import torch
@@ -65,7 +55,7 @@ def machine(folder: Path) -> dict[str, Any]:
     size = 8192 if gpus else 1024
     tflops = {name: matmul_tflops(getattr(torch, name), size, device=device) for name in ("float32", "bfloat16")}
     copy = copy_tb_per_s(device)
-    if cores < _CORES * gpus:
+    if cores < CORES_PER_GPU * gpus:
         raise ConfigError(
             f"{cores} cores for {gpus} GPUs starve engines and trainers; give the job more, 8 a GPU (Slurm: "
             "--cpus-per-task for sbatch and srun, docs/gpu.md)"

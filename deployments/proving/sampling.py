@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deployments.proving import made
-from deployments.proving.machine import listed_gpus
+from oapl_core.devices import visible_gpus
 from oapl_core.errors import StageFailed
 
 _NOISE, _ROUNDINGS = 1e-3, 4.0
@@ -25,7 +25,7 @@ def engine(folder: Path) -> dict[str, Any]:
     assert config.model is not None
     # in a process of its own: vLLM starts otherwise where this one has used the GPU
     subprocess.run([sys.executable, "-m", "deployments.proving.made", str(folder)], check=True)
-    on_gpu = bool(listed_gpus())
+    on_gpu = bool(visible_gpus())
     size = json.loads((config.model / "config.json").read_text(encoding="utf-8"))
     vocabulary = (size.get("text_config") or size)["vocab_size"]
     length = config.sampling.max_tokens

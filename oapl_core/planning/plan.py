@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from oapl_core.files import sha256_of
+from oapl_core.files import sha256_once
 from oapl_core.planning.stages import (
     BASE_MODEL,
     BY_VERB,
@@ -154,7 +154,7 @@ def _is_current(
         else:
             if name not in external:
                 path = run.place(Path(name))
-                external[name] = sha256_of(path) if path.exists() else "missing"
+                external[name] = sha256_once(path) if path.exists() else "missing"
             now = external[name]
         if now != digest:
             return False

@@ -4,7 +4,7 @@ They are guesses that a person replaces by what was measured: after one round th
 times of the run itself.
 """
 
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from oapl_core.settings_group import Fraction, Settings
 
@@ -14,6 +14,9 @@ class EstimateConfig(Settings):
 
     model_parameters: PositiveFloat | None = None
     """Weights of the model, for where its folder is not there; unset: counted in the folder."""
+    model_shape: dict[str, int] | None = None
+    """What its config.json says of its shape, by the same keys (`num_hidden_layers`, `hidden_size`,
+    `num_attention_heads`, `max_position_embeddings` and so on), likewise; unset: the usual shape of so many weights."""
     train_problems: PositiveInt | None = None
     """Training problems, for where their files are not there; unset: counted in the files."""
     validation_problems: PositiveInt | None = None
@@ -28,6 +31,12 @@ class EstimateConfig(Settings):
     answer_tokens: PositiveFloat = 10000.0
     """Mean length of an answer, cut at max_tokens. Tokens (a guess for models that think; 10,000 is what the paper's
     regression temperature suits)."""
+    answer_spread: NonNegativeFloat = 0.7
+    """Standard deviation of the answers' lengths, as a share of their mean. Long answers weigh twice: they are read
+    for longer, and cost the square in attention (a guess; all equally long 0, exponentially distributed 1)."""
+    engine_start_s: NonNegativeFloat = 119.0
+    """Until an engine has loaded, compiled and captured its graphs. Seconds (H100, 0.6 billion weights; with
+    engine.enforce_eager 77)."""
     kept_share: Fraction = 0.55
     """Share of the groups that have a correct answer (paper, section 5: 418 steps of 256 sequences are 13,376 problems,
     of the 24,287 that DeepCoder publishes)."""

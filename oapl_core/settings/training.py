@@ -34,6 +34,8 @@ _DECIDED = {
     "zero_optimization.offload_param": "use training.offload_parameters",
 }
 """Keys of DeepSpeed's configuration that would change what a setting means without a word, and what to do instead."""
+RECOMPUTED_FROM = 1e9
+"""Weights of a model whose activations are recomputed unless `gradient_checkpointing` says otherwise."""
 
 
 class AdapterConfig(Settings):
@@ -99,8 +101,9 @@ class TrainingConfig(Settings):
     deepspeed: dict[str, Any] = Field(default_factory=dict)
     """Further keys of DeepSpeed's own configuration, merged last, for example
     `{zero_optimization = {reduce_bucket_size = 50000000}}`; those that the settings here decide are refused."""
-    gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass."""
+    gradient_checkpointing: bool | None = None
+    """Recompute activations in the backward pass: a third more arithmetic, a fraction of the memory. Unset: from a
+    billion weights on, and on GPUs whose memory the estimate without it exceeds."""
     adapter: AdapterConfig | None = None
     """Train low-rank adapters in place of the weights; unset: every weight is trained."""
     router: Literal["trained", "frozen"] = "trained"
@@ -195,7 +198,12 @@ class TrainingConfig(Settings):
         apart |= {"launcher"}  # who starts ranks changes no number
         # a setting that is younger than some checkpoints counts only where it says something else than they had
         apart |= {"router"} if self.router == "trained" else set()
-        return self.model_dump(mode="json", exclude=apart) | {"max_mismatch": self.max_mismatch or DEFAULT_MISMATCH}
+        # likewise what they had where nothing is set now; checkpointing says where numbers are kept, not which
+        meant = {
+            "max_mismatch": self.max_mismatch or DEFAULT_MISMATCH,
+            "gradient_checkpointing": bool(self.gradient_checkpointing),
+        }
+        return self.model_dump(mode="json", exclude=apart) | meant
 
     def allowed_mismatch(self, rounding: float | None) -> float:
         """Largest mean difference of a log-prob between engine and trainer, nats per token.
@@ -206,6 +214,10 @@ class TrainingConfig(Settings):
         if self.max_mismatch is not None:
             return self.max_mismatch
         return DEFAULT_MISMATCH if rounding is None else max(_LEAST_MISMATCH, _ROUNDINGS * rounding)
+
+    def recomputes(self, parameters: float) -> bool:
+        """Whether activations of a model of so many weights are computed again in the backward pass."""
+        return parameters >= RECOMPUTED_FROM if self.gradient_checkpointing is None else self.gradient_checkpointing
 
 
 def droppable_epochs(keep: str | int, rounds: int, round_number: int, finished: int) -> range:

@@ -38,7 +38,7 @@ def load(job: Job, examples: "Examples") -> Loaded:
     from oapl_core.training.engine import TrainingEngine
     from oapl_core.training.experts import freeze_routers
     from oapl_core.training.logprobs import Policy
-    from oapl_core.training.memory import estimate_memory
+    from oapl_core.training.memory import estimate_memory, with_recomputation_decided
     from oapl_core.training.packing import refuse_leaks, use_packing
     from oapl_core.training.sequence_parallel import SharedPolicy
     from oapl_core.training.speed import ModelFlops
@@ -46,18 +46,20 @@ def load(job: Job, examples: "Examples") -> Loaded:
     training = job.training
     stored = load_model(job.start)
     model = stored.model.to(getattr(torch, training.dtype))
-    if training.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-        model.train()  # transformers recomputes activations in this mode only
     if training.router == "frozen":
         freeze_routers(model)
     if training.adapter:
         add_adapter(model, training.adapter, derive_seed(job.seed, "adapter", job.round_number))
+    ranks, longest = rank_count(), max(examples.lengths)
+    training = with_recomputation_decided(model, training, ranks, longest)
+    if training.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.train()  # transformers recomputes activations in this mode only
     # All three before DeepSpeed has the model: ZeRO 3 would leave shards in place of the weights that they count.
     flops = ModelFlops.of(model)
     packing = "off" if training.packing == "auto" and training.sequence_parallel > 1 else training.packing
     packed = use_packing(model, packing, model.dtype)
-    estimate = estimate_memory(model, training, rank_count(), max(examples.lengths))
+    estimate = estimate_memory(model, training, ranks, longest)
     if not own_rank():
         say(estimate.line())
     kind = SharedPolicy if training.sequence_parallel > 1 else Policy

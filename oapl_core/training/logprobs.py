@@ -22,11 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from oapl_core.planning.memory import CPU_TILE, GPU_TILE
 from oapl_core.training.attention import VARIABLE_LENGTH, bounds
 from oapl_core.training.logits import PLAIN, LogitForm, logit_form
-
-# Logits of a tile, by measurement on a CPU (docs/benchmarks/trainer.md); a GPU wants larger products.
-CPU_TILE, GPU_TILE = 2**20, 2**26
 
 
 def _tiles(tokens: int, vocabulary: int, chunk: int, device: torch.device) -> Iterator[tuple[slice, list[slice]]]:

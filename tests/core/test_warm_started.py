@@ -16,7 +16,8 @@ from oapl_core.evaluation.wanted import model_of
 from oapl_core.figures.series import shown_checkpoints
 from oapl_core.figures.tracks import read_track
 from oapl_core.model_folder import policy_hash
-from oapl_core.planning.estimate import ModelSize, ProblemCounts, estimate
+from oapl_core.planning.estimate import ProblemCounts, estimate
+from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.plan import finished, steps
 from oapl_core.planning.preflight import before_stage
 from oapl_core.reports.facts import gather

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.planning.estimate import ModelSize, ProblemCounts, estimate, tokens_per_gpu_s
+from oapl_core.planning.estimate import NOTHING, ProblemCounts, estimate, tokens_per_gpu_s
+from oapl_core.planning.model_size import ModelSize
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import load_experiment
 
 EXPERIMENTS = Path(__file__).parents[3] / "deployments" / "experiments"
-FOURTEEN = ModelSize(14.77e9, 48, 5120, 1024)
+FOURTEEN = ModelSize(14.77e9, 48, 5120, 1024, 5120, 13_824, 152_064)
 
 
 def deepcoder(*overrides: str) -> Experiment:
@@ -77,10 +78,11 @@ def test_training_is_six_flops_per_weight_and_token_and_the_attention() -> None:
         "estimate.training_share=1.0",
         "estimate.prompt_tokens=1e-9",
         "estimate.answer_tokens=100",
+        "estimate.answer_spread=0.5",
         "training.gradient_checkpointing=false",
     )
-    found = estimate(config, ModelSize(1e9, 10, 512, 128), ProblemCounts(800, 0, 1)).rounds[0]
-    flops = 6400 * (6 * 1e9 * 100 + 6 * 10 * 512 * 100**2)
+    found = estimate(config, ModelSize(1e9, 10, 512, 128, 512, 1536, 1000), ProblemCounts(800, 0, 1)).rounds[0]
+    flops = 6400 * (6 * 1e9 * 100 + 6 * 10 * 512 * 100**2 * (1 + 0.5**2))
     assert found.training_h.expected == pytest.approx(flops / 1e12 / 3600)
 
 
@@ -88,3 +90,40 @@ def test_the_usual_shape_of_a_size_is_near_known_models() -> None:
     fourteen = ModelSize.like(14.77e9)
     assert abs(fourteen.layers - FOURTEEN.layers) <= 3
     assert fourteen.query_width == pytest.approx(FOURTEEN.query_width, rel=0.05)
+
+
+def test_long_answers_are_read_for_longer_and_none_is_longer_than_the_limit() -> None:
+    def context_of(spread: float) -> float:
+        """Tokens a sequence has at a moment, by what is read of it: one place, weights that weigh nothing."""
+        config = math(
+            "engine.max_num_seqs=1",
+            "estimate.prompt_tokens=1e-9",
+            "estimate.sampling_share=1.0",
+            "estimate.gpu_tb_per_s=1",
+            f"estimate.answer_spread={spread}",
+        )
+        model = ModelSize(0.0, 10, 512, 128, 512, 1536, 1000)
+        return 1e12 / tokens_per_gpu_s(config, model, 1000, longest=1500) / (2 * 10 * 128 * 2)
+
+    assert [context_of(spread) for spread in (0.0, 0.5, 2.0)] == pytest.approx([500, 625, 750])
+
+
+def test_each_stage_that_samples_starts_its_engines() -> None:
+    counts, one = ProblemCounts(40315, 0, 120), ["rounds.0.repeat=3"]
+    slow, quick = (
+        estimate(math(*one, f"estimate.engine_start_s={seconds}"), FOURTEEN, counts).hours for seconds in (3600, 0)
+    )
+    assert slow.expected - quick.expected == pytest.approx(8 * (3 + 1)), (
+        "eight GPUs wait in three rounds and evaluation"
+    )
+
+
+def test_hours_are_those_of_the_gpus_that_a_stage_uses() -> None:
+    counts = ProblemCounts(800, 0, 120)
+    eight, one = (
+        estimate(math("rounds.0.repeat=1", *more), FOURTEEN, counts)
+        for more in ([], ["engine.replicas=1", "training.processes=1", "estimate.engine_start_s=0"])
+    )
+    assert eight.wall_h.expected == pytest.approx(eight.hours.expected / 8)
+    assert one.wall_h.expected == pytest.approx(one.hours.expected)
+    assert one.evaluation.sampling_h != NOTHING

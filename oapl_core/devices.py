@@ -1,0 +1,73 @@
+"""What this machine computes with: its GPUs as the driver names them, and the cores that this process may use.
+
+Asks nvidia-smi, and not torch: it is quick, touches no GPU, and answers also where nothing else is installed.
+"""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from math import inf
+
+CORES_PER_GPU = 4
+"""At least: an engine's core and its worker, the trainer and what it reads."""
+_MIB = 2**20
+_PATIENCE_S = 30.0  # a broken driver hangs rather than fails
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU."""
+
+    name: str
+    bytes: float
+    """Its memory; infinite where the driver does not say."""
+    driver: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """As far as settings must fit it."""
+
+    gpus: tuple[Gpu, ...]
+    cores: int | None
+    """That this process may use; None: not known."""
+    host_bytes: float = inf
+
+
+def here() -> Machine:
+    """This machine, as this process may use it: Slurm and containers allow less than there is."""
+    host = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return Machine(visible_gpus(), len(os.sched_getaffinity(0)), host)
+
+
+def has_driver() -> bool:
+    """Whether NVIDIA's driver seems to be here."""
+    return shutil.which("nvidia-smi") is not None
+
+
+def listed_gpus() -> tuple[Gpu, ...]:
+    """Every GPU of the machine; none without a driver that works."""
+    if not has_driver():
+        return ()
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=_PATIENCE_S, check=True)
+    except (subprocess.SubprocessError, OSError):
+        return ()
+    found = [[word.strip() for word in line.split(",")] for line in done.stdout.splitlines()]
+    return tuple(
+        Gpu(words[0], float(words[1]) * _MIB if words[1].isdecimal() else inf, words[2])
+        for words in found
+        if len(words) == 3
+    )
+
+
+def visible_gpus() -> tuple[Gpu, ...]:
+    """Those that CUDA_VISIBLE_DEVICES leaves to this process."""
+    gpus, visible = listed_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None or not gpus:
+        return gpus
+    names = [name.strip() for name in visible.split(",") if name.strip()]
+    # GPUs may also be named by their UUIDs: then as many of the first kind
+    return tuple(gpus[int(name) if name.isdecimal() and int(name) < len(gpus) else 0] for name in names)

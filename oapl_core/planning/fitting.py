@@ -1,0 +1,253 @@
+"""Before the first stage: can it end on these machines? What cannot work is refused, what may be slow is said.
+
+Reads the sizes of the model and of the machine (its GPUs, cores, disk); writes nothing. Refused is only what arithmetic
+rules out whatever is uncertain in it. Stages that run elsewhere, on servers, a fleet or other hosts, are compared with
+the model alone; where no GPU is, nothing is compared with GPUs.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from oapl_core.devices import CORES_PER_GPU, Gpu, Machine, here
+from oapl_core.errors import ConfigError
+from oapl_core.planning.estimate import context
+from oapl_core.planning.memory import (
+    GPU_TILE,
+    EngineMemory,
+    MemoryEstimate,
+    engine_memory,
+    rank_memory,
+    state_remedies,
+)
+from oapl_core.planning.model_size import ModelSize, known_size
+from oapl_core.planning.plan import Step, finished, steps
+from oapl_core.planning.stages import EVALUATION, SAMPLING, TRAINING, WARM_START
+from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.storage import readable
+from oapl_core.settings.experiment import Experiment
+
+_FEW_ANSWERS = 32
+"""At once on a GPU: fewer read the weights for too little."""
+_OPTIMISER_BYTES = 12
+"""Of a parameter in a state to resume from, beside its weight in the trainer's type (training/disk.py)."""
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that does not fit."""
+
+    line: str
+    refuses: bool = False
+    """Whether it cannot work."""
+
+
+def planned(experiment: Experiment) -> Machine:
+    """What `[estimate]` says the run will have; for a model of `[pretrain]`, which is meant for CPUs, no GPUs."""
+    assumed = experiment.estimate
+    gpus = 0 if experiment.pretrain else assumed.gpus
+    return Machine((Gpu("planned", assumed.gpu_gb * 1e9, ""),) * gpus, cores=None)
+
+
+def look_ahead(run: Run, tell: Callable[[str], None], is_new: bool = False) -> None:
+    """Refuse what the steps that are left cannot do on this machine; tell what they may do slowly.
+
+    Raises:
+        ConfigError: one line with what to set.
+    """
+    every = steps(run.config)
+    left = every if is_new else every[len(finished(run)) :]
+    model = run.config.model
+    placed = (
+        run.config
+        if model is None or run.config.hub_model
+        else run.config.model_copy(update={"model": run.place(model)})
+    )
+    known = known_size(placed)
+    fit = Fit(run.config, known[0] if known else None, here(), tuple(left))
+    found = [*fit.findings(), *(_disk(run, fit.model) if is_new else ())]
+    for one in found:
+        if one.refuses:
+            raise ConfigError(one.line)
+    for one in found:
+        tell(f"warning: {one.line}")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """An experiment, its model (None: not known yet) and the machine that its steps would run on."""
+
+    config: Experiment
+    model: ModelSize | None
+    machine: Machine
+    left: Sequence[Step] | None = None
+    """Steps that are to be done; None: all."""
+
+    def lines(self) -> list[str]:
+        """What a GPU would hold."""
+        engine, rank = self.engine, self.rank
+        room = engine and engine.tokens / context(self.config, self._answer_tokens, self.config.sampling.max_tokens)
+        at_once = f", {min(room, self.config.engine.max_num_seqs):,.0f} answers at once" if room and room > 0 else ""
+        shown = [engine and engine.line() + at_once, rank and rank.line()]
+        return [line for line in shown if line]
+
+    def findings(self) -> Iterator[Finding]:
+        """What does not fit, what cannot work first."""
+        found = [*self._positions(), *self._sampling(), *self._training(), *self._together()]
+        yield from sorted(found, key=lambda one: not one.refuses)
+
+    @property
+    def engine(self) -> EngineMemory | None:
+        """Of one replica on the smallest GPU; None where there is none, or servers sample."""
+        gpus = self._engine_gpus()
+        if self.model is None or not gpus or not self._does(SAMPLING.verb, EVALUATION.verb):
+            return None
+        return engine_memory(self.config.engine, self.model, min(gpu.bytes for gpu in gpus))
+
+    @property
+    def rank(self) -> MemoryEstimate | None:
+        """Of one rank; None where there are no GPUs, or other machines train."""
+        if self.model is None or not self._trainer_gpus() or not self._does(TRAINING.verb, WARM_START.verb):
+            return None
+        config, training = self.config, self.config.training
+        longest = config.problems.max_prompt_tokens + config.sampling.max_tokens
+        # a small batch does not fill a micro-batch
+        rows = -(-training.batch_size * training.sequence_parallel // self._ranks)
+        tokens = min(training.tokens_per_micro_batch, rows * -(-longest // training.sequence_parallel))
+        filled = training.model_copy(update={"tokens_per_micro_batch": tokens})
+        return rank_memory(filled, self.model, self._ranks, longest, GPU_TILE)
+
+    @property
+    def _ranks(self) -> int:
+        training = self.config.training
+        return len(self.machine.gpus) if training.hostfile else training.processes
+
+    @property
+    def _answer_tokens(self) -> float:
+        return min(self.config.estimate.answer_tokens, self.config.sampling.max_tokens)
+
+    def _does(self, *verbs: str) -> bool:
+        """Whether one of these is left to be done on this machine; of a plan, on any."""
+        fleet, config = self.config.fleet, self.config
+        if self.left is None:
+            return not (config.sampler and verbs == (SAMPLING.verb,))
+        elsewhere = {verb for verb in verbs if fleet.pool(verb)}
+        elsewhere |= {SAMPLING.verb} if config.sampler else set()
+        elsewhere |= {TRAINING.verb, WARM_START.verb} if config.training.hostfile else set()
+        return bool({step.verb for step in self.left} & (set(verbs) - elsewhere))
+
+    def _chosen(self, numbers: Sequence[int]) -> Sequence[Gpu]:
+        gpus = self.machine.gpus
+        return [gpus[number] for number in numbers if number < len(gpus)] if numbers else gpus
+
+    def _engine_gpus(self) -> Sequence[Gpu]:
+        return self._chosen(self.config.pipeline.engine_gpus if self.config.pipeline else ())
+
+    def _trainer_gpus(self) -> Sequence[Gpu]:
+        return self._chosen(self.config.pipeline.trainer_gpus if self.config.pipeline else ())
+
+    def _positions(self) -> Iterator[Finding]:
+        engine = self.config.engine
+        is_allowed = "hf_overrides" in engine.options or os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") == "1"
+        if self.model is None or is_allowed or engine.max_model_len <= self.model.positions:
+            return
+        yield Finding(
+            f"engine.max_model_len = {engine.max_model_len} is more than the {self.model.positions:.0f} positions of "
+            "the model: lower it, and problems.max_prompt_tokens, sampling.max_tokens, evaluation.max_tokens with it",
+            refuses=True,
+        )
+
+    def _sampling(self) -> Iterator[Finding]:
+        config, gpus = self.config.engine, len(self._engine_gpus())
+        if not gpus or not self._does(SAMPLING.verb, EVALUATION.verb) or config.distributed_executor_backend == "ray":
+            return
+        each = config.tensor_parallel_size * config.pipeline_parallel_size
+        used = each * config.replicas
+        what = f"engine.replicas = {config.replicas} of {each} GPU{'s' * (each > 1)}"
+        if used > gpus:
+            yield Finding(
+                f"{what} need {used} GPUs, and {gpus} are there: lower engine.replicas or what shares one", True
+            )
+        elif gpus // each > config.replicas:
+            yield Finding(f"{what} leave {gpus - used} of {gpus} GPUs idle: engine.replicas = {gpus // each} uses them")
+        memory = self.engine
+        if memory is None:
+            return
+        limit = f"engine.gpu_memory_utilization = {config.gpu_memory_utilization:g}"
+        if memory.tokens < config.max_model_len:
+            holds = f"keys and values of {max(0.0, memory.tokens):,.0f} tokens"
+            yield Finding(
+                f"an engine on {each} GPU{'s' * (each > 1)} holds {readable(memory.weights)} of weights and, by "
+                f"{limit}, {holds}, fewer than engine.max_model_len = {config.max_model_len}: "
+                "raise engine.tensor_parallel_size, or lower engine.max_model_len with the limits in it",
+                refuses=True,
+            )
+            return
+        at_once = memory.tokens / context(self.config, self._answer_tokens, self.config.sampling.max_tokens) / each
+        if at_once < min(_FEW_ANSWERS, config.max_num_seqs / each):
+            yield Finding(
+                f"a GPU has room for {at_once:.0f} answers of {self._answer_tokens:,.0f} tokens at once (estimate."
+                f"answer_tokens), fewer than {_FEW_ANSWERS} are slow: engine."
+                f"tensor_parallel_size = {2 * each} would share the weights"
+            )
+
+    def _training(self) -> Iterator[Finding]:
+        training, gpus = self.config.training, self._trainer_gpus()
+        if not gpus or not self._does(TRAINING.verb, WARM_START.verb):
+            return
+        ranks = f"training.processes = {self._ranks}"
+        if self._ranks > len(gpus):
+            yield Finding(f"{ranks} need a GPU each, and {len(gpus)} are there: lower it", True)
+        elif self._ranks < len(gpus):
+            yield Finding(f"{ranks} leaves {len(gpus) - self._ranks} of {len(gpus)} GPUs idle")
+        memory, there = self.rank, min(gpu.bytes for gpu in gpus)
+        if memory is None:
+            return
+        needs = f"{memory.line()}, and a GPU has {there / _GIB:.3g}"
+        if memory.states + _GIB > there:
+            yield Finding(f"{needs}: {state_remedies(training)}", refuses=True)
+        elif memory.total > there:
+            lower = f"a lower training.tokens_per_micro_batch (now {training.tokens_per_micro_batch})"
+            yield Finding(f"{needs}: {lower}, {state_remedies(training)}", refuses=memory.least > there)
+        held = memory.host * training.processes
+        if held > self.machine.host_bytes:
+            host = readable(self.machine.host_bytes)
+            yield Finding(f"training.offload_optimizer needs {readable(held)} on this host, which has {host}", True)
+
+    def _together(self) -> Iterator[Finding]:
+        config, gpus, cores = self.config, len(self.machine.gpus), self.machine.cores
+        pipeline = config.pipeline
+        if pipeline and gpus and self._does(SAMPLING.verb) and self._does(TRAINING.verb):
+            wanted = {*pipeline.engine_gpus, *pipeline.trainer_gpus}
+            if missing := sorted(number for number in wanted if number >= gpus):
+                yield Finding(f"[pipeline] names GPU {missing[0]}, and {gpus} are there, counted from 0", True)
+            shared = set(pipeline.engine_gpus) & set(pipeline.trainer_gpus)
+            if shared or not pipeline.engine_gpus or not pipeline.trainer_gpus:
+                yield Finding(
+                    "[pipeline] lets engine and trainer share GPUs, whose memory the engine takes: give each its own, "
+                    "pipeline.engine_gpus and pipeline.trainer_gpus",
+                    True,
+                )
+        if cores is not None and cores < CORES_PER_GPU * gpus:
+            yield Finding(
+                f"{cores} cores for {gpus} GPUs starve engines and trainers: give the job {CORES_PER_GPU} a GPU or more"
+                f" (Slurm: --cpus-per-task={CORES_PER_GPU * gpus}, for srun again)"
+            )
+
+
+def _disk(run: Run, model: ModelSize | None) -> Iterator[Finding]:
+    """The least that a new run writes: a checkpoint and two states of its training."""
+    if model is None:
+        return
+    width = 2 if run.config.training.dtype == "bfloat16" else 4
+    needed = model.parameters * (width + 2 * (width + _OPTIMISER_BYTES))
+    folder = next(path for path in (run.root, *run.root.absolute().parents) if path.exists())
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        yield Finding(
+            f"{run.root}: a checkpoint and two states of the training need {readable(needed)} on the disk, "
+            f"{readable(free)} are free; free some, or choose another disk with runs_dir=...",
+            refuses=True,
+        )

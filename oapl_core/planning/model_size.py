@@ -1,0 +1,107 @@
+"""What of a model decides about speed and memory: weights, layers, widths. Reads config.json and headers of weights."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from oapl_core.model_folder import model_config, tensors
+from oapl_core.model_hub import cached
+from oapl_core.settings.estimate import EstimateConfig
+from oapl_core.settings.experiment import Experiment
+from oapl_core.settings.pretrain import PretrainConfig
+
+_STRETCHED = ("linear", "dynamic")
+"""Kinds of rotary scaling whose factor multiplies the positions; vLLM 0.32 takes those of others as they stand."""
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """As far as speed and memory depend on it."""
+
+    parameters: float
+    layers: int
+    query_width: int
+    """Heads x head size."""
+    key_width: int
+    """Key-value heads x head size."""
+    hidden: int
+    feed_forward: int
+    vocabulary: int
+    positions: float = math.inf
+    """Longest sequence; infinite where nothing says so."""
+
+    @classmethod
+    def like(cls, parameters: float) -> "ModelSize":
+        """The usual shape of so many weights: width 110 x layers, 12 x width^2 weights in a layer, keys of 1024."""
+        layers = max(1, round((parameters / (12 * 110**2)) ** (1 / 3)))
+        width = 110 * layers
+        return cls(parameters, layers, width, min(1024, width), width, 3 * width, 151_936)
+
+    @classmethod
+    def shaped(cls, parameters: float, value: Callable[[str], Any]) -> "ModelSize":
+        """By the values of a config.json, which ``value`` gives by name, or None; of other names the usual shape."""
+        hidden, heads, layers = value("hidden_size"), value("num_attention_heads"), value("num_hidden_layers")
+        if not all(isinstance(number, int) and number > 0 for number in (hidden, heads, layers)):
+            return cls.like(max(1, parameters))
+        head = value("head_dim") or hidden // heads
+        return cls(
+            parameters,
+            layers,
+            heads * head,
+            (value("num_key_value_heads") or heads) * head,
+            hidden,
+            value("intermediate_size") or 4 * hidden,
+            value("vocab_size") or 0,
+            _positions(value),
+        )
+
+
+def _positions(value: Callable[[str], Any]) -> float:
+    positions = value("max_position_embeddings") or math.inf
+    rotary = value("rope_scaling") or value("rope_parameters") or {}
+    # gemma 3's positions are those after scaling; a model with a kind for each type of layer has no factor here
+    is_stretched = (rotary.get("rope_type") or rotary.get("type")) in _STRETCHED
+    if is_stretched and "gemma3" not in str(value("model_type")):
+        positions *= rotary.get("factor") or 1.0
+    return float(positions)
+
+
+def known_size(experiment: Experiment) -> tuple[ModelSize, str] | None:
+    """The model's size and where it is known from; None: its folder is not there and `[estimate]` does not say."""
+    if experiment.pretrain is not None:
+        return _pretrained(experiment.pretrain), "made by [pretrain], at most"
+    folder = experiment.model
+    if experiment.hub_model:
+        folder = cached(experiment.hub_model) or folder
+    if folder is not None and (folder / "config.json").is_file():
+        return _stored(folder), str(folder)
+    return _stated(experiment.estimate)
+
+
+def _stated(estimate: EstimateConfig) -> tuple[ModelSize, str] | None:
+    if estimate.model_parameters is None:
+        return None
+    if estimate.model_shape is None:
+        return ModelSize.like(estimate.model_parameters), "estimate.model_parameters"
+    made = ModelSize.shaped(estimate.model_parameters, estimate.model_shape.get)
+    return made, "estimate.model_parameters"
+
+
+def _stored(folder: Path) -> ModelSize:
+    config = model_config(folder)
+    config = config.get("text_config", config)  # models that also see images nest their language model
+    parameters = sum(math.prod(shape) for shape in tensors(folder).values())
+    parameters = parameters or sum(file.stat().st_size for file in folder.glob("*.bin")) // 2  # pickles: not opened
+    return ModelSize.shaped(parameters, config.get)
+
+
+def _pretrained(made: PretrainConfig) -> ModelSize:
+    width = made.hidden_size
+    # query, key, value and output projections; gate, up and down of the MLP
+    layer = 4 * width**2 + 3 * width * made.intermediate_size
+    parameters = made.vocabulary * width + made.layers * layer
+    return ModelSize(
+        parameters, made.layers, width, width, width, made.intermediate_size, made.vocabulary, made.max_positions
+    )
