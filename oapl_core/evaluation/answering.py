@@ -1,118 +1,47 @@
 """Checkpoints answer problems and the answers are judged: one engine for all checkpoints, part by part.
 
 Reads problems and prompts; writes parts of tables.EVALUATIONS, each as soon as its last answer is judged, while answers
-of the next are being sampled. A part holds whole problems and some 256 answers: what a crash costs at most, and how
-many problems' tests are in memory. Nothing is started before it is needed, and nothing that is recorded is made again.
+of the next are being sampled. Nothing is started before it is needed, and nothing that is recorded is made again.
 
-Every checkpoint gets the same seeds, so that what differs between two of them is less often luck.
+The parts are a queue that processes share, as those of a round are (rollouts/in_flight.py): each is claimed by a lock,
+and an answer does not depend on who samples it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from oapl_core.errors import StageFailed
 from oapl_core.evaluation.machine import hardware
 from oapl_core.evaluation.measures import Row
+from oapl_core.evaluation.questions import Questions, Target
 from oapl_core.evaluation.workers import AnswerVerifier, Workers
 from oapl_core.progress import Progress
+from oapl_core.rollouts.in_flight import lock, unlock
 from oapl_core.rollouts.requests import Request, SampledAnswer, Sampler
-from oapl_core.rollouts.sampling import Prompts
 from oapl_core.run_folder.recorded import Recorded
-from oapl_core.seeds import derive_seed
+from oapl_core.run_folder.run import IN_FLIGHT
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
-from oapl_core.tables import EVALUATIONS, PROBLEMS, PROMPTS, read_table, write_table
-from oapl_core.verdicts.extraction import opens_thinking
+from oapl_core.tables import EVALUATIONS, PROBLEMS, read_table, write_table
 from oapl_core.verdicts.verifier import Verdict
 
-_PART_ANSWERS = 256
+_WAIT_S = 0.25  # until free parts are looked for again: a dead process's part should not wait longer
 KEPT_COLUMNS = tuple(name for name, _ in EVALUATIONS if name != "text")
 """Of a judged answer, what stays in memory."""
 
 
 @dataclass(frozen=True)
-class Questions:
-    """Problems of one split with their prompts, and how they are asked."""
-
-    split: str
-    table: Path
-    """tables.PROBLEMS that has them."""
-    prompts: Prompts
-    thinking: frozenset[str]
-    """Problems whose prompt ends inside of <think>."""
-    config: EvaluationFolderConfig
-    """samples, seed, temperature, top_p, max_tokens and stop."""
-
-    @classmethod
-    def read(cls, problems: Path, prompts: Path, config: EvaluationFolderConfig) -> Self:
-        """What two tables hold, of the settings' split if they name one; perhaps nothing."""
-        split = config.problems.split
-        rows = read_table(prompts, PROMPTS, only=("split", [split]) if split else None).to_pylist()
-        ids = {row["problem_id"]: row["prompt_ids"] for row in rows}
-        thinking = frozenset(row["problem_id"] for row in rows if opens_thinking(row["prompt"]))
-        return cls(split or rows[0]["split"], problems, ids, thinking, config)
-
-    @property
-    def answers(self) -> int:
-        """How many one checkpoint gives."""
-        return len(self.prompts) * self.config.samples
-
-    def parts(self) -> list[list[str]]:
-        """Its problems in their order, cut where there are enough answers."""
-        # whole problems, since their tests are read once for a part
-        names, size = list(self.prompts), max(1, _PART_ANSWERS // self.config.samples)
-        return [names[start : start + size] for start in range(0, len(names), size)]
-
-    def requests(self, problems: Sequence[str]) -> Iterator[Request]:
-        """Every request for these problems; the seed is the hash of seed, split, problem and sample."""
-        config = self.config
-        for problem in problems:
-            for sample in range(config.samples):
-                # no checkpoint in it: all get the same seeds
-                seed = derive_seed(config.seed, "evaluation", self.split, problem, sample)
-                key, prompt = f"{problem}/s{sample}", self.prompts[problem]
-                stop = config.stop or ()
-                yield Request(key, prompt, seed, config.max_tokens, config.temperature, config.top_p, stop)
-
-    def place(self, answer: SampledAnswer) -> tuple[str, int]:
-        """Problem and number of the answer."""
-        problem, _, sample = answer.request.key.rpartition("/s")
-        assert problem in self.prompts
-        return problem, int(sample)
-
-
-@dataclass(frozen=True)
-class Target:
-    """A checkpoint that answers questions."""
-
-    label: str
-    folder: Path
-    policy_hash: str
-    questions: Questions
-    beginning: Path
-    """Of the names of its parts."""
-    inputs: Mapping[str, str]
-    settings: Mapping[str, Any]
-
-    def part(self, number: int) -> Path:
-        """File of part ``number``."""
-        return self.beginning.with_name(f"{self.beginning.name}-{number:05d}.parquet")
-
-    @property
-    def files(self) -> list[Path]:
-        """Of every part."""
-        return [self.part(number) for number in range(len(self.questions.parts()))]
-
-
-@dataclass(frozen=True)
 class Answers:
-    """Judged answers of a target, some of which may still be judged; without their texts."""
+    """Judged answers of a target, some of which may still be sampled or judged; without their texts."""
 
     target: Target
-    _parts: "Sequence[Future[list[Row]]]"
+    _answering: "Answering"
 
     def rows(self) -> list[Row]:
         """Wait for them.
@@ -120,7 +49,7 @@ class Answers:
         Raises:
             StageFailed: too many could not be judged.
         """
-        return [row for part in self._parts for row in part.result()]
+        return self._answering.rows(self.target)
 
 
 class Answering:
@@ -135,68 +64,128 @@ class Answering:
         self._thread = ThreadPoolExecutor(1, "verifier")
         self._verifier: AnswerVerifier | None = None
         self._startup_s: dict[str, float] | None = None
+        self._left = total
+        self._parts: dict[Path, Future[list[Row]]] = {}
+        """What is recorded, by whomever, or being judged here."""
+        self._locks: dict[Path, IO[str]] = {}
+        """Of the parts that this process has claimed."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._thread.shutdown()  # what is sampled is judged and written, also when the engine broke afterwards
+        for file in self._locks.values():
+            file.close()
         self._stack.__exit__(*error)
 
     def ask(self, target: Target) -> Answers:
         """The answers of one checkpoint: from recorded parts, and the others sampled now and judged soon.
 
+        What other processes have claimed they sample, while this one continues with the next checkpoint.
+
         Raises:
             DataError: the engine cannot run the checkpoint.
             StageFailed: too many answers could not be judged.
         """
-        parts, missing = dict[int, Future[list[Row]]](), dict[int, list[str]]()
-        for number, problems in enumerate(target.questions.parts()):
-            path, parts[number] = target.part(number), Future()
-            if self._folder.is_done(path, target.inputs, target.settings):
-                self._progress.skip(len(problems) * target.questions.config.samples)
-                parts[number].set_result(read_table(path, EVALUATIONS, KEPT_COLUMNS).to_pylist())
-            else:
-                missing[number] = problems
-        if missing:
-            parts |= self._sample(target, missing)
-        return Answers(target, list(parts.values()))
+        self._sample_free_parts(target)
+        return Answers(target, self)
 
-    def _sample(self, target: Target, missing: Mapping[int, list[str]]) -> "dict[int, Future[list[Row]]]":
+    def rows(self, target: Target) -> list[Row]:
+        """Every row of ``target``, when all its parts are recorded; those of a process that died are sampled here.
+
+        Raises:
+            StageFailed: too many answers could not be judged.
+        """
+        while any(path not in self._parts for path in target.files):
+            if not self._sample_free_parts(target):
+                self._workers.look_around()
+                time.sleep(_WAIT_S)
+        return [row for path in target.files for row in self._parts[path].result()]
+
+    def _sample_free_parts(self, target: Target) -> bool:
+        """Sample what is neither recorded nor claimed by another process; whether there was anything."""
+        claimed = self._claimed(target)
+        first = next(claimed, None)  # before an engine is started, or weights are loaded, for nothing
+        if first is not None:
+            self._sample(target, chain([first], claimed))
+        return first is not None
+
+    def _claimed(self, target: Target) -> Iterator[tuple[int, list[str]]]:
+        """Parts that were free, each claimed when the engine has room for its first request."""
+        for number, problems in enumerate(target.questions.parts()):
+            path = target.part(number)
+            if path in self._parts or path in self._locks or self._is_recorded(target, path, len(problems)):
+                continue
+            file = lock(_in_flight(path))
+            if file is None:
+                continue
+            self._locks[path] = file
+            # look again, now that nobody else can finish it: another process may have done so just before
+            if self._is_recorded(target, path, len(problems)):
+                self._release(path)
+            else:
+                yield number, problems
+
+    def _is_recorded(self, target: Target, path: Path, problems: int) -> bool:
+        if not self._folder.is_done(path, target.inputs, target.settings):
+            return False
+        answers = problems * target.questions.config.samples
+        self._left -= answers
+        self._progress.skip(answers)
+        self._parts[path] = part = Future[list[Row]]()
+        part.set_result(read_table(path, EVALUATIONS, KEPT_COLUMNS).to_pylist())
+        return True
+
+    def _release(self, path: Path) -> None:
+        unlock(_in_flight(path), self._locks.pop(path))
+        with suppress(OSError):  # other parts are in flight
+            _in_flight(path).parent.rmdir()
+
+    def _sample(self, target: Target, claimed: Iterator[tuple[int, list[str]]]) -> None:
         # the verifier first: what it cannot do is known in seconds, an engine takes half a minute
-        verifier, sampler = self._ready_verifier(), self._ready_sampler(target.folder)
+        verifier, sampler = self._ready_verifier(), self._ready_sampler(target)
         asked = target.questions
-        owner = {problem: number for number, problems in missing.items() for problem in problems}
-        held: dict[int, list[SampledAnswer]] = {number: [] for number in missing}
-        requests = (request for problems in missing.values() for request in asked.requests(problems))
-        judged = dict[int, Future[list[Row]]]()
-        for answer in sampler.sample(requests, with_logprobs=False):
+        taken, owner = dict[int, list[str]](), dict[str, int]()
+        held = dict[int, list[SampledAnswer]]()
+
+        def requests() -> Iterator[Request]:
+            for number, problems in claimed:
+                taken[number], held[number] = problems, []
+                owner.update(dict.fromkeys(problems, number))
+                yield from asked.requests(problems)
+
+        for answer in sampler.sample(requests(), with_logprobs=False):
             number = owner[asked.place(answer)[0]]
             held[number].append(answer)
             self._progress.advance(note=f"{target.label}, {asked.split} problems")
-            if len(held[number]) == len(missing[number]) * asked.config.samples:
-                for part in judged.values():
+            if len(held[number]) == len(taken[number]) * asked.config.samples:
+                for part in self._parts.values():
                     if part.done():  # raises what it raised, before hours are spent on the rest
                         part.result()
                 # answers come as they are finished; rows are in the order of problems and samples
-                whole = sorted(held.pop(number), key=lambda a: _order(missing[number], asked.place(a)))
-                judged[number] = self._thread.submit(self._finish, sampler, verifier, target, number, whole)
+                whole = sorted(held.pop(number), key=lambda a: _order(taken[number], asked.place(a)))
+                judged = self._thread.submit(self._finish, sampler, verifier, target, number, whole)
+                self._parts[target.part(number)] = judged
         assert not held, "every request is answered once"
-        return judged
 
     def _ready_verifier(self) -> AnswerVerifier:
         if self._verifier is None:
-            self._verifier = self._workers.verifier(self._config.verifier)
+            self._verifier = self._workers.verifier(self._config.verifier, self._config.engine.replicas)
             self._verifier.check_canaries()
         return self._verifier
 
-    def _ready_sampler(self, model: Path) -> Sampler:
+    def _ready_sampler(self, target: Target) -> Sampler:
         is_lent = self._workers.has_engine
-        sampler = self._workers.sampler(model, self._config.engine)
+        sampler = self._workers.sampler(target.folder, self._config.engine, self._parts_left(target))
         if self._startup_s is None:
             self._startup_s = {"shared with other arms": 0.0} if is_lent else dict(sampler.startup_s)
             self._stack.enter_context(self._progress)  # the rate does not count the start
         return sampler
+
+    def _parts_left(self, target: Target) -> int:
+        """About how many there are still, as large as those of ``target``: more replicas have nothing to do."""
+        return math.ceil(self._left * len(target.files) / target.questions.answers)
 
     def _finish(
         self, sampler: Sampler, verifier: AnswerVerifier, target: Target, number: int, answers: Sequence[SampledAnswer]
@@ -230,6 +219,7 @@ class Answering:
                 "sandbox_level": verifier.sandbox_level,
                 "startup_s": self._startup_s,
             }
+        self._release(target.part(number))
         return [{name: row[name] for name in KEPT_COLUMNS} for row in rows]
 
 
@@ -248,6 +238,11 @@ def _row(target: Target, problem: Row, sample: int, answer: SampledAnswer, verdi
         "text": answer.text,
         **{name: getattr(request, name) for name in ("temperature", "top_p", "max_tokens", "seed")},
     }
+
+
+def _in_flight(part: Path) -> Path:
+    """Where the lock of a part lies while it is sampled and judged."""
+    return part.parent / IN_FLIGHT / part.stem
 
 
 def _order(problems: Sequence[str], place: tuple[str, int]) -> tuple[int, int]:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.evaluation.answering import Questions
 from oapl_core.evaluation.folder import EvaluationFolder
+from oapl_core.evaluation.questions import Questions
 from oapl_core.importing.curation import Tally
 from oapl_core.importing.import_set import Choice, import_set, window
 from oapl_core.importing.sources import fetch, local_files, released_files, source

@@ -6,18 +6,20 @@ one engine. Of several architectures one process does those of the first that is
 is only returned with its process; `oapl evaluate` starts it until all are.
 """
 
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from oapl_core.errors import DataError
 from oapl_core.evaluation import agreement, card
-from oapl_core.evaluation.answering import Answering, Target
+from oapl_core.evaluation.answering import Answering
 from oapl_core.evaluation.asking import Prompted, prompts_of, questions, take_problems
 from oapl_core.evaluation.folder import RECORD, EvaluationFolder
+from oapl_core.evaluation.questions import Target
 from oapl_core.evaluation.results import Evaluation, target, write_results
 from oapl_core.evaluation.run_end import evaluate_run
-from oapl_core.evaluation.workers import Start, VerifierFactory, Workers
+from oapl_core.evaluation.workers import Replica, Start, VerifierFactory, Workers
 from oapl_core.model_folder import check_model_folder, check_same_architecture, policy_hash
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import SamplingEngine
@@ -26,27 +28,37 @@ from oapl_core.settings.evaluation_folder import ModelConfig
 from oapl_core.stage import run_verb
 from oapl_core.verdicts.verifier import Verifier
 
+_COMMAND = (sys.executable, "-m", "oapl_core.evaluation.evaluate")
+
 
 def evaluate(
-    folder: Run | EvaluationFolder, start: Start = SamplingEngine, verifier: VerifierFactory = Verifier
+    folder: Run | EvaluationFolder,
+    start: Start | None = None,
+    verifier: VerifierFactory = Verifier,
+    replica: int = 0,
+    command: Sequence[str] = _COMMAND,
 ) -> None:
     """Evaluate a run, or the checkpoints of one architecture in an evaluation folder; what is finished is kept.
 
     Args:
         folder: what to evaluate, and where results go.
-        start: what to sample with; tests give a made-up sampler.
+        start: what to sample with, unset the real engine; tests give a made-up sampler.
         verifier: what to judge with.
+        replica: which of ``engine.replicas`` this process is; 0 starts the others and writes the results.
+        command: what starts another replica, without its arguments.
 
     Raises:
         ConfigError: the problem set cannot be asked as the settings say.
         DataError: a checkpoint or the problem set cannot be used, or is not what was recorded.
         StageFailed: too many answers could not be judged.
     """
-    with Workers(start, verifier) as workers:
+    mine = Replica(replica, (*command, str(folder.root)), folder.log("evaluation.evaluate"))
+    with Workers(start or partial(SamplingEngine, replica=replica), verifier, mine) as workers:
         if isinstance(folder, Run):
             evaluate_run(folder, workers)
         else:
             _evaluate_folder(folder, workers)
+        workers.wait()
 
 
 def opened(root: Path) -> Run | EvaluationFolder:
@@ -73,6 +85,8 @@ def _evaluate_folder(folder: EvaluationFolder, workers: Workers) -> None:
         answers = {one.label: answering.ask(one) for one in now}
         for one in answers.values():
             one.rows()  # what could not be judged is said here, before anything is concluded from the rest
+    if workers.replica.number:
+        return
     if len(now) < len(targets):
         say(f"{len(targets) - len(now)} models are of another architecture and get an engine of their own")
         return
@@ -106,4 +120,5 @@ def _basis(folder: EvaluationFolder, targets: Sequence[Target]) -> card.Basis:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_verb(evaluate, has_round=False, opens=opened))
+    replica = {"type": int, "default": 0, "help": "which replica of this machine this is; 0 starts the rest"}
+    raise SystemExit(run_verb(evaluate, has_round=False, options={"replica": replica}, opens=opened))

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oapl_core.evaluation import card, card_text
-from oapl_core.evaluation.answering import Answers, Questions, Target
+from oapl_core.evaluation.answering import Answers
 from oapl_core.evaluation.card import Basis
 from oapl_core.evaluation.folder import EvaluationFolder
 from oapl_core.evaluation.measures import Row, comparisons, measures, table
+from oapl_core.evaluation.questions import Questions, Target
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed

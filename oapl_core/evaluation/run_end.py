@@ -13,9 +13,10 @@ from pathlib import Path
 
 from oapl_core.errors import DataError
 from oapl_core.evaluation import card
-from oapl_core.evaluation.answering import Answering, Answers, Questions, Target
+from oapl_core.evaluation.answering import Answering, Answers
 from oapl_core.evaluation.asking import TOO_LONG, Prompted, content_hash
 from oapl_core.evaluation.choice import ON, WARNING, basis, best
+from oapl_core.evaluation.questions import Questions, Target
 from oapl_core.evaluation.results import Evaluation, target, write_results
 from oapl_core.evaluation.workers import Workers
 from oapl_core.progress import say
@@ -73,7 +74,11 @@ def evaluate_run(run: Run, workers: Workers) -> None:
         heldout[named.label] = heldout.pop(chosen.label)  # and comes last
         choice: dict[str, str | int] = {"chosen": chosen.label, "chosen_epoch": epoch, "chosen_on": on}
         models = [*earlier, *(one for one in candidates if one != chosen), named]
-        _conclude(run, {_REPORTED: heldout, "validation": validation}, choice, models)
+        if workers.replica.number == 0:
+            _conclude(run, {_REPORTED: heldout, "validation": validation}, choice, models)
+            return
+        for one in heldout.values():
+            one.rows()  # stays until all is recorded: parts of a replica that dies are free
 
 
 def _base(run: Run) -> list[ModelConfig]:

@@ -1,17 +1,21 @@
-"""What an evaluation works with: an engine and a verifier, each started when it is first needed, for every checkpoint.
+"""What an evaluation works with: engines and a verifier, each started when it is first needed, for every checkpoint.
 
 Starting them costs more than measuring a small model, so they serve one evaluation after the other (`together.py`) and
-end with the context.
+end with the context. Where there is a command for it, the other `engine.replicas` are processes of their own that do
+the same evaluation and share its parts (`answering.py`); this one concludes it.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.generate import started
+from oapl_core.rollouts.replicas import Others, others
 from oapl_core.rollouts.requests import Sampler
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.verifier import VerifierConfig
@@ -41,12 +45,28 @@ Start = Callable[[Path, EngineConfig], Sampler]
 VerifierFactory = Callable[[VerifierConfig], AbstractContextManager[AnswerVerifier]]
 
 
+@dataclass(frozen=True)
+class Replica:
+    """Which of the processes of one evaluation this is."""
+
+    number: int = 0
+    """0 starts the others and writes the results."""
+    command: tuple[str, ...] = ()
+    """What starts another one, but for its number; none: this one is alone."""
+    log: Path = Path("evaluation.log")
+    """Beside which the others write theirs."""
+
+
 class Workers:
     """An engine and a verifier. Use as a context manager."""
 
-    def __init__(self, start: Start = SamplingEngine, verifier: VerifierFactory = Verifier) -> None:
-        """What to sample and judge with; tests give made-up ones."""
+    def __init__(
+        self, start: Start = SamplingEngine, verifier: VerifierFactory = Verifier, replica: Replica | None = None
+    ) -> None:
+        """What to sample and judge with, tests give made-up ones; unset ``replica``: alone."""
         self._start, self._new_verifier = start, verifier
+        self.replica = replica or Replica()
+        self._others: Others | None = None
         self._stack = ExitStack()
         self._sampler: Sampler | None = None
         self._verifier: AnswerVerifier | None = None
@@ -60,7 +80,7 @@ class Workers:
 
     def end(self) -> None:
         """End both; the next one who asks gets new ones."""
-        self._sampler = self._verifier = self._loaded = None
+        self._sampler = self._verifier = self._loaded = self._others = None
         self._stack.close()
 
     @property
@@ -68,9 +88,15 @@ class Workers:
         """Whether an engine runs, so that who asks now does not wait for its start."""
         return self._sampler is not None
 
-    def sampler(self, model: Path, config: EngineConfig) -> Sampler:
-        """The engine with the weights of ``model``, which must be of the architecture that it was started with."""
+    def sampler(self, model: Path, config: EngineConfig, parts: int = 1) -> Sampler:
+        """The engine with the weights of ``model``, which must be of the architecture that it was started with.
+
+        With it start the other replicas, as many as there are ``parts`` for.
+        """
         if self._sampler is None:
+            if self.replica.command and self.replica.number == 0:
+                count = min(config.replicas, parts)
+                self._others = self._stack.enter_context(others(self.replica.command, count, self.replica.log))
             self._sampler = self._stack.enter_context(self._start(model, config))
             say(started(self._sampler))
         elif self._loaded != model:
@@ -79,8 +105,24 @@ class Workers:
         self._loaded = model
         return self._sampler
 
-    def verifier(self, config: VerifierConfig) -> AnswerVerifier:
-        """The verifier, which still has to prove itself to each evaluation (`AnswerVerifier.check_canaries`)."""
+    def look_around(self) -> None:
+        """Say which of the other replicas died."""
+        if self._others:
+            self._others.report()
+
+    def wait(self) -> None:
+        """Give the other replicas a moment to end by themselves, when nothing is left to do."""
+        if self._others:
+            self._others.wait()
+
+    def verifier(self, config: VerifierConfig, replicas: int = 1) -> AnswerVerifier:
+        """The verifier, which still has to prove itself to each evaluation (`AnswerVerifier.check_canaries`).
+
+        Each of several ``replicas`` has one, and its share of the cores: programs that wait for one run out of time.
+        """
         if self._verifier is None:
+            if self.replica.command and replicas > 1 and config.workers is None:
+                share = max(1, len(os.sched_getaffinity(0)) // replicas)
+                config = config.model_copy(update={"workers": share})
             self._verifier = self._stack.enter_context(self._new_verifier(config))
         return self._verifier

@@ -74,7 +74,7 @@ class InFlight:
 
         Ask afterwards whether it is still missing: another process may have finished it meanwhile.
         """
-        file = _lock(self._of(part))
+        file = lock(self._of(part))
         if file is None:
             return False
         self._locks[part.path.name] = file
@@ -103,10 +103,7 @@ class InFlight:
             # The lock is deleted last: until then no other process can claim the part and read pieces that vanish.
             for piece in folder.glob(f"*{_SUFFIX}"):
                 piece.unlink(missing_ok=True)
-            (folder / _LOCK).unlink(missing_ok=True)
-            with suppress(OSError):  # another process is just looking whether the part is free
-                folder.rmdir()
-        self._locks.pop(part.path.name).close()
+            unlock(folder, self._locks.pop(part.path.name))
 
     def flush(self) -> None:
         """Write the rows that are not on disk yet: one piece for each part that has any.
@@ -158,8 +155,16 @@ def sweep(folder: Path) -> None:
     shutil.rmtree(folder / IN_FLIGHT, ignore_errors=True)
 
 
-def _lock(folder: Path) -> IO[str] | None:
-    """The part's lock, held until it is closed, or None if another process has it."""
+def unlock(folder: Path, file: IO[str]) -> None:
+    """Give up the lock of a part that is recorded, and the folder if nothing else is in it."""
+    (folder / _LOCK).unlink(missing_ok=True)
+    with suppress(OSError):  # another process is just looking whether the part is free
+        folder.rmdir()
+    file.close()
+
+
+def lock(folder: Path) -> IO[str] | None:
+    """The lock of the part that ``folder`` is of, held until it is closed, or None if another process has it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _LOCK
     try:

@@ -49,7 +49,8 @@ class EngineConfig(Settings):
     distributed_executor_backend: Literal["mp", "ray"] | None = None
     """What runs a replica on several GPUs: `ray` reaches over machines; unset: vLLM chooses."""
     replicas: PositiveInt = 1
-    """Engines on this machine that share a round's parts; its GPUs (or cores) are divided over them."""
+    """Engines on this machine that share the parts of a round or an evaluation; its GPUs (or cores) are divided over
+    them."""
     enforce_eager: bool = False
     """Skip graph capture and compilation: faster to start, slower on GPUs."""
     options: EngineOptions = Field(default_factory=dict)

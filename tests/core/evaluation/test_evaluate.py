@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.evaluation import agreement, answering, asking, card
+from oapl_core.evaluation import agreement, asking, card, questions
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.evaluation.folder import EvaluationFolder, parse
 from oapl_core.model_folder import policy_hash
@@ -135,7 +135,7 @@ def test_the_card_names_everything_that_a_repetition_needs(original: dict[str, A
 def test_after_a_break_the_rest_is_done_and_the_card_is_the_same(
     tmp_path: Path, place: Path, original: dict[str, Any], monkeypatch: pytest.MonkeyPatch, stop_after: int
 ) -> None:
-    monkeypatch.setattr(answering, "_PART_ANSWERS", 8)
+    monkeypatch.setattr(questions, "_PART_ANSWERS", 8)
     folder = folder_of(tmp_path / "e", place)
     with pytest.raises(InterruptedError):
         evaluate(folder, Starts(stop_after), JUDGE)

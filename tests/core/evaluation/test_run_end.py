@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oapl_core.errors import ConfigError, DataError, StageFailed
-from oapl_core.evaluation import answering
+from oapl_core.evaluation import questions
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.model_folder import policy_hash
 from oapl_core.run_folder.run import Run
@@ -212,7 +212,7 @@ def test_a_forced_choice_on_what_is_reported_is_named_in_rows_and_ledger(tmp_pat
 
 
 def test_parts_hold_whole_problems_and_are_resumed_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering, "_PART_ANSWERS", 8)
+    monkeypatch.setattr(questions, "_PART_ANSWERS", 8)
     prompts = {"train": [[5]], "validation": [[6]] * 3, "heldout": [[7, i] for i in range(5)]}
     run, whole = (
         make_run(folder, made_up_model(tmp_path / "model"), prompts) for folder in (tmp_path / "a", tmp_path / "b")
