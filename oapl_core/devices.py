@@ -37,6 +37,7 @@ class Machine:
 
 def here() -> Machine:
     """This machine, as this process may use it: Slurm and containers allow less than there is."""
+    # what a control group allows a container is not asked: too much is promised there, and nothing refused wrongly
     host = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return Machine(visible_gpus(), len(os.sched_getaffinity(0)), host)
 
@@ -55,6 +56,7 @@ def listed_gpus() -> tuple[Gpu, ...]:
         done = subprocess.run(query, capture_output=True, text=True, timeout=_PATIENCE_S, check=True)
     except (subprocess.SubprocessError, OSError):
         return ()
+    # a name holds no comma, so a line that has other than three words is a complaint of the driver
     found = [[word.strip() for word in line.split(",")] for line in done.stdout.splitlines()]
     return tuple(
         Gpu(words[0], float(words[1]) * _MIB if words[1].isdecimal() else inf, words[2])

@@ -1,13 +1,14 @@
 """A stage on a machine of another work pool: a flow run of ``oapl-stage`` there, waited for here.
 
 Reads the run folder's lock, whose token the other machine works for, and the stage's log, whose progress it forwards;
-every machine sees both.
+every machine sees both. Other shares of the stage (`fleet.shares`) are flow runs beside it, which take part in it by
+the locks of its parts: one that dies is replaced, and none of them is waited for.
 """
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import cast
 from uuid import UUID
 
@@ -20,7 +21,7 @@ from prefect.states import Cancelling
 
 from oapl_core import launch
 from oapl_core.errors import ConfigError, DataError, Diverged, Interrupted, OaplError, SandboxError, StageFailed
-from oapl_core.planning.plan import Step
+from oapl_core.planning.plan import Step, helping_steps
 from oapl_core.run_folder.lock import owner
 from oapl_core.run_folder.run import Run
 
@@ -28,6 +29,10 @@ FLOW = "oapl-stage"
 _ASK_EVERY_S = 1.0
 _SERVER_AWAY_S = 600.0
 _SAY_EVERY_S = 60.0
+_LOOK_EVERY_S = 5.0
+_REPLACED = 2
+"""How often a share that failed is started again."""
+_END_S = 10.0
 _ERRORS: dict[str, type[OaplError]] = {kind.__name__: kind for kind in (ConfigError, DataError, Diverged, SandboxError)}
 
 Tell = Callable[[str], None]
@@ -66,12 +71,16 @@ def _started(run: Run, step: Step, pool: str, tell: Tell) -> Iterator[Callable[[
     name, _, queue = pool.partition("/")
     flow_run = _create(run, step, name, queue or None)
     tell(f"{step.title}: on work pool {pool}")
-    with get_client(sync_client=True) as client:
+    with get_client(sync_client=True) as client, _sharing(run, step, pool, client, tell) as look:
         ended = False
+
+        def forward_and_look() -> None:
+            forward()
+            look()
 
         def wait() -> None:
             nonlocal ended
-            state = _wait(client, flow_run.id, pool, forward, tell)
+            state = _wait(client, flow_run.id, pool, forward_and_look, tell)
             ended = True
             error = error_of(state, step, pool)
             if error:
@@ -82,6 +91,64 @@ def _started(run: Run, step: Step, pool: str, tell: Tell) -> Iterator[Callable[[
         finally:
             if not ended:
                 _cancel(client, flow_run.id, tell)
+
+
+@contextmanager
+def _sharing(run: Run, step: Step, pool: str, client: SyncPrefectClient, tell: Tell) -> Iterator[Callable[[], None]]:
+    """The other shares of ``step``; the yielded function replaces those that failed, the context's end ends them."""
+    shares = helping_steps(step, run.config.fleet.shares(step.verb))
+    name, _, queue = pool.partition("/")
+    running = [_Share(share, _create(run, share, name, queue or None).id) for share in shares]
+    looked = time.monotonic()
+
+    def look(every_s: float = _LOOK_EVERY_S) -> None:
+        nonlocal looked
+        if not running or time.monotonic() - looked < every_s:
+            return
+        looked = time.monotonic()
+        for share in running:
+            error = share.error(client, pool) if share.is_alive else None
+            if error is None:
+                continue
+            # a person's mistake is the same the next time; the first share will say so too
+            if isinstance(error, StageFailed) and share.replaced < _REPLACED:
+                share.flow_run, share.is_alive = _create(run, share.step, name, queue or None).id, True
+                share.replaced += 1
+                tell(f"{share.step.title}: {error}; started again ({share.replaced} of {_REPLACED})")
+            else:
+                tell(f"{share.step.title}: {error}; the others do its parts")
+
+    try:
+        yield look
+        # everything is recorded: those who sampled the last parts end by themselves, others may still load an engine
+        deadline = time.monotonic() + _END_S
+        while time.monotonic() < deadline and any(share.is_alive for share in running):
+            time.sleep(_ASK_EVERY_S)
+            for share in running:
+                share.error(client, pool)
+    finally:
+        for share in running:
+            if share.is_alive:
+                _cancel(client, share.flow_run, tell)
+
+
+@dataclass
+class _Share:
+    """A flow run that helps."""
+
+    step: Step
+    flow_run: UUID
+    replaced: int = 0
+    is_alive: bool = True
+
+    def error(self, client: SyncPrefectClient, pool: str) -> OaplError | None:
+        """Why it ended, if it did and was not done; a server that is away says nothing."""
+        try:
+            state = client.read_flow_run(self.flow_run).state
+        except httpx.HTTPError:
+            return None
+        self.is_alive = state is None or not state.is_final()
+        return None if self.is_alive else error_of(cast("State[None]", state), self.step, pool)
 
 
 def _create(run: Run, step: Step, pool: str, queue: str | None) -> FlowRun:

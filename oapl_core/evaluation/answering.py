@@ -97,6 +97,7 @@ class Answering:
         Raises:
             StageFailed: too many answers could not be judged.
         """
+        # one pass is not enough where others hold parts: if one of them dies, its part is free
         while any(path not in self._parts for path in target.files):
             if not self._sample_free_parts(target):
                 self._workers.look_around()
@@ -120,7 +121,7 @@ class Answering:
             file = lock(_in_flight(path))
             if file is None:
                 continue
-            self._locks[path] = file
+            self._locks[path] = file  # held until the part is recorded, so longer than it is sampled
             # look again, now that nobody else can finish it: another process may have done so just before
             if self._is_recorded(target, path, len(problems)):
                 self._release(path)

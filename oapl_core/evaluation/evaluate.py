@@ -37,6 +37,7 @@ def evaluate(
     verifier: VerifierFactory = Verifier,
     replica: int = 0,
     command: Sequence[str] = _COMMAND,
+    share: int = 1,
 ) -> None:
     """Evaluate a run, or the checkpoints of one architecture in an evaluation folder; what is finished is kept.
 
@@ -46,13 +47,15 @@ def evaluate(
         verifier: what to judge with.
         replica: which of ``engine.replicas`` this process is; 0 starts the others and writes the results.
         command: what starts another replica, without its arguments.
+        share: which of the machines of `fleet.evaluation` this is, counted from 1; only the first writes the results.
 
     Raises:
         ConfigError: the problem set cannot be asked as the settings say.
         DataError: a checkpoint or the problem set cannot be used, or is not what was recorded.
         StageFailed: too many answers could not be judged.
     """
-    mine = Replica(replica, (*command, str(folder.root)), folder.log("evaluation.evaluate"))
+    log = folder.log("evaluation.evaluate" if share == 1 else f"evaluation.evaluate share {share}")
+    mine = Replica(replica, (*command, str(folder.root), "--share", str(share)), log, share)
     with Workers(start or partial(SamplingEngine, replica=replica), verifier, mine) as workers:
         if isinstance(folder, Run):
             evaluate_run(folder, workers)
@@ -85,7 +88,7 @@ def _evaluate_folder(folder: EvaluationFolder, workers: Workers) -> None:
         answers = {one.label: answering.ask(one) for one in now}
         for one in answers.values():
             one.rows()  # what could not be judged is said here, before anything is concluded from the rest
-    if workers.replica.number:
+    if not workers.replica.concludes:
         return
     if len(now) < len(targets):
         say(f"{len(targets) - len(now)} models are of another architecture and get an engine of their own")
@@ -121,4 +124,5 @@ def _basis(folder: EvaluationFolder, targets: Sequence[Target]) -> card.Basis:
 
 if __name__ == "__main__":
     replica = {"type": int, "default": 0, "help": "which replica of this machine this is; 0 starts the rest"}
-    raise SystemExit(run_verb(evaluate, has_round=False, options={"replica": replica}, opens=opened))
+    share = {"type": int, "default": 1, "help": "which of several machines this is, counted from 1"}
+    raise SystemExit(run_verb(evaluate, has_round=False, options={"replica": replica, "share": share}, opens=opened))

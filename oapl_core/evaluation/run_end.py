@@ -74,11 +74,10 @@ def evaluate_run(run: Run, workers: Workers) -> None:
         heldout[named.label] = heldout.pop(chosen.label)  # and comes last
         choice: dict[str, str | int] = {"chosen": chosen.label, "chosen_epoch": epoch, "chosen_on": on}
         models = [*earlier, *(one for one in candidates if one != chosen), named]
-        if workers.replica.number == 0:
+        for one in heldout.values():  # also of those who conclude nothing: parts of a replica that dies are free again
+            one.rows()
+        if workers.replica.concludes:
             _conclude(run, {_REPORTED: heldout, "validation": validation}, choice, models)
-            return
-        for one in heldout.values():
-            one.rows()  # stays until all is recorded: parts of a replica that dies are free
 
 
 def _base(run: Run) -> list[ModelConfig]:

@@ -50,11 +50,18 @@ class Replica:
     """Which of the processes of one evaluation this is."""
 
     number: int = 0
-    """0 starts the others and writes the results."""
+    """0 starts the others of its machine."""
     command: tuple[str, ...] = ()
     """What starts another one, but for its number; none: this one is alone."""
     log: Path = Path("evaluation.log")
     """Beside which the others write theirs."""
+    share: int = 1
+    """Which of the machines it is on, counted from 1; the first of the first writes the results."""
+
+    @property
+    def concludes(self) -> bool:
+        """Whether this is the one."""
+        return self.number == 0 and self.share == 1
 
 
 class Workers:
@@ -95,6 +102,7 @@ class Workers:
         """
         if self._sampler is None:
             if self.replica.command and self.replica.number == 0:
+                # before our own engine: it takes its share of the devices, and the others inherit what we may use
                 count = min(config.replicas, parts)
                 self._others = self._stack.enter_context(others(self.replica.command, count, self.replica.log))
             self._sampler = self._stack.enter_context(self._start(model, config))

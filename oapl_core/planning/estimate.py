@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from oapl_core.planning.memory import engine_memory
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.preflight import EVALUATION_BYTES_PER_TOKEN, ROLLOUT_BYTES_PER_TOKEN
+from oapl_core.planning.stages import EVALUATION, SAMPLING
 from oapl_core.settings.experiment import Experiment, RoundConfig
 
 _GROUP_BYTES_PER_TOKEN = 5.76
@@ -153,16 +154,19 @@ def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) 
     states = 3 if any(experiment.continues_optimizer(number) for number in range(len(rounds))) else 2
     bytes_of_states = states * model.parameters * (width + _OPTIMISER_BYTES)
     warm = _warm_start(experiment, model, problems)
-    sampled = sum((one.sampling_h for one in rounds), evaluation.sampling_h)
+    sampled_h = sum((one.sampling_h for one in rounds), NOTHING) * (1 / _engine_gpus(experiment, SAMPLING.verb))
+    measured_h = evaluation.sampling_h * (1 / _engine_gpus(experiment, EVALUATION.verb))
     trained_h = sum((one.training_h for one in rounds), warm.training_h if warm else NOTHING)
-    wall_h = sampled * (1 / _sampling_gpus(experiment)) + trained_h * (1 / _training_gpus(experiment))
+    wall_h = sampled_h + measured_h + trained_h * (1 / _training_gpus(experiment))
     return Estimate(rounds, evaluation, disk, bytes_of_states, warm, wall_h)
 
 
-def _sampling_gpus(experiment: Experiment) -> int:
+def _engine_gpus(experiment: Experiment, verb: str) -> int:
     engine = experiment.engine
-    used = engine.replicas * engine.tensor_parallel_size * engine.pipeline_parallel_size
-    return experiment.estimate.gpus if experiment.sampler else min(experiment.estimate.gpus, used)
+    each = engine.replicas * engine.tensor_parallel_size * engine.pipeline_parallel_size
+    used = each * experiment.fleet.shares(verb)
+    has_servers = experiment.sampler and verb == SAMPLING.verb
+    return experiment.estimate.gpus if has_servers else min(experiment.estimate.gpus, used)
 
 
 def _training_gpus(experiment: Experiment) -> int:
@@ -228,11 +232,15 @@ def _training_s(experiment: Experiment, model: ModelSize, answer_tokens: float, 
     return again * flops / (1e12 * peak * assumed.training_share)
 
 
-def _sampling_hours(experiment: Experiment, model: ModelSize, answers: int, answer: Amount) -> Amount:
+def _sampling_hours(
+    experiment: Experiment, model: ModelSize, answers: int, answer: Amount, verb: str = SAMPLING.verb
+) -> Amount:
     """GPU-hours for so many answers, from the start of the engines on."""
     if not answers:
         return NOTHING
-    start = 0.0 if experiment.sampler else _sampling_gpus(experiment) * experiment.estimate.engine_start_s / 3600
+    has_servers = experiment.sampler and verb == SAMPLING.verb
+    # every GPU of every replica waits for its engine
+    start = 0.0 if has_servers else _engine_gpus(experiment, verb) * experiment.estimate.engine_start_s / 3600
     speeds = (tokens_per_gpu_s(experiment, model, length, answer.most) for length in (answer.expected, answer.most))
     expected, most = speeds
     hours = answers * answer.expected / expected / 3600, answers * answer.most / most / 3600
@@ -266,7 +274,7 @@ def _evaluation(experiment: Experiment, model: ModelSize, problems: ProblemCount
     answers += problems.validation * settings.validation_samples * epochs
     answer = _answer(experiment, settings.max_tokens)
     return EvaluationEstimate(
-        checkpoints, answers, answer * answers, _sampling_hours(experiment, model, answers, answer)
+        checkpoints, answers, answer * answers, _sampling_hours(experiment, model, answers, answer, EVALUATION.verb)
     )
 
 

@@ -36,7 +36,7 @@ _GIB = 2**30
 
 
 @dataclass(frozen=True)
-class Finding:
+class Obstacle:
     """One thing that does not fit."""
 
     line: str
@@ -57,6 +57,7 @@ def look_ahead(run: Run, tell: Callable[[str], None], is_new: bool = False) -> N
     Raises:
         ConfigError: one line with what to set.
     """
+    # a stage that is done needs nothing any more: what was sampled elsewhere may be trained here
     every = steps(run.config)
     left = every if is_new else every[len(finished(run)) :]
     model = run.config.model
@@ -93,7 +94,7 @@ class Fit:
         shown = [engine and engine.line() + at_once, rank and rank.line()]
         return [line for line in shown if line]
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[Obstacle]:
         """What does not fit, what cannot work first."""
         found = [*self._positions(), *self._sampling(), *self._training(), *self._together()]
         yield from sorted(found, key=lambda one: not one.refuses)
@@ -148,37 +149,41 @@ class Fit:
     def _trainer_gpus(self) -> Sequence[Gpu]:
         return self._chosen(self.config.pipeline.trainer_gpus if self.config.pipeline else ())
 
-    def _positions(self) -> Iterator[Finding]:
+    def _positions(self) -> Iterator[Obstacle]:
         engine = self.config.engine
         is_allowed = "hf_overrides" in engine.options or os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") == "1"
         if self.model is None or is_allowed or engine.max_model_len <= self.model.positions:
             return
-        yield Finding(
+        yield Obstacle(
             f"engine.max_model_len = {engine.max_model_len} is more than the {self.model.positions:.0f} positions of "
             "the model: lower it, and problems.max_prompt_tokens, sampling.max_tokens, evaluation.max_tokens with it",
             refuses=True,
         )
 
-    def _sampling(self) -> Iterator[Finding]:
+    def _sampling(self) -> Iterator[Obstacle]:
         config, gpus = self.config.engine, len(self._engine_gpus())
+        gpus //= self.config.fleet.shares(SAMPLING.verb) if self.left is None else 1  # a plan is of all machines
         if not gpus or not self._does(SAMPLING.verb, EVALUATION.verb) or config.distributed_executor_backend == "ray":
             return
         each = config.tensor_parallel_size * config.pipeline_parallel_size
         used = each * config.replicas
         what = f"engine.replicas = {config.replicas} of {each} GPU{'s' * (each > 1)}"
         if used > gpus:
-            yield Finding(
+            yield Obstacle(
                 f"{what} need {used} GPUs, and {gpus} are there: lower engine.replicas or what shares one", True
             )
         elif gpus // each > config.replicas:
-            yield Finding(f"{what} leave {gpus - used} of {gpus} GPUs idle: engine.replicas = {gpus // each} uses them")
+            yield Obstacle(
+                f"{what} leave {gpus - used} of {gpus} GPUs idle: engine.replicas = {gpus // each} uses them"
+            )
         memory = self.engine
         if memory is None:
             return
         limit = f"engine.gpu_memory_utilization = {config.gpu_memory_utilization:g}"
+        # vLLM itself asks for one sequence of the longest kind, and more than that for its own use
         if memory.tokens < config.max_model_len:
             holds = f"keys and values of {max(0.0, memory.tokens):,.0f} tokens"
-            yield Finding(
+            yield Obstacle(
                 f"an engine on {each} GPU{'s' * (each > 1)} holds {readable(memory.weights)} of weights and, by "
                 f"{limit}, {holds}, fewer than engine.max_model_len = {config.max_model_len}: "
                 "raise engine.tensor_parallel_size, or lower engine.max_model_len with the limits in it",
@@ -187,57 +192,58 @@ class Fit:
             return
         at_once = memory.tokens / context(self.config, self._answer_tokens, self.config.sampling.max_tokens) / each
         if at_once < min(_FEW_ANSWERS, config.max_num_seqs / each):
-            yield Finding(
+            yield Obstacle(
                 f"a GPU has room for {at_once:.0f} answers of {self._answer_tokens:,.0f} tokens at once (estimate."
                 f"answer_tokens), fewer than {_FEW_ANSWERS} are slow: engine."
                 f"tensor_parallel_size = {2 * each} would share the weights"
             )
 
-    def _training(self) -> Iterator[Finding]:
+    def _training(self) -> Iterator[Obstacle]:
         training, gpus = self.config.training, self._trainer_gpus()
         if not gpus or not self._does(TRAINING.verb, WARM_START.verb):
             return
         ranks = f"training.processes = {self._ranks}"
         if self._ranks > len(gpus):
-            yield Finding(f"{ranks} need a GPU each, and {len(gpus)} are there: lower it", True)
+            yield Obstacle(f"{ranks} need a GPU each, and {len(gpus)} are there: lower it", True)
         elif self._ranks < len(gpus):
-            yield Finding(f"{ranks} leaves {len(gpus) - self._ranks} of {len(gpus)} GPUs idle")
+            yield Obstacle(f"{ranks} leaves {len(gpus) - self._ranks} of {len(gpus)} GPUs idle")
         memory, there = self.rank, min(gpu.bytes for gpu in gpus)
         if memory is None:
             return
         needs = f"{memory.line()}, and a GPU has {there / _GIB:.3g}"
+        # what a step holds beside its states can be cut smaller, so other settings are named for the one and the other
         if memory.states + _GIB > there:
-            yield Finding(f"{needs}: {state_remedies(training)}", refuses=True)
+            yield Obstacle(f"{needs}: {state_remedies(training)}", refuses=True)
         elif memory.total > there:
             lower = f"a lower training.tokens_per_micro_batch (now {training.tokens_per_micro_batch})"
-            yield Finding(f"{needs}: {lower}, {state_remedies(training)}", refuses=memory.least > there)
+            yield Obstacle(f"{needs}: {lower}, {state_remedies(training)}", refuses=memory.least > there)
         held = memory.host * training.processes
         if held > self.machine.host_bytes:
             host = readable(self.machine.host_bytes)
-            yield Finding(f"training.offload_optimizer needs {readable(held)} on this host, which has {host}", True)
+            yield Obstacle(f"training.offload_optimizer needs {readable(held)} on this host, which has {host}", True)
 
-    def _together(self) -> Iterator[Finding]:
+    def _together(self) -> Iterator[Obstacle]:
         config, gpus, cores = self.config, len(self.machine.gpus), self.machine.cores
         pipeline = config.pipeline
         if pipeline and gpus and self._does(SAMPLING.verb) and self._does(TRAINING.verb):
             wanted = {*pipeline.engine_gpus, *pipeline.trainer_gpus}
             if missing := sorted(number for number in wanted if number >= gpus):
-                yield Finding(f"[pipeline] names GPU {missing[0]}, and {gpus} are there, counted from 0", True)
+                yield Obstacle(f"[pipeline] names GPU {missing[0]}, and {gpus} are there, counted from 0", True)
             shared = set(pipeline.engine_gpus) & set(pipeline.trainer_gpus)
             if shared or not pipeline.engine_gpus or not pipeline.trainer_gpus:
-                yield Finding(
+                yield Obstacle(
                     "[pipeline] lets engine and trainer share GPUs, whose memory the engine takes: give each its own, "
                     "pipeline.engine_gpus and pipeline.trainer_gpus",
                     True,
                 )
         if cores is not None and cores < CORES_PER_GPU * gpus:
-            yield Finding(
+            yield Obstacle(
                 f"{cores} cores for {gpus} GPUs starve engines and trainers: give the job {CORES_PER_GPU} a GPU or more"
                 f" (Slurm: --cpus-per-task={CORES_PER_GPU * gpus}, for srun again)"
             )
 
 
-def _disk(run: Run, model: ModelSize | None) -> Iterator[Finding]:
+def _disk(run: Run, model: ModelSize | None) -> Iterator[Obstacle]:
     """The least that a new run writes: a checkpoint and two states of its training."""
     if model is None:
         return
@@ -246,7 +252,7 @@ def _disk(run: Run, model: ModelSize | None) -> Iterator[Finding]:
     folder = next(path for path in (run.root, *run.root.absolute().parents) if path.exists())
     free = shutil.disk_usage(folder).free
     if needed > free:
-        yield Finding(
+        yield Obstacle(
             f"{run.root}: a checkpoint and two states of the training need {readable(needed)} on the disk, "
             f"{readable(free)} are free; free some, or choose another disk with runs_dir=...",
             refuses=True,

@@ -78,6 +78,7 @@ def rank_memory(
         tile: logits that exist at once, CPU_TILE or GPU_TILE.
         trained: weights that are trained; None: all, or those of the adapter.
     """
+    # adapters are counted here from their rank, by the trainer from the model that has them
     trained = trained_weights(training, model) if trained is None else trained
     width = 2 if training.dtype == "bfloat16" else 4
     # torch's AdamW steps float32 weights in place; ZeRO keeps a flat copy of its own
@@ -150,9 +151,11 @@ class EngineMemory:
 def engine_memory(engine: EngineConfig, model: ModelSize, gpu_bytes: float) -> EngineMemory:
     """What an engine needs of GPUs with so much memory."""
     gpus = engine.tensor_parallel_size * engine.pipeline_parallel_size
+    # `auto` is the type of the files, which is 16 bits in every model that is worth a GPU
     width = 4.0 if engine.dtype == "float32" else 2.0
     weight = _QUANTISED_BYTES if engine.options.get("quantization") else width
     number = 1.0 if str(engine.options.get("kv_cache_dtype", "")).startswith("fp8") else width
     token = 2 * model.layers * model.key_width * number
+    # tensor parallelism divides the key heads too, pipelining the layers: all GPUs together hold a token once
     allowed = gpus * gpu_bytes * engine.gpu_memory_utilization
     return EngineMemory(gpus, model.parameters * weight, allowed, token)

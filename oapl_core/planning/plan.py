@@ -106,6 +106,14 @@ def verification_beside_sampling(number: int, shares: int = 1) -> tuple[Step, ..
     )
 
 
+def helping_steps(step: Step, shares: int) -> tuple[Step, ...]:
+    """What does ``step`` on other machines with the one that does it: all shares but the first, which is the step."""
+    return tuple(
+        replace(step, title=f"{step.title}, share {share} of {shares}", options=(*step.options, "--share", str(share)))
+        for share in range(2, shares + 1)
+    )
+
+
 def conclusion(config: Experiment) -> tuple[Step, ...]:
     """Evaluation and report; the evaluation lies in the folder of the last round, whose epochs it chooses from."""
     return _step(EVALUATION, folder=len(config.rounds) - 1), _step(REPORT)

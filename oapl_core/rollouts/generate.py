@@ -44,6 +44,7 @@ def generate(
     start: Callable[[Path, EngineConfig], Sampler] | None = None,
     replica: int = 0,
     command: Sequence[str] = _COMMAND,
+    share: int = 1,
 ) -> None:
     """Sample what is missing of round ``number`` and return when every part is recorded, by whomever.
 
@@ -53,6 +54,7 @@ def generate(
         start: what to sample with, unset the real engine; tests give a made-up sampler.
         replica: which of ``engine.replicas`` this process is; 0 starts the others.
         command: what starts another replica, without its arguments.
+        share: which of the machines of `fleet.rollouts` this is; only names of logs depend on it.
 
     Raises:
         DataError: no such round, no prompts, the policy's folder is missing, broken or not the recorded one.
@@ -71,10 +73,12 @@ def generate(
     total = sum(part.answers for part in parts)
     if missing:
         count = min(run.config.engine.replicas, len(missing)) if replica == 0 and not run.config.sampler else 1
-        arguments = [*command, str(run.root), "--round", str(number)]
-        log = run.log(round_steps(number)[0].label)
-        start = start or _sampler(run, replica)
-        with others(arguments, count, log) as more, start(policy, run.config.engine) as sampler:
+        log = run.log(round_steps(number)[0].label + (f" share {share}" if share > 1 else ""))
+        engine, begin = run.config.engine, start or _sampler(run, replica)
+        with (
+            others([*command, str(run.root), "--round", str(number)], count, log) as more,
+            begin(policy, engine) as sampler,
+        ):
             say(started(sampler))
             work = Sampling(run, number, provenance, sampler, more)
             with Progress(f"round {number}: sampling", total, "rollouts") as progress:
@@ -149,4 +153,5 @@ if __name__ == "__main__":
         "default": 0,
         "help": "which replica of this machine this is; 0, the default, starts the rest",
     }
-    raise SystemExit(run_verb(generate, has_round=True, options={"replica": replica}))
+    share = {"type": int, "default": 1, "help": "which of several machines this is, counted from 1"}
+    raise SystemExit(run_verb(generate, has_round=True, options={"replica": replica, "share": share}))

@@ -31,6 +31,7 @@ def estimate_memory(model: Any, training: TrainingConfig, ranks: int, longest: i
 
 def with_recomputation_decided(model: Any, training: TrainingConfig, ranks: int, longest: int) -> TrainingConfig:
     """``training`` with `gradient_checkpointing` as it is for this model, and on the GPU that is here."""
+    # each rank decides the same, since all have GPUs of one kind
     recomputes = training.recomputes(sum(p.numel() for p in model.parameters()))
     if training.gradient_checkpointing is None and not recomputes and torch.cuda.is_available():
         kept = estimate_memory(model, training, ranks, longest).total

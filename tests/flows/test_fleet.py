@@ -82,6 +82,16 @@ def test_each_stage_runs_on_the_machine_of_its_pool_and_the_round_is_that_of_one
     assert "round 0: sampling | 1/3 parts" in told, "the other machine's progress is in the logs of the round"
 
 
+def test_shares_of_a_stage_are_flow_runs_of_their_own(server: PrefectServer, experiment: Path, tmp_path: Path) -> None:
+    shared = ('fleet.rollouts={pool="gpu", shares=3}',)
+    assert server.ended(server.run(experiment, overrides=shared), 150)["state_name"] == "Completed"
+    run = Run.open(tmp_path / "played-seed0")
+    gpu = [stage for machine, stage in machines(run.root) if machine == "gpu"]
+    wanted = ["rollouts.generate --round 0", *(f"rollouts.generate --round 0 --share {n}" for n in (2, 3))]
+    assert sorted(gpu) == wanted
+    check_round(run)
+
+
 def test_a_pool_that_the_server_does_not_know_is_one_clear_line(server: PrefectServer, experiment: Path) -> None:
     end = server.ended(server.run(experiment, overrides=("fleet.verdicts=nowhere",)))
     assert end["state_name"] == "Failed"

@@ -107,12 +107,14 @@ def test_another_process_writes_no_results(place: Path) -> None:
 def test_replicas_are_started_for_the_parts_that_are_left(place: Path) -> None:
     model = made_up_model(place / "model")
     says = "import json, sys; print(json.dumps(sys.argv[1:]))"
-    for replicas, started in ((1, 0), (3, 2), (40, 11)):
+    logs: dict[int, list[Path]] = {}
+    for replicas in (1, 3, 40):
         run = a_run(place / str(replicas), model, engine={"replicas": replicas})
         evaluate(run, MadeUpSampler, JUDGE, command=(sys.executable, "-c", says))
-        logs = sorted(run.root.glob("logs/evaluation.evaluate_replica_*.log"))
-        assert len(logs) == started
-    assert json.loads(logs[0].read_text()) == [str(run.root), "--replica", "1"]
+        logs[replicas] = sorted(run.root.glob("logs/evaluation.evaluate_replica_*.log"))
+    assert {replicas: len(found) for replicas, found in logs.items()} == {1: 0, 3: 2, 40: 11}
+    first = logs[3][0]
+    assert json.loads(first.read_text()) == [str(first.parents[1]), "--share", "1", "--replica", "1"]
 
 
 def test_each_replica_judges_with_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from oapl_core.devices import Gpu, Machine
 from oapl_core.errors import ConfigError
-from oapl_core.planning.fitting import Finding, Fit, look_ahead
+from oapl_core.planning.fitting import Fit, Obstacle, look_ahead
 from oapl_core.planning.memory import engine_memory
 from oapl_core.planning.model_size import ModelSize, known_size
 from oapl_core.planning.plan import round_steps, steps
@@ -28,7 +28,7 @@ def fit(*overrides: str, model: ModelSize = FOUR, machine: Machine = NODE) -> Fi
     return Fit(config, model, machine, steps(config))
 
 
-def only(found: list[Finding]) -> Finding:
+def only(found: list[Obstacle]) -> Obstacle:
     assert len(found) == 1, found
     return found[0]
 
