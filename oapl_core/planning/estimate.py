@@ -171,7 +171,7 @@ def _engine_gpus(experiment: Experiment, verb: str) -> int:
 
 def _training_gpus(experiment: Experiment) -> int:
     training = experiment.training
-    return experiment.estimate.gpus if training.hostfile else min(experiment.estimate.gpus, training.processes)
+    return experiment.estimate.gpus if training.has_nodes else min(experiment.estimate.gpus, training.processes)
 
 
 def _warm_start(experiment: Experiment, model: ModelSize, problems: ProblemCounts) -> WarmStartEstimate | None:

@@ -123,7 +123,7 @@ class Fit:
     @property
     def _ranks(self) -> int:
         training = self.config.training
-        return len(self.machine.gpus) if training.hostfile else training.processes
+        return len(self.machine.gpus) if training.has_nodes else training.processes
 
     @property
     def _answer_tokens(self) -> float:
@@ -136,7 +136,7 @@ class Fit:
             return not (config.sampler and verbs == (SAMPLING.verb,))
         elsewhere = {verb for verb in verbs if fleet.pool(verb)}
         elsewhere |= {SAMPLING.verb} if config.sampler else set()
-        elsewhere |= {TRAINING.verb, WARM_START.verb} if config.training.hostfile else set()
+        elsewhere |= {TRAINING.verb, WARM_START.verb} if config.training.has_nodes else set()
         return bool({step.verb for step in self.left} & (set(verbs) - elsewhere))
 
     def _chosen(self, numbers: Sequence[int]) -> Sequence[Gpu]:
