@@ -29,7 +29,7 @@ from oapl_core.run_folder.storage import readable
 from oapl_core.settings.experiment import Experiment
 
 _FEW_ANSWERS = 32
-"""At once on a GPU: fewer read the weights for too little."""
+"""At once in an engine: fewer read the weights for too little."""
 _OPTIMISER_BYTES = 12
 """Of a parameter in a state to resume from, beside its weight in the trainer's type (training/disk.py)."""
 _GIB = 2**30
@@ -190,10 +190,10 @@ class Fit:
                 refuses=True,
             )
             return
-        at_once = memory.tokens / context(self.config, self._answer_tokens, self.config.sampling.max_tokens) / each
-        if at_once < min(_FEW_ANSWERS, config.max_num_seqs / each):
+        at_once = memory.tokens / context(self.config, self._answer_tokens, self.config.sampling.max_tokens)
+        if at_once < min(_FEW_ANSWERS, config.max_num_seqs):
             yield Obstacle(
-                f"a GPU has room for {at_once:.0f} answers of {self._answer_tokens:,.0f} tokens at once (estimate."
+                f"an engine has room for {at_once:.0f} answers of {self._answer_tokens:,.0f} tokens at once (estimate."
                 f"answer_tokens), fewer than {_FEW_ANSWERS} are slow: engine."
                 f"tensor_parallel_size = {2 * each} would share the weights"
             )

@@ -74,11 +74,8 @@ def generate(
     if missing:
         count = min(run.config.engine.replicas, len(missing)) if replica == 0 and not run.config.sampler else 1
         log = run.log(round_steps(number)[0].label + (f" share {share}" if share > 1 else ""))
-        engine, begin = run.config.engine, start or _sampler(run, replica)
-        with (
-            others([*command, str(run.root), "--round", str(number)], count, log) as more,
-            begin(policy, engine) as sampler,
-        ):
+        arguments, begin = [*command, str(run.root), "--round", str(number)], start or _sampler(run, replica)
+        with others(arguments, count, log) as more, begin(policy, run.config.engine) as sampler:
             say(started(sampler))
             work = Sampling(run, number, provenance, sampler, more)
             with Progress(f"round {number}: sampling", total, "rollouts") as progress:

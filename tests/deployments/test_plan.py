@@ -20,7 +20,10 @@ from tests.whole_run import ROOT
 EXPERIMENTS = ROOT / "deployments" / "experiments"
 
 
-@pytest.mark.parametrize("name", ["deepcoder", "math"])
+RECIPES = ("one-gpu", "node", "nodes")
+
+
+@pytest.mark.parametrize("name", ["deepcoder", "math", *RECIPES])
 def test_the_header_of_an_experiment_is_what_plan_prints(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -29,6 +32,23 @@ def test_the_header_of_an_experiment_is_what_plan_prints(
     header = path.read_text().partition('\nname = "')[0].partition(f"# oapl plan deployments/experiments/{name}.toml ")
     written = header[2].splitlines()[2:]
     assert written == [f"#   {line}".rstrip() for line in lines(load_experiment(path))], "run oapl plan, paste it"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_fits_the_machines_that_it_is_for(name: str) -> None:
+    config = load_experiment(EXPERIMENTS / f"{name}.toml")
+    found = "\n".join(lines(config))
+    assert "memory of an engine, estimated" in found
+    assert "memory of a rank, estimated" in found
+    assert not re.search("^(refused|warning): ", found, re.MULTILINE)
+    parts = config.rounds[0].problems or 0
+    shares = config.fleet.shares("rollouts.generate") * config.engine.replicas
+    assert parts / config.sampling.problems_per_part >= 4 * shares, "no engine waits long for the last part"
+
+
+def test_four_billion_weights_on_one_gpu_need_the_hosts_memory() -> None:
+    found = "\n".join(lines(load_experiment(EXPERIMENTS / "one-gpu.toml", ["training.offload_optimizer=none"])))
+    assert re.search(r"^refused: memory of a rank.*training.offload_optimizer = 'cpu'", found, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("name", ["deepcoder", "math"])

@@ -60,7 +60,7 @@ def test_four_billion_weights_on_one_gpu_are_refused_with_what_would_fit() -> No
         (["training.processes=9"], FOUR, True, "training.processes = 9 need a GPU each, and 8 are there"),
         (["training.processes=4"], FOUR, False, "training.processes = 4 leaves 4 of 8 GPUs idle"),
         (["training.offload_optimizer='cpu'", "training.zero_stage=2"], BIG, True, "offload_optimizer needs 1.2 TB"),
-        (["training.zero_stage=3"], FOURTEEN, False, "room for 30 answers of 10,000 tokens at once"),
+        (["training.zero_stage=3"], FOURTEEN, False, "engine has room for 30 answers of 10,000 tokens at once"),
         (["engine.gpu_memory_utilization=0.35"], FOURTEEN, True, "fewer than engine.max_model_len = 20480: raise"),
         (["pipeline={}"], FOUR, True, "[pipeline] lets engine and trainer share GPUs"),
         (
