@@ -12,6 +12,7 @@ from oapl_core.evaluation import questions
 from oapl_core.evaluation.card import read
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.evaluation.workers import Replica, Workers
+from oapl_core.launch import run_stage
 from oapl_core.rollouts.in_flight import lock
 from oapl_core.run_folder.run import IN_FLIGHT, Run
 from oapl_core.settings.experiment import EngineConfig
@@ -148,7 +149,7 @@ def test_two_engines_on_cpus_measure_what_one_does(tmp_path: Path) -> None:
         )
         with run.writing(run.checkpoint(0, 1), {}, {}) as draft:
             write_tiny_model(draft.path, seed=1)
-        evaluate(run)
+        run_stage(run, "evaluation.evaluate")
         found.append((read_table(run.evaluation(), EVALUATIONS).to_pylist(), read(run.card())["results"]))
         log = run.root / "logs" / "evaluation.evaluate_replica_1.log"
         assert log.exists() == (replicas == 2)
