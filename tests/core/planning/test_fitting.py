@@ -171,3 +171,19 @@ def test_a_new_run_wants_room_for_a_checkpoint_and_two_states(
         return
     with pytest.raises(ConfigError, match=r"a checkpoint and two states .* runs_dir"):
         look_ahead(run, print, is_new=True)
+
+
+def test_a_run_that_recorded_no_checkpointing_continues_where_nothing_is_set(tmp_path: Path) -> None:
+    run = a_run(tmp_path, 512)
+    before = run.config.model_copy(
+        update={"training": run.config.training.model_copy(update={"gradient_checkpointing": False})}
+    )
+    (tmp_path / "sampled-seed3" / "run.json").unlink()
+    Run.create(before)
+    assert Run.create(run.config).config == run.config
+    with pytest.raises(ConfigError, match="gradient_checkpointing was False, now True"):
+        Run.create(
+            before.model_copy(
+                update={"training": run.config.training.model_copy(update={"gradient_checkpointing": True})}
+            )
+        )

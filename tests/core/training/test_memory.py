@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from oapl_core.errors import StageFailed
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.logprobs import Policy
-from oapl_core.training.memory import estimate_memory, explaining_exhaustion
+from oapl_core.training.memory import estimate_memory, explaining_exhaustion, with_recomputation_decided
 from tests.core.training.made_round import made_groups, make_run, write_groups
 from tests.core.training.plain_engine import PlainEngine
 from tests.tiny_model import write_tiny_model
@@ -57,6 +58,28 @@ def test_checkpointing_is_estimated_to_keep_less_than_without_it_and_more_than_b
     model.gradient_checkpointing_enable({"use_reentrant": False})
     between = saved_bytes(Policy(model.train()))
     assert between < estimate.activations < whole.activations / 2
+
+
+def test_activations_are_recomputed_from_a_billion_weights_unless_something_is_said() -> None:
+    unset, on, off = (TrainingConfig(gradient_checkpointing=value) for value in (None, True, False))
+    assert [unset.recomputes(size) for size in (0.99e9, 1e9)] == [False, True]
+    assert [on.recomputes(1), off.recomputes(1e12)] == [True, False]
+    # what finished checkpoints depend on: unset is what older runs recorded
+    assert unset.slice == off.slice != on.slice
+    assert off.slice["gradient_checkpointing"] is False
+
+
+def test_a_gpu_that_the_estimate_exceeds_recomputes_a_small_model_too(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(model_dir)
+    needed = estimate_memory(model, FLOAT32, 1, TOKENS).total
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    for memory, recomputes in ((0.9 * needed, True), (1e12, False)):
+        monkeypatch.setattr("torch.cuda.get_device_properties", lambda _, m=memory: SimpleNamespace(total_memory=m))
+        assert with_recomputation_decided(model, FLOAT32, 1, TOKENS).gradient_checkpointing is recomputes
+        given = FLOAT32.model_copy(update={"gradient_checkpointing": False})
+        assert with_recomputation_decided(model, given, 1, TOKENS) == given
 
 
 def test_weights_gradients_and_optimizer_are_what_torch_holds(model_dir: Path) -> None:
