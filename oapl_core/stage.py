@@ -15,6 +15,7 @@ from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run
 
 ERROR_PREFIX = "error: "
+_DEVICES = Path("/dev")
 _CODE_ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -78,10 +79,22 @@ def _name(verb: Callable[..., None]) -> str:
 
 
 def _choose_gpus(run: Run, verb: str) -> None:
-    """With `pipeline`, the GPUs of engine and trainer; before torch is imported, which looks once."""
+    """With `pipeline`, the GPUs of engine and trainer; before torch is imported, which looks once.
+
+    Raises:
+        ConfigError: both would work on one GPU at a time.
+    """
     pipeline, known = run.config.pipeline, BY_VERB.get(verb)
-    gpus = getattr(pipeline, known.gpus) if pipeline and known and known.gpus else ()
-    if gpus:
+    if not (pipeline and known and known.gpus):
+        return
+    pools, lists = run.config.fleet, (set(pipeline.engine_gpus), set(pipeline.trainer_gpus))
+    is_here = pools.rollouts is None and pools.training is None  # other machines may have other GPUs
+    if is_here and any(_DEVICES.glob("nvidia[0-9]*")) and (not all(lists) or lists[0] & lists[1]):
+        raise ConfigError(
+            f"{run.root}: with [pipeline] sampling and training would share GPUs and run out of memory: give each "
+            "its own, pipeline.engine_gpus=[0,1] and pipeline.trainer_gpus=[2,3], or a machine ([fleet])"
+        )
+    if gpus := getattr(pipeline, known.gpus):
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
 
 

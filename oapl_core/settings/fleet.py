@@ -37,9 +37,9 @@ class FleetConfig(Settings):
     verdicts: Pool | None = None
     """Verification, during sampling and after it."""
     training: Pool | None = None
-    """Training; its worker runs on the machine from which DeepSpeed's launcher reaches the others."""
+    """Training; of several nodes (`training.launcher`), its worker is on the first."""
     evaluation: PoolShares | None = None
-    """Measurement of the checkpoints, likewise."""
+    """Measurement of the checkpoints, shared as sampling is."""
 
     def pool(self, verb: str) -> str | None:
         """The pool of ``verb``, for example ``rollouts.generate``; None: here."""

@@ -28,13 +28,14 @@ from tests.core.training.test_resume import EPOCHS, prepare, states, steps_saved
 # What sshd does, on this machine: the words after the host are one line for a shell.
 SSH = '#!/bin/sh\nwhile [ "$1" = -o ]; do shift 2; done\nshift\nexec /bin/sh -c "$*"\n'
 ORCHESTRATOR = """
-import sys
+import signal, sys
 from pathlib import Path
 from oapl_core.launch import run_stage
 from oapl_core.errors import OaplError
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.run import Run
 run = Run.open(Path(sys.argv[1]))
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # as `oapl run` does
 with hold(run.root):
     try:
         run_stage(run, "training.train", ["--round", "0"], lambda line: print(line, flush=True))

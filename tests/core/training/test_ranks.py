@@ -1,8 +1,16 @@
 """What starts the ranks of one machine; of several: test_nodes.py."""
 
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from oapl_core import stage
+from oapl_core.errors import ConfigError
+from oapl_core.run_folder.run import Run
+from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.training.ranks import rank_command
 from tests.core.training.made_round import make_run
 
@@ -21,3 +29,37 @@ def test_ranks_of_one_machine_are_started_by_torch(tmp_path: Path, sharp_model: 
         "--round",
         "0",
     ]
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "fleet", "refused"),
+    [
+        ({}, {}, True),
+        ({"engine_gpus": [0, 1], "trainer_gpus": [1, 2]}, {}, True),
+        ({"engine_gpus": [0, 1], "trainer_gpus": [2, 3]}, {}, False),
+        ({"trainer_gpus": [2, 3]}, {"rollouts": "gpu"}, False),
+    ],
+)
+def test_where_gpus_are_engine_and_trainer_do_not_share_them(
+    tmp_path: Path,
+    sharp_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pipeline: dict[str, Any],
+    fleet: dict[str, Any],
+    refused: bool,
+) -> None:
+    values = make_run(tmp_path / "template", sharp_model).config.model_dump(mode="json")
+    paths = {"runs_dir": str(tmp_path), "cache_dir": str(tmp_path / "cache")}
+    run = Run.create(parse_experiment(values | paths | {"pipeline": pipeline, "fleet": fleet}, "test"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    stage._choose_gpus(
+        Run.create(parse_experiment(values | {"name": "none", "pipeline": {}}, "test")), "training.train"
+    )
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(stage, "_DEVICES", tmp_path)
+    if refused:
+        with pytest.raises(ConfigError, match="would share GPUs"):
+            stage._choose_gpus(run, "training.train")
+        return
+    stage._choose_gpus(run, "training.train")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
