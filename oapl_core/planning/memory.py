@@ -155,7 +155,7 @@ def engine_memory(engine: EngineConfig, model: ModelSize, gpu_bytes: float) -> E
     width = 4.0 if engine.dtype == "float32" else 2.0
     weight = _QUANTISED_BYTES if engine.options.get("quantization") else width
     number = 1.0 if str(engine.options.get("kv_cache_dtype", "")).startswith("fp8") else width
-    token = 2 * model.layers * model.key_width * number
+    token = model.kept_numbers * number
     # tensor parallelism divides the key heads too, pipelining the layers: all GPUs together hold a token once
     allowed = gpus * gpu_bytes * engine.gpu_memory_utilization
     return EngineMemory(gpus, model.parameters * weight, allowed, token)

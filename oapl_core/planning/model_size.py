@@ -31,6 +31,13 @@ class ModelSize:
     vocabulary: int
     positions: float = math.inf
     """Longest sequence; infinite where nothing says so."""
+    kept: int | None = None
+    """Numbers of a token that an engine keeps for the tokens after it; None: keys and values in every layer."""
+
+    @property
+    def kept_numbers(self) -> int:
+        """As ``kept``, counted."""
+        return 2 * self.layers * self.key_width if self.kept is None else self.kept
 
     @classmethod
     def like(cls, parameters: float) -> "ModelSize":
@@ -55,6 +62,7 @@ class ModelSize:
             value("intermediate_size") or 4 * hidden,
             value("vocab_size") or 0,
             _positions(value),
+            _kept(value, layers),
         )
 
 
@@ -66,6 +74,19 @@ def _positions(value: Callable[[str], Any]) -> float:
     if is_stretched and "gemma3" not in str(value("model_type")):
         positions *= rotary.get("factor") or 1.0
     return float(positions)
+
+
+def _kept(value: Callable[[str], Any], layers: int) -> int | None:
+    """Of a model with latent attention (DeepSeek's), or whose layers do not all look back at everything: the least."""
+    kinds = value("layer_types")
+    whole = kinds.count("full_attention") if kinds else layers // (value("full_attention_interval") or 1)
+    if value("kv_lora_rank"):
+        return int(whole * (value("kv_lora_rank") + (value("qk_rope_head_dim") or 0)))
+    if whole == layers:
+        return None
+    heads = value("num_key_value_heads") or value("num_attention_heads")
+    head = value("head_dim") or value("hidden_size") // value("num_attention_heads")
+    return max(1, int(2 * whole * heads * head))
 
 
 def known_size(experiment: Experiment) -> tuple[ModelSize, str] | None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -134,6 +135,21 @@ def test_a_models_shape_is_read_from_its_config_and_from_the_same_keys_in_the_se
     known = known_size(stated)
     assert known is not None
     assert (known[0].parameters, known[0].layers, known[0].query_width) == (4.02e9, 36, 2560)
+
+
+@pytest.mark.parametrize(
+    ("more", "kept"),
+    [
+        ({}, 2 * 4 * 2 * 16),
+        ({"layer_types": ["full_attention", "sliding_attention"] * 2}, 2 * 2 * 2 * 16),
+        ({"full_attention_interval": 4}, 2 * 1 * 2 * 16),
+        ({"layer_types": ["linear_attention"] * 4}, 1),
+        ({"kv_lora_rank": 512, "qk_rope_head_dim": 64}, 4 * 576),
+    ],
+)
+def test_what_an_engine_keeps_of_a_token_depends_on_the_kind_of_attention(more: dict[str, Any], kept: int) -> None:
+    values = {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2} | more
+    assert ModelSize.shaped(1.0, values.get).kept_numbers == kept
 
 
 def a_run(folder: Path, positions: int) -> Run:
