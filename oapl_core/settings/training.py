@@ -52,7 +52,7 @@ class AdapterConfig(Settings):
 
 
 DEFAULT_MISMATCH = 0.2
-"""Allowed where rounding is not measured, and by checkpoints that were made before it was. Nats per token."""
+"""Allowed where rounding is not measured, by checkpoints that were made before it was, and at most. Nats per token."""
 _LEAST_MISMATCH, _ROUNDINGS = 0.02, 3.0
 """Weights of another round were seen to be 0.14 nats away; float32 is 1e-5."""
 
@@ -213,7 +213,8 @@ class TrainingConfig(Settings):
         """
         if self.max_mismatch is not None:
             return self.max_mismatch
-        return DEFAULT_MISMATCH if rounding is None else max(_LEAST_MISMATCH, _ROUNDINGS * rounding)
+        measured = DEFAULT_MISMATCH if rounding is None else _ROUNDINGS * rounding
+        return min(DEFAULT_MISMATCH, max(_LEAST_MISMATCH, measured))
 
     def recomputes(self, parameters: float) -> bool:
         """Whether activations of a model of so many weights are computed again in the backward pass."""

@@ -116,3 +116,11 @@ def test_what_older_runs_recorded_for_an_unset_bound_is_no_other_setting() -> No
     assert not differences({"training": {"max_mismatch": 0.2}}, {"training": {"max_mismatch": None}})
     assert differences({"training": {"max_mismatch": 0.3}}, {"training": {"max_mismatch": None}})
     assert differences({"training": {"seed": None}}, {"training": {"seed": 0.2}})
+
+
+def test_a_measured_bound_is_never_looser_than_the_one_that_is_not_measured() -> None:
+    from oapl_core.settings.training import TrainingConfig
+
+    training = TrainingConfig()
+    assert [training.allowed_mismatch(rounding) for rounding in (None, 0.0, 0.03, 1.0)] == [0.2, 0.02, 0.09, 0.2]
+    assert TrainingConfig(max_mismatch=0.5).allowed_mismatch(0.0) == 0.5
