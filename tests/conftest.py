@@ -22,14 +22,21 @@ QUIET_AND_OFFLINE = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 os.environ.update(QUIET_AND_OFFLINE)
-# Two workers share two cores: with two threads each, tiny models took twice the CPU time, most of it spent waiting.
-THREADS = {"OMP_NUM_THREADS": "1"}
-os.environ.update(THREADS)
 _prefect_home = tempfile.TemporaryDirectory(prefix="oapl-test-prefect-", ignore_cleanup_errors=True)
 os.environ["PREFECT_HOME"] = _prefect_home.name
 # How long an example takes says what else the machine does; a test that hangs has pytest's own limit.
 hypothesis.settings.register_profile("oapl", deadline=None)
 hypothesis.settings.load_profile("oapl")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One thread for each process of the default tests; slow ones have as many as on a user's machine.
+
+    Two workers share two cores: with two threads each, tiny models took twice the CPU time, most of it spent waiting.
+    It is decided for a whole session, as runs are compared to the bit with those that fixtures made before.
+    """
+    if "not slow" in config.option.markexpr:
+        os.environ["OMP_NUM_THREADS"] = "1"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
@@ -45,14 +52,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
     tests = Counter(item.path for item in items)
     items.sort(key=lambda item: tests[item.path])
-
-
-@pytest.hookimpl(tryfirst=True)  # before fixtures start processes
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What slow tests start has as many threads as on a user's machine: same bits, whoever shares the work."""
-    os.environ.update(THREADS)
-    if item.get_closest_marker("slow"):
-        del os.environ["OMP_NUM_THREADS"]
 
 
 def pytest_unconfigure() -> None:
