@@ -1,8 +1,12 @@
 """Sampling through the rollouts stage against a bare ``LLM.generate``: ``python -m bench.sampling``.
 
-Same prompts, lengths, engine settings and process; the bare engine is measured with and without log-probs, the stage
-always has them, gives each request its own seed and writes Parquet. Prints one JSON line. The model is random and
-hardly ever ends by itself.
+    --requests N, --tokens N      answers (4,800) and the longest one's tokens (25)
+    --model FOLDER                a real model instead of a random Qwen3 that hardly ever ends by itself
+    --problems FILE.parquet       its prompts: statements of a problem set
+    --dtype, --at-once N          of both engines: float32 or bfloat16, requests decoded at once
+
+Same prompts, lengths, engine settings and process, in turns; the bare engine is measured with and without log-probs,
+the stage always has them, gives each request its own seed and writes Parquet. Prints one JSON line.
 """
 
 import argparse
@@ -21,37 +25,38 @@ from oapl_core.settings.experiment import EngineConfig
 from tests.sampling_run import make_run
 from tests.tiny_model import write_tiny_model
 
-TOKENS, GROUP, REPEATS = 25, 8, 3
-CONFIG = EngineConfig(max_model_len=256, max_num_seqs=512, kv_cache_gib=0.5)
+GROUP, REPEATS = 8, 3
 
 
-def bare(model: Path, prompts: list[list[int]]) -> dict[str, list[float]]:
-    """Tokens per second of ``LLM.generate``, G answers to each prompt, once for each repeat."""
-    from vllm import LLM, SamplingParams
+def bare(model: Path, config: EngineConfig) -> Any:
+    """vLLM with the stage's engine options, none of its code."""
+    from vllm import LLM
 
-    llm = LLM(
+    return LLM(
         model=str(model),
-        dtype="float32",
-        max_model_len=CONFIG.max_model_len,
-        max_num_seqs=CONFIG.max_num_seqs,
+        dtype=config.dtype,
+        max_model_len=config.max_model_len,
+        max_num_seqs=config.max_num_seqs,
         enforce_eager=True,
         generation_config="vllm",
-        kv_cache_memory_bytes=int(CONFIG.kv_cache_gib * 2**30),
+        kv_cache_memory_bytes=int(config.kv_cache_gib * 2**30),
         block_size=32,
         enable_chunked_prefill=False,
         max_num_batched_tokens=8192,
         disable_log_stats=True,
     )
+
+
+def generated(llm: Any, prompts: list[list[int]], tokens: int, logprobs: int | None) -> float:
+    """Tokens per second of ``LLM.generate``, G answers to each prompt."""
+    from vllm import SamplingParams
+
     asked = [{"prompt_token_ids": ids} for ids in prompts for _ in range(GROUP)]
-    speeds: dict[str, list[float]] = {"with_logprobs": [], "without_logprobs": []}
-    for name in [*speeds] * REPEATS:
-        logprobs = 0 if name == "with_logprobs" else None
-        parameters = SamplingParams(temperature=1.0, top_p=1.0, max_tokens=TOKENS, logprobs=logprobs)
-        llm.reset_prefix_cache()
-        start = time.monotonic()
-        outputs = llm.generate(asked, parameters, use_tqdm=False)
-        speeds[name].append(sum(len(o.outputs[0].token_ids) for o in outputs) / (time.monotonic() - start))
-    return speeds
+    parameters = SamplingParams(temperature=1.0, top_p=1.0, max_tokens=tokens, logprobs=logprobs)
+    llm.reset_prefix_cache()
+    start = time.monotonic()
+    outputs = llm.generate(asked, parameters, use_tqdm=False)
+    return sum(len(o.outputs[0].token_ids) for o in outputs) / (time.monotonic() - start)
 
 
 class Started:
@@ -79,24 +84,54 @@ def staged(run: Run, engine: SamplingEngine) -> float:
     return sum(float(part.details["response_tokens"]) for part in parts) / seconds
 
 
+def encoded(model: Path, problems: Path, count: int) -> list[list[int]]:
+    """The first statements as a base model is asked them."""
+    import polars as pl
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    statements = pl.read_parquet(problems, columns=["statement"]).head(count)["statement"]
+    return [tokenizer.encode(f"Question: {statement}\nAnswer:") for statement in statements]
+
+
+def measure(model: Path, prompts: list[list[int]], tokens: int, config: EngineConfig, folder: Path) -> dict[str, Any]:
+    """Tokens per second, once for each repeat, the three ways in turns."""
+    sets = {"train": prompts, "validation": [[5]], "heldout": [[5]]}
+    sampling = {"group_size": GROUP, "max_tokens": tokens, "problems_per_part": 128}
+    settings = {"sampling": sampling, "engine": config.model_dump()}
+    speeds: dict[str, list[float]] = {"stage": [], "bare_with_logprobs": [], "bare_without_logprobs": []}
+    with SamplingEngine(model, config) as engine:
+        llm = bare(model, config)
+        for turn in range(REPEATS):
+            run = make_run(folder / str(turn), model, sets, **settings)
+            speeds["stage"].append(staged(run, engine))
+            speeds["bare_with_logprobs"].append(generated(llm, prompts, tokens, 0))
+            speeds["bare_without_logprobs"].append(generated(llm, prompts, tokens, None))
+    return {**speeds, "startup_s": engine.startup_s}
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--requests", type=int, default=4800)
-    asked = parser.parse_args().requests
+    parser.add_argument("--tokens", type=int, default=25)
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--problems", type=Path)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--at-once", type=int, default=512)
+    given = parser.parse_args()
+    config = EngineConfig(max_model_len=256, max_num_seqs=given.at_once, kv_cache_gib=0.5, dtype=given.dtype)
     draw = random.Random(0)
-    prompts = [[draw.randrange(3, 300) for _ in range(draw.randint(15, 60))] for _ in range(asked // GROUP)]
+    count = given.requests // GROUP
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        model = write_tiny_model(folder / "model", hidden_size=128, layers=3, vocabulary=832)
-        sets = {"train": prompts, "validation": [[5]], "heldout": [[5]]}
-        sampling = {"group_size": GROUP, "max_tokens": TOKENS, "problems_per_part": 128}
-        settings = {"sampling": sampling, "engine": CONFIG.model_dump()}
-        runs = [make_run(folder / str(i), model, sets, **settings) for i in range(REPEATS)]
-        with SamplingEngine(model, CONFIG) as engine:
-            ours = [staged(run, engine) for run in runs]
-            startup = engine.startup_s
-        found = {"requests": asked, "stage": ours, "bare": bare(model, prompts), "startup_s": startup}
+        model = given.model or write_tiny_model(folder / "model", hidden_size=128, layers=3, vocabulary=832)
+        if given.problems:
+            prompts = encoded(model, given.problems, count)
+        else:
+            prompts = [[draw.randrange(3, 300) for _ in range(draw.randint(15, 60))] for _ in range(count)]
+        found = {"requests": given.requests, "dtype": given.dtype, "at_once": given.at_once}
+        found |= measure(model, prompts, given.tokens, config, folder)
         print(json.dumps(found | {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10}))
 
 

@@ -15,4 +15,4 @@ def test_the_stage_is_about_as_fast_as_a_bare_engine(root: Path) -> None:
     result = subprocess.run(command, cwd=root, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-3000:]
     found = json.loads(result.stdout.splitlines()[-1])
-    assert max(found["stage"]) >= 0.95 * max(found["bare"]["with_logprobs"]), found
+    assert max(found["stage"]) >= 0.95 * max(found["bare_with_logprobs"]), found

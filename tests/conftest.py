@@ -1,5 +1,6 @@
 """What every test shares: nothing is phoned home, nothing is fetched, nothing is written outside temporary folders."""
 
+import logging
 import os
 import tempfile
 from collections import Counter
@@ -62,6 +63,16 @@ def pytest_unconfigure() -> None:
 def root() -> Path:
     """The checkout."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def prefect() -> Iterator[None]:
+    """A Prefect server of the tests' own, one for each worker: it takes ten seconds to start."""
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness(server_startup_timeout=180):
+        yield
+        logging.disable()  # its farewell would go to the output of a test that is over
 
 
 @pytest.fixture(autouse=True)

@@ -1,16 +1,21 @@
 """Whole runs through the command line: a scaled-down demo, a way to kill one at a chosen moment, and what it made."""
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
+import pytest
 
+from deployments.cli import main
 from oapl_core.model_folder import policy_hash
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import Run
@@ -52,6 +57,31 @@ def small_demo(folder: Path, train: int = 96, heldout: int = 12, validation: int
 def command(arguments: list[str]) -> list[str]:
     """The `oapl` command of this interpreter."""
     return [sys.executable, "-m", "deployments.cli", *arguments]
+
+
+def called(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """What the `oapl` command says and returns, in this process: another takes seconds to start."""
+    with ExitStack() as stack:
+        output, errors = (stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2))
+        for file, descriptor in ((output, 1), (errors, 2)):  # stages that it starts inherit these
+            kept = os.dup(descriptor)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, descriptor)
+            os.dup2(file.fileno(), descriptor)
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(sys, "argv", ["oapl", *map(str, arguments)])
+        patch.chdir(ROOT)
+        stack.enter_context(redirect_stdout(output))
+        stack.enter_context(redirect_stderr(errors))
+        try:
+            code = main()
+        except SystemExit as ended:  # typer's own end
+            code = int(ended.code or 0)
+        for file in (output, errors):
+            file.flush()
+            file.seek(0)
+        said = output.read(), errors.read()
+    return subprocess.CompletedProcess(list(map(str, arguments)), code, *said)
 
 
 def oapl(arguments: list[str]) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,7 @@ from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.opening import fetch_missing
 from oapl_core.run_folder.run import Run
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run
-from tests.whole_run import ROOT, command
-
-
-def oapl(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command([str(a) for a in arguments]), cwd=ROOT, capture_output=True, text=True, timeout=400)
+from tests.whole_run import called
 
 
 @pytest.fixture
@@ -29,12 +24,12 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_check_names_what_is_damaged_and_says_so_in_its_exit_code(run: Run) -> None:
-    done = oapl("check", run.root)
+    done = called("check", run.root)
     assert (done.returncode, done.stderr) == (0, "")
     assert "are what was recorded" in done.stdout
     os.truncate(run.rollouts(0) / "part-00001.parquet", 99)
     (run.rollouts(0) / "part-00002.parquet").unlink()
-    done = oapl("check", run.root)
+    done = called("check", run.root)
     assert done.returncode == 2
     assert "round_00/1_rollouts/part-00001.parquet has 99 bytes instead of" in done.stdout
     assert "round_00/1_rollouts/part-00002.parquet is gone" in done.stdout
@@ -43,9 +38,9 @@ def test_check_names_what_is_damaged_and_says_so_in_its_exit_code(run: Run) -> N
 
 def test_fetch_brings_a_run_back_and_refuses_a_second_time(run: Run, tmp_path: Path) -> None:
     url, back = f"{run.config.mirror}/{run.root.name}", tmp_path / "back"
-    assert oapl("fetch", url, back).returncode == 0
+    assert called("fetch", url, back).returncode == 0
     assert not [finding for finding in findings(Run.open(back)) if finding.wrong]
-    again = oapl("fetch", url, back)
+    again = called("fetch", url, back)
     assert (again.returncode, again.stderr.count("\n")) == (2, 1)
     assert "holds a run already" in again.stderr
 
@@ -59,7 +54,7 @@ def test_fetch_brings_a_run_back_and_refuses_a_second_time(run: Run, tmp_path: P
     ],
 )
 def test_a_mirror_that_cannot_be_fetched_is_one_clear_line(tmp_path: Path, url: str, code: int, says: str) -> None:
-    done = oapl("fetch", url, tmp_path / "back")
+    done = called("fetch", url, tmp_path / "back")
     assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
     assert done.stderr.startswith("error: ")
     assert says in done.stderr

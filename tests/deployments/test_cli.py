@@ -9,11 +9,7 @@ from pathlib import Path
 import pytest
 
 from deployments.cli import COMMANDS, load
-from tests.whole_run import EXPERIMENT, ROOT, command, small_demo
-
-
-def oapl(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(list(arguments)), cwd=ROOT, capture_output=True, text=True, timeout=400)
+from tests.whole_run import EXPERIMENT, ROOT, called, small_demo
 
 
 def complaint(done: subprocess.CompletedProcess[str]) -> str:
@@ -57,7 +53,7 @@ def own_model(tmp_path: Path) -> list[str]:
     ],
 )
 def test_a_wrong_setting_is_named(demo: list[str], override: str, says: str) -> None:
-    done = oapl("run", *demo, override)
+    done = called("run", *demo, override)
     assert done.returncode == 2
     assert says in complaint(done)
 
@@ -73,7 +69,7 @@ def test_a_missing_or_torn_model_is_named_before_anything_starts(
         (model / "config.json").write_text('{"a": ')
     elif break_it.startswith("no "):
         (model / {"no config": "config.json", "no tokenizer": "tokenizer.json"}[break_it]).unlink()
-    done = oapl("run", *own_model)
+    done = called("run", *own_model)
     assert done.returncode == 2
     assert str(model) in complaint(done)
     assert not (tmp_path / "runs").exists()
@@ -81,14 +77,14 @@ def test_a_missing_or_torn_model_is_named_before_anything_starts(
 
 @pytest.mark.parametrize("verb", ["status", "report", "rollouts"])
 def test_what_is_not_a_run_is_named(verb: str, tmp_path: Path) -> None:
-    done = oapl(verb, str(tmp_path))
+    done = called(verb, str(tmp_path))
     assert done.returncode == 2
     assert "is not a run folder" in complaint(done)
 
 
 def test_a_dry_run_prints_settings_and_steps_and_writes_nothing(demo: list[str], tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
-    done = oapl("run", *demo, "--dry-run")
+    done = called("run", *demo, "--dry-run")
     assert done.returncode == 0
     assert '"group_size": 4' in done.stdout
     assert done.stdout.count("to do") == 12
@@ -97,24 +93,24 @@ def test_a_dry_run_prints_settings_and_steps_and_writes_nothing(demo: list[str],
 
 def test_a_folder_that_cannot_be_written_is_named(demo: list[str], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    done = oapl("run", str(EXPERIMENT), *demo[1:], f"runs_dir={tmp_path / 'file' / 'runs'}")
+    done = called("run", str(EXPERIMENT), *demo[1:], f"runs_dir={tmp_path / 'file' / 'runs'}")
     assert done.returncode == 2
     assert str(tmp_path / "file") in complaint(done)
 
 
 def test_the_list_of_commands_shows_the_first_line_of_each() -> None:
-    shown = " ".join(oapl("--help").stdout.replace("│", " ").split())
+    shown = " ".join(called("--help").stdout.replace("│", " ").split())
     assert not [name for name in COMMANDS if load(name).help.splitlines()[0] not in shown]
 
 
 def test_a_misspelt_command_is_named_with_the_one_that_is_meant() -> None:
-    done = oapl("rnu")
+    done = called("rnu")
     assert done.returncode == 2
     assert "No such command 'rnu'. Did you mean 'run'?" in done.stderr
 
 
 def test_the_doctor_looks_at_everything_a_run_needs() -> None:
-    done = oapl("doctor")
+    done = called("doctor")
     assert done.returncode == 0
     subjects = {line.split()[1] for line in done.stdout.splitlines() if line.split()[0] in ("ok", "warn", "fail")}
     assert subjects >= {"python", "packages", "engine", "sandbox", "gpus", "disk"}

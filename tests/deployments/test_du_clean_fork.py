@@ -1,6 +1,5 @@
 """`oapl du`, `oapl clean`, `oapl fork` and `oapl run --redo` on the command line."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,7 @@ from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import write_settings
 from tests.played_run import played_experiment, stages_started
 from tests.synthetic_run import Sizes, write_synthetic_run
-from tests.whole_run import ROOT, command
-
-
-def oapl(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command([str(a) for a in arguments]), cwd=ROOT, capture_output=True, text=True, timeout=400)
+from tests.whole_run import called
 
 
 @pytest.fixture
@@ -24,7 +19,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_du_says_what_lies_where_and_what_could_go(run: Run) -> None:
-    done = oapl("du", run.root)
+    done = called("du", run.root)
     assert (done.returncode, done.stderr) == (0, "")
     words = done.stdout.split()
     assert {"rollouts", "verdicts", "groups", "checkpoints", "evaluation", "record"} <= set(words)
@@ -34,18 +29,18 @@ def test_du_says_what_lies_where_and_what_could_go(run: Run) -> None:
 
 def test_clean_deletes_nothing_before_it_is_told_to(run: Run) -> None:
     before = sorted(run.root.rglob("*"))
-    dry = oapl("clean", run.root, "--keep", "checkpoints=chosen", "--keep", "rollouts=0")
+    dry = called("clean", run.root, "--keep", "checkpoints=chosen", "--keep", "rollouts=0")
     assert dry.returncode == 0
     assert "nothing was deleted" in dry.stdout
     assert "stays: rollouts of round 0: the report has no page" in dry.stdout
     assert [p for p in sorted(run.root.rglob("*")) if p.name != "run.lock"] == before
-    done = oapl("clean", run.root, "--keep", "checkpoints=chosen", "--yes")
+    done = called("clean", run.root, "--keep", "checkpoints=chosen", "--yes")
     assert done.returncode == 0
     assert len(list(run.root.rglob("*.safetensors"))) == 1
     assert not [finding for finding in findings(Run.open(run.root)) if finding.wrong]
-    assert "4 were removed by `oapl clean`" in oapl("check", run.root).stdout
-    assert oapl("status", run.root).stdout.count("(removed)") == 4
-    assert "nothing to remove" in oapl("clean", run.root, "--keep", "checkpoints=chosen", "--yes").stdout
+    assert "4 were removed by `oapl clean`" in called("check", run.root).stdout
+    assert called("status", run.root).stdout.count("(removed)") == 4
+    assert "nothing to remove" in called("clean", run.root, "--keep", "checkpoints=chosen", "--yes").stdout
 
 
 def test_clean_deletes_nothing_that_the_mirror_lacks(run: Run, tmp_path: Path) -> None:
@@ -54,25 +49,25 @@ def test_clean_deletes_nothing_that_the_mirror_lacks(run: Run, tmp_path: Path) -
     config = run.config.model_copy(update={"mirror": mirror.as_uri()})
     write_settings(run.root, config, Path.cwd())
     clean = ("clean", run.root, "--keep", "checkpoints=chosen", "--yes")
-    refused = oapl(*clean)
+    refused = called(*clean)
     assert refused.returncode == 1
     assert "nothing was deleted" in refused.stderr + refused.stdout
     weights = {p.relative_to(run.root) for p in run.root.rglob("*.safetensors")}
     assert len(weights) == 5
     mirror.unlink()
-    assert oapl(*clean).returncode == 0
+    assert called(*clean).returncode == 0
     assert len(list(run.root.rglob("*.safetensors"))) == 1
     assert {p.relative_to(mirror / run.root.name) for p in mirror.rglob("round_*/**/*.safetensors")} == weights
 
 
 def test_a_fork_is_made_and_says_how_it_goes_on(run: Run) -> None:
-    done = oapl("fork", run.root, "other", "--round", 1, "training.learning_rate=1e-5")
+    done = called("fork", run.root, "other", "--round", 1, "training.learning_rate=1e-5")
     assert (done.returncode, done.stderr) == (0, "")
     new = run.root.with_name("other-seed0")
     assert f"`oapl run {new}` continues with sampling of round 1" in done.stdout
     assert "training.learning_rate was 0.0003, now 1e-05" in done.stdout
-    assert f"forked from {run.root} at sampling of round 1" in oapl("status", new).stdout
-    again = oapl("fork", run.root, "other", "--round", 1)
+    assert f"forked from {run.root} at sampling of round 1" in called("status", new).stdout
+    again = called("fork", run.root, "other", "--round", 1)
     assert (again.returncode, again.stderr.count("\n")) == (2, 1)
 
 
@@ -84,7 +79,7 @@ def test_a_fork_is_made_and_says_how_it_goes_on(run: Run) -> None:
     ],
 )
 def test_options_that_do_not_go_together_are_named(run: Run, arguments: list[str], says: str) -> None:
-    done = oapl("run", run.root, *arguments)
+    done = called("run", run.root, *arguments)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert says in done.stderr
 
@@ -93,16 +88,16 @@ def test_options_that_do_not_go_together_are_named(run: Run, arguments: list[str
 def test_a_redo_and_a_fork_run_to_their_end_and_do_only_what_they_must(tmp_path: Path) -> None:
     """Played stages under the real flows: which processes were started says what was done."""
     experiment, root = played_experiment(tmp_path, rounds=2), tmp_path / "played-seed0"
-    assert oapl("run", experiment).returncode == 0
+    assert called("run", experiment).returncode == 0
     before = stages_started(root)
-    again = oapl("run", experiment, "--redo", "groups", "--round", 0)
+    again = called("run", experiment, "--redo", "groups", "--round", 0)
     assert again.returncode == 0, again.stderr
     assert "round 0: groups: to be made again; 1 artifacts were put aside" in again.stdout
     assert stages_started(root)[len(before) :] == ["groups.build round 0"], "it came out as before: nothing after it"
-    fork = oapl("fork", root, "other", "--round", 1, "training.learning_rate=1e-5")
+    fork = called("fork", root, "other", "--round", 1, "training.learning_rate=1e-5")
     assert fork.returncode == 0, fork.stderr
     new = root.with_name("other-seed0")
-    assert oapl("run", new).returncode == 0
+    assert called("run", new).returncode == 0
     run = Run.open(new)
     assert len(finished(run)) == len(steps(run.config))
     assert stages_started(new) == [step.label for step in steps(run.config) if step.round != 0][1:]

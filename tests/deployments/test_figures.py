@@ -7,7 +7,8 @@ import pytest
 from deployments.commands.figures import figures
 from oapl_core.errors import ConfigError, DataError
 from tests.core.figures.measured_run import COUNTS, SHARES, write_measured_run
-from tests.deployments.test_cli import complaint, oapl
+from tests.deployments.test_cli import complaint
+from tests.whole_run import called
 
 
 def test_runs_of_one_name_are_seeds_and_a_label_makes_them_two(tmp_path: Path) -> None:
@@ -20,7 +21,7 @@ def test_runs_of_one_name_are_seeds_and_a_label_makes_them_two(tmp_path: Path) -
 
 def test_the_command_says_what_is_missing_and_where_the_page_is(tmp_path: Path) -> None:
     run = write_measured_run(tmp_path, {"base": COUNTS["base"]}, {(0, 1): SHARES[0, 1]}, is_finished=False)
-    done = oapl("figures", str(run.root), "--to", str(tmp_path / "figures"))
+    done = called("figures", str(run.root), "--to", str(tmp_path / "figures"))
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
     assert "missing: synthetic-seed0: 1 of 2 rounds are not trained" in said
@@ -28,7 +29,7 @@ def test_the_command_says_what_is_missing_and_where_the_page_is(tmp_path: Path) 
 
 
 def test_an_unknown_run_is_one_line(tmp_path: Path) -> None:
-    done = oapl("figures", f"a={tmp_path}/nowhere", "--to", str(tmp_path / "figures"))
+    done = called("figures", f"a={tmp_path}/nowhere", "--to", str(tmp_path / "figures"))
     assert done.returncode == 2
     assert "nowhere: is not a run folder" in complaint(done)
 

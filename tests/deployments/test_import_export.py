@@ -15,8 +15,9 @@ from oapl_core.problems.encoding import load_encoder
 from oapl_core.run_folder.run import Run
 from tests.core.exchange.exchanged import PROBLEMS, foreign, make_run, write_jsonl
 from tests.core.training.made_round import plain_logprobs
-from tests.deployments.test_cli import complaint, oapl
+from tests.deployments.test_cli import complaint
 from tests.tiny_model import write_tiny_model
+from tests.whole_run import called
 
 # rewards of two groups
 SCENE = {"good?": [1.0, 0.0, 1.0], "bad?": [0.0, 0.0, 1.0]}
@@ -46,13 +47,13 @@ group_size = 3
 def test_a_data_set_goes_in_and_out_with_one_command_each(experiment: Path, tmp_path: Path) -> None:
     rows = [row for prompt, rewards in SCENE.items() for row in foreign(prompt, rewards)]
     source = write_jsonl(tmp_path / "them.jsonl", [*rows, "{torn"])
-    done = oapl("import", str(source), str(experiment))
+    done = called("import", str(source), str(experiment))
     assert done.returncode == 0, done.stderr
     assert "imported 6 of 7 rows as 2 groups; left out: 1 not_an_object" in done.stdout
     assert "6 rollouts have no log-probs" in done.stdout
     run = str(tmp_path / "runs" / "taken-seed0")
-    assert "1_rollouts/part-00000.parquet" in oapl("status", run).stdout
-    done = oapl("export", run, str(tmp_path / "out.parquet"))
+    assert "1_rollouts/part-00000.parquet" in called("status", run).stdout
+    done = called("export", run, str(tmp_path / "out.parquet"))
     assert done.returncode == 0, done.stderr
     assert "6 rollouts are in" in done.stdout
     out = pq.read_table(tmp_path / "out.parquet").to_pylist()
@@ -61,9 +62,9 @@ def test_a_data_set_goes_in_and_out_with_one_command_each(experiment: Path, tmp_
 
 
 def test_what_cannot_be_imported_or_exported_is_one_line(experiment: Path, tmp_path: Path) -> None:
-    done = oapl("import", str(tmp_path / "nothing.parquet"), str(experiment))
+    done = called("import", str(tmp_path / "nothing.parquet"), str(experiment))
     assert (done.returncode, "nothing.parquet: is missing" in complaint(done)) == (2, True)
-    done = oapl("export", str(tmp_path / "runs" / "taken-seed0"), str(tmp_path / "out.parquet"))
+    done = called("export", str(tmp_path / "runs" / "taken-seed0"), str(tmp_path / "out.parquet"))
     assert (done.returncode, "has no rollouts" in complaint(done)) == (2, True)
     assert not (tmp_path / "out.parquet").exists()
 

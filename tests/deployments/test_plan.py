@@ -12,10 +12,10 @@ from oapl_core.errors import ConfigError
 from oapl_core.problems.problem_set import SPLITS
 from oapl_core.problems.storing import write_problem_set
 from oapl_core.settings.experiment_file import load_experiment
-from tests.deployments.test_cli import complaint, oapl
+from tests.deployments.test_cli import complaint
 from tests.rehearsal_sources import imports
 from tests.tiny_model import write_tiny_model
-from tests.whole_run import ROOT
+from tests.whole_run import ROOT, called
 
 EXPERIMENTS = ROOT / "deployments" / "experiments"
 
@@ -125,17 +125,17 @@ def test_what_is_neither_there_nor_stated_is_named(tmp_path: Path) -> None:
 
 def test_plan_on_the_command_line(tmp_path: Path) -> None:
     path = str(EXPERIMENTS / "math.toml")
-    done = oapl("plan", path, "--model-parameters", "8e9", "rounds.0.repeat=3", f"model={tmp_path}/none")
+    done = called("plan", path, "--model-parameters", "8e9", "rounds.0.repeat=3", f"model={tmp_path}/none")
     assert done.returncode == 0, done.stderr
     assert "model: 8 billion parameters" in done.stdout
     assert re.search(r"rounds 0-2, each: sampling +6,400 answers to 800 problems", done.stdout)
-    small = oapl("plan", path, "--limit", "8", f"model={tmp_path}/none").stdout
+    small = called("plan", path, "--limit", "8", f"model={tmp_path}/none").stdout
     assert "math-limit8: estimates" in small
     assert "16 answers to 4 problems" in small
-    assert "unknown key" in complaint(oapl("plan", path, "estimate.nothing=1"))
+    assert "unknown key" in complaint(called("plan", path, "estimate.nothing=1"))
     assert not list(tmp_path.iterdir())
 
 
 def test_a_rehearsal_has_a_name_of_its_own(tmp_path: Path) -> None:
-    shown = oapl("run", str(EXPERIMENTS / "demo.toml"), "--limit", "8", "--dry-run", f"runs_dir={tmp_path}").stdout
+    shown = called("run", str(EXPERIMENTS / "demo.toml"), "--limit", "8", "--dry-run", f"runs_dir={tmp_path}").stdout
     assert '"name": "demo-limit8"' in shown

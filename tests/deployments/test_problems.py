@@ -6,8 +6,9 @@ from pathlib import Path
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from tests.core.importing import foreign_rows as rows
 from tests.core.importing.foreign_rows import write_rows
-from tests.deployments.test_cli import complaint, oapl
+from tests.deployments.test_cli import complaint
 from tests.tiny_model import write_tiny_model
+from tests.whole_run import called
 
 
 def livecodebench(folder: Path) -> Path:
@@ -21,10 +22,10 @@ def livecodebench(folder: Path) -> Path:
 
 
 def test_sets_are_listed_and_a_window_of_a_release_is_imported_and_shown(tmp_path: Path) -> None:
-    assert "livecodebench/code_generation_lite" in oapl("problems").stdout
+    assert "livecodebench/code_generation_lite" in called("problems").stdout
     folder, target = livecodebench(tmp_path / "lite"), tmp_path / "lcb.jsonl"
     command = ["problems", "livecodebench", "--from", str(folder), "--to", str(target), "--release", "v2"]
-    done = oapl(*command, "--window", "2024-08-01:2025-02-01", "--faulty", "drop")
+    done = called(*command, "--window", "2024-08-01:2025-02-01", "--faulty", "drop")
     assert done.returncode == 0, done.stderr
     for line in (
         f"{target}: kept 2 of 4 problems",
@@ -37,7 +38,7 @@ def test_sets_are_listed_and_a_window_of_a_release_is_imported_and_shown(tmp_pat
         "livecodebench/b",
         "livecodebench/3000",
     ]
-    shown = oapl("prompt", str(target), "--style", "livecodebench", "--show", "2").stdout
+    shown = called("prompt", str(target), "--style", "livecodebench", "--show", "2").stdout
     assert shown.count("### Question:") == 2
     assert "class Solution:" in shown
 
@@ -52,17 +53,17 @@ def test_a_prompt_is_shown_as_the_experiments_model_reads_it(tmp_path: Path) -> 
     lines = [f"{key} = {json.dumps(value)}" for key, value in problems.items()]
     lines += ['examples = [{statement = "1 + 1?", solution = "2"}]']
     (tmp_path / "e.toml").write_text("\n".join([f'name = "e"\nmodel = "{tmp_path}/model"\n[problems]', *lines]) + "\n")
-    shown = oapl("prompt", str(tmp_path / "e.toml")).stdout
+    shown = called("prompt", str(tmp_path / "e.toml")).stdout
     assert "\nQ: 1 + 1?\nA: 2\n\nQ: 2 + 2?\nA:\n--- " in shown
     assert "prompts are plain text without a beginning-of-text token: the model has no chat template" in shown
     assert "an answer ends with '<|im_end|>'" in shown
     (tmp_path / "own.jinja").write_text("Q: {{ question }}")
-    refused = oapl("prompt", str(tmp_path / "e.toml"))
+    refused = called("prompt", str(tmp_path / "e.toml"))
     assert refused.returncode == 2
     assert "own.jinja:1: unknown field `question`" in refused.stderr
     (tmp_path / "own.jinja").write_text("Q: {{ statement }}")
     (tmp_path / "train.jsonl").unlink()
-    refused = oapl("prompt", str(tmp_path / "e.toml"))
+    refused = called("prompt", str(tmp_path / "e.toml"))
     assert (refused.returncode, refused.stderr) == (2, f"error: {tmp_path}/train.jsonl: there is no such file\n")
 
 
@@ -72,7 +73,7 @@ def test_solutions_are_run_and_other_sets_compared(tmp_path: Path) -> None:
         tmp_path / "taco.jsonl", rows.taco(), rows.taco_call(), rows.taco_call(problem="Other.", solutions=["1"])
     )
     command = ["problems", "deepcoder-taco", "--from", str(source), "--to", str(tmp_path / "out.parquet"), "--check"]
-    done = oapl(*command, "--evaluation", str(evaluation), "--minimum-tests", "5")
+    done = called(*command, "--evaluation", str(evaluation), "--minimum-tests", "5")
     assert done.returncode == 0, done.stderr
     assert "kept 1 of 3 problems" in done.stdout
     assert "1  in an evaluation set" in done.stdout
@@ -94,5 +95,5 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path) -> None:
         (["math500", *given, *out], "is this a file of math500?"),
         (["deepcoder-taco", *out], "--revision"),
     ]:
-        assert expected in complaint(oapl("problems", *arguments))
+        assert expected in complaint(called("problems", *arguments))
     assert not list(tmp_path.glob("out*"))

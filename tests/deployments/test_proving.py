@@ -89,6 +89,7 @@ def test_a_library_that_is_missing_is_named_with_what_to_install(
     assert "oapl[cpu], oapl[cuda]" in rung.line
 
 
+@pytest.mark.slow
 def test_a_broken_engine_is_red_with_vllms_reason_and_those_above_say_what_they_need(tmp_path: Path) -> None:
     found: list[Rung] = []
     climb(tmp_path, False, ["engine.options={quantization='fp8'}"], ["engine", "step"], found.append)

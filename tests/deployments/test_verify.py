@@ -8,7 +8,8 @@ import pytest
 
 from oapl_core.verdicts.verify import verify
 from tests.core.verdicts.test_verify import made_run
-from tests.deployments.test_cli import complaint, oapl
+from tests.deployments.test_cli import complaint
+from tests.whole_run import called
 
 PAIRS = [{"input": "1 2\n", "output": "3\n"}, {"input": "5 2\n", "output": "7\n"}]
 
@@ -25,7 +26,7 @@ def write(tmp_path: Path) -> Any:
 
 def test_each_test_of_a_program_has_a_row_and_a_failure_exits_1(write: Any) -> None:
     program = write("p.py", "a, b = map(int, input().split())\nprint(a + b if a < 4 else 'oops')")
-    done = oapl("verify", program, "--tests", write("tests.json", PAIRS))
+    done = called("verify", program, "--tests", write("tests.json", PAIRS))
     assert done.returncode == 1, done.stderr
     rows = [line.split() for line in done.stdout.splitlines()]
     assert [row[:2] for row in rows[1:3]] == [["0", "passed"], ["1", "wrong_answer"]]
@@ -35,12 +36,12 @@ def test_each_test_of_a_program_has_a_row_and_a_failure_exits_1(write: Any) -> N
 
 def test_a_right_program_exits_0(write: Any) -> None:
     program = write("p.py", "print(sum(map(int, input().split())))")
-    assert oapl("verify", program, "--tests", write("tests.json", PAIRS)).returncode == 0
+    assert called("verify", program, "--tests", write("tests.json", PAIRS)).returncode == 0
 
 
 def test_a_function_may_have_its_tests_as_plain_json(write: Any) -> None:
     tests = {"entry_point": "f", "tests": [{"input": [[1, 2]], "output": 3}, {"input": "[[4]]", "output": "4"}]}
-    done = oapl("verify", write("p.py", "def f(a): return sum(a)"), "--tests", write("tests.json", tests))
+    done = called("verify", write("p.py", "def f(a): return sum(a)"), "--tests", write("tests.json", tests))
     assert done.returncode == 0, done.stderr
     assert "2 of 2 tests pass; kind function" in done.stdout
 
@@ -49,7 +50,7 @@ def test_a_function_may_have_its_tests_as_plain_json(write: Any) -> None:
     ("answer", "expected", "code"), [("0.5", r"\frac{1}{2}", 0), (r"so \boxed{3}", "3", 0), ("0.6", r"\frac{1}{2}", 1)]
 )
 def test_a_maths_answer_is_judged_by_meaning(answer: str, expected: str, code: int) -> None:
-    done = oapl("verify", "--answer", answer, "--expected", expected)
+    done = called("verify", "--answer", answer, "--expected", expected)
     assert (done.returncode, done.stdout.split(":")[0]) == (code, "wrong_answer" if code else "passed")
 
 
@@ -57,11 +58,11 @@ def test_a_round_is_judged_again_and_nothing_is_written(tmp_path: Path) -> None:
     run = made_run(tmp_path, parts=1)
     verify(run, 0)
     before = (run.root / "ledger.jsonl").read_text()
-    done = oapl("verify", "--rollouts", str(run.rollouts(0)))
+    done = called("verify", "--rollouts", str(run.rollouts(0)))
     assert done.returncode == 0, done.stderr
     assert "0 of 4 outcomes changed; nothing was written" in done.stdout
     assert (run.root / "ledger.jsonl").read_text() == before
-    assert "; written" in oapl("verify", "--rollouts", str(run.rollouts(0)), "--write").stdout
+    assert "; written" in called("verify", "--rollouts", str(run.rollouts(0)), "--write").stdout
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_bad_input_is_one_line(arguments: list[str], says: str, write: Any, tmp_
         "BINARY": str(tmp_path / "binary.py"),
     }
     (tmp_path / "binary.py").write_bytes(b"\xff\xfe")
-    done = oapl("verify", *(files.get(argument, argument) for argument in arguments))
+    done = called("verify", *(files.get(argument, argument) for argument in arguments))
     assert done.returncode == 2
     assert says in complaint(done)
 
@@ -103,8 +104,8 @@ def test_a_program_that_answers_by_what_ran_before_is_named(tmp_path: Path) -> N
         "print('YES' if first else 'NO')\n"
     )
     tests.write_text(json.dumps([{"input": f"{n}\n", "output": "YES\n"} for n in range(5)]))
-    done = oapl("verify", str(program), "--tests", str(tests))
+    done = called("verify", str(program), "--tests", str(tests))
     assert done.returncode == 0
     assert "by what ran before them" in done.stdout
     program.write_text("print('YES')")
-    assert "by what ran before" not in oapl("verify", str(program), "--tests", str(tests)).stdout
+    assert "by what ran before" not in called("verify", str(program), "--tests", str(tests)).stdout

@@ -4,11 +4,9 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prefect.testing.utilities import prefect_test_harness
 
 from oapl_core.comparing.folder import Comparison, state_of
 from oapl_core.errors import Interrupted
@@ -76,12 +74,6 @@ def fail(folder: Path, arm: str, code: int) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=180):
-        yield
-
-
 def compare(file: Path, *overrides: str) -> Comparison:
     from flows.compare import CompareStart, oapl_compare
 
@@ -98,7 +90,7 @@ def trainings(folder: Path) -> list[str]:
 EACH_ONCE = [f"{label.lower()}-seed{seed} training.train round 0" for label in sorted(ARMS) for seed in (0, 1)]
 
 
-@pytest.mark.usefixtures("server")
+@pytest.mark.usefixtures("prefect")
 def test_every_arm_is_trained_once_and_nothing_is_sampled_again(tmp_path: Path) -> None:
     file = comparison_file(tmp_path)
     found = compare(file)
@@ -116,7 +108,7 @@ def test_every_arm_is_trained_once_and_nothing_is_sampled_again(tmp_path: Path) 
     assert {state_of(arm) for arm in again.arms} == {"measured"}
 
 
-@pytest.mark.usefixtures("server")
+@pytest.mark.usefixtures("prefect")
 def test_an_arm_that_diverges_or_fails_stops_no_other(tmp_path: Path) -> None:
     file = comparison_file(tmp_path)
     fail(tmp_path, "grpo-seed0", 5)
@@ -132,7 +124,7 @@ def test_an_arm_that_diverges_or_fails_stops_no_other(tmp_path: Path) -> None:
     assert trainings(tmp_path).count("grpo-seed0 training.train round 0") == 0, "what diverged would again"
 
 
-@pytest.mark.usefixtures("server")
+@pytest.mark.usefixtures("prefect")
 def test_interrupted_it_goes_on_with_the_arms_that_are_missing(tmp_path: Path) -> None:
     file = comparison_file(tmp_path)
     stop = fail(tmp_path, "reinforce-seed0", 130)

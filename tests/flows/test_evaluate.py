@@ -2,13 +2,11 @@
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prefect.client.schemas.objects import State
-from prefect.testing.utilities import prefect_test_harness
 
 from flows.evaluate import EvaluateStart, evaluation_name, oapl_evaluate
 from flows.measure import oapl_measure
@@ -76,12 +74,6 @@ def test_a_flow_run_is_named_by_models_and_set(monkeypatch: pytest.MonkeyPatch) 
         assert evaluation_name() == name
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=180):
-        yield
-
-
 def measured(start: EvaluateStart) -> State[Any]:
     return oapl_evaluate(start, return_state=True)
 
@@ -91,7 +83,7 @@ def starts(folder: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("server")
+@pytest.mark.usefixtures("prefect")
 def test_it_measures_once_is_skipped_while_held_and_sees_a_new_model(start: EvaluateStart, tmp_path: Path) -> None:
     folder = tmp_path / "e"
     state = measured(start)
@@ -107,7 +99,7 @@ def test_it_measures_once_is_skipped_while_held_and_sees_a_new_model(start: Eval
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("server")
+@pytest.mark.usefixtures("prefect")
 def test_of_two_starts_one_is_skipped(start: EvaluateStart, tmp_path: Path) -> None:
     import contextvars
     import threading
@@ -121,7 +113,7 @@ def test_of_two_starts_one_is_skipped(start: EvaluateStart, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("server")
+@pytest.mark.usefixtures("prefect")
 def test_the_former_names_do_what_they_did_and_say_the_new_ones(
     start: EvaluateStart, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,17 +5,17 @@ The stages are played by a small script behind the ``engine_python`` setting: re
 
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prefect.testing.utilities import prefect_test_harness
 
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.planning.plan import finished, steps
 from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
+
+pytestmark = pytest.mark.usefixtures("prefect")
 
 PLAYER = """
 import pathlib, sys
@@ -43,12 +43,6 @@ for output in step.outputs:
     with run.writing(path, {}, {}) as draft:
         draft.path.write_text(step.label)
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def prefect() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=180):
-        yield
 
 
 @pytest.fixture

@@ -1,22 +1,14 @@
 """With `pipeline` the next round is sampled while one trains; killed or not, each stage is done once."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prefect.testing.utilities import prefect_test_harness
 
 from oapl_core.planning.plan import finished, steps
 from oapl_core.run_folder.run import Run
 from tests.played_run import left_behind, played_experiment, stages_started
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def prefect() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=180):
-        yield
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect")]
 
 
 def test_the_next_round_is_sampled_beside_training(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import psutil
 import pytest
-from prefect.testing.utilities import prefect_test_harness
 
 from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.planning.plan import finished, round_steps
@@ -22,6 +21,8 @@ from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.tables import PROBLEMS, PROMPTS, VERDICTS, read_table, write_table
+
+pytestmark = pytest.mark.usefixtures("prefect")
 
 PARTS, PROBLEMS_PER_PART, GROUP = 12, 2, 4
 
@@ -53,12 +54,6 @@ for part in range({PARTS}):
         sys.exit(2)
     time.sleep(0.2)
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def prefect() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=180):
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +135,7 @@ def processes_of(run: Run) -> list[psutil.Process]:
     return [p for p in psutil.process_iter(["cmdline"]) if str(run.root) in " ".join(p.info["cmdline"] or [])]
 
 
+@pytest.mark.slow
 def test_sampling_that_fails_ends_the_processes_on_the_cluster(tmp_path: Path, cluster: Any) -> None:
     run = made_run(tmp_path, cluster.address)
     (run.root / "fail sampling").touch()
@@ -151,6 +147,7 @@ def test_sampling_that_fails_ends_the_processes_on_the_cluster(tmp_path: Path, c
     assert processes_of(run) == []
 
 
+@pytest.mark.slow
 def test_a_node_killed_half_way_costs_no_verdict_and_doubles_none(tmp_path: Path, cluster: Any) -> None:
     run = made_run(tmp_path, cluster.address)
     killed_at: list[int] = []

@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import Artifact
 from prefect.context import SyncClientContext
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
-from prefect.testing.utilities import prefect_test_harness
 
 from oapl_core.errors import DataError, Interrupted, StageFailed
 from oapl_core.planning.plan import round_steps
@@ -22,13 +21,9 @@ from oapl_core.run_folder.run import Run
 from tasks.artifacts import failure_text, key, show_report, show_round, watched
 from tests.synthetic_run import HOSTILE, Sizes, write_synthetic_run
 
+pytestmark = pytest.mark.usefixtures("prefect")
+
 SAMPLING = round_steps(0)[0]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def prefect() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=180):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -51,6 +51,7 @@ def test_the_folder_loaded_by_transformers_encodes_as_the_trained_tokenizer(toke
     assert loaded.chat_template == tokenizer.chat_template
 
 
+@pytest.mark.slow  # what sampling reads of it is compared by default in rollouts/test_engine.py
 def test_the_folder_loaded_by_vllm_encodes_as_the_trained_tokenizer(tokenizer: Any, saved: Path) -> None:
     """In a process of its own: importing vLLM changes torch's threads and takes long."""
     texts = sorted({*TEXTS, *STRANGE, *conversations()})

@@ -13,7 +13,6 @@ from typing import Any
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.rollouts.engine import SamplingEngine
-from oapl_core.rollouts.generate import generate
 from oapl_core.rollouts.requests import Request
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
@@ -133,7 +132,6 @@ def session(folder: Path) -> dict[str, Any]:
     with SamplingEngine(untied[0], CONFIG) as engine:
         engine.load(untied[1])
         found["untied swapped"] = sample(engine, requests())
-    generate(sampling_run(folder / "whole", first, max_tokens=SHORT), 0)
     found["reference"] = {n: reference(folder / n, found[k]) for n, k in (("first", "first"), ("second", "swapped"))}
     found["reference"]["untied"] = reference(untied[1], found["untied swapped"])
     return found

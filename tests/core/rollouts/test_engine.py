@@ -1,4 +1,4 @@
-"""The engine against transformers, against itself, and against kill -9; all on one real vLLM process and two more."""
+"""The engine against transformers, against itself, and (slow) against kill -9; all on one real vLLM process."""
 
 import json
 import os
@@ -171,12 +171,14 @@ def test_the_engine_names_itself(session: dict[str, Any]) -> None:
     assert set(session["startup_s"]) == {"import", "engine"}
 
 
+@pytest.mark.slow  # with a made-up engine in test_generate.py and test_killed.py, by default
 def test_a_round_killed_while_sampling_goes_on_and_ends_the_same(
     session: dict[str, Any], folder: Path, root: Path
 ) -> None:
-    whole = Run.open(folder / "whole" / "sampled-seed3")
-    run = sampling_run(folder / "killed", folder / "first", max_tokens=SHORT)
-    command = [sys.executable, "-m", "oapl_core.rollouts.generate", str(run.root), "--round", "0"]
+    whole, run = (sampling_run(folder / name, folder / "first", max_tokens=SHORT) for name in ("whole", "killed"))
+    generate = [sys.executable, "-m", "oapl_core.rollouts.generate", "--round", "0"]
+    subprocess.run([*generate, str(whole.root)], cwd=root, check=True, capture_output=True)
+    command = [*generate, str(run.root)]
     process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None and not recorded(run):
         time.sleep(0.005)

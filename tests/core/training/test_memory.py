@@ -138,9 +138,10 @@ raise SystemExit(run_verb(verb, has_round=True))
     ("budget", "expected"),
     [
         (10**6, "micro-batch of 4 sequences, .* tokens, longest 20.*: lower training.tokens_per_micro_batch"),
-        (
+        pytest.param(
             1,
             "micro-batch of 1 sequences, .* try training.gradient_checkpointing = true, a lower training.logprob_chunk",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -100,6 +100,7 @@ def gone_after(processes: list[psutil.Process], limit_s: float) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.slow
 def test_two_nodes_train_the_weights_of_one_rank_and_progress_comes_through(
     trained: Run, tmp_path: Path, sharp_model: Path, many_rows: list[dict[str, Any]]
 ) -> None:

@@ -76,6 +76,7 @@ def weights_gap(one: Run, other: Run) -> float:
     return max(float((a[name] - b[name]).abs().max()) for name in a)
 
 
+@pytest.mark.slow
 def test_two_ranks_that_share_sequences_make_the_gradient_of_plain_code(
     tmp_path: Path, model_dir: Path, rows: list[Row]
 ) -> None:

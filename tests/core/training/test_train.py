@@ -185,6 +185,7 @@ def test_bfloat16_training_exports_the_stored_type(tmp_path: Path, model_dir: Pa
     assert steps_of(run, 1)[-1]["loss"] < 1.0
 
 
+@pytest.mark.slow  # how the last error line is found is in tests/core/test_launch.py
 def test_a_rank_that_fails_says_why_in_the_last_error_line(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     broken = write_tiny_model(tmp_path / "model", sharpness=3.0)
     run = prepare(tmp_path, broken, [row | {"policy_hash": policy_hash(broken)} for row in rows], processes=2)
