@@ -12,7 +12,7 @@ from oapl_core.errors import ConfigError
 _WHEEL = Path(__file__).with_name("shipped_files")
 _ROOT = _WHEEL if _WHEEL.is_dir() else Path(__file__).resolve().parents[1]
 _EXPERIMENTS = Path("deployments/experiments")
-_PROBLEMS = "data/demo/"
+_NAMED_BY_EXPERIMENTS = ("data/demo/", "deployments/experiments/")
 
 
 def shipped(name: str) -> Path:
@@ -35,15 +35,17 @@ def experiment_file(path: Path) -> Path:
     raise ConfigError(f"{path}: no such experiment file; these ship and may be named without a path: {names}")
 
 
-def with_shipped_problems(values: Any) -> Any:
-    """Settings in which each path of the demo's problems, where nothing lies there, leads to the shipped file.
+def with_shipped_files(values: Any) -> Any:
+    """Settings in which each path of a shipped problem set or template, where nothing lies there, leads to that file.
 
     Settings that a person gave, and not those of a run that exists: its own must stay as they were recorded.
     """
     if isinstance(values, dict):
-        return {key: with_shipped_problems(value) for key, value in values.items()}
+        return {key: with_shipped_files(value) for key, value in values.items()}
     if isinstance(values, list | tuple):
-        return [with_shipped_problems(value) for value in values]
+        return [with_shipped_files(value) for value in values]
     # in a checkout, and where a person made such a folder, the path stays relative, so that run.json names no machine's
-    is_shipped = isinstance(values, str | Path) and str(values).startswith(_PROBLEMS) and not Path(values).exists()
-    return str(shipped(str(values))) if is_shipped and shipped(str(values)).is_file() else values
+    is_named = isinstance(values, str | Path) and str(values).startswith(_NAMED_BY_EXPERIMENTS)
+    if not is_named or Path(values).exists() or not shipped(str(values)).is_file():
+        return values
+    return str(shipped(str(values)))

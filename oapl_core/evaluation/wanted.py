@@ -17,7 +17,7 @@ from oapl_core.model_hub import fetched, hub_model, refuse_unpinned
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.settings.experiment_file import apply
-from oapl_core.shipped import with_shipped_problems
+from oapl_core.shipped import with_shipped_files
 
 _FOLDER = Path("data/evaluations")
 _PLACE = re.compile(r"round_(\d+)(?:/epoch_(\d+))?")
@@ -42,7 +42,7 @@ def settings_of(
     if problems.get("name") is not None:
         released_files(source(problems["name"]), problems.get("release"))
         window(problems.get("window"))
-    values = {**asked, "models": [model_of(word) for word in models], "problems": with_shipped_problems(dict(problems))}
+    values = {**asked, "models": [model_of(word) for word in models], "problems": with_shipped_files(dict(problems))}
     for override in overrides:
         apply(values, override)
     fields = EvaluationFolderConfig.model_fields

@@ -18,6 +18,8 @@ from oapl_core.shipped import shipped
 
 SOURCES = shipped("data/sources.toml")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_SPLIT = re.compile(r"(?<![a-z])(train|test|dev|val)(?:idation)?(?![a-z])")
+"""Words for splits in names of files."""
 
 
 class Source(Settings):
@@ -69,10 +71,11 @@ def released_files(source: Source, release: str | None) -> tuple[tuple[str, ...]
 def local_files(path: Path, patterns: Sequence[str]) -> list[Path]:
     """The files to read: ``path`` itself, or those of a folder that match, in the order of the patterns.
 
-    A folder that has only some of several named files is refused; one that has none gives all its readable files.
+    A folder that has only some of several named files is refused; one that has none gives all its readable files,
+    unless their names say that they are different splits.
 
     Raises:
-        DataError: there is nothing to read.
+        DataError: there is nothing to read, or more than one split.
     """
     if path.is_file():
         return [path]
@@ -88,6 +91,9 @@ def local_files(path: Path, patterns: Sequence[str]) -> list[Path]:
     readable = sorted(file for file in path.iterdir() if file.is_file() and is_readable(file))
     if not readable:
         raise DataError(f"{path}: has no file to read; wanted are {', '.join(patterns) or '.jsonl or .parquet'}")
+    if len({split for file in readable for split in _SPLIT.findall(file.name.lower())}) > 1:
+        names = ", ".join(file.name for file in readable)
+        raise DataError(f"{path}: has files of several splits ({names}); give the one you want with --from")
     return readable
 
 

@@ -16,7 +16,7 @@ from oapl_core.files import fsync
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.training import DEFAULT_MISMATCH
 from oapl_core.settings_group import Settings
-from oapl_core.shipped import experiment_file, with_shipped_problems
+from oapl_core.shipped import experiment_file, with_shipped_files
 
 _Kind = TypeVar("_Kind", bound=Settings)
 
@@ -27,7 +27,7 @@ def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     Raises:
         ConfigError: one line that names the file or override, the key and what is expected.
     """
-    return parse_experiment(with_shipped_problems(read_toml(path, overrides)), str(path))
+    return parse_experiment(with_shipped_files(read_toml(path, overrides)), str(path))
 
 
 def read_toml(path: Path, overrides: Iterable[str] = ()) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from oapl_core import __version__
 from oapl_core.errors import ConfigError
 from oapl_core.evaluation.wanted import settings_of
 from oapl_core.settings.experiment_file import load_experiment
-from oapl_core.shipped import experiment_file, shipped
+from oapl_core.shipped import experiment_file, shipped, with_shipped_files
 from tests.packaging.building import ROOT, TORCH, uv
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -30,7 +30,7 @@ def test_the_wheel_holds_the_packages_and_what_ships_and_nothing_else(wheel: Pat
     tops = {name.partition("/")[0] for name in names}
     assert tops == {"deployments", "flows", "oapl_core", "tasks", f"oapl-{__version__}.dist-info"}
     shipped_names = {name.partition("shipped_files/")[2] for name in names if "/shipped_files/" in name}
-    patterns = ("data/sources.toml", "data/demo/*.jsonl", "deployments/prefect.yaml", "deployments/experiments/*.toml")
+    patterns = ("data/sources.toml", "data/demo/*.jsonl", "deployments/prefect.yaml", "deployments/experiments/*")
     assert shipped_names == {str(file.relative_to(ROOT)) for one in patterns for file in ROOT.glob(one)}
     others = [name for name in names if not name.endswith(".py") and "/shipped_files/" not in name]
     files = [file for top in PACKAGES for file in (ROOT / top).rglob("*") if file.is_file()]
@@ -100,6 +100,12 @@ def test_the_demos_problems_are_those_that_lie_here_else_the_shipped_ones(
     demo = load_experiment(Path("demo"))
     assert demo.problems.train == (Path("data/demo/train.jsonl"),), "run.json names no folder of this machine"
     assert demo.problems.heldout == (shipped("data/demo/heldout.jsonl"),)
+
+
+def test_a_template_that_an_experiment_names_is_found_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = tomllib.loads(experiment_file(Path("gemma")).read_text())["problems"]["template"]
+    assert with_shipped_files({"template": asked}) == {"template": str(shipped("deployments/experiments/gemma.jinja"))}
 
 
 def test_an_evaluation_finds_the_demos_problems_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

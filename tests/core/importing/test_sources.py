@@ -76,6 +76,14 @@ def test_a_folder_of_other_names_gives_all_that_can_be_read(tmp_path: Path) -> N
         local_files(tmp_path / "missing", ["x.jsonl"])
 
 
+def test_a_folder_of_several_splits_is_not_read_as_one(tmp_path: Path) -> None:
+    folder = files(tmp_path, "test.jsonl.gz", "train.jsonl.gz")
+    with pytest.raises(DataError, match=r"several splits \(test\.jsonl\.gz, train\.jsonl\.gz\); give the one you want"):
+        local_files(folder, ["main/train-*.parquet"])
+    (folder / "test.jsonl.gz").rename(folder / "train2-00001.jsonl.gz")
+    assert len(local_files(folder, ["main/train-*.parquet"])) == 2
+
+
 @pytest.mark.parametrize("revision", [None, "main", "v1.0", COMMIT[:12]])
 def test_a_repository_is_read_at_a_whole_commit_only(revision: str | None) -> None:
     with pytest.raises(ConfigError, match="40 hex digits"):
