@@ -165,6 +165,11 @@ class TrainingEngine:
         self._engine.step()
         return float(self._engine.get_global_grad_norm() if norm is None else norm)
 
+    @property
+    def updates(self) -> int:
+        """Steps that the optimiser has made of these weights, those before a resume too."""
+        return int(self._engine.global_steps)
+
     def total(self, values: "Tensor") -> "Tensor":
         """Elementwise sum over ranks; of ranks that share a sequence, and so know the same of it, one counts."""
         self._dist.all_reduce(values, group=self._data_group)

@@ -93,6 +93,9 @@ def _train_epoch(
             saving.after_step(reached)
 
     trainer.epoch(reached.epoch, on_step, skip=reached.steps)
+    skipped = sum(step.get("skipped", False) for step in reached.rows)
+    if skipped and trainer.engine.rank == 0:
+        say(f"{job.title}: {skipped} of {steps} steps had no signal (all advantages 0) and moved no weight")
 
 
 def export_epoch(job: Job, trainer: "Trainer", stored: "StoredModel", reached: Reached, started_s: float) -> None:
@@ -151,6 +154,7 @@ def _details(steps: "Sequence[Metrics]", started_s: float, identity: str) -> dic
         **{key: mean(key) for key in of_sequences},
         **{key: mean(key, "response_tokens") for key in of_tokens},
         "clipped_share": sum(s["clipped"] for s in steps) / len(steps),
+        "skipped_steps": sum(s.get("skipped", False) for s in steps),
         "mfu": mean("mfu", "tokens") if steps[0].get("mfu") is not None else None,
         "start_up_s": round(started_s, 3),
         "epoch_s": round(seconds, 3),

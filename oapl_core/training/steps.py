@@ -4,6 +4,11 @@ The loss of a step is normalised by the step's GLOBAL sizes, a short last batch 
 budget nor the number of ranks changes the gradient. Advantages are computed once, over whole groups, before the
 groups' rollouts are scattered over steps. What an objective must know of a whole step comes from a pass without
 gradient before the step's own.
+
+Where every advantage of a step is 0, no objective has a gradient at pi = b. Until the first update pi is b, and what is
+measured of ln pi - ln b is rounding, which Adam would make a full step of: such a step is measured and not made; the
+schedule of the learning rate counts it. After the first update, or where an older policy sampled, the pull back to b is
+real, and Adam makes of it, and of what it remembers, the step that it makes of any gradient.
 """
 
 import time
@@ -30,6 +35,9 @@ from oapl_core.training.speed import Speedometer
 
 if TYPE_CHECKING:
     from oapl_core.training.engine import TrainingEngine
+
+_ROUNDED = 1e-12
+"""An advantage that is 0 but for a mean's rounding in float64."""
 
 
 @dataclass(frozen=True)
@@ -133,17 +141,27 @@ class Trainer:
         alone = self.objective.scope == "sequence" or engine.data_ranks == len(share) == 1
         sizes, statistics = self._sizes(batch), None if alone else self._statistics(batch)
         meter = StepMeter(engine.device, self.packed, self.examples.is_compared)
+        has_signal = self._has_signal(batch)
         for number, rows in enumerate(share):
             held = [lengths[row] for row in rows]
             padded = sum(held) if self.packed else len(held) * max(held, default=0)
             with explaining_exhaustion(held, padded, self.training):
-                self._micro_batch(rows, sizes, statistics, number == len(share) - 1, meter)
-        with explaining_exhaustion(None, 0, self.training):
-            norm = engine.step(rate)
+                last = has_signal and number == len(share) - 1
+                self._micro_batch(rows, sizes, statistics, has_signal, last, meter)
+        norm = 0.0
+        if has_signal:
+            with explaining_exhaustion(None, 0, self.training):
+                norm = engine.step(rate)
         if not norm < float("inf"):  # also where it is not a number
             raise Diverged(f"gradient norm is {norm} in a step over {self._names(batch)}; lower training.learning_rate")
         clipped = norm > self.training.max_grad_norm
-        return {"grad_norm": norm, "clipped": clipped, **meter.result(engine), "seconds": time.monotonic() - start}
+        made = {"grad_norm": norm, "clipped": clipped, "skipped": not has_signal}
+        return {**made, **meter.result(engine), "seconds": time.monotonic() - start}
+
+    def _has_signal(self, batch: Sequence[int]) -> bool:
+        """Whether the step has a gradient beyond rounding; the same on every rank, and in a resumed round."""
+        is_displaced = self.lag_steps + self.engine.updates > 0
+        return is_displaced or bool((self.advantage_S[list(batch)].abs() > _ROUNDED).any())
 
     def _sizes(self, batch: Sequence[int]) -> StepSizes:
         rows = list(batch)
@@ -182,6 +200,7 @@ class Trainer:
         rows: Sequence[int],
         sizes: StepSizes,
         statistics: dict[int, torch.Tensor] | None,
+        has_signal: bool,
         last: bool,
         meter: StepMeter,
     ) -> None:
@@ -202,8 +221,9 @@ class Trainer:
         loss = reported.value * batch.weight
         if not torch.isfinite(loss):
             raise Diverged(f"loss is {loss.item()} over {self._names(rows)}; lower training.learning_rate")
-        # the stand-in goes through it too: DeepSpeed's collective operations need every rank equally often
-        self.engine.backward(loss)
+        # the stand-in goes through it too: DeepSpeed's collective operations need every rank equally often. Without a
+        # signal zeros are added to the next step's gradient: the entropies come from the backward pass
+        self.engine.backward(loss if has_signal else loss * 0.0)
         if rows:
             meter.add(
                 replace(reported, value=loss),

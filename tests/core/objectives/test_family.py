@@ -62,6 +62,17 @@ def test_loss_and_gradient_are_the_transcriptions(objective: Method, transcripti
 
 
 @pytest.mark.parametrize(("objective", "_transcription"), CASES, ids=IDS)
+def test_without_advantages_there_is_no_gradient_at_the_policy_that_sampled(
+    objective: Method, _transcription: object
+) -> None:
+    """What the trainer takes for granted where it leaves out a step without a signal (steps.py)."""
+    s = scene(4)
+    level = kept_part(objective, replace(s, x=np.zeros_like(s.x), start=np.zeros_like(s.x), reward=s.reward * 0 + 1))
+    # some teach whatever is right, however easy it was: their advantages say so
+    assert bool(level.inputs(objective).advantage_S.any()) == bool(gradient(objective, level).any())
+
+
+@pytest.mark.parametrize(("objective", "_transcription"), CASES, ids=IDS)
 def test_neither_order_nor_layout_nor_micro_batches_change_anything(objective: Method, _transcription: object) -> None:
     s = kept_part(objective, scene(2))
     expected, whole = loss_and_gradient(objective, s)

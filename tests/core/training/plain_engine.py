@@ -9,6 +9,8 @@ from oapl_core.training.logprobs import Policy
 
 
 class PlainEngine(TrainingEngine):
+    updates = 0
+
     def __init__(self, policy: Policy, training: TrainingConfig) -> None:
         self.policy, self.training = policy, training
         self.rank, self.ranks, self.device = 0, 1, torch.device("cpu")
@@ -31,6 +33,7 @@ class PlainEngine(TrainingEngine):
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.step()
+        self.updates += 1
         self.optimizer.zero_grad()
         return float(norm)
 
