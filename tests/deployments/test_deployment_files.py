@@ -96,7 +96,19 @@ def test_the_job_template_has_a_value_for_each_of_its_placeholders_and_asks_for_
     template = json.loads((FOLDER / "kubernetes.json").read_text())
     asked = set(re.findall(r"\{\{ (\w+) \}\}", json.dumps(template["job_configuration"])))
     assert asked == set(template["variables"]["properties"])
-    pod = template["job_configuration"]["job_manifest"]["spec"]["template"]["spec"]
+    job = template["job_configuration"]["job_manifest"]["spec"]
+    pod = job["template"]["spec"]
+    assert job["parallelism"] == job["completions"] == 1, "one machine"
+    # a strict server refuses what a pod does not have, as Prefect's own template has `completions` there
+    assert set(pod) <= {
+        "containers",
+        "nodeSelector",
+        "restartPolicy",
+        "serviceAccountName",
+        "terminationGracePeriodSeconds",
+        "tolerations",
+        "volumes",
+    }
     (container,) = pod["containers"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "{{ gpus }}"
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
