@@ -6,7 +6,8 @@
     --dtype, --at-once N          of both engines: float32 or bfloat16, requests decoded at once
 
 Same prompts, lengths, engine settings and process, in turns; the bare engine is measured with and without log-probs,
-the stage always has them, gives each request its own seed and writes Parquet. Prints one JSON line.
+the stage always has them, gives each request its own seed, hashes the weights and writes Parquet. Prints one JSON line:
+of each turn tokens, seconds and CPU seconds, which tell less of what else the machine does.
 """
 
 import argparse
@@ -15,6 +16,8 @@ import random
 import resource
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +50,25 @@ def bare(model: Path, config: EngineConfig) -> Any:
     )
 
 
-def generated(llm: Any, prompts: list[list[int]], tokens: int, logprobs: int | None) -> float:
-    """Tokens per second of ``LLM.generate``, G answers to each prompt."""
+def measured(act: Callable[[], int]) -> dict[str, float]:
+    """What ``act`` takes, which returns how many tokens it sampled."""
+    cpu, start = time.process_time(), time.monotonic()
+    tokens = act()
+    return {
+        "tokens": tokens,
+        "seconds": round(time.monotonic() - start, 3),
+        "cpu_seconds": round(time.process_time() - cpu, 3),
+    }
+
+
+def generated(llm: Any, prompts: list[list[int]], tokens: int, logprobs: int | None) -> int:
+    """Tokens that ``LLM.generate`` samples, G answers to each prompt."""
     from vllm import SamplingParams
 
     asked = [{"prompt_token_ids": ids} for ids in prompts for _ in range(GROUP)]
     parameters = SamplingParams(temperature=1.0, top_p=1.0, max_tokens=tokens, logprobs=logprobs)
     llm.reset_prefix_cache()
-    start = time.monotonic()
-    outputs = llm.generate(asked, parameters, use_tqdm=False)
-    return sum(len(o.outputs[0].token_ids) for o in outputs) / (time.monotonic() - start)
+    return sum(len(o.outputs[0].token_ids) for o in llm.generate(asked, parameters, use_tqdm=False))
 
 
 class Started:
@@ -75,13 +87,11 @@ class Started:
         self._engine._engine.reset_prefix_cache()
 
 
-def staged(run: Run, engine: SamplingEngine) -> float:
-    """Tokens per second of the stage on a running engine, the writing of its parts included."""
-    start = time.monotonic()
+def staged(run: Run, engine: SamplingEngine) -> int:
+    """Tokens that the stage samples on a running engine and writes."""
     generate(run, 0, lambda _model, _config: Started(engine))
-    seconds = time.monotonic() - start
     parts = [entry for name, entry in run.ledger.artifacts().items() if "1_rollouts" in name]
-    return sum(float(part.details["response_tokens"]) for part in parts) / seconds
+    return sum(int(part.details["response_tokens"]) for part in parts)
 
 
 def encoded(model: Path, problems: Path, count: int) -> list[list[int]]:
@@ -95,19 +105,19 @@ def encoded(model: Path, problems: Path, count: int) -> list[list[int]]:
 
 
 def measure(model: Path, prompts: list[list[int]], tokens: int, config: EngineConfig, folder: Path) -> dict[str, Any]:
-    """Tokens per second, once for each repeat, the three ways in turns."""
+    """What each of the three ways took, in turns."""
     sets = {"train": prompts, "validation": [[5]], "heldout": [[5]]}
     sampling = {"group_size": GROUP, "max_tokens": tokens, "problems_per_part": 128}
     settings = {"sampling": sampling, "engine": config.model_dump()}
-    speeds: dict[str, list[float]] = {"stage": [], "bare_with_logprobs": [], "bare_without_logprobs": []}
+    found: dict[str, list[dict[str, float]]] = {"stage": [], "bare_with_logprobs": [], "bare_without_logprobs": []}
     with SamplingEngine(model, config) as engine:
         llm = bare(model, config)
         for turn in range(REPEATS):
             run = make_run(folder / str(turn), model, sets, **settings)
-            speeds["stage"].append(staged(run, engine))
-            speeds["bare_with_logprobs"].append(generated(llm, prompts, tokens, 0))
-            speeds["bare_without_logprobs"].append(generated(llm, prompts, tokens, None))
-    return {**speeds, "startup_s": engine.startup_s}
+            found["stage"].append(measured(partial(staged, run, engine)))
+            found["bare_with_logprobs"].append(measured(partial(generated, llm, prompts, tokens, 0)))
+            found["bare_without_logprobs"].append(measured(partial(generated, llm, prompts, tokens, None)))
+    return {**found, "startup_s": engine.startup_s}
 
 
 def main() -> None:
