@@ -18,7 +18,7 @@ from bench.bandit import figure as bandit
 from bench.claims.lag import LAGS, ROUND_EPOCHS, ROUND_STEPS, SWEPT_RATES
 from oapl_core.figures.panels import Line, Panel, draw_panels
 
-NAMES = {"oapl": "OAPL", "grpo_token_is": "GRPO, token IS"}
+NAMES = {"oapl": "OAPL", "grpo_frozen": "GRPO, token IS"}
 ACCURACIES = (0.5, 0.6, 0.7, 0.75, 0.8)
 _T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 """97.5 % quantiles of Student's t by degrees of freedom."""
@@ -182,7 +182,7 @@ def _print_matched(arms: Mapping[str, Arm]) -> None:
     """OAPL after its two rounds against on-policy GRPO after as many rollouts, paired by seed."""
     print("| rollouts | OAPL, two rounds | GRPO, token IS, L = 1 | difference, points |")
     print("|---|---|---|---|")
-    theirs = dict(of_seeds(arms, "grpo_token_is-lag1"))
+    theirs = dict(of_seeds(arms, "grpo_frozen-lag1"))
     for fresh in ROUND_STEPS:
         pairs = [
             (arm["evaluations"][-1]["pass_at_1"], accuracy_after(theirs[seed]["evaluations"], 2 * 64 * fresh))

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 from oapl_core.errors import StageFailed
 from oapl_core.objectives import Method, Oapl
-from oapl_core.objectives.grpo import GrpoTokenIs
+from oapl_core.objectives.grpo import GrpoFrozen
 from oapl_core.progress import say
 
 if TYPE_CHECKING:
     from bench.claims.algorithm_1 import Arm
 
-OBJECTIVES: dict[str, Method] = {"oapl": Oapl(regression_temperature=0.1), "grpo_token_is": GrpoTokenIs()}
-LEARNING_RATES = {"oapl": 2.5e-4, "grpo_token_is": 2.5e-4}
+OBJECTIVES: dict[str, Method] = {"oapl": Oapl(regression_temperature=0.1), "grpo_frozen": GrpoFrozen()}
+LEARNING_RATES = {"oapl": 2.5e-4, "grpo_frozen": 2.5e-4}
 LAGS = {1: 200, 50: 200, 100: 200, 400: 400}
 """L, optimiser steps between two synchronisations, and the steps of its arms."""
 ROUND_STEPS, ROUND_EPOCHS = (8, 16, 32), 4

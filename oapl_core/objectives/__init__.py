@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 from oapl_core.objectives.bapo import Bapo
 from oapl_core.objectives.cispo import Cispo
 from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
-from oapl_core.objectives.grpo import Grpo, GrpoTokenIs
+from oapl_core.objectives.grpo import Grpo, GrpoFrozen, GrpoTokenIs
 from oapl_core.objectives.gspo import Gspo
 from oapl_core.objectives.inputs import Inputs, Loss, StepSizes
 from oapl_core.objectives.m2po import M2po
@@ -44,6 +44,7 @@ Family = (
     | Rft  # supervised
     | Grpo
     | GrpoTokenIs
+    | GrpoFrozen
     | RecOneSide
     | RecTwoSide
     | RecRing

@@ -1,24 +1,27 @@
-"""GRPO (arXiv 2509.24203, section 4.1), and GRPO with token importance sampling around the weights of a round's start.
+"""GRPO (arXiv 2509.24203, section 4.1), and GRPO with token importance sampling around earlier weights of the trainer.
 
     g = (1/N) sum_i sum_t C_it A_i rho_it M_it grad ln pi(y_it),     A = (r - mean r) / std r
     M = 1(A > 0, rho <= 1 + high) + 1(A < 0, rho >= 1 - low)
 
-GRPO: rho = pi/b, C = 1. With token importance sampling: rho = pi/pi_start, where pi_start is the trainer's weights at
-the start of the round, and C = min(pi_start/b, bound) corrects for what engine and trainer, or a lag, put between the
-two. The mask gives the gradient of PPO's min(rho A, clip(rho) A).
+`grpo`: rho = pi/b, C = 1. With token importance sampling: rho = pi/pi_old, and C = min(pi_old/b, bound) corrects for
+what engine and trainer, or a lag, put between the two. The mask gives the gradient of PPO's min(rho A, clip(rho) A).
 
-`grpo_token_is` is NOT the baseline of the OAPL paper (arXiv 2602.19362, section 2), though it has its form: there the
-weights that the clip is around are the trainer's of the previous iteration, refreshed at every step (AReaL's decoupled
-loss, arXiv 2505.24298), and tokens are averaged over the answer's length. Here they are frozen for the round.
+`grpo_token_is` is the baseline of the OAPL paper (arXiv 2602.19362, section 2; AReaL's decoupled loss, arXiv
+2505.24298): pi_old is the trainer of the previous iteration, of two batches there, and tokens are averaged over the
+answer's length. With `refresh = 1` rho is 1 and nothing is clipped: with sums it is CISPO with the bound C.
+`grpo_frozen` clips around the weights of the round's start, whatever the round's length.
 """
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import PositiveFloat
+from pydantic import PositiveFloat, PositiveInt
 
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method
 from oapl_core.objectives.tokens import Clip, TokenAverage, clipped, clipped_loss, one_side, weighted_ratios
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Grpo(Method):
@@ -39,28 +42,56 @@ class Grpo(Method):
         return clipped_loss(kept_ST, inputs, self.token_average)
 
 
-class GrpoTokenIs(Method):
-    """Clipped ratios to the round's first weights, each token weighted by those weights' ratio to the behaviour."""
+class _Decoupled(Method):
+    """Clipped ratios to pi_old, each token weighted by pi_old's ratio to the behaviour."""
 
-    name: Literal["grpo_token_is"] = "grpo_token_is"
     clip_low: Clip = 0.2
-    """As of `grpo`, for pi/pi_start."""
+    """As of `grpo`, for pi/pi_old."""
     clip_high: Clip = 0.2
-    """As of `grpo`, for pi/pi_start."""
+    """As of `grpo`, for pi/pi_old."""
     largest_weight: PositiveFloat = 2.0
-    """C, the bound of pi_start/b."""
-    token_average: TokenAverage = "sum"
+    """C, the bound of pi_old/b."""
 
     standardises: ClassVar[bool] = True
+
+    def _decoupled(self, old_ST: "Tensor", average: TokenAverage, inputs: Inputs) -> Loss:
+        """-(1/N) sum C A rho M, for ``old_ST`` = ln pi_old - ln b."""
+        advantage_S1, log_ratio_ST = inputs.advantage_S[:, None], inputs.log_ratio - old_ST
+        kept_ST = one_side(log_ratio_ST.detach(), advantage_S1, self.clip_low, self.clip_high)
+        # bounded from above only, as in CISPO: a small weight is harmless, a large one is noise
+        weight_ST = old_ST.exp().clamp(max=self.largest_weight) * advantage_S1 * kept_ST
+        value = weighted_ratios(weight_ST, log_ratio_ST, inputs, average)
+        return Loss(value, clipped_ST=clipped(kept_ST, inputs))
+
+
+class GrpoTokenIs(_Decoupled):
+    """Around the trainer's weights of a few steps ago."""
+
+    name: Literal["grpo_token_is"] = "grpo_token_is"
+    refresh: PositiveInt = 2
+    """Optimiser steps that share pi_old: the paper's iteration has two batches. Counted within an epoch."""
+    token_average: TokenAverage = "sequence"
+
+    @property
+    def refresh_steps(self) -> int:
+        """The setting."""
+        return self.refresh
+
+    def loss(self, inputs: Inputs) -> Loss:
+        """The loss around pi_old: of the first step that shares it the policy itself."""
+        old_ST = inputs.held if inputs.old_log_ratio_ST is None else inputs.old_log_ratio_ST.double()
+        return self._decoupled(old_ST, self.token_average, inputs)
+
+
+class GrpoFrozen(_Decoupled):
+    """Around the weights that the round starts from."""
+
+    name: Literal["grpo_frozen"] = "grpo_frozen"
+    token_average: TokenAverage = "sum"
+
     needs_start: ClassVar[bool] = True
 
     def loss(self, inputs: Inputs) -> Loss:
-        """-(1/N) sum C A rho M."""
-        assert inputs.start_log_ratio_ST is not None, f"{self.name} needs the log-probs of the round's first weights"
-        start_ST, advantage_S1 = inputs.start_log_ratio_ST.double(), inputs.advantage_S[:, None]
-        log_ratio_ST = inputs.log_ratio - start_ST
-        kept_ST = one_side(log_ratio_ST.detach(), advantage_S1, self.clip_low, self.clip_high)
-        # bounded from above only, as in CISPO: a small weight is harmless, a large one is noise
-        weight_ST = start_ST.exp().clamp(max=self.largest_weight) * advantage_S1 * kept_ST
-        value = weighted_ratios(weight_ST, log_ratio_ST, inputs, self.token_average)
-        return Loss(value, clipped_ST=clipped(kept_ST, inputs))
+        """The loss around the round's first weights."""
+        assert inputs.old_log_ratio_ST is not None, f"{self.name} needs the log-probs of the round's first weights"
+        return self._decoupled(inputs.old_log_ratio_ST.double(), self.token_average, inputs)

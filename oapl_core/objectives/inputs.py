@@ -37,8 +37,9 @@ class Inputs:
     group_S: "Tensor"
     """Integer label of each sequence's group."""
     sizes: StepSizes
-    start_log_ratio_ST: "Tensor | None" = None
-    """ln pi_start - ln b, pi_start the weights that the round starts from; only if the objective ``needs_start``."""
+    old_log_ratio_ST: "Tensor | None" = None
+    """ln pi_old - ln b: pi_old is the round's first weights if the objective ``needs_start``, else those before the
+    first of the steps that share it (``refresh_steps``)."""
     statistics_SK: "Tensor | None" = None
     """These sequences' rows of what the objective's ``statistics`` said of the whole step."""
 

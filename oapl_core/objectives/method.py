@@ -31,6 +31,12 @@ class Method(Settings):
     needs_start: ClassVar[bool] = False
     """Whether the trainer scores every rollout with the weights that the round starts from (once a round)."""
 
+    @property
+    def refresh_steps(self) -> int:
+        """How many optimiser steps share pi_old, the trainer's own earlier weights. 1: it is the policy of the step
+        itself, held constant. More: before the first of them the trainer scores the sequences of all."""
+        return 1
+
     def kept(self, reward_S: "Tensor", group_S: "Tensor", seed: int) -> "Tensor":
         """Which rollouts take part, [S] of bool; the others cost nothing. From whole groups, once a round."""
         return reward_S.new_ones(len(reward_S)).bool()

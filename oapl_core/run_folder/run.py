@@ -23,7 +23,7 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.model_folder import policy_hash
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.settings.experiment import Experiment
-from oapl_core.settings.experiment_file import differences, parse_experiment, write_settings
+from oapl_core.settings.experiment_file import differences, parse_recorded, write_settings
 
 _MAY_CHANGE = {"estimate", "fleet", "mirror", "runs_dir", "sampler", "time_limits_h"}
 """Settings that say where and how a run is kept going, not what it is."""
@@ -102,7 +102,7 @@ class Run(Recorded):
             raise DataError(f"{root}: is not a run folder (no run.json); `oapl run` makes one") from None
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise DataError(f"{record}: is not readable ({error}); delete the run folder or restore the file") from None
-        return cls(root, parse_experiment(config, str(record)), Path(started_in) if started_in else None)
+        return cls(root, parse_recorded(config, str(record)), Path(started_in) if started_in else None)
 
     @classmethod
     def named(cls, name: str) -> Self:

@@ -64,6 +64,17 @@ def parse_experiment(values: Mapping[str, Any], where: str) -> Experiment:
     return parse_as(Experiment, values, where)
 
 
+def parse_recorded(values: Mapping[str, Any], where: str) -> Experiment:
+    """As ``parse_experiment``, of what a run folder recorded, maybe by an earlier version."""
+    objective = values.get("objective", {})
+    if objective.get("name") == "grpo_token_is" and "refresh" not in objective:
+        raise ConfigError(
+            f"{where}: an earlier version's grpo_token_is clipped around the round's first weights, which is called "
+            "grpo_frozen now: train that as a run of another name, or open this one with oapl 0.1.0"
+        )
+    return parse_experiment(values, where)
+
+
 def parse_as(kind: type[_Kind], values: Mapping[str, Any], where: str) -> _Kind:
     """As ``parse_experiment``, for another class of settings.
 

@@ -89,7 +89,8 @@ def _train_epoch(
     def on_step(step: "Metrics") -> None:
         reached.rows.append(step)
         report(step)
-        if reached.steps < steps:  # after the last step the epoch is exported, and saved as the next one's beginning
+        is_renewed = reached.steps % trainer.objective.refresh_steps == 0  # pi_old's weights are in no state
+        if is_renewed and reached.steps < steps:  # after the last step the epoch is exported and saved
             saving.after_step(reached)
 
     trainer.epoch(reached.epoch, on_step, skip=reached.steps)

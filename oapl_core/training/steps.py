@@ -12,9 +12,10 @@ real, and Adam makes of it, and of what it remembers, the step that it makes of 
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
@@ -107,9 +108,14 @@ class Trainer:
 
         The first ``skip`` steps are left out: the engine has made them, in another process.
         """
-        lengths, batches = self.examples.lengths, self.batches(epoch)
-        rows = []
+        lengths, batches, refresh = self.examples.lengths, self.batches(epoch), self.objective.refresh_steps
+        assert skip % refresh == 0, "states are saved where pi_old is renewed: its weights are not in them"
+        rows, old = [], dict[int, torch.Tensor]()
         for number, batch in list(enumerate(batches))[skip:]:
+            if number % refresh == 0:
+                # of the first batch pi_old is the policy itself
+                later = [row for other in batches[number + 1 : number + refresh] for row in other]
+                old = self._log_ratios(later)
             step = (epoch - 1) * len(batches) + number
             rate = learning_rate(step, self.epochs * len(batches), self.training)
             metrics = {
@@ -117,7 +123,7 @@ class Trainer:
                 "epoch": epoch,
                 "policy_lag": self.lag_steps + step,
                 "learning_rate": rate,
-                **self.step(batch, lengths, rate),
+                **self.step(batch, lengths, rate, old if number % refresh else {}),
             }
             if self.speed:
                 metrics |= self.speed(metrics)
@@ -125,8 +131,16 @@ class Trainer:
             on_step(metrics)
         return rows
 
-    def step(self, batch: Sequence[int], lengths: Sequence[int], rate: float) -> Metrics:
+    def step(
+        self,
+        batch: Sequence[int],
+        lengths: Sequence[int],
+        rate: float,
+        old: Mapping[int, torch.Tensor] = MappingProxyType({}),
+    ) -> Metrics:
         """One optimiser step over ``batch``; returns its metrics, the same on every rank.
+
+        ``old`` has ln pi_old - ln b of the response tokens of those examples whose pi_old is not the policy itself.
 
         Raises:
             Diverged: the loss or the gradient is not finite; names the rollouts.
@@ -147,7 +161,7 @@ class Trainer:
             padded = sum(held) if self.packed else len(held) * max(held, default=0)
             with explaining_exhaustion(held, padded, self.training):
                 last = has_signal and number == len(share) - 1
-                self._micro_batch(rows, sizes, statistics, has_signal, last, meter)
+                self._micro_batch(rows, sizes, statistics, old, has_signal, last, meter)
         norm = 0.0
         if has_signal:
             with explaining_exhaustion(None, 0, self.training):
@@ -173,6 +187,19 @@ class Trainer:
 
         Costs a forward pass over the step, and 4 bytes for each of its tokens, padded, joined over the ranks.
         """
+        rows, (log_ratio_ST, mask_ST) = list(batch), self._scored(batch)
+        statistics_SK = self.objective.statistics(self._inputs(log_ratio_ST, mask_ST, rows, self._sizes(rows)))
+        return dict(zip(rows, statistics_SK, strict=True))
+
+    def _log_ratios(self, rows: Sequence[int]) -> dict[int, torch.Tensor]:
+        """ln pi - ln b of the response tokens of each of ``rows`` under the weights of now; the same on every rank."""
+        if not rows:
+            return {}
+        scored_rows = zip(rows, *self._scored(rows), strict=True)
+        return {row: log_ratio_T[mask_T] for row, log_ratio_T, mask_T in scored_rows}
+
+    def _scored(self, batch: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """ln pi - ln b of the response tokens, from the first column on, and the mask of them; on every rank."""
         engine, examples, rows = self.engine, self.examples, list(batch)
         response_S = torch.from_numpy(examples.response_length_S[rows]).to(engine.device)
         # responses from the first column on: the prompts' columns would only be joined for nothing
@@ -184,9 +211,7 @@ class Trainer:
                 own_T = ratio_ST[s][part.mask_ST[s]]
                 log_ratio_ST[place[row], : len(own_T)] = own_T
         engine.total(log_ratio_ST)
-        mask_ST = torch.arange(log_ratio_ST.shape[1], device=engine.device) < response_S[:, None]
-        statistics_SK = self.objective.statistics(self._inputs(log_ratio_ST, mask_ST, rows, self._sizes(rows)))
-        return dict(zip(rows, statistics_SK, strict=True))
+        return log_ratio_ST, torch.arange(log_ratio_ST.shape[1], device=engine.device) < response_S[:, None]
 
     def _inputs(
         self, log_ratio_ST: torch.Tensor, mask_ST: torch.Tensor, rows: Sequence[int], sizes: StepSizes
@@ -200,6 +225,7 @@ class Trainer:
         rows: Sequence[int],
         sizes: StepSizes,
         statistics: dict[int, torch.Tensor] | None,
+        old: Mapping[int, torch.Tensor],
         has_signal: bool,
         last: bool,
         meter: StepMeter,
@@ -211,7 +237,12 @@ class Trainer:
         mask_ST = response_mask(prompt_length_S, length_S, batch.id_ST.shape[1])
         inputs = self._inputs(log_ratio_ST, mask_ST, batch.row_S.tolist(), sizes)
         if batch.start_ST is not None:
-            inputs = replace(inputs, start_log_ratio_ST=batch.start_ST.to(device) - compared_ST)
+            inputs = replace(inputs, old_log_ratio_ST=batch.start_ST.to(device) - compared_ST)
+        if old:
+            old_ST = torch.zeros_like(log_ratio_ST)
+            for s, row in enumerate(rows):
+                old_ST[s][mask_ST[s]] = old[row]
+            inputs = replace(inputs, old_log_ratio_ST=old_ST)
         if statistics is None:
             reported = self.objective.loss_of_step(inputs)
         else:

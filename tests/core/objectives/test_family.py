@@ -13,6 +13,8 @@ from pydantic import TypeAdapter
 
 from oapl_core.errors import ConfigError
 from oapl_core.objectives import Family, Loss, Method, Objective
+from oapl_core.objectives.cispo import Cispo
+from oapl_core.objectives.grpo import GrpoTokenIs
 from oapl_core.settings.experiment_file import parse_experiment
 from tests.core.objectives.transcriptions import CASES, Scene, Transcription, scene
 
@@ -96,7 +98,7 @@ def test_neither_order_nor_layout_nor_micro_batches_change_anything(objective: M
     for part in (order[:1], order[1:8], order[8:]):
         per_row = {
             name: getattr(step, name)[part]
-            for name in ("log_ratio_ST", "mask_ST", "advantage_S", "reward_S", "group_S", "start_log_ratio_ST")
+            for name in ("log_ratio_ST", "mask_ST", "advantage_S", "reward_S", "group_S", "old_log_ratio_ST")
         }
         piece = replace(step, **per_row, statistics_SK=None if statistics is None else statistics[part])
         loss = objective.loss(piece)
@@ -147,7 +149,8 @@ HAND: list[tuple[str, dict[str, object], list[float]]] = [
     # ratios 1.105, 1.350, .705, .951
     ("grpo", {}, [-A * exp(0.1) / 4, 0.0, 0.0, -B * exp(-0.05) / 4]),
     # to the first weights 1.051, .497, .705, 1; those to the behavior 1.051, 2.718 (bounded by 2), 1, .951
-    ("grpo_token_is", {}, [-A * exp(0.1) / 4, -A * 2 * exp(-0.7) / 4, 0.0, -B * exp(-0.05) / 4]),
+    ("grpo_frozen", {}, [-A * exp(0.1) / 4, -A * 2 * exp(-0.7) / 4, 0.0, -B * exp(-0.05) / 4]),
+    ("grpo_token_is", {}, [-A * exp(0.1) / 8, -A * 2 * exp(-0.7) / 8, 0.0, -B * exp(-0.05) / 8]),
     ("rec_one_side", {}, [-0.1875 * exp(0.1), 0.0, 0.0, 0.0625 * exp(-0.05)]),
     ("rec_one_side", {"importance_sampling": False, "clip_low": 0.6, "clip_high": 2.0}, [-0.1875] * 2 + [0.0625] * 2),
     ("rec_two_side", {"importance_sampling": False}, [-0.1875, 0.0, 0.0, 0.0625]),
@@ -172,6 +175,17 @@ def test_gradient_of_a_hand_computed_group(name: str, settings: dict[str, object
     assert gradient(objective, HAND_SCENE)[:2].flatten().tolist() == pytest.approx(expected, rel=1e-9, abs=1e-15)
 
 
+def test_the_papers_baseline_around_the_step_itself_is_cispo_with_its_bound() -> None:
+    """arXiv 2602.19362 section 2 with pi_old = pi: rho is 1, no token is clipped, and C is the truncated weight."""
+    s = scene(0)
+    x = torch.from_numpy(s.x.copy()).requires_grad_()
+    renewed = GrpoTokenIs(refresh=1, largest_weight=1.1, token_average="sum")
+    loss = renewed.loss(replace(s.inputs(renewed, x), old_log_ratio_ST=None))
+    loss.value.backward()
+    assert loss.clipped_ST is not None and not loss.clipped_ST.any()
+    torch.testing.assert_close(x.grad, gradient(Cispo(largest_ratio=1.1, token_average="sum"), s), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_settings_survive_json_and_start_no_torch(name: str) -> None:
     objective = DEFAULTS[name]
@@ -185,5 +199,5 @@ def test_a_wrong_key_of_an_objective_is_named_without_pydantics_tag() -> None:
         parse_experiment({**rest, "objective": {"name": "grpo", "clip": 1}}, "x.toml")
     with pytest.raises(ConfigError, match="it needs training.reference = 'behavior'"):
         parse_experiment(
-            {**rest, "objective": {"name": "grpo_token_is"}, "training": {"reference": "reference"}}, "x.toml"
+            {**rest, "objective": {"name": "grpo_frozen"}, "training": {"reference": "reference"}}, "x.toml"
         )

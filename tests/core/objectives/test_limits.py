@@ -14,7 +14,7 @@ from oapl_core.objectives import Method
 from oapl_core.objectives.bapo import Bapo
 from oapl_core.objectives.cispo import Cispo
 from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
-from oapl_core.objectives.grpo import Grpo, GrpoTokenIs
+from oapl_core.objectives.grpo import Grpo, GrpoFrozen
 from oapl_core.objectives.gspo import Gspo
 from oapl_core.objectives.m2po import M2po, first_refused
 from oapl_core.objectives.max_at_k import MaxAtK, best_with
@@ -67,7 +67,7 @@ SAME: list[tuple[str, Method, Method, float, Scene]] = [
     ("BAPO that asks for nothing", Bapo(positive_share=0.0, token_average="sum"), Grpo(clip_low=0.4), 1, S),
     ("CISPO without a bound is unclipped", Cispo(largest_ratio=ALL, token_average="sum"), unclipped(Grpo), 1, S),
     ("MinPRO of single tokens", Minpro(), Cispo(), 1, SINGLE_TOKENS),
-    ("GRPO with token IS where pi_start = b", GrpoTokenIs(), Grpo(), 1, START_IS_B),
+    ("GRPO frozen where pi_start = b", GrpoFrozen(), Grpo(), 1, START_IS_B),
     ("GSPO of single tokens", Gspo(clip_low=0.2, clip_high=0.2), Grpo(), 1, SINGLE_TOKENS),
     ("GSPO and REC-GSPO differ by the deviation", unclipped(RecGspo), unclipped(Gspo), math.sqrt(3) / 4, HAND_SCENE),
     ("REBEL is the group surrogate", Rebel(regression_temperature=0.1), GroupSurrogate(), 2 * 5 * 1.21 / 4, FIVES),

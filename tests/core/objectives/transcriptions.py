@@ -17,7 +17,7 @@ from oapl_core.objectives import Inputs, Method, StepSizes
 from oapl_core.objectives.bapo import Bapo
 from oapl_core.objectives.cispo import Cispo
 from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
-from oapl_core.objectives.grpo import Grpo, GrpoTokenIs
+from oapl_core.objectives.grpo import Grpo, GrpoFrozen, GrpoTokenIs
 from oapl_core.objectives.gspo import Gspo
 from oapl_core.objectives.m2po import M2po
 from oapl_core.objectives.max_at_k import MaxAtK
@@ -126,7 +126,7 @@ def grpo(x: Array, at: Array, s: Scene, o: Grpo) -> float:
     return tokens(a * np.exp(x) * ppo_mask(np.exp(at), a, o.clip_low, o.clip_high), s, o.token_average)
 
 
-def grpo_token_is(x: Array, at: Array, s: Scene, o: GrpoTokenIs) -> float:
+def decoupled(x: Array, at: Array, s: Scene, o: GrpoTokenIs | GrpoFrozen) -> float:
     a, weight = grpo_advantage(s)[:, None], np.minimum(np.exp(s.start), o.largest_weight)
     mask = ppo_mask(np.exp(at - s.start), a, o.clip_low, o.clip_high)
     return tokens(weight * a * np.exp(x - s.start) * mask, s, o.token_average)
@@ -281,7 +281,10 @@ CASES: list[tuple[Method, Transcription]] = [
     (Rft(), lambda x, at, s: tokens(x * (s.reward >= 1)[:, None], s, "batch")),
     (Rft(token_average="sequence"), lambda x, at, s: tokens(x * (s.reward >= 1)[:, None], s, "sequence")),
     *((o, lambda x, at, s, o=o: grpo(x, at, s, o)) for o in (Grpo(), Grpo(clip_high=0.1, token_average="sequence"))),
-    (GrpoTokenIs(largest_weight=1.1), lambda x, at, s: grpo_token_is(x, at, s, GrpoTokenIs(largest_weight=1.1))),
+    *(
+        (o, lambda x, at, s, o=o: decoupled(x, at, s, o))
+        for o in (GrpoTokenIs(largest_weight=1.1), GrpoFrozen(largest_weight=1.1))
+    ),
     *(
         (o, lambda x, at, s, o=o: rec(x, at, s, o))
         for o in (

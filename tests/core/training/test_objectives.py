@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM
 from oapl_core.errors import DataError
 from oapl_core.model_folder import policy_hash
 from oapl_core.objectives import Family, Inputs, Method, Objective
+from oapl_core.objectives.grpo import GrpoTokenIs
 from oapl_core.run_folder.run import METRICS_FILE
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.batching import epoch_batches
@@ -158,7 +159,7 @@ def _no_inputs(trainer: Trainer) -> Inputs:
     """Two columns of zeros for the first group, to see what an objective reports."""
     rows = (trainer.group_S == trainer.group_S[0]).nonzero()[:, 0].tolist()
     zeros = torch.zeros(len(rows), 2)
-    return replace(trainer._inputs(zeros, zeros == 0, rows, trainer._sizes(rows)), start_log_ratio_ST=zeros)
+    return replace(trainer._inputs(zeros, zeros == 0, rows, trainer._sizes(rows)), old_log_ratio_ST=zeros)
 
 
 def test_steps_of_whole_groups_are_equally_many_in_every_epoch() -> None:
@@ -239,16 +240,50 @@ def test_every_objective_trains_two_steps_with_deepspeed(tmp_path: Path, sharp_m
         assert line["moved"] > 0, line
 
 
+def test_steps_that_share_pi_old_are_clipped_around_the_weights_before_the_first(
+    model: Any, examples: Examples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_of("grpo_token_is", model, replace(examples, start=None), batch_size=6, tokens_per_micro_batch=64)
+    seen: list[torch.Tensor | None] = []
+    loss = GrpoTokenIs.loss
+
+    def noting(objective: GrpoTokenIs, inputs: Inputs) -> Any:
+        seen.append(inputs.old_log_ratio_ST)
+        return loss(objective, inputs)
+
+    monkeypatch.setattr(GrpoTokenIs, "loss", noting)
+    batches = trainer.batches(1)
+    before = trainer._log_ratios([row for batch in batches for row in batch])
+    of_step: list[list[torch.Tensor | None]] = []
+
+    def after(_: Any) -> None:
+        of_step.append(list(seen))
+        seen.clear()
+        if len(of_step) == 2:
+            before.update(trainer._log_ratios(batches[3]))
+
+    trainer.epoch(1, after)
+    assert len(of_step) == len(batches) == 4
+    for step, found in enumerate(of_step):
+        if step % 2 == 0:
+            assert found == [None] * len(found), "the policy itself"
+        else:
+            sums = sorted(float(row.sum()) for part in found if part is not None for row in part)
+            assert sums == pytest.approx(sorted(float(before[row].sum()) for row in batches[step]), abs=1e-5)
+    with pytest.raises(AssertionError, match="states are saved where pi_old is renewed"):
+        trainer.epoch(1, after, skip=1)
+
+
 @pytest.mark.slow
 def test_the_verb_scores_the_rounds_first_weights_for_the_objective_that_asks(
     tmp_path: Path, sharp_model: Path
 ) -> None:
-    run = make_run(tmp_path, sharp_model, epochs=1, objective={"name": "grpo_token_is"})
+    run = make_run(tmp_path, sharp_model, epochs=1, objective={"name": "grpo_frozen"})
     write_groups(run, made_groups(sharp_model))
     assert "reference log-probs of 24 rollouts scored" in train_in_a_process(run)
     assert run.reference(0).exists()
     folder = run.checkpoint(0, 1)
-    assert folder.parent.name == "grpo_token_is"
+    assert folder.parent.name == "grpo_frozen"
     steps = [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
     assert [step["sequences"] for step in steps] == [10, 10, 4]
     assert all(step["clipped_tokens_share"] >= 0 and step["residual_right"] is None for step in steps)
