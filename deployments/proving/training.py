@@ -20,7 +20,7 @@ _CUT = {"float32": 1e-4, "bfloat16": 0.02}
 
 
 def step(folder: Path) -> dict[str, Any]:
-    """Make the first optimiser step at each ZeRO stage, packed and padded: the same loss and gradient; time it."""
+    """Make the first optimiser step at each ZeRO stage and with each layout of rows: one loss and gradient; time it."""
     import torch
 
     from oapl_core.training.speed import matmul_tflops
@@ -29,11 +29,13 @@ def step(folder: Path) -> dict[str, Any]:
     dtype = made.experiment(folder).training.dtype
     cases: dict[str, dict[str, Any]] = {f"ZeRO {stage}": {"zero_stage": stage} for stage in (1, 2, 3)}
     cases |= {"ZeRO 0": {"zero_stage": 0}} if dtype == "float32" else {}
-    cases |= {"packed": {"packing": "on"}, "padded": {"packing": "off"}}
+    cases |= {"packed": {"packing": "on"}, "padded": {"packing": "off"}, "shared prompts": {"share_prompts": "auto"}}
     found = {}
     for name, training in cases.items():
         run = made.make_round(folder, f"step-{name.lower().replace(' ', '-')}", rows, **training)
         found[name] = timed_steps(run, 3, 0.0)
+    if not found["shared prompts"]["shares_prompts"]:  # the model's attention does not allow it
+        del found["shared prompts"]
     first = found["ZeRO 1"]
     for name, other in found.items():
         for key in ("loss", "grad_norm"):
@@ -85,6 +87,7 @@ def timed_steps(run: Run, steps: int, rate: float) -> dict[str, Any]:
         "grad_norm": [metrics["grad_norm"] for metrics in found],
         "seconds": [metrics["seconds"] for metrics in found],
         "packed": loaded.engine.policy.packed,
+        "shares_prompts": loaded.engine.policy.shares_prompts,
         "tokens": found[0]["tokens"],
         "tokens_per_s": found[0]["tokens"] / best,
         "tflops": need / best / 1e12,

@@ -68,6 +68,10 @@ class TrainingConfig(Settings):
     packing: Literal["auto", "on", "off"] = "auto"
     """Sequences of a micro-batch in one row without padding: `auto` where FlashAttention is installed, `on` with any
     attention (slower on CPUs), `off` in rows padded to the longest, sorted by length."""
+    share_prompts: Literal["auto", "on", "off"] = "off"
+    """Compute a prompt once for all answers to it in a micro-batch, forwards and backwards, with the same gradient:
+    `auto` where the attention allows it and a fifth of the tokens is saved, `on` or refused. Unless `off`, steps have
+    whole groups, so that answers meet."""
     reference: Literal["behavior", "reference"] = "behavior"
     """What the policy's log-probs are compared with: those that the engine recorded (the paper), or those that the
     trainer gives the same weights before the first update (the authors' code)."""
@@ -163,6 +167,8 @@ class TrainingConfig(Settings):
             raise ValueError("launcher 'ssh' needs hostfile, a file with a line `HOST slots=RANKS` for each machine")
         if self.launcher in ("srun", "env") and self.hostfile:
             raise ValueError(f"hostfile is for launcher 'ssh'; '{self.launcher}' knows its nodes")
+        if self.share_prompts == "on" and (self.packing == "off" or self.sequence_parallel > 1):
+            raise ValueError("share_prompts = 'on' needs packed rows and sequence_parallel = 1")
         if not self.has_nodes and self.processes % self.sequence_parallel:
             raise ValueError(
                 f"sequence_parallel = {self.sequence_parallel} must divide the number of ranks, "
@@ -198,6 +204,7 @@ class TrainingConfig(Settings):
         apart |= {"launcher"}  # who starts ranks changes no number
         # a setting that is younger than some checkpoints counts only where it says something else than they had
         apart |= {"router"} if self.router == "trained" else set()
+        apart |= {"share_prompts"} if self.share_prompts == "off" else set()
         # likewise what they had where nothing is set now; checkpointing says where numbers are kept, not which
         meant = {
             "max_mismatch": self.max_mismatch or DEFAULT_MISMATCH,

@@ -22,12 +22,18 @@ def has_kernel(model: Any, dtype: torch.dtype) -> bool:
     """Whether ``model`` (of transformers, in ``dtype``) can have this attention and a kernel runs it."""
     config = model.config.get_text_config()
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    # neither soft caps nor sinks (GPT-OSS) are in the kernel; families without the interface have their own attention
+    runs = torch.cuda.is_available() and dtype == torch.bfloat16 and head <= _WIDEST_HEAD
+    return runs and is_plain(model)
+
+
+def is_plain(model: Any) -> bool:
+    """Whether all that ``model`` does beside this attention concerns a token by itself, as far as its settings say."""
+    config = model.config.get_text_config()
+    # neither soft caps nor sinks (GPT-OSS) are computed here; families without the interface have their own attention
     special = getattr(config, "attn_logit_softcapping", None) or any(
         name.endswith(".sinks") for name, _ in model.named_parameters()
     )
-    fits = getattr(model, "_supports_attention_backend", False) and not special and head <= _WIDEST_HEAD
-    return bool(fits and torch.cuda.is_available() and dtype == torch.bfloat16)
+    return bool(getattr(model, "_supports_attention_backend", False) and not special)
 
 
 def give(model: Any) -> None:
@@ -61,9 +67,14 @@ def attend(
     sliding_window: int | None = None,
     cu_seq_lens_q: Tensor | None = None,
     max_length_q: int | None = None,
+    cu_seq_lens_k: Tensor | None = None,
+    max_length_k: int | None = None,
+    key_place_K: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Causal attention within each sequence: [1, tokens, heads, value size].
+
+    Keys of a sequence may lie elsewhere in the row: its queries are then those of its last tokens.
 
     Args:
         module: the layer; not used.
@@ -75,20 +86,32 @@ def attend(
         sliding_window: how many tokens back a token looks, itself included; unset: to the sequence's begin.
         cu_seq_lens_q: of ``bounds``; unset: one sequence.
         max_length_q: of ``bounds``.
+        cu_seq_lens_k: where the keys of each sequence begin and end, among those of ``key_place_K``.
+        max_length_k: the most keys that a sequence has.
+        key_place_K: places in the row, of the keys of all sequences one after another; unset: as the queries lie.
     """
     assert attention_mask is None and query.shape[0] == 1, "packed rows have no mask and are one"
     tokens, size = query.shape[2], value.shape[3]
-    bound = query.new_tensor([0, tokens], dtype=torch.int32) if cu_seq_lens_q is None else cu_seq_lens_q
-    longest = tokens if max_length_q is None else max_length_q
+    whole = query.new_tensor([0, tokens], dtype=torch.int32)
+    bounds_of = [whole if bound is None else bound for bound in (cu_seq_lens_q, cu_seq_lens_k)]
+    longest = [tokens if most is None else most for most in (max_length_q, max_length_k)]
     scaling = query.shape[3] ** -0.5 if scaling is None else scaling
     value = pad(value, (0, query.shape[3] - size))  # latent attention has narrower values
-    compute = _kernel if query.is_cuda else _one_by_one
-    found = compute(query[0], key[0], value[0], bound, longest, scaling, sliding_window)
+    if key_place_K is not None:
+        key, value = (tensor.index_select(2, key_place_K) for tensor in (key, value))
+    compute = _kernel if query.is_cuda and query.dtype == torch.bfloat16 else _one_by_one
+    found = compute(query[0], key[0], value[0], bounds_of, longest, scaling, sliding_window)
     return found[None, ..., :size], None
 
 
 def _kernel(
-    query: Tensor, key: Tensor, value: Tensor, bound: Tensor, longest: int, scaling: float, window: int | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bounds_of: list[Tensor],
+    longest: list[int],
+    scaling: float,
+    window: int | None,
 ) -> Tensor:
     from torch.nn.attention import varlen
 
@@ -97,24 +120,31 @@ def _kernel(
     grouped = {"enable_gqa": True} if "enable_gqa" in signature(attend_rows).parameters else {}
     size = (-1 if window is None else window - 1, 0)
     q, k, v = (tensor.transpose(0, 1) for tensor in (query, key, value))
-    found: Tensor = attend_rows(q, k, v, bound, bound, longest, longest, scale=scaling, window_size=size, **grouped)
+    # its causal mask ends with the last query at the last key, also where there are more keys than queries
+    found: Tensor = attend_rows(q, k, v, *bounds_of, *longest, scale=scaling, window_size=size, **grouped)
     return found
 
 
 def _one_by_one(
-    query: Tensor, key: Tensor, value: Tensor, bound: Tensor, longest: int, scaling: float, window: int | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bounds_of: list[Tensor],
+    longest: list[int],
+    scaling: float,
+    window: int | None,
 ) -> Tensor:
-    found, places = [], bound.tolist()
-    for first, last in pairwise(places):
+    found, (queries, keys) = [], (pairwise(bound.tolist()) for bound in bounds_of)
+    for (first, last), (start, end) in zip(queries, keys, strict=True):
         near = None
-        if window is not None and last - first > window:
-            back = torch.arange(last - first, device=query.device)
-            back = back[:, None] - back
-            near = (back >= 0) & (back < window)
+        if end - start > min(last - first, window or end):
+            place = torch.arange(end - start, device=query.device)
+            back = place[first - last :, None] - place
+            near = (back >= 0) & (back < (window or end))
         part = scaled_dot_product_attention(
             query[None, :, first:last],
-            key[None, :, first:last],
-            value[None, :, first:last],
+            key[None, :, start:end],
+            value[None, :, start:end],
             attn_mask=near,
             is_causal=near is None,
             scale=scaling,

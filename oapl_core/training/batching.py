@@ -1,17 +1,22 @@
 """Which sequences form an optimiser step, and how a step is cut into micro-batches; pure, the same on every rank.
 
 An epoch visits every sequence once in an order shuffled by a derived seed, or every group, for objectives that compare
-the answers of a prompt: then a step has as many whole groups as surely fit. A global batch of consecutive sequences is
-dealt to the ranks by length, and each rank cuts its share, sorted by length, into right-padded micro-batches whose
-padded size stays within a token budget; packed, without padding, the longest first into the first one with room. Every
-rank gets the same number of micro-batches: empty ones are appended, because collective operations must happen equally
-often everywhere.
+the answers of a prompt and where answers share one: then a step has as many whole groups as surely fit. A global batch
+of consecutive sequences is dealt to the ranks by length, and each rank cuts its share, sorted by length, into
+right-padded micro-batches whose padded size stays within a token budget; packed, without padding, the longest first
+into the first one with room; where answers share their prompt, those to one prompt stay together and its tokens count
+once. Every rank gets the same number of micro-batches: empty ones are appended, because collective operations must
+happen equally often everywhere.
 """
 
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from oapl_core.seeds import derive_seed
+
+Prompts = Sequence[tuple[int, int]]
+"""A label of each sequence's prompt, and its tokens; equal for those that have the same."""
 
 
 def epoch_order(sequences: int, seed: int, round_number: int, epoch: int) -> list[int]:
@@ -60,7 +65,12 @@ def epoch_batches(
 
 
 def micro_batches(
-    batch: Sequence[int], lengths: Sequence[int], token_budget: int, ranks: int = 1, packed: bool = False
+    batch: Sequence[int],
+    lengths: Sequence[int],
+    token_budget: int,
+    ranks: int = 1,
+    packed: bool = False,
+    prompts: Prompts | None = None,
 ) -> list[list[list[int]]]:
     """Cut a global batch for each rank.
 
@@ -71,6 +81,7 @@ def micro_batches(
             goes alone.
         ranks: processes to deal to, or groups of them that share each sequence.
         packed: micro-batches hold no padding.
+        prompts: of every sequence, if a packed micro-batch holds each of them once.
 
     Returns:
         For each rank its micro-batches, equally many for all; empty lists stand for "nothing, but take part".
@@ -82,8 +93,11 @@ def micro_batches(
         raise ValueError(f"token_budget and ranks must be positive, not {token_budget} and {ranks}")
     # Longest first: an allocation too large for the device fails on the first micro-batch, not on the last.
     by_length = sorted(batch, key=lambda i: (-lengths[i], i))
-    cut = _pack if packed else _cut
-    shares = [cut(by_length[rank::ranks], lengths, token_budget) for rank in range(ranks)]
+    if prompts is None:
+        cut = _pack if packed else _cut
+        shares = [cut(by_length[rank::ranks], lengths, token_budget) for rank in range(ranks)]
+    else:
+        shares = _shared(by_length, lengths, prompts, token_budget, ranks)
     # a rank with fewer runs stand-ins: a collective operation that one rank leaves out hangs the others
     most = max(len(share) for share in shares)
     return [share + [[] for _ in range(most - len(share))] for share in shares]
@@ -111,3 +125,44 @@ def _pack(by_length: Sequence[int], lengths: Sequence[int], token_budget: int) -
         share[place].append(i)
         room[place] -= lengths[i]
     return share
+
+
+def repeated_prompts(rows: Iterable[int], prompts: Prompts) -> list[int]:
+    """Tokens of every prompt of ``rows`` that one before it has, too."""
+    counts = Counter(prompts[i] for i in rows)
+    return [size for (_, size), count in counts.items() for _ in range(count - 1)]
+
+
+def computed_tokens(rows: Sequence[int], lengths: Sequence[int], prompts: Prompts) -> int:
+    """Tokens of the sequences ``rows`` with each of their prompts counted once."""
+    return sum(lengths[i] for i in rows) - sum(repeated_prompts(rows, prompts))
+
+
+def _shared(
+    by_length: Sequence[int], lengths: Sequence[int], prompts: Prompts, token_budget: int, ranks: int
+) -> list[list[list[int]]]:
+    """Each rank's micro-batches, with the answers to a prompt in as few as the budget allows."""
+    groups = sorted(_by_prompt(by_length, prompts), key=lambda rows: -computed_tokens(rows, lengths, prompts))
+    # a prompt is rather computed on several ranks than one of them left without work
+    shares = [[i for group in groups[rank::ranks] for i in group] for rank in range(ranks)]
+    if len(groups) < ranks:
+        shares = [list(by_length[rank::ranks]) for rank in range(ranks)]
+    return [_pack_prompts(share, lengths, prompts, token_budget) for share in shares]
+
+
+def _by_prompt(rows: Sequence[int], prompts: Prompts) -> list[list[int]]:
+    members: dict[tuple[int, int], list[int]] = {}
+    for i in rows:
+        members.setdefault(prompts[i], []).append(i)
+    return list(members.values())
+
+
+def _pack_prompts(rows: Sequence[int], lengths: Sequence[int], prompts: Prompts, token_budget: int) -> list[list[int]]:
+    pieces = []
+    for group in _by_prompt(rows, prompts):
+        _, size = prompts[group[0]]
+        answers = [lengths[i] - size for i in group]
+        pieces += [[group[p] for p in part] for part in _pack(range(len(group)), answers, token_budget - size)]
+    sizes = [computed_tokens(piece, lengths, prompts) for piece in pieces]
+    largest_first = sorted(range(len(pieces)), key=lambda p: -sizes[p])
+    return [[i for p in part for i in pieces[p]] for part in _pack(largest_first, sizes, token_budget)]

@@ -6,6 +6,7 @@ keeps a small file decoded). Memory holds some numbers for each row.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,11 +75,16 @@ class Examples:
             return None
         return torch.from_numpy(_values(self.tokens[row]["behavior_logprobs"]).copy())
 
-    @property
+    @cached_property
     def lengths(self) -> list[int]:
         """Tokens of prompt and response of each row."""
         lengths: list[int] = (self.prompt_length_S + self.response_length_S).tolist()
         return lengths
+
+    @cached_property
+    def prompts(self) -> list[tuple[int, int]]:
+        """Group of each row, and tokens of its prompt: a group has one prompt."""
+        return list(zip(self.group_S.tolist(), self.prompt_length_S.tolist(), strict=True))
 
     def batch(self, rows: Sequence[int]) -> Batch:
         """Tensors of ``rows``; without rows a stand-in of one two-token sequence with weight 0."""

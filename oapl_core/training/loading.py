@@ -1,10 +1,11 @@
 """Loads the checkpoint that a round starts from into an engine that trains it. Reads its files; writes nothing."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oapl_core.progress import say
 from oapl_core.seeds import derive_seed
+from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.job import Job
 from oapl_core.training.ranks import own_rank, rank_count
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from oapl_core.training.checkpoint import StoredModel
     from oapl_core.training.engine import TrainingEngine
     from oapl_core.training.examples import Examples
+    from oapl_core.training.logprobs import Policy
     from oapl_core.training.speed import ModelFlops
 
 
@@ -37,10 +39,10 @@ def load(job: Job, examples: "Examples") -> Loaded:
     from oapl_core.training.checkpoint import load_model
     from oapl_core.training.engine import TrainingEngine
     from oapl_core.training.experts import freeze_routers
-    from oapl_core.training.logprobs import Policy
     from oapl_core.training.memory import estimate_memory, with_recomputation_decided
-    from oapl_core.training.packing import refuse_leaks, use_packing
+    from oapl_core.training.packing import refuse_leaks
     from oapl_core.training.sequence_parallel import SharedPolicy
+    from oapl_core.training.shared_prompts import refuse_sharing
     from oapl_core.training.speed import ModelFlops
 
     training = job.training
@@ -57,16 +59,29 @@ def load(job: Job, examples: "Examples") -> Loaded:
         model.train()  # transformers recomputes activations in this mode only
     # All three before DeepSpeed has the model: ZeRO 3 would leave shards in place of the weights that they count.
     flops = ModelFlops.of(model)
-    packing = "off" if training.packing == "auto" and training.sequence_parallel > 1 else training.packing
-    packed = use_packing(model, packing, model.dtype)
     estimate = estimate_memory(model, training, ranks, longest)
     if not own_rank():
         say(estimate.line())
-    kind = SharedPolicy if training.sequence_parallel > 1 else Policy
-    policy = kind(model, examples.temperature, training.logprob_chunk, packed)
+    policy = _policy(model, training, examples)
     engine = TrainingEngine(policy, training)
     if isinstance(policy, SharedPolicy):
         policy.share(engine)
-    if packed:
+    if policy.shares_prompts:
+        refuse_sharing(engine, examples)
+    elif policy.packed:
         refuse_leaks(engine, model.config.get_text_config().vocab_size)
     return Loaded(stored, engine, flops)
+
+
+def _policy(model: Any, training: TrainingConfig, examples: "Examples") -> "Policy":
+    """What the engine trains: ``model`` behind one of the ways to compute a micro-batch."""
+    from oapl_core.training.logprobs import Policy
+    from oapl_core.training.packing import use_packing
+    from oapl_core.training.sequence_parallel import SharedPolicy
+    from oapl_core.training.shared_prompts import SharedPromptPolicy, shares_prompts
+
+    if shares_prompts(model, training, examples):
+        return SharedPromptPolicy(model, examples.temperature, training.logprob_chunk)
+    packing = "off" if training.packing == "auto" and training.sequence_parallel > 1 else training.packing
+    kind = SharedPolicy if training.sequence_parallel > 1 else Policy
+    return kind(model, examples.temperature, training.logprob_chunk, use_packing(model, packing, model.dtype))

@@ -221,6 +221,9 @@ class Policy(nn.Module):
     without padding, told apart by their positions (``packing.py``).
     """
 
+    shares_prompts = False
+    """Whether a prompt is computed once for all answers to it (``shared_prompts.py``)."""
+
     def __init__(self, model: Any, temperature: float = 1.0, chunk: int = 4096, packed: bool = False) -> None:
         """Takes ``model`` over: its output layer is replaced.
 

@@ -5,6 +5,7 @@ explains each name of a step's metrics. Reads and writes no files.
 """
 
 import resource
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,7 @@ Metrics = dict[str, Any]
 _NAMES = """
     loss sequences response_tokens tokens squared_tokens padded_tokens right log_ratio log_ratio_right residuals
     residual residual_right clippable clipped_tokens token_log_ratio_abs kl compared_logprob
+    shared_tokens shared_squared_tokens
 """
 _SUMS = _NAMES.split()
 _OF_RATIOS = """
@@ -31,10 +33,12 @@ _OF_RATIOS = """
 class StepMeter:
     """Sums over one step's micro-batches on one rank; ``result`` joins the ranks."""
 
-    def __init__(self, device: torch.device, packed: bool = False, compared: bool = True) -> None:
+    def __init__(
+        self, device: torch.device, packed: bool = False, compared: bool = True, shares_prompts: bool = False
+    ) -> None:
         """Sums stay on ``device`` until the step ends; ``packed`` rows have no padding, rows that are not ``compared``
         no ln b."""
-        self._device, self._packed, self._compared = device, packed, compared
+        self._device, self._packed, self._compared, self._shares_prompts = device, packed, compared, shares_prompts
         # One vector on the device, in float64: reading a number of it would wait for the GPU at every micro-batch, and
         # a fixed order lets a rank that had no work take part in the sum over ranks with zeros.
         self._sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=device)
@@ -50,6 +54,7 @@ class StepMeter:
         length_S: Tensor,
         right_S: Tensor,
         entropy_T: Tensor,
+        repeated: Sequence[int] = (),
     ) -> None:
         """Count a micro-batch, after its backward pass.
 
@@ -62,12 +67,12 @@ class StepMeter:
             right_S: 1 for a correct answer, 0 for another.
             entropy_T: of the policy at each response token that this rank scored, nats; where ranks share sequences,
                 that is only its part of them.
+            repeated: tokens of each prompt that was not computed, as another row has it.
         """
         ratio_ST = log_ratio_ST.detach().double()
         ratio_S, size_ST = ratio_ST.sum(1), ratio_ST.abs()
-        sequences, width = ratio_ST.shape[0], ratio_ST.shape[1] + 1
-        padded = int(length_S.sum()) if self._packed else sequences * width
-        sizes = torch.tensor([sequences, padded], device=ratio_ST.device)
+        padded = int(length_S.sum()) if self._packed else len(ratio_ST) * (ratio_ST.shape[1] + 1)
+        sizes = torch.tensor([len(ratio_ST), padded, sum(repeated), sum(n * n for n in repeated)], device=self._device)
         numbers = {
             "loss": loss.value.detach(),
             "sequences": sizes[0],
@@ -83,6 +88,8 @@ class StepMeter:
             # k3 estimates KL(b || pi) and is never negative: ratio - 1 - ln ratio, 0 outside the response
             "kl": (ratio_ST.expm1() - ratio_ST).sum(),
             "compared_logprob": compared_ST.double().sum(),
+            "shared_tokens": sizes[2],
+            "shared_squared_tokens": sizes[3],
         }
         self._sums += torch.stack([numbers[name].double() for name in _SUMS])
         self._entropy += entropy_T.double().sum()
@@ -120,6 +127,8 @@ class StepMeter:
             "token_entropy": -(total["compared_logprob"] + total["log_ratio"]) / tokens,
             "peak_memory_mb": round(memory_mb),
         }
+        if self._shares_prompts:
+            found |= {name: int(total[name]) for name in ("shared_tokens", "shared_squared_tokens")}
         return found if self._compared else found | dict.fromkeys(_OF_RATIOS)
 
 

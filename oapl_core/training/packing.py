@@ -5,7 +5,7 @@ by itself. A model that ignores position ids (recurrent layers, an attention of 
 word: so the first thing a packing trainer does is to score two sequences together and apart.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -47,27 +47,39 @@ def refuse_leaks(engine: "TrainingEngine", vocabulary: int) -> None:
     # two sequences of six tokens with other ids: if they saw each other, the second one's log-probs would change
     ids = torch.arange(12, device=engine.device).reshape(2, 6) % vocabulary
     one, whole = torch.ones(2, dtype=torch.int64, device=engine.device), torch.full((2,), 6, device=engine.device)
+    refuse_changes(
+        engine,
+        (ids, one, whole),
+        "training.packing: sequences packed into one row change each other's log-probs",
+        "this model's attention does not tell them apart, set training.packing = 'off'",
+    )
+
+
+def refuse_changes(engine: "TrainingEngine", sequences: Sequence[torch.Tensor], what: str, advice: str) -> None:
+    """Score ``sequences``, the inputs of a policy, together and, with the model's plain attention, each by itself.
+
+    Raises:
+        ConfigError: they differ by more than rounding; ``what`` does so, and what to do.
+    """
     with torch.no_grad():
-        together = engine(ids, one, whole, last=True)
+        together = engine(*sequences, last=True)
         packed = engine.policy.model.config._attn_implementation
         plain = "sdpa" if packed == VARIABLE_LENGTH else packed
-        apart, by_products = (_apart(engine, kernel, ids, one, whole) for kernel in (plain, "eager"))
+        apart, by_products = (_apart(engine, kernel, *sequences) for kernel in (plain, "eager"))
     # the largest over ranks: all must refuse, or the others would wait for those that did
     worst = float(engine.largest((together - apart).abs().max().reshape(1)))
     rounding = float(engine.largest((by_products - apart).abs().max().reshape(1)))
     allowed = max(_APART, _KERNELS * rounding)
     if not worst <= allowed:  # also where it is not a number
-        raise ConfigError(
-            f"training.packing: sequences packed into one row change each other's log-probs by {worst:.2g} nats "
-            f"(rounding: {rounding:.2g}); "
-            "this model's attention does not tell them apart, set training.packing = 'off'"
-        )
+        raise ConfigError(f"{what} by {worst:.2g} nats (rounding: {rounding:.2g}); {advice}")
 
 
 def _apart(engine: "TrainingEngine", kernel: str, *sequences: torch.Tensor) -> torch.Tensor:
     """Log-probs of each sequence in a row of its own, with the attention ``kernel`` of transformers."""
     with _attention(engine.policy.model, kernel):
-        return torch.cat([engine(*(part[i : i + 1] for part in sequences), last=True) for i in range(2)])
+        return torch.cat(
+            [engine(*(part[i : i + 1] for part in sequences), last=True) for i in range(len(sequences[0]))]
+        )
 
 
 @contextmanager

@@ -26,10 +26,18 @@ class Scored:
     """[S, T - 1], true where a response token is scored."""
 
 
+def rank_share(engine: "TrainingEngine", examples: Examples, rows: Sequence[int], token_budget: int) -> list[list[int]]:
+    """This rank's micro-batches of ``rows``, of ``token_budget`` each; every rank gets equally many."""
+    # the setting is what one rank holds, and these hold a sequence together
+    budget, policy = token_budget * engine.sequence_ranks, engine.policy
+    prompts = examples.prompts if policy.shares_prompts else None
+    shares = micro_batches(rows, examples.lengths, budget, engine.data_ranks, policy.packed, prompts)
+    return shares[engine.data_rank]
+
+
 def scored(engine: "TrainingEngine", examples: Examples, rows: Sequence[int], token_budget: int) -> Iterator[Scored]:
     """This rank's share of ``rows``, micro-batch by micro-batch; every rank gets equally many."""
-    budget, packed = token_budget * engine.sequence_ranks, engine.policy.packed
-    for share in micro_batches(rows, examples.lengths, budget, engine.data_ranks, packed)[engine.data_rank]:
+    for share in rank_share(engine, examples, rows, token_budget):
         batch = examples.batch(share)
         prompt_S, length_S = batch.prompt_length_S.to(engine.device), batch.length_S.to(engine.device)
         with torch.no_grad():

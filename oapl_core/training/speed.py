@@ -7,6 +7,8 @@ multiply-add is 2 FLOPs, a backward pass is twice its forward pass (once where t
     output     6 V D per response token       prompts are not scored
     attention  6 L A T^2 per sequence of T    L layers, A = heads x head size; causal, so half of the full square
 
+A prompt that answers share counts once.
+
 Reads nothing; measures a matrix product on CPUs.
 """
 
@@ -130,7 +132,8 @@ class Speedometer:
     def __call__(self, step: Metrics) -> Metrics:
         """What to add to ``step``, which has its number, tokens and seconds."""
         self._seconds, self._measured = self._seconds + step["seconds"], self._measured + 1
-        need = self.flops(step["tokens"], step["response_tokens"], step["squared_tokens"])
+        tokens, squared = (step[name] - step.get(f"shared_{name}", 0) for name in ("tokens", "squared_tokens"))
+        need = self.flops(tokens, step["response_tokens"], squared)
         offered = self.peak and self.peak * 1e12 * self.ranks * step["seconds"]
         return {
             "tokens_per_s": step["tokens"] / step["seconds"],

@@ -25,13 +25,13 @@ from oapl_core.objectives import Inputs, Method, StepSizes
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.tables import CORRECT
-from oapl_core.training.batching import epoch_batches, micro_batches
+from oapl_core.training.batching import epoch_batches, repeated_prompts
 from oapl_core.training.examples import Examples
 from oapl_core.training.logprobs import response_mask
 from oapl_core.training.memory import explaining_exhaustion
 from oapl_core.training.metrics import Metrics, StepMeter
 from oapl_core.training.schedule import learning_rate
-from oapl_core.training.scoring import scored
+from oapl_core.training.scoring import rank_share, scored
 from oapl_core.training.speed import Speedometer
 
 if TYPE_CHECKING:
@@ -100,7 +100,9 @@ class Trainer:
     def batches(self, epoch: int) -> list[list[int]]:
         """Examples of each optimiser step of an epoch, counted from 1."""
         rows: list[int] = self.kept_S.nonzero()[:, 0].tolist()
-        groups = self.group_S[self.kept_S].tolist() if self.objective.scope == "group" else None
+        # by the setting alone: were prompts not shared on another machine, a resumed epoch would have another order
+        whole = self.objective.scope == "group" or self.training.share_prompts != "off"
+        groups = self.group_S[self.kept_S].tolist() if whole else None
         return epoch_batches(rows, groups, self.training.batch_size, self.seed, self.round_number, epoch)
 
     def epoch(self, epoch: int, on_step: Callable[[Metrics], None], skip: int = 0) -> list[Metrics]:
@@ -148,17 +150,15 @@ class Trainer:
         """
         start = time.monotonic()
         engine = self.engine
-        # the setting is what one rank holds, and these hold a sequence together
-        budget = self.training.tokens_per_micro_batch * engine.sequence_ranks
-        share = micro_batches(batch, lengths, budget, engine.data_ranks, self.packed)[engine.data_rank]
+        share = rank_share(engine, self.examples, batch, self.training.tokens_per_micro_batch)
         # a step that is one micro-batch is known whole when its turn comes
         alone = self.objective.scope == "sequence" or engine.data_ranks == len(share) == 1
         sizes, statistics = self._sizes(batch), None if alone else self._statistics(batch)
-        meter = StepMeter(engine.device, self.packed, self.examples.is_compared)
+        meter = StepMeter(engine.device, self.packed, self.examples.is_compared, engine.policy.shares_prompts)
         has_signal = self._has_signal(batch)
         for number, rows in enumerate(share):
             held = [lengths[row] for row in rows]
-            padded = sum(held) if self.packed else len(held) * max(held, default=0)
+            padded = sum(held) - sum(self._repeated(rows)) if self.packed else len(held) * max(held, default=0)
             with explaining_exhaustion(held, padded, self.training):
                 last = has_signal and number == len(share) - 1
                 self._micro_batch(rows, sizes, statistics, old, has_signal, last, meter)
@@ -176,6 +176,10 @@ class Trainer:
         """Whether the step has a gradient beyond rounding; the same on every rank, and in a resumed round."""
         is_displaced = self.lag_steps + self.engine.updates > 0
         return is_displaced or bool((self.advantage_S[list(batch)].abs() > _ROUNDED).any())
+
+    def _repeated(self, rows: Sequence[int]) -> list[int]:
+        """Tokens of each prompt of a micro-batch that is not computed, as another row has it."""
+        return repeated_prompts(rows, self.examples.prompts) if self.engine.policy.shares_prompts else []
 
     def _sizes(self, batch: Sequence[int]) -> StepSizes:
         rows = list(batch)
@@ -264,6 +268,7 @@ class Trainer:
                 length_S,
                 inputs.reward_S >= CORRECT,
                 self.engine.policy.entropy_T,
+                self._repeated(rows),
             )
 
     def _names(self, rows: Sequence[int]) -> str:

@@ -110,7 +110,8 @@ def step_of_deepspeed(folder: Path, model_dir: Path, rows: list[Row], **training
         **training,
     )
     write_groups(run, rows)
-    train_in_a_process(run)
+    said = train_in_a_process(run)
+    assert ("prompts are computed once" in said) == ("share_prompts" in training)
     metrics = json.loads((run.checkpoint(0, 1) / METRICS_FILE).read_text())  # one step
     entropies = [entropy for of_row in plain_entropies(model_dir, rows) for entropy in of_row]
     assert metrics["entropy"] == pytest.approx(sum(entropies) / len(entropies), abs=1e-5)
@@ -125,8 +126,15 @@ def test_two_ranks_with_sharded_gradients_make_the_gradient_of_plain_code(
     assert_same(step_of_deepspeed(tmp_path, sharp_model, rows, processes=2, zero_stage=2), expected)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("packing", ["on", "off"])
+WAYS: dict[str, dict[str, Any]] = {
+    "packed": {"packing": "on"},
+    "padded": {"packing": "off"},
+    "shared": {"share_prompts": "on"},
+}
+
+
+@pytest.mark.slow_if(case=lambda given: given != {"way": "shared", "stage": 1, "processes": 1})
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("processes", [1, 2])
 def test_every_stage_and_number_of_ranks_makes_the_gradient_of_plain_code(
@@ -136,7 +144,7 @@ def test_every_stage_and_number_of_ranks_makes_the_gradient_of_plain_code(
     expected: tuple[float, Gradients],
     processes: int,
     stage: int,
-    packing: str,
+    way: str,
 ) -> None:
-    found = step_of_deepspeed(tmp_path, sharp_model, rows, processes=processes, zero_stage=stage, packing=packing)
+    found = step_of_deepspeed(tmp_path, sharp_model, rows, processes=processes, zero_stage=stage, **WAYS[way])
     assert_same(found, expected)
