@@ -12,7 +12,7 @@ from oapl_core.errors import Held, OaplError
 from oapl_core.planning.plan import Step
 from oapl_core.run_folder.helping import helping
 from tasks.fleet import FLOW
-from tasks.stage import execute_here
+from tasks.stage import execute_here, execute_joined
 
 
 def run_and_step() -> str:
@@ -23,12 +23,18 @@ def run_and_step() -> str:
 
 
 @flow(name=FLOW, flow_run_name=run_and_step)
-def oapl_stage(run_dir: Path, step: Step, holder: str) -> State[None]:
-    """Do ``step`` for ``holder``, the token in run.lock. Started by other flows, not by people."""
+def oapl_stage(run_dir: Path, step: Step, holder: str, mirror: str | None = None) -> State[None]:
+    """Do ``step`` for ``holder``, the token in run.lock, or a part of it where only the run's ``mirror`` is seen.
+
+    Started by other flows, not by people.
+    """
     listen()
     try:
-        with helping(run_dir, holder, step.label):
-            execute_here(run_dir, step)
+        if mirror:
+            execute_joined(mirror, step)
+        else:
+            with helping(run_dir, holder, step.label):
+                execute_here(run_dir, step)
     except Held as error:
         return Completed(name="Skipped", message=f"nothing was done: {error}")
     except OaplError as error:  # its kind travels as the state's name

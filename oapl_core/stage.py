@@ -10,7 +10,7 @@ from typing import Any
 
 from oapl_core.errors import ConfigError, OaplError, StageFailed
 from oapl_core.planning.preflight import before_stage
-from oapl_core.planning.stages import BY_VERB
+from oapl_core.planning.stages import BY_VERB, SAMPLING
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run
 
@@ -88,7 +88,7 @@ def _choose_gpus(run: Run, verb: str) -> None:
     if not (pipeline and known and known.gpus):
         return
     pools, lists = run.config.fleet, (set(pipeline.engine_gpus), set(pipeline.trainer_gpus))
-    is_here = pools.rollouts is None and pools.training is None  # other machines may have other GPUs
+    is_here = pools.pool(SAMPLING.verb) is None and pools.training is None  # other machines may have other GPUs
     if is_here and any(_DEVICES.glob("nvidia[0-9]*")) and (not all(lists) or lists[0] & lists[1]):
         raise ConfigError(
             f"{run.root}: with [pipeline] sampling and training would share GPUs and run out of memory: give each "
@@ -122,8 +122,9 @@ def not_installed(error: ModuleNotFoundError) -> ConfigError:
     library = (error.name or "").partition(".")[0]
     if library in ("", "oapl_core", "tasks", "flows", "deployments"):
         raise error
+    extras = "oapl[store]" if library == "obstore" else "oapl[cpu], oapl[cuda] or oapl[ray]"
     return ConfigError(
-        f"{library} is not installed for {sys.executable}: this needs oapl[cpu], oapl[cuda] or oapl[ray]; stages run "
+        f"{library} is not installed for {sys.executable}: this needs {extras}; stages run "
         "in another environment that has it where engine_python=/its/bin/python says so (docs/installing.md)"
     )
 

@@ -23,6 +23,7 @@ from oapl_core import launch
 from oapl_core.errors import ConfigError, DataError, Diverged, Interrupted, OaplError, SandboxError, StageFailed
 from oapl_core.planning.plan import Step, helping_steps
 from oapl_core.run_folder.lock import owner
+from oapl_core.run_folder.object_store import below
 from oapl_core.run_folder.run import Run
 
 FLOW = "oapl-stage"
@@ -94,6 +95,25 @@ def _started(run: Run, step: Step, pool: str, tell: Tell) -> Iterator[Callable[[
 
 
 @contextmanager
+def joined(run: Run, step: Step, tell: Tell) -> Iterator[Tell]:
+    """Machines without the run folder take part in ``step``, which is done here, where `[fleet]` says so.
+
+    Yields what to tell progress to: with each line they are looked after.
+    """
+    pool = run.config.fleet.joining_pool(step.verb)
+    if pool is None:
+        yield tell
+        return
+    with get_client(sync_client=True) as client, _sharing(run, step, pool, client, tell) as look:
+        # A sampling stage says something every two seconds: no thread is needed, and no client for it.
+        def tell_and_look(line: str) -> None:
+            tell(line)
+            look()
+
+        yield tell_and_look
+
+
+@contextmanager
 def _sharing(run: Run, step: Step, pool: str, client: SyncPrefectClient, tell: Tell) -> Iterator[Callable[[], None]]:
     """The other shares of ``step``; the yielded function replaces those that failed, the context's end ends them."""
     shares = helping_steps(step, run.config.fleet.shares(step.verb))
@@ -155,6 +175,8 @@ def _create(run: Run, step: Step, pool: str, queue: str | None) -> FlowRun:
     holder = owner(run.root)
     assert holder, "whoever starts a stage holds the run folder"
     parameters = {"run_dir": str(run.root.resolve()), "step": asdict(step), "holder": holder.token}
+    if run.config.fleet.joining_pool(step.verb):
+        parameters["mirror"] = below(run.config.mirror or "", run.root.name)
     try:
         return cast(FlowRun, run_deployment(f"{FLOW}/{pool}", parameters=parameters, timeout=0, work_queue_name=queue))
     except ObjectNotFound:

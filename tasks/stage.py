@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -24,6 +25,8 @@ from oapl_core import launch
 from oapl_core.errors import Diverged, StageFailed
 from oapl_core.planning.plan import Step
 from oapl_core.planning.stages import BY_VERB
+from oapl_core.rollouts.joining import serve
+from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.run import Run
 from tasks import fleet
 from tasks.artifacts import watched
@@ -34,6 +37,8 @@ RETRY_DELAY_S = 10.0
 """Pause before the first retry; twice as long before each further one."""
 _SERVER_AWAY_S = 600.0
 _ASK_AGAIN_S = 5.0
+_IDLE_S = 300.0
+"""How long a machine that joined waits for the round to be opened, or to be closed."""
 
 
 def execute(run_dir: Path, step: Step) -> None:
@@ -49,12 +54,24 @@ def execute(run_dir: Path, step: Step) -> None:
         if pool:
             fleet.run_stage(run, step, pool, tell)
         else:
-            _launch(run, step, tell)
+            with fleet.joined(run, step, tell) as tell_and_look:
+                _launch(run, step, tell_and_look)
 
 
 def execute_here(run_dir: Path, step: Step) -> None:
     """As ``execute``, on this machine whatever `[fleet]` says, and without pages of its own: for who is asked to."""
     _launch(Run.open(run_dir), step, lambda line: progress.info("%s", line))
+
+
+def execute_joined(mirror: str, step: Step) -> None:
+    """Take part in ``step`` of the run that ``mirror`` is the copy of, on a machine that does not see its folder.
+
+    Raises:
+        OaplError: as `oapl join`.
+    """
+    folder = Path("data/joined", urlsplit(mirror).path.rpartition("/")[2], step.label.replace(" ", "_"))
+    with hold(folder):
+        serve(mirror, folder, lambda line: progress.info("%s", line), idle_s=_IDLE_S, number=step.round)
 
 
 def _launch(run: Run, step: Step, tell: Callable[[str], None]) -> None:
@@ -73,10 +90,13 @@ def beside(run_dir: Path, step: Step) -> Iterator[None]:
     run = Run.open(run_dir)
     pool = run.config.fleet.pool(step.verb)
     limit_s = run.config.time_limits_h.seconds(step.verb)
+    if pool:
+        with fleet.beside(run, step, pool, telling()):
+            yield
+        return
     with (
-        fleet.beside(run, step, pool, telling())
-        if pool
-        else launch.beside(run, step.verb, step.arguments, telling(), limit_s)
+        fleet.joined(run, step, telling()) as tell,
+        launch.beside(run, step.verb, step.arguments, tell, limit_s),
     ):
         yield
 

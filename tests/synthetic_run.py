@@ -141,7 +141,7 @@ class _Writer:
         ids = [i for i in self.difficulty if i.startswith("train")][: run.config.rounds[number].problems]
         rollouts = [self._rollout(run, number, i, sample, identity) for i in ids for sample in range(self.sizes.group)]
         verdicts = [self._verdict(r) for r in rollouts]
-        size = run.config.sampling.problems_per_part * self.sizes.group
+        size = (run.config.sampling.problems_per_part or 128) * self.sizes.group
         for part, start in enumerate(range(0, len(rollouts), size)):
             name, rows, judged = (
                 f"part-{part:05d}.parquet",

@@ -30,6 +30,7 @@ from oapl_core.problems.prepare import problems_of
 from oapl_core.problems.prompts import conversation
 from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.progress import say
+from oapl_core.run_folder.cutting import problems_per_part
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.recorded import IMPORTED
 from oapl_core.run_folder.run import Run, parts_of
@@ -196,8 +197,9 @@ def _problem(problem_id: str, group: Group) -> dict[str, Any]:
 def _write_round(job: _Import) -> None:
     run, number, origin = job.run, job.round_number, job.origin
     tokenizer, groups, totals = load_tokenizer(run.base_model()), job.groups(), Counter[str]()
-    for part in range(-(-len(job.accepted) // run.config.sampling.problems_per_part)):
-        in_part = islice(groups, run.config.sampling.problems_per_part)
+    size = problems_per_part(run, number, len(job.accepted))
+    for part in range(-(-len(job.accepted) // size)):
+        in_part = islice(groups, size)
         name, judged, details = f"part-{part:05d}.parquet", list[dict[str, Any]](), Counter[str]()
         rollouts, verdicts = run.rollouts(number) / name, run.verdicts(number) / name
         with run.writing(rollouts, run.inputs([run.prompts]), {}) as draft:

@@ -8,13 +8,16 @@ finished, while answers of the next are being sampled already; until then its fi
 Answers come from an engine of our own or, with ``[sampler]``, from servers (``servers.py``).
 
 The parts are a queue that any number of processes share: the replicas that this one starts (``engine.replicas``), and
-the same command on other machines that see the run folder. Each ends when every part is recorded. An answer depends on
-its seed, not on who samples it.
+the same command on other machines that see the run folder; machines that do not see it take parts through the mirror
+(``join.py``, where ``fleet.rollouts.through`` says so). Each ends when every part is recorded. An answer depends on its
+seed, not on who samples it.
 """
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +27,15 @@ from oapl_core.progress import Progress, say
 from oapl_core.rollouts.drawing import drawn, walked
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.in_flight import sweep
-from oapl_core.rollouts.parts import cut
+from oapl_core.rollouts.part_queue import LEASE_S, Opened, PartQueue, open_round
+from oapl_core.rollouts.parts import Part, cut
 from oapl_core.rollouts.replicas import others
 from oapl_core.rollouts.requests import Sampler
-from oapl_core.rollouts.sampling import TEMPERATURE, TOP_K, TOP_P, Prompts, Provenance, Sampling
+from oapl_core.rollouts.sampling import TEMPERATURE, TOP_K, TOP_P, Prompts, Sampling
 from oapl_core.rollouts.servers import ServerSampler
+from oapl_core.rollouts.sharing import Provenance, Sharing
+from oapl_core.run_folder.cutting import decide
+from oapl_core.run_folder.object_store import ObjectStore
 from oapl_core.run_folder.recorded import IMPORTED
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
@@ -45,6 +52,7 @@ def generate(
     replica: int = 0,
     command: Sequence[str] = _COMMAND,
     share: int = 1,
+    lease_s: float = LEASE_S,
 ) -> None:
     """Sample what is missing of round ``number`` and return when every part is recorded, by whomever.
 
@@ -55,6 +63,7 @@ def generate(
         replica: which of ``engine.replicas`` this process is; 0 starts the others.
         command: what starts another replica, without its arguments.
         share: which of the machines of `fleet.rollouts` this is; only names of logs depend on it.
+        lease_s: as ``PartQueue`` has it.
 
     Raises:
         DataError: no such round, no prompts, the policy's folder is missing, broken or not the recorded one.
@@ -66,27 +75,87 @@ def generate(
         return
     prompts = read_prompts(run, "train")
     policy = run.behavior(number)
-    provenance = Provenance(run.check_policy(policy), run.inputs([run.prompts, policy]), _settings(run, number))
-    problems, sampling = choose_problems(run, number, prompts), run.config.sampling
-    parts = cut(problems, sampling.problems_per_part, sampling.group_size, run.rollouts(number))
-    missing = [part for part in parts if not provenance.has_made(run, part)]
-    total = sum(part.answers for part in parts)
-    if missing:
-        count = min(run.config.engine.replicas, len(missing)) if replica == 0 and not run.config.sampler else 1
-        log = run.log(round_steps(number)[0].label + (f" share {share}" if share > 1 else ""))
-        arguments, begin = [*command, str(run.root), "--round", str(number)], start or _sampler(run, replica)
-        with others(arguments, count, log) as more, begin(policy, run.config.engine) as sampler:
-            say(started(sampler))
-            work = Sampling(run, number, provenance, sampler, more)
-            with Progress(f"round {number}: sampling", total, "rollouts") as progress:
-                progress.skip(total - sum(part.answers for part in missing))
-                work.finish(missing, prompts, progress)
-            say(work.summary())
-            more.wait()
-    else:
-        say(f"round {number}: {total:,} rollouts are done")
+    problems = choose_problems(run, number, prompts)
+    settings = settings_of(run, number, decide(run, number, len(problems)))
+    provenance = Provenance(run.check_policy(policy), run.inputs([run.prompts, policy]), settings)
+    work = Work(run, number, prompts, problems, policy, provenance)
+    log = run.log(round_steps(number)[0].label + (f" share {share}" if share > 1 else ""))
+    with _shared(work, _store(run), lease_s) as sharing:
+        work.finish([*command, str(run.root)], log, start, replica, sharing)
     if replica == 0:  # all parts are recorded, so what still lies there belongs to nobody
         sweep(run.rollouts(number))
+        if sharing:
+            sharing.queue.close()
+
+
+@dataclass(frozen=True)
+class Work:
+    """A round that is to be sampled."""
+
+    run: Run
+    number: int
+    prompts: Prompts
+    problems: Sequence[str]
+    """Which of the prompts, in order."""
+    policy: Path
+    """The checkpoint that samples."""
+    provenance: Provenance
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """All of them."""
+        size, group_size = self.provenance.settings["problems_per_part"], self.run.config.sampling.group_size
+        return cut(self.problems, size, group_size, self.run.rollouts(self.number))
+
+    def finish(
+        self,
+        command: Sequence[str],
+        log: Path,
+        start: Callable[[Path, EngineConfig], Sampler] | None = None,
+        replica: int = 0,
+        sharing: Sharing | None = None,
+    ) -> None:
+        """As ``generate``; ``command`` is what starts another replica, without its options, ``log`` where ours is."""
+        run, number = self.run, self.number
+        missing = [part for part in self.parts if not self.provenance.has_made(run, part)]
+        total = sum(part.answers for part in self.parts)
+        if sharing:
+            sharing.send_recorded([part for part in self.parts if part not in missing])
+            # What others finished while we were away needs no engine here.
+            missing = [part for part in missing if sharing.settle(part) is None]
+        if not missing:
+            say(f"round {number}: {total:,} rollouts are done")
+            return
+        count = min(run.config.engine.replicas, len(missing)) if replica == 0 and not run.config.sampler else 1
+        arguments, begin = [*command, "--round", str(number)], start or _sampler(run, replica)
+        with others(arguments, count, log) as more, begin(self.policy, run.config.engine) as sampler:
+            say(started(sampler))
+            work = Sampling(run, number, self.provenance, sampler, more, sharing)
+            with Progress(f"round {number}: sampling", total, "rollouts") as progress:
+                progress.skip(total - sum(part.answers for part in missing))
+                work.finish(missing, self.prompts, progress)
+            say(work.summary())
+            more.wait()
+
+
+def _store(run: Run) -> ObjectStore | None:
+    """Where machines that do not see the run folder take parts, if they may."""
+    mirror = run.config.mirror if run.config.fleet.through_mirror else None
+    return None if mirror is None else ObjectStore(mirror, run.root.name)
+
+
+@contextmanager
+def _shared(work: Work, store: ObjectStore | None, lease_s: float) -> Iterator[Sharing | None]:
+    """The round's queue in ``store``, opened if it is not yet; None without a store."""
+    if store is None:
+        yield None
+        return
+    run, made = work.run, work.provenance
+    prompts, policy = run.name(run.prompts), run.name(work.policy)
+    base = policy not in run.ledger.artifacts()
+    wanted = Opened("", run.root.name, work.number, policy, base, prompts, made.policy_hash, made.inputs, made.settings)
+    with PartQueue(store, open_round(store, wanted), "the run folder", lease_s, needs_store=False) as queue:
+        yield Sharing(queue, run, work.number, made, is_holder=True)
 
 
 def _sampler(run: Run, replica: int) -> Callable[[Path, EngineConfig], Sampler]:
@@ -128,7 +197,7 @@ def choose_problems(run: Run, number: int, prompts: Prompts) -> list[str]:
     return drawn(list(prompts), run.config.rounds, number, run.config.seed)
 
 
-def _settings(run: Run, number: int) -> dict[str, Any]:
+def settings_of(run: Run, number: int, problems_per_part: int) -> dict[str, Any]:
     """What a part depends on, its inputs apart; the engine's speed settings do not belong to it."""
     rounds = run.config.rounds
     return {
@@ -137,6 +206,7 @@ def _settings(run: Run, number: int) -> dict[str, Any]:
         "problems": rounds[number].problems,
         **({"walked": walked(rounds, number)} if rounds[number].draw == "walk" else {}),
         **run.config.sampling.slice,
+        "problems_per_part": problems_per_part,
         "temperature": TEMPERATURE,
         "top_p": TOP_P,
         "top_k": TOP_K,

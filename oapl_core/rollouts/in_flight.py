@@ -22,6 +22,7 @@ from typing import IO, Any, Self
 
 from oapl_core.files import fsync, sha256_of
 from oapl_core.progress import say
+from oapl_core.rollouts.part_queue import PartQueue
 from oapl_core.rollouts.parts import Part, Row
 from oapl_core.run_folder.run import IN_FLIGHT
 from oapl_core.tables import ROLLOUTS, read_table, write_table
@@ -36,8 +37,19 @@ class InFlight:
     Answers are not flushed when one is finished but by the clock: the next may take an hour.
     """
 
-    def __init__(self, folder: Path, inputs: Mapping[str, str], settings: Mapping[str, Any], flush_s: float) -> None:
-        """``folder`` holds the round's parts, which depend on ``inputs`` and ``settings``."""
+    def __init__(
+        self,
+        folder: Path,
+        inputs: Mapping[str, str],
+        settings: Mapping[str, Any],
+        flush_s: float,
+        queue: PartQueue | None = None,
+    ) -> None:
+        """``folder`` holds the round's parts, which depend on ``inputs`` and ``settings``.
+
+        With ``queue`` a part must be claimed there too, and its pieces are kept there as well.
+        """
+        self._queue = queue
         self._folder, self._flush_s = folder / IN_FLIGHT, flush_s
         content = json.dumps([dict(inputs), dict(settings)], sort_keys=True, default=str)
         self._key = hashlib.sha256(content.encode()).hexdigest()[:_DIGITS]
@@ -77,7 +89,13 @@ class InFlight:
         file = lock(self._of(part))
         if file is None:
             return False
+        # The lock first: what a dead process of this folder had claimed in the queue is free to whoever has its lock.
+        if self._queue and not self._queue.claim(part.path.stem):
+            unlock(self._of(part), file)
+            return False
         self._locks[part.path.name] = file
+        if self._queue:
+            self._queue.fetch_pieces(part.path.stem, self._of(part))
         for piece in sorted(self._of(part).iterdir()):
             if piece.name != _LOCK:
                 self._take_over(piece, part)
@@ -103,6 +121,8 @@ class InFlight:
             # The lock is deleted last: until then no other process can claim the part and read pieces that vanish.
             for piece in folder.glob(f"*{_SUFFIX}"):
                 piece.unlink(missing_ok=True)
+            if self._queue:
+                self._queue.give_up(part.path.stem)
             unlock(folder, self._locks.pop(part.path.name))
 
     def flush(self) -> None:
@@ -135,8 +155,10 @@ class InFlight:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        temporary.rename(folder / f"{self._key}-{sha256_of(temporary)[:_DIGITS]}{_SUFFIX}")
+        piece = temporary.rename(folder / f"{self._key}-{sha256_of(temporary)[:_DIGITS]}{_SUFFIX}")
         fsync(folder, below=False)
+        if self._queue:
+            self._queue.keep(folder.name, piece)
 
     def _take_over(self, piece: Path, part: Part) -> None:
         """Put its rows into ``part`` if it is whole and was made from the same inputs and settings; else delete it."""

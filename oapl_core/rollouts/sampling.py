@@ -6,15 +6,14 @@ rollouts are always sampled at T=1, top-p=1, top-k off and no penalties (paper, 
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from oapl_core.progress import Progress, say
 from oapl_core.rollouts.in_flight import InFlight
 from oapl_core.rollouts.parts import Part, Row
 from oapl_core.rollouts.replicas import Others
 from oapl_core.rollouts.requests import Request, SampledAnswer, Sampler
+from oapl_core.rollouts.sharing import Provenance, Sharing
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 from oapl_core.tables import ROLLOUTS, write_table
@@ -28,28 +27,23 @@ Prompts = Mapping[str, Sequence[int]]
 """Prompt token ids by problem id, in the order of prompts.parquet."""
 
 
-@dataclass(frozen=True)
-class Provenance:
-    """What every part of the round is made from; a part made from anything else is sampled again."""
-
-    policy_hash: str
-    inputs: Mapping[str, str]
-    settings: Mapping[str, Any]
-
-    def has_made(self, run: Run, part: Part) -> bool:
-        """Whether ``part`` is recorded, of this provenance, and still what was recorded."""
-        return run.is_done(part.path, self.inputs, self.settings)
-
-
 class Sampling:
     """One process's work on a round."""
 
-    def __init__(self, run: Run, number: int, provenance: Provenance, sampler: Sampler, more: Others) -> None:
+    def __init__(
+        self,
+        run: Run,
+        number: int,
+        provenance: Provenance,
+        sampler: Sampler,
+        more: Others,
+        sharing: Sharing | None = None,
+    ) -> None:
+        """``sharing``: a queue that machines without the run folder take parts from, too."""
         self._run, self._number, self._provenance = run, number, provenance
-        self._sampler, self._more = sampler, more
-        self._in_flight = InFlight(
-            run.rollouts(number), provenance.inputs, provenance.settings, run.config.sampling.flush_s
-        )
+        self._sampler, self._more, self._sharing = sampler, more, sharing
+        flush_s, queue = run.config.sampling.flush_s, sharing.queue if sharing else None
+        self._in_flight = InFlight(run.rollouts(number), provenance.inputs, provenance.settings, flush_s, queue)
         self._open: dict[str, Part] = {}
         """Parts that are not recorded and that this process has not claimed, by their name in the ledger."""
         self._whole: list[Part] = []
@@ -115,11 +109,13 @@ class Sampling:
 
     def _is_recorded(self, name: str, part: Part, progress: Progress) -> bool:
         """Whether another process has recorded an open part; then it is no longer open."""
-        if not self._provenance.has_made(self._run, part):
+        if self._provenance.has_made(self._run, part):
+            tokens = self._run.ledger.artifacts()[name].details["response_tokens"]
+        elif self._sharing is None or (tokens := self._sharing.settle(part)) is None:
             return False
         del self._open[name]
         self._answers += part.answers
-        self._tokens += self._run.ledger.artifacts()[name].details["response_tokens"]
+        self._tokens += tokens
         progress.advance(part.answers)
         return True
 
@@ -142,6 +138,8 @@ class Sampling:
         if time.monotonic() - self._looked >= _LOOK_EVERY_S:
             self._more.report()
             recorded = self._run.ledger.artifacts().keys() & self._open.keys()
+            if self._sharing:
+                recorded |= self._sharing.finished(self._open)
             for name in sorted(recorded):
                 self._is_recorded(name, self._open[name], progress)
             progress.advance(0)
@@ -189,6 +187,9 @@ class Sampling:
                 "startup_s": dict(self._sampler.startup_s),
                 "sampling_s": round(start - part.started_s, 3),
             }
+        # After the ledger and before the lock goes: killed in between, the next start sends it (`send_recorded`).
+        if self._sharing:
+            self._sharing.send(part)
         self._in_flight.release(part)  # only now: killed before the ledger has the part, its answers are in the pieces
         part.rows.clear()
         self._writing_s += time.monotonic() - start

@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from oapl_core.errors import ConfigError, DataError
@@ -120,6 +120,9 @@ class Mirror:
                 "older one, delete it to fetch that run, else give another mirror=..."
             )
         self._put(run.root / _RUN, _RUN)
+        is_made = run.base_record.is_file() or not run.config.records_base_model
+        if run.config.fleet.through_mirror and is_made and not self._list(_BASE_MODEL):
+            self._send_folder(run.base_model(), _BASE_MODEL)
         return there
 
     def _send(self, run: Run, entry: ArtifactEntry) -> None:
@@ -130,8 +133,9 @@ class Mirror:
         if wrong:  # newer bytes have a line of their own, damaged ones will be made again
             self._tell(f"mirror: {entry.artifact} {wrong}, so it is not copied")
             return
-        if entry.artifact == _BASE_RECORD and run.config.hub_model is None:  # the hub is where that one comes from
-            self._send_folder(run.base_model(), _BASE_MODEL)
+        sampled_elsewhere = run.config.fleet.through_mirror
+        if entry.artifact == _BASE_RECORD and (run.config.hub_model is None or sampled_elsewhere):
+            self._send_folder(run.base_model(), _BASE_MODEL)  # else the hub is where that one comes from
         if path.is_dir():
             self._send_folder(path, entry.artifact)
         else:
@@ -171,6 +175,31 @@ class Mirror:
 
     # Fetching -----------------------------------------------------------------------------------------------------
 
+    def settings(self) -> dict[str, Any]:
+        """What run.json of the copy says.
+
+        Raises:
+            DataError: there is none.
+        """
+        record = self._read(_RUN)
+        if record is None:
+            raise self._no_run()
+        found: dict[str, Any] = json.loads(record)
+        return found
+
+    def fetch_input(self, name: str, sha256: str, path: Path, is_base: bool = False) -> bool:
+        """Make ``path`` the artifact ``name``, or the base model; False if the mirror does not hold these bytes yet."""
+        if path.exists() and sha256_of(path) == sha256:
+            return True
+        entry = artifacts_of(self._read(_LEDGER) or b"").get(name)
+        if not is_base and (entry is None or entry.sha256 != sha256):
+            return False
+        self._get(_BASE_MODEL if is_base else name, path)
+        return path.exists() and sha256_of(path) == sha256
+
+    def _no_run(self) -> DataError:
+        return DataError(f"{self._url}: holds no run (no {_RUN} and {_LEDGER} in {self._root}); look at the URL")
+
     def holds_a_run(self) -> bool:
         """Whether there is something to fetch."""
         return self._read(_RUN) is not None and self._read(_LEDGER) is not None
@@ -186,7 +215,7 @@ class Mirror:
         """
         record, ledger = self._read(_RUN), self._read(_LEDGER)
         if record is None or ledger is None:
-            raise DataError(f"{self._url}: holds no run (no {_RUN} and {_LEDGER} in {self._root}); look at the URL")
+            raise self._no_run()
         if (root / _RUN).exists():
             raise DataError(f"{root}: holds a run already; give another folder or delete it")
         (root / "logs").mkdir(parents=True, exist_ok=True)

@@ -75,8 +75,9 @@ class SamplingConfig(Settings):
     stop_tokens: Literal["trained", "cut"] = "trained"
     """Whether a stop text's tokens belong to the rollout: `trained`, as they were sampled, so that the policy learns to
     end; `cut` leaves out those that are its alone (not an answer's only token), and nothing then teaches it to end."""
-    problems_per_part: PositiveInt = 128
-    """Problems per Parquet part; what verification, replicas and a later run take as a whole."""
+    problems_per_part: PositiveInt | None = None
+    """Problems per Parquet part; what verification, replicas and a later run take as a whole. Unset: 128 and, where
+    several engines share a round, at most what gives each four parts (`run_folder/cutting.py`)."""
     flush_s: PositiveFloat = 30.0
     """Finished answers of parts in flight are written at least this often: what a crash can lose at most. Seconds."""
 
@@ -230,6 +231,7 @@ class Experiment(Settings):
     def _machines_agree_on_paths(self) -> Self:
         self.fleet.check(
             self.verifier.ray is not None,
+            self.mirror is not None,
             {
                 "runs_dir": self.runs_dir,
                 "cache_dir": self.cache_dir,

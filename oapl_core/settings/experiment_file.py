@@ -88,7 +88,11 @@ def parse_as(kind: type[_Kind], values: Mapping[str, Any], where: str) -> _Kind:
         raise ConfigError(f"{where}: " + "; ".join(complaints)) from None
 
 
-_MEANT = {"training.max_mismatch": DEFAULT_MISMATCH, "training.gradient_checkpointing": False}
+_MEANT = {
+    "training.max_mismatch": DEFAULT_MISMATCH,
+    "training.gradient_checkpointing": False,
+    "sampling.problems_per_part": 128,
+}
 """What runs of earlier versions recorded for a setting that was left unset."""
 
 

@@ -26,7 +26,7 @@ def rehearsal(experiment: Experiment, limit: int) -> Experiment:
     values["name"] = f"{experiment.name}-limit{limit}"
     problems["limit"] = limit
     sampling["group_size"] = min(experiment.sampling.group_size, _GROUP)
-    sampling["problems_per_part"] = min(experiment.sampling.problems_per_part, limit // 2)
+    sampling["problems_per_part"] = min(experiment.sampling.problems_per_part or limit, limit // 2)
     for settings in (sampling, evaluation):
         settings["max_tokens"] = min(settings["max_tokens"], _TOKENS)
     for samples in ("validation_samples", "heldout_samples"):

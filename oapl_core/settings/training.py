@@ -128,7 +128,8 @@ class TrainingConfig(Settings):
     """Machines for ssh without passwords, a line `HOST slots=RANKS` for each (without slots: `processes`), the first
     with rank 0; they see the run folder and this environment under the same paths."""
     save_minutes: PositiveFloat | None = 15.0
-    """The state to resume from after a kill is saved at the first step after so long; unset: not by time. Minutes."""
+    """The state to resume from after a kill is saved at the first step after so long; unset: not by time. On a disk so
+    slow that this were more than 5 % of the time, less often. Minutes."""
     save_steps: PositiveInt | None = None
     """And after so many steps; unset: not by steps. It is saved after each epoch and at SIGTERM, SIGINT and SIGUSR1
     too."""

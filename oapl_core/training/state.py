@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from oapl_core.errors import Interrupted
 from oapl_core.files import fsync
+from oapl_core.progress import say
 from oapl_core.training.continuation import gradient_sums, take_over
 from oapl_core.training.interruption import INTERRUPTED, StopRequest
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _NOTE = "belongs_to.json"
 _REACHED = "reached.json"
+MOST_SAVING = 0.05
+"""Share of the time that saving states by the clock may take."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +112,23 @@ class Saving:
         return [flag > 0 for flag in self._engine.largest(flags).tolist()]
 
     def _save(self, reached: Reached) -> None:
+        start = time.monotonic()
         _save_state(self._engine, self._job, reached)
         self._steps, self._last_s = 0, time.monotonic()
+        self._every_s = self._bounded(self._last_s - start)
+
+    def _bounded(self, took_s: float) -> float | None:
+        """Seconds between two states: the setting's, unless the disk is so slow that this would be mostly saving."""
+        # From this disk, as it is now: estimates of a shared one are off by what others write.
+        least_s = took_s * (1 / MOST_SAVING - 1)
+        if self._every_s is None or self._every_s >= least_s:
+            return self._every_s
+        if self._engine.rank == 0:
+            say(
+                f"a state takes {took_s:.0f} s to save, so one is saved every {least_s / 60:.0f} minutes instead of "
+                f"every {self._every_s / 60:.0f}: at most {MOST_SAVING:.0%} of the time (training.save_minutes)"
+            )
+        return least_s
 
     def _stop(self, reached: Reached) -> None:
         raise Interrupted(

@@ -17,6 +17,7 @@ from typing import Any
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.planning.plan import finished, round_steps
 from oapl_core.progress import Progress, say
+from oapl_core.run_folder.cutting import problems_per_part
 from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.stage import run_verb
 from oapl_core.tables import PROBLEMS, PROMPTS, ROLLOUTS, VERDICTS, count_rows, read_table, write_table
@@ -96,7 +97,7 @@ def _expected(run: Run, number: int, share: tuple[int, int]) -> int:
     """How many rollouts the share of the round will have."""
     splits: list[str] = read_table(run.prompts, PROMPTS, ["split"])["split"].to_pylist()
     problems = min(splits.count("train"), run.config.rounds[number].problems or len(splits))
-    size = run.config.sampling.problems_per_part
+    size = problems_per_part(run, number, problems)
     starts = (start for start in range(0, problems, size) if _is_in(share, start // size))
     return sum(min(size, problems - start) for start in starts) * run.config.sampling.group_size
 

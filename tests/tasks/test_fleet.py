@@ -1,7 +1,7 @@
 """What the end of a stage on another machine means here, and which settings of a fleet can work."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -138,6 +138,31 @@ def test_shares_that_still_work_end_with_the_stage(tmp_path: Path, monkeypatch: 
         look(0)
         raise StageFailed("the first one failed")
     assert server.cancelled == [0], "the other one is done"
+
+
+def test_machines_without_the_disk_join_what_is_done_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, said = Server(), list[str]()
+    monkeypatch.setattr(fleet, "_create", server.create)
+    monkeypatch.setattr(fleet, "_cancel", server.cancel)
+    monkeypatch.setattr(fleet, "get_client", lambda sync_client: nullcontext(server))
+    monkeypatch.setattr(fleet, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(fleet, "_END_S", 0.0)
+    asked = {"rollouts": {"pool": "gpu", "shares": 3, "through": "mirror"}}
+    relative = values(fleet=asked, mirror="s3://b/runs?region=x", model="m", runs_dir="runs", cache_dir="c")
+    run = Run(tmp_path, parse_experiment(relative, "machines that join have paths of their own"))
+    sampling, verification = round_steps(0)[:2]
+    assert run.config.fleet.pool(sampling.verb) is None, "the round's own machine samples, too"
+    with fleet.joined(run, verification, said.append) as tell:
+        tell("judging")
+    assert server.steps == []
+    with fleet.joined(run, sampling, said.append) as tell:
+        assert server.steps == [f"round 0: sampling, share {n} of 3" for n in (2, 3)]
+        server.states[0] = State(type=StateType.CRASHED, name="Crashed", message="no heartbeat")
+        tell("sampling | 1/9")
+    assert said[:2] == ["judging", "sampling | 1/9"]
+    assert said[2].endswith("no heartbeat; started again (1 of 2)")
+    assert len(said) == 3
+    assert sorted(server.cancelled) == [1, 2]
 
 
 def test_a_fleet_may_change_while_a_run_goes_on(tmp_path: Path) -> None:

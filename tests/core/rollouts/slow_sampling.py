@@ -25,7 +25,7 @@ class Slow(MadeUpSampler):
 
 
 def slowly(run: Run, number: int, replica: int) -> None:
-    generate(run, number, Slow, replica, COMMAND)
+    generate(run, number, Slow, replica, COMMAND, lease_s=float(os.environ.get("OAPL_TEST_LEASE_S", "60")))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.rollouts.engine_start import engine_arguments, reason, start_failure
-from oapl_core.rollouts.generate import _settings
+from oapl_core.rollouts.generate import settings_of
 from oapl_core.settings.experiment import EngineConfig
 from tests.sampling_run import made_up_model, make_run
 from tests.tiny_model import write_tiny_model, write_tokenizer
@@ -80,11 +80,11 @@ def test_options_are_merged_last_and_an_unknown_one_is_refused_with_the_nearest(
 
 def test_rollouts_depend_on_the_options_that_are_given_and_on_nothing_new_without_any(tmp_path: Path) -> None:
     model = made_up_model(tmp_path / "model")
-    plain = _settings(make_run(tmp_path / "plain", model), 0)
+    plain = settings_of(make_run(tmp_path / "plain", model), 0, 3)
     assert plain["dtype"] == "auto"
     assert "engine_options" not in plain
     given = make_run(tmp_path / "given", model, engine={"options": {"quantization": "fp8"}})
-    assert _settings(given, 0) == plain | {"engine_options": {"quantization": "fp8"}}
+    assert settings_of(given, 0, 3) == plain | {"engine_options": {"quantization": "fp8"}}
 
 
 def test_an_exception_becomes_its_kind_and_words() -> None:

@@ -53,10 +53,10 @@ def test_parallel_sizes_and_the_backend_reach_vllm() -> None:
     assert unset["distributed_executor_backend"] is None
 
 
-def test_a_replica_that_fails_is_reported_once_with_its_last_line(
+def test_a_replica_that_a_person_must_mend_is_reported_once_with_its_last_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [sys.executable, "-c", "import sys; print('no room on GPU'); sys.exit(int(sys.argv[2]) + 2)"]
+    command = [sys.executable, "-c", "import sys; print('no room on GPU'); sys.exit(int(sys.argv[2]) + 1)"]
     with others(command, 2, tmp_path / "logs" / "stage.log") as more:
         found = ""
         while "replica" not in found:
@@ -64,9 +64,25 @@ def test_a_replica_that_fails_is_reported_once_with_its_last_line(
             found = capsys.readouterr().out
         more.report()
         more.wait()
-    assert "replica 1 ended with exit code 3: no room on GPU" in found
+    assert "replica 1 ended with exit code 2: no room on GPU" in found
     assert str(tmp_path / "logs" / "stage_replica_1.log") in found
     assert not capsys.readouterr().out
+
+
+def test_a_replica_that_dies_is_started_again_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dies = "import pathlib, os; pathlib.Path('begun').open('a').write('x'); os.kill(os.getpid(), 9)"
+    command = [sys.executable, "-c", f"import os; os.chdir({str(tmp_path)!r}); {dies}"]
+    with others(command, 2, tmp_path / "stage.log") as more:
+        said = ""
+        while said.count("ended with exit code") < 3:
+            more.report()
+            said += capsys.readouterr().out
+        more.report()
+        more.wait()
+    assert (tmp_path / "begun").read_text() == "xxx"
+    assert "started again (1 of 2)" in said
+    assert "started again (2 of 2)" in said
+    assert said.rstrip().endswith("its parts are sampled by the others"), "the third time is the last"
 
 
 def test_replicas_end_when_the_first_one_leaves(tmp_path: Path) -> None:

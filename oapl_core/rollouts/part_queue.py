@@ -1,0 +1,299 @@
+"""The parts of a round as a queue in the run's mirror, for machines that do not see the run folder.
+
+Reads and writes below ``mirror/<run>/queue/``::
+
+    round_00.json                        what the parts are made from; it is there while the round is sampled
+    <token>/claims/part-00003/000000     who samples the part; a take-over is the next number
+    <token>/pieces/part-00003/*.piece    its answers so far (``in_flight.py``), for whoever takes it over
+    <token>/answers/part-00003-<who>     a finished part's Parquet file
+    <token>/done/part-00003.json         which of these files counts
+
+Claims and ``done`` records are only ever created where nothing is (a conditional put), so one of two wins. A claim is
+written again as long as its process lives; one that stood still for ``lease_s`` seconds *of the clock of the machine
+that looks* may be taken over: no clocks are compared. A process that was only believed dead may finish the part too,
+then the second ``done`` record is refused and its file is deleted: each answer once.
+"""
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from oapl_core.errors import Held
+from oapl_core.files import sha256_of
+from oapl_core.progress import say
+from oapl_core.run_folder.object_store import ObjectStore, Unreachable, Version
+
+LEASE_S = 60.0
+"""How long a claim may stand still before others take the part; renewed four times as often."""
+_LOOKS, _RENEWALS = 12, 4
+"""In the time of a lease."""
+_PATIENCE_S = 600.0
+"""How long a store that does not answer is asked again, before a finished part is given up."""
+QUEUE = "queue"
+
+
+class Closed(Held):
+    """The round is not sampled any more."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What ``round_NN.json`` says: everything that a part depends on."""
+
+    token: str
+    """Another one each time the round is sampled anew."""
+    run: str
+    round: int
+    policy: str
+    """Name of the checkpoint in ``inputs``."""
+    is_base: bool
+    """Whether that is the base model, which is no artifact of the run."""
+    prompts: str
+    """And the prompts' name there."""
+    policy_hash: str
+    inputs: Mapping[str, str]
+    settings: Mapping[str, Any]
+
+    @staticmethod
+    def name(number: int) -> str:
+        """Where it lies."""
+        return f"{QUEUE}/round_{number:02d}.json"
+
+    @classmethod
+    def read(cls, store: ObjectStore, number: int) -> Self | None:
+        """The round that is open; None if it is not."""
+        content = store.get(cls.name(number))
+        return None if content is None else cls(**json.loads(content))
+
+    def is_like(self, other: "Opened") -> bool:
+        """Whether parts of one are parts of the other."""
+        return asdict(self) | {"token": ""} == asdict(other) | {"token": ""}
+
+
+def open_round(store: ObjectStore, wanted: Opened) -> Opened:
+    """Say that a round is sampled, or find that it is; what lies there of other settings or weights goes.
+
+    The token of ``wanted`` is chosen here.
+    """
+    while True:
+        wanted = replace(wanted, token=uuid.uuid4().hex[:12])
+        content = json.dumps(asdict(wanted), sort_keys=True, default=str).encode()
+        wanted = Opened(**json.loads(content))  # as it will be read
+        if store.create(Opened.name(wanted.round), content):
+            return wanted
+        there = Opened.read(store, wanted.round)
+        if there and there.is_like(wanted):
+            return there
+        if there:
+            say(f"round {wanted.round}: its queue in {store.url} is of other settings or weights and begins anew")
+            _clear(store, there)
+
+
+def _clear(store: ObjectStore, opened: Opened) -> None:
+    store.delete([Opened.name(opened.round)])
+    store.delete(list(store.list(f"{QUEUE}/{opened.token}")))
+
+
+class PartQueue:
+    """What one process sees and does of an open round's queue. As a context manager it keeps its claims alive."""
+
+    def __init__(
+        self, store: ObjectStore, opened: Opened, who: str, lease_s: float = LEASE_S, needs_store: bool = True
+    ) -> None:
+        """``who``: a folder whose processes claim parts among each other by locks, so that what a dead one of them had
+        claimed is theirs at once. ``needs_store``: while it is away, nothing is claimed."""
+        self.opened, self._store, self._who, self._lease_s, self._needs_store = opened, store, who, lease_s, needs_store
+        self._folder = f"{QUEUE}/{opened.token}"
+        self._process = uuid.uuid4().hex[:12]
+        self._claimed: dict[str, str] = {}
+        """Our claims by part; guarded by ``_lock``."""
+        self._claims: dict[str, list[str]] = {}
+        """Everybody's by part, oldest first."""
+        self._seen: dict[str, tuple[Version, float]] = {}
+        """When a claim was first seen as it is."""
+        self._done: dict[str, dict[str, Any]] = {}
+        self._looked = -1e9
+        self._is_away = False
+        self._stop, self._lock = threading.Event(), threading.Lock()
+        self._thread = threading.Thread(target=self._renew_by_the_clock, name="claims", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Look, and begin to renew what will be claimed."""
+        self.look()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
+        """Give every claim up, so that nobody waits for its end."""
+        self._stop.set()
+        self._thread.join()
+        for stem in list(self._claimed):
+            self._once(partial(self.give_up, stem))
+
+    def look(self) -> None:
+        """What others have claimed and finished, at most a few times in a lease.
+
+        Raises:
+            Closed: the round is not sampled any more, or anew with something else.
+        """
+        if time.monotonic() - self._looked < self._lease_s / _LOOKS:
+            return
+        self._once(self._look)
+        self._looked = time.monotonic()
+
+    def _look(self) -> None:
+        there = Opened.read(self._store, self.opened.round)
+        if there is None or there.token != self.opened.token:
+            raise Closed(f"{self._store.url}: round {self.opened.round} is not sampled any more")
+        done = self._store.list(f"{self._folder}/done")
+        claims, now = self._store.list(f"{self._folder}/claims"), time.monotonic()
+        self._seen = {
+            name: self._seen[name] if name in self._seen and self._seen[name][0] == version else (version, now)
+            for name, version in claims.items()
+        }
+        self._claims = {}
+        for name in sorted(claims):
+            self._claims.setdefault(name.split("/")[-2], []).append(name)
+        self._done = {stem: self._done.get(stem, {}) for stem in (Path(name).stem for name in done)}
+
+    def done(self, stem: str) -> dict[str, Any] | None:
+        """The record of a finished part; None if nobody has finished it, as far as was seen."""
+        self.look()
+        if stem not in self._done:
+            return None
+        if not self._done[stem]:
+            self._once(partial(self._read_done, stem))
+        return self._done[stem] or None
+
+    def _read_done(self, stem: str) -> None:
+        self._done[stem] = json.loads(self._store.get(self._done_name(stem)) or b"{}")
+
+    def claim(self, stem: str) -> bool:
+        """Take a part, whose lock in our folder we hold; False if somebody else has it, or has finished it."""
+        self.look()
+        won = list[bool]()
+        return won[0] if self._once(lambda: won.append(self._create_claim(stem))) else not self._needs_store
+
+    def _create_claim(self, stem: str) -> bool:
+        claims = self._claims.get(stem, [])
+        if stem in self._done or (claims and not self._is_free(claims[-1])):
+            return False
+        # The next number and not the same name: only creating is conditional everywhere, replacing is not.
+        number = int(claims[-1].rpartition("/")[2]) + 1 if claims else 0
+        name = f"{self._folder}/claims/{stem}/{number:06d}"
+        if not self._store.create(name, self._claim()):
+            self._looked = -1e9  # somebody was quicker
+            return False
+        # A part may have been finished and given up after we looked; who finishes writes the record first.
+        if self._store.get(self._done_name(stem)) is not None:
+            self._store.delete([name])
+            self._looked = -1e9
+            return False
+        if claims:
+            say(f"{stem}: taken over from a process that is gone")
+        with self._lock:
+            self._claimed[stem] = name
+        return True
+
+    def _is_free(self, name: str) -> bool:
+        """Whether a claim is ours from before, or has stood still for too long."""
+        if time.monotonic() - self._seen[name][1] > self._lease_s:
+            return True
+        content = self._store.get(name)
+        return content is None or json.loads(content)["who"] == self._who
+
+    def _claim(self) -> bytes:
+        beat = time.monotonic_ns()  # another content each time: a version that changes
+        return json.dumps({"who": self._who, "process": self._process, "beat": beat}).encode()
+
+    def give_up(self, stem: str) -> None:
+        """Let others have a part that was claimed."""
+        with self._lock:
+            name = self._claimed.pop(stem, None)
+        if name:
+            self._store.delete([name])
+
+    def _renew_by_the_clock(self) -> None:
+        while not self._stop.wait(self._lease_s / _RENEWALS):
+            with self._lock:  # held while they are written: what is given up must not come back
+                for name in self._claimed.values():
+                    self._once(partial(self._store.put, name, self._claim()))
+
+    # Answers ------------------------------------------------------------------------------------------------------
+
+    def keep(self, stem: str, piece: Path) -> None:
+        """Answers of a part in flight, for whoever takes it over; a store that is away is only told of."""
+        self._once(partial(self._store.put, f"{self._folder}/pieces/{stem}/{piece.name}", piece))
+
+    def fetch_pieces(self, stem: str, folder: Path) -> None:
+        """Answers that earlier owners of a part left, into ``folder``; those that are there already stay."""
+        self._once(partial(self._fetch_pieces, stem, folder))
+
+    def _fetch_pieces(self, stem: str, folder: Path) -> None:
+        for name in self._store.list(f"{self._folder}/pieces/{stem}"):
+            path = folder / name.rpartition("/")[2]
+            if not path.exists() and self._store.fetch(name, unfinished := folder / ".tmp-piece"):
+                unfinished.rename(path)
+
+    def finish(self, stem: str, answers: Path | None, details: Mapping[str, Any]) -> None:
+        """Say that a part is finished, with its file unless the run folder has it already.
+
+        Raises:
+            Unreachable: the store has been away for minutes; the file stays here for the next start.
+        """
+        # The file has a name of its own and may be of any size; what is created conditionally is one small object.
+        name = f"{self._folder}/answers/{stem}-{self._process}.parquet" if answers else None
+        record = {"answers": name, "sha256": sha256_of(answers) if answers else None, "details": dict(details)}
+        content = json.dumps({**record, "by": self._process}, sort_keys=True, default=str).encode()
+
+        def send() -> None:
+            if name and answers:
+                self._store.put(name, answers)
+            if not self._store.create(self._done_name(stem), content) and name:
+                self._store.delete([name])
+                say(f"{stem}: another machine finished it before; ours is dropped")
+            self.give_up(stem)
+            self._store.delete(list(self._store.list(f"{self._folder}/pieces/{stem}")))
+
+        deadline, pause_s = time.monotonic() + _PATIENCE_S, 1.0
+        while not self._once(send) and answers:
+            if time.monotonic() > deadline:
+                raise Unreachable(f"{self._store.url}: has not answered for minutes; start again when it does")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 60.0)
+        self._looked = -1e9
+
+    def fetch(self, stem: str, record: Mapping[str, Any], path: Path) -> bool:
+        """The file of a finished part; False if it is not the one that was recorded."""
+        return self._store.fetch(record["answers"], path) and sha256_of(path) == record["sha256"]
+
+    def reopen(self, stem: str) -> None:
+        """Have a part sampled again whose file is lost or wrong."""
+        record = self._done.pop(stem, None) or {}
+        self._store.delete([self._done_name(stem), *filter(None, [record.get("answers")])])
+
+    def close(self) -> None:
+        """Every part is recorded: nobody needs the queue any more."""
+        self._once(partial(_clear, self._store, self.opened))
+
+    def _done_name(self, stem: str) -> str:
+        return f"{self._folder}/done/{stem}.json"
+
+    def _once(self, do: Callable[[], None]) -> bool:
+        """``do`` it; False if the store is away, which is said once."""
+        try:
+            do()
+        except Unreachable as error:
+            if not self._is_away:
+                say(f"{error}; sampling continues meanwhile")
+            self._is_away = True
+            return False
+        self._is_away = False
+        return True

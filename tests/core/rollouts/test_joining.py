@@ -1,0 +1,236 @@
+"""Machines that do not see the run folder: what they sample is what would have been sampled there, and checked.
+
+The same with processes that are killed again and again, on S3, and with the real engine is marked slow.
+"""
+
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oapl_core.errors import ConfigError, DataError
+from oapl_core.rollouts.generate import generate
+from oapl_core.rollouts.join import join
+from oapl_core.rollouts.joining import fetch_round, round_to_join, serve
+from oapl_core.rollouts.part_queue import Opened
+from oapl_core.run_folder.mirror import Mirror
+from oapl_core.run_folder.object_store import ObjectStore
+from oapl_core.run_folder.run import Run
+from oapl_core.settings.experiment import EngineConfig
+from oapl_core.tables import ROLLOUTS, read_table, write_table
+from tests.core.rollouts.test_killed import content
+from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
+
+PROBLEMS = {"train": [[5, i] for i in range(18)], "validation": [[6]], "heldout": [[7]]}
+THROUGH = {"rollouts": {"through": "mirror"}}
+
+
+class Machines:
+    """A run that shares its parts through a folder, and machines that know only that folder."""
+
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        self.folder, url = folder, f"file://{folder}/mirror"
+        model = made_up_model(folder / "model")
+        self.plain = make_run(folder / "plain", model, PROBLEMS, **changes)
+        self.run = make_run(folder / "runs", model, PROBLEMS, mirror=url, fleet=THROUGH, **changes)
+        self.url = f"{url}/{self.run.root.name}"
+        self.store, self.mirror = ObjectStore(self.url), Mirror(self.url)
+        self.send()
+
+    def send(self) -> None:
+        Mirror(self.run.config.mirror or "", self.run.root.name).update(self.run)
+
+    def opened(self) -> Opened:
+        found = round_to_join(self.store)
+        assert found
+        return found
+
+    def begin(self, number: int = 0, answers: int = 3) -> None:
+        """Open the round and sample a little of it."""
+        with pytest.raises(InterruptedError):
+            generate(self.run, number, lambda model, config: MadeUpSampler(model, config, stop_after=answers))
+
+    def fetch(self, overrides: Sequence[str] = (), name: str = "other") -> Run:
+        run = fetch_round(self.mirror, self.url, self.folder / name, self.opened(), overrides)
+        assert run
+        return run
+
+    def join(self, sampler: type[MadeUpSampler] = MadeUpSampler, name: str = "other", **options: Any) -> Run:
+        """Sample what is missing of the open round on a machine called ``name``; returns its folder."""
+        run = self.fetch(name=name)
+        join(run, self.opened().round, sampler, **options)
+        return run
+
+
+def test_the_rows_are_those_of_one_machine_whoever_sampled_them(tmp_path: Path) -> None:
+    machines = Machines(tmp_path)
+    generate(machines.plain, 0, MadeUpSampler)
+    machines.begin()
+    machines.join()
+    sampler = MadeUpSampler(tmp_path / "model", machines.run.config.engine)
+    generate(machines.run, 0, lambda *_: sampler)
+    assert sampler.answered == [], "everything came from the other machine"
+    assert content(machines.run) == content(machines.plain)
+    before, after = machines.plain.ledger.artifacts(), machines.run.ledger.artifacts()
+    for name in before:
+        if "1_rollouts" in name:
+            assert before[name].config == after[name].config
+            assert before[name].details.keys() == after[name].details.keys()
+    assert machines.store.list("queue") == {}, "a round that is sampled leaves nothing"
+    assert not machines.run.in_flight(0).exists()
+
+
+def test_both_take_parts_at_the_same_time(tmp_path: Path) -> None:
+    machines, both = Machines(tmp_path), threading.Barrier(2, timeout=30)
+    generate(machines.plain, 0, MadeUpSampler)
+    done: dict[str, list[str]] = {}
+
+    class Waiting(MadeUpSampler):
+        def __enter__(self) -> "Waiting":
+            super().__enter__()
+            done[threading.current_thread().name] = self.answered
+            both.wait()
+            return self
+
+    machines.begin(answers=0)
+    thread = threading.Thread(target=machines.join, args=(Waiting,), name="other")
+    thread.start()
+    generate(machines.run, 0, Waiting)
+    thread.join()
+    assert content(machines.run) == content(machines.plain)
+    assert len(done["other"]) + len(done["MainThread"]) == len(content(machines.plain)), "nothing was sampled twice"
+
+
+def test_answers_of_a_machine_that_is_gone_are_not_sampled_again(tmp_path: Path) -> None:
+    machines = Machines(tmp_path, sampling={"flush_s": 0.01})
+    machines.begin(answers=0)
+
+    class Dying(MadeUpSampler):
+        def __init__(self, model_dir: Path, config: EngineConfig) -> None:
+            super().__init__(model_dir, config, stop_after=8)
+
+    with pytest.raises(InterruptedError):
+        machines.join(Dying, name="spot 1")
+    pieces = [name for name in machines.store.list("queue") if name.endswith(".piece")]
+    assert pieces, "its finished answers are in the store"
+    second = MadeUpSampler(tmp_path / "model", machines.run.config.engine)
+    run = machines.fetch(name="spot 2")
+    join(run, 0, lambda *_: second, lease_s=0.5)
+    assert len(second.answered) <= 2 * len(PROBLEMS["train"]) - 5
+    generate(machines.run, 0, MadeUpSampler)
+    generate(machines.plain, 0, MadeUpSampler)
+    assert content(machines.run) == content(machines.plain)
+
+
+def test_a_later_round_is_sampled_by_its_checkpoint(tmp_path: Path) -> None:
+    machines = Machines(tmp_path)
+    generate(machines.run, 0, MadeUpSampler)
+    train(machines.run, [0])
+    machines.begin(1, answers=0)
+    opened = machines.opened()
+    assert fetch_round(machines.mirror, machines.url, tmp_path / "other", opened) is None, "it is not in the mirror yet"
+    machines.send()
+    machines.join()
+    generate(machines.run, 1, MadeUpSampler)
+    generate(machines.plain, 0, MadeUpSampler)
+    train(machines.plain, [0])
+    generate(machines.plain, 1, MadeUpSampler)
+    parts = [sorted(run.rollouts(1).glob("part-*")) for run in (machines.run, machines.plain)]
+    rows = [[read_table(part, ROLLOUTS).drop("sampled_at").to_pylist() for part in found] for found in parts]
+    assert rows[0] == rows[1]
+
+
+def _edited(machines: Machines, change: dict[str, Any]) -> None:
+    """Replace the first finished part in the queue by one with other values, as its machine would have sent it."""
+    name = min(name for name in machines.store.list("queue") if "/done/" in name)
+    record = json.loads(machines.store.get(name) or b"")
+    path = machines.folder / "edited.parquet"
+    assert machines.store.fetch(record["answers"], path)
+    rows = [row | change for row in read_table(path, ROLLOUTS).to_pylist()]
+    write_table(path, ROLLOUTS, rows)
+    import hashlib
+
+    machines.store.put(record["answers"], path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    machines.store.put(name, json.dumps(record | ({"sha256": digest} if change else {})).encode())
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"policy_hash": "other"}, "was sampled by other weights"),
+        ({"problem_id": "train-0"}, "has other problems or samples"),
+        ({"seed": 5}, "has rows of another run, seed or length"),
+        ({"run": "other"}, "has rows of another run"),
+        ({"logprobs": []}, "without log-probs"),
+    ],
+)
+def test_what_was_not_asked_for_is_sampled_again(
+    tmp_path: Path, change: dict[str, Any], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machines = Machines(tmp_path)
+    machines.begin(answers=0)
+    machines.join()
+    _edited(machines, change)
+    sampler = MadeUpSampler(tmp_path / "model", machines.run.config.engine)
+    generate(machines.run, 0, lambda *_: sampler, lease_s=0.5)
+    assert why in capsys.readouterr().out
+    assert len(sampler.answered) == 6, "one part"
+    generate(machines.plain, 0, MadeUpSampler)
+    assert content(machines.run) == content(machines.plain)
+
+
+def test_a_torn_file_is_sampled_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    machines = Machines(tmp_path)
+    machines.begin(answers=0)
+    machines.join()
+    name = min(name for name in machines.store.list("queue") if "/answers/" in name)
+    machines.store.put(name, b"torn")
+    generate(machines.run, 0, MadeUpSampler, lease_s=0.5)
+    assert "is not the file that was sent" in capsys.readouterr().out
+    generate(machines.plain, 0, MadeUpSampler)
+    assert content(machines.run) == content(machines.plain)
+
+
+def test_only_the_speed_of_the_engine_may_differ(tmp_path: Path) -> None:
+    machines = Machines(tmp_path)
+    machines.begin()
+    assert machines.fetch(["engine.max_num_seqs=2", "engine.replicas=2"]).config.engine.replicas == 2
+    for override in ("engine.dtype=bfloat16", "sampling.max_tokens=11", "seed=9"):
+        with pytest.raises(ConfigError, match="would make other answers than the run's"):
+            join(machines.fetch([override]), 0, MadeUpSampler)
+
+
+def test_other_weights_in_the_mirror_are_refused(tmp_path: Path) -> None:
+    machines = Machines(tmp_path)
+    machines.begin()
+    copy = tmp_path / "mirror" / machines.run.root.name / "base_model" / "model.safetensors"
+    copy.write_bytes(b"other")
+    assert fetch_round(machines.mirror, machines.url, tmp_path / "other", machines.opened()) is None
+
+
+def test_a_machine_ends_when_there_is_nothing_to_do(tmp_path: Path) -> None:
+    machines, told = Machines(tmp_path), list[str]()
+    old = tmp_path / "work" / "before" / "run"
+    old.mkdir(parents=True)
+    (old / "joined.json").write_text("{}")
+    serve(machines.url, tmp_path / "work", told.append, idle_s=0.1, look_s=0.02)
+    assert told[0].endswith("waits for a round to be sampled")
+    assert told[-1].endswith("ends")
+    assert not old.exists(), "what it fetched for an earlier round"
+    with pytest.raises(DataError, match="holds no run"):
+        serve(f"file://{tmp_path}/nowhere", tmp_path / "work", told.append, idle_s=0.1)
+
+
+def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
+    model = made_up_model(tmp_path / "model")
+    for fleet, why in (
+        (THROUGH, "needs `mirror`"),
+        ({"rollouts": {"shares": 2}}, "needs a `pool`"),
+        ({"evaluation": {"pool": "a", "through": "mirror"}}, "only rollouts are shared through the mirror"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            make_run(tmp_path / "runs", model, PROBLEMS, fleet=fleet)
