@@ -73,6 +73,20 @@ def test_log_probs_and_gradients_are_those_of_padded_rows(tmp_path: Path, family
         torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-5 * gradient.abs().max().item(), msg=name)
 
 
+def test_in_bfloat16_the_gradient_is_as_near_to_float32s_as_that_of_padded_rows(tmp_path: Path) -> None:
+    """A prompt's keys and values get the sum of eight answers' gradients, in bfloat16."""
+    model: Any = AutoModelForCausalLM.from_pretrained(write_family(tmp_path, "qwen3"), dtype=torch.bfloat16)
+    inputs = answers_to_prompts(((64, (16,) * 8), (40, (24,) * 8)), model.config.vocab_size)
+    weight_ST = torch.randn(inputs[0].shape[0], inputs[0].shape[1] - 1, generator=torch.Generator().manual_seed(1))
+    policies = Policy(copy.deepcopy(model).float()), Policy(copy.deepcopy(model)), SharedPromptPolicy(model)
+    exact, padded, shared = (
+        torch.cat([g.float().flatten() for g in logprobs_and_gradients(policy, inputs, weight_ST)[1].values()])
+        for policy in policies
+    )
+    allowed = 1.2 * (padded - exact).norm()
+    assert 0 < (shared - exact).norm() < allowed < 0.05 * exact.norm()
+
+
 def test_a_prompt_is_computed_once_and_single_answers_as_ever() -> None:
     inputs = answers_to_prompts()
     row = SharedRow.of(*inputs)
