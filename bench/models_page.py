@@ -41,8 +41,17 @@ _NOTES = """## What a family needs
   is a module with a child `experts`). `training.router = "frozen"` leaves the choice of experts as it is. The auxiliary
   loss that balances their load is part of no objective: log-probs come from hidden states, and transformers adds that
   loss to its own cross-entropy alone. `all-linear` adapters reach attention and dense layers, neither routers nor
-  experts, which transformers keeps in one tensor. Which experts vLLM chose is not recorded: where both programs choose
-  differently, the mismatch shows it.
+  experts, which transformers keeps in one tensor.
+- **Routes**: an engine that rounds otherwise than the trainer sends a token to other experts now and then, and their
+  answers are no rounding. With `sampling.routes = true` rollouts record the experts that vLLM chose for each token of
+  prompt and response, and the trainer sends tokens to the same ones wherever it scores or trains (rollout routing
+  replay, [arXiv 2510.11370](https://arxiv.org/abs/2510.11370)); what their outputs are multiplied with is computed by
+  the router that is trained. vLLM tells routes on GPUs (`enable_return_routed_experts`, not tried on one here); on CPU
+  our worker reads them off its routers. Nats per token of the random models here, engine in bfloat16 and trainer in
+  float32, 20 answers (`pytest -m slow -s tests/core/rollouts/test_real_routes.py`): 0.063 without replay and 0.032 with
+  it, at most 2.5 and 0.27, for Qwen3-MoE; 0.071 and 0.053, at most 2.6 and 0.38, for DeepSeek-V3; 0.057 and 0.037, at
+  most 4.2 and 2.2, for Qwen3-Next. Servers of `[sampler]` tell none, and ranks that share sequences do not replay: both
+  are refused.
 - **New weights in a running engine** (`SamplingEngine.load`, between the checkpoints of an evaluation): vLLM on CPU
   would read experts' new weights as if they were packed, so their kernel is built again. GPT-OSS's experts vLLM leaves
   as they were, on any device, and only logs it; then another engine is started, which a line says.

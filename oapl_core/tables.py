@@ -23,7 +23,6 @@ def schema_of(fields: Sequence[tuple[str, str]]) -> "pa.Schema":
     """The Arrow schema of one of the tables below."""
     import pyarrow as pa
 
-    tests = pa.list_(pa.struct([("input", pa.large_string()), ("output", pa.large_string())]))
     types = {
         "str": pa.string(),
         "text": pa.large_string(),
@@ -33,7 +32,8 @@ def schema_of(fields: Sequence[tuple[str, str]]) -> "pa.Schema":
         "ids": pa.list_(pa.int32()),
         "logprobs": pa.list_(pa.float32()),
         "time": pa.timestamp("us", tz="UTC"),
-        "tests": tests,
+        "bytes": pa.large_binary(),
+        "tests": pa.list_(pa.struct([("input", pa.large_string()), ("output", pa.large_string())])),
     }
     return pa.schema([(name, types[kind]) for name, kind in fields])
 
@@ -118,6 +118,10 @@ GROUPS = (
     ("reward", "float32"),
 )
 
+ROUTES = "routes"
+"""Last column of ROLLOUTS and GROUPS in files that have it (routes.py)."""
+TOKEN_BYTES = 8  # id and log-prob
+
 REFERENCES = (("rollout_id", "str"), ("reference_logprobs", "logprobs"))
 
 MISMATCHES = (
@@ -158,8 +162,7 @@ def write_table(
 ) -> int:
     """Write ``rows`` to ``path`` as Parquet with the schema of ``fields``; returns the number of rows.
 
-    A row must have exactly the schema's columns (an extra or missing key is our own bug: AssertionError); lists may be
-    NumPy arrays. Not atomic: callers write inside ``Run.writing``.
+    Rows have exactly the schema's columns; lists may be NumPy arrays. Not atomic: callers write inside ``Run.writing``.
     """
     import pyarrow as pa
 
@@ -177,6 +180,7 @@ def _chunks(
     for row in rows:
         assert row.keys() == names, f"{file}: row has columns {sorted(row)}, the table has {sorted(names)}"
         size = max((len(row[name]) for name in lists if row[name] is not None), default=0)
+        size += len(row.get(ROUTES, b"")) // TOKEN_BYTES
         if chunk and (len(chunk) == most_rows or tokens + size > _ROW_GROUP_TOKENS):
             yield chunk
             chunk, tokens = [], 0
@@ -200,7 +204,7 @@ def write_batches(
     import pyarrow.parquet as pq
 
     schema = schema_of(fields)
-    scalars = [name for name in schema.names if name not in _IDS | _STREAMED]
+    scalars = [name for name in schema.names if name not in {*_IDS, *_STREAMED, ROUTES}]
     ids, streamed = ([f"{name}.list.element" for name in schema.names if name in kind] for kind in (_IDS, _STREAMED))
     total = 0
     try:
@@ -238,7 +242,7 @@ def open_table(path: Path, fields: Sequence[tuple[str, str]]) -> "Iterator[pq.Pa
     schema = schema_of(fields)
     # without pre_buffer a reader holds one row group, not all that it will read
     with readable(path), pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
-        if file.schema_arrow.remove_metadata() != schema:
+        if file.schema_arrow.remove_metadata() not in (schema, schema_of((*fields, (ROUTES, "bytes")))):
             wrong = sorted(set(file.schema_arrow.names) ^ set(schema.names)) or "types"
             raise DataError(f"{path}: does not have the documented columns ({wrong}); see data/README.md")
         yield file
@@ -288,11 +292,7 @@ def read_table(
 
 
 def count_rows(path: Path) -> int:
-    """Number of rows, from the file's footer alone.
-
-    Raises:
-        DataError: the file is missing or torn.
-    """
+    """Number of rows, from the file's footer alone. Raises DataError if it is missing or torn."""
     import pyarrow.parquet as pq
 
     with readable(path):

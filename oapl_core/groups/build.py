@@ -21,6 +21,7 @@ from oapl_core.errors import DataError
 from oapl_core.groups.selection import select
 from oapl_core.groups.trust import sampling_facts
 from oapl_core.progress import say
+from oapl_core.routes import has_routes, with_routes
 from oapl_core.rows import Rows
 from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.stage import run_verb
@@ -61,7 +62,9 @@ def build(run: Run, round_number: int) -> None:
     judged = _read(verdicts, tables.VERDICTS, ("rollout_id", "reward", "outcome"))
     chosen, counts = select(keys, judged, chosen_by.keep, chosen_by.truncated)
     with run.writing(path, inputs, settings) as draft:
-        draft.rows = tables.write_batches(draft.path, tables.GROUPS, _batches(chosen, rollouts, run.prompts))
+        routed = any(map(has_routes, rollouts))
+        batches = _batches(chosen, rollouts, run.prompts, routed)
+        draft.rows = tables.write_batches(draft.path, with_routes(tables.GROUPS, routed), batches)
         assert draft.rows == counts.kept_rollouts, "every chosen rollout is written once"
         policy = keys["policy_hash"][0] if len(keys) else None
         trust = sampling_facts(keys, _expected_problems(run, round_number), run.config.sampling.group_size)
@@ -130,8 +133,8 @@ def _check_sampling(keys: "pl.DataFrame", folder: Path) -> None:
         )
 
 
-def _batches(chosen: "pl.DataFrame", rollouts: Sequence[Path], prompts: Path) -> "Iterator[pa.Table]":
-    """Tables of tables.GROUPS in order, of _ROW_GROUP_TOKENS or a single row."""
+def _batches(chosen: "pl.DataFrame", rollouts: Sequence[Path], prompts: Path, routed: bool) -> "Iterator[pa.Table]":
+    """Tables of tables.GROUPS in order, of _ROW_GROUP_TOKENS or a single row; fewer tokens if they are ``routed``."""
     import polars as pl
 
     asked = tables.read_table(prompts, tables.PROMPTS, ("problem_id", "prompt_ids"))
@@ -149,8 +152,12 @@ def _batches(chosen: "pl.DataFrame", rollouts: Sequence[Path], prompts: Path) ->
                 f"{prompts}: has no prompt for problem {unknown[0]} of {path}; delete the round's folder and run again"
             )
         asked_row = rows["problem_id"].replace_strict(index, return_dtype=pl.Int64)
-        stored = Rows(path, tables.ROLLOUTS, ("response_ids", "logprobs"))
-        for start, stop in _cuts((sizes.gather(asked_row) + rows["response_tokens"]).to_list()):
+        columns = ("response_ids", "logprobs", *[tables.ROUTES] * routed)
+        stored = Rows(path, with_routes(tables.ROLLOUTS, routed), columns)
+        tokens = sizes.gather(asked_row) + rows["response_tokens"]
+        if routed:
+            tokens *= 1 + stored[rows["place"][0]][tables.ROUTES].nbytes // (tokens[0] * tables.TOKEN_BYTES)
+        for start, stop in _cuts(tokens.to_list()):
             yield _batch(rows[start:stop], stored, prompt_ids.take(asked_row[start:stop].to_arrow()))
 
 
@@ -173,7 +180,9 @@ def _batch(rows: "pl.DataFrame", stored: Rows, prompt_ids: "pa.Array") -> "pa.Ta
     columns = {name: rows[name].to_arrow() for name, _ in tables.GROUPS if name in rows.columns}
     columns |= {"prompt_ids": prompt_ids, "response_ids": tokens["response_ids"]}
     columns["behavior_logprobs"] = tokens["logprobs"]
-    return pa.table({name: columns[name] for name, _ in tables.GROUPS}).cast(tables.schema_of(tables.GROUPS))
+    fields = with_routes(tables.GROUPS, tables.ROUTES in tokens.column_names)
+    columns |= {name: tokens[name] for name, _ in fields if name == tables.ROUTES}
+    return pa.table({name: columns[name] for name, _ in fields}).cast(tables.schema_of(fields))
 
 
 if __name__ == "__main__":

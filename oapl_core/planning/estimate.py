@@ -141,13 +141,15 @@ def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) 
     evaluation = _evaluation(experiment, model, problems)
     tokens = sum((one.tokens for one in rounds), NOTHING)
     trained = sum((_trained_tokens(experiment, one) for one in rounds), NOTHING)
+    routes = model.route_bytes * experiment.sampling.routes
+    prompts = routes * _prompt(experiment) * sum(one.rollouts for one in rounds)
     width = 2 if experiment.training.dtype == "bfloat16" else 4
     verdicts = float(sum(one.rollouts for one in rounds) * _VERDICT_BYTES)
     disk = {
         "problems": Amount(problems.bytes, problems.bytes),
-        "rollouts": tokens * ROLLOUT_BYTES_PER_TOKEN,
+        "rollouts": tokens * (ROLLOUT_BYTES_PER_TOKEN + routes) + Amount(prompts, prompts),
         "verdicts": Amount(verdicts, verdicts),
-        "groups": trained * _GROUP_BYTES_PER_TOKEN,
+        "groups": trained * (_GROUP_BYTES_PER_TOKEN + routes),
         "checkpoints": _kept_checkpoints(experiment) * (model.parameters * width),
         "evaluation": evaluation.tokens * (2 * EVALUATION_BYTES_PER_TOKEN),
     }

@@ -96,7 +96,7 @@ class Fit:
 
     def findings(self) -> Iterator[Obstacle]:
         """What does not fit, what cannot work first."""
-        found = [*self._positions(), *self._sampling(), *self._training(), *self._together()]
+        found = [*self._positions(), *self._routes(), *self._sampling(), *self._training(), *self._together()]
         yield from sorted(found, key=lambda one: not one.refuses)
 
     @property
@@ -159,6 +159,13 @@ class Fit:
             "the model: lower it, and problems.max_prompt_tokens, sampling.max_tokens, evaluation.max_tokens with it",
             refuses=True,
         )
+
+    def _routes(self) -> Iterator[Obstacle]:
+        is_read = self.config.estimate.model_parameters is None  # what a person states may leave experts out
+        if self.config.sampling.routes and self.model and is_read and not self.model.route_bytes:
+            yield Obstacle(
+                "sampling.routes is for mixtures of experts, and the model has no experts: leave it out", True
+            )
 
     def _sampling(self) -> Iterator[Obstacle]:
         config, gpus = self.config.engine, len(self._engine_gpus())

@@ -8,6 +8,7 @@ from typing import Any
 
 from oapl_core.model_folder import model_config, tensors
 from oapl_core.model_hub import cached
+from oapl_core.routes import routing
 from oapl_core.settings.estimate import EstimateConfig
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.pretrain import PretrainConfig
@@ -33,6 +34,8 @@ class ModelSize:
     """Longest sequence; infinite where nothing says so."""
     kept: int | None = None
     """Numbers of a token that an engine keeps for the tokens after it; None: keys and values in every layer."""
+    route_bytes: int = 0
+    """Stored of a token with `sampling.routes`; 0 where it has no experts, or nothing says so."""
 
     @property
     def kept_numbers(self) -> int:
@@ -52,7 +55,7 @@ class ModelSize:
         hidden, heads, layers = value("hidden_size"), value("num_attention_heads"), value("num_hidden_layers")
         if not all(isinstance(number, int) and number > 0 for number in (hidden, heads, layers)):
             return cls.like(max(1, parameters))
-        head = value("head_dim") or hidden // heads
+        head, sparse = value("head_dim") or hidden // heads, routing(value)
         return cls(
             parameters,
             layers,
@@ -63,6 +66,7 @@ class ModelSize:
             value("vocab_size") or 0,
             _positions(value),
             _kept(value, layers),
+            sparse.token_bytes if sparse else 0,
         )
 
 

@@ -22,6 +22,7 @@ from oapl_core.rollouts.engine_start import engine_arguments, printed_so_far, st
 from oapl_core.rollouts.replicas import take_share
 from oapl_core.rollouts.requests import Request, SampledAnswer
 from oapl_core.rollouts.stopping import before_stop, tokens_and_texts
+from oapl_core.routes import Routing, routing_of
 from oapl_core.settings.experiment import EngineConfig
 
 _ENVIRONMENT = {
@@ -43,18 +44,23 @@ class SamplingEngine:
 
     logprobs_mode = "raw_logprobs"
 
-    def __init__(self, model_dir: Path, config: EngineConfig, replica: int | None = None) -> None:
+    def __init__(self, model_dir: Path, config: EngineConfig, replica: int | None = None, routes: bool = False) -> None:
         """Look at the model folder; ``__enter__`` starts the engine.
 
         Args:
             model_dir: Hugging Face folder.
             config: how to start it.
             replica: which of ``config.replicas`` on this machine it is; unset: the only one, with every device.
+            routes: answers say to which experts their tokens went.
 
         Raises:
+            ConfigError: routes of a model without experts.
             DataError: the folder is missing, cut short or has no tokenizer.
         """
         check_model_folder(model_dir)
+        self._routing = routing_of(model_dir) if routes else None
+        if routes and self._routing is None:
+            raise ConfigError(f"sampling.routes: {model_dir} has no experts; leave it out")
         self.name = "vllm"
         self.dtype: str = config.dtype
         self.startup_s: dict[str, float] = {}
@@ -91,7 +97,9 @@ class SamplingEngine:
         imported = time.monotonic()
         self._on_cpu = bool(current_platform.is_cpu())
         known = [field.name for field in fields(EngineArgs)]
-        settings = engine_arguments(self._model_dir, self._config, self._on_cpu, self.logprobs_mode, known)
+        settings = engine_arguments(
+            self._model_dir, self._config, self._on_cpu, self.logprobs_mode, known, bool(self._routing)
+        )
         printed = printed_so_far()
         try:
             arguments = EngineArgs(**settings)
@@ -101,12 +109,24 @@ class SamplingEngine:
             # vLLM's defaults for batch work: a GPU prefills 16,384 tokens in a step, not a server's 2,048 to 8,192
             self._engine = LLMEngine.from_engine_args(arguments, usage_context=UsageContext.LLM_CLASS)
             self._tokenizer = self._engine.get_tokenizer()
+            if self._routing and self._on_cpu:
+                self._keep_routes(self._routing)
             self._try_out()
         except Exception as error:  # a model's own code can raise anything
             self.__exit__(None, None, None)
             raise start_failure(self._model_dir, error, printed) from error
         self._say_what_computes(vllm.__version__)
         self.startup_s = {"import": round(imported - start, 3), "engine": round(time.monotonic() - imported, 3)}
+
+    def _keep_routes(self, routing: Routing) -> None:
+        """Where vLLM tells no routes, its worker does (``kept_routes.py``), as long as no step is ahead of another."""
+        steps = self._engine.vllm_config.max_concurrent_batches, type(self._engine.engine_core).__name__
+        kept = self._engine.collective_rpc("keep_routes", args=(routing.layers, routing.top_k, routing.dtype))
+        if steps != (1, "InprocClient") or not all(kept):
+            raise NotImplementedError(
+                "sampling.routes on CPU needs an engine in this process (VLLM_ENABLE_V1_MULTIPROCESSING=0, no pipeline "
+                "of stages), routers that are vLLM's own, and a layer of full attention"
+            )
 
     def _try_out(self) -> None:
         """Answer one request: some models start and fail at their first token."""
@@ -213,4 +233,17 @@ class SamplingEngine:
         logprobs = list(output.logprobs.logprobs) if with_logprobs else []
         assert not with_logprobs or output.logprobs.token_ids == ids, "one log-prob for each sampled token"
         stop = output.stop_reason if isinstance(output.stop_reason, str) else None  # else an end token's id
-        return SampledAnswer(request, ids, logprobs, output.finish_reason, *before_stop(self._tokenizer, ids, stop))
+        text = before_stop(self._tokenizer, ids, stop)
+        return SampledAnswer(request, ids, logprobs, output.finish_reason, *text, self._routes(request, output))
+
+    def _routes(self, request: Request, output: Any) -> Any:
+        if self._routing is None:
+            return None
+        tokens = len(request.prompt_ids) + len(output.token_ids) - 1  # what was sampled last is never read
+        if self._on_cpu:
+            found = self._engine.collective_rpc("routes_of", args=(request.key, tokens))[0]
+        else:
+            found = output.routed_experts
+        if found is None or found[:tokens].shape != (tokens, self._routing.layers, self._routing.top_k):
+            raise StageFailed(f"the engine did not tell the routes of {request.key!r}; leave sampling.routes out")
+        return found[:tokens].astype(self._routing.dtype)

@@ -25,9 +25,14 @@ _MAY_PASS = ("RuntimeError", "MemoryError", "OutOfMemoryError", "AcceleratorErro
 
 
 def engine_arguments(
-    model_dir: Path, config: EngineConfig, on_cpu: bool, logprobs_mode: str, known: Collection[str]
+    model_dir: Path,
+    config: EngineConfig,
+    on_cpu: bool,
+    logprobs_mode: str,
+    known: Collection[str],
+    routes: bool = False,
 ) -> dict[str, Any]:
-    """vLLM's engine arguments, of which it knows ``known``.
+    """vLLM's engine arguments, of which it knows ``known``; with ``routes`` answers say which experts were chosen.
 
     Raises:
         ConfigError: `engine.options` has a key that vLLM does not know, or what a CPU cannot do.
@@ -54,6 +59,8 @@ def engine_arguments(
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(config.max_model_len, _CPU_BATCH_TOKENS),
         }
+    elif routes:
+        settings["enable_return_routed_experts"] = True  # on CPU it refuses that: see kept_routes.py
     return settings | config.options
 
 

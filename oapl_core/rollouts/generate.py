@@ -161,7 +161,7 @@ def _shared(work: Work, store: ObjectStore | None, lease_s: float) -> Iterator[S
 def _sampler(run: Run, replica: int) -> Callable[[Path, EngineConfig], Sampler]:
     if run.config.sampler:
         return partial(ServerSampler, sampler=run.config.sampler)
-    return partial(SamplingEngine, replica=replica)
+    return partial(SamplingEngine, replica=replica, routes=run.config.sampling.routes)
 
 
 def _is_imported(run: Run, number: int) -> bool:

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -44,12 +44,13 @@ class InFlight:
         settings: Mapping[str, Any],
         flush_s: float,
         queue: PartQueue | None = None,
+        fields: Sequence[tuple[str, str]] = ROLLOUTS,
     ) -> None:
-        """``folder`` holds the round's parts, which depend on ``inputs`` and ``settings``.
+        """``folder`` holds the round's parts, of columns ``fields``, which depend on ``inputs`` and ``settings``.
 
         With ``queue`` a part must be claimed there too, and its pieces are kept there as well.
         """
-        self._queue = queue
+        self._queue, self._fields = queue, fields
         self._folder, self._flush_s = folder / IN_FLIGHT, flush_s
         content = json.dumps([dict(inputs), dict(settings)], sort_keys=True, default=str)
         self._key = hashlib.sha256(content.encode()).hexdigest()[:_DIGITS]
@@ -150,7 +151,7 @@ class InFlight:
     def _write(self, folder: Path, rows: list[Row]) -> None:
         temporary = folder / ".tmp-piece"
         try:
-            write_table(temporary, ROLLOUTS, rows)
+            write_table(temporary, self._fields, rows)
             fsync(temporary)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -165,7 +166,7 @@ class InFlight:
         key, _, digest = piece.stem.partition("-")
         if piece.suffix == _SUFFIX and key == self._key:
             if sha256_of(piece)[:_DIGITS] == digest:
-                for row in read_table(piece, ROLLOUTS).to_pylist():
+                for row in read_table(piece, self._fields).to_pylist():
                     part.put(row)
                 return
             say(f"{piece}: is damaged; its answers are sampled again")

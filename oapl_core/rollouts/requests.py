@@ -4,7 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,8 @@ class SampledAnswer:
     """The response decoded, special tokens and the stop text left out."""
     stop_tokens: int = 0
     """How many of its last tokens are the stop text's alone (stopping.py)."""
+    routes: "NDArray[np.unsignedinteger[Any]] | None" = None
+    """Experts of each token of prompt and response but the last, [tokens, layers, top_k]; unset: not asked for."""
 
 
 class Sampler(AbstractContextManager["Sampler"], Protocol):

@@ -14,9 +14,10 @@ from oapl_core.rollouts.parts import Part, Row
 from oapl_core.rollouts.replicas import Others
 from oapl_core.rollouts.requests import Request, SampledAnswer, Sampler
 from oapl_core.rollouts.sharing import Provenance, Sharing
+from oapl_core.routes import with_routes
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
-from oapl_core.tables import ROLLOUTS, write_table
+from oapl_core.tables import ROLLOUTS, ROUTES, write_table
 
 TEMPERATURE, TOP_P, TOP_K = 1.0, 1.0, 0
 
@@ -42,8 +43,10 @@ class Sampling:
         """``sharing``: a queue that machines without the run folder take parts from, too."""
         self._run, self._number, self._provenance = run, number, provenance
         self._sampler, self._more, self._sharing = sampler, more, sharing
+        self._fields = with_routes(ROLLOUTS, run.config.sampling.routes)
         flush_s, queue = run.config.sampling.flush_s, sharing.queue if sharing else None
-        self._in_flight = InFlight(run.rollouts(number), provenance.inputs, provenance.settings, flush_s, queue)
+        made_of = provenance.inputs, provenance.settings
+        self._in_flight = InFlight(run.rollouts(number), *made_of, flush_s, queue, self._fields)
         self._open: dict[str, Part] = {}
         """Parts that are not recorded and that this process has not claimed, by their name in the ledger."""
         self._whole: list[Part] = []
@@ -169,14 +172,22 @@ class Sampling:
             "seed": request.seed,
             "engine": self._sampler.name,
             "sampled_at": datetime.now(UTC),
+            **self._routes(answer, kept),
         }
+
+    def _routes(self, answer: SampledAnswer, kept: int) -> Row:
+        if not self._run.config.sampling.routes:
+            return {}
+        tokens = len(answer.request.prompt_ids) + kept - 1
+        assert answer.routes is not None and len(answer.routes) >= tokens, "experts of every token but the last"
+        return {ROUTES: answer.routes[:tokens].tobytes()}
 
     def _write(self, part: Part) -> None:
         """Write and record a whole part, problems and samples in order, and forget its rows."""
         start = time.monotonic()
         rows = [part.rows[key] for key in sorted(part.rows)]
         with self._run.writing(part.path, self._provenance.inputs, self._provenance.settings) as draft:
-            draft.rows = write_table(draft.path, ROLLOUTS, rows)
+            draft.rows = write_table(draft.path, self._fields, rows)
             draft.details = {
                 "policy_hash": self._provenance.policy_hash,
                 "problems": len(part.problems),

@@ -28,6 +28,7 @@ _DECIDED = {
     "logprobs_mode": "rollouts record raw_logprobs: those of the model, before anything changes them",
     "seed": "each request has a seed of its own, derived from the experiment's",
     "kv_cache_memory_bytes": "use engine.kv_cache_gib on CPU, engine.gpu_memory_utilization on GPUs",
+    **dict.fromkeys(("enable_return_routed_experts", "aux_output_config"), "use sampling.routes"),
     "hf_token": _SECRET,
 }
 """vLLM's arguments that would change what a setting means without a word, and what to do instead."""

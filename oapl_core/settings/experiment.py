@@ -75,6 +75,10 @@ class SamplingConfig(Settings):
     stop_tokens: Literal["trained", "cut"] = "trained"
     """Whether a stop text's tokens belong to the rollout: `trained`, as they were sampled, so that the policy learns to
     end; `cut` leaves out those that are its alone (not an answer's only token), and nothing then teaches it to end."""
+    routes: bool = False
+    """Of a mixture of experts: record which experts the engine chose for each token, and train with the same ones
+    (rollout routing replay, arXiv 2510.11370). A byte for each expert, layer and token, so 384 a token of
+    Qwen3-30B-A3B: a part's lie in memory until it is whole."""
     problems_per_part: PositiveInt | None = None
     """Problems per Parquet part; what verification, replicas and a later run take as a whole. Unset: 128 and, where
     several engines share a round, at most what gives each four parts (`run_folder/cutting.py`)."""
@@ -84,7 +88,7 @@ class SamplingConfig(Settings):
     @property
     def slice(self) -> dict[str, Any]:
         """What rollouts depend on: all settings but those of durability."""
-        return self.recorded("stop stop_tokens", type(self).model_fields.keys() - {"flush_s"})
+        return self.recorded("stop stop_tokens routes", type(self).model_fields.keys() - {"flush_s"})
 
 
 class RoundConfig(Settings):
@@ -225,6 +229,12 @@ class Experiment(Settings):
                 f"{'pipeline' if self.pipeline else 'sync'} needs training.reference = 'behavior': the trainer starts "
                 "from other weights than those that sampled"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _routes_come_from_engines(self) -> Self:
+        if self.sampling.routes and self.sampler:
+            raise ValueError("sampling.routes: servers of [sampler] do not tell which experts they chose; leave it out")
         return self
 
     @model_validator(mode="after")

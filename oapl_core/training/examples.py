@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.model_folder import limits
+from oapl_core.routes import Routing, routing_of
 from oapl_core.rows import Rows
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+    import torch
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -41,6 +43,12 @@ class Batch:
     """0 for the stand-in that a rank without work runs."""
     start_ST: "Tensor | None" = None
     """Log-probs of the weights that the round starts from, [S, T - 1], 0 outside the response; only if asked for."""
+    route_STLK: "Tensor | None" = None
+    """Experts of each token by layer, -1 where nobody stored any: padding and last tokens; unset: of no token."""
+
+    def routes(self, device: "torch.device") -> "tuple[Tensor, ...]":
+        """What a policy is given beside tokens and lengths."""
+        return () if self.route_STLK is None else (self.route_STLK.to(device),)
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,8 @@ class Examples:
     """What the trainer gives the same policy (tables.REFERENCES); if set, it is compared, not what was recorded."""
     start: Rows | None = None
     """Log-probs of the weights that the round starts from (tables.REFERENCES), for objectives that need them too."""
+    routing: Routing | None = None
+    """Of the model, if the file has routes."""
 
     @property
     def is_compared(self) -> bool:
@@ -96,6 +106,7 @@ class Examples:
         ids = np.zeros((max(1, len(rows)), max(lengths, default=2)), dtype=np.int64)
         compared = np.zeros((len(ids), ids.shape[1] - 1), dtype=np.float32)
         start = np.zeros_like(compared)
+        routes = self._no_routes(ids.shape) if rows else None
         for s, i in enumerate(rows):
             row, first, end = self.tokens[i], prompt_lengths[s], lengths[s]
             ids[s, :first], ids[s, first:end] = _values(row["prompt_ids"]), _values(row["response_ids"])
@@ -106,6 +117,8 @@ class Examples:
                 compared[s, response] = _values(row["behavior_logprobs"])
             if self.start is not None:
                 start[s, response] = _values(self.start[i]["reference_logprobs"])
+            if routes is not None and self.routing:
+                routes[s, : end - 1] = self.routing.read(row[tables.ROUTES][0])
         return Batch(
             torch.from_numpy(ids),
             torch.tensor(prompt_lengths or [1]),
@@ -114,7 +127,15 @@ class Examples:
             torch.tensor(list(rows) or [0]),
             float(bool(rows)),
             None if self.start is None else torch.from_numpy(start),
+            None if routes is None else torch.from_numpy(routes),
         )
+
+    def _no_routes(self, shape: tuple[int, ...]) -> "NDArray[np.int16] | None":
+        import numpy as np
+
+        if self.routing is None:
+            return None
+        return np.full((*shape, self.routing.layers, self.routing.top_k), -1, dtype=np.int16)
 
 
 def read_examples(path: Path, expected_hash: str, model_dir: Path, recorded: bool = True) -> Examples:
@@ -130,7 +151,8 @@ def read_examples(path: Path, expected_hash: str, model_dir: Path, recorded: boo
         DataError: no row, rows of another policy or of several temperatures, rows that are too long or damaged.
     """
     longest, vocabulary = limits(model_dir)
-    table = _facts(path, vocabulary)
+    routing = routing_of(model_dir)
+    table = _facts(path, vocabulary, routing)
     if not table.num_rows:
         raise DataError(f"{path}: has no group to train on; the ledger counts why every rollout was dropped")
     hashes = sorted(map(str, table["policy_hash"].unique().to_pylist()))
@@ -146,6 +168,7 @@ def read_examples(path: Path, expected_hash: str, model_dir: Path, recorded: boo
             f"{path}: was sampled at temperatures {temperatures}, not at one above 0; sample the round again"
         )
     _check_rows(table, path, longest, vocabulary, recorded)
+    is_routed = tables.ROUTES in table.column_names
     return Examples(
         rollout_ids=table["rollout_id"],
         prompt_length_S=table["prompt_ids"].to_numpy(),
@@ -153,8 +176,9 @@ def read_examples(path: Path, expected_hash: str, model_dir: Path, recorded: boo
         reward_S=table["reward"].to_numpy().copy(),  # torch wants arrays that it may write to
         group_S=table["group"].to_numpy().copy(),
         temperature=float(temperatures[0]),
-        tokens=Rows(path, tables.GROUPS, _TOKENS),
+        tokens=Rows(path, tables.GROUPS, (*_TOKENS, *[tables.ROUTES] * is_routed)),
         recorded_S=table["behavior_logprobs"].to_numpy() > 0,
+        routing=routing if is_routed else None,
     )
 
 
@@ -164,17 +188,17 @@ def _values(column: "pa.ChunkedArray") -> "NDArray[Any]":
     return values
 
 
-def _facts(path: Path, vocabulary: float) -> "pa.Table":
+def _facts(path: Path, vocabulary: float, routing: Routing | None) -> "pa.Table":
     """A groups file with lengths in place of its lists, and flags of bad rows; one row group is read at a time."""
     import pyarrow as pa
 
     with tables.open_table(path, tables.GROUPS) as file:
-        empty = _without_tokens(file.schema_arrow.empty_table(), vocabulary)
+        empty = _without_tokens(file.schema_arrow.empty_table(), vocabulary, routing)
         read = (file.read_row_group(number) for number in range(file.num_row_groups))
-        return pa.concat_tables([empty, *(_without_tokens(group, vocabulary) for group in read)])
+        return pa.concat_tables([empty, *(_without_tokens(group, vocabulary, routing) for group in read)])
 
 
-def _without_tokens(table: "pa.Table", vocabulary: float) -> "pa.Table":
+def _without_tokens(table: "pa.Table", vocabulary: float, routing: Routing | None) -> "pa.Table":
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -190,6 +214,11 @@ def _without_tokens(table: "pa.Table", vocabulary: float) -> "pa.Table":
         # lengths take the lists' place: they are all that must be known of every row at once
         lengths = pc.list_value_length(lists).fill_null(0)
         table = table.set_column(table.column_names.index(name), name, lengths)
+    if tables.ROUTES in table.column_names:
+        lengths = pc.add(table["prompt_ids"], table["response_ids"]).to_pylist()
+        routes = zip(table[tables.ROUTES], lengths, strict=True)
+        fit = [routing is not None and routing.fits(one, length - 1) for one, length in routes]
+        table = table.set_column(table.column_names.index(tables.ROUTES), tables.ROUTES, pa.array(fit, pa.bool_()))
     return table.append_column("foreign", pa.array(foreign)).append_column("infinite", pa.array(infinite))
 
 
@@ -212,4 +241,6 @@ def _check_rows(table: "pa.Table", path: Path, longest: float, vocabulary: float
     refuse(prompt + response > longest, f"is longer than the model's {longest} positions")
     refuse(table["infinite"].to_numpy(), "has a log-prob that is not finite")
     refuse(~np.isfinite(table["reward"].to_numpy()), "has a reward that is not finite")
+    if tables.ROUTES in table.column_names:
+        refuse(~table[tables.ROUTES].to_numpy(), "has not the routes of each token through the experts of this model")
     refuse(table["foreign"].to_numpy(), f"has a token outside the {vocabulary} that the model knows")

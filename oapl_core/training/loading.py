@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from oapl_core.errors import ConfigError
 from oapl_core.progress import say
+from oapl_core.routes import Routing
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.job import Job
@@ -81,7 +83,30 @@ def _policy(model: Any, training: TrainingConfig, examples: "Examples") -> "Poli
     from oapl_core.training.shared_prompts import SharedPromptPolicy, shares_prompts
 
     if shares_prompts(model, training, examples):
-        return SharedPromptPolicy(model, examples.temperature, training.logprob_chunk)
-    packing = "off" if training.packing == "auto" and training.sequence_parallel > 1 else training.packing
-    kind = SharedPolicy if training.sequence_parallel > 1 else Policy
-    return kind(model, examples.temperature, training.logprob_chunk, use_packing(model, packing, model.dtype))
+        policy: Policy = SharedPromptPolicy(model, examples.temperature, training.logprob_chunk)
+    else:
+        packing = "off" if training.packing == "auto" and training.sequence_parallel > 1 else training.packing
+        kind = SharedPolicy if training.sequence_parallel > 1 else Policy
+        packed = use_packing(model, packing, model.dtype)
+        policy = kind(model, examples.temperature, training.logprob_chunk, packed)
+    if examples.routing:
+        _replay(policy, training, examples.routing)
+    return policy
+
+
+def _replay(policy: "Policy", training: TrainingConfig, routing: Routing) -> None:
+    """Let the policy's tokens go to the experts that are stored with them.
+
+    Raises:
+        ConfigError: ranks share sequences, or routers are not found.
+    """
+    from oapl_core.training.experts import Replay
+
+    if training.sequence_parallel > 1:
+        raise ConfigError(
+            f"`training.sequence_parallel` = {training.sequence_parallel}: stored routes (sampling.routes) are of "
+            "whole sequences and are not shared; set it to 1"
+        )
+    policy.replay = Replay(policy.model, routing)
+    if not own_rank():
+        say(f"tokens go to the experts that the engine chose, {routing.top_k} in each layer that has some")

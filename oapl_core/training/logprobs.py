@@ -223,6 +223,7 @@ class Policy(nn.Module):
 
     shares_prompts = False
     """Whether a prompt is computed once for all answers to it (``shared_prompts.py``)."""
+    replay: Any = None  # experts.py: Replay, where ``forward`` is given the stored experts of tokens
 
     def __init__(self, model: Any, temperature: float = 1.0, chunk: int = 4096, packed: bool = False) -> None:
         """Takes ``model`` over: its output layer is replaced.
@@ -249,7 +250,7 @@ class Policy(nn.Module):
         """The wrapped model's weights under its own names, from those of a ``Policy``."""
         return {name.removeprefix("model."): weight for name, weight in weights.items()}
 
-    def forward(self, id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor) -> Tensor:
+    def forward(self, id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor, route_STLK: Any = None) -> Tensor:
         """Log-probs of the response tokens, [S, T - 1]: column t scores token t + 1, other entries are exactly 0.
 
         Args:
@@ -263,6 +264,8 @@ class Policy(nn.Module):
         next_ST = id_ST.roll(-1, 1)
         before_ST = torch.cat([is_response_ST, is_response_ST.new_zeros(len(id_ST), 1)], dim=1)
         rows = (id_ST, column_ST, next_ST, before_ST)
+        if self.replay:
+            self.replay.hold(route_STLK, column_ST < length_S[:, None] if self.packed else None)
         if self.packed:
             is_token_ST = column_ST < length_S[:, None]
             id_ST, column_ST, next_ST, before_ST = (tensor[is_token_ST][None] for tensor in rows)

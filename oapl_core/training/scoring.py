@@ -40,6 +40,7 @@ def scored(engine: "TrainingEngine", examples: Examples, rows: Sequence[int], to
     for share in rank_share(engine, examples, rows, token_budget):
         batch = examples.batch(share)
         prompt_S, length_S = batch.prompt_length_S.to(engine.device), batch.length_S.to(engine.device)
+        given = batch.id_ST.to(engine.device), prompt_S, length_S, *batch.routes(engine.device)
         with torch.no_grad():
-            logprob_ST = engine(batch.id_ST.to(engine.device), prompt_S, length_S, last=True)
+            logprob_ST = engine(*given, last=True)
         yield Scored(share, batch, logprob_ST, response_mask(prompt_S, length_S, batch.id_ST.shape[1]))

@@ -81,11 +81,13 @@ class SharedPromptPolicy(Policy):
         give(model)
         super().__init__(model, temperature, chunk, packed=True)
 
-    def forward(self, id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor) -> Tensor:
-        """As of a ``Policy``."""
+    def forward(self, id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor, route_STLK: Any = None) -> Tensor:
+        """As of a ``Policy``; stored experts of a prompt are those of the first answer to it."""
         is_response_ST = response_mask(prompt_length_S, length_S, id_ST.shape[1])
         row = SharedRow.of(id_ST, prompt_length_S, length_S)
         column_ST = torch.arange(id_ST.shape[1], device=id_ST.device).expand_as(id_ST)
+        if self.replay:
+            self.replay.hold(route_STLK, row.computed_ST)
         # with another attention a guard scores sequences one by one
         told = row.attention if self.model.config._attn_implementation == VARIABLE_LENGTH else {}
         places = {"position_ids": column_ST[row.computed_ST][None], **told}

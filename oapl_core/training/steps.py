@@ -237,7 +237,8 @@ class Trainer:
         batch, device = self.examples.batch(rows), self.engine.device
         prompt_length_S, length_S = batch.prompt_length_S.to(device), batch.length_S.to(device)
         compared_ST = batch.compared_ST.to(device)
-        log_ratio_ST = self.engine(batch.id_ST.to(device), prompt_length_S, length_S, last=last) - compared_ST
+        given = batch.id_ST.to(device), prompt_length_S, length_S, *batch.routes(device)
+        log_ratio_ST = self.engine(*given, last=last) - compared_ST
         mask_ST = response_mask(prompt_length_S, length_S, batch.id_ST.shape[1])
         inputs = self._inputs(log_ratio_ST, mask_ST, batch.row_S.tolist(), sizes)
         if batch.start_ST is not None:

@@ -54,6 +54,23 @@ def test_counts_by_hand() -> None:
     assert estimate(config, FOURTEEN, ProblemCounts(2, 7, 11)).rounds[0].problems == 2, "no more than there are"
 
 
+def test_routes_are_a_byte_for_each_expert_layer_and_token_of_answers_and_prompts() -> None:
+    shape = {"hidden_size": 2048, "num_attention_heads": 32, "num_hidden_layers": 48, "num_experts": 128}
+    model = ModelSize.shaped(30e9, {**shape, "num_experts_per_tok": 8}.get)
+    given = (
+        "rounds=[{problems = 5}]",
+        "estimate.prompt_tokens=100",
+        "estimate.answer_tokens=1000",
+        "sampling.group_size=4",
+    )
+    with_routes, without = (
+        estimate(math(*given, f"sampling.routes={on}"), model, ProblemCounts(100, 7, 11)).disk
+        for on in ("true", "false")
+    )
+    assert with_routes["rollouts"].expected - without["rollouts"].expected == 48 * 8 * 20 * (1000 + 100)
+    assert ModelSize.shaped(30e9, shape.get).route_bytes == 0
+
+
 @pytest.mark.parametrize("tokens", [10, 1000, 10_000, 100_000])
 def test_what_is_expected_is_never_more_than_the_most(tokens: int) -> None:
     for config in (deepcoder(f"estimate.answer_tokens={tokens}"), math(f"estimate.answer_tokens={tokens}")):

@@ -1,0 +1,90 @@
+"""Routes: the experts that an engine sent each token to, in every layer, and how a row stores them.
+
+A row has the routes of its prompt and its response but for the last token, which no model was given: numbers of
+experts as [tokens, layers, top_k], one after the other, in a byte each (two where a model has more than 256 experts,
+the lower one first). Layers without experts have zeros.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oapl_core import tables
+from oapl_core.model_folder import model_config
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""Names in a config.json; families differ."""
+_BYTE = 256
+
+
+@dataclass(frozen=True)
+class Routing:
+    """How many experts a model has, and how many a token is sent to."""
+
+    layers: int
+    """All, also those without experts."""
+    top_k: int
+    experts: int
+    """In a layer."""
+
+    @property
+    def dtype(self) -> str:
+        """Of a stored number."""
+        return "uint8" if self.experts <= _BYTE else "uint16"
+
+    @property
+    def token_bytes(self) -> int:
+        """What is stored of a token."""
+        return self.layers * self.top_k * (1 if self.experts <= _BYTE else 2)
+
+    def fits(self, stored: Any, tokens: int) -> bool:
+        """Whether a row's bytes (an Arrow scalar, null for none) are routes of so many tokens to experts that exist."""
+        if not stored.is_valid or stored.as_buffer().size != tokens * self.token_bytes:
+            return False
+        return bool((self.read(stored) < self.experts).all())
+
+    def read(self, stored: Any) -> "NDArray[np.unsignedinteger[Any]]":
+        """[tokens, layers, top_k] from a row's bytes, an Arrow scalar."""
+        import numpy as np
+
+        return np.frombuffer(stored.as_buffer(), self.dtype).reshape(-1, self.layers, self.top_k)
+
+
+def routing(value: Callable[[str], Any]) -> Routing | None:
+    """By the values of a config.json, which ``value`` gives by name, or None; None where there are no experts."""
+    experts = next(filter(None, map(value, _EXPERTS)), None)
+    found = [value("num_hidden_layers"), value("num_experts_per_tok"), experts]
+    numbers = [number for number in found if isinstance(number, int) and number > 0]
+    return Routing(*numbers) if len(numbers) == len(found) else None
+
+
+def routing_of(model_dir: Path) -> Routing | None:
+    """Of a Hugging Face folder.
+
+    Raises:
+        DataError: config.json is missing or not readable.
+    """
+    config = model_config(model_dir)
+    return routing(config.get("text_config", config).get)
+
+
+def with_routes(fields: Sequence[tuple[str, str]], routed: bool) -> Sequence[tuple[str, str]]:
+    """Columns of a table, with that of routes if it has them."""
+    return (*fields, (tables.ROUTES, "bytes")) if routed else fields
+
+
+def has_routes(path: Path) -> bool:
+    """Whether a file of rollouts or groups has routes.
+
+    Raises:
+        DataError: the file is missing or torn.
+    """
+    import pyarrow.parquet as pq
+
+    with tables.readable(path):
+        return tables.ROUTES in pq.read_schema(path).names
