@@ -172,12 +172,14 @@ def scoring(pipe: Any, folder: Path, rows: Sequence[Row], dtype: str, packed: bo
     import torch
 
     from oapl_core.settings.training import TrainingConfig
-    from oapl_core.training.checkpoint import load_model
+    from oapl_core.training.checkpoint import cast, load_model
     from oapl_core.training.logprobs import Policy
     from oapl_core.training.packing import refuse_leaks
     from tests.core.training.plain_engine import PlainEngine
 
-    policy = Policy(load_model(folder).model.to(getattr(torch, dtype)), packed=packed)
+    model = load_model(folder).model
+    cast(model, getattr(torch, dtype))
+    policy = Policy(model, packed=packed)
     if packed:
         refuse_leaks(PlainEngine(policy, TrainingConfig()), policy.model.config.vocab_size)
     whole = [torch.tensor(row["prompt_ids"] + row["response_ids"]) for row in rows]

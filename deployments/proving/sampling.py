@@ -100,12 +100,13 @@ def _scored(model_dir: Path, rows: list[Any], dtype: str) -> list[float]:
     """The trainer's log-probs of every response token."""
     import torch
 
-    from oapl_core.training.checkpoint import load_model
+    from oapl_core.training.checkpoint import cast, load_model
     from oapl_core.training.logprobs import Policy
     from oapl_core.training.packing import use_packing
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = load_model(model_dir).model.to(device, getattr(torch, dtype))
+    model = load_model(model_dir).model.to(device)
+    cast(model, getattr(torch, dtype))
     policy = Policy(model, 1.0, 4096, use_packing(model, "auto", getattr(torch, dtype)))
     found: list[float] = []
     for prompt, response, _ in rows:

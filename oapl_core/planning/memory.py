@@ -3,7 +3,7 @@
 A rank, for P weights, P' of them trained, R ranks, w bytes a weight (bfloat16 2, float32 4), and a micro-batch of T
 tokens (where ranks share sequences: the rank's own):
 
-    weights      P w                    / R with ZeRO 3
+    weights      P w                    / R with ZeRO 3, also while they are loaded, but for the largest of them
     gradients    P' (w, and 4 in 16 bits) / R with ZeRO 2 and 3; they are summed in float32
     optimiser    P' (8 or 12)           / R with ZeRO 1, 2 and 3; two moments, and a float32 copy of the weights
                                         (ZeRO 0 in float32 has none); on the host with training.offload_optimizer

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from oapl_core.errors import ConfigError
+from oapl_core.training.checkpoint import cast
 from oapl_core.training.experts import expert_blocks, routers
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def add_adapter(model: Any, adapter: "AdapterConfig", seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            inject_adapter_in_model(settings, inside).to(dtype)
+            cast(inject_adapter_in_model(settings, inside), dtype)
         except ValueError as error:
             reason = str(error).splitlines()[0]
             raise ConfigError(f"training.adapter.targets = {adapter.targets!r}: {reason:.200}") from None

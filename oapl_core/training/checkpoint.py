@@ -47,8 +47,21 @@ class StoredModel:
                 shutil.copyfile(file, target / file.name)
 
 
-def load_model(model_dir: Path) -> "StoredModel":
-    """The causal language model of ``model_dir``, in its stored type, on CPU.
+def cast(model: Any, dtype: "torch.dtype") -> None:
+    """Give the weights of ``model`` another type; not its buffers, as transformers and vLLM do it.
+
+    Rotary frequencies in 16 bits turn a token at position 1,000 by a wrong angle.
+    """
+    for weight in model.parameters():
+        weight.data = weight.data.to(dtype)
+
+
+def load_model(model_dir: Path, hollow: "torch.dtype | None" = None) -> "StoredModel":
+    """The causal language model of ``model_dir``, in its stored type, on CPU; read when it is needed.
+
+    Args:
+        model_dir: a Hugging Face folder.
+        hollow: if set, the same without its weights, as if they had this type (``division.py``).
 
     Raises:
         DataError: files are missing, truncated, of an unknown architecture, or do not hold every weight.
@@ -57,12 +70,14 @@ def load_model(model_dir: Path) -> "StoredModel":
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
+    from oapl_core.training.division import hollowed
+
     logging.disable_progress_bar()
     if not (model_dir / "config.json").is_file():
         raise DataError(f"{model_dir}: is not a Hugging Face model folder (no config.json); give one to `model`")
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
-            model_dir, dtype="auto", local_files_only=True, output_loading_info=True
+            model_dir, dtype="auto", local_files_only=True, output_loading_info=True, device_map=hollow and "meta"
         )
     except (SafetensorError, OSError, EOFError, ValueError, RuntimeError, KeyError) as error:
         line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -75,4 +90,5 @@ def load_model(model_dir: Path) -> "StoredModel":
     if lost:
         what = f"{len(lost)} weights are missing or misshapen ({', '.join(lost[:3])})"
         raise DataError(f"{model_dir}: {what}; copy the whole model folder again")
-    return StoredModel(model, {name: tensor.dtype for name, tensor in model.state_dict().items()}, model_dir)
+    types = {name: tensor.dtype for name, tensor in model.state_dict().items()}
+    return StoredModel(hollowed(model, hollow) if hollow else model, types, model_dir)

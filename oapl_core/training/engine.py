@@ -54,6 +54,7 @@ class TrainingEngine:
         _prepare_environment()
         import deepspeed
 
+        from oapl_core.training.division import divide
         from oapl_core.training.experts import expert_blocks
 
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
@@ -66,6 +67,9 @@ class TrainingEngine:
         self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
         if training.sequence_parallel > 1:
             self.share_sequences(training.sequence_parallel)
+        config = settings(training, self.ranks)
+        if training.zero_stage == 3:
+            divide(self, policy, getattr(torch, training.dtype), deepspeed.zero, config)
         self._constants: dict[str, Any] = {
             "betas": training.adam_betas,
             "eps": training.adam_eps,
@@ -82,7 +86,6 @@ class TrainingEngine:
         if blocks:
             # fetched whole: ranks whose tokens choose different experts would wait for each other's weights for ever
             deepspeed.utils.set_z3_leaf_modules(policy, sorted(blocks, key=lambda kind: kind.__name__))
-        config = settings(training, self.ranks)
         self._engine, *_ = deepspeed.initialize(model=policy, optimizer=optimizer, config=config)
         self.policy = policy
         self._zero_stage = training.zero_stage

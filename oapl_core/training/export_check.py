@@ -17,7 +17,7 @@ from torch import Tensor
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.progress import say
 from oapl_core.seeds import derive_seed
-from oapl_core.training.checkpoint import load_model
+from oapl_core.training.checkpoint import cast, load_model
 from oapl_core.training.logprobs import Policy
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def check_export(
 
 
 def _scored(policy: Policy, batches: "Sequence[Batch]", dtype: torch.dtype) -> list[Tensor]:
-    policy.to(dtype)
+    cast(policy, dtype)
     with torch.no_grad():
         return [policy(batch.id_ST, batch.prompt_length_S, batch.length_S) for batch in batches]
 

@@ -38,7 +38,7 @@ def load(job: Job, examples: "Examples") -> Loaded:
     import torch
 
     from oapl_core.training.adapters import add_adapter
-    from oapl_core.training.checkpoint import load_model
+    from oapl_core.training.checkpoint import cast, load_model
     from oapl_core.training.engine import TrainingEngine
     from oapl_core.training.experts import freeze_routers
     from oapl_core.training.memory import estimate_memory, with_recomputation_decided
@@ -47,9 +47,12 @@ def load(job: Job, examples: "Examples") -> Loaded:
     from oapl_core.training.shared_prompts import refuse_sharing
     from oapl_core.training.speed import ModelFlops
 
-    training = job.training
-    stored = load_model(job.start)
-    model = stored.model.to(getattr(torch, training.dtype))
+    training, dtype = job.training, getattr(torch, job.training.dtype)
+    divided = training.zero_stage == 3
+    stored = load_model(job.start, hollow=dtype if divided and own_rank() else None)
+    model = stored.model
+    if not divided or training.adapter:  # else weight by weight (division.py)
+        cast(model, dtype)
     if training.router == "frozen":
         freeze_routers(model)
     if training.adapter:
@@ -77,6 +80,8 @@ def load(job: Job, examples: "Examples") -> Loaded:
 
 def _policy(model: Any, training: TrainingConfig, examples: "Examples") -> "Policy":
     """What the engine trains: ``model`` behind one of the ways to compute a micro-batch."""
+    import torch
+
     from oapl_core.training.logprobs import Policy
     from oapl_core.training.packing import use_packing
     from oapl_core.training.sequence_parallel import SharedPolicy
@@ -87,7 +92,7 @@ def _policy(model: Any, training: TrainingConfig, examples: "Examples") -> "Poli
     else:
         packing = "off" if training.packing == "auto" and training.sequence_parallel > 1 else training.packing
         kind = SharedPolicy if training.sequence_parallel > 1 else Policy
-        packed = use_packing(model, packing, model.dtype)
+        packed = use_packing(model, packing, getattr(torch, training.dtype))
         policy = kind(model, examples.temperature, training.logprob_chunk, packed)
     if examples.routing:
         _replay(policy, training, examples.routing)

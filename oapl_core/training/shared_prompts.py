@@ -125,7 +125,7 @@ def _against(model: Any, training: TrainingConfig, saved: float) -> str:
         return "training.packing is off or sequences are shared by ranks"
     if not is_plain(model) or not _KNOWN_LAYERS.issuperset(kinds):
         return f"{type(model).__name__} has an attention of its own"
-    if torch.cuda.is_available() and not has_kernel(model, model.dtype):
+    if torch.cuda.is_available() and not has_kernel(model, getattr(torch, training.dtype)):
         return "no kernel for it runs here"
     return f"it would save {saved:.0%} of the tokens" if saved < WORTH else ""
 
