@@ -18,7 +18,7 @@ check: setup  ## ruff, its formatter, mypy --strict, import contracts
 	@$(bin)/lint-imports
 
 test: check  ## the checks, then every test but gpu, bench, slow and browser
-	@$(bin)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@$(bin)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-gpu: setup  ## the tests that need an NVIDIA GPU: the rungs of `oapl prove`
 	@$(bin)/python -m pytest -m gpu tests/gpu

@@ -178,7 +178,8 @@ def test_auto_shares_where_it_pays(
     assert "prompts are not computed once: it would save 0% of the tokens" in capsys.readouterr().out
     assert chosen(alone, share_prompts="on")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert not chosen(share_prompts="auto"), "no kernel for float32"
+    assert not chosen(share_prompts="auto", dtype="float32"), "no kernel for it"
+    assert chosen(share_prompts="auto", dtype="bfloat16")
     model.config.attn_logit_softcapping = 50.0
     assert not chosen(share_prompts="auto")
     with pytest.raises(ConfigError, match="share_prompts = 'on': Qwen3ForCausalLM has an attention of its own"):

@@ -89,7 +89,7 @@ def test_a_policy_that_has_left_the_one_that_sampled_is_pulled_back(
     assert losses[-1] < 0.7 * losses[0]
 
 
-@pytest.mark.slow_if(case=lambda case: case["stage"] != 1)
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_a_round_without_a_signal_ends_with_the_weights_that_it_began_with(
     tmp_path: Path, sharp_model: Path, rows: list[Row], stage: int
