@@ -33,7 +33,7 @@ hypothesis.settings.load_profile("oapl")
 def pytest_configure(config: pytest.Config) -> None:
     """One thread for each process of the default tests; slow ones have as many as on a user's machine.
 
-    Two workers share two cores: with two threads each, tiny models took twice the CPU time, most of it spent waiting.
+    Workers share two cores: with two threads each, tiny models took twice the CPU time, most of it spent waiting.
     It is decided for a whole session, as runs are compared to the bit with those that fixtures made before.
     """
     if "not slow" in config.option.markexpr:
