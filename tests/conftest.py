@@ -1,6 +1,5 @@
 """What every test shares: nothing is phoned home, nothing is fetched, nothing is written outside temporary folders."""
 
-import logging
 import os
 import tempfile
 from collections import Counter
@@ -72,7 +71,6 @@ def prefect() -> Iterator[None]:
 
     with prefect_test_harness(server_startup_timeout=180):
         yield
-        logging.disable()  # its farewell would go to the output of a test that is over
 
 
 @pytest.fixture(autouse=True)

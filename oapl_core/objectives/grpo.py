@@ -7,8 +7,8 @@
 what engine and trainer, or a lag, put between the two. The mask gives the gradient of PPO's min(rho A, clip(rho) A).
 
 `grpo_token_is` is the baseline of the OAPL paper (arXiv 2602.19362, section 2; AReaL's decoupled loss, arXiv
-2505.24298): pi_old is the trainer of the previous iteration, of two batches there, and tokens are averaged over the
-answer's length. With `refresh = 1` rho is 1 and nothing is clipped: with sums it is CISPO with the bound C.
+2505.24298): pi_old is the trainer of the previous iteration, and tokens are averaged over the answer's length. With
+`refresh = 1` rho is 1 and nothing is clipped: with sums it is CISPO with the bound C.
 `grpo_frozen` clips around the weights of the round's start, whatever the round's length.
 """
 
@@ -69,7 +69,8 @@ class GrpoTokenIs(_Decoupled):
 
     name: Literal["grpo_token_is"] = "grpo_token_is"
     refresh: PositiveInt = 2
-    """Optimiser steps that share pi_old: the paper's iteration has two batches. Counted within an epoch."""
+    """Optimiser steps that share pi_old, counted within an epoch. 2 is how the paper's two batches for each update are
+    read here: both are steps of one iteration."""
     token_average: TokenAverage = "sequence"
 
     @property

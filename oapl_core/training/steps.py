@@ -114,10 +114,12 @@ class Trainer:
         assert skip % refresh == 0, "states are saved where pi_old is renewed: its weights are not in them"
         rows, old = [], dict[int, torch.Tensor]()
         for number, batch in list(enumerate(batches))[skip:]:
+            start = time.monotonic()
             if number % refresh == 0:
                 # of the first batch pi_old is the policy itself
                 later = [row for other in batches[number + 1 : number + refresh] for row in other]
                 old = self._log_ratios(later)
+            scoring_s = time.monotonic() - start
             step = (epoch - 1) * len(batches) + number
             rate = learning_rate(step, self.epochs * len(batches), self.training)
             metrics = {
@@ -127,6 +129,7 @@ class Trainer:
                 "learning_rate": rate,
                 **self.step(batch, lengths, rate, old if number % refresh else {}),
             }
+            metrics["seconds"] += scoring_s
             if self.speed:
                 metrics |= self.speed(metrics)
             rows.append(metrics)

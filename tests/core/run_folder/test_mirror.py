@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from oapl_core.run_folder.ledger import RemovalEntry
 from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.mirror_thread import mirrored
 from oapl_core.run_folder.run import Run
+from tests.s3_server import s3_server
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
 
 ROOT = Path(__file__).parents[3]
@@ -45,31 +45,8 @@ def content(run: Run) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """``s3://runs/{}?...`` of a local server with the bucket ``runs``."""
-    from pyarrow.fs import S3FileSystem
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    log = (tmp_path_factory.mktemp("s3") / "log").open("wb")
-    server = subprocess.Popen([sys.executable, "-m", "moto.server", "-p", str(port)], stdout=log, stderr=log)
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            patch.setenv(name, "test")
-        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        try:
-            for _ in range(300):
-                with socket.socket() as client:
-                    if client.connect_ex(("127.0.0.1", port)) == 0:
-                        break
-                time.sleep(0.1)
-            where = f"127.0.0.1:{port}"
-            files = S3FileSystem(endpoint_override=where, scheme="http", region="us-east-1", allow_bucket_creation=True)
-            files.create_dir("runs")
-            yield f"s3://runs/{{}}?region=us-east-1&scheme=http&endpoint_override={where}"
-        finally:
-            server.terminate()
-            server.wait()
-            log.close()
+    with s3_server(tmp_path_factory.mktemp("s3") / "log") as url:
+        yield url
 
 
 @pytest.fixture(params=["file", "s3", "memory"])
