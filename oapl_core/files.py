@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
@@ -10,9 +11,16 @@ def sha256_of(path: Path) -> str:
     """Hash of a file, or of a folder's relative names and contents."""
     if path.is_dir():
         names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
-        return hashlib.sha256("".join(f"{n}\0{sha256_of(path / n)}\n" for n in names).encode()).hexdigest()
+        found = zip(names, hashes_of([path / name for name in names]), strict=True)
+        return hashlib.sha256("".join(f"{name}\0{value}\n" for name, value in found).encode()).hexdigest()
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def hashes_of(files: list[Path]) -> list[str]:
+    """``sha256_of`` of each, several at once: a model's weights are many gigabytes in several files."""
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+        return list(threads.map(sha256_of, files))
 
 
 def sha256_once(path: Path) -> str:

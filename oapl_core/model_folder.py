@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.errors import DataError
-from oapl_core.files import sha256_of
+from oapl_core.files import hashes_of
 
 TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json", "merges.txt", "tokenizer.model"),
@@ -39,7 +39,7 @@ def policy_hash(model_dir: Path) -> str:
 
 def digest(files: list[Path]) -> str:
     """One sha256, in hex, of the names and contents of ``files`` in the given order."""
-    text = "".join(f"{p.name}\0{sha256_of(p)}\n" for p in files)
+    text = "".join(f"{p.name}\0{value}\n" for p, value in zip(files, hashes_of(files), strict=True))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
