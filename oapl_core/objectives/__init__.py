@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from oapl_core.objectives.bapo import Bapo
 from oapl_core.objectives.cispo import Cispo
+from oapl_core.objectives.gmpo import Gmpo
 from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
 from oapl_core.objectives.grpo import Grpo, GrpoFrozen, GrpoTokenIs
 from oapl_core.objectives.gspo import Gspo
@@ -18,12 +19,14 @@ from oapl_core.objectives.max_at_k import MaxAtK
 from oapl_core.objectives.method import Method
 from oapl_core.objectives.minpro import Minpro
 from oapl_core.objectives.oapl import AStarPo, Dro, Oapl, Opmd
+from oapl_core.objectives.pairs import Dpo, Ipo
 from oapl_core.objectives.pairwise_weighted import PairwiseWeighted
 from oapl_core.objectives.rec import RecGspo, RecOneSide, RecRing, RecTwoSide
 from oapl_core.objectives.red import RedDrop, RedWeight
-from oapl_core.objectives.reinforce import AsymRe, Reinforce
+from oapl_core.objectives.reinforce import AsymRe, MaxRl, Reinforce
 from oapl_core.objectives.supervised import Rft, Sft
 from oapl_core.objectives.topr import Topr
+from oapl_core.objectives.vespo import Vespo
 
 Family = (
     Oapl
@@ -39,9 +42,13 @@ Family = (
     | RedDrop
     | RedWeight
     | MaxAtK
-    | Topr  # REINFORCE and its weights
+    | MaxRl
+    | Topr
+    | Vespo  # REINFORCE and its weights
     | Sft
     | Rft  # supervised
+    | Dpo
+    | Ipo  # preferences
     | Grpo
     | GrpoTokenIs
     | GrpoFrozen
@@ -50,6 +57,7 @@ Family = (
     | RecRing
     | RecGspo
     | Gspo
+    | Gmpo
     | M2po
     | Bapo  # clipped
     | Cispo

@@ -31,6 +31,11 @@ class Method(Settings):
     needs_start: ClassVar[bool] = False
     """Whether the trainer scores every rollout with the weights that the round starts from (once a round)."""
 
+    is_paired: ClassVar[bool] = False
+    """Whether what is trained on are pairs of rollouts, which the ledger counts."""
+    trains_on: ClassVar[str] = "rollout"
+    """What must be among the rollouts so that ``kept`` keeps any."""
+
     @property
     def refresh_steps(self) -> int:
         """How many optimiser steps share pi_old, the trainer's own earlier weights. 1: it is the policy of the step

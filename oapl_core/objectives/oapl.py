@@ -15,6 +15,12 @@ Three published methods are this regression with other constants, once b and the
     DRO (2405.19107)            half of it with V = mean r. The paper learns V with a second network, from one rollout
                                 a prompt; a group's mean minimises the loss over V at pi = b
     OPMD (2509.24203, 4.2)      1/(2 tau) of it with V = mean r, less a constant: (1/N) sum_i ( -A_i s_i + tau/2 s_i^2 )
+
+V decides where the regression ends. Over normalised policies its minimum is beta2 ln w + kappa w = r - V for w = pi/b,
+where kappa is the multiplier of sum pi = 1 over 2 beta2, and E_b w = 1 makes kappa = E_b[r - V] + beta2 KL(b, pi).
+With beta1 = beta2 kappa is 0 and w = exp((r - V)/beta2); above 0 w grows more slowly than that (a Lambert function),
+below it faster. `beta_shifted_mean`, V = mean r - beta2, has kappa >= beta2 whatever the rewards are: the "beta-
+shifted mean" of arXiv 2605.28150 as read here (docs/objectives.md says what of that paper was read).
 """
 
 from dataclasses import replace
@@ -67,8 +73,8 @@ class Oapl(Method):
     regression_temperature: PositiveFloat = 1e-3
     """beta2 of (beta2 sum log(pi/b) - (r - V))^2."""
     value: ValueRule = "log_mean_exp"
-    """V: `log_mean_exp` (the paper), `leave_one_out` (the same of the group's other rollouts), `mean`, or
-    `shifted_mean` (the mean plus `value_shift`)."""
+    """V: `log_mean_exp` (the paper), `leave_one_out` (the same of the group's other rollouts), `mean`,
+    `shifted_mean` (the mean plus `value_shift`), or `beta_shifted_mean` (the mean less beta2)."""
     value_shift: float = 0.0
     """Added to the mean by `shifted_mean`. In units of the reward."""
     length_exponent: Annotated[float, Field(ge=0.0)] = 0.0
@@ -76,7 +82,8 @@ class Oapl(Method):
 
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
         """r - V in float64; needs every valid rollout of each group."""
-        return reward_S.double() - values(self.value, reward_S, group_S, self.value_temperature, self.value_shift)
+        shift = -self.regression_temperature if self.value == "beta_shifted_mean" else self.value_shift
+        return reward_S.double() - values(self.value, reward_S, group_S, self.value_temperature, shift)
 
     def loss(self, inputs: Inputs) -> Loss:
         """Eq. 3."""

@@ -1,9 +1,14 @@
-"""REINFORCE, group-relative (arXiv 2509.24203, section 1), and AsymRE, which lowers its baseline (section 4.2).
+"""REINFORCE, group-relative (arXiv 2509.24203, section 1), AsymRE, which lowers its baseline (section 4.2), and MaxRL.
 
     g = (1/N) sum_i A_i grad ln pi(y_i),     A_i = r_i - (mean r - shift)
 
 REINFORCE has shift 0. No importance ratio, no clipping: on stored rollouts it is off-policy. A positive shift (AsymRE,
 arXiv 2506.20520) gives every rollout some weight and correct ones more, so that wrong ones push less.
+
+MaxRL (arXiv 2602.02710) has A_i = (r_i - mean r) / mean r: the mean of grad ln pi over a group's correct answers, less
+that over all of them. Its expectation is the gradient of ln p, the likelihood of a correct answer, to the order of the
+group's size (REINFORCE's is that of p). As in the authors' code (tajwarfahim/maxrl, compute_maxrl_outcome_advantage),
+but for the 1e-6 that it adds to the mean, and for its tokens' average.
 """
 
 from typing import TYPE_CHECKING, Literal
@@ -31,3 +36,14 @@ class AsymRe(Method):
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
         """r - (mean r - shift)."""
         return reward_S.double() - (group_mean(reward_S, group_S) - self.shift)
+
+
+class MaxRl(Method):
+    """REINFORCE that weighs a prompt by how rarely it is answered correctly."""
+
+    name: Literal["max_rl"] = "max_rl"
+
+    def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
+        """(r - mean r) / mean r; 0 in a group without a reward."""
+        mean_S = group_mean(reward_S, group_S)
+        return (reward_S.double() - mean_S) / mean_S.where(mean_S > 0, float("inf"))

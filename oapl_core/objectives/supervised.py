@@ -12,7 +12,7 @@ The value is taken against b (it is the cross-entropy where b is not known, as o
 a step's `token_entropy` is the cross-entropy itself.
 """
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method
@@ -47,6 +47,8 @@ class Rft(Supervised):
     """The correct answers are raised, the others cost nothing."""
 
     name: Literal["rft"] = "rft"
+
+    trains_on: ClassVar[str] = "correct answer"
 
     def kept(self, reward_S: "Tensor", group_S: "Tensor", seed: int) -> "Tensor":
         """The correct ones: an optimiser step has `batch_size` of them."""

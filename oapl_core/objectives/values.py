@@ -15,16 +15,16 @@ from oapl_core.objectives.group_means import group_mean, group_size, group_sum
 if TYPE_CHECKING:
     from torch import Tensor
 
-ValueRule = Literal["log_mean_exp", "leave_one_out", "mean", "shifted_mean"]
+ValueRule = Literal["log_mean_exp", "leave_one_out", "mean", "shifted_mean", "beta_shifted_mean"]
 
 
 def values(rule: ValueRule, reward_S: "Tensor", group_S: "Tensor", temperature: float, shift: float) -> "Tensor":
-    """V_S by ``rule``; ``temperature`` is beta1 of the first two, ``shift`` is added to the mean by the last."""
+    """V_S by ``rule``; ``temperature`` is beta1 of the first two, ``shift`` is added to the mean by the last two."""
     if rule == "log_mean_exp":
         return log_mean_exp_values(reward_S, group_S, temperature)
     if rule == "leave_one_out":
         return leave_one_out_values(reward_S, group_S, temperature)
-    return group_mean(reward_S, group_S) + (shift if rule == "shifted_mean" else 0.0)
+    return group_mean(reward_S, group_S) + (0.0 if rule == "mean" else shift)
 
 
 def log_mean_exp_values(reward_S: "Tensor", group_S: "Tensor", value_temperature: float) -> "Tensor":

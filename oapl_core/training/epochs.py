@@ -129,6 +129,7 @@ def export_epoch(job: Job, trainer: "Trainer", stored: "StoredModel", reached: R
                 "export_difference": difference,
                 "lag": job.lag,
                 "policy_lag": [steps[0]["policy_lag"], steps[-1]["policy_lag"]],
+                **({"pairs": trainer.sequences // 2} if trainer.objective.is_paired else {}),
             }
 
 

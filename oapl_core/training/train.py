@@ -114,7 +114,7 @@ def _refuse_nothing(job: Job, examples: Examples) -> None:
     objective, reward_S, group_S = job.objective, examples.reward_S, examples.group_S
     if not objective.kept(torch.from_numpy(reward_S), torch.from_numpy(group_S), 0).any():
         raise DataError(
-            f"{job.data}: has no correct answer, and the objective {objective.name} trains on "
+            f"{job.data}: has no {objective.trains_on}, and the objective {objective.name} trains on "
             "nothing else; sample more answers, or easier problems"
         )
 

@@ -56,3 +56,18 @@ def test_with_another_beta_for_the_value_oapl_too_ends_at_the_second_best_arm() 
 def test_the_figure_has_a_point_for_every_twentieth_step() -> None:
     found = figure(steps=100)
     assert len(found["oapl"]["expected_reward"]) == 6  # type: ignore[index]
+
+
+def test_where_a_regression_ends_is_what_its_value_says() -> None:
+    """oapl.py: beta2 ln w + kappa w = r - V, kappa = E_b[r - V] + beta2 KL(b, pi): at least beta2 if V is shifted."""
+    beta = 0.2
+    for value, least in (("beta_shifted_mean", beta), ("mean", 0.0)):
+        objective, theta = Oapl(value=value, regression_temperature=beta), np.log(BEHAVIOR)
+        for _ in range(4000):
+            theta = theta + 2.0 * direction(objective, theta)
+        policy = np.exp(theta) / np.exp(theta).sum()
+        log_w = np.log(policy / BEHAVIOR)
+        advantage = REWARD - BEHAVIOR @ REWARD + least
+        kappa = least - beta * (BEHAVIOR @ log_w)
+        assert kappa >= least
+        assert beta * log_w + kappa * np.exp(log_w) == pytest.approx(advantage, abs=1e-6)

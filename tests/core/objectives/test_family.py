@@ -15,6 +15,7 @@ from oapl_core.errors import ConfigError
 from oapl_core.objectives import Family, Loss, Method, Objective
 from oapl_core.objectives.cispo import Cispo
 from oapl_core.objectives.grpo import GrpoTokenIs
+from oapl_core.objectives.pairs import Paired
 from oapl_core.settings.experiment_file import parse_experiment
 from tests.core.objectives.transcriptions import CASES, Scene, Transcription, scene
 
@@ -88,7 +89,15 @@ def test_neither_order_nor_layout_nor_micro_batches_change_anything(objective: M
         s.group,
         np.pad(s.start, ((0, 0), (2, 3))),
     ).rows(order)
-    moved, moved_gradient = loss_and_gradient(objective, wide)
+    x = torch.from_numpy(wide.x.copy()).requires_grad_()
+    step = wide.inputs(objective, x)
+    # made once a round, in the file's order; pairs alone depend on it
+    advantage_S = s.inputs(objective).advantage_S[order]
+    assert isinstance(objective, Paired) or torch.allclose(step.advantage_S, advantage_S, rtol=1e-12, atol=1e-12)
+    moved = objective.loss_of_step(replace(step, advantage_S=advantage_S))
+    moved.value.backward()
+    assert x.grad is not None
+    moved_gradient = x.grad
     assert float(moved.value.detach()) == pytest.approx(float(expected.value.detach()), rel=1e-10, abs=1e-14)
     torch.testing.assert_close(moved_gradient[:, 2:-3], whole[order], rtol=1e-9, atol=1e-13)
     x = torch.from_numpy(s.x.copy()).requires_grad_()
@@ -142,6 +151,16 @@ HAND: list[tuple[str, dict[str, object], list[float]]] = [
     ("pairwise_weighted", {}, [-3 * e / 4] * 2 + [e / 4] * 2),
     ("red_weight", {}, [-exp(0.75) * 0.1875] * 2 + [exp(-0.25) * 0.0625] * 2),
     ("max_at_k", {"k": 2}, [-0.25] * 2 + [1 / 12] * 2),
+    ("max_rl", {}, [-0.75] * 2 + [0.25] * 2),
+    # ratios of the answers 1.492 and .670
+    (
+        "vespo",
+        {},
+        [-A * exp(0.8 + 3 * (1 - exp(0.4))) / 7] * 2 + [-B * exp(-1.2 + 2 * (1 - exp(-0.4))) / 7] * 2,
+    ),
+    # the correct answer and the first wrong one are the pair, .8 nats apart; one pair of two among four rows
+    ("dpo", {}, [-0.1 / (1 + exp(0.08)) / 2] * 2 + [0.1 / (1 + exp(0.08)) / 2] * 2),
+    ("ipo", {"beta": 0.5}, [2 * (0.8 - 1.0) / 2] * 2 + [-2 * (0.8 - 1.0) / 2] * 2),
     ("topr", {}, [-0.1875] * 2 + [exp(-0.4) * 0.0625] * 2),
     ("sft", {}, [-1 / 7] * 4),
     ("sft", {"token_average": "sequence"}, [-1 / 8] * 4),
@@ -158,6 +177,8 @@ HAND: list[tuple[str, dict[str, object], list[float]]] = [
     # the mean ratios of the two sequences are 1.221 and .819
     ("rec_gspo", {"clip_low": 0.3, "clip_high": 0.3}, [-0.75 * exp(0.2) / 8] * 2 + [0.25 * exp(-0.2) / 8] * 2),
     ("rec_gspo", {"clip_low": 0.1, "clip_high": 0.3, "importance_sampling": False}, [-0.75 / 8] * 2 + [0.0] * 2),
+    # ln rho of .1 and .3, bounded by .2; of -.35 and -.05, bounded by -.2
+    ("gmpo", {"width": 0.2}, [-A * exp(0.15) / 8, 0.0, 0.0, -B * exp(-0.125) / 8]),
     ("gspo", {"clip_low": 0.3, "clip_high": 0.3}, [-A * exp(0.2) / 8] * 2 + [-B * exp(-0.2) / 8] * 2),
     # squares .01, .09, .1225, .0025: without the third their mean is .034
     ("m2po", {}, [-A * exp(0.1) / 7, -A * exp(0.3) / 7, 0.0, -B * exp(-0.05) / 7]),

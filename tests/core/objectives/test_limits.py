@@ -13,6 +13,7 @@ from oapl_core.errors import DataError
 from oapl_core.objectives import Method
 from oapl_core.objectives.bapo import Bapo
 from oapl_core.objectives.cispo import Cispo
+from oapl_core.objectives.gmpo import Gmpo
 from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
 from oapl_core.objectives.grpo import Grpo, GrpoFrozen
 from oapl_core.objectives.gspo import Gspo
@@ -20,13 +21,15 @@ from oapl_core.objectives.m2po import M2po, first_refused
 from oapl_core.objectives.max_at_k import MaxAtK, best_with
 from oapl_core.objectives.minpro import Minpro
 from oapl_core.objectives.oapl import AStarPo, Dro, Oapl, Opmd
+from oapl_core.objectives.pairs import Dpo, Ipo, Paired
 from oapl_core.objectives.pairwise_weighted import PairwiseWeighted
 from oapl_core.objectives.rec import RecGspo, RecOneSide, RecRing, RecTwoSide
 from oapl_core.objectives.red import RedDrop, RedWeight
-from oapl_core.objectives.reinforce import AsymRe, Reinforce
+from oapl_core.objectives.reinforce import AsymRe, MaxRl, Reinforce
 from oapl_core.objectives.supervised import Rft, Sft
 from oapl_core.objectives.topr import Topr
-from tests.core.objectives.test_family import HAND_SCENE, gradient, kept_part
+from oapl_core.objectives.vespo import Vespo
+from tests.core.objectives.test_family import HAND_SCENE, gradient, kept_part, loss_and_gradient
 from tests.core.objectives.transcriptions import Scene, scene
 
 ALL = math.inf
@@ -37,6 +40,7 @@ SINGLE_TOKENS = replace(SINGLE_TOKENS, mask=SINGLE_TOKENS.mask & (SINGLE_TOKENS.
 SINGLE_TOKENS = replace(SINGLE_TOKENS, x=SINGLE_TOKENS.x * SINGLE_TOKENS.mask, start=SINGLE_TOKENS.start * 0)
 AT_BEHAVIOR = replace(scene(9), x=scene(9).x * 0, start=scene(9).start * 0)
 START_IS_B = replace(scene(10), start=scene(10).start * 0)
+FLAT = Vespo(power=0, decay=0, power_below=0, decay_below=0, token_average="sum")
 
 
 def unclipped(kind: type[Method], **settings: object) -> Method:
@@ -56,6 +60,18 @@ SAME: list[tuple[str, Method, Method, float, Scene]] = [
     ("OAPL without a shift", Oapl(value="shifted_mean"), Oapl(value="mean"), 1, S),
     ("OAPL at a large beta1", Oapl(value_temperature=1e12), Oapl(value="mean"), 1, S),
     ("OAPL with exponent 1", Oapl(length_exponent=1.0), Oapl(), 1, SINGLE_TOKENS),
+    (
+        "beta-shifted mean at pi = b",
+        Oapl(value="beta_shifted_mean", regression_temperature=0.1),
+        AsymRe(),
+        0.2,
+        AT_BEHAVIOR,
+    ),
+    ("MaxRL with one correct answer of four", MaxRl(), Reinforce(), 4, HAND_SCENE),
+    ("VESPO at pi = b", Vespo(), Cispo(), 1, AT_BEHAVIOR),
+    ("VESPO without a kernel", FLAT, Reinforce(), 4 / math.sqrt(3), HAND_SCENE),
+    ("GMPO and GSPO without clips", Gmpo(width=ALL), unclipped(Gspo), 1, S),
+    ("DPO at pi = b is IPO", Dpo(beta=0.2), Ipo(beta=0.2), 0.2**2 / 2, AT_BEHAVIOR),
     ("AsymRE without a shift", AsymRe(shift=0.0), Reinforce(), 1, S),
     ("max@1", MaxAtK(k=1), Reinforce(), 1, S),
     ("RED-Weight at infinite temperature", RedWeight(weight_temperature=ALL), Reinforce(), 1, S),
@@ -131,6 +147,68 @@ def test_red_drop_balances_each_group_by_its_own_seeded_draw() -> None:
     # one right and one wrong answer are left: advantages 1/2 and -1/2
     s = kept_part(RedDrop(), HAND_SCENE)
     assert gradient(RedDrop(), s)[:, 0].tolist() == pytest.approx([-0.25, 0.25])
+
+
+@pytest.mark.parametrize("objective", [Dpo(), Dpo(pairs=2), Ipo()])
+def test_pairs_are_of_one_group_share_no_answer_and_are_drawn_by_the_seed(objective: Paired) -> None:
+    reward_S = torch.tensor([1.0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0, 1])
+    group_S = torch.tensor([3] * 5 + [5] * 3 + [6] * 2 + [9] * 7)
+    kept_S = objective.kept(reward_S, group_S, 1)
+    assert [int(kept_S[group_S == g].sum()) for g in (3, 5, 6, 9)] == [2, 2, 0, 2 * min(3, objective.pairs)]
+    number_S = objective.advantages(reward_S[kept_S], group_S[kept_S])
+    for group in (3, 5, 9):
+        mine = number_S[group_S[kept_S] == group]
+        assert (
+            sorted(mine[mine > 0].tolist()) == sorted((-mine[mine < 0]).tolist()) == list(range(1, len(mine) // 2 + 1))
+        )
+    assert (number_S > 0).equal(reward_S[kept_S] == 1)
+    assert kept_S.equal(objective.kept(reward_S, group_S, 1))
+    assert kept_S[:5].equal(objective.kept(reward_S[:5], group_S[:5], 1)), "whatever other groups there are"
+    drawn = {tuple(objective.kept(reward_S[:5], group_S[:5], seed).tolist()) for seed in range(30)}
+    assert len(drawn) == 4, "each wrong answer is drawn sometimes"
+
+
+def test_dpo_begins_at_ln_2_and_ipo_ends_at_its_margin() -> None:
+    start = kept_part(Dpo(), AT_BEHAVIOR)
+    assert float(loss_and_gradient(Dpo(), start)[0].value.detach()) == pytest.approx(math.log(2))
+    assert float(loss_and_gradient(Ipo(), start)[0].value.detach()) == pytest.approx(25.0)
+    # a correct answer of two tokens and a wrong one of one, 5 nats apart
+    apart = Scene(
+        np.array([[1.0, 1.5], [-2.5, 0.0]]),
+        np.array([[True, True], [True, False]]),
+        np.array([1.0, 0.0]),
+        np.zeros(2, dtype=np.int64),
+        np.zeros((2, 2)),
+    )
+    loss, found = loss_and_gradient(Ipo(), apart)
+    assert float(loss.value.detach()) == pytest.approx(0.0, abs=1e-12)
+    assert not found.any()
+
+
+def test_answers_without_a_pair_change_nothing_but_the_number_they_are_divided_by() -> None:
+    paired = kept_part(Dpo(), S)
+    alone = S.rows((S.group == S.group.max()) & (S.reward == 0))
+    both = Scene(*(np.concatenate(pair) for pair in zip(vars(paired).values(), vars(alone).values(), strict=True)))
+    n, m = len(paired.x), len(alone.x)
+    found = gradient(Dpo(), both)
+    assert not found[n:].any()
+    torch.testing.assert_close(found[:n], gradient(Dpo(), paired) * n / (n + m))
+
+
+def test_max_rl_weighs_correct_answers_by_how_rare_they_are_and_leaves_out_what_has_none() -> None:
+    reward_S = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 1])
+    group_S = torch.tensor([3] * 4 + [5] * 4 + [6] * 2 + [7])
+    expected = [3.0, -1, -1, -1, 1 / 3, 1 / 3, 1 / 3, -1, 0, 0, 0]
+    assert MaxRl().advantages(reward_S, group_S).tolist() == pytest.approx(expected)
+
+
+def test_vespo_leaves_alone_what_the_policy_left_or_made_too_likely() -> None:
+    s_S = torch.tensor([-900.0, -3.0, math.log(2 / 3), 0.0, 3.0, 900.0], dtype=torch.float64)
+    weight_S = Vespo().weights(s_S, torch.ones(6))
+    assert weight_S[[0, 5]].tolist() == [0.0, 0.0]
+    assert float(weight_S[3]) == 1.0
+    assert float(weight_S.max()) == float(weight_S[2]) == pytest.approx(4 / 9 * math.e), "k/lambda is the top"
+    assert float(Vespo().weights(s_S, -torch.ones(6))[1]) == pytest.approx(math.exp(-9 + 2 - 2 * math.exp(-3)))
 
 
 def test_the_best_of_k_needs_k_answers() -> None:

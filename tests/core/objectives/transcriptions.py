@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from oapl_core.objectives import Inputs, Method, StepSizes
 from oapl_core.objectives.bapo import Bapo
 from oapl_core.objectives.cispo import Cispo
+from oapl_core.objectives.gmpo import Gmpo
 from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
 from oapl_core.objectives.grpo import Grpo, GrpoFrozen, GrpoTokenIs
 from oapl_core.objectives.gspo import Gspo
@@ -23,12 +24,14 @@ from oapl_core.objectives.m2po import M2po
 from oapl_core.objectives.max_at_k import MaxAtK
 from oapl_core.objectives.minpro import Minpro
 from oapl_core.objectives.oapl import AStarPo, Dro, Oapl, Opmd
+from oapl_core.objectives.pairs import Dpo, Ipo
 from oapl_core.objectives.pairwise_weighted import PairwiseWeighted
 from oapl_core.objectives.rec import RecGspo, RecOneSide, RecRing, RecTwoSide
 from oapl_core.objectives.red import RedDrop, RedWeight
-from oapl_core.objectives.reinforce import AsymRe, Reinforce
+from oapl_core.objectives.reinforce import AsymRe, MaxRl, Reinforce
 from oapl_core.objectives.supervised import Rft, Sft
 from oapl_core.objectives.topr import Topr
+from oapl_core.objectives.vespo import Vespo
 
 Array = NDArray[np.float64]
 
@@ -189,6 +192,40 @@ def topr(x: Array, at: Array, s: Scene, o: Topr) -> float:
     return policy_gradient(weight * a, x, s)
 
 
+def preferences(x: Array, s: Scene, of_pair: Callable[[float], float]) -> float:
+    """The mean over pairs; a group's first correct answer against its first other one, and so on."""
+    found = []
+    for label in np.unique(s.group):
+        better, worse = (x[(s.group == label) & (s.reward == r)].sum(1) for r in (1.0, 0.0))
+        found += [of_pair(float(a - b)) for a, b in zip(better, worse, strict=False)]
+    return float(np.mean(found))
+
+
+def max_rl(x: Array, s: Scene) -> float:
+    """Of each group with a correct answer: the mean of s over those, less that over all."""
+    total = 0.0
+    for label in np.unique(s.group):
+        rows = s.group == label
+        if s.reward[rows].any():
+            of_right = np.mean(x[rows & (s.reward == 1)].sum(1))
+            total += rows.sum() * (of_right - np.mean(x[rows].sum(1)))
+    return float(-total / len(x))
+
+
+def vespo(x: Array, at: Array, s: Scene, o: Vespo) -> float:
+    a, w = grpo_advantage(s), np.exp(at.sum(1))
+    above, below = (w**k * np.exp(d * (1 - w)) for k, d in ((o.power, o.decay), (o.power_below, o.decay_below)))
+    return tokens((np.where(a >= 0, above, below) * a)[:, None] * x, s, o.token_average)
+
+
+def gmpo(x: Array, s: Scene, o: Gmpo) -> float:
+    """As the authors' code: sign times the smaller of sign x and its clip."""
+    a = grpo_advantage(s)
+    sign = np.sign(a)[:, None]
+    bounded = sign * np.minimum(sign * x, sign * np.clip(x, -o.width, o.width))
+    return float(-np.mean(a * np.exp((bounded * s.mask).sum(1) / s.length)))
+
+
 def m2po(x: Array, at: Array, s: Scene, o: M2po) -> float:
     """Remove the largest one by one."""
     a = grpo_advantage(s)[:, None] + np.zeros_like(at)
@@ -248,6 +285,7 @@ def oapl(x: Array, at: Array, s: Scene, o: Oapl) -> float:
         ),
         "mean": lambda: s.reward - centred(s),
         "shifted_mean": lambda: s.reward - centred(s) + o.value_shift,
+        "beta_shifted_mean": lambda: s.reward - centred(s) - o.regression_temperature,
     }[o.value]()
     return regression(x / s.length[:, None] ** o.length_exponent, s.reward - value, o.regression_temperature)
 
@@ -261,6 +299,7 @@ CASES: list[tuple[Method, Transcription]] = [
             Oapl(value="leave_one_out", value_temperature=0.3),
             Oapl(value="mean"),
             Oapl(value="shifted_mean", value_shift=0.2),
+            Oapl(value="beta_shifted_mean", value_shift=0.2, regression_temperature=0.1),
             Oapl(regression_temperature=0.1, length_exponent=0.7),
         )
     ),
@@ -276,6 +315,14 @@ CASES: list[tuple[Method, Transcription]] = [
     (RedDrop(), lambda x, at, s: policy_gradient(centred(s), x, s)),
     (RedWeight(weight_temperature=0.5), lambda x, at, s: policy_gradient(np.exp(centred(s) / 0.5) * centred(s), x, s)),
     (MaxAtK(k=3), lambda x, at, s: best_of(x, s, 3)),
+    (MaxRl(), lambda x, at, s: max_rl(x, s)),
+    *((o, lambda x, at, s, o=o: vespo(x, at, s, o)) for o in (Vespo(), Vespo(power=1.0, token_average="sum"))),
+    *(
+        (o, lambda x, at, s, o=o: preferences(x, s, lambda d: float(np.log1p(np.exp(-o.beta * d)))))
+        for o in (Dpo(), Dpo(beta=0.7, pairs=1))
+    ),
+    (Ipo(beta=0.4), lambda x, at, s: preferences(x, s, lambda d: (d - 1.25) ** 2)),
+    (Gmpo(width=0.3), lambda x, at, s: gmpo(x, s, Gmpo(width=0.3))),
     (Topr(), lambda x, at, s: topr(x, at, s, Topr())),
     (Sft(), lambda x, at, s: tokens(x, s, "batch")),
     (Rft(), lambda x, at, s: tokens(x * (s.reward >= 1)[:, None], s, "batch")),

@@ -130,7 +130,7 @@ class ThreadedEngine(PlainEngine):
         return values.copy_(self.joined(values).amax(0))
 
 
-@pytest.mark.parametrize("name", ["oapl", "red_drop", "rebel", "m2po", "bapo"])
+@pytest.mark.parametrize("name", ["oapl", "red_drop", "rebel", "m2po", "bapo", "dpo"])
 def test_two_ranks_share_a_step_as_one_would_make_it(model: Any, examples: Examples, name: str) -> None:
     """Also with an odd sequence, for which one rank runs a stand-in."""
     alone = trainer_of(name, model, examples, tokens_per_micro_batch=48)
@@ -222,6 +222,15 @@ def test_rft_without_a_correct_answer_is_refused_before_the_model_is_loaded(tmp_
     run = make_run(tmp_path, sharp_model, objective={"name": "rft"})
     write_groups(run, [row | {"reward": 0.0} for row in made_groups(sharp_model)])
     with pytest.raises(DataError, match="has no correct answer, and the objective rft trains on nothing else"):
+        train(run, 0)
+
+
+def test_dpo_without_a_pair_is_refused_before_the_model_is_loaded(tmp_path: Path, sharp_model: Path) -> None:
+    run = make_run(tmp_path, sharp_model, objective={"name": "dpo"})
+    write_groups(run, [row | {"reward": float(row["group"] % 2)} for row in made_groups(sharp_model)])
+    with pytest.raises(
+        DataError, match="has no group with a correct and another answer, and the objective dpo trains on"
+    ):
         train(run, 0)
 
 
