@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from oapl_core.training.metrics import Metrics
     from oapl_core.training.steps import Trainer
 
+_OF_RATIOS = ("log_ratio", "log_ratio_right", "log_ratio_wrong", "effective_sample_size")
+
 
 def train_epochs(
     job: Job, trainer: "Trainer", stored: "StoredModel", reached: Reached, started_s: float, request: StopRequest
@@ -143,7 +145,7 @@ def _details(steps: "Sequence[Metrics]", started_s: float, identity: str) -> dic
 
     tokens, sequences, seconds = (sum(s[key] for s in steps) for key in ("tokens", "sequences", "seconds"))
     is_compared = steps[0]["log_ratio"] is not None
-    of_sequences = ("loss", "grad_norm", *("log_ratio", "log_ratio_right", "log_ratio_wrong") * is_compared)
+    of_sequences = ("loss", "grad_norm", *_OF_RATIOS * is_compared)
     of_tokens = (*("token_log_ratio_abs", "kl") * is_compared, "entropy")
     return {
         "policy_hash": identity,

@@ -21,11 +21,12 @@ Metrics = dict[str, Any]
 _NAMES = """
     loss sequences response_tokens tokens squared_tokens padded_tokens right log_ratio log_ratio_right residuals
     residual residual_right clippable clipped_tokens token_log_ratio_abs kl compared_logprob
-    shared_tokens shared_squared_tokens
+    shared_tokens shared_squared_tokens ratios squared_ratios
 """
 _SUMS = _NAMES.split()
 _OF_RATIOS = """
     log_ratio log_ratio_right log_ratio_wrong token_log_ratio token_log_ratio_abs token_log_ratio_max kl kl_k1
+    effective_sample_size
 """.split()
 """What means nothing where the policy is compared with none."""
 
@@ -44,6 +45,7 @@ class StepMeter:
         self._sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=device)
         self._entropy = torch.zeros((), dtype=torch.float64, device=device)
         self._largest = torch.zeros(1, dtype=torch.float64, device=device)
+        self._log_ratios: list[Tensor] = []
 
     def add(
         self,
@@ -91,17 +93,24 @@ class StepMeter:
             "shared_tokens": sizes[2],
             "shared_squared_tokens": sizes[3],
         }
-        self._sums += torch.stack([numbers[name].double() for name in _SUMS])
+        # the two sums of ratios are made at the end, when the largest of the step is known
+        none = torch.zeros((), dtype=torch.float64, device=self._device)
+        self._sums += torch.stack([numbers.get(name, none).double() for name in _SUMS])
+        self._log_ratios.append(ratio_S)
         self._entropy += entropy_T.double().sum()
         self._largest = torch.maximum(self._largest, size_ST.max())
 
     def result(self, engine: "TrainingEngine") -> Metrics:
         """The step's metrics over all ranks; the same on each."""
+        # a rank that had no work has none
+        s_S = torch.cat([*self._log_ratios, self._largest.new_full((1,), -torch.inf)])
+        memory = torch.tensor([peak_memory_mb(self._device)], dtype=torch.float64, device=self._device)
+        largest, memory_mb, top = engine.largest(torch.cat([self._largest, memory, s_S.max()[None]])).tolist()
+        for place, factor in (("ratios", 1), ("squared_ratios", 2)):
+            self._sums[_SUMS.index(place)] = (factor * (s_S - top)).exp().sum()
         # Ranks that share a sequence know the same sums of it, so one of them counts; their entropies are of parts.
         total = dict(zip(_SUMS, engine.total(self._sums).tolist(), strict=True))
         entropy = float(engine.total_of_parts(self._entropy))
-        memory = torch.tensor([peak_memory_mb(self._device)], dtype=torch.float64, device=self._device)
-        largest, memory_mb = engine.largest(torch.cat([self._largest, memory])).tolist()
         sequences, tokens, right = total["sequences"], total["response_tokens"], total["right"]
         wrong, has_residual = sequences - right, total["residuals"] > 0
         found: Metrics = {
@@ -115,6 +124,7 @@ class StepMeter:
             "log_ratio": total["log_ratio"] / sequences,
             "log_ratio_right": total["log_ratio_right"] / right if right else None,
             "log_ratio_wrong": (total["log_ratio"] - total["log_ratio_right"]) / wrong if wrong else None,
+            "effective_sample_size": total["ratios"] ** 2 / (total["squared_ratios"] * sequences),
             "residual_right": total["residual_right"] / right if right and has_residual else None,
             "residual_wrong": (total["residual"] - total["residual_right"]) / wrong if wrong and has_residual else None,
             "clipped_tokens_share": total["clipped_tokens"] / total["clippable"] if total["clippable"] else None,

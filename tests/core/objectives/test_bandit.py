@@ -62,7 +62,8 @@ def test_where_a_regression_ends_is_what_its_value_says() -> None:
     """oapl.py: beta2 ln w + kappa w = r - V, kappa = E_b[r - V] + beta2 KL(b, pi): at least beta2 if V is shifted."""
     beta = 0.2
     for value, least in (("beta_shifted_mean", beta), ("mean", 0.0)):
-        objective, theta = Oapl(value=value, regression_temperature=beta), np.log(BEHAVIOR)
+        objective = Oapl.model_validate({"value": value, "regression_temperature": beta})
+        theta = np.log(BEHAVIOR)
         for _ in range(4000):
             theta = theta + 2.0 * direction(objective, theta)
         policy = np.exp(theta) / np.exp(theta).sum()

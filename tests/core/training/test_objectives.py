@@ -93,7 +93,15 @@ def test_metrics_and_gradient_do_not_depend_on_how_a_step_is_cut(model: Any, exa
     parted = trainer_of(name, model, examples, tokens_per_micro_batch=64, packing="on")
     batch = whole.batches(1)[0]
     expected, found = (t.step(order, examples.lengths, 1e-3) for t, order in ((whole, batch), (parted, batch[::-1])))
-    for key in ("loss", "grad_norm", "residual_right", "residual_wrong", "clipped_tokens_share", "tokens"):
+    for key in (
+        "loss",
+        "grad_norm",
+        "residual_right",
+        "residual_wrong",
+        "clipped_tokens_share",
+        "tokens",
+        "effective_sample_size",
+    ):
         known = expected[key] is not None
         assert found[key] == (pytest.approx(expected[key], rel=2e-5, abs=1e-6) if known else None), key
     assert isinstance(whole.engine, CountingEngine)
@@ -147,7 +155,7 @@ def test_two_ranks_share_a_step_as_one_would_make_it(model: Any, examples: Examp
         (found, first), (other, second) = pool.map(rank, range(2))
     expected = alone.step(batch, examples.lengths, 1e-3)
     assert isinstance(alone.engine, PlainEngine)
-    for key in ("loss", "residual_right", "clipped_tokens_share", "tokens"):
+    for key in ("loss", "residual_right", "clipped_tokens_share", "tokens", "effective_sample_size"):
         known = expected[key] is not None
         assert found[key] == other[key] == (pytest.approx(expected[key], rel=2e-5, abs=1e-6) if known else None), key
     for key, gradient in alone.engine.gradients[0].items():

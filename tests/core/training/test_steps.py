@@ -126,6 +126,9 @@ def test_measurements_are_those_of_plain_code(tmp_path: Path, model_dir: Path, r
     assert metrics["log_ratio"] == pytest.approx(sums.mean(), rel=1e-4)
     assert metrics["log_ratio_right"] == pytest.approx(sums[right].mean(), rel=1e-4)
     assert metrics["log_ratio_wrong"] == pytest.approx(sums[~right].mean(), rel=1e-4)
+    weights = np.exp(sums)
+    ess = weights.sum() ** 2 / (weights**2).sum() / len(batch)
+    assert metrics["effective_sample_size"] == pytest.approx(ess, rel=1e-4)
     assert metrics["token_log_ratio_abs"] == pytest.approx(np.abs(flat).mean(), rel=1e-4)
     assert metrics["token_log_ratio_max"] == pytest.approx(np.abs(flat).max(), rel=1e-4)
     assert metrics["kl"] == pytest.approx(np.mean(np.exp(flat) - 1 - flat), rel=1e-3)
@@ -207,3 +210,23 @@ def test_a_gradient_that_is_not_finite_stops_the_round(
     monkeypatch.setattr(trainer.engine, "step", lambda _rate: float("inf"))
     with pytest.raises(StageFailed, match="gradient norm is inf in a step over rollouts .* and 2 more"):
         trainer.step(list(range(10)), trainer.examples.lengths, 1e-3)
+
+
+@pytest.mark.parametrize("far", [0.0, 800.0, -800.0])
+def test_the_effective_sample_size_is_that_of_the_ratios_however_large_they_are(
+    tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]], far: float
+) -> None:
+    lengths = [len(row["behavior_logprobs"]) for row in rows]
+    shifted = [
+        row | {"behavior_logprobs": [x - far / n for x in row["behavior_logprobs"]]}
+        for row, n in zip(rows, lengths, strict=True)
+    ]
+    trainer = make_trainer(tmp_path, model_dir, shifted, tokens_per_micro_batch=64, max_mismatch=1e3)
+    found = trainer.step(list(range(10)), trainer.examples.lengths, 0.0)["effective_sample_size"]
+    assert found == pytest.approx(1.0, abs=1e-3), "all ratios are the same, e^-800 or e^800"
+    # one answer alone is e^5 times likelier than all others
+    alone = [row | {"behavior_logprobs": [x - 5.0 / n * (i == 3) for x in row["behavior_logprobs"]]}
+             for i, (row, n) in enumerate(zip(rows, lengths, strict=True))]  # fmt: skip
+    trainer = make_trainer(tmp_path / "alone", model_dir, alone, tokens_per_micro_batch=64)
+    found = trainer.step(list(range(10)), trainer.examples.lengths, 0.0)["effective_sample_size"]
+    assert found == pytest.approx((9 + np.exp(5.0)) ** 2 / (9 + np.exp(10.0)) / 10, rel=1e-4)
