@@ -1,0 +1,112 @@
+"""Test beds 2 and 3 of docs/benchmarks/claims_beds.md: problem sets, base models and prompts.
+
+``python -m bench.claims.beds --to DIR [--only countdown chains] [--seeds 0 1 2]`` writes DIR/<bed>/*.jsonl and, for
+each seed, the run folder DIR/runs/<bed>-seedN up to its base model and prompts: bench/claims/<bed>.toml with these
+sets. What is there is left alone. Times stand in claims_beds.md.
+
+The base model is trained on solutions of problems that are in none of the other sets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.claims import chains, countdown
+
+Row = dict[str, Any]
+HERE = Path(__file__).resolve().parent
+SPLITS = {"solutions": 0, "train": 1024, "validation": 80, "heldout": 500}
+"""Problems of each set; of solutions see below."""
+COUNTDOWN_SOLVED, COUNTDOWN_SOLUTIONS = 1600, 10
+"""Problems that the base model is trained on, and solutions of each."""
+CHAINS_SOLVED, CHAINS_LENGTHS = 6000, (*range(2, 9), *range(2, 25))
+"""Problems that the base model is trained on, one solution each, and how many steps they have."""
+LENGTHS = (10, 24)
+"""Steps of the chains that are trained and measured on: a set of each."""
+
+
+def main() -> None:
+    """Make what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--to", type=Path, required=True)
+    parser.add_argument("--only", nargs="*", default=list(SETS), choices=list(SETS))
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    options = parser.parse_args()
+    for bed in options.only:
+        folder = options.to.resolve() / bed
+        if not folder.exists():
+            draft = folder.with_name(f".tmp-{bed}")
+            draft.mkdir(parents=True, exist_ok=True)
+            for name, rows in SETS[bed]():
+                (draft / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+            draft.rename(folder)
+        for seed in options.seeds:
+            prepare(bed, options.to.resolve(), seed)
+
+
+def countdown_sets(share: float = 1.0) -> Iterator[tuple[str, Iterable[Row]]]:
+    """Each set and its rows; `share` makes smaller ones. No two sets have problems of the same numbers."""
+    unused = countdown.number_sets(random.Random("countdown numbers"))
+    for split, many in SPLITS.items():
+        n, rng = round(share * (many or COUNTDOWN_SOLVED)), random.Random(f"countdown {split}")
+        drawn = list(itertools.islice(countdown.draw(rng, unused), n))
+        assert len(drawn) == n, "there are no more sets of numbers"
+        if many:
+            yield split, numbered(split, (row for row, _ in drawn))
+        else:
+            solutions = [[countdown.shown(rng, found) for _ in range(COUNTDOWN_SOLUTIONS)] for _, found in drawn]
+            yield split, [solved(row, own) for (row, _), own in zip(drawn, solutions, strict=True)]
+
+
+def chains_sets(share: float = 1.0) -> Iterator[tuple[str, Iterable[Row]]]:
+    """Each set and its rows; `share` makes smaller ones."""
+    rng = random.Random("chains solutions")
+    made = [chains.draw(rng, rng.choice(CHAINS_LENGTHS)) for _ in range(round(share * CHAINS_SOLVED))]
+    yield "solutions", [solved(row, [chains.shown(rng, *source)]) for row, source in made]
+    for length in LENGTHS:
+        for split, many in SPLITS.items():
+            rng = random.Random(f"chains {length} {split}")
+            rows = [chains.draw(rng, length)[0] for _ in range(round(share * many))]
+            if many:
+                yield f"{split}-{length}", numbered(split, rows)
+
+
+def numbered(split: str, rows: Iterable[Row]) -> list[Row]:
+    """With id and split."""
+    return [{"problem_id": f"{split}-{number:05d}", "split": split, **row} for number, row in enumerate(rows)]
+
+
+def solved(row: Row, solutions: list[str]) -> Row:
+    """A line of what a base model is trained on."""
+    return {"statement": row["statement"], "solutions": solutions}
+
+
+VARIANTS = {"countdown": {"": ()}, "chains": {"-24": (), "-10": ("name=chains-10", "sampling.max_tokens=96")}}
+"""Run folders of a bed that share a base model: the ending of their sets, and what differs from the file."""
+SETS = {"countdown": countdown_sets, "chains": chains_sets}
+
+
+def prepare(bed: str, to: Path, seed: int) -> None:
+    """The run folders of a base, by the pipeline's own stages."""
+    from oapl_core.launch import run_stage
+    from oapl_core.planning.plan import finished, preparation
+    from oapl_core.run_folder.opening import opened
+
+    shared = [f"seed={seed}", f'runs_dir="{to}/runs"', f'cache_dir="{to}/cache"']
+    shared.append(f'pretrain.solutions="{to}/{bed}/solutions.jsonl"')
+    for ending, changes in VARIANTS[bed].items():
+        sets = [f'problems.{split}="{to}/{bed}/{split}{ending}.jsonl"' for split, many in SPLITS.items() if many]
+        with opened(HERE / f"{bed}.toml", [*shared, *sets, *changes], print) as run:
+            for step in preparation(run.config):
+                if step not in finished(run):
+                    run_stage(run, step.verb, step.arguments)
+
+
+if __name__ == "__main__":
+    main()
