@@ -1,4 +1,4 @@
-"""The test beds: sets come from a seed alone, checkers accept what is correct and nothing else, experiment files hold."""
+"""The test beds: sets come from a seed alone, checkers accept what is correct alone, experiment files hold."""
 
 import itertools
 import json
