@@ -87,7 +87,10 @@ def solved(row: Row, solutions: list[str]) -> Row:
     return {"statement": row["statement"], "solutions": solutions}
 
 
-VARIANTS = {"countdown": {"": ()}, "chains": {"-24": (), "-10": ("name=chains-10", "sampling.max_tokens=96")}}
+VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "countdown": {"": ()},
+    "chains": {"-24": (), "-10": ("name=chains-10", "sampling.max_tokens=96")},
+}
 """Run folders of a bed that share a base model: the ending of their sets, and what differs from the file."""
 SETS = {"countdown": countdown_sets, "chains": chains_sets}
 

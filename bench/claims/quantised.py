@@ -26,7 +26,8 @@ def rounded(weight: "Tensor", bits: int) -> "Tensor":
     # a group of zeros would divide by zero; whatever its scale, it stays zeros
     scale = (padded.abs().amax(2, keepdim=True) / largest).clamp(min=1e-30)
     whole = (padded / scale).round().clamp(-largest, largest) * scale
-    return whole.view(rows, -1)[:, :inputs].to(weight.dtype)
+    copy: Tensor = whole.view(rows, -1)[:, :inputs].to(weight.dtype)
+    return copy
 
 
 def write_copy(source: Path, target: Path, bits: int) -> None:
