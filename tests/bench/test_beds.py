@@ -118,7 +118,7 @@ def test_what_is_no_expression_of_the_numbers_is_wrong(printed: str) -> None:
 
 
 def test_sets_come_from_a_seed_alone_and_share_no_numbers() -> None:
-    made, again = ({name: list(rows) for name, rows in beds.countdown_sets(0.02)} for _ in range(2))
+    made, again = ({name: list(rows) for name, rows in beds.countdown_sets(0.01)} for _ in range(2))
     assert made == again
     numbers = {
         name: {tuple(sorted(row["statement"].split("\n")[0].split()[1:])) for row in made[name]} for name in made
