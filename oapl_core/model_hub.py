@@ -1,4 +1,4 @@
-"""Models on the hub: a name with its commit, its folder in the cache, and in one line why there is none.
+"""Models and data on the hub: a name with its commit, its folder in the cache, and in one line why there is none.
 
 Reads the hub and writes its cache through huggingface_hub, which takes HF_TOKEN, HF_ENDPOINT, HF_HOME and
 HF_HUB_OFFLINE from the environment.
@@ -15,10 +15,12 @@ from oapl_core.model_folder import TOKENIZER_FILES, check_model_folder, tensors
 from oapl_core.progress import Progress, say
 
 _PINNED = re.compile(r"([\w-][\w.-]*/[\w.-]+)@([0-9a-f]{40})")
+_DATA = re.compile(r"hub:([\w-][\w.-]*/[\w.-]+)(?:@([0-9a-f]{40})(?::(.+))?)?")
 _NAME = re.compile(r"([\w-][\w.-]*/[\w.-]+)(?:@(.+))?")
 _FILES = ("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", *TOKENIZER_FILES)
 _MORE_FILES = ("added_tokens.json", "vocab.txt", "*.tiktoken", "tekken.json")
 _NOT = ("*/*", "consolidated*")  # other formats of the same weights
+_DATA_SUFFIXES = (".parquet", ".jsonl", ".jsonl.gz")
 _ASKED_S = 10.0
 _MB = 10**6
 
@@ -100,6 +102,37 @@ def fetched(model: HubModel, tell: Callable[[str], None] = say, from_cache: bool
     if not tensors(folder):
         raise DataError(f"{model}: has no *.safetensors; save it in that format and give the folder to `model`")
     return folder
+
+
+def data_files(source: str) -> Path:
+    """The file that ``hub:org/name@commit:path`` names, or all data files of the repository, in the hub's cache.
+
+    Raises:
+        ConfigError: the name has no commit, or there are several files of rollouts to choose from.
+        DataError: there is no such repository, commit or file, or no access.
+        StageFailed: the hub does not answer, or not all of it came.
+    """
+    import httpx2
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    match = _DATA.fullmatch(source)
+    if match is None or match[2] is None:
+        raise ConfigError(f"{source}: write hub:org/name@COMMIT, 40 hex digits, from its history on the hub")
+    data, path = HubModel(match[1], match[2]), match[3]
+    try:
+        about = HfApi().dataset_info(data.name, revision=data.commit)
+        names = [file.rfilename for file in about.siblings or () if file.rfilename.endswith(_DATA_SUFFIXES)]
+        rollouts = [name for name in names if name.startswith("rollouts/")]
+        if path is None and len(rollouts) > 1:
+            raise ConfigError(f"{source}: has {', '.join(rollouts)}; give one, such as {source}:{rollouts[0]}")
+        wanted = [path] if path else rollouts or names
+        if not wanted or (path and path not in names):
+            raise DataError(f"{source}: has no such file; there are {', '.join(names[:20]) or 'none that can be read'}")
+        folder = Path(snapshot_download(data.name, repo_type="dataset", revision=data.commit, allow_patterns=wanted))
+    except (HfHubHTTPError, LocalEntryNotFoundError, httpx2.HTTPError) as error:
+        _explain(data, error)
+    return folder / wanted[0] if len(wanted) == 1 else folder
 
 
 def cached(model: HubModel) -> Path | None:

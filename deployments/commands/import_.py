@@ -8,6 +8,7 @@ import typer
 from deployments.arguments import ExperimentFile, Overrides
 from deployments.terminal import tell
 from oapl_core.launch import run_stage
+from oapl_core.model_hub import data_files
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.opening import check, check_disk
 from oapl_core.run_folder.run import Run
@@ -15,7 +16,12 @@ from oapl_core.settings.experiment_file import load_experiment
 
 
 def import_(
-    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Parquet, .jsonl or .jsonl.gz file, or a folder.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="Parquet, .jsonl or .jsonl.gz file, folder, or hub:org/name@COMMIT[:FILE]."
+        ),
+    ],
     experiment: ExperimentFile,
     overrides: Overrides = None,
     number: Annotated[int, typer.Option("--round", help="Round whose rollouts they become, from 0.")] = 0,
@@ -24,8 +30,9 @@ def import_(
     config = load_experiment(experiment, overrides or [])
     check(config)
     check_disk(Run(config.run_dir, config))  # before the run folder is made: a refused import leaves nothing
+    path = data_files(source) if source.startswith("hub:") else Path(source)
     with hold(config.run_dir):
         run = Run.create(config)
-        arguments = ["--round", str(number), "--source", str(source)]
+        arguments = ["--round", str(number), "--source", str(path)]
         run_stage(run, "exchange.import_rollouts", arguments, on_progress=tell)
         tell(f"{run.root}: `oapl run {experiment}` continues with these rollouts")

@@ -6,7 +6,7 @@ reward: they are left out and counted. One row group of rollouts and the problem
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,7 +50,7 @@ def schema() -> "pa.Schema":
     )
 
 
-def export(run: Run, round_number: int, to: Path) -> None:
+def export(run: Run, round_number: int, to: Path, tell: Callable[[str], None] = say) -> None:
     """Write every judged rollout of the round to ``to``.
 
     Raises:
@@ -82,7 +82,7 @@ def export(run: Run, round_number: int, to: Path) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items()) or "none"
-    say(f"{written:,} rollouts are in {to}; left out: {reasons}")
+    tell(f"{written:,} rollouts are in {to}; left out: {reasons}")
 
 
 def _problems(run: Run, part: Path, first_index: int) -> dict[str, dict[str, Any]]:
