@@ -14,6 +14,7 @@ from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
 from oapl_core.objectives.grpo import Grpo, GrpoFrozen, GrpoTokenIs
 from oapl_core.objectives.gspo import Gspo
 from oapl_core.objectives.inputs import Inputs, Loss, StepSizes
+from oapl_core.objectives.kto import Kto
 from oapl_core.objectives.m2po import M2po
 from oapl_core.objectives.max_at_k import MaxAtK
 from oapl_core.objectives.method import Method
@@ -48,7 +49,8 @@ Family = (
     | Sft
     | Rft  # supervised
     | Dpo
-    | Ipo  # preferences
+    | Ipo
+    | Kto  # preferences
     | Grpo
     | GrpoTokenIs
     | GrpoFrozen

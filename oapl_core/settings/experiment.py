@@ -170,7 +170,7 @@ class Experiment(Settings):
         RoundConfig(),
         RoundConfig(problems=4000, epochs=4),
     )
-    """As in the paper: every problem for 1 epoch, then 4,000 problems for 4."""
+    """As in the paper (section 5): every problem for 1 epoch, then 4,000 problems for 4."""
     pipeline: PipelineConfig | None = None
     """Sample the next round while this one trains; unset: one after the other."""
     sync: SyncConfig = SyncConfig()

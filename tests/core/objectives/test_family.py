@@ -136,6 +136,14 @@ HAND_SCENE = Scene(
     np.array([[0.05, 1.0], [0.0, -0.05], [0.0, 0.0], [0.0, 0.0]]),
 )
 """One group: s = .4, -.4, .1, .05 and 7 tokens; r - mean r = 3/4 and -1/4."""
+Z0 = sum(s * exp(s) for s in (0.4, -0.4, 0.1, 0.05)) / sum(exp(s) for s in (0.4, -0.4, 0.1, 0.05))
+
+
+def bump(x: float) -> float:
+    """Derivative of the sigmoid at 0.1 x."""
+    return exp(0.1 * x) / (1 + exp(0.1 * x)) ** 2
+
+
 HAND: list[tuple[str, dict[str, object], list[float]]] = [
     ("oapl", {"regression_temperature": 0.05}, [0.1 * (0.02 - (1 - V1)) / 4] * 2 + [0.1 * (-0.02 + V1) / 4] * 2),
     ("a_star_po", {"regression_temperature": 0.05}, [0.1 * (0.02 - (1 - V2)) / 4] * 2 + [0.1 * (-0.02 + V2) / 4] * 2),
@@ -161,6 +169,8 @@ HAND: list[tuple[str, dict[str, object], list[float]]] = [
     # the correct answer and the first wrong one are the pair, .8 nats apart; one pair of two among four rows
     ("dpo", {}, [-0.1 / (1 + exp(0.08)) / 2] * 2 + [0.1 / (1 + exp(0.08)) / 2] * 2),
     ("ipo", {"beta": 0.5}, [2 * (0.8 - 1.0) / 2] * 2 + [-2 * (0.8 - 1.0) / 2] * 2),
+    # four answers, so a fourth each of the derivative of lambda times a sigmoid
+    ("kto", {"weight_wrong": 2.0}, [-0.025 * bump(0.4 - Z0)] * 2 + [0.05 * bump(-0.4 - Z0)] * 2),
     ("topr", {}, [-0.1875] * 2 + [exp(-0.4) * 0.0625] * 2),
     ("sft", {}, [-1 / 7] * 4),
     ("sft", {"token_average": "sequence"}, [-1 / 8] * 4),

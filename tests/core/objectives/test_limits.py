@@ -17,6 +17,7 @@ from oapl_core.objectives.gmpo import Gmpo
 from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
 from oapl_core.objectives.grpo import Grpo, GrpoFrozen
 from oapl_core.objectives.gspo import Gspo
+from oapl_core.objectives.kto import Kto
 from oapl_core.objectives.m2po import M2po, first_refused
 from oapl_core.objectives.max_at_k import MaxAtK, best_with
 from oapl_core.objectives.minpro import Minpro
@@ -71,6 +72,13 @@ SAME: list[tuple[str, Method, Method, float, Scene]] = [
     ("VESPO at pi = b", Vespo(), Cispo(), 1, AT_BEHAVIOR),
     ("VESPO without a kernel", FLAT, Reinforce(), 4 / math.sqrt(3), HAND_SCENE),
     ("GMPO and GSPO without clips", Gmpo(width=ALL), unclipped(Gspo), 1, S),
+    (
+        "KTO at pi = b, correct answers",
+        Kto(),
+        Sft(token_average="sum"),
+        0.1 / 4,
+        AT_BEHAVIOR.rows(AT_BEHAVIOR.reward == 1),
+    ),
     ("DPO at pi = b is IPO", Dpo(beta=0.2), Ipo(beta=0.2), 0.2**2 / 2, AT_BEHAVIOR),
     ("AsymRE without a shift", AsymRe(shift=0.0), Reinforce(), 1, S),
     ("max@1", MaxAtK(k=1), Reinforce(), 1, S),
@@ -193,6 +201,22 @@ def test_answers_without_a_pair_change_nothing_but_the_number_they_are_divided_b
     found = gradient(Dpo(), both)
     assert not found[n:].any()
     torch.testing.assert_close(found[:n], gradient(Dpo(), paired) * n / (n + m))
+
+
+def test_ktos_reference_point_is_the_steps_divergence_and_never_below_0() -> None:
+    def z0(s: list[float]) -> float:
+        x = np.array(s)[:, None]
+        made = Scene(x, np.ones_like(x, dtype=bool), x[:, 0] * 0, np.arange(len(s)), x * 0)
+        (found,) = Kto().statistics(made.inputs(Kto())).unique().tolist()
+        return float(found)
+
+    assert z0([0.0, 0.0]) == 0.0
+    assert z0([-3.0, -2.0, -900.0]) == 0.0, "a policy that left all answers"
+    assert z0([900.0, 0.0, -900.0]) == pytest.approx(900.0)
+    # b = (1/2, 1/4, 1/4) in its own proportions, pi = (1/4, 1/4, 1/2): the KL itself
+    assert z0([-math.log(2), -math.log(2), 0.0, math.log(2)]) == pytest.approx(math.log(2) / 4)
+    loss, _ = loss_and_gradient(Kto(), AT_BEHAVIOR)
+    assert float(loss.value.detach()) == pytest.approx(0.5), "every sigmoid at 0"
 
 
 def test_max_rl_weighs_correct_answers_by_how_rare_they_are_and_leaves_out_what_has_none() -> None:

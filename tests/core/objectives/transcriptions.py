@@ -20,6 +20,7 @@ from oapl_core.objectives.gmpo import Gmpo
 from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
 from oapl_core.objectives.grpo import Grpo, GrpoFrozen, GrpoTokenIs
 from oapl_core.objectives.gspo import Gspo
+from oapl_core.objectives.kto import Kto
 from oapl_core.objectives.m2po import M2po
 from oapl_core.objectives.max_at_k import MaxAtK
 from oapl_core.objectives.minpro import Minpro
@@ -201,6 +202,15 @@ def preferences(x: Array, s: Scene, of_pair: Callable[[float], float]) -> float:
     return float(np.mean(found))
 
 
+def kto(x: Array, at: Array, s: Scene, o: Kto) -> float:
+    """The reference point from the step's log-ratios, weighted by their ratios."""
+    ratio = np.exp(at.sum(1))
+    z0 = max(0.0, float((ratio * at.sum(1)).sum() / ratio.sum()))
+    sign = np.where(s.reward == 1, 1.0, -1.0)
+    value = 1 / (1 + np.exp(-o.beta * sign * (x.sum(1) - z0)))
+    return float(np.mean(np.where(s.reward == 1, o.weight_right, o.weight_wrong) * (1 - value)))
+
+
 def max_rl(x: Array, s: Scene) -> float:
     """Of each group with a correct answer: the mean of s over those, less that over all."""
     total = 0.0
@@ -322,6 +332,7 @@ CASES: list[tuple[Method, Transcription]] = [
         for o in (Dpo(), Dpo(beta=0.7, pairs=1))
     ),
     (Ipo(beta=0.4), lambda x, at, s: preferences(x, s, lambda d: (d - 1.25) ** 2)),
+    *((o, lambda x, at, s, o=o: kto(x, at, s, o)) for o in (Kto(), Kto(beta=0.6, weight_wrong=1.5))),
     (Gmpo(width=0.3), lambda x, at, s: gmpo(x, s, Gmpo(width=0.3))),
     (Topr(), lambda x, at, s: topr(x, at, s, Topr())),
     (Sft(), lambda x, at, s: tokens(x, s, "batch")),

@@ -138,7 +138,7 @@ class ThreadedEngine(PlainEngine):
         return values.copy_(self.joined(values).amax(0))
 
 
-@pytest.mark.parametrize("name", ["oapl", "red_drop", "rebel", "m2po", "bapo", "dpo"])
+@pytest.mark.parametrize("name", ["oapl", "red_drop", "rebel", "m2po", "bapo", "dpo", "kto"])
 def test_two_ranks_share_a_step_as_one_would_make_it(model: Any, examples: Examples, name: str) -> None:
     """Also with an odd sequence, for which one rank runs a stand-in."""
     alone = trainer_of(name, model, examples, tokens_per_micro_batch=48)

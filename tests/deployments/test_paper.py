@@ -1,0 +1,68 @@
+"""docs/paper.md: each number of the paper stands beside what the settings hold, each difference has its reason."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from oapl_core.objectives.grpo import GrpoTokenIs
+from oapl_core.settings.experiment_file import load_experiment, parse_experiment, read_toml
+
+EXPERIMENTS = Path("deployments/experiments")
+GROUPS = ("sampling", "objective", "training", "evaluation", "rounds.0", "rounds.1")
+OF_THE_MACHINE = {"dtype", "processes", "zero_stage", "gradient_checkpointing", "problems_per_part"}
+OF_THE_PIPELINE = {"name", "draw", "repeat", "optimizer_state"}
+"""How rounds are made out of what the paper says; the header of math.toml explains them."""
+
+
+def rows() -> list[list[str]]:
+    """Section, paper's number, places, key, our value, reason."""
+    lines = [line for line in Path("docs/paper.md").read_text().splitlines() if line.startswith("| ")]
+    return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines[1:]]
+
+
+def settings() -> dict[str, Any]:
+    """By place."""
+    least = {"name": "x", "model": "m", "problems": dict.fromkeys(("train", "validation", "heldout"), "x.jsonl")}
+    found = {name: load_experiment(EXPERIMENTS / f"{name}.toml").model_dump(mode="json") for name in FILES}
+    defaults = parse_experiment(least, "defaults").model_dump(mode="json")
+    return {**found, "defaults": defaults, "grpo_token_is": GrpoTokenIs().model_dump(mode="json")}
+
+
+FILES = ("deepcoder", "math")
+
+
+def looked_up(values: Any, key: str) -> Any:
+    for part in key.split("."):
+        values = values[int(part)] if part.isdigit() else values[part]
+    return values
+
+
+def test_the_table_says_what_the_settings_hold() -> None:
+    known = settings()
+    for section, _, places, key, ours, _ in rows():
+        assert re.fullmatch(r"–|(eq\. \d|Algorithm 1|A|\d(\.\d)?)(, (A|\d(\.\d)?))*", section), section
+        for place in places.split(", "):
+            assert looked_up(known[place], key) == json.loads(ours), f"{place}: {key}"
+
+
+def test_each_difference_has_a_reason_and_nothing_else_has() -> None:
+    for section, paper, _, key, ours, reason in rows():
+        is_given = paper != "not given"
+        differs = not is_given or json.loads(paper) != json.loads(ours)
+        assert differs == bool(reason), f"{key}: {paper}, {ours}, {reason!r}"
+        assert is_given <= (section != "–"), f"{key}: no number of the paper without its section"
+
+
+def test_what_the_papers_experiments_set_of_the_algorithm_is_in_the_table() -> None:
+    named = {(place, key) for _, _, places, key, _, _ in rows() for place in places.split(", ")}
+    assert len(named) == sum(len(places.split(", ")) for _, _, places, *_ in rows()), "a number stands there twice"
+    for name in FILES:
+        values = read_toml(EXPERIMENTS / f"{name}.toml")
+        rounds = {str(number): one for number, one in enumerate(values["rounds"])}
+        values = {**values, **{f"rounds.{number}": one for number, one in rounds.items()}}
+        for group in GROUPS:
+            given: Mapping[str, Any] = values.get(group, {})
+            keys = set(given) - OF_THE_MACHINE - OF_THE_PIPELINE
+            assert {(name, f"{group}.{key}") for key in keys} <= named
