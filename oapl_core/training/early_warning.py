@@ -1,10 +1,11 @@
-"""Says once when correct answers become less likely than they were: in the arms of bench/claims that came before a fall.
+"""Says once when correct answers become less likely than they were: what came before each fall that was looked at.
 
-What was tried, and what did not foretell: docs/benchmarks/baselines.md. Reads and writes no files.
+docs/benchmarks/baselines.md has the criterion, the arms, and what did not foretell (the effective sample size). Reads
+and writes no files.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 WINDOW = 10
@@ -14,12 +15,15 @@ WINDOW = 10
 class EarlyWarning:
     """Looks at each step; the mean of the last WINDOW steps decides."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Iterable[Mapping[str, Any]] = ()) -> None:
+        """``before``: steps that an earlier process made; it said what there was to say."""
         self._recent = deque[float](maxlen=WINDOW)
         self._is_said = False
+        for step in before:
+            self(step)
 
     def __call__(self, step: Mapping[str, Any]) -> str | None:
-        """The line to say after ``step``, the first time that it is time for one."""
+        """The line to say after ``step``, the first time that there is one."""
         if step.get("log_ratio_right") is None:
             return None
         self._recent.append(float(step["log_ratio_right"]))
@@ -28,7 +32,7 @@ class EarlyWarning:
             return None
         self._is_said = True
         return (
-            f"warning: step {step['step']}: correct answers are less likely than when they were sampled ({mean:.2f} nats "
-            f"an answer over {WINDOW} steps, effective sample size {step['effective_sample_size']:.2f}): a fall may follow; "
-            "lower training.learning_rate, train for fewer steps on these rollouts, or hold the policy closer to them"
+            f"warning: step {step['step']}: correct answers are less likely than when they were sampled "
+            f"(log_ratio_right {mean:.2f} over {WINDOW} steps): accuracy may fall; lower training.learning_rate, or "
+            "train for fewer steps on these rollouts"
         )
