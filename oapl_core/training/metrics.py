@@ -24,6 +24,7 @@ _NAMES = """
     shared_tokens shared_squared_tokens ratios squared_ratios
 """
 _SUMS = _NAMES.split()
+"""The last two are made at the end of a step, when its largest ratio is known."""
 _OF_RATIOS = """
     log_ratio log_ratio_right log_ratio_wrong token_log_ratio token_log_ratio_abs token_log_ratio_max kl kl_k1
     effective_sample_size
@@ -64,8 +65,7 @@ class StepMeter:
             loss: its share of the step's loss, with what the objective reports.
             log_ratio_ST: ln pi - ln b, [S, T - 1], 0 outside the response; so is ``compared_ST``, ln b.
             compared_ST: log-probs that the ratio is taken against.
-            mask_ST: where the response is.
-            length_S: tokens of prompt and response.
+            mask_ST: where the response is; ``length_S``: tokens of prompt and response.
             right_S: 1 for a correct answer, 0 for another.
             entropy_T: of the policy at each response token that this rank scored, nats; where ranks share sequences,
                 that is only its part of them.
@@ -93,9 +93,7 @@ class StepMeter:
             "shared_tokens": sizes[2],
             "shared_squared_tokens": sizes[3],
         }
-        # the two sums of ratios are made at the end, when the largest of the step is known
-        none = torch.zeros((), dtype=torch.float64, device=self._device)
-        self._sums += torch.stack([numbers.get(name, none).double() for name in _SUMS])
+        self._sums[: len(numbers)] += torch.stack([numbers[name].double() for name in _SUMS[: len(numbers)]])
         self._log_ratios.append(ratio_S)
         self._entropy += entropy_T.double().sum()
         self._largest = torch.maximum(self._largest, size_ST.max())

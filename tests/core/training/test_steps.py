@@ -225,8 +225,8 @@ def test_the_effective_sample_size_is_that_of_the_ratios_however_large_they_are(
     found = trainer.step(list(range(10)), trainer.examples.lengths, 0.0)["effective_sample_size"]
     assert found == pytest.approx(1.0, abs=1e-3), "all ratios are the same, e^-800 or e^800"
     # one answer alone is e^5 times likelier than all others
-    alone = [row | {"behavior_logprobs": [x - 5.0 / n * (i == 3) for x in row["behavior_logprobs"]]}
-             for i, (row, n) in enumerate(zip(rows, lengths, strict=True))]  # fmt: skip
+    alone = [dict(row) for row in rows]
+    alone[3]["behavior_logprobs"] = [x - 5.0 / lengths[3] for x in rows[3]["behavior_logprobs"]]
     trainer = make_trainer(tmp_path / "alone", model_dir, alone, tokens_per_micro_batch=64)
     found = trainer.step(list(range(10)), trainer.examples.lengths, 0.0)["effective_sample_size"]
     assert found == pytest.approx((9 + np.exp(5.0)) ** 2 / (9 + np.exp(10.0)) / 10, rel=1e-4)
