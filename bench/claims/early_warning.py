@@ -19,7 +19,6 @@ from oapl_core.objectives.cispo import Cispo
 from oapl_core.objectives.grpo import GrpoTokenIs
 from oapl_core.objectives.reinforce import Reinforce
 from oapl_core.objectives.topr import Topr
-from oapl_core.training.early_warning import WINDOW
 
 if TYPE_CHECKING:
     from bench.claims.algorithm_1 import Arm
@@ -33,8 +32,8 @@ ARMS: Mapping[str, tuple[Method, int, int]] = {
     "cispo": (Cispo(), SAMPLED, 2),
 }
 """Objective, optimiser steps and seeds."""
-FALL = 0.10
-"""pass@1 below its best so far that counts as fallen."""
+FALL, WINDOW = 0.10, 10
+"""pass@1 below its best so far that counts as fallen; steps over which a figure is averaged."""
 LEAST = {"log_ratio_right": 0.0, "effective_sample_size": 0.1}
 """A warning comes when the mean of WINDOW steps is below it."""
 

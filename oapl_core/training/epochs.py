@@ -16,7 +16,6 @@ from oapl_core.progress import Progress, say
 from oapl_core.run_folder.run import METRICS_FILE
 from oapl_core.seeds import derive_seed
 from oapl_core.training.continuation import hand_on
-from oapl_core.training.early_warning import EarlyWarning
 from oapl_core.training.interruption import StopRequest
 from oapl_core.training.job import Job
 from oapl_core.training.retention import delete_leftovers, drop_weights
@@ -55,12 +54,8 @@ def train_epochs(
     ):
         progress.skip((reached.epoch - 1) * sequences + sum(step["sequences"] for step in reached.rows))
 
-        warned = EarlyWarning(reached.rows)
-
         def report(step: "Metrics") -> None:
             tracking.log(step)
-            if line := warned(step):
-                tell(f"{job.title}: {line}")
             progress.advance(step["sequences"], f"epoch {step['epoch']} loss {step['loss']:.4f}")
 
         while reached.epoch <= job.epochs:
