@@ -1,0 +1,60 @@
+"""The base models of the study, and the 500 problems that it measures on.
+
+``python -m bench.claims.bases --to DIR [--seeds 0 1 2]`` writes DIR/heldout.jsonl and, for each seed, the run folder
+DIR/runs/demo-seedN up to its base model and prompts: the demo's experiment with another seed and these held-out
+problems. A base takes a minute or two on two cores; what is there is left alone.
+
+The 500 are what the demo's generator draws after its own 150: the same kind, and each has a pair of operations that no
+training or validation problem has. Nothing was ever chosen by them: the settings of the demo were found on others.
+"""
+
+import argparse
+from pathlib import Path
+
+from data.demo import generate
+
+DEMO = Path(__file__).resolve().parents[2] / "deployments" / "experiments" / "demo.toml"
+SEED, DEMOS, MEASURED = 1, 150, 500
+"""Of the generator; held-out problems of the demo, and those after them."""
+
+
+def main() -> None:
+    """Make what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--to", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    options = parser.parse_args()
+    options.to.mkdir(parents=True, exist_ok=True)
+    heldout = options.to / "heldout.jsonl"
+    if not heldout.exists():
+        generate.write(heldout, heldout_problems())
+    for seed in options.seeds:
+        prepare(options.to.resolve(), heldout.resolve(), seed)
+
+
+def heldout_problems() -> list[generate.Row]:
+    """The 500, as rows of a problem set."""
+    import random
+
+    reserved = generate.reserved_pairs(random.Random(f"{SEED} pairs"))
+    seen: set[str] = set()
+    for split, n in (("train", 960), ("validation", 80), ("heldout", DEMOS + MEASURED)):
+        drawn = list(generate.draw_split(random.Random(f"{SEED} {split}"), split, n, reserved, seen))
+    return [row for row, _ in drawn[DEMOS:]]
+
+
+def prepare(to: Path, heldout: Path, seed: int) -> None:
+    """The run folder of a base, by the pipeline's own stages."""
+    from oapl_core.launch import run_stage
+    from oapl_core.planning.plan import finished, preparation
+    from oapl_core.run_folder.opening import opened
+
+    changes = [f"seed={seed}", f'problems.heldout="{heldout}"', f'runs_dir="{to}/runs"', f'cache_dir="{to}/cache"']
+    with opened(DEMO, changes, print) as run:
+        for step in preparation(run.config):
+            if step not in finished(run):
+                run_stage(run, step.verb, step.arguments)
+
+
+if __name__ == "__main__":
+    main()

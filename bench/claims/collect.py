@@ -1,0 +1,81 @@
+"""Gather the results of arms into small files: ``python -m bench.claims.collect DIR --to docs/benchmarks/data [--bed demo]``.
+
+Reads DIR/BASE/ARM-seedN.json (``train.py``). Writes, for the bed, BED_evaluations.parquet (a row for each evaluation: right
+answers of each problem in ``right``, entropy, length, rollouts and CPU seconds so far), BED_steps.parquet (training metrics,
+means of ten steps) and BED_arms.json (settings of each arm). Rows are sorted, so the same results give the same bytes.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+WINDOW = 10
+METRICS = ("entropy", "kl", "log_ratio", "log_ratio_right", "clipped_tokens_share", "grad_norm", "right_share")
+_MEASURED = ("n", "right_share", "entropy", "entropy_ended", "tokens", "cut_share")
+_SPENT = ("cpu_sampling_s", "cpu_training_s", "cpu_sync_s")
+
+
+def main() -> None:
+    """Read and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--to", type=Path, required=True)
+    parser.add_argument("--bed", default="demo")
+    options = parser.parse_args()
+    collect(options.results, options.to, options.bed)
+
+
+def collect(results: Path, to: Path, bed: str) -> None:
+    """Every finished arm below ``results``."""
+    found = [(path, json.loads(path.read_text())) for path in sorted(results.glob("*/*-seed*.json"))]
+    keys = [dict(zip(("base", "arm", "seed"), key_of(path), strict=True)) for path, _ in found]
+    evaluations = [{**key, **row} for key, (_, one) in zip(keys, found, strict=True) for row in _evaluations(one)]
+    steps = [{**key, **row} for key, (_, one) in zip(keys, found, strict=True) for row in _windows(one["steps"])]
+    to.mkdir(parents=True, exist_ok=True)
+    order = ["arm", "base", "seed", "step"]
+    narrow = pl.col(pl.Float64).cast(pl.Float32)
+    frame = pl.DataFrame(evaluations, infer_schema_length=None).sort(order)
+    # at most 255 answers a problem; the right share is in the counts
+    frame = frame.with_columns(narrow, pl.col("right").cast(pl.List(pl.UInt8)))
+    frame.write_parquet(to / f"{bed}_evaluations.parquet", compression="zstd", compression_level=19)
+    steps_frame = pl.DataFrame(steps, infer_schema_length=None).sort(order).with_columns(narrow)
+    steps_frame.write_parquet(to / f"{bed}_steps.parquet", compression="zstd", compression_level=19)
+    arms = {key["arm"]: _settings(one) for key, (_, one) in zip(keys, found, strict=True)}
+    (to / f"{bed}_arms.json").write_text(json.dumps(dict(sorted(arms.items())), indent=1, sort_keys=True) + "\n")
+
+
+def key_of(path: Path) -> tuple[str, str, int]:
+    """Base, arm and seed of a result."""
+    arm, _, seed = path.stem.rpartition("-seed")
+    return path.parent.name, arm, int(seed)
+
+
+def _settings(one: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in one["arm"].items() if name != "seed"}
+
+
+def _evaluations(one: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for row in one["evaluations"]:
+        kept = {name: row[name] for name in ("step", "rollouts", *_MEASURED, *_SPENT)}
+        distinct = sum(row["distinct_right"]) / len(row["distinct_right"])
+        yield {**kept, "split": one["arm"]["measured_on"], "distinct_right": distinct, "right": row["right"]}
+
+
+def _windows(steps: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for start in range(0, len(steps), WINDOW):
+        rows = steps[start : start + WINDOW]
+        means = {}
+        for name in METRICS:
+            known = [row[name] for row in rows if row.get(name) is not None]
+            means[name] = statistics.fmean(known) if known else None
+        last = {"step": rows[-1]["step"], "policy_lag": rows[-1]["policy_lag"]}
+        yield {**last, **means, "token_log_ratio_max": max(row["token_log_ratio_max"] for row in rows)}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""The arms of the claims, by study and name. Reads and writes nothing; docs/benchmarks/claims.md says what each asks.
+
+An arm of base B and seed S is called NAME-seedS; its results lie in DIR/B. The seed decides the order of problems and
+every answer, for all arms of that seed alike.
+"""
+
+from collections.abc import Callable, Mapping
+
+from bench.claims.algorithm_1 import Arm
+from oapl_core.objectives import Method, Oapl
+from oapl_core.objectives.grpo import GrpoTokenIs
+from oapl_core.objectives.reinforce import AsymRe
+from oapl_core.objectives.supervised import Rft
+from oapl_core.objectives.topr import Topr
+
+OAPL = Oapl(regression_temperature=0.1)
+GRPO = GrpoTokenIs()
+"""Around the trainer of two steps before, tokens averaged over an answer: the paper's baseline."""
+RATE, RATES, TUNING_SEED = 2.5e-4, (1.25e-4, 2.5e-4, 5e-4), 1000
+PASS = 90
+"""Steps of one pass over 720 problems."""
+OFFLINE: Mapping[str, Method] = {"rft": Rft(), "topr": Topr(), "asymre": AsymRe()}
+"""What else trains on a file of groups."""
+
+
+def arms(study: str, seeds: int) -> dict[str, Arm]:
+    """The arms of a study, all of a seed before the next."""
+    return {f"{name}-seed{seed}": one for seed in range(seeds) for name, one in STUDIES[study](seed).items()}
+
+
+def _offline(objective: Method, seed: int, steps: int = PASS, rate: float = RATE, **settings: object) -> Arm:
+    """On the base's answers to 720 problems alone."""
+    training = {"learning_rate": rate}
+    passes = -(-steps // PASS)
+    return Arm(objective, PASS, passes, steps=steps, seed=seed, evaluate_every=PASS, training=training, **settings)  # type: ignore[arg-type]
+
+
+def _collapse(seed: int) -> dict[str, Arm]:
+    """One policy's rollouts, three times."""
+    return {"grpo-offline": _offline(GRPO, seed, 3 * PASS), "oapl-offline": _offline(OAPL, seed, 3 * PASS)}
+
+
+def _slower(seed: int) -> dict[str, Arm]:
+    """The same at half the rate: whether a collapse is one of the rate."""
+    return {"grpo-offline-slow": _offline(GRPO, seed, 3 * PASS, RATE / 2)}
+
+
+def _pair(seed: int) -> dict[str, Arm]:
+    """The paper's own pair: OAPL with a lag of up to 50 steps, GRPO off by one with two batches an update."""
+    return {
+        "grpo-off1": Arm(GRPO, 2, offset=2, steps=150, seed=seed),
+        "oapl-lag50": Arm(OAPL, 50, steps=150, seed=seed),
+    }
+
+
+def _longer_lag(seed: int) -> dict[str, Arm]:
+    return {"oapl-lag100": Arm(OAPL, 100, seed=seed)}
+
+
+def _equal_lag(seed: int) -> dict[str, Arm]:
+    """GRPO with OAPL's lag."""
+    return {"grpo-lag50": Arm(GRPO, 50, steps=150, seed=seed)}
+
+
+def _lags(seed: int) -> dict[str, Arm]:
+    """The other equal lags. What is sampled once for 400 steps is, up to there, what is sampled once for 800."""
+    methods = {"grpo": GRPO, "oapl": OAPL}
+    return {
+        f"{name}-lag{lag}": Arm(one, lag, steps=steps, seed=seed)
+        for lag, steps in ((1, 200), (100, 200), (800, 800))
+        for name, one in methods.items()
+        if (name, lag) != ("oapl", 100)
+    }
+
+
+def _epochs(seed: int) -> dict[str, Arm]:
+    """GRPO off by one with more passes over its rollouts, OAPL in two offline rounds of four."""
+    more = {f"grpo-epochs{n}": Arm(GRPO, 2, n, offset=2 * n, steps=100 * n, seed=seed) for n in (2, 4)}
+    rounds = {
+        f"oapl-rounds{64 * fresh}": Arm(OAPL, fresh, 4, steps=8 * fresh, seed=seed, evaluate_every=4 * fresh)
+        for fresh in (8, 16, 32)
+    }
+    return more | rounds
+
+
+def _filter(seed: int) -> dict[str, Arm]:
+    """Which groups are trained on; ``oapl-offline`` after its first pass is the paper's filter."""
+    return {
+        "oapl-all": _offline(OAPL, seed, keep="all"),
+        "oapl-mixed": _offline(OAPL, seed, keep="mixed"),
+    }
+
+
+def _betas(seed: int) -> dict[str, Arm]:
+    """beta1 and beta2 together and apart; (1, 0.1) is ``oapl-offline`` after its first pass."""
+    pairs = ((0.1, 0.1), (0.3, 0.3), (1.0, 0.3), (1.0, 0.03), (0.3, 0.1))
+    return {
+        f"oapl-beta{one:g}-{two:g}": _offline(Oapl(value_temperature=one, regression_temperature=two), seed)
+        for one, two in pairs
+    }
+
+
+def _tuning(_: int) -> dict[str, Arm]:
+    """The rates of every offline method, chosen on the validation problems with a seed of their own."""
+    methods: dict[str, Method] = {"oapl": OAPL, "grpo": GRPO, **OFFLINE}
+    return {
+        f"{name}-rate{rate:g}": _offline(one, TUNING_SEED, rate=rate, measured_on="validation", answers_last=8)
+        for name, one in methods.items()
+        for rate in RATES
+    }
+
+
+def _offline_methods(seed: int) -> dict[str, Arm]:
+    """The others at the rate of OAPL; ``tuning`` says whether it is theirs."""
+    return {f"{name}-offline": _offline(one, seed) for name, one in OFFLINE.items()}
+
+
+STUDIES: Mapping[str, Callable[[int], dict[str, Arm]]] = {
+    "collapse": _collapse,
+    "pair": _pair,
+    "filter": _filter,
+    "equal-lag": _equal_lag,
+    "betas": _betas,
+    "offline": _offline_methods,
+    "tuning": _tuning,
+    "slower": _slower,
+    "longer-lag": _longer_lag,
+    "epochs": _epochs,
+    "lags": _lags,
+}
+"""In the order of what they are worth."""

@@ -1,0 +1,102 @@
+"""Train the arms of a study: ``python -m bench.claims.train RUN... --study NAME --to DIR``.
+
+For each run folder, which needs its base model and prompts (``bases.py`` makes the demo's), trains every arm of the
+study (``studies.py``) by Algorithm 1 (``algorithm_1.py``) and writes DIR/RUN/ARM.json: what the arm is, each step's
+metrics, each evaluation with the right answers of every problem, CPU seconds. An arm that is there is left alone, so
+that the command may be killed at any point and called again. ``--minutes`` begins no further arm after that time,
+``--models`` keeps the trained weights as DIR/RUN/models/ARM. ``collect.py`` gathers results, ``page.py`` shows them.
+"""
+
+import argparse
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oapl_core.errors import StageFailed
+from oapl_core.progress import say
+
+if TYPE_CHECKING:
+    from bench.claims.algorithm_1 import Arm
+
+
+def main() -> None:
+    """Train what is missing."""
+    from bench.claims.studies import STUDIES, arms
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=Path, nargs="+")
+    parser.add_argument("--study", choices=STUDIES, nargs="+", required=True)
+    parser.add_argument("--to", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--only", default="", help="arms whose name this regular expression finds")
+    parser.add_argument("--minutes", type=float, default=float("inf"))
+    parser.add_argument("--models", action="store_true", help="keep the trained weights")
+    options = parser.parse_args()
+    wanted = {
+        name: arm
+        for study in options.study
+        for name, arm in arms(study, options.seeds).items()
+        if re.search(options.only, name)
+    }
+    end = time.monotonic() + 60 * options.minutes
+    for run_dir in options.runs:
+        train(run_dir, options.to, wanted, end, options.models)
+
+
+def train(
+    run_dir: Path, to: Path, arms: "Mapping[str, Arm]", end: float = float("inf"), keep_models: bool = False
+) -> None:
+    """The missing ones of ``arms``, one after the other, in one engine; none begins after ``end`` (monotonic)."""
+    to = to / run_dir.name
+    missing = {name: arm for name, arm in arms.items() if not (to / f"{name}.json").exists()}
+    if not missing or time.monotonic() > end:
+        return
+    import torch
+
+    from bench.claims.algorithm_1 import Lagged
+    from bench.claims.machine import machine_of
+    from oapl_core.rollouts.engine import SamplingEngine
+    from oapl_core.run_folder.run import Run
+    from oapl_core.verdicts.verifier import Verifier
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", len(os.sched_getaffinity(0)))))
+    to.mkdir(parents=True, exist_ok=True)
+    run = Run.open(run_dir)
+    with (
+        SamplingEngine(run.base_model(), run.config.engine) as sampler,
+        Verifier(run.config.verifier) as verifier,
+        tempfile.TemporaryDirectory() as scratch,
+    ):
+        machine = machine_of(run_dir, sampler, verifier, to / "kept")
+        for number, (name, arm) in enumerate(missing.items(), 1):
+            if time.monotonic() > end:
+                return
+            start = time.monotonic()
+            lagged, failure = Lagged(arm, machine, Path(scratch)), None
+            at = f"{run_dir.name}: arm {number}/{len(missing)} {name}"
+            try:
+                lagged.run(lambda line, at=at: say(f"{at}: {line}"))  # type: ignore[misc]
+            except StageFailed as error:
+                failure = str(error)
+            if keep_models:
+                lagged.keep(to / "models" / name)
+            found = {
+                "base": run_dir.name,
+                "arm": arm.settings(),
+                "failure": failure,
+                "wall_s": round(time.monotonic() - start, 1),
+                "evaluations": lagged.evaluations,
+                "steps": lagged.metrics,
+            }
+            draft = to / f".tmp-{name}"
+            draft.write_text(json.dumps(found))
+            draft.rename(to / f"{name}.json")
+
+
+if __name__ == "__main__":
+    main()
