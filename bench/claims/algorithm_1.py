@@ -70,6 +70,10 @@ class Arm:
     """Changes the folder that the engine samples from, not the one that is measured: numbers that differ from the
     trainer's. Groups carry the policy hash of what sampled."""
 
+    def start(self, machine: Machine, folder: Path) -> "Lagged":
+        """The arm at its first step; an arm of another kind gives its own."""
+        return Lagged(self, machine, folder)
+
     def settings(self) -> dict[str, Any]:
         """What the arm is, for its results."""
         copy = getattr(self.engine_copy, "__name__", repr(self.engine_copy)) if self.engine_copy else None
@@ -150,7 +154,7 @@ class Lagged:
         """Synchronise, and train on what that policy samples."""
         at = max(0, self.step - self.arm.offset)
         start = time.process_time()
-        folder = self._export(self._snapshots[at])
+        folder = self._export(self._snapshots[at]) if at or self.arm.engine_copy else self.machine.base
         if self.arm.engine_copy:
             self.arm.engine_copy(folder)
         self.cpu_s["sync"] += time.process_time() - start
@@ -209,12 +213,9 @@ class Lagged:
             if row["group"] in groups:
                 members.setdefault(row["group"], []).append(number)
         right = {g: sum(rows[i]["reward"] >= CORRECT for i in own) for g, own in members.items()}
-        wanted = {
-            "all": lambda g: True,
-            "any_correct": lambda g: right[g] > 0,
-            "mixed": lambda g: 0 < right[g] < len(members[g]),
-        }[self.arm.keep]
-        kept = [g for g in members if wanted(g)] or list(members)
+        # the fewest right answers that a group may have, and the fewest wrong ones
+        fewest, missing = {"all": (0, 0), "any_correct": (1, 0), "mixed": (1, 1)}[self.arm.keep]
+        kept = [g for g, own in members.items() if fewest <= right[g] <= len(own) - missing] or list(members)
         return tuple(i for g in kept for i in members[g])
 
     def _scored(self, examples: Examples, name: str, weights: Mapping[str, torch.Tensor]) -> Rows:
@@ -237,7 +238,7 @@ class Lagged:
         first = self.samples // arm.group_size
         names = [self._problem(first + g) for g in range(steps * arm.groups_per_step)]
         asked = [
-            Asked(name, f"{name}#{g}/{s}", derive_seed(arm.seed, "lagged", first + g, s))
+            Asked(name, f"{name}#{first + g}/{s}", derive_seed(arm.seed, "lagged", first + g, s))
             for g, name in enumerate(names)
             for s in range(arm.group_size)
         ]
@@ -273,7 +274,7 @@ class Lagged:
         """Right answers of each problem, with the weights of now."""
         arm = self.arm
         n = arm.answers_last if self.step == arm.steps else arm.answers
-        folder = self._export(self._weights())
+        folder = self._export(self._weights()) if self.step else self.machine.base
         found = self.machine.measured(folder, arm.measured_on, n, arm.seed, arm.measured_problems)
         spent = {f"cpu_{name}_s": round(seconds, 2) for name, seconds in self.cpu_s.items()}
         self.evaluations.append({"step": self.step, "rollouts": self.samples, **spent, **found})

@@ -38,9 +38,13 @@ def heldout_problems() -> list[generate.Row]:
 
     reserved = generate.reserved_pairs(random.Random(f"{SEED} pairs"))
     seen: set[str] = set()
-    for split, n in (("train", 960), ("validation", 80), ("heldout", DEMOS + MEASURED)):
-        drawn = list(generate.draw_split(random.Random(f"{SEED} {split}"), split, n, reserved, seen))
-    return [row for row, _ in drawn[DEMOS:]]
+    sizes = {"train": 960, "validation": 80, "heldout": DEMOS + MEASURED}
+    # each split remembers the statements of those before it
+    drawn = {
+        split: list(generate.draw_split(random.Random(f"{SEED} {split}"), split, n, reserved, seen))
+        for split, n in sizes.items()
+    }
+    return [row for row, _ in drawn["heldout"][DEMOS:]]
 
 
 def prepare(to: Path, heldout: Path, seed: int) -> None:

@@ -1,8 +1,9 @@
-"""Gather the results of arms into small files: ``python -m bench.claims.collect DIR --to docs/benchmarks/data [--bed demo]``.
+"""Gather results into small files: ``python -m bench.claims.collect DIR --to docs/benchmarks/data [--bed demo]``.
 
-Reads DIR/BASE/ARM-seedN.json (``train.py``). Writes, for the bed, BED_evaluations.parquet (a row for each evaluation: right
-answers of each problem in ``right``, entropy, length, rollouts and CPU seconds so far), BED_steps.parquet (training metrics,
-means of ten steps) and BED_arms.json (settings of each arm). Rows are sorted, so the same results give the same bytes.
+Reads DIR/BASE/ARM-seedN.json (``train.py``). Writes, for the bed, BED_evaluations.parquet (a row for each evaluation:
+right answers of each problem in ``right``, entropy, length, rollouts and CPU seconds so far), BED_steps.parquet (means
+of ten steps
+of training metrics) and BED_arms.json (settings of each arm). Rows are sorted.
 """
 
 import argparse

@@ -55,12 +55,14 @@ class Machine:
     kept: Path
     """Folder of what is known already."""
     _verdicts: dict[str, float] = field(default_factory=dict)
+    _known: dict[tuple[str, int], tuple[Answer, float]] | None = None
 
     def __post_init__(self) -> None:
         self.kept.mkdir(parents=True, exist_ok=True)
         # what is measured with may not change below the verdicts that are kept
         facts = json.dumps([VERIFIER_VERSION, sorted((k, repr(v)) for k, v in self.problems.items())])
         self._file = self.kept / f"verdicts-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.jsonl"
+        self._answers_file = self.kept / f"answers-{self.base_hash}-{self.max_tokens}.jsonl"
         if self._file.exists():
             lines = self._file.read_text().splitlines()
             for line in lines:
@@ -77,24 +79,36 @@ class Machine:
         self, folder: Path, identity: str, asked: Sequence[Asked], split: str = "train"
     ) -> tuple[list[Answer], float]:
         """What the policy in ``folder`` answers to problems of a split, and the CPU seconds of this process for it."""
-        path = self.kept / f"answers-{self._name(identity, asked)}.json" if identity == self.base_hash else None
-        if path and path.exists():
-            found = json.loads(path.read_text())
-            return [Answer(*row) for row in found["answers"]], found["cpu_s"]
-        start = time.process_time()
-        self.sampler.load(folder)
-        answers = self._answers(split, asked)
-        cpu_s = time.process_time() - start
-        if path:
-            draft = path.with_suffix(".tmp")
-            rows = [[a.response_ids, a.logprobs, a.reward, a.is_cut] for a in answers]
-            draft.write_text(json.dumps({"cpu_s": cpu_s, "answers": rows}))
-            draft.rename(path)
-        return answers, cpu_s
+        known = self._of_base() if identity == self.base_hash else {}
+        new = [one for one in asked if (one.key, one.seed) not in known]
+        if new:
+            start = time.process_time()
+            self.sampler.load(folder)
+            answers = self._answers(split, new)
+            each = (time.process_time() - start) / len(new)
+            found = {(one.key, one.seed): (answer, each) for one, answer in zip(new, answers, strict=True)}
+            if identity == self.base_hash:
+                self._keep(found)
+            known.update(found)
+        rows = [known[one.key, one.seed] for one in asked]
+        return [answer for answer, _ in rows], sum(each for _, each in rows)
 
-    def _name(self, identity: str, asked: Sequence[Asked]) -> str:
-        facts = [identity, self.max_tokens, [(one.key, one.seed) for one in asked]]
-        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+    def _of_base(self) -> dict[tuple[str, int], tuple[Answer, float]]:
+        """What the base has answered so far, and the CPU seconds of each answer."""
+        if self._known is None:
+            self._known = {}
+            if self._answers_file.exists():
+                for line in self._answers_file.read_text().splitlines():
+                    if line.endswith("]"):  # the last one may be cut
+                        key, seed, each, *answer = json.loads(line)
+                        self._known[key, seed] = Answer(*answer), each
+        return self._known
+
+    def _keep(self, found: Mapping[tuple[str, int], tuple[Answer, float]]) -> None:
+        with self._answers_file.open("a") as file:
+            for (key, seed), (a, each) in found.items():
+                row = [key, seed, each, a.response_ids, a.logprobs, a.reward, a.is_cut]
+                file.write(json.dumps(row) + "\n")
 
     def measured(self, folder: Path, split: str, n: int, seed: int, problems: int | None = None) -> dict[str, Any]:
         """``n`` answers to each problem of a split: right ones by problem, entropy and length."""

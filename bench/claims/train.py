@@ -58,7 +58,6 @@ def train(
         return
     import torch
 
-    from bench.claims.algorithm_1 import Lagged
     from bench.claims.machine import machine_of
     from oapl_core.rollouts.engine import SamplingEngine
     from oapl_core.run_folder.run import Run
@@ -77,7 +76,7 @@ def train(
             if time.monotonic() > end:
                 return
             start = time.monotonic()
-            lagged, failure = Lagged(arm, machine, Path(scratch)), None
+            lagged, failure = arm.start(machine, Path(scratch)), None
             at = f"{run_dir.name}: arm {number}/{len(missing)} {name}"
             try:
                 lagged.run(lambda line, at=at: say(f"{at}: {line}"))  # type: ignore[misc]

@@ -1,0 +1,272 @@
+"""Tables and figures of docs/benchmarks/claims.md, from docs/benchmarks/data: ``python -m bench.claims.page``.
+
+A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; everything else is written by hand. A test makes
+the tables again and compares. ``--tables`` leaves the figures alone.
+"""
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bench.claims.bootstrap import Cells, Estimate, difference, estimate
+from bench.claims.results import Results, at_accuracy, cpu_s
+from bench.claims.studies import PASS, STUDIES
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
+PAGE, DATA = DOCS / "claims.md", DOCS / "data"
+END, LAST = 3 * PASS, 150
+ACCURACY = 0.5
+
+
+def main() -> None:
+    """Tables and figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", action="store_true")
+    options = parser.parse_args()
+    results = Results(DATA)
+    PAGE.write_text(page(results, PAGE.read_text()))
+    if not options.tables:
+        from bench.claims.figures import draw
+
+        draw(results, DOCS)
+
+
+def page(results: Results, text: str) -> str:
+    """The page with its tables made again.
+
+    Raises:
+        KeyError: a table of the page is not known.
+    """
+
+    def made(match: re.Match[str]) -> str:
+        return f"{match[1]}\n{TABLES[match[2]](results)}\n{match[3]}"
+
+    return re.sub(r"(<!-- table ([\w-]+) -->)\n.*?(<!-- end -->)", made, text, flags=re.DOTALL)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Markdown."""
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def by_base(found: Estimate, sign: str = "") -> str:
+    """The bases by themselves, in percent."""
+    return ", ".join(f"{100 * value:{sign}.1f}" for _, value in sorted(found.by_base.items()))
+
+
+def verdict(found: Estimate | None, yes: str = "holds", no: str = "does not hold", open_: str = "not decided") -> str:
+    """By the side of 0 on which the interval lies."""
+    if found is None:
+        return "not run"
+    return yes if found.low > 0 else no if found.high < 0 else open_
+
+
+def change(results: Results, arm: str, last: int, first: int) -> Estimate | None:
+    """pass@1 at one step minus that at an earlier one."""
+    later, earlier = results.cells(arm, last), results.cells(arm, first)
+    return difference(later, earlier) if later and earlier else None
+
+
+def against(results: Results, one: str, other: str, step: int, k: int = 1) -> Estimate | None:
+    """pass@k of two arms at a step."""
+    first, second = results.cells(one, step, k), results.cells(other, step, k)
+    return difference(first, second) if set(first) & set(second) else None
+
+
+def _row(name: str, cells: Cells) -> list[str]:
+    found = estimate(cells)
+    return [name, found.shown(), by_base(found)]
+
+
+def _shown(found: Estimate | None) -> list[str]:
+    return [found.shown(sign="+"), by_base(found, "+")] if found else ["not run", ""]
+
+
+def collapses(found: Estimate | None) -> str:
+    """Claim a's criterion for GRPO."""
+    if found is None:
+        return "not run"
+    if found.mean <= -0.1 and found.high < 0:
+        return "collapses"
+    return "does not collapse" if found.low > -0.1 else "not decided"
+
+
+def _stable(found: Estimate | None) -> str:
+    if found is None:
+        return "not run"
+    return "stable" if found.low > -0.05 else "not stable" if found.high < -0.05 else "not decided"
+
+
+def _collapse(results: Results) -> str:
+    rows = []
+    for arm, name in (("grpo-offline", "GRPO"), ("oapl-offline", "OAPL")):
+        rows += [_row(f"{name}, {step} steps", results.cells(arm, step)) for step in results.steps_of(arm)]
+        rows.append([f"{name}, 270 less 90 steps", *_shown(change(results, arm, END, PASS))])
+    for step in (PASS, END):
+        rows.append([f"OAPL less GRPO, {step} steps", *_shown(against(results, "oapl-offline", "grpo-offline", step))])
+    return table(["", "pass@1, %", "each base"], rows)
+
+
+def _pair(results: Results) -> str:
+    names = {"oapl-lag50": "OAPL, L = 50", "grpo-off1": "GRPO, off by one", "grpo-lag50": "GRPO, L = 50"}
+    rows = [
+        _row(f"{name}, step {step}", results.cells(arm, step))
+        for arm, name in names.items()
+        for step in results.steps_of(arm)
+        if step
+    ]
+    for other in ("grpo-off1", "grpo-lag50"):
+        found = against(results, "oapl-lag50", other, LAST)
+        rows.append([f"OAPL, L = 50, less {names[other]}, step {LAST}", *_shown(found)])
+    return table(["", "pass@1, %", "each base"], rows)
+
+
+def _crossing(results: Results, arm: str, column: str) -> dict[str, float | None]:
+    """By base, of its first seed."""
+    return {
+        base: at_accuracy([cpu_s(row) for row in rows], ACCURACY, column)
+        for (base, seed), rows in sorted(results.curves(arm).items())
+        if seed == 0
+    }
+
+
+def compared(results: Results, column: str) -> str:
+    """Whether OAPL has more or less of something at the accuracy than GRPO, for every base."""
+    ours, theirs = (_crossing(results, arm, column) for arm in ("oapl-lag50", "grpo-off1"))
+    pairs = [(ours[base], theirs[base]) for base in ours if base in theirs]
+    if len(pairs) < 3:
+        return "not run"
+    signs = {(a > b) - (a < b) for a, b in pairs if a is not None and b is not None}
+    if len(signs) != 1 or any(None in pair for pair in pairs):
+        return "not decided"
+    return {1: "more", -1: "less", 0: "the same"}[signs.pop()]
+
+
+def _at_accuracy(results: Results, columns: dict[str, tuple[str, str]], arms: dict[str, str]) -> str:
+    rows = []
+    for column, (name, form) in columns.items():
+        for arm, label in arms.items():
+            found = _crossing(results, arm, column).values()
+            rows.append([name, label, ", ".join("never" if x is None else format(x, form) for x in found) or "not run"])
+    return table([f"at {ACCURACY:.0%} pass@1", "", "each base"], rows)
+
+
+_PAIR = {"oapl-lag50": "OAPL, L = 50", "grpo-off1": "GRPO, off by one"}
+
+
+def _entropy(results: Results) -> str:
+    columns = {"entropy_ended": ("entropy, answers that ended", ".3f"), "entropy": ("entropy, all answers", ".3f")}
+    return _at_accuracy(results, columns, _PAIR)
+
+
+def _cost(results: Results) -> str:
+    columns = {"rollouts": ("rollouts", ",.0f"), "step": ("optimiser steps", ".0f"), "cpu_s": ("CPU seconds", ".0f")}
+    return _at_accuracy(results, columns, {**_PAIR, "grpo-lag50": "GRPO, L = 50", "oapl-offline": "OAPL, one round"})
+
+
+def over_base(results: Results, arm: str, k: int) -> Estimate | None:
+    """pass@k at the end less that of the base, which answers as often in the offline arm's first evaluation."""
+    last, first = results.cells(arm, LAST, k), results.cells(arm, 0, k)
+    return difference(last, first) if last and first else None
+
+
+def _pass_at_k(results: Results) -> str:
+    rows = []
+    for k in (1, 2, 4):
+        cells = results.cells("oapl-lag50", LAST, k)
+        if cells:
+            rows.append(_row(f"OAPL, L = 50, k = {k}", cells))
+            rows.append(_row(f"GRPO, off by one, k = {k}", results.cells("grpo-off1", LAST, k)))
+            rows.append([f"difference, k = {k}", *_shown(against(results, "oapl-lag50", "grpo-off1", LAST, k))])
+    for k in (1, 2):
+        if first := results.cells("oapl-lag50", 0, k):
+            rows.append(_row(f"base, k = {k}", first))
+            rows.append([f"OAPL less base, k = {k}", *_shown(over_base(results, "oapl-lag50", k))])
+    return table(["", "pass@k, %", "each base"], rows)
+
+
+def _against_default(results: Results, names: dict[str, str]) -> str:
+    rows = []
+    if default := results.cells("oapl-offline", PASS):
+        rows.append([*_row("OAPL: beta1 1, beta2 0.1, groups with a correct answer", default), "", ""])
+    for arm, name in names.items():
+        cells = results.cells(arm, PASS)
+        if not cells:
+            rows.append([name, "not run", "", "", ""])
+            continue
+        found = against(results, arm, "oapl-offline", PASS)
+        rows.append([*_row(name, cells), *_shown(found)])
+    return table(["90 steps", "pass@1, %", "each base", "less OAPL", "each base"], rows)
+
+
+SETTINGS = {
+    "oapl-all": "every group",
+    "oapl-mixed": "groups with correct and wrong answers",
+    "oapl-beta0.1-0.1": "beta1 0.1, beta2 0.1",
+    "oapl-beta0.3-0.1": "beta1 0.3, beta2 0.1",
+    "oapl-beta0.3-0.3": "beta1 0.3, beta2 0.3",
+    "oapl-beta1-0.03": "beta1 1, beta2 0.03",
+    "oapl-beta1-0.3": "beta1 1, beta2 0.3",
+}
+METHODS = {
+    "grpo-offline": "GRPO, token IS",
+    "topr-offline": "TOPR",
+    "asymre-offline": "AsymRE",
+    "rft-offline": "RFT: correct answers alone",
+}
+
+
+def _summary(results: Results) -> str:
+    ended = change(results, "oapl-offline", END, PASS)
+    rows = [
+        (
+            "a",
+            "GRPO, refreshed, on one policy's rollouts for 270 steps",
+            collapses(change(results, "grpo-offline", END, PASS)),
+        ),
+        ("a", "OAPL on the same", _stable(ended)),
+        ("b", "OAPL at L = 50 above GRPO off by one", verdict(against(results, "oapl-lag50", "grpo-off1", LAST))),
+        ("b", "OAPL at L = 50 above GRPO at L = 50", verdict(against(results, "oapl-lag50", "grpo-lag50", LAST))),
+        ("c", "entropy of OAPL at 50 % pass@1, against GRPO off by one", compared(results, "entropy_ended")),
+        ("d", "OAPL above its base, k = 1", verdict(over_base(results, "oapl-lag50", 1))),
+        ("d", "OAPL above GRPO off by one, k = 4", verdict(against(results, "oapl-lag50", "grpo-off1", LAST, 4))),
+        ("e", "rollouts of OAPL to 50 %, against GRPO off by one", compared(results, "rollouts")),
+        ("e", "CPU seconds of the same", compared(results, "cpu_s")),
+        ("f", "training without the filter, against the paper's", _matters(results, "oapl-all")),
+        ("f", "beta1 = beta2 = 0.1, against 1 and 0.1", _matters(results, "oapl-beta0.1-0.1")),
+        ("g", "TOPR off the shelf, against OAPL", _matters(results, "topr-offline")),
+        ("g", "RFT off the shelf, against OAPL", _matters(results, "rft-offline")),
+    ]
+    return table(["", "asked", "by its criterion"], rows)
+
+
+def _matters(results: Results, arm: str) -> str:
+    return verdict(against(results, arm, "oapl-offline", PASS), "better", "worse", "no difference shown")
+
+
+def _missing(results: Results) -> str:
+    rows = []
+    for study, made in STUDIES.items():
+        for arm in made(0):
+            found = len(results.bases(arm))
+            if found < 3:
+                rows.append([f"`{arm}`", f"{found} of 3 bases", f"`--study {study} --only {arm}`"])
+    return table(["arm", "run on", "of `python -m bench.claims.train`"], rows)
+
+
+TABLES: dict[str, Callable[[Results], str]] = {
+    "summary": _summary,
+    "collapse": _collapse,
+    "pair": _pair,
+    "entropy": _entropy,
+    "passk": _pass_at_k,
+    "cost": _cost,
+    "settings": lambda results: _against_default(results, SETTINGS),
+    "offline": lambda results: _against_default(results, METHODS),
+    "missing": _missing,
+}
+
+if __name__ == "__main__":
+    main()

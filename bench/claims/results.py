@@ -1,0 +1,90 @@
+"""Collected results of a bed, by arm: pass@k of each problem, curves, crossings. Reads what ``collect.py`` writes."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from bench.claims.bootstrap import Cells
+from oapl_core.evaluation.pass_at_k import pass_at_k
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Results:
+    """Evaluations and steps of a bed."""
+
+    folder: Path
+    bed: str = "demo"
+
+    @cached_property
+    def _rows(self) -> dict[str, dict[tuple[str, int], list[Row]]]:
+        frame = pl.read_parquet(self.folder / f"{self.bed}_evaluations.parquet")
+        found: dict[str, dict[tuple[str, int], list[Row]]] = {}
+        for row in frame.sort("arm", "base", "seed", "step").iter_rows(named=True):
+            found.setdefault(row["arm"], {}).setdefault((row["base"], row["seed"]), []).append(row)
+        return found
+
+    @cached_property
+    def steps(self) -> pl.DataFrame:
+        """Training metrics, means of ten steps."""
+        return pl.read_parquet(self.folder / f"{self.bed}_steps.parquet")
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """What each arm is."""
+        found: dict[str, Any] = json.loads((self.folder / f"{self.bed}_arms.json").read_text())
+        return found
+
+    @property
+    def arms(self) -> list[str]:
+        """That have results."""
+        return list(self._rows)
+
+    def curves(self, arm: str) -> dict[tuple[str, int], list[Row]]:
+        """Evaluations of every base and seed, by step; empty if it was not run."""
+        return self._rows.get(arm, {})
+
+    def steps_of(self, arm: str) -> list[int]:
+        """Steps at which every base and seed was evaluated."""
+        found = [{row["step"] for row in rows} for rows in self.curves(arm).values()]
+        return sorted(set.intersection(*found)) if found else []
+
+    def cells(self, arm: str, step: int, k: int = 1) -> Cells:
+        """pass@k of each problem at a step; bases and seeds without that evaluation, or with fewer answers, are out."""
+        return {
+            key: [pass_at_k(row["n"], right, k) for right in row["right"]]
+            for key, rows in self.curves(arm).items()
+            for row in rows
+            if row["step"] == step and row["n"] >= k
+        }
+
+    def bases(self, arm: str) -> set[str]:
+        """Bases that it was run on."""
+        return {base for base, _ in self.curves(arm)}
+
+
+def share(row: Row) -> float:
+    """pass@1 of an evaluation."""
+    return sum(row["right"]) / (row["n"] * len(row["right"]))
+
+
+def at_accuracy(rows: Sequence[Row], accuracy: float, column: str) -> float | None:
+    """What ``column`` was when pass@1 first was ``accuracy``, on straight lines between evaluations; None: never."""
+    for before, after in pairwise(rows):
+        low, high = share(before), share(after)
+        if low < accuracy <= high:
+            part = (accuracy - low) / (high - low)
+            return float(before[column]) + part * float(after[column] - before[column])
+    return None
+
+
+def cpu_s(row: Row) -> Row:
+    """The row with its CPU seconds in all."""
+    return {**row, "cpu_s": row["cpu_sampling_s"] + row["cpu_training_s"] + row["cpu_sync_s"]}
