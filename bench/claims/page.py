@@ -6,6 +6,7 @@ the tables again and compares. ``--tables`` leaves the figures alone.
 
 import argparse
 import re
+import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 PAGE, DATA = DOCS / "claims.md", DOCS / "data"
 END, LAST = 3 * PASS, 150
 ACCURACY = 0.5
+BASES, NOT_RUN = 3, "not run on three bases"
 
 
 def main() -> None:
@@ -58,8 +60,8 @@ def by_base(found: Estimate, sign: str = "") -> str:
 
 def verdict(found: Estimate | None, yes: str = "holds", no: str = "does not hold", open_: str = "not decided") -> str:
     """By the side of 0 on which the interval lies."""
-    if found is None:
-        return "not run"
+    if found is None or len(found.by_base) < BASES:
+        return NOT_RUN
     return yes if found.low > 0 else no if found.high < 0 else open_
 
 
@@ -86,27 +88,35 @@ def _shown(found: Estimate | None) -> list[str]:
 
 def collapses(found: Estimate | None) -> str:
     """Claim a's criterion for GRPO."""
-    if found is None:
-        return "not run"
+    if found is None or len(found.by_base) < BASES:
+        return NOT_RUN
     if found.mean <= -0.1 and found.high < 0:
         return "collapses"
     return "does not collapse" if found.low > -0.1 else "not decided"
 
 
 def _stable(found: Estimate | None) -> str:
-    if found is None:
-        return "not run"
+    if found is None or len(found.by_base) < BASES:
+        return NOT_RUN
     return "stable" if found.low > -0.05 else "not stable" if found.high < -0.05 else "not decided"
 
 
 def _collapse(results: Results) -> str:
     rows = []
     for arm, name in (("grpo-offline", "GRPO"), ("oapl-offline", "OAPL")):
-        rows += [_row(f"{name}, {step} steps", results.cells(arm, step)) for step in results.steps_of(arm)]
-        rows.append([f"{name}, 270 less 90 steps", *_shown(change(results, arm, END, PASS))])
+        for step in results.steps_of(arm):
+            own = [row for one in results.curves(arm).values() for row in one if row["step"] == step]
+            means = [
+                statistics.fmean(row[column] for row in own) for column in ("entropy_ended", "cut_share", "tokens")
+            ]
+            entropy, cut, tokens = means
+            label = f"{name}, {step} steps"
+            rows.append([*_row(label, results.cells(arm, step)), f"{entropy:.3f}", f"{cut:.1%}", f"{tokens:.1f}"])
+        rows.append([f"{name}, 270 less 90 steps", *_shown(change(results, arm, END, PASS)), "", "", ""])
     for step in (PASS, END):
-        rows.append([f"OAPL less GRPO, {step} steps", *_shown(against(results, "oapl-offline", "grpo-offline", step))])
-    return table(["", "pass@1, %", "each base"], rows)
+        found = against(results, "oapl-offline", "grpo-offline", step)
+        rows.append([f"OAPL less GRPO, {step} steps", *_shown(found), "", "", ""])
+    return table(["", "pass@1, %", "each base", "entropy", "cut", "tokens"], rows)
 
 
 def _pair(results: Results) -> str:
@@ -136,8 +146,8 @@ def compared(results: Results, column: str) -> str:
     """Whether OAPL has more or less of something at the accuracy than GRPO, for every base."""
     ours, theirs = (_crossing(results, arm, column) for arm in ("oapl-lag50", "grpo-off1"))
     pairs = [(ours[base], theirs[base]) for base in ours if base in theirs]
-    if len(pairs) < 3:
-        return "not run"
+    if len(pairs) < BASES:
+        return NOT_RUN
     signs = {(a > b) - (a < b) for a, b in pairs if a is not None and b is not None}
     if len(signs) != 1 or any(None in pair for pair in pairs):
         return "not decided"
@@ -251,8 +261,8 @@ def _missing(results: Results) -> str:
     for study, made in STUDIES.items():
         for arm in made(0):
             found = len(results.bases(arm))
-            if found < 3:
-                rows.append([f"`{arm}`", f"{found} of 3 bases", f"`--study {study} --only {arm}`"])
+            if found < BASES:
+                rows.append([f"`{arm}`", f"{found} of {BASES} bases", f"`--study {study} --only {arm}`"])
     return table(["arm", "run on", "of `python -m bench.claims.train`"], rows)
 
 

@@ -72,7 +72,7 @@ class Results:
 
 def share(row: Row) -> float:
     """pass@1 of an evaluation."""
-    return sum(row["right"]) / (row["n"] * len(row["right"]))
+    return float(sum(row["right"]) / (row["n"] * len(row["right"])))
 
 
 def at_accuracy(rows: Sequence[Row], accuracy: float, column: str) -> float | None:
@@ -81,7 +81,8 @@ def at_accuracy(rows: Sequence[Row], accuracy: float, column: str) -> float | No
         low, high = share(before), share(after)
         if low < accuracy <= high:
             part = (accuracy - low) / (high - low)
-            return float(before[column]) + part * float(after[column] - before[column])
+            start, end = float(before[column]), float(after[column])
+            return start + part * (end - start)
     return None
 
 
