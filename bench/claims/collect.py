@@ -16,6 +16,8 @@ from typing import Any
 import polars as pl
 
 WINDOW = 10
+BASE = "demo-seed0"
+"""Whose rollouts a comparison of this folder trains on."""
 METRICS = ("entropy", "kl", "log_ratio", "log_ratio_right", "clipped_tokens_share", "grad_norm", "right_share")
 _MEASURED = ("n", "right_share", "entropy", "entropy_ended", "tokens", "cut_share")
 _SPENT = ("cpu_sampling_s", "cpu_training_s", "cpu_sync_s")
@@ -27,8 +29,9 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("--to", type=Path, required=True)
     parser.add_argument("--bed", default="demo")
+    parser.add_argument("--comparison", action="store_true", help="DIR is a comparison's folder (`oapl compare`)")
     options = parser.parse_args()
-    collect(options.results, options.to, options.bed)
+    (collect_comparison if options.comparison else collect)(options.results, options.to, options.bed)
 
 
 def collect(results: Path, to: Path, bed: str) -> None:
@@ -48,6 +51,29 @@ def collect(results: Path, to: Path, bed: str) -> None:
     steps_frame.write_parquet(to / f"{bed}_steps.parquet", compression="zstd", compression_level=19)
     arms = {key["arm"]: _settings(one) for key, (_, one) in zip(keys, found, strict=True)}
     (to / f"{bed}_arms.json").write_text(json.dumps(dict(sorted(arms.items())), indent=1, sort_keys=True) + "\n")
+
+
+def collect_comparison(root: Path, to: Path, bed: str) -> None:
+    """The measurements of a comparison's arms and of their base (step 0), right answers by problem."""
+    rows = []
+    for arm in sorted((root / "arms").iterdir()):
+        name, _, seed = arm.name.rpartition("-seed")
+        (file,) = (arm / "round_00" / "5_evaluation").glob("*.parquet")
+        answers = pl.read_parquet(file).filter(pl.col("split") == "heldout")
+        metrics = (arm / "round_00" / "4_checkpoint").glob("*/epoch_*/training_metrics.jsonl")
+        steps = sum(len(one.read_text().splitlines()) for one in metrics)
+        for (checkpoint,), own in answers.group_by("checkpoint"):
+            by_problem = (
+                own.group_by("problem_id").agg(right=(pl.col("reward") == 1).sum(), n=pl.len()).sort("problem_id")
+            )
+            cut, tokens = (own["finish_reason"] == "length").mean(), own["response_tokens"].mean()
+            step = 0 if checkpoint == "base" else steps
+            key = {"base": BASE, "arm": name, "seed": int(seed), "step": step, "split": "heldout"}
+            facts = {"n": by_problem["n"].max(), "cut_share": cut, "tokens": tokens}
+            rows.append({**key, **facts, "right": by_problem["right"].to_list()})
+    frame = pl.DataFrame(rows).sort("arm", "base", "seed", "step")
+    frame = frame.with_columns(pl.col(pl.Float64).cast(pl.Float32), pl.col("right").cast(pl.List(pl.UInt8)))
+    frame.write_parquet(to / f"{bed}_evaluations.parquet", compression="zstd", compression_level=19)
 
 
 def key_of(path: Path) -> tuple[str, str, int]:

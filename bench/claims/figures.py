@@ -48,10 +48,8 @@ def _collapse(results: Results, arms: dict[str, str], path: Path) -> None:
     accuracies = [accuracy(results, arm, label, style) for style, (arm, label) in styles]
     distances = [_means(results, arm, "kl", label, style) for style, (arm, label) in styles]
     panels = [
-        Panel("held-out accuracy, 95 % of the bootstrap", "optimiser steps", "pass@1, %", accuracies, starts=(90, 180)),
-        Panel(
-            "distance from what sampled, from base to base", "optimiser steps", "KL, nats per token", distances, False
-        ),
+        Panel("held-out accuracy, 95 %", "optimiser steps", "pass@1, %", accuracies, starts=(90, 180)),
+        Panel("KL(b, pi), lowest to highest base", "optimiser steps", "KL, nats per token", distances, False),
     ]
     draw_panels(path, panels)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench.claims.bootstrap import Cells, Estimate, difference, estimate
-from bench.claims.results import Results, at_accuracy, cpu_s
+from bench.claims.results import Results, at_accuracy, cpu_s, share
 from bench.claims.studies import PASS, STUDIES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
@@ -117,6 +117,31 @@ def _collapse(results: Results) -> str:
         found = against(results, "oapl-offline", "grpo-offline", step)
         rows.append([f"OAPL less GRPO, {step} steps", *_shown(found), "", "", ""])
     return table(["", "pass@1, %", "each base", "entropy", "cut", "tokens"], rows)
+
+
+def _compared(_: Results) -> str:
+    """One base, three seeds, the demo's 150 problems, a cosine of the rate: `oapl compare` of papers_baseline.toml."""
+    results = Results(DATA, "papers_baseline")
+    names = {
+        "oapl-90-steps": "OAPL, 90 steps",
+        "oapl-270-steps": "OAPL, 270 steps",
+        "grpo-token-is-90-steps": "GRPO, 90 steps",
+        "grpo-token-is-270-steps": "GRPO, 270 steps",
+    }
+    ends = {arm: results.steps_of(arm)[-1] for arm in names}
+    rows = []
+    for arm, name in names.items():
+        own = {key: one[-1] for key, one in results.curves(arm).items()}
+        seeds = ", ".join(f"{100 * share(row):.1f}" for _, row in sorted(own.items()))
+        passed = [estimate(results.cells(arm, ends[arm], k)).shown() for k in (1, 16)]
+        cut = statistics.fmean(row["cut_share"] for row in own.values())
+        rows.append([name, passed[0], seeds, passed[1], f"{cut:.1%}"])
+    for kind in ("OAPL", "GRPO"):
+        short, long = (arm for arm, name in names.items() if name.startswith(kind))
+        found = [difference(results.cells(long, ends[long], k), results.cells(short, ends[short], k)) for k in (1, 16)]
+        shown = [one.shown(sign="+") for one in found]
+        rows.append([f"{kind}, 270 less 90 steps", shown[0], "", shown[1], ""])
+    return table(["one base", "pass@1, %", "seeds", "pass@16, %", "cut"], rows)
 
 
 def _pair(results: Results) -> str:
@@ -269,6 +294,7 @@ def _missing(results: Results) -> str:
 TABLES: dict[str, Callable[[Results], str]] = {
     "summary": _summary,
     "collapse": _collapse,
+    "compared": _compared,
     "pair": _pair,
     "entropy": _entropy,
     "passk": _pass_at_k,
