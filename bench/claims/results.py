@@ -25,8 +25,11 @@ class Results:
 
     @cached_property
     def _rows(self) -> dict[str, dict[tuple[str, int], list[Row]]]:
-        frame = pl.read_parquet(self.folder / f"{self.bed}_evaluations.parquet")
         found: dict[str, dict[tuple[str, int], list[Row]]] = {}
+        path = self.folder / f"{self.bed}_evaluations.parquet"
+        if not path.exists():  # nothing was run
+            return found
+        frame = pl.read_parquet(path)
         for row in frame.sort("arm", "base", "seed", "step").iter_rows(named=True):
             found.setdefault(row["arm"], {}).setdefault((row["base"], row["seed"]), []).append(row)
         return found
@@ -39,7 +42,8 @@ class Results:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """What each arm is."""
-        found: dict[str, Any] = json.loads((self.folder / f"{self.bed}_arms.json").read_text())
+        path = self.folder / f"{self.bed}_arms.json"
+        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         return found
 
     @property
