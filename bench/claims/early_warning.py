@@ -2,7 +2,7 @@
 
 Trains arms by Algorithm 1 (``algorithm_1.py``) on rollouts that RUN's base model sampled once, for 90 steps three times
 over, with an evaluation on held-out problems every 15 steps: the paper's baseline and objectives that hold, several
-seeds each. Writes DIR/<arm>.json; an arm that is there is left alone, so that it may be killed at any point. With
+seeds each. Writes DIR/RUN/<arm>.json; an arm that is there is left alone, so that it may be killed at any point. With
 ``--report`` it prints for each arm when it fell, and when each warning came first. The criterion is written in
 docs/benchmarks/baselines.md, and was before anything ran.
 """
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.claims.lag import train
+from bench.claims.train import train
 from oapl_core.objectives import Method, Oapl
 from oapl_core.objectives.cispo import Cispo
 from oapl_core.objectives.grpo import GrpoTokenIs
@@ -50,6 +50,9 @@ def arms() -> "dict[str, Arm]":
             steps=steps,
             seed=seed,
             evaluate_every=EVERY,
+            keep="all",
+            answers=8,
+            answers_last=8,
             training={"learning_rate": RATE},
         )
         for seed in range(max(seeds for _, _, seeds in ARMS.values()))
@@ -90,10 +93,11 @@ def main() -> None:
         train(options.run, options.to, wanted)
         return
     for name in wanted:
-        if (path := options.to / f"{name}.json").exists():
+        if (path := options.to / options.run.name / f"{name}.json").exists():
             found = json.loads(path.read_text())
-            curve = [round(100 * row["pass_at_1"], 1) for row in found["evaluations"]]
-            line = {"arm": name, "fell": fell_at(found["evaluations"])}
+            evaluations = [{"step": row["step"], "pass_at_1": row["right_share"]} for row in found["evaluations"]]
+            curve = [round(100 * row["pass_at_1"], 1) for row in evaluations]
+            line = {"arm": name, "fell": fell_at(evaluations)}
             line |= {figure: warned_at(found["steps"], figure) for figure in LEAST}
             print(json.dumps(line | {"pass_at_1": curve}))
 
