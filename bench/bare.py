@@ -97,7 +97,7 @@ class _NoJail(Jail):
     def fork(self) -> int:
         return os.fork()
 
-    def confine(self, server_pid: int, ceilings: Ceilings) -> None:
+    def confine(self, server_pid: int, ceilings: Ceilings, file: tuple[str, bytes] | None = None) -> None:
         return
 
 

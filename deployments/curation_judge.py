@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
+from oapl_core import languages
 from oapl_core.importing.curation import Word
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.attacks import rewards_doing_nothing
@@ -41,7 +42,7 @@ class VerifierJudge:
     def programs(self, problems: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> list[Word]:
         """Each program as a response with one fence, judged like any other."""
         # the same path as a model's answer: a solution that extraction would miss proves nothing about the problem
-        texts = [fenced(text) for text in sources]
+        texts = [fenced(text, languages.of(problem)) for problem, text in zip(problems, sources, strict=True)]
         verdicts = self._verifier.verify(problems, texts, ["stop"] * len(texts))
         return [_WORDS.get(verdict.outcome, "fails") for verdict in verdicts]
 

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from oapl_core.errors import ConfigError
+from oapl_core.languages import words_of
 
 if TYPE_CHECKING:
     from jinja2 import Template
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-FIELDS = ("problem_id", "kind", "statement", "starter_code", "entry_point", "platform")
-"""Columns of tables.PROBLEMS that a template sees: nothing of how an answer is judged."""
+FIELDS = ("problem_id", "kind", "statement", "starter_code", "entry_point", "platform", "language")
+"""Columns of tables.PROBLEMS that a template sees: nothing of how an answer is judged. `language` has `name`, `title`,
+`fence` and `comment` (languages/)."""
 _SYSTEM = "system"
 
 
@@ -55,7 +57,8 @@ def fill(text: str, file: Path, problem: Mapping[str, Any]) -> tuple[str, str | 
 
     template = _compiled(text, file)
     try:
-        module: Any = template.make_module({name: problem.get(name) for name in FIELDS})
+        fields = {name: problem.get(name) for name in FIELDS} | {"language": words_of(problem)}
+        module: Any = template.make_module(fields)
     # whatever a person's expression can do to the value of a field
     except (TemplateError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         _refuse(template, file, problem, error)

@@ -47,14 +47,11 @@ PROBLEMS = (
     ("entry_point", "str"),
     ("tests", "tests"),
     ("answer", "text"),
-    ("checker", "str"),
-    ("structure", "str"),
-    ("source", "str"),
-    ("platform", "str"),
-    ("difficulty", "str"),
-    ("released", "str"),
-    ("flaw", "str"),
+    *((name, "str") for name in ("checker", "structure", "source", "platform", "difficulty", "released", "flaw")),
 )
+
+LANGUAGE = ("language", "str")
+"""Last column of PROBLEMS in files of which a problem asks for another language than Python; null: Python."""
 
 PROMPTS = (("problem_id", "str"), ("split", "str"), ("prompt", "text"), ("prompt_ids", "ids"))
 
@@ -242,7 +239,8 @@ def open_table(path: Path, fields: Sequence[tuple[str, str]]) -> "Iterator[pq.Pa
     schema = schema_of(fields)
     # without pre_buffer a reader holds one row group, not all that it will read
     with readable(path), pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
-        if file.schema_arrow.remove_metadata() not in (schema, schema_of((*fields, (ROUTES, "bytes")))):
+        further = [schema_of((*fields, column)) for column in ((ROUTES, "bytes"), LANGUAGE)]
+        if file.schema_arrow.remove_metadata() not in (schema, *further):
             wrong = sorted(set(file.schema_arrow.names) ^ set(schema.names)) or "types"
             raise DataError(f"{path}: does not have the documented columns ({wrong}); see data/README.md")
         yield file
@@ -281,8 +279,9 @@ def read_table(
     import pyarrow.compute as pc
 
     schema = schema_of(fields)
-    names = [name for name in schema.names if columns is None or name in columns]
     with open_table(path, fields) as file:
+        there = [name for name in file.schema_arrow.names if name in {*schema.names, LANGUAGE[0]}]
+        names = [name for name in there if columns is None or name in columns]
         if only is None:
             return file.read(columns=names)
         column, values = only

@@ -31,6 +31,7 @@ def doctor() -> None:
         "packages": _packages,
         "engine": _engine,
         "sandbox": _sandbox,
+        "languages": _languages,
         "gpus": _gpus,
         "disk": _disk,
         "machine": _machine,
@@ -99,6 +100,20 @@ def _sandbox() -> Answer:
         "warn",
         "fallback: seccomp, landlock and rlimits without namespaces; allow user namespaces for the full level",
     )
+
+
+def _languages() -> Answer:
+    from oapl_core.errors import SandboxError
+    from oapl_core.languages import languages
+
+    found, missing = ["Python"], list[str]()
+    for language in languages().values():
+        try:
+            found.append(f"{language.title} ({language.found_version()})")
+        except SandboxError:
+            missing.append(f"{language.title} (apt-get install {language.package})")
+    without = f"; not here, and needed only by problems that ask for it: {', '.join(missing)}" if missing else ""
+    return "ok", ", ".join(found) + without
 
 
 def _gpus() -> Answer:

@@ -12,9 +12,10 @@ from rich.text import Text
 
 from deployments.terminal import console, tell
 from oapl_core.errors import ConfigError, DataError
+from oapl_core.languages import languages
 from oapl_core.problems.problem_set import checked
 from oapl_core.run_folder.lock import hold
-from oapl_core.sandbox import Limits
+from oapl_core.sandbox import Execution, Limits
 from oapl_core.sandbox.sandbox import Sandbox
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.outcomes import Outcome
@@ -23,13 +24,13 @@ from oapl_core.verdicts.regrade import regrade, round_of
 from oapl_core.verdicts.rules import GradingRules
 from oapl_core.verdicts.verifier import Verifier
 
-_KEYS = ("kind", "entry_point", "tests", "checker", "starter_code")
+_KEYS = ("kind", "entry_point", "tests", "checker", "starter_code", "language")
 _SHOWN_CHARACTERS = 60
 _SHOWN_CHANGES = 50
 
 
 def verify(
-    program: Annotated[Path | None, typer.Argument(metavar="[PROGRAM.py]", help="A program to judge.")] = None,
+    program: Annotated[Path | None, typer.Argument(metavar="[PROGRAM]", help="A program to judge: .py, .cpp.")] = None,
     tests: Annotated[
         Path | None, typer.Option(help="JSON: a list of {input, output}, or {kind, entry_point, tests, checker}.")
     ] = None,
@@ -62,17 +63,21 @@ def verify(
 def _verify_program(program: Path, tests: Path) -> int:
     """A table with one row for each test, each run in a process of its own; 1 unless all pass. Says so where a test
     passes or fails by what ran before it, as a program that keeps a state would have it."""
-    source, problem, config = _read(program), _problem(tests), VerifierConfig()
+    source, problem, config = _read(program), _problem(tests, program.suffix), VerifierConfig()
     limits = Limits(config.cpu_s, config.wall_s, config.memory_mb, config.output_mb)
     rules, passed = GradingRules.of(problem, config), 0
     table = Table("test", "outcome", "CPU ms", "wall ms", "MiB", "expected", "printed", box=None)
     # one process: a row's times are then not disturbed by another test
-    with Sandbox(1, config.minimum_level, libraries=config.libraries) as sandbox:
+    with Sandbox(1, config.minimum_level, libraries=config.libraries, language=rules.language) as sandbox:
+        made = sandbox.compiled(rules.program(source))
+        if isinstance(made, Execution):
+            tell(f"{Outcome.COMPILE_ERROR}: {made.detail}")
+            return 1
         for number, test in enumerate(problem["tests"]):
-            grade = grade_program(sandbox, source, [test], limits, rules)
+            grade = grade_program(sandbox, made, [test], limits, rules)
             passed += grade.outcome is Outcome.PASSED
             table.add_row(*_row(number, grade, test))
-        together = grade_program(sandbox, source, problem["tests"], limits, rules)
+        together = grade_program(sandbox, made, problem["tests"], limits, rules)
         level = sandbox.level
     console.print(table)
     # a program may keep a state between tests where several share a process; a judge must not reward that
@@ -105,8 +110,9 @@ def _read(path: Path) -> str:
         raise ConfigError(f"{path}: is not UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
-def _problem(path: Path) -> dict[str, Any]:
-    """A problem of tests.json: a list of {input, output}, or an object {kind, entry_point, tests, checker}."""
+def _problem(path: Path, suffix: str) -> dict[str, Any]:
+    """A problem of tests.json: a list of {input, output}, or an object {kind, entry_point, tests, checker, language};
+    without a language the program's name says it."""
     try:
         content = json.loads(_read(path))
     except json.JSONDecodeError as error:
@@ -118,7 +124,8 @@ def _problem(path: Path) -> dict[str, Any]:
     kind = raw.get("kind") or ("function" if raw.get("entry_point") else "stdin")
     if kind == "math":
         raise DataError(f"{path}: a math problem has no tests; use `oapl verify --answer ... --expected ...`")
-    named = {"problem_id": path.name, "statement": path.name, **raw, "kind": kind}
+    by_name = {Path(one.file).suffix: one.name for one in languages().values()}
+    named = {"problem_id": path.name, "statement": path.name, "language": by_name.get(suffix), **raw, "kind": kind}
     if kind == "function" and isinstance(raw.get("tests"), list):
         named["tests"] = [_as_json(test) for test in raw["tests"]]
     return checked(named, "heldout", str(path))

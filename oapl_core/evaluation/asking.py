@@ -31,7 +31,7 @@ from oapl_core.tables import PROBLEMS, PROMPTS, open_table, read_table, write_ta
 
 _ASKED = ("problem_id", "kind", "statement", "starter_code", "entry_point", "answer", "checker")
 """With the tests, what decides about prompts and verdicts."""
-_STATEMENT = ("problem_id", "split", "kind", "statement", "starter_code", "entry_point", "platform")
+_STATEMENT = ("problem_id", "split", "kind", "statement", "starter_code", "entry_point", "platform", "language")
 _HASH_DIGITS = 16
 TOO_LONG = "prompt too long"
 
@@ -110,11 +110,13 @@ def content_hash(problems: Path, split: str | None = None) -> str:
     """SHA-256 of what a problem set (or a split of it) asks and tests, in its order; not of how it is stored."""
     digest = hashlib.sha256()
     with open_table(problems, PROBLEMS) as file:
+        names = [name for name in (*_ASKED, "split", "tests", "language") if name in file.schema_arrow.names]
         for group in range(file.num_row_groups):
-            for row in file.read_row_group(group, columns=[*_ASKED, "split", "tests"]).to_pylist():
+            for row in file.read_row_group(group, columns=names).to_pylist():
                 if split not in (None, row["split"]):
                     continue
-                digest.update(json.dumps([row[name] for name in _ASKED]).encode())
+                language = [row["language"]] if row.get("language") else []
+                digest.update(json.dumps([row[name] for name in _ASKED] + language).encode())
                 for test in row["tests"]:
                     for text in (test["input"], test["output"]):  # its length first: "a", "bc" is not "ab", "c"
                         digest.update(f"{len(text)}:".encode() + text.encode())

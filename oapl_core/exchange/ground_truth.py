@@ -19,12 +19,12 @@ def to_text(problem: Mapping[str, Any]) -> str:
     # `kind` and `checker` are ours, others ignore them: without `kind` an `assert` problem would come back as a
     # `function`.
     truth = {"inputs": inputs, "outputs": [test["output"] for test in problem["tests"]], "kind": problem["kind"]}
-    named = {"fn_name": problem["entry_point"], "checker": problem["checker"]}
+    named = {"fn_name": problem["entry_point"], "checker": problem["checker"], "language": problem.get("language")}
     return json.dumps(truth | {key: value for key, value in named.items() if value})
 
 
 def from_text(text: str | None) -> dict[str, Any]:
-    """``kind``, ``entry_point``, ``tests``, ``answer`` and ``checker`` of a problem."""
+    """``kind``, ``entry_point``, ``tests``, ``answer`` and ``checker`` of a problem, and its ``language``, if any."""
     try:
         truth = json.loads(text or "")
     except ValueError:
@@ -36,7 +36,8 @@ def from_text(text: str | None) -> dict[str, Any]:
     kind = extra.get("kind") or ("function" if name else "stdin")
     arguments = _array if kind == "function" else _plain
     tests = [{"input": arguments(given), "output": _plain(wanted)} for given, wanted in pairs]
-    return {"kind": kind, "entry_point": name, "tests": tests, "answer": None, "checker": extra.get("checker")}
+    problem = {"kind": kind, "entry_point": name, "tests": tests, "answer": None, "checker": extra.get("checker")}
+    return problem | ({"language": extra["language"]} if isinstance(extra.get("language"), str) else {})
 
 
 def _pairs(truth: Any) -> tuple[list[tuple[Any, Any]], str | None, Mapping[str, Any]]:

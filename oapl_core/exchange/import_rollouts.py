@@ -29,6 +29,7 @@ from oapl_core.problems.encoding import Encode, load_encoder
 from oapl_core.problems.prepare import problems_of
 from oapl_core.problems.prompts import conversation
 from oapl_core.problems.raw_rows import raw_rows
+from oapl_core.problems.storing import write_tables
 from oapl_core.progress import say
 from oapl_core.run_folder.cutting import problems_per_part
 from oapl_core.run_folder.ledger import ArtifactEntry
@@ -38,7 +39,6 @@ from oapl_core.stage import run_verb
 
 UNKNOWN = "unknown"
 _SUFFIXES = (".parquet", ".jsonl", ".jsonl.gz")
-_ROWS_PER_GROUP = 64  # tests can be megabytes each
 
 
 @dataclass
@@ -168,7 +168,7 @@ def _write_problems(job: _Import) -> None:
     # No inputs and settings: an imported artifact is up to date whatever its stage would make it from
     # (`Recorded.is_done`).
     with run.writing(run.problems, {}, {}) as draft:
-        draft.rows = tables.write_table(draft.path, tables.PROBLEMS, problems(), _ROWS_PER_GROUP)
+        draft.rows = write_tables(draft.path, problems())
         draft.details = dict(job.origin)
     with run.writing(run.prompts, run.inputs([run.problems]), {}) as draft:
         draft.rows = tables.write_table(draft.path, tables.PROMPTS, rows())

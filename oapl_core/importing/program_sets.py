@@ -11,6 +11,7 @@ from typing import Any
 
 from oapl_core.importing.imported import Dropped, Imported, column, optional_text, parsed, solutions, structure, text
 from oapl_core.importing.program_tests import fill, form_of, function_name, objects, one_of, zipped
+from oapl_core.languages import PYTHON, named
 
 
 def deepcoder(row: dict[str, Any], name: str, number: int) -> Imported:
@@ -69,8 +70,10 @@ def primeintellect(row: dict[str, Any], name: str, number: int) -> Imported:
     info = structure(row, "verification_info")
     if not isinstance(info, dict):
         raise ValueError("`verification_info` is not an object")
-    if (language := info.get("language") or "python") != "python":
-        raise Dropped(f"another language: {language}")
+    tag = info.get("language") or PYTHON
+    language = PYTHON if tag == PYTHON else named(tag)
+    if language is None:
+        raise Dropped(f"another language: {tag}")
     tests = objects(column(info, "test_cases"))
     starter_code = optional_text(row, "starter_code")
     problem: dict[str, Any] = {
@@ -83,5 +86,9 @@ def primeintellect(row: dict[str, Any], name: str, number: int) -> Imported:
     kind = one_of((test.get("type") for test in tests), "types") or "stdin_stdout"
     entry_point = one_of((test.get("fn_name") for test in tests), "function names")
     pairs = [(test["input"], test["output"]) for test in tests]
+    if language != PYTHON:
+        if kind != "stdin_stdout":
+            raise Dropped(f"calls a function in another language: {tag}")
+        problem["language"] = language
     fill(imported, "stdin" if kind == "stdin_stdout" else "call", entry_point or function_name(starter_code), pairs)
     return imported

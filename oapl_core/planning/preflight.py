@@ -10,13 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from oapl_core.errors import DataError, StageFailed
+from oapl_core.languages import language
 from oapl_core.planning.plan import steps
 from oapl_core.planning.stages import BY_VERB, EVALUATION, GROUPS, SAMPLING, VERIFICATION
 from oapl_core.progress import say
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import GROUPS_FILE, ROLLOUTS_DIR, VERDICTS_DIR, Run
 from oapl_core.run_folder.storage import readable
-from oapl_core.tables import PROMPTS, read_table
+from oapl_core.tables import LANGUAGE, PROBLEMS, PROMPTS, read_table
+from oapl_core.tables import readable as whole
 
 ROLLOUT_BYTES_PER_TOKEN = 6.25
 """Ids, log-probs, text and all columns (docs/benchmarks/store.md)."""
@@ -31,9 +33,12 @@ def before_stage(run: Run, verb: str, number: int | None) -> None:
 
     Raises:
         DataError: what the stage reads was removed on purpose; says how to make it again.
+        SandboxError: answers are to be judged whose language has no compiler or interpreter here.
         StageFailed: the disk has less room than the stage needs.
     """
     refuse_removed(run, verb, number)
+    if verb in (VERIFICATION.verb, EVALUATION.verb):
+        refuse_missing_tools(run)
     need = estimate(run, verb, number)
     if need:
         need.compare(run, shutil.disk_usage(run.root).free)
@@ -50,6 +55,29 @@ def refuse_removed(run: Run, verb: str, number: int | None) -> None:
             f"{run.root}: {verb} reads {lacking[0]}, which was removed ({removed[lacking[0]].rule}); "
             f"`oapl run {run.root} {again}` makes it again"
         )
+
+
+def refuse_missing_tools(run: Run) -> None:
+    """Asks the tools of every language of the run's problems for their version.
+
+    Raises:
+        SandboxError: one is missing or broken; says what to install.
+    """
+    for name in languages_of(run):
+        language(name).found_version()
+
+
+def languages_of(run: Run) -> list[str]:
+    """Names of the languages that the run's problems ask for, beside Python."""
+    import pyarrow.parquet as pq
+
+    if not run.problems.is_file():
+        return []
+    with whole(run.problems):
+        if LANGUAGE[0] not in pq.read_schema(run.problems).names:
+            return []
+    asked = read_table(run.problems, PROBLEMS, [LANGUAGE[0]])[LANGUAGE[0]].to_pylist()
+    return sorted({name for name in asked if name})
 
 
 def _reads(run: Run, verb: str, number: int | None) -> tuple[str, ...]:

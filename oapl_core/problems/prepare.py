@@ -18,6 +18,7 @@ from typing import Any
 from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.model_folder import tokenizer_files
+from oapl_core.planning.preflight import refuse_missing_tools
 from oapl_core.problems.demonstrations import write_demonstrations
 from oapl_core.problems.encoding import Encode, load_encoder
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
@@ -46,6 +47,8 @@ def _prepare(run: Run) -> None:
         with run.writing(run.problems, sources, config) as draft:
             draft.rows = write_tables(draft.path, problems_of(sets, SPLITS))
         say(f"{draft.rows} problems")
+    if not run.config.verifier.ray:  # now, and not when hours of sampling are to be judged
+        refuse_missing_tools(run)
     model = run.base_model()
     inputs = run.inputs([run.problems, *tokenizer_files(model)])
     if run.is_done(run.prompts, inputs, config):
@@ -105,7 +108,7 @@ def problems_of(config: ProblemsConfig, splits: Sequence[str]) -> Iterator[dict[
 
 
 def _statements(path: Path) -> Iterator[dict[str, Any]]:
-    columns = ["problem_id", "split", "kind", "statement", "starter_code", "entry_point", "platform"]
+    columns = ["problem_id", "split", "kind", "statement", "starter_code", "entry_point", "platform", "language"]
     yield from tables.read_table(path, tables.PROBLEMS, columns).to_pylist()
 
 

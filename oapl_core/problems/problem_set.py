@@ -9,15 +9,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from oapl_core import languages
 from oapl_core.checkers import resolve
 from oapl_core.errors import DataError
+from oapl_core.languages import PYTHON
 from oapl_core.problems.raw_rows import place, raw_rows
 
 KINDS = ("stdin", "function", "assert", "math")
 SPLITS = ("train", "validation", "heldout")
 _TEXTS = "starter_code entry_point answer checker structure source platform difficulty released flaw".split()
 _OPTIONAL = {**dict.fromkeys(_TEXTS), "tests": (), "structure": ""}
-_COLUMNS = frozenset({"problem_id", "split", "kind", "statement", *_OPTIONAL})
+_COLUMNS = frozenset({"problem_id", "split", "kind", "statement", *_OPTIONAL, "language"})
 
 
 def read_problem_set(path: Path, split: str, only: bool = False) -> Iterator[dict[str, Any]]:
@@ -67,15 +69,17 @@ def checked(raw: Any, split: str, where: str) -> dict[str, Any]:
     for key in ("problem_id", "kind", "statement"):
         if not isinstance(problem.get(key), str) or not problem[key].strip():
             raise DataError(f"{where}: `{key}` must be a text that is not empty")
-    for key in _TEXTS:
-        if not isinstance(problem[key], str | None):
+    for key in (*_TEXTS, "language"):
+        if not isinstance(problem.get(key), str | None):
             raise DataError(f"{where}: `{key}` must be a text or null")
     if problem["kind"] not in KINDS:
         raise DataError(f"{where}: `kind` is {problem['kind']!r}; choose one of {', '.join(KINDS)}")
     complaint = _math_complaint(problem) if problem["kind"] == "math" else _program_complaint(problem)
-    complaint = complaint or _checker_complaint(problem)
+    complaint = complaint or _checker_complaint(problem) or _language_complaint(problem)
     if complaint:
         raise DataError(f"{where}: {complaint}")
+    if problem.get("language") == PYTHON:
+        del problem["language"]  # a problem that says nothing asks for it, too: the two are the same
     return {**problem, "tests": list(problem["tests"])}
 
 
@@ -122,6 +126,16 @@ def _checker_complaint(problem: Mapping[str, Any]) -> str | None:
         resolve(problem["checker"])
     except ValueError as error:
         return str(error)
+    return None
+
+
+def _language_complaint(problem: Mapping[str, Any]) -> str | None:
+    try:
+        language = languages.of(problem)
+    except DataError as error:
+        return str(error)
+    if language and problem["kind"] != "stdin":
+        return f"a problem in {language.title} is of kind stdin: only Python functions can be called"
     return None
 
 

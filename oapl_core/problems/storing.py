@@ -7,7 +7,7 @@ and in row groups that are bounded by their size as Parquet.
 import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -46,9 +46,43 @@ def write_problem_set(path: Path, problems: Iterable[Mapping[str, Any]]) -> int:
 
 
 def write_tables(path: Path, problems: Iterable[Mapping[str, Any]]) -> int:
-    """Write complete problems as Parquet, in row groups that memory can hold; returns their number. Not atomic."""
+    """Write complete problems as Parquet, in row groups that memory can hold; returns their number. Not atomic.
+
+    The file has the column `language` if a problem says one.
+    """
+    rest = iter(problems)
+    first = list[Mapping[str, Any]]()
     # 8 values: Arrow looks only so often whether a page is large enough, and 8 tests can have megabytes.
-    return tables.write_batches(path, tables.PROBLEMS, problem_tables(problems), values_per_batch=8)
+    python = problem_tables(_until_language(rest, first), tables.PROBLEMS)
+    rows = tables.write_batches(path, tables.PROBLEMS, python, values_per_batch=8)
+    if not first:
+        return rows
+    # The columns of a file are settled with its first row: what was written is copied behind them.
+    earlier, columns = path.with_name(f"{path.name}.python"), (*tables.PROBLEMS, tables.LANGUAGE)
+    path.rename(earlier)
+    try:
+        every = chain(_stored(earlier), first, rest)
+        return tables.write_batches(path, columns, problem_tables(every, columns), values_per_batch=8)
+    finally:
+        earlier.unlink()
+
+
+def _until_language(
+    problems: Iterator[Mapping[str, Any]], first: list[Mapping[str, Any]]
+) -> Iterator[Mapping[str, Any]]:
+    """The problems before the one that says its language, which is put into `first`."""
+    for problem in problems:
+        if problem.get("language"):
+            first.append(problem)
+            return
+        yield problem
+        del problem  # before the next one is made
+
+
+def _stored(path: Path) -> Iterator[Mapping[str, Any]]:
+    with tables.open_table(path, tables.PROBLEMS) as file:
+        for group in range(file.num_row_groups):
+            yield from file.read_row_group(group).to_pylist()
 
 
 def check_name(path: Path) -> None:
@@ -57,35 +91,40 @@ def check_name(path: Path) -> None:
         raise ConfigError(f"{path}: name the file .jsonl, .jsonl.gz or .parquet")
 
 
-def problem_tables(problems: Iterable[Mapping[str, Any]]) -> "Iterator[pa.Table]":
-    """Arrow tables of tables.PROBLEMS; one ends after 64 rows, or after the row with which it has 32 MiB of tests."""
+def problem_tables(problems: Iterable[Mapping[str, Any]], columns: Sequence[tuple[str, str]]) -> "Iterator[pa.Table]":
+    """Arrow tables of these columns; one ends after 64 rows, or after the row with which it has 32 MiB of tests."""
     rows, size = list[Mapping[str, Any]](), 0
     for problem in problems:
         rows.append(problem)
         size += size_of_tests(problem)
         del problem  # before the next one is made
         if len(rows) == _MOST_ROWS or size >= _GROUP_BYTES:
-            table, rows, size = _table(rows), [], 0
+            table, rows, size = _table(rows, columns), [], 0
             yield table
             del table
             release_unused()
     if rows:
-        yield _table(rows)
+        yield _table(rows, columns)
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> "pa.Table":
+def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]) -> "pa.Table":
     """As ``pa.Table.from_pylist``, which would need almost four times the memory of the tests for a moment."""
     import pyarrow as pa
 
-    schema = tables.schema_of(tables.PROBLEMS)
-    names = [name for name in schema.names if name != "tests"]
-    small = pa.Table.from_pylist([{name: row[name] for name in names} for row in rows], schema=_without_tests(schema))
+    schema = tables.schema_of(columns)
+    names = [name for name in schema.names if name not in ("tests", tables.LANGUAGE[0])]
+    known = [{name: row[name] for name in names} | _language(row) for row in rows]
+    small = pa.Table.from_pylist(known, schema=_without_tests(schema))
     tests = [test for row in rows for test in row["tests"]]
     ends = list(accumulate((len(row["tests"]) for row in rows), initial=0))
     pairs = pa.StructArray.from_arrays([_texts(tests, key) for key in ("input", "output")], ["input", "output"])
     place = schema.get_field_index("tests")
     column = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pairs)
     return small.add_column(place, schema.field("tests"), column)
+
+
+def _language(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {tables.LANGUAGE[0]: row.get(tables.LANGUAGE[0])}
 
 
 def _without_tests(schema: "pa.Schema") -> "pa.Schema":

@@ -1,4 +1,4 @@
-"""Runs one untrusted Python program on its inputs under limits; returns bytes and facts, never a judgement.
+"""Runs one untrusted program on its inputs under limits; returns bytes and facts, never a judgement.
 
     with Sandbox() as sandbox:                                   # from oapl_core.sandbox.sandbox import Sandbox
         execution, = sandbox.run(Program("print(input())"), [b"hello"], Limits())
@@ -54,6 +54,10 @@ a value ends the checks as `not_judgeable`. A check that asks the program itself
 method of an object or a function that only the program has, believes it. A check that executes text (eval, sympify,
 pickle) is not judgeable either, since the text could be the program's. Checks that never call the program pass nothing.
 `importing.curation` drops problems whose own reference solution is not judgeable; after that such an answer is wrong.
+
+Programs in other languages (`Program.language`; process.py) have fork servers of their own, at the full level alone,
+which also show the system's tools. A compiler may start processes, all of which end with its pid namespace; what it
+made is an executable that sees no tool, one process for each test, with the same filter of system calls and execve.
 
 `verdicts.maths` confines its workers, which read untrusted text but run none, by the fallback's means: seccomp, a
 memory limit, and landlock where the kernel has it (Linux 5.13). Without landlock the full level stands on the read-only

@@ -23,9 +23,11 @@ from oapl_core.sandbox.child import MARK_LAST, UNFIT, ProgramTask, run_child
 from oapl_core.sandbox.jail import Ceilings, Jail
 from oapl_core.sandbox.judge import GONE, JudgeTask, run_judge
 from oapl_core.sandbox.prelude import Prelude
+from oapl_core.sandbox.process import run_process
 
 _START_SECONDS = 20.0  # for confinement and compilation, on a machine that is overloaded
 _DYING_SECONDS = 1.0
+_LOOK_EVERY_S = 0.1
 _BUFFER = bytearray(4096)  # one for all children, wiped after use: an allocation could be copied into a later child
 
 
@@ -122,12 +124,16 @@ def start(jail: Jail, header: dict[str, Any], files: Sequence[int], prelude: Pre
         cpu_s=int(header["cpu_s"] * len(inputs)) + 2,
         memory_bytes=(header["memory_mb"] << 20) + jail.imported_bytes(),
         file_bytes=int(header["output_mb"] * (1 << 20)),
+        is_compiler=bool(header.get("executable")),
+        hides_tools=bool(header.get("is_executable")),
     )
     channel = theirs.fileno() if theirs else -1
     of_program = program, output, results, errors, records, tuple(inputs)
     task = ProgramTask(*of_program, marks, channel, ceilings, tuple(files))
     server_pid = os.getpid()  # by its name in this namespace: a child in its own sees 0 as its parent
     pid = jail.fork()
+    if pid == 0 and "command" in header:
+        run_process(jail, task, header, server_pid)
     if pid == 0:
         run_child(jail, task, prelude, server_pid)
     os.close(marks)  # the child's end alone keeps the socket open: its end of file says that the program closed it
@@ -201,6 +207,9 @@ def _time_left(attempt: RunningRequest) -> tuple[float, str]:
     if attempt.judge:
         cpu_left = min(cpu_left, attempt.cpu_s - attempt.judge.cpu_s())
     exceeded = "cpu" if cpu_left <= 0 else "wall" if wall_left <= 0 else ""
+    if attempt.is_silent:  # another language: as process 1 it gets no signal when its output is full
+        is_full = os.fstat(attempt.task.output).st_size >= attempt.task.ceilings.file_bytes
+        wall_left, exceeded = min(wall_left, _LOOK_EVERY_S), exceeded or ("output" if is_full else "")
     # No process can use up what is left of its CPU time before that, whatever the number of its threads.
     return min(wall_left, max(cpu_left / (os.cpu_count() or 1), 0.002)), exceeded
 

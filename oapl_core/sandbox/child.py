@@ -113,10 +113,18 @@ def _run(jail: Jail, task: ProgramTask, prelude: Prelude, server_pid: int) -> No
     os._exit(0)
 
 
-def confine(jail: Jail, server_pid: int, ceilings: Ceilings, errors: int, keep: set[int]) -> None:
-    """Gives up everything that an untrusted program must not have; ends the process if the kernel refuses a step."""
+def confine(
+    jail: Jail,
+    server_pid: int,
+    ceilings: Ceilings,
+    errors: int,
+    keep: set[int],
+    file: tuple[str, bytes] | None = None,
+) -> None:
+    """Gives up everything that an untrusted program must not have; ends the process if the kernel refuses a step.
+    `file` as in Jail.confine."""
     try:
-        jail.confine(server_pid, ceilings)
+        jail.confine(server_pid, ceilings, file)
         _close_all_but(keep)  # the server's socket and files, those of the checks, and the host's directories
     except OSError as error:
         os.write(errors, str(error).encode())

@@ -1,7 +1,12 @@
 """The nouns of the sandbox: what is run, within which limits, and the facts that come back."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:  # a fork server needs no description: its requests say what to run
+    from oapl_core.languages import Language
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Program:
-    """Untrusted Python source.
+    """Untrusted source, Python unless `language` says otherwise.
 
     Without `entry_point` an input is its standard input. With one, an input is a JSON array of arguments for that
     function (or that method of a class `Solution`), and the return value comes back as JSON. With `is_checked` as well,
@@ -40,6 +45,15 @@ class Program:
     starter: str = ""
     """The problem's starter code: what it declares (imports, helpers, classes) serves the program and the checks, if it
     compiles. Checks only."""
+    language: Language | None = None
+    """Of a program that is no Python, for a sandbox of that language; it reads standard input."""
+    executable: bytes = b""
+    """What `Sandbox.compiled` made of it."""
+
+    @property
+    def needs_compiler(self) -> bool:
+        """Whether it can only be run once it is compiled."""
+        return self.language is not None and bool(self.language.compile) and not self.executable
 
 
 Checks = Literal["", "passed", "failed", "raised", "not_judgeable", "gone"]
@@ -79,7 +93,7 @@ class Execution:
     checks: Checks = ""
     """The word of the process that ran the checks; the program has no part in it."""
     detail: str = ""
-    """What that process says about it: the check that failed, with its line."""
+    """What that process says about it: the check that failed, with its line. Or the compiler's first message."""
 
     @property
     def completed(self) -> bool:

@@ -1,8 +1,8 @@
 """The fork server: a small fresh Python process that forks a confined child for every program.
 
-Started by sandbox.py as `python -P -s -S -c ... FD LEVEL LIBRARY...`; speaks wire.py over the socket FD. It passes on
-the files of a request and never reads them, so its memory, of which every child gets a copy, holds no byte of a
-program, an input or an output. Three processes:
+Started by sandbox.py as `python -P -s -S -c ... FD LEVEL LANGUAGE LIBRARY...` (LANGUAGE is empty for Python); speaks
+wire.py over the socket FD. It passes on the files of a request and never reads them, so its memory, of which every
+child gets a copy, holds no byte of a program, an input or an output. Three processes:
 
     watcher    in the host's namespaces; writes the id maps, dies with the supervisor, takes the others with it
     gatekeeper (full level) unshares user, mount, pid, net, ipc and uts namespaces and waits
@@ -48,11 +48,11 @@ _HARMLESS = (
 
 def main(arguments: list[str]) -> None:
     """Runs the watcher; returns when the server has ended or the supervisor is gone."""
-    fd, level, *libraries = arguments
+    fd, level, language, *libraries = arguments
     linux.require_supported()
     supervisor = os.getppid()
     connection = socket.socket(fileno=int(fd))
-    paths = interpreter_paths(libraries)
+    paths = interpreter_paths(libraries, with_tools=bool(language))
     if level == FULL:
         pid, gatekeeper = _start_gatekeeper(connection, paths)
         if gatekeeper.recv(1):

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oapl_core.sandbox import linux
-from oapl_core.sandbox.seccomp import SystemCallFilter, allowlist
+from oapl_core.sandbox.seccomp import COMPILER_CALLS, PROCESS_CALLS, SystemCallFilter, allowlist
 
 FULL, FALLBACK = "full", "fallback"
 NOBODY = 65534
 _SYSTEM_LIBRARIES = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64")
+_TOOLS = ("/usr/bin", "/usr/lib", "/usr/libexec", "/usr/include", "/usr/share")
 _DEVICES = ("/dev/null", "/dev/urandom")
 _LIBRARIES = "/libraries"
 _NEW_ROOT = "/proc"  # a directory that every host has and that no interpreter lies in
@@ -32,6 +33,10 @@ class Ceilings:
     memory_bytes: int
     file_bytes: int
     """Size of each file that it writes."""
+    is_compiler: bool = False
+    """It may start processes, and each of them has this time and memory."""
+    hides_tools: bool = False
+    """It is an executable of its own and needs no tools: what they can do, a program has to do itself."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,8 @@ class VisiblePaths:
     """Below `readable` and yet not to be read: installed packages."""
     libraries: tuple[str, ...]
     """Packages that programs may import; bound below /libraries at the full level."""
+    starts_processes: bool = False
+    """For programs in other languages than Python: they are executed, and their tools are readable."""
 
     @property
     def scratch(self) -> str:
@@ -51,15 +58,17 @@ class VisiblePaths:
         return "/scratch" if any(p.startswith("/tmp/") for p in self.readable) else "/tmp"
 
 
-def interpreter_paths(libraries: list[str]) -> VisiblePaths:
-    """What the running interpreter needs; `libraries` are absolute paths of packages."""
+def interpreter_paths(libraries: list[str], with_tools: bool = False) -> VisiblePaths:
+    """What the running interpreter needs; `libraries` are absolute paths of packages. `with_tools` adds what the
+    system's packages installed: compilers and interpreters of other languages."""
     standard = str(Path(os.__file__).resolve().parent)
     base = sys.base_prefix.rstrip("/")
     own = [standard] if base in ("", "/usr") else [f"{base}/lib"]
-    candidates = [*own, *_SYSTEM_LIBRARIES, "/usr/share/zoneinfo"]
-    readable = tuple(p for p in dict.fromkeys(candidates) if os.path.isdir(p))
+    candidates = [*own, *_SYSTEM_LIBRARIES, "/usr/share/zoneinfo", *(_TOOLS if with_tools else ())]
+    there = [p for p in dict.fromkeys(candidates) if os.path.isdir(p)]
+    readable = tuple(p for p in there if not (with_tools and any(p.startswith(f"{tools}/") for tools in _TOOLS)))
     hidden = tuple(p for n in ("site-packages", "dist-packages") if os.path.isdir(p := f"{standard}/{n}"))
-    return VisiblePaths(readable, hidden, tuple(libraries))
+    return VisiblePaths(readable, hidden, tuple(libraries), with_tools)
 
 
 def enter_root(paths: VisiblePaths) -> None:
@@ -103,7 +112,10 @@ class Jail:
         /proc/self/ns/pid (-1 at the fallback), `size` is /proc/self/statm (-1 without /proc)."""
         self.level, self.scratch, self._drop_uid = level, paths.scratch, drop_uid
         self._pid_namespace, self._size, self._noted_bytes = pid_namespace, size, 0
-        self._filter = SystemCallFilter(allowlist())
+        self._starts_processes = paths.starts_processes
+        self._tools = [path for path in paths.readable if paths.starts_processes and path in _TOOLS]
+        self._filter = SystemCallFilter(allowlist(PROCESS_CALLS if self._starts_processes else None))
+        self._compiler_filter = SystemCallFilter(allowlist(COMPILER_CALLS))
         self._has_landlock = linux.landlock_abi() > 0
         self._read_root = self._ruleset = -1
         if level == FULL:
@@ -133,15 +145,17 @@ class Jail:
     def _size_bytes(self) -> int:
         return int(os.pread(self._size, 64, 0).split()[0]) * resource.getpagesize() if self._size >= 0 else 0
 
-    def confine(self, server_pid: int, ceilings: Ceilings) -> None:
+    def confine(self, server_pid: int, ceilings: Ceilings, file: tuple[str, bytes] | None = None) -> None:
         """In the child, before any untrusted byte: gives up everything that a program must not have.
+
+        `file` (name and content) is put into the private directory, which the full level has.
 
         Raises:
             OSError: the kernel refused a step; the caller must not continue.
         """
         # The order: mounts, groups and ids need capabilities, and groups must change before the uid; landlock and
         # seccomp need no_new_privs without capabilities; seccomp comes last, since it denies all of the above.
-        rules = self._private_directory(ceilings.file_bytes) if self.level == FULL else []
+        rules = self._private_directory(ceilings, file) if self.level == FULL else []
         _set_limits(ceilings, _THREADS if self.level == FULL else -1)
         if self._drop_uid:
             os.setgroups([])
@@ -156,16 +170,21 @@ class Jail:
             linux.landlock_enforce(self._ruleset)
         elif self._has_landlock:  # a second wall behind the read-only root
             linux.landlock_enforce(linux.landlock_ruleset(rules))
-        self._filter.apply()
+        (self._compiler_filter if ceilings.is_compiler else self._filter).apply()
 
-    def _private_directory(self, file_bytes: int) -> list[tuple[int, int]]:
+    def _private_directory(self, ceilings: Ceilings, file: tuple[str, bytes] | None) -> list[tuple[int, int]]:
         """Mounts an empty writable directory that only this child sees; returns landlock rules."""
         linux.unshare(linux.CLONE_NEWNS)
-        size = max(_SCRATCH_BYTES, file_bytes)
-        flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+        for path in self._tools if ceilings.hides_tools else ():
+            linux.unmount(path)
+        size = max(_SCRATCH_BYTES, ceilings.file_bytes) + (len(file[1]) if file else 0)
+        flags = linux.MS_NOSUID | linux.MS_NODEV | (0 if self._starts_processes else linux.MS_NOEXEC)
         # The number of files is bounded, too: empty ones cost kernel memory that `size` does not count.
         linux.mount("tmpfs", self.scratch, "tmpfs", flags, f"size={size},mode=777,nr_inodes=1024")
         os.chdir(self.scratch)
+        if file:
+            with open(os.open(file[0], os.O_CREAT | os.O_WRONLY, 0o755), "wb") as written:
+                written.write(file[1])
         here = os.open(".", os.O_PATH)
         null = os.open("/dev/null", os.O_PATH)
         return [
@@ -192,7 +211,9 @@ def _set_limits(ceilings: Ceilings, threads: int) -> None:
     ):
         _, hard = resource.getrlimit(kind)
         value = hard if value < 0 else value if hard < 0 else min(value, hard)
-        resource.setrlimit(kind, (value, value))
+        # A compiler is told first: it then says why it ended, as no process can after SIGKILL.
+        is_told = kind == resource.RLIMIT_CPU and ceilings.is_compiler
+        resource.setrlimit(kind, (value - 1 if is_told else value, value))
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
     # glibc reserves as much address space for the stack of every further thread.
     wanted = min(ceilings.memory_bytes // 4, 128 << 20)

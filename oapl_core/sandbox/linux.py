@@ -104,6 +104,11 @@ def pivot_root_here() -> None:
     os.chdir("/")
 
 
+def unmount(path: str) -> None:
+    """Takes a mount and all below it out of sight, in this mount namespace."""
+    _check(_libc.umount2(path.encode(), _MNT_DETACH), f"umount {path}")
+
+
 def die_with_parent(signal_number: int) -> None:
     """The kernel sends `signal_number` when the thread that forked this process ends."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal_number), 0, 0, 0), "prctl PDEATHSIG")

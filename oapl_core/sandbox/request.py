@@ -9,11 +9,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import struct
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from oapl_core.sandbox.execution import Checks, Execution, Limits, Program
+
+if TYPE_CHECKING:
+    from oapl_core.languages import Language
 
 RECORD = struct.Struct("<BiIQQ")
 """What a child says of a test that ended: kind, exit code, largest resident set in KiB, and where the output and the
@@ -23,6 +27,9 @@ MAX_TESTS = 64
 """Tests that share a child, at most."""
 _STDERR_TAIL = 2048
 _NAME_CHARACTERS = 80
+_MESSAGE_BYTES = 1 << 16
+"""Of what a compiler prints."""
+_SAYS_WHY = re.compile(r"\berror\b|undefined reference|multiple definition|memory", re.IGNORECASE)
 _READ_ONLY = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
@@ -32,7 +39,8 @@ class ChildRequest:
     def __init__(self, program: Program, inputs: Sequence[bytes], limits: Limits, libraries: Sequence[str]) -> None:
         """Makes the files. Takes as many of `inputs` as one child may have: 64, or 1 with checks."""
         self._limits, self._is_checked, self.files = limits, program.is_checked, list[int]()
-        shared = inputs[: 1 if program.is_checked else MAX_TESTS]
+        self._program = program
+        shared = inputs[: 1 if program.is_checked or program.language else MAX_TESTS]
         checks = shared[0].decode("utf-8", "replace") if program.is_checked else ""
         texts = (program.source, program.starter, checks) if program.is_checked else (program.source,)
         self.header: dict[str, Any] = {
@@ -41,7 +49,11 @@ class ChildRequest:
             "libraries": [name for name in libraries if any(name in text for text in texts)],
         }
         about = {"entry_point": program.entry_point, "starter": program.starter}
-        self._add(json.dumps({"source": program.source, **about}).encode())
+        if program.language:
+            self.header |= _process(program, program.language)
+            self._add(program.executable or program.source.encode("utf-8", "replace"))
+        else:
+            self._add(json.dumps({"source": program.source, **about}).encode())
         self._output, self._results, self._errors = (self._add() for _ in range(3))
         # Writable, but as large as it is: a program that shortened it would make the supervisor read nothing.
         self._records = self._add(bytes(RECORD.size * len(shared)), _READ_ONLY & ~fcntl.F_SEAL_WRITE)
@@ -96,6 +108,8 @@ class ChildRequest:
         }
         if self._is_checked:
             execution |= self._checked(facts)
+        elif self._program.language:
+            execution |= self._of_process(self._program.language, execution, stdout)
         is_result = kind == DONE and result and not self._is_checked
         return Execution(**execution, stdout=stdout, result=result if is_result else None, stderr=_tail(self._errors))
 
@@ -111,7 +125,20 @@ class ChildRequest:
             kind, exit_code, peak_kb, *ends = RECORD.unpack(data)
             if kind in (DONE, RAISED, OUT_OF_MEMORY, NOT_COMPILED):
                 return kind, exit_code, peak_kb, (min(ends[0], limit), min(ends[1], limit))
-        return DONE, facts["exit_code"], 0, (limit, limit)
+        printed = _MESSAGE_BYTES if self._program.needs_compiler else limit
+        return DONE, facts["exit_code"], 0, (printed, limit)
+
+    def _of_process(self, language: Language, ran: dict[str, Any], printed: bytes) -> dict[str, Any]:
+        """What the end of a process means: as judges of such languages have it, an exit code other than 0 is an error.
+
+        An exception that nobody catches ends a process so, or by a signal."""
+        failed, code = ran["exit_code"] != 0, ran["exit_code"]
+        if not self._program.needs_compiler:
+            is_memory = failed and language.out_of_memory and language.out_of_memory.encode() in _tail(self._errors)
+            return {"raised": f"exit code {code}" if code else "", "memory_limit": bool(is_memory)}
+        slow = f"the compiler took more than {self._limits.wall_s:.0f} s"
+        detail = slow if ran["wall_limit"] else first_message(printed) or "the compiler gives no reason"
+        return {"compile_error": failed, "detail": detail if failed else ""}
 
     def _checked(self, facts: dict[str, Any]) -> dict[str, Any]:
         """What the checks say; a pass overrules whatever the program's process did after they had ended."""
@@ -128,6 +155,24 @@ class ChildRequest:
             nothing = {"exit_code": 0, "signal": None, "raised": "", "compile_error": False, "memory_limit": False}
             return {"checks": verdict, "output_limit": False, **nothing}
         return {"checks": verdict, "detail": detail}
+
+
+def _process(program: Program, language: Language) -> dict[str, Any]:
+    """What a fork server must know of a program that is no Python: what it is called, and what is executed."""
+    command = language.compile if program.needs_compiler else language.run
+    tool = command[0] if "/" in command[0] else language.tool(command[0])
+    return {
+        "command": [tool, *command[1:]],
+        "file": language.executable if program.executable else language.file,
+        "executable": language.executable if program.needs_compiler else "",
+        "is_executable": bool(program.executable),
+    }
+
+
+def first_message(printed: bytes) -> str:
+    """Of what a compiler printed the first line that says what is wrong, not only where."""
+    lines = [line.strip() for line in printed.decode("utf-8", "replace").splitlines() if line.strip()]
+    return next((line for line in lines if _SAYS_WHY.search(line)), lines[0] if lines else "")
 
 
 def _content(fd: int, start: int, end: int) -> tuple[bytes, int]:

@@ -11,11 +11,14 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 from oapl_core.errors import SandboxError
+from oapl_core.languages import Language
 from oapl_core.sandbox.canaries import prove
 from oapl_core.sandbox.execution import Execution, Limits, Program
 from oapl_core.sandbox.server_process import ProgramNotRun, ServerLost, ServerProcess
@@ -23,6 +26,7 @@ from oapl_core.sandbox.server_process import ProgramNotRun, ServerLost, ServerPr
 Level = Literal["full", "fallback"]
 DEFAULT_LIBRARIES = ("numpy",)
 """For a sandbox used alone; the verifier passes its own setting."""
+_EXECUTABLE_MB = 64.0
 _TRIES = 3  # an overloaded machine may kill a server; three times in a row is no accident
 
 Item = TypeVar("Item")
@@ -42,9 +46,15 @@ class Sandbox:
         minimum_level: Level = "fallback",
         level: Level | None = None,
         libraries: Sequence[str] = DEFAULT_LIBRARIES,
+        language: Language | None = None,
     ) -> None:
         """`level` forces one level, otherwise the strongest that works, down to `minimum_level`; `libraries` are the
-        installed packages that programs may import. Raises ValueError, or SandboxError for a missing package."""
+        installed packages that programs may import. With `language` it runs programs in that instead of Python.
+
+        Raises:
+            ValueError: there are no workers.
+            SandboxError: a package or a tool of the language is missing, or the language cannot run at `level`.
+        """
         if workers is not None and workers < 1:
             raise ValueError(f"workers must be at least 1, got {workers}")
         self.workers = workers or len(os.sched_getaffinity(0))
@@ -53,7 +63,13 @@ class Sandbox:
             self._candidates = ("full",)
         if missing := [name for name in libraries if find_spec(name) is None]:
             raise SandboxError(f"library {missing[0]!r} is not installed here; install it or take it off the list")
-        self._libraries = tuple(libraries)
+        self._libraries, self._language = tuple(libraries), language
+        if language:
+            language.found_version()
+            # Only a pid namespace ends all processes of a compiler, whatever they do; and they need a folder to write.
+            if "full" not in self._candidates:
+                raise SandboxError(f"programs in {language.title} need the full level: allow user namespaces")
+            self._candidates, self._libraries = ("full",), ()
         self._level: Level | None = None
         self._idle: queue.SimpleQueue[ServerProcess] = queue.SimpleQueue()
         self._servers: set[ServerProcess] = set()
@@ -106,7 +122,7 @@ class Sandbox:
 
     def _start(self, level: Level) -> None:
         """Proves the level on the first server: the others are made in the same way."""
-        first = ServerProcess(level, self._libraries)
+        first = self._server_process(level)
         self._servers.add(first)
         try:
             prove(level, lambda program, inputs, limits: list(first.executions(program, inputs, limits)))
@@ -115,8 +131,11 @@ class Sandbox:
         self._level = level
         self._idle.put(first)
         for _ in range(self.workers - 1):
-            self._servers.add(server := ServerProcess(level, self._libraries))
+            self._servers.add(server := self._server_process(level))
             self._idle.put(server)
+
+    def _server_process(self, level: Level) -> ServerProcess:
+        return ServerProcess(level, self._libraries, self._language.name if self._language else "")
 
     @contextmanager
     def _server(self) -> Iterator[ServerProcess]:
@@ -128,7 +147,7 @@ class Sandbox:
             self.servers_lost += 1
             self._servers.discard(server)
             server.close()
-            server = ServerProcess(self.level, self._libraries)
+            server = self._server_process(self.level)
             self._servers.add(server)
             raise
         finally:
@@ -162,6 +181,24 @@ class Sandbox:
         """Runs every input in a process of its own; one execution per input. Raises SandboxError as `executions`."""
         return [next(iter(list(self.executions(program, [one], limits)))) for one in inputs]
 
+    def compiled(self, program: Program) -> Program | Execution:
+        """The program with its executable, made under limits of the compiler's own; itself if it needs none. An
+        execution if it does not compile.
+
+        Raises:
+            SandboxError: the compiler could not be run, or the machine ran out of memory under it.
+        """
+        if not program.language or not program.needs_compiler:
+            return program
+        # Each process of the compiler ends itself at the limit of CPU time; the wall time ends all of them.
+        cpu_s, killed = program.language.compile_cpu_s, _out_of_memory_kills()
+        (made,) = self.run(program, [b""], Limits(cpu_s, 3 * cpu_s, program.language.compile_memory_mb, _EXECUTABLE_MB))
+        if not made.compile_error and made.result:
+            return replace(program, executable=made.result)
+        if _out_of_memory_kills() != killed:
+            raise SandboxError("the machine ran out of memory while a program was compiled")
+        return replace(made, compile_error=True)
+
     def stream(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """`function` of every item, in order, on every server at once; at most 4 items per server are in flight.
 
@@ -179,3 +216,14 @@ class Sandbox:
             finally:
                 for future in waiting:
                     future.cancel()
+
+
+def _out_of_memory_kills() -> int:
+    """How many processes the kernel has killed on this machine since it had no memory left (proc_vmstat(5)).
+
+    A compiler that is killed so says what it would say of a program that needs too much."""
+    try:
+        counters = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in counters if line.startswith("oom_kill "))

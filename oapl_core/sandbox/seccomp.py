@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import struct
+from collections.abc import Mapping
 
 _CALLS = """
 files-already-open   read=0 write=1 lseek=8 pread64=17 pwrite64=18 readv=19 writev=20 preadv=295 pwritev=296
@@ -31,6 +32,11 @@ questions   getpid=39 getppid=110 getuid=102 getgid=104 geteuid=107 getegid=108 
 """
 ALLOWED = {name: int(number) for word in _CALLS.split() if "=" in word for name, number in [word.split("=")]}
 """Calls by name. Which paths they reach is decided elsewhere: by the root of the full level and by landlock."""
+
+PROCESS_CALLS = {"execve": 59, "arch_prctl": 158}
+"""What a program that is no Python needs beside them: it begins with execve, and its C library with arch_prctl."""
+COMPILER_CALLS = {**PROCESS_CALLS, "fork": 57, "vfork": 58, "wait4": 61, "waitid": 247}
+"""What a compiler needs, which is several processes; `clone` may then make them."""
 
 PRETENDED = {"flock": 73, "chmod": 90, "fchmod": 91, "fchmodat": 268, "utimensat": 280}
 """Answered with success without doing anything: libraries use them, landlock does not govern them, and with them a
@@ -111,15 +117,16 @@ def _ranges(answers: dict[int, int]) -> list[tuple[int, int, int]]:
     return runs
 
 
-def allowlist() -> bytes:
-    """The filter for untrusted programs."""
+def allowlist(further: Mapping[str, int] | None = None) -> bytes:
+    """The filter for untrusted programs; with `further` calls for those that are no Python, or for compilers."""
+    further = further or {}
     program = [*_HEAD]
     for (number, index), values in _ARGUMENT_VALUES.items():
         tests = [_instruction(_JUMP_EQUAL, value, len(values) - i, 0) for i, value in enumerate(values)]
         program += _checked_call(number, [_argument(index), *tests, _REFUSE, _ALLOW])
     threads_only = [
         _argument(0),
-        _instruction(_JUMP_ANY_BIT, _CLONE_THREAD, 0, 1),
+        *([] if "fork" in further else [_instruction(_JUMP_ANY_BIT, _CLONE_THREAD, 0, 1)]),
         _instruction(_JUMP_ANY_BIT, _CLONE_NAMESPACES, 0, 1),
     ]
     program += _checked_call(_CLONE, [*threads_only, _REFUSE, _ALLOW])
@@ -140,7 +147,9 @@ def allowlist() -> bytes:
     for number, index in _OPENS.items():
         masked = [_argument(index), _instruction(_AND, _ACCESS_OR_TRUNCATE)]
         program += _checked_call(number, [*masked, _instruction(_JUMP_EQUAL, _ONLY_TRUNCATE, 0, 1), _REFUSE, _ALLOW])
-    answers = dict.fromkeys(ALLOWED.values(), _ALLOWED) | dict.fromkeys(PRETENDED.values(), _ERRNO)
+    answers = dict.fromkeys((*ALLOWED.values(), *further.values()), _ALLOWED) | dict.fromkeys(
+        PRETENDED.values(), _ERRNO
+    )
     return b"".join([*program, *_search(_ranges(answers))])
 
 

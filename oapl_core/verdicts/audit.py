@@ -4,7 +4,7 @@ Runs a seeded share of the round's passed programs again, each test in a process
 (bubblewrap.py), and compares with a rule of its own: texts as words, numbers by value, line breaks ignored. That is
 laxer than the verifier's rules, so what passed there must pass here. A disagreement means that one of the two is wrong,
 or that the program is random: the verb prints each, records all, and ends with exit code 1. Maths answers are not
-programs and are left out.
+programs and are left out; so are programs in other languages than Python, which the second executor does not know.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def audit(run: Run, number: int, fraction: float = DEFAULT_FRACTION) -> None:
 
 def _chosen(run: Run, number: int, fraction: float) -> tuple[list[dict[str, Any]], int]:
     """Rollout, problem and program of the passes to audit, and how many passed programs there are."""
-    kinds = read_table(run.problems, PROBLEMS, ["problem_id", "kind"]).to_pylist()
-    programs = {row["problem_id"] for row in kinds if row["kind"] != "math"}
+    kinds = read_table(run.problems, PROBLEMS, ["problem_id", "kind", "language"]).to_pylist()
+    programs = {row["problem_id"] for row in kinds if row["kind"] != "math" and not row.get("language")}
     passed = [
         row["rollout_id"]
         for row in _verdicts(run, number, ["rollout_id", "problem_id", "outcome"])

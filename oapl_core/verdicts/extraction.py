@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from oapl_core.verdicts.maths_text import closing
 
 if TYPE_CHECKING:  # a worker that reads maths must start without the settings' library
+    from oapl_core.languages import Language
     from oapl_core.settings.verifier import AnswerRule
 
 MAX_MATHS_CHARACTERS = 512
@@ -18,7 +19,7 @@ _HASH = "####"
 _NUMBER = re.compile(r"(?:(?<![\w)\]}])[-−])?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)")
 _OPENING = re.compile(r"^[ \t]*(`{3,}|~{3,})(.*)$")
 _CLOSING = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*$")
-_LANGUAGES = ("python", "python3", "py", "py3")
+_PYTHON = ("python", "python3", "py", "py3")
 _BOXED = re.compile(r"\\boxed\s*\{")
 _NEAR = 64
 # What stands between the boxes of one list: signs, "and", "or", and the name of the next value ("y =").
@@ -44,8 +45,11 @@ def final_part(response: str, is_thinking: bool = False) -> str:
     return "" if is_thinking or "<think>" in after else after
 
 
-def program(response: str, is_thinking: bool = False, is_cut: bool = False) -> str | None:
+def program(
+    response: str, is_thinking: bool = False, is_cut: bool = False, language: "Language | None" = None
+) -> str | None:
     """The program of a response: its last code block that says python, else its last that says nothing and is code.
+    Of another language, its last block with one of the tags of that, else its last that says nothing.
 
     Blocks are CommonMark's (0.31, section 4.5): three or more backticks or tildes, closed by at least as many of the
     same; what follows the language is passed over. A block that is never closed counts, to the end of the response,
@@ -53,16 +57,18 @@ def program(response: str, is_thinking: bool = False, is_cut: bool = False) -> s
     counts only if there is no other. None without any block.
     """
     blocks = [block for block in _blocks(final_part(response, is_thinking), is_cut) if block.text.strip()]
-    tagged = [block.text for block in blocks if block.language in _LANGUAGES]
+    tagged = [block.text for block in blocks if block.language in (language.fences if language else _PYTHON)]
     untagged = [block.text for block in blocks if not block.language]
+    if language:
+        return next(iter([*tagged[-1:], *untagged[-1:]]), None)
     candidates = [*tagged[-1:], *[text for text in untagged if _is_code(text)][-1:], *untagged[-1:]]
     return candidates[0] if candidates else None
 
 
-def fenced(source: str) -> str:
+def fenced(source: str, language: "Language | None" = None) -> str:
     """A response whose program is `source`, whatever that contains."""
     fence = "`" * (3 + max(map(len, re.findall("`+", source)), default=0))
-    return f"{fence}python\n{source}\n{fence}"
+    return f"{fence}{language.fences[0] if language else 'python'}\n{source}\n{fence}"
 
 
 @dataclass(frozen=True)

@@ -56,17 +56,30 @@ class ProgramGrade:
 
 
 def grade_program(
-    sandbox: Sandbox, source: str, tests: Sequence[Mapping[str, str]], limits: Limits, rules: GradingRules | None = None
+    sandbox: Sandbox,
+    source: str | Program,
+    tests: Sequence[Mapping[str, str]],
+    limits: Limits,
+    rules: GradingRules | None = None,
 ) -> ProgramGrade:
     """Runs `source` on the tests that `rules` choose, until the first failure unless they say otherwise.
+
+    A program that has to be compiled is, once, unless it comes with its executable; the sandbox is one of its language.
 
     Raises:
         SandboxError: it could not be run for reasons that are not its own.
     """
     assert tests, "a program problem has at least one test"
     rules = rules or GradingRules()
-    grading = _Grading(sandbox, rules.program(source), tests, rules.chosen(tests), limits, rules)
-    if len(grading.chosen) < SHARED_FROM:
+    chosen = rules.chosen(tests)
+    program = sandbox.compiled(rules.program(source) if isinstance(source, str) else source)
+    if isinstance(program, Execution):
+        grade = ProgramGrade()
+        grade.add(chosen[0], program, Outcome.COMPILE_ERROR)
+        return grade
+    grading = _Grading(sandbox, program, tests, chosen, limits, rules)
+    # A process of another language runs one test: nothing is shared.
+    if len(chosen) < SHARED_FROM or program.language:
         return grading.fresh()
     try:
         return grading.shared()
@@ -139,4 +152,6 @@ def _excerpt(execution: Execution, outcome: Outcome) -> str:
         kept = (execution.result or execution.stdout)[:EXCERPT_CHARACTERS]
     if not kept and execution.signal:
         return f"(signal {execution.signal})"
+    if not kept and execution.raised.startswith("exit code"):
+        return f"({execution.raised})"
     return kept.decode("utf-8", "replace")

@@ -2,15 +2,17 @@
 
 Kinds of program tests: "stdin" (printed output), "function" (returned JSON) and "assert" (checks, in Python, that call
 the program's function from a process of their own: sandbox/judge.py). A problem's checker takes the comparison's place.
-How a process exits decides nothing: as in LiveCodeBench's harness, the right output followed by sys.exit(1) passes, and
-followed by an exception does not.
+How a Python program exits decides nothing: as in LiveCodeBench's harness, the right output followed by sys.exit(1)
+passes, and followed by an exception does not. In other languages an exit code other than 0 is what an exception is.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from oapl_core import languages
 from oapl_core.checkers import Checker, resolve
+from oapl_core.languages import Language
 from oapl_core.sandbox import Execution, Program
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.outcomes import Outcome, failure
@@ -25,6 +27,8 @@ class GradingRules:
     entry_point: str | None = None
     starter: str = ""
     """The problem's starter code, for checks that use what it declares."""
+    language: Language | None = None
+    """None: Python."""
     tolerance: Tolerance | None = None
     """None: parity with LiveCodeBench."""
     checker: Checker | None = None
@@ -34,13 +38,14 @@ class GradingRules:
 
     @classmethod
     def of(cls, problem: Mapping[str, Any], config: VerifierConfig) -> Self:
-        """The rules for a row of tables.PROBLEMS. Raises ValueError for a checker that cannot be found."""
+        """The rules for a row of tables.PROBLEMS. Raises ValueError for a checker or language that cannot be found."""
         name = problem.get("checker")
         tolerant = config.comparison == "tolerant"
         return cls(
             kind=problem["kind"],
             entry_point=problem["entry_point"],
             starter=problem.get("starter_code") or "",
+            language=languages.of(problem),
             tolerance=Tolerance(config.absolute_tolerance, config.relative_tolerance) if tolerant else None,
             checker=resolve(name) if name else None,
             stop_at_first_failure=config.stop_at_first_failure,
@@ -51,7 +56,7 @@ class GradingRules:
         """What the sandbox runs."""
         if self.kind == "assert":
             return Program(source, self.entry_point, is_checked=True, starter=self.starter)
-        return Program(source, None if self.kind == "stdin" else self.entry_point)
+        return Program(source, None if self.kind == "stdin" else self.entry_point, language=self.language)
 
     def chosen(self, tests: Sequence[Mapping[str, str]]) -> list[int]:
         """Indices of the tests to run, in their own order; of equally long inputs the earlier ones."""

@@ -12,11 +12,14 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
+from oapl_core import languages
 from oapl_core.errors import StageFailed
+from oapl_core.languages import Language
 from oapl_core.sandbox import Limits
 from oapl_core.sandbox.sandbox import Level, Sandbox
 from oapl_core.settings.verifier import AnswerRule, VerifierConfig
 from oapl_core.verdicts import extraction
+from oapl_core.verdicts.canaries import KINDS, canaries
 from oapl_core.verdicts.maths_pool import MathsPool, MathsWorkerDied
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import EXCERPT_CHARACTERS, grade_program
@@ -89,6 +92,7 @@ class Verifier:
         self._limits = Limits(settings.cpu_s, settings.wall_s, settings.memory_mb, float(settings.output_mb))
         self._reuse = reuse_identical
         self._sandbox = Sandbox(settings.workers, settings.minimum_level, level, settings.libraries)
+        self._level, self._others = level, dict[str, Sandbox]()
         self._maths = MathsPool(self._sandbox.workers)
         self._matches = self._unread_answers = 0
         self.errors_retried = 0
@@ -103,7 +107,8 @@ class Verifier:
 
     def __exit__(self, _k: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
         """Ends every process it started."""
-        self._sandbox.close()
+        for sandbox in (self._sandbox, *self._others.values()):
+            sandbox.close()
         self._maths.close()
 
     @property
@@ -114,7 +119,8 @@ class Verifier:
     @property
     def process_ids(self) -> list[int]:
         """Fork servers and maths workers that are alive."""
-        return [*self._sandbox.server_pids, *self._maths.pids]
+        others = [pid for sandbox in self._others.values() for pid in sandbox.server_pids]
+        return [*self._sandbox.server_pids, *others, *self._maths.pids]
 
     @property
     def remarks(self) -> dict[str, int]:
@@ -140,10 +146,29 @@ class Verifier:
     def stream(
         self, problems: Sequence[Mapping[str, Any]], texts: Sequence[str], finish_reasons: Sequence[str | None]
     ) -> Iterator[Verdict]:
-        """As `verify`, but yields each verdict as soon as it and all before it are known."""
+        """As `verify`, but yields each verdict as soon as it and all before it are known.
+
+        Raises:
+            SandboxError: programs of a language cannot be run here.
+            StageFailed: a canary of a language was misjudged.
+        """
         assert len(problems) == len(texts) == len(finish_reasons)
+        for language in {found for problem in problems if (found := languages.of(problem))}:
+            self._start(language)
         rows = zip(problems, texts, finish_reasons, strict=True)
         return self._stream([self._slot(*row, self._config.answer) for row in rows])
+
+    def _start(self, language: Language) -> None:
+        """A sandbox of its own for a language, once: its tools are nothing that Python programs should see."""
+        if language.name not in self._others:
+            settings = self._config
+            sandbox = Sandbox(settings.workers, settings.minimum_level, self._level, language=language)
+            self._others[language.name] = sandbox.__enter__()
+            try:
+                self.check_canaries((), [language])
+            except StageFailed:
+                self._others.pop(language.name).close()
+                raise
 
     def _stream(self, slots: Sequence[Verdict | _Job]) -> Iterator[Verdict]:
         copies = self._copies(slots)
@@ -186,7 +211,7 @@ class Verifier:
             except (TimeoutError, MathsWorkerDied) as error:
                 return self._unread(problem["problem_id"], str(error))
         else:
-            answer = extraction.program(text, is_thinking, is_cut=finish_reason == "length")
+            answer = extraction.program(text, is_thinking, finish_reason == "length", languages.of(problem))
         if answer is not None:
             return _Job(problem, answer)
         outcome = Outcome.TRUNCATED if finish_reason == "length" else Outcome.NO_ANSWER
@@ -229,18 +254,21 @@ class Verifier:
             equal = self._maths.equal(problem["answer"], job.answer, problem.get("statement") or "")
             return replace(blank, outcome=Outcome.PASSED if equal else Outcome.WRONG_ANSWER, excerpt=None)
         rules = GradingRules.of(problem, self._config)
-        grade = grade_program(self._sandbox, job.answer, problem["tests"], self._limits, rules)
+        sandbox = self._others[rules.language.name] if rules.language else self._sandbox
+        grade = grade_program(sandbox, job.answer, problem["tests"], self._limits, rules)
         self.draws_differed += grade.draws_differ
         facts = {name: value for name, value in grade.__dict__.items() if name != "draws_differ"}
         return replace(blank, **facts)
 
-    def check_canaries(self, kinds: Collection[str] = ("stdin", "function", "assert", "math")) -> None:
-        """Judges programs and maths answers of these problem kinds that are known to be right or wrong.
+    def check_canaries(self, kinds: Collection[str] = KINDS, languages: Sequence[Language] = ()) -> None:
+        """Judges programs and maths answers of these kinds and languages that are known to be right or wrong.
 
         Raises:
             StageFailed: one was misjudged; no verdict of this verifier can be trusted.
         """
-        problems, texts, expected = zip(*(canary for canary in _CANARIES if canary[0]["kind"] in kinds), strict=True)
+        for language in languages:
+            self._start(language)
+        problems, texts, expected = zip(*canaries(kinds, languages), strict=True)
         # they answer in a box, whichever answer counts elsewhere
         slots = [self._slot(*row, "stop", "last-box") for row in zip(problems, texts, strict=True)]
         for verdict, right in zip(self._stream(slots), expected, strict=True):
@@ -249,36 +277,3 @@ class Verifier:
                     f"the verifier misjudged canary {verdict.problem_id!r}: {verdict.outcome} instead of {right} "
                     f"({verdict.excerpt}); run `oapl doctor`, nothing of this part was recorded"
                 )
-
-
-_CANARY_TESTS = {
-    "stdin": (("2 3\n", "5\n"), ("4 4\n", "8\n")),
-    "function": (("[2, 3]", "5"), ("[4, 4]", "8")),
-    "assert": (("assert add(2, 3) == 5\nassert add(4, 4) == 8\n", ""),),
-}
-
-
-def _canary(kind: str, name: str, answer: str, right: Outcome) -> tuple[dict[str, Any], str, Outcome]:
-    problem = {
-        "problem_id": f"canary-{kind}-{name}",
-        "kind": kind,
-        "entry_point": "add",
-        "tests": [{"input": given, "output": wanted} for given, wanted in _CANARY_TESTS.get(kind, ())],
-        "answer": "x^2 + 8x + 16",
-    }
-    return problem, answer, right
-
-
-# One correct and one wrong answer of each kind, so that a verifier that says the same to everything is found out.
-_READ = "a, b = map(int, input().split())"
-_CANARIES = (
-    _canary("stdin", "right", f"```python\n{_READ}\nprint(a + b)\n```", Outcome.PASSED),
-    _canary("stdin", "wrong", f"```python\n{_READ}\nprint(a * b - 1)\n```", Outcome.WRONG_ANSWER),
-    _canary("function", "right", "```python\ndef add(a, b):\n    return a + b\n```", Outcome.PASSED),
-    _canary("function", "wrong", "```python\ndef add(a, b):\n    return 5\n```", Outcome.WRONG_ANSWER),
-    _canary("assert", "right", "```python\ndef add(a, b):\n    return a + b\n```", Outcome.PASSED),
-    _canary("assert", "wrong", "```python\ndef add(a, b):\n    return 5\n```", Outcome.WRONG_ANSWER),
-    _canary("assert", "early", "```python\ndef add(a, b):\n    raise SystemExit\n```", Outcome.WRONG_ANSWER),
-    _canary("math", "right", r"\boxed{(x+4)^2}", Outcome.PASSED),
-    _canary("math", "wrong", r"\boxed{(x+4)^2 + 1}", Outcome.WRONG_ANSWER),
-)

@@ -9,13 +9,17 @@ does only what is missing. Canaries are judged with every part. Memory holds one
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from oapl_core import languages
 from oapl_core.errors import DataError, StageFailed
+from oapl_core.languages import Language
 from oapl_core.planning.plan import finished, round_steps
+from oapl_core.planning.preflight import languages_of
 from oapl_core.progress import Progress, say
 from oapl_core.run_folder.cutting import problems_per_part
 from oapl_core.run_folder.run import Run, parts_of
@@ -103,7 +107,9 @@ def _expected(run: Run, number: int, share: tuple[int, int]) -> int:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    return run.config.verifier.slice | {"version": VERIFIER_VERSION}
+    # How a language is compiled and run decides verdicts, too; runs in Python alone have nothing of it.
+    described = {name: asdict(languages.language(name)) for name in languages_of(run)}
+    return run.config.verifier.slice | {"version": VERIFIER_VERSION} | ({"languages": described} if described else {})
 
 
 def record(run: Run, number: int, part: Path, judged: list[dict[str, Any]]) -> None:
@@ -111,6 +117,8 @@ def record(run: Run, number: int, part: Path, judged: list[dict[str, Any]]) -> N
     with run.writing(run.verdicts(number) / part.name, run.inputs([part, run.problems]), _settings(run)) as draft:
         draft.rows = write_table(draft.path, VERDICTS, judged)
         draft.details = {"outcomes": dict(Counter(row["outcome"] for row in judged))}
+        if versions := {name: languages.language(name).found_version() for name in languages_of(run)}:
+            draft.details["languages"] = versions
 
 
 def judge_part(
@@ -126,7 +134,7 @@ def judge_part(
         )
     asked = [problems[r["problem_id"]] for r in rollouts]
     # With every part: a machine that runs out of memory or loses a library does so in the middle of a round.
-    verifier.check_canaries({"stdin"} | {problem["kind"] for problem in asked})
+    verifier.check_canaries({"stdin"} | {problem["kind"] for problem in asked}, _languages(asked))
     verdicts = verifier.stream(asked, [r["text"] for r in rollouts], [r["finish_reason"] for r in rollouts])
     judged, passed = [], 0
     for rollout, verdict in zip(rollouts, verdicts, strict=True):
@@ -146,6 +154,12 @@ def _problems(run: Run, asked: set[str]) -> dict[str, Mapping[str, Any]]:
         prompts = read_table(run.prompts, PROMPTS, ["problem_id", "prompt"], only=("problem_id", asked)).to_pylist()
         thinking = {row["problem_id"] for row in prompts if opens_thinking(row["prompt"])}
     return {row["problem_id"]: row | {"is_thinking": row["problem_id"] in thinking} for row in rows}
+
+
+def _languages(asked: Iterable[Mapping[str, Any]]) -> list[Language]:
+    """Those of problems that do not ask for Python, by name."""
+    found = {language.name: language for language in map(languages.of, asked) if language}
+    return [found[name] for name in sorted(found)]
 
 
 def check_errors(counts: Counter[str], allowed: float, judged: list[dict[str, Any]]) -> None:

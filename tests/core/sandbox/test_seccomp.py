@@ -3,7 +3,7 @@
 import errno
 import struct
 
-from oapl_core.sandbox.seccomp import ALLOWED, PRETENDED, allowlist
+from oapl_core.sandbox.seccomp import ALLOWED, COMPILER_CALLS, PRETENDED, PROCESS_CALLS, allowlist
 
 X86_64, I386 = 0xC000003E, 0x40000003
 ALLOW, REFUSE, ABSENT, KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 0x80000000
@@ -11,13 +11,16 @@ PRETEND = 0x00050000  # errno 0: the call succeeds and does nothing
 IOCTL, SOCKETPAIR, CLONE, FCNTL, SETRLIMIT, PRLIMIT64, CLONE3 = 16, 53, 56, 72, 160, 302, 435
 RLIMIT_CPU, RLIMIT_STACK = 0, 3
 INSTRUCTIONS = list(struct.iter_unpack("HBBI", allowlist()))
+OF_PROCESSES = list(struct.iter_unpack("HBBI", allowlist(PROCESS_CALLS)))
+OF_COMPILERS = list(struct.iter_unpack("HBBI", allowlist(COMPILER_CALLS)))
+Instructions = list[tuple[int, ...]]
 
 
-def ruling(number: int, *arguments: int, architecture: int = X86_64) -> int:
+def ruling(number: int, *arguments: int, architecture: int = X86_64, instructions: Instructions = INSTRUCTIONS) -> int:
     """What the filter returns."""
     position, value = 0, 0
     while True:
-        code, if_true, if_false, operand = INSTRUCTIONS[position]
+        code, if_true, if_false, operand = instructions[position]
         if code == 0x06:
             return int(operand)
         if code == 0x20:
@@ -81,3 +84,18 @@ def test_a_file_that_is_opened_to_be_read_cannot_be_emptied() -> None:
 def test_another_architecture_is_killed() -> None:
     assert ruling(0, architecture=I386) == KILL
     assert ruling(0x40000000) == KILL  # x32
+
+
+def test_other_languages_may_begin_and_their_compilers_may_start_processes() -> None:
+    def allowed(instructions: Instructions) -> set[int]:
+        return {number for number in range(1024) if ruling(number, instructions=instructions) == ALLOW}
+
+    python, process, compiler = allowed(INSTRUCTIONS), allowed(OF_PROCESSES), allowed(OF_COMPILERS)
+    assert process - python == {59, 158}  # execve, arch_prctl
+    assert compiler - process == {CLONE, 57, 58, 61, 247}  # fork, vfork, wait4, waitid
+    assert python <= process <= compiler
+    assert ruling(CLONE, 0x01200011, instructions=OF_PROCESSES) == REFUSE  # a process
+    assert ruling(CLONE, 0x01200011, instructions=OF_COMPILERS) == ALLOW
+    assert ruling(CLONE, 0x11 | 0x10000000, instructions=OF_COMPILERS) == REFUSE  # in a new user namespace
+    for number in (41, 62, 101, 165, 200, 234, 272, 310, 321, 322, 425):  # socket, kill, ptrace, ..., io_uring
+        assert ruling(number, instructions=OF_COMPILERS) == REFUSE

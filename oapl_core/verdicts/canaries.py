@@ -1,0 +1,58 @@
+"""Answers that are known to be right or wrong, judged before any other is trusted, and with every part again."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from oapl_core.languages import Language
+from oapl_core.verdicts.extraction import fenced
+from oapl_core.verdicts.outcomes import Outcome
+
+Canary = tuple[dict[str, Any], str, Outcome]
+"""A problem, a response, and what has to be said of it."""
+KINDS = ("stdin", "function", "assert", "math")
+
+
+def canaries(kinds: Collection[str], languages: Sequence[Language]) -> list[Canary]:
+    """Those of these problem kinds, in Python, and those of other languages."""
+    found = [canary for canary in _OF_PYTHON if canary[0]["kind"] in kinds]
+    for language in languages:
+        for name, source, right in (
+            ("right", language.right, Outcome.PASSED),
+            ("wrong", language.wrong, Outcome.WRONG_ANSWER),
+        ):
+            problem, *_ = _canary("stdin", f"{language.name}-{name}", "", right)
+            found.append((problem | {"language": language.name}, fenced(source, language), right))
+    return found
+
+
+_CANARY_TESTS = {
+    "stdin": (("2 3\n", "5\n"), ("4 4\n", "8\n")),
+    "function": (("[2, 3]", "5"), ("[4, 4]", "8")),
+    "assert": (("assert add(2, 3) == 5\nassert add(4, 4) == 8\n", ""),),
+}
+
+
+def _canary(kind: str, name: str, answer: str, right: Outcome) -> tuple[dict[str, Any], str, Outcome]:
+    problem = {
+        "problem_id": f"canary-{kind}-{name}",
+        "kind": kind,
+        "entry_point": "add",
+        "tests": [{"input": given, "output": wanted} for given, wanted in _CANARY_TESTS.get(kind, ())],
+        "answer": "x^2 + 8x + 16",
+    }
+    return problem, answer, right
+
+
+# One correct and one wrong answer of each kind, so that a verifier that says the same to everything is found out.
+_READ = "a, b = map(int, input().split())"
+_OF_PYTHON = (
+    _canary("stdin", "right", f"```python\n{_READ}\nprint(a + b)\n```", Outcome.PASSED),
+    _canary("stdin", "wrong", f"```python\n{_READ}\nprint(a * b - 1)\n```", Outcome.WRONG_ANSWER),
+    _canary("function", "right", "```python\ndef add(a, b):\n    return a + b\n```", Outcome.PASSED),
+    _canary("function", "wrong", "```python\ndef add(a, b):\n    return 5\n```", Outcome.WRONG_ANSWER),
+    _canary("assert", "right", "```python\ndef add(a, b):\n    return a + b\n```", Outcome.PASSED),
+    _canary("assert", "wrong", "```python\ndef add(a, b):\n    return 5\n```", Outcome.WRONG_ANSWER),
+    _canary("assert", "early", "```python\ndef add(a, b):\n    raise SystemExit\n```", Outcome.WRONG_ANSWER),
+    _canary("math", "right", r"\boxed{(x+4)^2}", Outcome.PASSED),
+    _canary("math", "wrong", r"\boxed{(x+4)^2 + 1}", Outcome.WRONG_ANSWER),
+)
