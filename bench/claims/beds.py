@@ -23,7 +23,7 @@ Row = dict[str, Any]
 HERE = Path(__file__).resolve().parent
 SPLITS = {"solutions": 0, "train": 1024, "validation": 80, "heldout": 500}
 """Problems of each set; of solutions see below."""
-COUNTDOWN_SOLVED, COUNTDOWN_SOLUTIONS = 1600, 10
+COUNTDOWN_SOLVED, COUNTDOWN_SOLUTIONS = 1600, 8
 """Problems that the base model is trained on, and solutions of each."""
 CHAINS_SOLVED, CHAINS_LENGTHS = 6000, (*range(2, 9), *range(2, 25))
 """Problems that the base model is trained on, one solution each, and how many steps they have."""

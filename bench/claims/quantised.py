@@ -1,11 +1,11 @@
 """Copies of a model with fewer bits in its linear layers: an engine that disagrees with its trainer by a known dose.
 
 The weights are rounded to integers and back (symmetric, to the nearest, one scale for each GROUP inputs of an output),
-and written in their own type as an ordinary model folder, which vLLM loads. Embeddings and norms stay as they are. The
-trainer keeps the exact weights.
+in their own type: what is left is an ordinary model folder, which vLLM loads. Embeddings and norms stay as they are.
+The trainer keeps the exact weights.
 """
 
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,14 +30,31 @@ def rounded(weight: "Tensor", bits: int) -> "Tensor":
     return copy
 
 
-def write_copy(source: Path, target: Path, bits: int) -> None:
-    """``source``, a folder of a model in one safetensors file, with its linear layers rounded, as ``target``."""
+def round_folder(folder: Path, bits: int) -> None:
+    """Round the linear layers of the model in ``folder``, which has one safetensors file."""
     from safetensors.torch import load_file, save_file
 
-    target.mkdir(parents=True, exist_ok=True)
-    for file in source.iterdir():
-        if file.suffix != ".safetensors":
-            shutil.copyfile(file, target / file.name)
-    weights = load_file(source / "model.safetensors")
+    file = folder / "model.safetensors"
+    weights = load_file(file)
     changed = {name: rounded(w, bits) if name.endswith("proj.weight") else w for name, w in weights.items()}
-    save_file(changed, target / "model.safetensors", metadata={"format": "pt"})
+    draft = file.with_suffix(".tmp")  # the tensors that were read may still lie in the old file
+    save_file(changed, draft, metadata={"format": "pt"})
+    draft.rename(file)
+
+
+def int8(folder: Path) -> None:
+    """A dose of 8 bits."""
+    round_folder(folder, 8)
+
+
+def int4(folder: Path) -> None:
+    """A dose of 4 bits."""
+    round_folder(folder, 4)
+
+
+def int3(folder: Path) -> None:
+    """A dose of 3 bits."""
+    round_folder(folder, 3)
+
+
+DOSES: dict[str, Callable[[Path], None]] = {dose.__name__: dose for dose in (int8, int4, int3)}

@@ -3,15 +3,17 @@
 import itertools
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.claims import beds, chains, countdown
+from bench.claims import beds, chains, countdown, diversity
+from oapl_core.rollouts.requests import Request, SampledAnswer, Sampler
 from oapl_core.settings.experiment_file import load_experiment
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier
@@ -182,3 +184,22 @@ def test_experiment_files_resolve_and_answers_fit(name: str, tmp_path: Path) -> 
     solutions = [text for row in json.loads(json.dumps(made["solutions"])) for text in row["solutions"]]
     # a letter, a digit or a sign is a token of its own at worst, the fence and the box a few together
     assert max(len(text.removeprefix("```python\n")) for text in solutions) <= experiment.sampling.max_tokens + 8
+
+
+class Written:
+    """An engine that gives each request the next of some texts."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self.texts = iter(texts)
+
+    def sample(self, requests: Iterable[Request], with_logprobs: bool) -> Iterator[SampledAnswer]:
+        assert with_logprobs
+        for request, text in zip(requests, self.texts, strict=True):
+            yield SampledAnswer(request, [1, 2], [-0.5, -1.5], "stop", text)
+
+
+def test_different_correct_answers_are_counted_once_each() -> None:
+    texts = [countdown.answer(text) for text in ("2*3", "3*2", "1+2+3", "3+(2+1)", "5+1", "6", "2*", "2*3")]
+    texts[-1] = "no program"
+    found = diversity.measured(cast(Sampler, Written(texts)), {"p": [7]}, {"p": "6\n1 2 3 4\n"}, 8, 16)
+    assert found == {"n": 8, "right": [4], "distinct": [2], "entropy": 1.0, "tokens": 2.0}

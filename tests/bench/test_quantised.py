@@ -1,12 +1,13 @@
 """Copies with fewer bits: errors within their bound, folders that load, embeddings untouched."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from bench.claims.quantised import GROUP, rounded, write_copy
+from bench.claims.quantised import GROUP, int4, rounded
 from oapl_core.training.checkpoint import load_model
 from tests.tiny_model import write_tiny_model
 
@@ -31,8 +32,9 @@ def test_no_weight_moves_by_more_than_half_a_scale(bits: int, inputs: int) -> No
 
 
 def test_a_copy_is_a_model_folder_with_the_same_embeddings(tmp_path: Path) -> None:
-    source, target = write_tiny_model(tmp_path / "exact"), tmp_path / "copy"
-    write_copy(source, target, 4)
+    source = write_tiny_model(tmp_path / "exact")
+    target = Path(shutil.copytree(source, tmp_path / "copy"))
+    int4(target)
     load_model(target)
     before, after = load_file(source / "model.safetensors"), load_file(target / "model.safetensors")
     changed = {name for name in before if not torch.equal(before[name], after[name])}

@@ -1,0 +1,53 @@
+"""The tables of docs/benchmarks/claims_beds.md, from docs/benchmarks/data: ``python -m bench.claims.bed_page``.
+
+A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; all else is written by hand. A test makes the
+tables again and compares.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench.claims.mismatch import ENGINES
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
+PAGE, MISMATCHES = DOCS / "claims_beds.md", DOCS / "data" / "doses_mismatches.json"
+
+
+def main() -> None:
+    """Write them."""
+    PAGE.write_text(page(PAGE.read_text()))
+
+
+def page(text: str) -> str:
+    """The page with its tables made again."""
+
+    def made(match: re.Match[str]) -> str:
+        return f"{match[1]}\n{TABLES[match[2]]()}\n{match[3]}"
+
+    return re.sub(r"(<!-- table ([\w-]+) -->)\n.*?(<!-- end -->)", made, text, flags=re.DOTALL)
+
+
+def mismatch_table() -> str:
+    """Nats, by dose: means over bases."""
+    bases: dict[str, list[dict[str, Any]]] = {}
+    for name, row in json.loads(MISMATCHES.read_text()).items():
+        bases.setdefault(name.split()[1], []).append(row)
+    head = "engine | nats per token | by base | KL per token (k3) | nats per answer | largest of a token | pi/b above 2"
+    lines = [f"| {head} |", "|---" * 7 + "|"]
+    for dose in [dose for own in ENGINES.values() for dose in own]:
+        rows = bases[dose]
+        means = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
+        each = ", ".join(f"{row['nats_per_token']:.1e}" for row in rows)
+        cells = [dose, f"{means['nats_per_token']:.1e}", each, f"{means['k3_per_token']:.1e}"]
+        cells += [f"{means['nats_per_answer']:.1e}", f"{max(row['largest'] for row in rows):.1e}"]
+        lines.append(f"| {' | '.join(cells)} | {100 * means['ratio_above_2']:.2f} % |")
+    return "\n".join(lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {"mismatches": mismatch_table}
+
+if __name__ == "__main__":
+    main()
