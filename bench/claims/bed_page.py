@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.claims.mismatch import ENGINES
+from oapl_core.evaluation.pass_at_k import pass_at_k
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 PAGE, MISMATCHES = DOCS / "claims_beds.md", DOCS / "data" / "doses_mismatches.json"
+DIVERSITY, KS = DOCS / "data" / "countdown_diversity.json", (1, 4)
 
 
 def main() -> None:
@@ -47,7 +49,21 @@ def mismatch_table() -> str:
     return "\n".join(lines)
 
 
-TABLES: dict[str, Callable[[], str]] = {"mismatches": mismatch_table}
+def diversity_table() -> str:
+    """Of each Countdown model pass@k, and different correct answers."""
+    lines = [
+        f"| model | {' | '.join(f'pass@{k}' for k in KS)} | different correct of {KS[-1]} | nats per token | tokens |"
+    ]
+    lines.append("|---" * (len(KS) + 4) + "|")
+    for name, row in json.loads(DIVERSITY.read_text()).items():
+        shares = [sum(pass_at_k(row["n"], c, k) for c in row["right"]) / len(row["right"]) for k in KS]
+        cells = [name, *(f"{100 * share:.1f} %" for share in shares)]
+        cells += [f"{sum(row['distinct']) / len(row['distinct']):.1f}", f"{row['entropy']:.3f}", f"{row['tokens']:.1f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {"mismatches": mismatch_table, "diversity": diversity_table}
 
 if __name__ == "__main__":
     main()
