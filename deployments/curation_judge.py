@@ -53,6 +53,10 @@ class VerifierJudge:
         boxed = [maths(f"\\boxed{{{answer}}}") is not None for answer in answers]
         return [reply["equal"] is True and fits for reply, fits in zip(replies, boxed, strict=True)]
 
+    def equal(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:
+        """Whether each answer would be judged as correct as the gold answer is."""
+        return list(self._threads.map(lambda pair: self._maths.equal(*pair), pairs))
+
     def unearned(self, problems: Sequence[Mapping[str, Any]]) -> list[str | None]:
         """The strategy that passes each problem by doing nothing, if there is one."""
         return rewards_doing_nothing(self._verifier, problems)

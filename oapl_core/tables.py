@@ -115,10 +115,9 @@ GROUPS = (
     ("reward", "float32"),
 )
 
-ROUTES = "routes"
-"""Last column of ROLLOUTS and GROUPS in files that have it (routes.py)."""
+LAG, ROUTES = "lag", "routes"
+"""Last columns of files that have them: GROUPS where a round replays (groups/replay.py); both, routes.py."""
 TOKEN_BYTES = 8  # id and log-prob
-
 REFERENCES = (("rollout_id", "str"), ("reference_logprobs", "logprobs"))
 
 MISMATCHES = (
@@ -239,8 +238,11 @@ def open_table(path: Path, fields: Sequence[tuple[str, str]]) -> "Iterator[pq.Pa
     schema = schema_of(fields)
     # without pre_buffer a reader holds one row group, not all that it will read
     with readable(path), pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
-        further = [schema_of((*fields, column)) for column in ((ROUTES, "bytes"), LANGUAGE)]
-        if file.schema_arrow.remove_metadata() not in (schema, *further):
+        names, known = file.schema_arrow.names, schema.names
+        further = [
+            one for one in ((LAG, "int32"), (ROUTES, "bytes"), LANGUAGE) if one[0] in names and one[0] not in known
+        ]
+        if file.schema_arrow.remove_metadata() != schema_of((*fields, *further)):
             wrong = sorted(set(file.schema_arrow.names) ^ set(schema.names)) or "types"
             raise DataError(f"{path}: does not have the documented columns ({wrong}); see data/README.md")
         yield file

@@ -19,12 +19,14 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
+from prefect.events import emit_event
 from prefect.tasks import Task, exponential_backoff
 
 from oapl_core import launch
 from oapl_core.errors import Diverged, StageFailed
 from oapl_core.planning.plan import Step
-from oapl_core.planning.stages import BY_VERB
+from oapl_core.planning.stages import BY_VERB, GROUPS
+from oapl_core.reports.jumps import jumps
 from oapl_core.rollouts.joining import serve
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.run import Run
@@ -56,6 +58,16 @@ def execute(run_dir: Path, step: Step) -> None:
         else:
             with fleet.joined(run, step, tell) as tell_and_look:
                 _launch(run, step, tell_and_look)
+        if step.verb == GROUPS.verb and step.round is not None:
+            warn_of_jumps(run, step.round)
+
+
+def warn_of_jumps(run: Run, number: int) -> None:
+    """Log what jumped between the round before and this one, and tell Prefect's server, for automations."""
+    for line in jumps(run, number):
+        progress.warning("%s", line)
+        resource = {"prefect.resource.id": f"oapl.run.{run.root.name}", "prefect.resource.name": run.root.name}
+        emit_event("oapl.suspicious-jump", resource, payload={"round": number, "message": line})
 
 
 def execute_here(run_dir: Path, step: Step) -> None:

@@ -7,6 +7,8 @@ import typer
 
 from deployments.arguments import ExperimentFile, Overrides
 from deployments.terminal import tell
+from oapl_core.errors import ConfigError
+from oapl_core.exchange.formats import FORMATS
 from oapl_core.launch import run_stage
 from oapl_core.model_hub import data_files
 from oapl_core.run_folder.lock import hold
@@ -25,14 +27,23 @@ def import_(
     experiment: ExperimentFile,
     overrides: Overrides = None,
     number: Annotated[int, typer.Option("--round", help="Round whose rollouts they become, from 0.")] = 0,
+    form: Annotated[
+        str, typer.Option("--format", help="Whose: oapl (the authors' schema), verl, prime-rl, open-instruct or trl.")
+    ] = "oapl",
+    reward: Annotated[
+        str | None, typer.Option(metavar="COLUMN=WEIGHT,...", help="Of trl: which columns are rewards; unset: numbers.")
+    ] = None,
 ) -> None:
-    """Take rollouts in the OAPL authors' schema as a round's; `oapl run EXPERIMENT` continues from there."""
+    """Take rollouts of another project as a round's; `oapl run EXPERIMENT` continues from there (docs/data.md)."""
+    if form not in FORMATS:
+        raise ConfigError(f"--format {form}: choose one of {', '.join(FORMATS)}")
     config = load_experiment(experiment, overrides or [])
     check(config)
     check_disk(Run(config.run_dir, config))  # before the run folder is made: a refused import leaves nothing
     path = data_files(source) if source.startswith("hub:") else Path(source)
     with hold(config.run_dir):
         run = Run.create(config)
-        arguments = ["--round", str(number), "--source", str(path)]
+        arguments = ["--round", str(number), "--source", str(path), "--form", form]
+        arguments += ["--reward", reward] if reward else []
         run_stage(run, "exchange.import_rollouts", arguments, on_progress=tell)
         tell(f"{run.root}: `oapl run {experiment}` continues with these rollouts")

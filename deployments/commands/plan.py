@@ -163,10 +163,12 @@ def _rows(experiment: Experiment, made: Estimate) -> Iterator[Row]:
         yield "", _steps(before.steps, before.checkpoints), None, None
     # rounds of equal settings follow each other in their fifties (`repeat`): one row for all of them
     for one, equal in groupby(made.rounds):
-        count = len(list(equal))
+        count, by = len(list(equal)), experiment.rounds[number].draw
         label = f"round {number}" if count == 1 else f"rounds {number}-{number + count - 1}, each"
         number += count
-        yield f"{label}: sampling", f"{one.rollouts:,} answers to {one.problems:,} problems", one.tokens, one.sampling_h
+        drawn = f", drawn by {by}" if by == "difficulty" else ""
+        what = f"{one.rollouts:,} answers to {one.problems:,} problems{drawn}"
+        yield f"{label}: sampling", what, one.tokens, one.sampling_h
         yield (
             "  verification",
             f"{one.rollouts * experiment.estimate.verification_s / 3600:,.2f} core-hours",

@@ -1,7 +1,8 @@
 """`oapl problems`: a published set, or one's own, becomes a problem set of ours."""
 
+import json
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from deployments.terminal import tell
 from oapl_core.errors import ConfigError
 from oapl_core.importing import import_set as importing
 from oapl_core.importing.curation import Tally
+from oapl_core.importing.screening import screened
 from oapl_core.importing.sources import Source, fetch, local_files, released_files, source, sources
 from oapl_core.problems.problem_set import SPLITS
 from oapl_core.problems.raw_rows import raw_rows
@@ -21,6 +23,9 @@ from oapl_core.settings.verifier import VerifierConfig
 
 _Distinct = Annotated[
     bool | None, typer.Option(help="Whether a statement may come once only; unset: in training sets.")
+]
+_Screen = Annotated[
+    Path | None, typer.Option(metavar="LIST.jsonl", help="Write no set, but which of its problems pay for nothing.")
 ]
 _FAULTY = ("keep", "drop", "only")
 
@@ -44,6 +49,7 @@ def problems(
     distinct: _Distinct = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
     solutions: Solutions = None,
+    screen: _Screen = None,
 ) -> None:
     """Import a published problem set, or curate one of your own; say what was kept and dropped (data/README.md)."""
     if name is None:
@@ -62,17 +68,37 @@ def problems(
         distinct=split == "train" or bool(against) if distinct is None else distinct,
         limit=limit,
     )
-    if to is None:
-        raise ConfigError("say which file to write with --to FILE.jsonl")
-    check_name(to)  # before a download of gigabytes
+    to = _target(screen or to)
     files, published = files_of(origin, path, release, revision)
-    with ExitStack() as stack:
-        # a solution that waits for a core is not slow: only its CPU time decides
-        judge = stack.enter_context(VerifierJudge(VerifierConfig(cpu_s=cpu_s, wall_s=3 * cpu_s))) if check else None
+    if screen:
+        _screen(origin, files, split, screen, cpu_s)
+        return
+    # a solution that waits for a core is not slow: only its CPU time decides
+    with VerifierJudge(VerifierConfig(cpu_s=cpu_s, wall_s=3 * cpu_s)) if check else nullcontext() as judge:
         # statements only, earlier ones one at a time: the tests of a set of 25,000 programs take gigabytes
         earlier, shown = _statements(against), list(_statements(evaluation))
         tally = importing.import_set(origin, files, to, choice, earlier, shown, judge, tell, solutions)
     _summary(to, tally, published if limit is None else None)  # with a limit fewer rows are read than are published
+
+
+def _target(to: Path | None) -> Path:
+    """What is written, refused before a download of gigabytes."""
+    if to is None:
+        raise ConfigError("say which file to write with --to FILE.jsonl")
+    check_name(to)
+    return to
+
+
+def _screen(origin: Source, files: Sequence[Path], split: str, to: Path, cpu_s: float) -> None:
+    """Name the problems of a set that pay for nothing; `problems.exclude` takes the list."""
+    tally, named = Tally(), 0
+    with VerifierJudge(VerifierConfig(cpu_s=cpu_s, wall_s=3 * cpu_s)) as judge, to.open("w", encoding="utf-8") as file:
+        problems = importing.converted(origin, files, split, tally, tell)
+        for problem, reasons in screened(problems, judge):
+            named += 1
+            tell(f"{problem}: {'; '.join(reasons)}")
+            file.write(json.dumps({"problem_id": problem, "flaw": "; ".join(reasons)}, ensure_ascii=False) + "\n")
+    tell(f"{to}: {named:,} of {tally.read - sum(tally.dropped.values()):,} problems; problems.exclude leaves them out")
 
 
 def _show_sets() -> None:

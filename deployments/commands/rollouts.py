@@ -5,6 +5,7 @@ Reads Parquet lazily: of every row the columns that the filter names, whole rows
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ from deployments.arguments import OpenedRun
 from deployments.terminal import console
 from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError
+from oapl_core.importing.answers import likeness
 from oapl_core.reports.blocks import printable, shortened
 from oapl_core.reports.joined import chosen_round, joined
 from oapl_core.reports.records import recorded_parts
@@ -42,11 +44,17 @@ def rollouts(
     problem: Annotated[str | None, typer.Option(metavar="ID", help="Only this problem's.")] = None,
     show: Annotated[int, typer.Option(min=0, help="How many to print.")] = 3,
     whole: Annotated[bool, typer.Option("--whole", help="Print long texts to their end.")] = False,
+    like: Annotated[
+        bool, typer.Option("--likeness", help="Name answers that recite held-out problems, or each other.")
+    ] = False,
 ) -> None:
     """Print sampled answers with their verdicts; --where may name any column of data/README.md."""
     import polars as pl
 
     number = chosen_round(run, number)
+    if like:
+        _likeness(run, number, show)
+        return
     # lazy, and only the columns of the filter: a round of 200,000 long answers does not fit into memory
     frame = joined(run, number, problem_ids=None if problem is None else [problem])
     if where is not None:
@@ -66,6 +74,29 @@ def rollouts(
         if index == 0 or rows[index - 1]["problem_id"] != row["problem_id"]:
             _print_prompt(row, whole)
         _print_answer(row, whole)
+
+
+def _likeness(run: Run, number: int, show: int) -> None:
+    """What the round's answers have of problems that are only measured on, and of each other."""
+    columns = ["problem_id", "split", "statement"]
+    rows = tables.read_table(run.problems, tables.PROBLEMS, columns).to_pylist()
+    measured = [(row["problem_id"], row["statement"]) for row in rows if row["split"] != "train"]
+    found = likeness(_answers(run, number), measured)
+    _print(f"{run.root.name}, round {number}: {found.answers:,} answers")
+    _print(f"{len(found.reciting):,} contain 30 % or more of a validation or held-out statement (13-word pieces)")
+    for rollout, (owner, share) in islice(found.reciting.items(), show):
+        _print(f"  {rollout}: {share:.0%} of {owner}")
+    _print(f"{len(found.copies):,} nearly repeat an answer to another problem")
+    for rollout, other in islice(found.copies.items(), show):
+        _print(f"  {rollout}: as to {other}")
+
+
+def _answers(run: Run, number: int) -> Iterator[tuple[str, str, str]]:
+    for part in recorded_parts(run, run.rollouts(number)):
+        with tables.open_table(part, tables.ROLLOUTS) as file:
+            for group in range(file.num_row_groups):
+                read = file.read_row_group(group, columns=["rollout_id", "problem_id", "text"])
+                yield from zip(*(read[name].to_pylist() for name in ("rollout_id", "problem_id", "text")), strict=True)
 
 
 def _condition(frame: "pl.LazyFrame", where: str) -> "pl.Expr":

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from deployments.arguments import OpenedRun
 from deployments.terminal import console, numbers_table, tell
 from oapl_core.planning.plan import finished, steps, times
+from oapl_core.run_folder.draws import draw_file, told
 from oapl_core.run_folder.run import Run
 
 
@@ -15,6 +16,10 @@ def status(run: OpenedRun) -> None:
     for fork in run.ledger.forks()[:1]:
         tell(f"forked from {fork.parent} at {fork.stage} of round {fork.round}; {'; '.join(fork.changes)}")
     print_plan(run, done)
+    for number in range(len(run.config.rounds)):
+        entry = run.ledger.artifacts().get(run.name(draw_file(run, number)))
+        if entry:
+            tell(f"round {number} {told(entry.details)}")
     _print_artifacts(run)
     print_times(run)
 

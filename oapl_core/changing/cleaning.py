@@ -255,7 +255,10 @@ def _rows_needed_for(state: _State, kind: str, number: int, entries: Sequence[Ar
     if not state.has(number, VERIFICATION, GROUPS, TRAINING):
         return f"round {number} is not trained to its end"
     if kind == "groups":
-        return None
+        rounds = enumerate(state.run.config.rounds)
+        # until their groups are made, which hold what they need of these
+        again = (later for later, one in rounds if number in one.replayed(later) and not state.has(later, GROUPS))
+        return next((f"round {later} replays them" for later in again), None)
     if any(key not in entry.details for entry in entries for key in REPORTED):
         return "the ledger does not say of it what the report does"
     page = state.run.report / f"round_{number:02d}.html"

@@ -22,9 +22,9 @@ class Group:
 
     @property
     def agrees(self) -> bool:
-        """Whether every row's list of rewards is the rewards of the rows that are here, in any order."""
+        """Whether every row's list of rewards, where it has one, is the rewards of the rows that are here."""
         rewards = sorted(row["precomputed_reward"] for row in self.rows)
-        return all(sorted(row["response_rewards"]) == rewards for row in self.rows)
+        return all(sorted(row.get("response_rewards", rewards)) == rewards for row in self.rows)
 
 
 class GroupedRows:
@@ -37,15 +37,23 @@ class GroupedRows:
         """By a group's key, the byte at which each of its rows begins."""
         self.rows = 0
         """Rows seen, usable or not."""
+        self.first_refused: str | None = None
+        """Where the first one stands that is not usable, and why."""
 
     def fill(self, raw_rows: Iterable[Any]) -> Counter[str]:
-        """Take every usable row; returns how many were refused, by reason."""
+        """Take every usable row; returns how many were refused, by reason. A text is a reason that was found before."""
+        return self.fill_from((None, raw) for raw in raw_rows)
+
+    def fill_from(self, placed: Iterable[tuple[str | None, Any]]) -> Counter[str]:
+        """The same of rows with where each stands."""
         refused: Counter[str] = Counter()
         with self._path.open("wb") as file:
-            for raw in raw_rows:
+            for where, raw in placed:
                 self.rows += 1
-                if reason := complaint(raw):
+                # a format's reader says why a row cannot be used in place of the row
+                if reason := raw if isinstance(raw, str) else complaint(raw):
                     refused[reason] += 1
+                    self.first_refused = self.first_refused or (where and f"{where}: {reason}")
                     continue
                 self._offsets.setdefault(group_key(raw), []).append(file.tell())
                 file.write(json.dumps(raw, default=str).encode() + b"\n")

@@ -1,43 +1,45 @@
 """``python -m oapl_core.exchange.import_rollouts RUN_DIR --round N --source PATH``: foreign rollouts become a round's.
 
-Reads a data set in the authors' schema (``exchange/__init__.py``). Writes round_NN/1_rollouts and 2_verdicts, which
-later stages take as they are. In a run that has no prompts yet it also writes problems.parquet and prompts.parquet:
-the data set's problems are the training split, the experiment's validation and held-out sets stay. In a run that has
-them, a group belongs to the problem with the same prompt.
+Reads a data set in the authors' schema (``exchange/__init__.py``) or what another trainer dumps (``formats.py``).
+Writes round_NN/1_rollouts and 2_verdicts, which later stages take as they are. In a run that has no prompts yet it also
+writes problems.parquet and prompts.parquet: the data set's problems are the training split, the experiment's validation
+and held-out sets stay. In a run that has them, a group belongs to the problem with the same prompt.
 
-A prompt goes through the model's chat template; a response without ``response_token_ids`` is encoded as it stands, no
-end token added (``engine`` says so). What a data set does not say is null or ``unknown``, and sampling at T=1 is taken
-for granted. Every row left out is counted by reason in the ledger. Memory holds one group and one row group
-to be written; the rows lie in a temporary file meanwhile (``grouping.py``).
+A conversation goes through the model's chat template. A dump that leaves out special tokens cannot say how the model
+was asked: its groups belong to those problems of the experiment that are asked in the same words, others are left out.
+A response without ``response_token_ids`` is encoded as it stands, no end token added (``engine`` says so). What a data
+set does not say is null or ``unknown``, and sampling at T=1 is taken for granted. Every row left out is counted by
+reason in the ledger. Memory holds one group and one row group to be written; the rows lie in a temporary file meanwhile
+(``grouping.py``).
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from oapl_core import tables
-from oapl_core.errors import DataError
+from oapl_core.errors import ConfigError, DataError
+from oapl_core.exchange.formats import FORMATS, NATIVE, Format
 from oapl_core.exchange.ground_truth import from_text
 from oapl_core.exchange.grouping import Group, GroupedRows
-from oapl_core.exchange.offline_row import extra
+from oapl_core.exchange.imported_rows import Prompts, rollout_row, verdict_row
 from oapl_core.files import sha256_of
 from oapl_core.model_folder import load_tokenizer
-from oapl_core.problems.encoding import Encode, load_encoder
-from oapl_core.problems.prepare import problems_of
+from oapl_core.problems.encoding import load_encoder
+from oapl_core.problems.prepare import prepare, problems_of
 from oapl_core.problems.prompts import conversation
-from oapl_core.problems.raw_rows import raw_rows
+from oapl_core.problems.raw_rows import place, raw_rows
 from oapl_core.problems.storing import write_tables
 from oapl_core.progress import say
 from oapl_core.run_folder.cutting import problems_per_part
 from oapl_core.run_folder.ledger import ArtifactEntry
-from oapl_core.run_folder.recorded import IMPORTED
+from oapl_core.run_folder.recorded import IMPORTED, POLICIES
 from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.stage import run_verb
 
-UNKNOWN = "unknown"
 _SUFFIXES = (".parquet", ".jsonl", ".jsonl.gz")
 
 
@@ -49,7 +51,7 @@ class _Import:
     round_number: int
     origin: dict[str, Any]
     rows: GroupedRows
-    encode: Encode
+    prompts: Prompts
     refused: Counter[str]
     accepted: dict[str, str] = field(default_factory=dict)
     """Key of each usable group -> problem id."""
@@ -59,14 +61,20 @@ class _Import:
         return ((self.accepted[g.key], g) for g in self.rows.groups() if g.key in self.accepted)
 
 
-def import_rollouts(run: Run, round_number: int, source: Path) -> None:
+def import_rollouts(run: Run, round_number: int, source: Path, form: str = "oapl", reward: str | None = None) -> None:
     """Take every whole group of ``source`` as round ``round_number``'s rollouts and verdicts.
 
+    ``form`` names one of FORMATS, ``reward`` the columns that TRL's rewards are in, with their weights: ``a=1,b=0.5``.
+
     Raises:
+        ConfigError: there is no such format, or a weight is no number.
         DataError: the source is missing, unreadable or has no usable group; the round has rollouts from elsewhere.
     """
     run.check_round(round_number)
-    files = _files(source)
+    if form not in FORMATS:
+        raise ConfigError(f"--format {form}: choose one of {', '.join(FORMATS)}")
+    weights, chosen = _weights(reward), FORMATS[form]
+    files = _files(source, chosen)
     origin = {IMPORTED: source.name, "sha256": sha256_of(source)}
     recorded = run.ledger.artifacts()
     for part in parts_of(run.rollouts(round_number)):
@@ -74,32 +82,54 @@ def import_rollouts(run: Run, round_number: int, source: Path) -> None:
             raise DataError(
                 f"{part}: the round has rollouts from elsewhere; import into another round or run, or delete the folder"
             )
+    # before the rows are read: a mistake in the experiment's problem sets is told in seconds
+    if not chosen.has_ids:
+        prepare(run)  # whose words are looked for
+        recorded = run.ledger.artifacts()
     waiting = run.root / ".tmp-import.jsonl"
     try:
         rows = GroupedRows(waiting)
-        # A line that is not JSON is one more unusable row, counted like the others, and no reason to refuse the file.
-        refused = rows.fill(row for path in files for _, row in raw_rows(path, torn_is_none=True))
-        encode = load_encoder(run.base_model(), run.config.problems.thinking, run.config.problems.chat)
-        job = _Import(run, round_number, origin, rows, encode, refused)
-        prompts = recorded.get(run.name(run.prompts))
-        if prompts and not _came_from(origin, prompts):
-            _accept(job, _known_prompts(run))
-        else:
-            _accept(job, None)  # before anything is written, so that a data set of no use leaves no trace in the run
+        refused = rows.fill_from(_converted(files, chosen, weights))
+        sets, model = run.config.problems, run.base_model()
+        entry = recorded.get(run.name(run.prompts))
+        is_known = entry is not None and not _came_from(origin, entry)
+        encode = load_encoder(model, sets.thinking, sets.chat)
+        prompts = Prompts.of(run, encode, load_tokenizer(model), is_known)
+        job = _Import(run, round_number, origin, rows, prompts, refused)
+        _accept(job)  # before anything is written, so that a data set of no use leaves no trace in the run
+        if not is_known:
             _write_problems(job)
         _write_round(job)
     finally:
         waiting.unlink(missing_ok=True)
 
 
-def _files(source: Path) -> list[Path]:
+def _weights(reward: str | None) -> dict[str, float]:
+    try:
+        pairs = [one.rpartition("=")[::2] for one in reward.split(",")] if reward else []
+        return {name: float(weight) for name, weight in pairs if name}
+    except ValueError:
+        raise ConfigError(f"--reward {reward}: write COLUMN=WEIGHT,COLUMN=WEIGHT with numbers") from None
+
+
+def _converted(files: Sequence[Path], chosen: Format, weights: Mapping[str, float]) -> Iterator[tuple[str, Any]]:
+    """What ``chosen`` makes of each row, with its place."""
+    # A line that is not JSON is one more unusable row, counted like the others, and no reason to refuse the file.
+    for path in files:
+        for number, raw in raw_rows(path, torn_is_none=True):
+            for row in ["not_an_object"] if raw is None else chosen.convert(raw, weights):
+                yield place(path, number), row
+
+
+def _files(source: Path, chosen: Format) -> list[Path]:
     """The files of ``source``, by name."""
     if not source.exists():
         raise DataError(f"{source}: is missing; give a file or a folder")
-    listed = sorted(source.iterdir()) if source.is_dir() else [source]
+    listed = sorted(source.glob(chosen.pattern)) if source.is_dir() else [source]
     files = [path for path in listed if path.name.endswith(_SUFFIXES)]
     if not files:
-        raise DataError(f"{source}: has no {', '.join(_SUFFIXES)}; convert the data set to one of them")
+        wanted = ", ".join(_SUFFIXES) if chosen is NATIVE else chosen.pattern
+        raise DataError(f"{source}: has no {wanted}; convert the data set to one of them, or give a file")
     return files
 
 
@@ -107,19 +137,12 @@ def _came_from(origin: Mapping[str, Any], entry: ArtifactEntry | None) -> bool:
     return entry is not None and all(entry.details.get(key) == value for key, value in origin.items())
 
 
-def _known_prompts(run: Run) -> dict[str, str]:
-    rows = tables.read_table(run.prompts, tables.PROMPTS, ["problem_id", "split", "prompt"]).to_pylist()
-    return {row["prompt"]: row["problem_id"] for row in rows if row["split"] == "train"}
-
-
-def _accept(job: _Import, known: Mapping[str, str] | None) -> None:
+def _accept(job: _Import) -> None:
     """Decide about each group, and count the rows of those that cannot be used."""
     limit, taken = job.run.config.problems.max_prompt_tokens, set[str]()
     for group in job.rows.groups():
-        text, ids = job.encode(_conversation(group))
-        named = extra(group.rows[0]).get("problem_id") or f"imported-{group.key}"
-        # A run's own problem is known by its rendered prompt: that, and not a name, is what a model was asked.
-        problem = str(named) if known is None else known.get(text)
+        _, ids = job.prompts.rendered(group)
+        problem = job.prompts.problem(group)
         reasons = {
             "rewards_disagree": not group.agrees,
             "prompt_too_long": len(ids) > limit,
@@ -139,10 +162,6 @@ def _accept(job: _Import, known: Mapping[str, str] | None) -> None:
         )
 
 
-def _conversation(group: Group) -> list[dict[str, str]]:
-    return [{"role": turn["role"], "content": turn["content"]} for turn in group.rows[0]["prompt"]]
-
-
 def _write_problems(job: _Import) -> None:
     run, sets = job.run, job.run.config.problems
 
@@ -150,15 +169,15 @@ def _write_problems(job: _Import) -> None:
         yield from problems_of(sets, ("validation", "heldout"))
 
     def problems() -> Iterator[dict[str, Any]]:
-        yield from (_problem(problem, group) for problem, group in job.groups())
+        yield from (_problem(problem, group, job.prompts.statement(group)) for problem, group in job.groups())
         yield from measured()
 
     def rows() -> Iterator[dict[str, Any]]:
         for problem, group in job.groups():
-            text, ids = job.encode(_conversation(group))
+            text, ids = job.prompts.rendered(group)
             yield {"problem_id": problem, "split": "train", "prompt": text, "prompt_ids": ids}
         for row in measured():
-            text, ids = job.encode(conversation(row, sets))
+            text, ids = job.prompts.encode(conversation(row, sets))
             if len(ids) <= sets.max_prompt_tokens:
                 yield {"problem_id": row["problem_id"], "split": row["split"], "prompt": text, "prompt_ids": ids}
             else:
@@ -176,12 +195,10 @@ def _write_problems(job: _Import) -> None:
         draft.details = {**job.origin, **counts}
 
 
-def _problem(problem_id: str, group: Group) -> dict[str, Any]:
+def _problem(problem_id: str, group: Group, statement: str) -> dict[str, Any]:
     row = group.rows[0]
     truth = row.get("reward_model")
     text = truth.get("ground_truth") if isinstance(truth, Mapping) else None
-    # All turns, system and examples too: an export in style `plain` has to give the model the same words again.
-    statement = "\n\n".join(turn["content"] for turn in row["prompt"])
     return {
         "problem_id": problem_id,
         "split": "train",
@@ -196,16 +213,16 @@ def _problem(problem_id: str, group: Group) -> dict[str, Any]:
 
 def _write_round(job: _Import) -> None:
     run, number, origin = job.run, job.round_number, job.origin
-    tokenizer, groups, totals = load_tokenizer(run.base_model()), job.groups(), Counter[str]()
+    groups, totals = job.groups(), Counter[str]()
     size = problems_per_part(run, number, len(job.accepted))
     for part in range(-(-len(job.accepted) // size)):
-        in_part = islice(groups, size)
+        in_part, policies = islice(groups, size), set[str]()
         name, judged, details = f"part-{part:05d}.parquet", list[dict[str, Any]](), Counter[str]()
         rollouts, verdicts = run.rollouts(number) / name, run.verdicts(number) / name
         with run.writing(rollouts, run.inputs([run.prompts]), {}) as draft:
-            rows = _rows(job, in_part, tokenizer, judged, details)
+            rows = _rows(job, in_part, policies, judged, details)
             draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, rows)
-            draft.details = {**origin, **details}
+            draft.details = {**origin, **details, POLICIES: sorted(policies)}
         with run.writing(verdicts, run.inputs([rollouts]), {}) as draft:
             draft.rows = tables.write_table(draft.path, tables.VERDICTS, judged)
             draft.details = {**origin, "outcomes": dict(Counter(row["outcome"] for row in judged))}
@@ -218,16 +235,17 @@ def _write_round(job: _Import) -> None:
 def _rows(
     job: _Import,
     groups: Iterator[tuple[str, Group]],
-    tokenizer: Any,
+    policies: set[str],
     judged: list[dict[str, Any]],
     details: Counter[str],
 ) -> Iterator[dict[str, Any]]:
-    """Rows of tables.ROLLOUTS; fills ``judged`` with those of tables.VERDICTS, and counts."""
+    """Rows of tables.ROLLOUTS; fills ``judged`` with those of tables.VERDICTS, ``policies``, and counts."""
     for problem, group in groups:
         details["problems"] += 1
         for sample, raw in enumerate(group.rows):
-            row = _rollout(job, problem, sample, raw, tokenizer)
-            judged.append(_verdict(row, raw["precomputed_reward"]))
+            row = rollout_row(job.run, job.round_number, problem, sample, raw, job.prompts.tokenizer)
+            judged.append(verdict_row(row, raw["precomputed_reward"]))
+            policies.add(row["policy_hash"])
             details["response_tokens"] += len(row["response_ids"])
             details["truncated"] += row["finish_reason"] == "length"
             details["without_logprobs"] += row["logprobs"] is None
@@ -235,46 +253,11 @@ def _rows(
             yield row
 
 
-def _rollout(job: _Import, problem: str, sample: int, raw: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
-    said: Mapping[str, Any] = raw.get("sampling") or {}
-    ids, known = raw.get("response_token_ids"), said.get("logprobs") is not None
-    engine = said.get("engine") or "imported"
-    if ids is None:
-        ids, engine = tokenizer(raw["response"], add_special_tokens=False)["input_ids"], f"{engine}, encoded here"
-    return {
-        "run": job.run.root.name,
-        "round": job.round_number,
-        "problem_id": problem,
-        "rollout_id": f"{problem}/r{job.round_number:02d}/s{sample}",
-        "sample": sample,
-        "policy_hash": said.get("policy_hash") or UNKNOWN,
-        "response_ids": ids,
-        "logprobs": said.get("logprobs"),
-        "logprobs_mode": (said.get("logprobs_mode") or "imported") if known else UNKNOWN,
-        "finish_reason": said.get("finish_reason") or UNKNOWN,
-        "text": raw["response"],
-        "temperature": said.get("temperature") or 1.0,  # the paper's, and the authors' data sets do not say
-        **{name: said.get(name) for name in ("top_p", "top_k", "max_tokens", "seed")},
-        "engine": engine,
-        "sampled_at": None,
-    }
-
-
-def _verdict(rollout: Mapping[str, Any], reward: float) -> dict[str, Any]:
-    empty: dict[str, Any] = dict.fromkeys(name for name, _ in tables.VERDICTS)
-    return empty | {
-        "rollout_id": rollout["rollout_id"],
-        "problem_id": rollout["problem_id"],
-        "reward": float(reward),
-        "outcome": "passed" if reward >= tables.CORRECT else "wrong_answer",
-        "verifier_version": "imported",
-        "sandbox_level": "imported",
-    }
-
-
 def _tell(job: _Import, totals: Mapping[str, int]) -> None:
     left = ", ".join(f"{count:,} {reason}" for reason, count in job.refused.most_common()) or "none"
     say(f"imported {totals['rollouts']:,} of {job.rows.rows:,} rows as {len(job.accepted):,} groups; left out: {left}")
+    if job.rows.first_refused:
+        say(f"the first row that was left out: {job.rows.first_refused}")
     if totals["encoded_here"]:
         say(f"{totals['encoded_here']:,} rollouts had no token ids: their text was encoded, without an end token")
     if totals["without_logprobs"]:
@@ -285,5 +268,9 @@ def _tell(job: _Import, totals: Mapping[str, int]) -> None:
 
 
 if __name__ == "__main__":
-    options = {"source": {"type": Path, "required": True, "help": "Parquet, .jsonl or .jsonl.gz file, or a folder"}}
+    options: dict[str, dict[str, Any]] = {
+        "source": {"type": Path, "required": True, "help": "Parquet, .jsonl or .jsonl.gz file, or a folder"},
+        "form": {"default": "oapl", "help": f"one of {', '.join(FORMATS)}"},
+        "reward": {"help": "of TRL: the columns of its rewards, as a=1,b=0.5"},
+    }
     raise SystemExit(run_verb(import_rollouts, has_round=True, options=options))

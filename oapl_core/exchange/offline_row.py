@@ -2,9 +2,9 @@
 
 not_an_object          no JSON object
 missing_column         no prompt, response, precomputed_reward or response_rewards
-bad_prompt             not a conversation: a list of {role, content} with texts
+bad_prompt             not a conversation: a list of {role, content} with texts; of other formats no text or token ids
 bad_response           not a text
-bad_reward             precomputed_reward is not a number from 0 to 1
+bad_reward             precomputed_reward is not a number from 0 to 1; of other formats not a finite number
 bad_response_rewards   not a list of such numbers
 bad_token_ids          response_token_ids is not a list of token ids
 bad_sampling           log-probs that are not one number for each token id
@@ -12,6 +12,7 @@ bad_sampling           log-probs that are not one number for each token id
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,8 @@ def complaint(raw: Any) -> str | None:
     """The first reason, in the order above, why ``raw`` cannot be used; None if it can."""
     if not isinstance(raw, Mapping):
         return "not_an_object"
+    if "prompt_token_ids" in raw or "prompt_text" in raw:
+        return _complaint_of_converted(raw)
     if any(raw.get(name) is None for name in _REQUIRED):
         return "missing_column"
     checks = {
@@ -36,13 +39,29 @@ def complaint(raw: Any) -> str | None:
     return next((reason for reason, fine in checks.items() if not fine), None)
 
 
+def _complaint_of_converted(raw: Mapping[str, Any]) -> str | None:
+    """The same of a row that a format's reader made (``formats.py``)."""
+    ids, reward = raw.get("response_token_ids"), raw.get("precomputed_reward")
+    prompt = raw.get("prompt_token_ids")
+    checks = {
+        "bad_prompt": bool(prompt) and _are_ids(prompt) if prompt is not None else isinstance(raw["prompt_text"], str),
+        "bad_response": ids is not None or isinstance(raw.get("response"), str),
+        "bad_reward": isinstance(reward, int | float) and not isinstance(reward, bool) and math.isfinite(reward),
+        "bad_token_ids": _are_ids(ids),
+        "bad_sampling": _is_sampling(raw["sampling"], ids),
+    }
+    return next((reason for reason, fine in checks.items() if not fine), None)
+
+
 def group_key(raw: Mapping[str, Any]) -> str:
     """Equal for the rows of a group: 16 hex digits of the conversation, and of the problem's id where a row has one.
 
     ``extra_info.index`` is no part of it: in the authors' data sets it is not stable.
     """
     # 64 bits of the hash: of a million prompts two share a key with probability 3e-8.
-    turns = [[turn["role"], turn["content"]] for turn in raw["prompt"]]
+    turns: Any = raw.get("prompt_token_ids") or raw.get("prompt_text")
+    if turns is None:
+        turns = [[turn["role"], turn["content"]] for turn in raw["prompt"]]
     return hashlib.sha256(json.dumps([turns, extra(raw).get("problem_id")]).encode()).hexdigest()[:16]
 
 

@@ -2,15 +2,16 @@
 
 Reads round_NN/1_rollouts, round_NN/2_verdicts (part by part) and prompts.parquet; writes round_NN/3_groups.parquet
 (tables.GROUPS, the rows of a group next to each other, samples in order). A group is every valid rollout of one problem
-from one policy; a rollout without a verdict, or with ``verifier_error``, has no reward: it is left out, not scored 0.
-Which groups stay is the round's ``keep`` (paper, section 5: at least one correct answer). Every row left out is counted
-by reason in the ledger: kept + dropped = rollouts. Knows no objective.
+from one policy (imported rollouts may have several); a rollout without a verdict, or with ``verifier_error``, has no
+reward: it is left out, not scored 0. Which groups stay is the round's ``keep`` (paper, section 5: at least one correct
+answer). Every row left out is counted by reason in the ledger: kept + dropped = rollouts. With `replay`, whole groups
+of earlier rounds follow (``replay.py``). Knows no objective.
 
 Memory holds the keys of the round's rollouts, the prompts, and a row group's tokens, whatever the number of tokens. The
 row groups of the output are small, so that a trainer can read single rows in any order (``oapl_core/rows.py``).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -18,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
 from oapl_core.errors import DataError
-from oapl_core.groups.selection import select
+from oapl_core.groups.replay import Drawn, draw, lag_of, sampling_policies, told
+from oapl_core.groups.replay import batches as replayed_batches
+from oapl_core.groups.selection import SelectionCounts, select
 from oapl_core.groups.trust import sampling_facts
 from oapl_core.progress import say
 from oapl_core.routes import has_routes, with_routes
@@ -53,23 +56,33 @@ def build(run: Run, round_number: int) -> None:
     path, settings = run.groups(round_number), dict[str, Any](keep=chosen_by.keep)
     if chosen_by.truncated != "keep":  # as it was recorded before there was a choice
         settings["truncated"] = chosen_by.truncated
-    inputs = run.inputs([run.prompts, *rollouts, *verdicts])
+    if chosen_by.replay:  # the seed decides nothing else here, so that ledgers of other rounds stay as they were
+        settings |= {"replay": chosen_by.replay.model_dump(), "seed": run.config.seed}
+    inputs = run.inputs([run.prompts, *rollouts, *verdicts, *map(run.groups, chosen_by.replayed(round_number))])
     if run.is_done(path, inputs, settings):
         say(f"groups of round {round_number}: done")
         return
     keys = _keys(rollouts)
-    _check_sampling(keys, run.rollouts(round_number))
+    _check_sampling(keys, run.rollouts(round_number), sampling_policies(run, round_number))
     judged = _read(verdicts, tables.VERDICTS, ("rollout_id", "reward", "outcome"))
     chosen, counts = select(keys, judged, chosen_by.keep, chosen_by.truncated)
+    replayed = draw(run, round_number, counts.kept_rollouts)
     with run.writing(path, inputs, settings) as draft:
         routed = any(map(has_routes, rollouts))
-        batches = _batches(chosen, rollouts, run.prompts, routed)
-        draft.rows = tables.write_batches(draft.path, with_routes(tables.GROUPS, routed), batches)
-        assert draft.rows == counts.kept_rollouts, "every chosen rollout is written once"
-        policy = keys["policy_hash"][0] if len(keys) else None
+        lag = lag_of(run, round_number, round_number) if chosen_by.replay else None
+        fields = _fields(lag is not None, routed)
+        batches = chain(_batches(chosen, rollouts, run.prompts, routed, lag), _again(replayed, counts, fields))
+        draft.rows = tables.write_batches(draft.path, fields, batches)
+        again = sum(one.rollouts for one in replayed)
+        assert draft.rows == counts.kept_rollouts + again, "every chosen rollout is written once"
+        policies = keys["policy_hash"].unique(maintain_order=True).to_list()
         trust = sampling_facts(keys, _expected_problems(run, round_number), run.config.sampling.group_size)
-        draft.details = {"policy_hash": policy, **asdict(counts), "trust": trust}
+        draft.details = {"policy_hash": policies[0] if len(policies) == 1 else None, **asdict(counts), "trust": trust}
+        if chosen_by.replay:
+            draft.details["replay"] = told(replayed)
     say(f"groups of round {round_number}: {counts}")
+    if chosen_by.replay:
+        say(f"replayed: {again:,} rollouts of earlier rounds, {again / max(1, draft.rows):.0%} of what is trained on")
     missing, expected = trust["missing_samples"], trust["expected_samples"]
     again, cut = trust["duplicate_share"], trust["truncated_share"]
     say(f"{missing:,} of {expected:,} samples missing; {again:.1%} repeat another of their group, {cut:.1%} were cut")
@@ -115,10 +128,10 @@ def _keys_of(path: Path) -> "pl.DataFrame":
     return pl.concat(frames).with_row_index("place")
 
 
-def _check_sampling(keys: "pl.DataFrame", folder: Path) -> None:
-    """The engine's log-probs must be those of one policy's own distribution, or the log-ratios mean nothing."""
+def _check_sampling(keys: "pl.DataFrame", folder: Path, known: Collection[str]) -> None:
+    """The engine's log-probs must be those of a known policy's own distribution, or the log-ratios mean nothing."""
     hashes = keys["policy_hash"].unique().sort().to_list()
-    if len(hashes) > 1:
+    if len(hashes) > 1 and not set(hashes) <= set(known):
         raise DataError(
             f"{folder}: was sampled by several policies ({', '.join(hashes)}); delete the folder and sample again"
         )
@@ -133,7 +146,22 @@ def _check_sampling(keys: "pl.DataFrame", folder: Path) -> None:
         )
 
 
-def _batches(chosen: "pl.DataFrame", rollouts: Sequence[Path], prompts: Path, routed: bool) -> "Iterator[pa.Table]":
+def _fields(lagged: bool, routed: bool) -> Sequence[tuple[str, str]]:
+    return with_routes((*tables.GROUPS, (tables.LAG, "int32")) if lagged else tables.GROUPS, routed)
+
+
+def _again(replayed: Sequence[Drawn], counts: SelectionCounts, fields: Any) -> "Iterator[pa.Table]":
+    """The replayed groups, numbered after those of the round."""
+    number = counts.kept_groups
+    for drawn in replayed:
+        for batch in replayed_batches(drawn, number, [name for name, _ in fields], _ROW_GROUP_TOKENS):
+            yield batch.cast(tables.schema_of(fields))
+        number += len(drawn.places)
+
+
+def _batches(
+    chosen: "pl.DataFrame", rollouts: Sequence[Path], prompts: Path, routed: bool, lag: int | None
+) -> "Iterator[pa.Table]":
     """Tables of tables.GROUPS in order, of _ROW_GROUP_TOKENS or a single row; fewer tokens if they are ``routed``."""
     import polars as pl
 
@@ -158,7 +186,7 @@ def _batches(chosen: "pl.DataFrame", rollouts: Sequence[Path], prompts: Path, ro
         if routed:
             tokens *= 1 + stored[rows["place"][0]][tables.ROUTES].nbytes // (tokens[0] * tables.TOKEN_BYTES)
         for start, stop in _cuts(tokens.to_list()):
-            yield _batch(rows[start:stop], stored, prompt_ids.take(asked_row[start:stop].to_arrow()))
+            yield _batch(rows[start:stop], stored, prompt_ids.take(asked_row[start:stop].to_arrow()), lag)
 
 
 def _cuts(tokens: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -172,7 +200,7 @@ def _cuts(tokens: Sequence[int]) -> Iterator[tuple[int, int]]:
     yield start, len(tokens)
 
 
-def _batch(rows: "pl.DataFrame", stored: Rows, prompt_ids: "pa.Array") -> "pa.Table":
+def _batch(rows: "pl.DataFrame", stored: Rows, prompt_ids: "pa.Array", lag: int | None) -> "pa.Table":
     """The chosen ``rows`` of one part with their tokens and prompts."""
     import pyarrow as pa
 
@@ -180,7 +208,8 @@ def _batch(rows: "pl.DataFrame", stored: Rows, prompt_ids: "pa.Array") -> "pa.Ta
     columns = {name: rows[name].to_arrow() for name, _ in tables.GROUPS if name in rows.columns}
     columns |= {"prompt_ids": prompt_ids, "response_ids": tokens["response_ids"]}
     columns["behavior_logprobs"] = tokens["logprobs"]
-    fields = with_routes(tables.GROUPS, tables.ROUTES in tokens.column_names)
+    fields = _fields(lag is not None, tables.ROUTES in tokens.column_names)
+    columns |= {} if lag is None else {tables.LAG: pa.repeat(lag, len(rows))}
     columns |= {name: tokens[name] for name, _ in fields if name == tables.ROUTES}
     return pa.table({name: columns[name] for name, _ in fields}).cast(tables.schema_of(fields))
 

@@ -20,6 +20,7 @@ from oapl_core.tables import CORRECT
 if TYPE_CHECKING:
     import polars as pl
 
+_GROUP = ("problem_id", "policy_hash")
 ROW_REASONS = ("missing_verdict", "verifier_error", "empty_response", "truncated")
 GROUP_REASONS = ("fewer_than_two_valid", "no_correct_answer", "all_correct")
 
@@ -36,7 +37,7 @@ class SelectionCounts:
     dropped: dict[str, int]
     """Rollouts by reason; with the kept ones they add up to ``rollouts``."""
     dropped_groups: dict[str, int]
-    """Problems none of whose rollouts is kept, by the reason of their last rollouts."""
+    """Groups none of whose rollouts is kept, by the reason of their last rollouts."""
 
     def __str__(self) -> str:
         """One line of a stage's log: kept and dropped."""
@@ -51,8 +52,8 @@ def select(
     """Choose rollouts.
 
     Args:
-        keys: one row per rollout: rollout_id, problem_id, sample, finish_reason, response_tokens, part (its file's
-            number).
+        keys: one row per rollout: rollout_id, problem_id, policy_hash, sample, finish_reason, response_tokens, part
+            (its file's number).
         verdicts: rollout_id, reward (null: not judged), outcome.
         keep: ``any_correct``, ``mixed`` or ``all``.
         truncated: ``keep`` or ``drop`` those that were cut.
@@ -81,7 +82,7 @@ def select(
         .join(verdicts.lazy().with_columns(judged=pl.lit(True)), on="rollout_id", how="left", maintain_order="left")
         .with_columns(reason=_row_reason(truncated))
         .with_columns(reason=pl.coalesce("reason", _group_reason(keep)))
-        .with_columns(first=pl.col("row").min().over("problem_id"))
+        .with_columns(first=pl.col("row").min().over(_GROUP))
         .collect()
     )
     kept = judged.filter(pl.col("reason").is_null()).with_columns(
@@ -113,7 +114,7 @@ def _group_reason(keep: str) -> "pl.Expr":
 
     valid = pl.col("reason").is_null()
     correct = valid & (pl.col("reward") >= CORRECT)
-    valids, corrects = valid.sum().over("problem_id"), correct.sum().over("problem_id")
+    valids, corrects = valid.sum().over(_GROUP), correct.sum().over(_GROUP)
     needs_correct, needs_wrong = pl.lit(keep in ("any_correct", "mixed")), pl.lit(keep == "mixed")
     return (
         pl.when(valids < 2)
@@ -133,16 +134,16 @@ def _count(judged: "pl.DataFrame") -> SelectionCounts:
     by_row = dict(dropped["reason"].value_counts().iter_rows())
     # A group is lost if no row is kept. Its reason is the one that took the last rows, the latest in the order of
     # reasons.
-    lost = dropped.join(kept, on="problem_id", how="anti")
+    lost = dropped.join(kept, on=_GROUP, how="anti")
     order = {reason: i for i, reason in enumerate((*ROW_REASONS, *GROUP_REASONS))}
     ranked = lost.with_columns(rank=pl.col("reason").replace_strict(order, return_dtype=pl.Int32, default=None))
-    last = ranked.sort("rank").group_by("problem_id", maintain_order=True).agg(pl.col("reason").last())
+    last = ranked.sort("rank").group_by(_GROUP, maintain_order=True).agg(pl.col("reason").last())
     by_group = dict(last["reason"].value_counts().iter_rows())
     counts = SelectionCounts(
         len(judged),
-        judged["problem_id"].n_unique(),
+        judged.select(_GROUP).n_unique(),
         len(kept),
-        kept["problem_id"].n_unique(),
+        kept.select(_GROUP).n_unique(),
         len(judged.filter((pl.col("outcome") != "verifier_error") & (pl.col("reward") >= CORRECT))),
         {reason: by_row[reason] for reason in order if reason in by_row},
         {reason: by_group[reason] for reason in order if reason in by_group},

@@ -21,7 +21,8 @@ from oapl_core.planning.memory import engine_memory
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.preflight import EVALUATION_BYTES_PER_TOKEN, ROLLOUT_BYTES_PER_TOKEN
 from oapl_core.planning.stages import EVALUATION, SAMPLING
-from oapl_core.settings.experiment import Experiment, RoundConfig
+from oapl_core.settings.experiment import Experiment
+from oapl_core.settings.rounds import RoundConfig
 
 _GROUP_BYTES_PER_TOKEN = 5.76
 """Ids and log-probs in row groups of 64 K tokens (docs/benchmarks/store.md)."""
@@ -193,7 +194,8 @@ def _round(experiment: Experiment, model: ModelSize, one: RoundConfig, train: in
     rollouts = problems * sampling.group_size
     answer = _answer(experiment, sampling.max_tokens)
     share = 1.0 if one.keep == "all" else experiment.estimate.kept_share
-    sequences = Amount(round(problems * share) * sampling.group_size, rollouts)
+    more = 1.0 / (1.0 - one.replay.share) if one.replay else 1.0
+    sequences = Amount(round(round(problems * share) * sampling.group_size * more), round(rollouts * more))
     steps = Amount(*(one.epochs * math.ceil(n / batch) for n in (sequences.expected, sequences.most)))
     training_h = Amount(
         one.epochs * sequences.expected * _training_s(experiment, model, answer.expected, answer.most) / 3600,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from oapl_core.run_folder.draws import DRAW_FILE
 from oapl_core.run_folder.run import (
     CHECKPOINT_DIR,
     DEMONSTRATIONS,
@@ -112,8 +113,12 @@ SAMPLING = Stage(
     "rollouts.generate",
     (f"{ROLLOUTS_DIR}/",),
     of_round=True,
+    also_makes=(DRAW_FILE,),
     reads=_sampled_with,
-    decided_by=("sampling", "engine.dtype", "engine.options", "rounds.{round}.problems", "rounds.{round}.draw"),
+    decided_by=(
+        *("sampling", "engine.dtype", "engine.options"),
+        *("rounds.{round}.problems", "rounds.{round}.draw", "rounds.{round}.difficulty"),
+    ),
     scratch=lambda run, number: (run.in_flight(number),),
     gpus="engine_gpus",
     retries=2,  # engines die of what other processes do to a GPU, and finished parts stay
@@ -134,8 +139,8 @@ GROUPS = Stage(
     "groups.build",
     (GROUPS_FILE,),
     of_round=True,
-    reads=_judged,
-    decided_by=("rounds.{round}.keep", "rounds.{round}.truncated"),
+    reads=lambda run, number: (*_judged(run, number), *map(run.groups, run.config.rounds[number].replayed(number))),
+    decided_by=("rounds.{round}.keep", "rounds.{round}.truncated", "rounds.{round}.replay"),
     retries=0,
 )
 TRAINING = Stage(

@@ -23,6 +23,7 @@ from oapl_core.problems.demonstrations import write_demonstrations
 from oapl_core.problems.encoding import Encode, load_encoder
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from oapl_core.problems.prompts import conversation
+from oapl_core.problems.raw_rows import place, raw_rows
 from oapl_core.problems.storing import write_tables
 from oapl_core.progress import say
 from oapl_core.run_folder.run import Run
@@ -40,7 +41,7 @@ def prepare(run: Run) -> None:
 def _prepare(run: Run) -> None:
     sets = run.config.problems
     config = sets.slice
-    sources = run.inputs(path for split in SPLITS for path in sets.files(split))
+    sources = run.inputs([*(path for split in SPLITS for path in sets.files(split)), *sets.exclude])
     if run.is_done(run.problems, sources, config):
         say("problems are up to date")
     else:
@@ -96,6 +97,7 @@ def problems_of(config: ProblemsConfig, splits: Sequence[str]) -> Iterator[dict[
         DataError: a file cannot be read, or an id is in two of them.
     """
     owner: dict[str, Path] = {}
+    excluded = _excluded(config)
     for split, path in [(name, path) for name in splits for path in config.files(name)]:
         for problem in islice(read_problem_set(path, split), config.limit):
             name = problem["problem_id"]
@@ -104,7 +106,26 @@ def problems_of(config: ProblemsConfig, splits: Sequence[str]) -> Iterator[dict[
                     f"{path}: problem_id {name!r} is also in {owner[name]}; an id names one problem of the run"
                 )
             owner[name] = path
-            yield problem
+            # what is measured stays as published, whatever a list names
+            if split != "train" or name not in excluded:
+                yield problem
+
+
+def _excluded(config: ProblemsConfig) -> set[str]:
+    """Ids of training problems that are left out.
+
+    Raises:
+        DataError: a line of a list has none.
+    """
+    found = set[str]()
+    for path in config.exclude:
+        for number, row in raw_rows(path):
+            if not isinstance(row, dict) or not isinstance(row.get("problem_id"), str):
+                raise DataError(
+                    f"{place(path, number)}: has no `problem_id`; `oapl problems --screen` writes such lists"
+                )
+            found.add(row["problem_id"])
+    return found
 
 
 def _statements(path: Path) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,5 @@
 """Which training problems a round samples: all, a random subset, or the next ones of a walk through all. Pure.
+By what is known of them so far: ``difficulty.py``.
 
 Algorithm 1 of the paper (arXiv 2602.19362) takes fresh prompts for each step and synchronises the behaviour policy
 every L steps. Rounds that `walk` do the same offline: one round is L steps' worth of prompts (L x batch / G), and no
@@ -9,7 +10,7 @@ import random
 from collections.abc import Sequence
 
 from oapl_core.seeds import derive_seed
-from oapl_core.settings.experiment import RoundConfig
+from oapl_core.settings.rounds import RoundConfig
 
 
 def drawn(problems: Sequence[str], rounds: Sequence[RoundConfig], number: int, seed: int) -> list[str]:

@@ -23,6 +23,8 @@ from oapl_core.run_folder.ledger import ArtifactEntry, Ledger
 _TEMPORARY = ".tmp-"
 IMPORTED = "imported_from"
 """In the ledger's details of an artifact that came from elsewhere (exchange/) and not from its stage."""
+POLICIES = "policies"
+"""There, of imported rollouts: what its policies are called."""
 
 
 def temporary(path: Path) -> Path:

@@ -20,6 +20,7 @@ from oapl_core.settings.evaluation import EvaluationConfig, StopTexts
 from oapl_core.settings.fleet import FleetConfig
 from oapl_core.settings.pretrain import PretrainConfig
 from oapl_core.settings.problems import ProblemsConfig
+from oapl_core.settings.rounds import RoundConfig
 from oapl_core.settings.sampler import SamplerConfig
 from oapl_core.settings.sync import SyncConfig
 from oapl_core.settings.time_limits import TimeLimits
@@ -89,25 +90,6 @@ class SamplingConfig(Settings):
     def slice(self) -> dict[str, Any]:
         """What rollouts depend on: all settings but those of durability."""
         return self.recorded("stop stop_tokens routes", type(self).model_fields.keys() - {"flush_s"})
-
-
-class RoundConfig(Settings):
-    """One turn of the loop: sample, verify, filter, train."""
-
-    problems: PositiveInt | None = None
-    """How many of the training problems; unset: all of them."""
-    draw: Literal["random", "walk"] = "random"
-    """Which ones: `random`, a subset independent of other rounds (paper, appendix A); `walk`, the next ones of a walk
-    through the shuffled training problems, which all such rounds share: none comes again before all have come."""
-    keep: Literal["any_correct", "mixed", "all"] = "any_correct"
-    """Groups trained on: with at least one correct answer, with both kinds, or every one."""
-    truncated: Literal["keep", "drop"] = "keep"
-    """Answers that were cut at `sampling.max_tokens`: `keep` trains on them with the reward they got, 0 without an
-    answer; `drop` leaves them out of their groups, as if they had not been sampled."""
-    epochs: PositiveInt = 1
-    """Passes over the kept rollouts, each saved as a checkpoint."""
-    repeat: PositiveInt = 1
-    """How many such rounds, one after the other. Each is a round of its own wherever rounds are counted."""
 
 
 class ReportConfig(Settings):
@@ -232,6 +214,16 @@ class Experiment(Settings):
         return self
 
     @model_validator(mode="after")
+    def _replayed_rollouts_keep_their_logprobs(self) -> Self:
+        replaying = next((number for number, one in enumerate(self.rounds) if one.replay), None)
+        if replaying is not None and self.training.reference != "behavior":
+            raise ValueError(
+                f"rounds[{replaying}].replay needs training.reference = 'behavior': only the policy that sampled a "
+                "rollout can give its log-probs, and they are recorded"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _routes_come_from_engines(self) -> Self:
         if self.sampling.routes and self.sampler:
             raise ValueError("sampling.routes: servers of [sampler] do not tell which experts they chose; leave it out")
@@ -239,6 +231,11 @@ class Experiment(Settings):
 
     @model_validator(mode="after")
     def _machines_agree_on_paths(self) -> Self:
+        if self.fleet.through_mirror and any(one.draw == "difficulty" for one in self.rounds):
+            raise ValueError(
+                "draw = 'difficulty' and fleet.rollouts.through = 'mirror' exclude each other: machines that join do "
+                "not see the verdicts that problems are drawn by"
+            )
         self.fleet.check(
             self.verifier.ray is not None,
             self.mirror is not None,

@@ -117,6 +117,8 @@ class ProblemsConfig(PromptConfig):
     """Those that choose the checkpoint; none: the last epoch is taken."""
     heldout: Annotated[ProblemFiles, Field(min_length=1)]
     """Those that are only ever measured on; the column `source` of a problem tells several apart."""
+    exclude: ProblemFiles = ()
+    """Training problems to leave out: JSONL lists of `problem_id`, as `oapl problems --screen` writes them."""
     limit: PositiveInt | None = None
     """Take only so many problems of each file, the first ones, for a rehearsal; unset: all."""
 
@@ -128,4 +130,5 @@ class ProblemsConfig(PromptConfig):
     @property
     def slice(self) -> dict[str, Any]:
         """What problems and prompts depend on beside their inputs."""
-        return self.model_dump(mode="json", exclude=set(PromptConfig.model_fields)) | self.prompting
+        own = set(ProblemsConfig.model_fields) - set(PromptConfig.model_fields)
+        return self.recorded("exclude", own) | self.prompting

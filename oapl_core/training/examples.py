@@ -4,7 +4,7 @@ Token ids and log-probs stay in the file: a micro-batch's rows are read when its
 keeps a small file decoded). Memory holds some numbers for each row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -71,6 +71,10 @@ class Examples:
     """Log-probs of the weights that the round starts from (tables.REFERENCES), for objectives that need them too."""
     routing: Routing | None = None
     """Of the model, if the file has routes."""
+    own_S: "NDArray[np.bool_] | None" = None
+    """Whether a row is of the policy that sampled the round here; unset: all are."""
+    lag_S: "NDArray[np.int32] | None" = None
+    """Rounds between the weights that sampled a row and those that the round starts from; unset: one for all."""
 
     @property
     def is_compared(self) -> bool:
@@ -84,6 +88,12 @@ class Examples:
         if not self.recorded_S[row]:
             return None
         return torch.from_numpy(_values(self.tokens[row]["behavior_logprobs"]).copy())
+
+    @property
+    def own_rows(self) -> list[int]:
+        """Rows of the policy that sampled the round here."""
+        rows: list[int] = list(range(len(self.lengths))) if self.own_S is None else self.own_S.nonzero()[0].tolist()
+        return rows
 
     @cached_property
     def lengths(self) -> list[int]:
@@ -138,14 +148,17 @@ class Examples:
         return np.full((*shape, self.routing.layers, self.routing.top_k), -1, dtype=np.int16)
 
 
-def read_examples(path: Path, expected_hash: str, model_dir: Path, recorded: bool = True) -> Examples:
+def read_examples(
+    path: Path, expected_hash: str, model_dir: Path, recorded: bool = True, known: Collection[str] = ()
+) -> Examples:
     """Read and check a groups file.
 
     Args:
         path: 3_groups.parquet.
-        expected_hash: identity of the round's policy, which must have sampled every row.
+        expected_hash: identity of the round's policy, which must have sampled every row that ``known`` did not.
         model_dir: that policy's folder; its config says how long a sequence may be and which ids exist.
         recorded: whether the engine's log-probs are needed; without them imported rollouts of an unknown policy pass.
+        known: policies of imported or replayed rollouts, whose log-probs are recorded.
 
     Raises:
         DataError: no row, rows of another policy or of several temperatures, rows that are too long or damaged.
@@ -156,7 +169,7 @@ def read_examples(path: Path, expected_hash: str, model_dir: Path, recorded: boo
     if not table.num_rows:
         raise DataError(f"{path}: has no group to train on; the ledger counts why every rollout was dropped")
     hashes = sorted(map(str, table["policy_hash"].unique().to_pylist()))
-    if not set(hashes) <= {expected_hash, *([] if recorded else [UNKNOWN])}:
+    if not set(hashes) <= {expected_hash, *known, *([] if recorded else [UNKNOWN])}:
         raise DataError(
             f"{path}: was sampled by policy {', '.join(hashes)}, but the round's policy is {expected_hash} "
             f"({model_dir}); delete the round's folder and run the same command again"
@@ -169,6 +182,7 @@ def read_examples(path: Path, expected_hash: str, model_dir: Path, recorded: boo
         )
     _check_rows(table, path, longest, vocabulary, recorded)
     is_routed = tables.ROUTES in table.column_names
+    own_S = table["policy_hash"].to_numpy() == expected_hash
     return Examples(
         rollout_ids=table["rollout_id"],
         prompt_length_S=table["prompt_ids"].to_numpy(),
@@ -179,6 +193,8 @@ def read_examples(path: Path, expected_hash: str, model_dir: Path, recorded: boo
         tokens=Rows(path, tables.GROUPS, (*_TOKENS, *[tables.ROUTES] * is_routed)),
         recorded_S=table["behavior_logprobs"].to_numpy() > 0,
         routing=routing if is_routed else None,
+        own_S=None if own_S.all() else own_S,
+        lag_S=table[tables.LAG].to_numpy() if tables.LAG in table.column_names else None,
     )
 
 

@@ -11,8 +11,10 @@ from typing import Any
 from oapl_core.errors import DataError
 from oapl_core.objectives import Method
 from oapl_core.run_folder.optimizer_state import require_state
+from oapl_core.run_folder.recorded import POLICIES
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.training import TrainingConfig, droppable_epochs
+from oapl_core.training.examples import UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,17 @@ class Job:
     def behavior(self) -> Path:
         """The policy that sampled what is trained on."""
         return self.run.behavior(self.round_number)
+
+    @property
+    def other_policies(self) -> set[str]:
+        """Those of imported rollouts and of replayed rounds, as the ledger names them."""
+        artifacts = self.run.ledger.artifacts()
+        folder = f"{self.run.name(self.run.rollouts(self.round_number))}/"
+        imported = [entry.details.get(POLICIES, ()) for name, entry in artifacts.items() if name.startswith(folder)]
+        groups = artifacts.get(self.run.name(self.data))
+        replayed = groups.details.get("replay", {}) if groups else {}
+        # `unknown` names no policy: such rows have no log-probs, or the trainer's own are compared
+        return set[str]().union(*imported, *(one[POLICIES] for one in replayed.values())) - {UNKNOWN}
 
     @property
     def lag(self) -> int:

@@ -39,7 +39,7 @@ def compare_with_engine(job: Job, engine: "TrainingEngine", examples: "Examples"
     """Measure, record and judge; every rank calls it, before the first update or a state is loaded.
 
     Left out where the comparison would say nothing: the round starts from other weights than those that sampled, or
-    some rollouts have no log-probs of their engine.
+    some rollouts have no log-probs of their engine, or none is of these weights.
 
     Raises:
         StageFailed: the mean difference per token is more than ``training.max_mismatch`` or rounding allows.
@@ -49,13 +49,15 @@ def compare_with_engine(job: Job, engine: "TrainingEngine", examples: "Examples"
         if is_first:
             say(f"round {job.round_number}: sampled by an older checkpoint, so engine and trainer are not compared")
         return
-    if not examples.recorded_S.all():
+    own = examples.own_rows
+    if not examples.recorded_S.all() or not own:
         return
     training, path = run.config.training, run.mismatch(job.round_number)
     settings = {"sequences": training.trust_sequences, "dtype": training.dtype, "seed": run.config.seed}
     # the first looks for all: what others see of a shared disk may be a minute old
     if not engine.of_first(lambda: run.is_done(path, job.inputs, settings)):
-        rows = chosen(len(examples.lengths), training.trust_sequences, run.config.seed, job.round_number)
+        drawn = chosen(len(own), training.trust_sequences, run.config.seed, job.round_number)
+        rows = [own[place] for place in drawn]  # replayed and imported rows are of other weights
         measured = _measured(engine, examples, rows, training.tokens_per_micro_batch)
         rounding = _rounding(engine, examples, rows, training.tokens_per_micro_batch) if _rounds(job) else 0.0
         if is_first:

@@ -112,7 +112,7 @@ class Trainer:
         """
         lengths, batches, refresh = self.examples.lengths, self.batches(epoch), self.objective.refresh_steps
         assert skip % refresh == 0, "states are saved where pi_old is renewed: its weights are not in them"
-        rows, old = [], dict[int, torch.Tensor]()
+        rows, old, lag_S = [], dict[int, torch.Tensor](), self.examples.lag_S
         for number, batch in list(enumerate(batches))[skip:]:
             start = time.monotonic()
             if number % refresh == 0:
@@ -126,6 +126,7 @@ class Trainer:
                 "step": step + 1,
                 "epoch": epoch,
                 "policy_lag": self.lag_steps + step,
+                **({} if lag_S is None else {"row_lag": float(lag_S[batch].mean())}),
                 "learning_rate": rate,
                 **self.step(batch, lengths, rate, old if number % refresh else {}),
             }
@@ -177,7 +178,9 @@ class Trainer:
 
     def _has_signal(self, batch: Sequence[int]) -> bool:
         """Whether the step has a gradient beyond rounding; the same on every rank, and in a resumed round."""
-        is_displaced = self.lag_steps + self.engine.updates > 0
+        # ratios to an imported or replayed policy are no rounding, unless the trainer scored the rows anew
+        is_others = self.examples.own_S is not None and self.examples.rescored is None
+        is_displaced = self.lag_steps + self.engine.updates > 0 or is_others
         return is_displaced or bool((self.advantage_S[list(batch)].abs() > _ROUNDED).any())
 
     def _repeated(self, rows: Sequence[int]) -> list[int]:

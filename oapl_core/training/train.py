@@ -82,7 +82,7 @@ def _examples(job: Job) -> Examples:
             "which the objective compares; import a data set that has them, sample the round here, or compare with the "
             "trainer's own: training.reference = 'reference'"
         )
-    return read_examples(groups, policy_hash(job.behavior), job.behavior, recorded)
+    return read_examples(groups, policy_hash(job.behavior), job.behavior, recorded, job.other_policies)
 
 
 def _train_rank(job: Job, examples: Examples, request: StopRequest) -> None:

@@ -20,6 +20,8 @@ NAMES = re.compile(r"\{[^{}]*\}")
 NOT_OURS = {
     Path("docs/log.md"): "",  # a log is not rewritten
     Path("oapl_core/rollouts/server.py"): "completions",  # in an address of vLLM's
+    Path("oapl_core/exchange/formats.py"): "completion|episode",  # columns of TRL's and records of prime-rl's
+    Path("docs/data.md"): "completion",
     PAGE: "",  # names what it forbids
 }
 """Files in which a forbidden word may stand, and which words (a regular expression; empty: any)."""

@@ -144,6 +144,16 @@ def test_a_run_that_got_anywhere_gets_a_report_that_says_what_is_missing(tmp_pat
             assert word in missing
 
 
+def test_a_jump_between_rounds_stands_at_the_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "round 0 to round 1: answers went from 10 to 40 tokens"
+    monkeypatch.setattr("oapl_core.reports.compose.jumps", lambda _run, number: [line] if number == 1 else [])
+    made = write_synthetic_run(tmp_path)
+    write(made)
+    text = (made.report / "report.md").read_text()
+    assert text.count(line) == 1
+    assert text.index(line) < text.index("## ")
+
+
 def test_an_empty_run_folder_gets_a_report(tmp_path: Path) -> None:
     config = write_synthetic_run(tmp_path / "made", until="problems").config
     run = Run.create(config.model_copy(update={"runs_dir": tmp_path / "empty"}))

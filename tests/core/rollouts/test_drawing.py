@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oapl_core.rollouts.drawing import drawn, walked
-from oapl_core.settings.experiment import RoundConfig
+from oapl_core.settings.rounds import RoundConfig
 
 NAMES = [f"p{i:02d}" for i in range(23)]
 

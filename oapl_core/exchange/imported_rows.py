@@ -1,0 +1,112 @@
+"""A foreign row and its group's prompt as ours: which problem of the run it answers, its tokens, its verdict; pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from oapl_core import tables
+from oapl_core.exchange.grouping import Group
+from oapl_core.exchange.offline_row import extra
+from oapl_core.problems.encoding import Encode
+from oapl_core.run_folder.run import Run
+
+UNKNOWN = "unknown"
+Key = str | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """What groups were asked, and which problems of the run are asked so."""
+
+    encode: Encode
+    tokenizer: Any
+    known: Mapping[Key, str] | None
+    """Unset: the data set's problems become the run's."""
+
+    @classmethod
+    def of(cls, run: Run, encode: Encode, tokenizer: Any, is_known: bool) -> "Prompts":
+        """With the run's own prompts, if it has some that this data set did not bring."""
+        if not is_known:
+            return cls(encode, tokenizer, None)
+        known: dict[Key, str] = {}
+        for row in tables.read_table(run.prompts, tables.PROMPTS).to_pylist():
+            if row["split"] == "train":
+                # as the model was asked, in text or ids; and as a dump shows it that leaves out special tokens
+                plain = tokenizer.decode(row["prompt_ids"], skip_special_tokens=True)
+                for key in (plain, tuple(row["prompt_ids"]), row["prompt"]):
+                    known[key] = row["problem_id"]
+        return cls(encode, tokenizer, known)
+
+    def rendered(self, group: Group) -> tuple[str, list[int]]:
+        """The text that the model was given, and its ids; of a dump without ids the words alone."""
+        row = group.rows[0]
+        # nothing is rendered of words alone: the problem that is asked so has the ids
+        if "prompt_text" in row:
+            return row["prompt_text"], []
+        if "prompt_token_ids" not in row:
+            return self.encode(conversation_of(group))
+        # ids as they were sampled from; decoding is for people, and never encoded again
+        ids: list[int] = row["prompt_token_ids"]
+        return self.tokenizer.decode(ids), ids
+
+    def problem(self, group: Group) -> str | None:
+        """Id of the problem that the group answers; None if the run does not have it."""
+        if self.known is None:
+            return str(extra(group.rows[0]).get("problem_id") or f"imported-{group.key}")
+        text, ids = self.rendered(group)
+        # A run's own problem is known by its rendered prompt: that, and not a name, is what a model was asked.
+        return self.known.get(tuple(ids) if "prompt_token_ids" in group.rows[0] else text)
+
+    def statement(self, group: Group) -> str:
+        """All turns, system and examples too: an export in style `plain` has to give the model the same words again."""
+        # of a template's markers a reader of the statement has no use
+        if "prompt_token_ids" in group.rows[0]:
+            words: str = self.tokenizer.decode(group.rows[0]["prompt_token_ids"], skip_special_tokens=True)
+            return words
+        return "\n\n".join(turn["content"] for turn in group.rows[0]["prompt"])
+
+
+def conversation_of(group: Group) -> list[dict[str, str]]:
+    """The turns of a group whose rows have them."""
+    return [{"role": turn["role"], "content": turn["content"]} for turn in group.rows[0]["prompt"]]
+
+
+def rollout_row(
+    run: Run, round_number: int, problem: str, sample: int, raw: Mapping[str, Any], tokenizer: Any
+) -> dict[str, Any]:
+    """A row of tables.ROLLOUTS."""
+    said: Mapping[str, Any] = raw.get("sampling") or {}
+    ids, text, known = raw.get("response_token_ids"), raw.get("response"), said.get("logprobs") is not None
+    engine = said.get("engine") or "imported"
+    if ids is None:
+        ids, engine = tokenizer(text, add_special_tokens=False)["input_ids"], f"{engine}, encoded here"
+    return {
+        "run": run.root.name,
+        "round": round_number,
+        "problem_id": problem,
+        "rollout_id": f"{problem}/r{round_number:02d}/s{sample}",
+        "sample": sample,
+        "policy_hash": said.get("policy_hash") or UNKNOWN,
+        "response_ids": ids,
+        "logprobs": said.get("logprobs"),
+        "logprobs_mode": (said.get("logprobs_mode") or "imported") if known else UNKNOWN,
+        "finish_reason": said.get("finish_reason") or UNKNOWN,
+        "text": tokenizer.decode(ids, skip_special_tokens=True) if text is None else text,
+        "temperature": said.get("temperature") or 1.0,  # the paper's, and the authors' data sets do not say
+        **{name: said.get(name) for name in ("top_p", "top_k", "max_tokens", "seed")},
+        "engine": engine,
+        "sampled_at": None,
+    }
+
+
+def verdict_row(rollout: Mapping[str, Any], reward: float) -> dict[str, Any]:
+    """A row of tables.VERDICTS."""
+    empty: dict[str, Any] = dict.fromkeys(name for name, _ in tables.VERDICTS)
+    return empty | {
+        "rollout_id": rollout["rollout_id"],
+        "problem_id": rollout["problem_id"],
+        "reward": float(reward),
+        "outcome": "passed" if reward >= tables.CORRECT else "wrong_answer",
+        "verifier_version": "imported",
+        "sandbox_level": "imported",
+    }

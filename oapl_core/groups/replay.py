@@ -1,0 +1,168 @@
+"""Groups of earlier rounds that a round trains on again (`[[rounds]] replay`): which ones, and their rows.
+
+Reads the groups files of those rounds: of all rows the number of their group, of the row groups in which a drawn group
+lies the columns that training needs. A group stays whole and keeps its policy, so its value is estimated from the
+rollouts of one policy, and each row keeps the log-probs that its own policy gave. What an earlier round replayed itself
+is not replayed again: it would count twice.
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oapl_core import tables
+from oapl_core.errors import DataError
+from oapl_core.rows import Rows
+from oapl_core.run_folder.recorded import POLICIES
+from oapl_core.run_folder.run import Run
+from oapl_core.seeds import derive_seed
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What of an earlier round is replayed."""
+
+    round: int
+    lag: int
+    """Rounds between the weights that sampled it and those that the training starts from."""
+    path: Path
+    places: Sequence[Sequence[int]]
+    """Rows of each group."""
+    groups_there: int
+    """Of that round, before the draw."""
+    policies: frozenset[str]
+
+    @property
+    def rollouts(self) -> int:
+        """Rows that are replayed."""
+        return sum(map(len, self.places))
+
+
+def lag_of(run: Run, number: int, sampled: int) -> int:
+    """Rounds between the weights that sampled round ``sampled`` and those that round ``number`` starts from."""
+    return number - run.config.sampling_round(sampled)
+
+
+def draw(run: Run, number: int, fresh: int) -> list[Drawn]:
+    """Whole groups of the rounds before ``number``, so many that they are the asked share beside ``fresh`` rollouts.
+
+    By hashes of names: the same whenever asked, and a round's draw does not depend on another's.
+
+    Raises:
+        DataError: a round's groups are missing, or were sampled by a policy that the run does not know.
+    """
+    replay = run.config.rounds[number].replay
+    if replay is None:
+        return []
+    frames = {k: _groups(run, k) for k in run.config.rounds[number].replayed(number)}
+    # one shuffle over all rounds: each of their groups has the same chance, whichever round kept more
+    every = [(k, group) for k, frame in frames.items() for group in range(len(frame))]
+    random.Random(derive_seed(run.config.seed, "replay", number)).shuffle(every)
+    wanted, chosen = round(fresh * replay.share / (1.0 - replay.share)), dict[int, list[int]]()
+    for k, group in every:
+        rows = frames[k]["rows"][group]
+        # whole groups or nothing: part of one would have another value
+        if rows > wanted:
+            break
+        wanted -= rows
+        chosen.setdefault(k, []).append(group)
+    return [
+        Drawn(
+            k,
+            lag_of(run, number, k),
+            run.groups(k),
+            [frames[k]["place"][group].to_list() for group in sorted(chosen.get(k, ()))],
+            len(frames[k]),
+            frozenset(frames[k]["policy_hash"].to_list()),
+        )
+        for k in frames
+    ]
+
+
+def _groups(run: Run, number: int) -> "pl.DataFrame":
+    """A row for each group that round ``number`` sampled itself: its rows in the file, how many, and their policy."""
+    import polars as pl
+
+    path = run.groups(number)
+    entry = run.ledger.artifacts().get(run.name(path))
+    if entry is None or run.name(path) in run.ledger.removals():
+        raise DataError(
+            f"{path}: is not there to be replayed; make it again with --redo groups --round {number}, or replay fewer "
+            "rounds"
+        )
+    # two columns of numbers and names; tokens stay on the disk until a group is drawn
+    read = tables.read_table(path, tables.GROUPS, ["group", "policy_hash"])
+    frame = pl.DataFrame(read).with_row_index("place")
+    # a round's own groups have the first numbers, those that it replayed the ones after them
+    own = frame.filter(pl.col("group") < entry.details["kept_groups"])
+    unknown = set(own["policy_hash"].unique()) - sampling_policies(run, number)
+    if unknown:
+        raise DataError(f"{path}: was sampled by {', '.join(sorted(unknown))}, which no rollouts of the run name")
+    return own.group_by("group", maintain_order=True).agg(
+        "place", pl.len().alias("rows"), pl.col("policy_hash").first()
+    )
+
+
+def sampling_policies(run: Run, number: int) -> set[str]:
+    """What the ledger says sampled round ``number``: a checkpoint's hash, or what an import calls its policies."""
+    folder = f"{run.name(run.rollouts(number))}/"
+    mine = [entry.details for name, entry in run.ledger.artifacts().items() if name.startswith(folder)]
+    one = {details["policy_hash"] for details in mine if "policy_hash" in details}
+    return one.union(*(details.get(POLICIES, ()) for details in mine))
+
+
+def batches(drawn: Drawn, first_group: int, columns: Sequence[str], most_tokens: int) -> "Iterator[pa.Table]":
+    """Rows of the drawn groups with new numbers from ``first_group`` on, in tables of so many tokens or a single row.
+
+    Raises:
+        DataError: a row has no log-probs of the policy that sampled it.
+    """
+    import pyarrow as pa
+
+    # the lag of an earlier file, if it has one, was that of another training
+    read = [name for name in columns if name != tables.LAG]
+    stored, held, tokens = Rows(drawn.path, tables.GROUPS, read), list[pa.Table](), 0
+    for number, places in enumerate(drawn.places, start=first_group):
+        for place in places:
+            row = stored[place]  # in the file's order, so that each row group is decoded once
+            size = _checked(row, drawn)
+            if held and tokens + size > most_tokens:
+                yield pa.concat_tables(held)
+                held, tokens = [], 0
+            new: Mapping[str, Any] = {"group": number, tables.LAG: drawn.lag}
+            given = {name: pa.array([new[name]], pa.int32()) if name in new else row[name] for name in columns}
+            held.append(pa.table(given))
+            tokens += size
+    if held:
+        yield pa.concat_tables(held)
+
+
+def _checked(row: "pa.Table", drawn: Drawn) -> int:
+    """Tokens of a row that has a log-prob for each of its response."""
+    prompt, response, logprobs = (row[name][0] for name in ("prompt_ids", "response_ids", "behavior_logprobs"))
+    if not logprobs.is_valid or len(logprobs.values) != len(response.values):
+        raise DataError(
+            f"{drawn.path}: rollout {row['rollout_id'][0]} has no log-probs of the policy that sampled it, so it "
+            "cannot be replayed; leave that round out of `replay`"
+        )
+    return len(prompt.values) + len(response.values)
+
+
+def told(drawn: Sequence[Drawn]) -> dict[str, Any]:
+    """For the ledger."""
+    return {
+        str(one.round): {
+            "groups": len(one.places),
+            "groups_there": one.groups_there,
+            "rollouts": one.rollouts,
+            "lag": one.lag,
+            POLICIES: sorted(one.policies),
+        }
+        for one in drawn
+    }

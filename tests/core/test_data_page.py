@@ -1,0 +1,111 @@
+"""docs/data.md: every block is run. Settings are read, Python is run on a run folder, commands are those of `oapl`."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from oapl_core import tables
+from oapl_core.groups.build import build
+from oapl_core.model_folder import load_tokenizer
+from oapl_core.problems.prepare import prepare
+from oapl_core.rollouts.difficulty import draw, draw_rows, known_so_far
+from oapl_core.run_folder.draws import DRAWS, draw_file
+from oapl_core.run_folder.run import Run
+from oapl_core.settings.experiment_file import load_experiment
+from tests.core.exchange import dumps
+from tests.core.exchange.exchanged import PROBLEMS, sample
+from tests.core.exchange.exchanged import make_run as make_sampled_run
+from tests.core.groups.test_replay import PROBLEMS as NAMES
+from tests.core.groups.test_replay import make_run, write_rounds
+from tests.core.importing.test_screening import BAD, GOOD
+from tests.tiny_model import write_tiny_model
+from tests.whole_run import called
+
+
+def blocks(root: Path, language: str) -> list[str]:
+    found: list[str] = re.findall(rf"```{language}\n(.*?)```", (root / "docs/data.md").read_text(), flags=re.DOTALL)
+    return found
+
+
+def test_settings_are_those_of_an_experiment(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    read = []
+    for text in blocks(root, "toml"):
+        sets = '[problems]\ntrain = "t.jsonl"\nvalidation = "v.jsonl"\nheldout = "h.jsonl"\n'
+        whole = 'name = "e"\nmodel = "m"\n' + text + (sets if "[problems]" not in text else "")
+        (tmp_path / "e.toml").write_text(whole)
+        read.append(load_experiment(tmp_path / "e.toml", []))
+    replaying, drawing, excluding = read
+    assert [one.replay and one.replay.share for one in replaying.rounds] == [None, None, 0.3]
+    assert [one.draw for one in drawing.rounds] == ["random"] + ["difficulty"] * 8
+    assert excluding.problems.exclude == (Path("screened.jsonl"),)
+
+
+def test_python_runs_on_a_run_folder(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path)
+    write_rounds(run)
+    build(run, 2)
+    one = {"problems": 10, "draw": "difficulty"}
+    drawing = Run(run.root, run.config.model_copy(update={"rounds": make_run_rounds(tmp_path, one)}))
+    found = draw(NAMES, dict.fromkeys(NAMES, "demo"), known_so_far(drawing, 1), drawing, 1)
+    with run.writing(draw_file(run, 1), {}, {}) as draft:
+        draft.rows = tables.write_table(draft.path, DRAWS, draw_rows(found, NAMES, dict.fromkeys(NAMES, "demo")))
+    space: dict[str, Any] = {"run": run}
+    for text in blocks(root, "python"):
+        exec(compile(text, "docs/data.md", "exec"), space)
+    printed = capsys.readouterr().out
+    assert "bbb" in printed
+    assert "waiting" in printed
+    assert isinstance(space["draw"], pl.DataFrame)
+
+
+def make_run_rounds(folder: Path, one: dict[str, Any]) -> Any:
+    (folder / "other").mkdir()
+    return make_run(folder / "other", rounds=[one] * 3).config.rounds
+
+
+@pytest.mark.slow
+def test_commands_do_what_the_page_says(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them, in order, in a folder that has what they name."""
+    monkeypatch.chdir(tmp_path)
+    model = write_tiny_model(tmp_path / "model")
+    asked = make_sampled_run(tmp_path, model, "asked")
+
+    prepare(asked)
+    sample(asked)
+    rows = tables.read_table(asked.prompts, tables.PROMPTS).to_pylist()
+    prompts = {row["problem_id"]: row["prompt_ids"] for row in rows if row["split"] == "train"}
+    dumps.prime_rl(tmp_path / "prime-rl", prompts)
+    dumps.open_instruct(tmp_path / "open-instruct", prompts)
+    dumps.verl(tmp_path / "verl", prompts, load_tokenizer(model))
+    dumps.trl(tmp_path / "trl", prompts, load_tokenizer(model))
+    sets = "\n".join(f'{split} = "{tmp_path}/{split}.jsonl"' for split in ("train", "validation", "heldout"))
+    (tmp_path / "mine.toml").write_text(
+        f'name = "first"\nmodel = "{model}"\nruns_dir = "{tmp_path}/runs"\nrounds = [{{}}]\n[problems]\n{sets}\n'
+    )
+    (tmp_path / "mine.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in [*GOOD, BAD["echo"][0], BAD["weak"][0]])
+    )
+    printed = ""
+    for line in (line for text in blocks(root, "console") for line in text.splitlines()):
+        done = run_line(line.replace("RUN", str(asked.root)), tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        printed += done.stdout
+    assert printed.count(f"imported {3 * len(PROBLEMS)} of {3 * len(PROBLEMS)} rows as {len(PROBLEMS)} groups") == 4
+    listed = [json.loads(text)["problem_id"] for text in (tmp_path / "screened.jsonl").read_text().splitlines()]
+    assert listed == ["echo", "weak"]
+    assert "9 answers" in printed
+    assert "0 contain 30 % or more" in printed
+
+
+def run_line(line: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    command, *words = line.removeprefix("$ ").split()
+    assert command == "oapl"
+    names = [*(path.name for path in folder.iterdir()), "prime-rl/rollouts", "screened.jsonl"]
+    is_place = [word in names and before != "--format" for before, word in zip(["", *words], words, strict=False)]
+    return called(*(folder / word if place else word for place, word in zip(is_place, words, strict=True)))
