@@ -54,8 +54,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def by_base(found: Estimate, sign: str = "") -> str:
-    """The bases by themselves, in percent."""
-    return ", ".join(f"{100 * value:{sign}.1f}" for _, value in sorted(found.by_base.items()))
+    """The bases by themselves, in percent: the seed of each, then its number."""
+    rows = sorted(found.by_base.items())
+    return ", ".join(f"{base.removeprefix('demo-seed')}: {100 * value:{sign}.1f}" for base, value in rows)
 
 
 def verdict(found: Estimate | None, yes: str = "holds", no: str = "does not hold", open_: str = "not decided") -> str:
