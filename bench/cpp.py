@@ -55,7 +55,7 @@ def by_hand(asked: Sequence[Case], workers: int) -> float:
 
 def _passes(case: Case) -> bool:
     problem, source = case
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:  # in memory, as the sandbox's private folders are
         Path(folder, CPP.file).write_text(source)
         made = str(Path(folder, CPP.executable))
         command = [part if part not in (CPP.file, CPP.executable) else str(Path(folder, part)) for part in CPP.compile]
