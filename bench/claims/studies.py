@@ -6,6 +6,7 @@ every answer, for all arms of that seed alike.
 
 from collections.abc import Callable, Mapping
 
+from bench.claims import bed_studies
 from bench.claims.algorithm_1 import Arm
 from oapl_core.objectives import Method, Oapl
 from oapl_core.objectives.grpo import GrpoTokenIs
@@ -25,7 +26,8 @@ OFFLINE: Mapping[str, Method] = {"rft": Rft(), "topr": Topr(), "asymre": AsymRe(
 
 def arms(study: str, seeds: int) -> dict[str, Arm]:
     """The arms of a study, all of a seed before the next."""
-    return {f"{name}-seed{seed}": one for seed in range(seeds) for name, one in STUDIES[study](seed).items()}
+    made = {**STUDIES, **bed_studies.STUDIES}[study]
+    return {f"{name}-seed{seed}": one for seed in range(seeds) for name, one in made(seed).items()}
 
 
 def _offline(objective: Method, seed: int, steps: int = PASS, rate: float = RATE, **settings: object) -> Arm:

@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Train what is missing."""
+    from bench.claims import bed_studies
     from bench.claims.studies import STUDIES, arms
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", type=Path, nargs="+")
-    parser.add_argument("--study", choices=STUDIES, nargs="+", required=True)
+    parser.add_argument("--study", choices=[*STUDIES, *bed_studies.STUDIES], nargs="+", required=True)
     parser.add_argument("--to", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only", default="", help="arms whose name this regular expression finds")
