@@ -238,10 +238,8 @@ def open_table(path: Path, fields: Sequence[tuple[str, str]]) -> "Iterator[pq.Pa
     schema = schema_of(fields)
     # without pre_buffer a reader holds one row group, not all that it will read
     with readable(path), pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
-        names, known = file.schema_arrow.names, schema.names
-        further = [
-            one for one in ((LAG, "int32"), (ROUTES, "bytes"), LANGUAGE) if one[0] in names and one[0] not in known
-        ]
+        more = set(file.schema_arrow.names) - set(schema.names)
+        further = [one for one in ((LAG, "int32"), (ROUTES, "bytes"), LANGUAGE) if one[0] in more]
         if file.schema_arrow.remove_metadata() != schema_of((*fields, *further)):
             wrong = sorted(set(file.schema_arrow.names) ^ set(schema.names)) or "types"
             raise DataError(f"{path}: does not have the documented columns ({wrong}); see data/README.md")
