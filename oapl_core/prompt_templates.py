@@ -5,7 +5,7 @@ templates of Hugging Face. A field that does not exist is an error and never an 
 """
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 FIELDS = ("problem_id", "kind", "statement", "starter_code", "entry_point", "platform", "language")
 """Columns of tables.PROBLEMS that a template sees: nothing of how an answer is judged. `language` has `name`, `title`,
 `fence` and `comment` (languages/)."""
+JUDGE_FIELDS = ("problem_id", "problem", "response", "verdict")
+"""What a judge's template sees."""
 _SYSTEM = "system"
 
 
-def check(text: str, file: Path) -> None:
+def check(text: str, file: Path, fields: Sequence[str] = FIELDS) -> None:
     """Read a template without filling it.
 
     Raises:
@@ -35,7 +37,7 @@ def check(text: str, file: Path) -> None:
     environment = _environment()
     try:
         tree = environment.parse(text)
-        unknown = meta.find_undeclared_variables(tree) - {*FIELDS, *environment.globals}
+        unknown = meta.find_undeclared_variables(tree) - {*fields, *environment.globals}
         environment.compile(tree)
     except TemplateSyntaxError as error:
         raise ConfigError(f"{file}:{error.lineno}: {_one_line(error)}") from None
@@ -44,21 +46,21 @@ def check(text: str, file: Path) -> None:
     if unknown:
         used = [name for name in tree.find_all(nodes.Name) if name.name in unknown]
         first = min(used, key=lambda name: name.lineno)
-        raise ConfigError(f"{file}:{first.lineno}: unknown field `{first.name}`; the fields are {', '.join(FIELDS)}")
+        raise ConfigError(f"{file}:{first.lineno}: unknown field `{first.name}`; the fields are {', '.join(fields)}")
 
 
-def fill(text: str, file: Path, problem: Mapping[str, Any]) -> tuple[str, str | None]:
-    """The template's words for ``problem``, and what it sets `system` to.
+def fill(text: str, file: Path, problem: Mapping[str, Any], fields: Sequence[str] = FIELDS) -> tuple[str, str | None]:
+    """The template's words for ``problem``, and what it sets `system` to; ``fields`` are what it sees.
 
     Raises:
         ConfigError: the template refuses the problem, fails on it or gives no text.
     """
     from jinja2.exceptions import TemplateError
 
-    template = _compiled(text, file)
+    template = _compiled(text, file, tuple(fields))
     try:
-        fields = {name: problem.get(name) for name in FIELDS} | {"language": words_of(problem)}
-        module: Any = template.make_module(fields)
+        values = {name: problem.get(name) for name in fields}
+        module: Any = template.make_module(values | ({"language": words_of(problem)} if "language" in fields else {}))
     # whatever a person's expression can do to the value of a field
     except (TemplateError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         _refuse(template, file, problem, error)
@@ -85,8 +87,8 @@ def _one_line(error: Exception) -> str:
 
 
 @lru_cache(maxsize=8)
-def _compiled(text: str, file: Path) -> "Template":
-    check(text, file)
+def _compiled(text: str, file: Path, fields: tuple[str, ...]) -> "Template":
+    check(text, file, fields)
     return _environment().from_string(text)
 
 

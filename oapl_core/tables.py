@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 CORRECT = 1.0
-"""An answer is correct if its reward is at least this (imported ones may be more). Null: it could not be judged."""
+"""An answer is correct if its reward is at least this (`[reward] right_from` says otherwise). Null: not judged."""
+REWARD_PREFIX = "reward_"
+"""Beginning of the names of columns that `[reward]` adds to VERDICTS (settings/reward.py)."""
 
 
 def schema_of(fields: Sequence[tuple[str, str]]) -> "pa.Schema":
@@ -67,8 +69,7 @@ ROLLOUTS = (
     ("logprobs_mode", "str"),
     ("finish_reason", "str"),
     ("text", "text"),
-    ("temperature", "float32"),
-    ("top_p", "float32"),
+    *((name, "float32") for name in ("temperature", "top_p")),
     ("top_k", "int32"),
     ("max_tokens", "int32"),
     ("seed", "int64"),
@@ -86,9 +87,7 @@ VERDICTS = (
     ("first_failing_test", "int32"),
     ("excerpt", "text"),
     ("answer", "text"),
-    ("cpu_s", "float32"),
-    ("wall_s", "float32"),
-    ("peak_memory_mb", "float32"),
+    *((name, "float32") for name in ("cpu_s", "wall_s", "peak_memory_mb")),
     ("verifier_version", "str"),
     ("sandbox_level", "str"),
 )
@@ -139,8 +138,7 @@ EVALUATIONS = (
     ("response_tokens", "int32"),
     ("finish_reason", "str"),
     ("text", "text"),
-    ("temperature", "float32"),
-    ("top_p", "float32"),
+    *((name, "float32") for name in ("temperature", "top_p")),
     ("max_tokens", "int32"),
     ("seed", "int64"),
 )
@@ -233,15 +231,17 @@ def open_table(path: Path, fields: Sequence[tuple[str, str]]) -> "Iterator[pq.Pa
     Raises:
         DataError: the file is missing, torn, damaged (also found while it is read), or has other columns.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema = schema_of(fields)
     # without pre_buffer a reader holds one row group, not all that it will read
     with readable(path), pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
-        more = set(file.schema_arrow.names) - set(schema.names)
+        found = pa.schema([field for field in file.schema_arrow if not field.name.startswith(REWARD_PREFIX)])
+        more = set(found.names) - set(schema.names)
         further = [one for one in ((LAG, "int32"), (ROUTES, "bytes"), LANGUAGE) if one[0] in more]
-        if file.schema_arrow.remove_metadata() != schema_of((*fields, *further)):
-            wrong = sorted(set(file.schema_arrow.names) ^ set(schema.names)) or "types"
+        if found != schema_of((*fields, *further)):
+            wrong = sorted(set(found.names) ^ set(schema.names)) or "types"
             raise DataError(f"{path}: does not have the documented columns ({wrong}); see data/README.md")
         yield file
 

@@ -153,7 +153,7 @@ def _print_prompt(row: Mapping[str, Any], whole: bool) -> None:
 def _print_answer(row: Mapping[str, Any], whole: bool) -> None:
     console.print()
     outcome = row["outcome"] or "not judged yet"
-    reward = "" if row["outcome"] is None else f" · reward {_number(row['reward'], '.0f')}"
+    reward = "" if row["outcome"] is None else f" · reward {_number(row['reward'], '.4g')}"
     _print(f"{row['rollout_id']} · {outcome}{reward}", f"bold {_STYLES.get(row['outcome'], 'red')}")
     ended = "cut at the limit" if row["finish_reason"] == "length" else f"ended by {row['finish_reason']}"
     mean = _number(row["mean_logprob"], ".3f")

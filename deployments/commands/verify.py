@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,12 +16,14 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.languages import languages
 from oapl_core.problems.problem_set import checked
 from oapl_core.run_folder.lock import hold
+from oapl_core.run_folder.verdict_versions import STORED, check_name
 from oapl_core.sandbox import Execution, Limits
 from oapl_core.sandbox.sandbox import Sandbox
+from oapl_core.settings.experiment_file import read_toml
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import ProgramGrade, grade_program
-from oapl_core.verdicts.regrade import regrade, round_of
+from oapl_core.verdicts.regrade import begin, regrade, round_of, use
 from oapl_core.verdicts.rules import GradingRules
 from oapl_core.verdicts.verifier import Verifier
 
@@ -38,6 +41,15 @@ def verify(
         Path | None, typer.Option(metavar="DIR", help="RUN/round_NN/1_rollouts: judge them again, show what changed.")
     ] = None,
     write: Annotated[bool, typer.Option("--write", help="With --rollouts: replace the stored verdicts.")] = False,
+    version: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="With --rollouts: keep them beside the stored ones.")
+    ] = None,
+    reward: Annotated[
+        Path | None, typer.Option(metavar="TOML", help="With --as: [reward] and [verifier] that differ from the run's.")
+    ] = None,
+    used: Annotated[
+        str | None, typer.Option("--use", metavar="NAME", help="With --rollouts: train on these; `stored`: the first.")
+    ] = None,
     answer: Annotated[str | None, typer.Option(help="A maths answer to judge.")] = None,
     expected: Annotated[str | None, typer.Option(help="What the maths answer should mean.")] = None,
 ) -> None:
@@ -45,10 +57,17 @@ def verify(
     modes = {"PROGRAM --tests": program or tests, "--rollouts": rollouts, "--answer --expected": answer or expected}
     if sum(given is not None for given in modes.values()) != 1:
         raise ConfigError(f"give one of {', '.join(modes)}; see `oapl verify --help`")
-    if write and not rollouts:
-        raise ConfigError("--write goes with --rollouts only")
+    if (write or version or used) and not rollouts:
+        raise ConfigError("--write, --as and --use go with --rollouts only")
+    if bool(write) + bool(version) > 1 or (reward and not version):
+        raise ConfigError("--reward goes with --as NAME, which keeps the stored verdicts and goes without --write")
+    if rollouts and used and not (version or write):
+        _use(rollouts, used)
+        return
     if rollouts:
-        _verify_again(rollouts, write)
+        _verify_again(rollouts, write, version, reward)
+        if used:
+            _use(rollouts, used)
         return
     if answer is not None and expected is not None:
         raise typer.Exit(_verify_answer(answer, expected))
@@ -93,6 +112,14 @@ def _row(number: int, grade: ProgramGrade, test: Mapping[str, str]) -> list[Text
     numbers = [f"{1000 * grade.cpu_s:.0f}", f"{1000 * grade.wall_s:.0f}", f"{grade.peak_memory_mb:.0f}"]
     outcome = Text(grade.outcome, style="green" if has_passed else "red")
     return [Text(str(number)), outcome, *map(Text, numbers), *map(Text, shown)]
+
+
+def _tables(path: Path | None) -> dict[str, Any]:
+    """The tables `reward` and `verifier` of a settings file."""
+    values = read_toml(path) if path else {}
+    if wrong := sorted(values.keys() - {"reward", "verifier"}) or [k for k, v in values.items() if type(v) is not dict]:
+        raise ConfigError(f"{path}: has {wrong[0]!r}; it may have the tables [reward] and [verifier]")
+    return values
 
 
 def _short(text: str) -> str:
@@ -159,15 +186,26 @@ def _verify_answer(answer: str, expected: str) -> int:
     return int(verdict.outcome is not Outcome.PASSED)
 
 
-def _verify_again(rollouts: Path, write: bool) -> None:
+def _use(rollouts: Path, name: str) -> None:
+    """Say which verdicts groups, training and pages of the round use from now on."""
+    run, number = round_of(rollouts)
+    with hold(run.root):
+        use(run, number, "" if name == STORED else check_name(name))
+    tell(f"round {number} uses {run.name(run.verdicts(number))}/; what was made from others stays as it is:")
+    tell(
+        f"`oapl fork {run.root} NAME --round {number} --from-stage groups` trains beside it, `oapl run {run.root} "
+        f"--redo groups --round {number}` makes groups and then checkpoints again"
+    )
+
+
+def _verify_again(rollouts: Path, write: bool, version: str | None, reward: Path | None) -> None:
     """Outcomes of the stored and of the new verdicts, then each rollout that changed."""
     run, number = round_of(rollouts)
     # reading needs no lock: verdicts are replaced whole, by a rename
-    if write:
-        with hold(run.root):
-            found = regrade(run, number, write, tell)
-    else:
-        found = regrade(run, number, write, tell)
+    with hold(run.root) if write or version else nullcontext():
+        if version:
+            begin(run, number, version, _tables(reward))
+        found = regrade(run, number, write, tell, version)
     table = Table("outcome", "stored", "now", box=None)
     for outcome in Outcome:
         if found.old[outcome] or found.new[outcome]:
@@ -185,5 +223,10 @@ def _verify_again(rollouts: Path, write: bool) -> None:
     elif found.changes:
         tell("the stored verdicts are of this version: settings, limits, or the machine's load made the difference")
     new = f", {found.without_old} had no verdict" if found.without_old else ""
-    kept = "written" if write else "nothing was written; --write replaces the stored verdicts"
+    if found.old_rewards and found.new_rewards:
+        before, after = (sum(rewards) / len(rewards) for rewards in (found.old_rewards, found.new_rewards))
+        tell(f"mean reward {before:.4f} stored, {after:.4f} now")
+    kept = "written" if write else "nothing was written; --write replaces the stored verdicts, --as NAME keeps both"
+    if version:
+        kept = f"written to {run.name(run.verdicts(number, version))}/; --use {version} trains on them"
     tell(f"{len(found.changes)} of {sum(found.new.values())} outcomes changed{new}; {kept}")

@@ -29,6 +29,7 @@ from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import IN_FLIGHT
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.tables import EVALUATIONS, PROBLEMS, read_table, write_table
+from oapl_core.verdicts.rewards import Rewarder
 from oapl_core.verdicts.verifier import Verdict
 
 _WAIT_S = 0.25  # until free parts are looked for again: a dead process's part should not wait longer
@@ -63,6 +64,7 @@ class Answering:
         # one thread: the verifier uses every core by itself, and parts are written in the order in which they are whole
         self._thread = ThreadPoolExecutor(1, "verifier")
         self._verifier: AnswerVerifier | None = None
+        self._rewarder = Rewarder(config.reward, config.max_tokens, config.verifier.workers)
         self._startup_s: dict[str, float] | None = None
         self._left = total
         self._parts: dict[Path, Future[list[Row]]] = {}
@@ -71,6 +73,7 @@ class Answering:
         """Of the parts that this process has claimed."""
 
     def __enter__(self) -> Self:
+        self._stack.enter_context(self._rewarder)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -195,9 +198,9 @@ class Answering:
         asked, limit = target.questions, self._config.verifier.max_error_share
         places = [asked.place(answer) for answer in answers]
         known = _problems(asked, {problem for problem, _ in places})
-        verdicts = verifier.stream(
-            [known[problem] for problem, _ in places], [a.text for a in answers], [a.finish_reason for a in answers]
-        )
+        problems, texts = [known[problem] for problem, _ in places], [a.text for a in answers]
+        verdicts = verifier.stream(problems, texts, [a.finish_reason for a in answers])
+        verdicts = self._rewarder.stream(problems, texts, [len(a.response_ids) for a in answers], verdicts)
         rows = [
             _row(target, known[problem], sample, answer, verdict)
             for answer, (problem, sample), verdict in zip(answers, places, verdicts, strict=True)
@@ -207,7 +210,7 @@ class Answering:
         if errors > limit * len(rows):
             raise StageFailed(
                 f"{target.label}: {errors} of {len(rows)} answers could not be judged, more than verifier."
-                f"max_error_share={limit} allows; run `oapl doctor`, then again"
+                f"max_error_share={limit} allows{self._rewarder.said}; run `oapl doctor`, then again"
             )
         with self._folder.writing(target.part(number), target.inputs, target.settings) as draft:
             draft.rows = write_table(draft.path, EVALUATIONS, rows)

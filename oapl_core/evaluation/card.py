@@ -42,6 +42,10 @@ RULES = (
     "with replacement. Differences: the same of paired problems. `repeat`: how far avg@n of another n answers to the "
     "same problems may lie from this one, 95 %."
 )
+REWARD_RULES = (
+    "Rewards are other numbers than 1 and 0: an answer is correct from `right_from` on, pass@k is of correct answers, "
+    "and avg@n is the mean reward, `reward` with its interval, which is not pass@1. The rest is as without. "
+)
 WITHIN = (
     "With the same card on another machine, engine, dtype or parallel layout: avg@n within `repeat` of each model, in "
     "95 of 100 repetitions, because answers that differ are then other draws from nearly the same distribution."
@@ -127,6 +131,7 @@ def asked(basis: Basis, targets: Sequence[Target]) -> dict[str, Any]:
         # top_k and so on are no settings of ours, but a card must say that nothing else acts on the sampling
         "sampling": {**sampling, "top_k": 0, "min_p": 0.0, "penalties": "none", "stop": stop, "seeds": SEEDS},
         "verifier": {"version": VERIFIER_VERSION, **config.verifier.slice, "extraction": _extraction(config)},
+        **({**config.reward.slice, "right_from": config.reward.right_from} if config.reward else {}),
     }
 
 
@@ -164,6 +169,7 @@ def made(
     # parts may come from several machines; one GPU among them and nothing exact can be promised
     is_on_cpu = all(detail["hardware"].startswith("CPU") for detail in ran)
     seed = derive_seed(config.seed, "bootstrap")
+    rules = REWARD_RULES + RULES if config.reward else RULES
     return {
         "card": VERSION,
         "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -182,7 +188,7 @@ def made(
             "sandbox_level": sorted({detail["sandbox_level"] for detail in ran}),
             "packages": versions([*PACKAGES, *config.verifier.libraries]),
         },
-        "statistics": {"rules": RULES, "level": 0.95, "resamples": config.bootstrap_resamples, "seed": seed},
+        "statistics": {"rules": rules, "level": 0.95, "resamples": config.bootstrap_resamples, "seed": seed},
         "results": {t.label: {**measured[t.label], **_digests(t)} for t in targets},
         "comparisons": list(pairs),
         "reproduces": {"is_exact": is_on_cpu, "exactly": EXACT_ON_CPU if is_on_cpu else EXACT_ON_GPU, "within": WITHIN},

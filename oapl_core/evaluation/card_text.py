@@ -12,6 +12,9 @@ def headline(card: Card) -> Iterator[str]:
     n = card["asked"]["sampling"]["samples"]
     for label, result in card["results"].items():
         shown = f"avg@{n} {_share(result['mean_reward'])}"
+        if "reward" in result:
+            shown = f"mean reward {_reward(result['reward'])}, pass@1"
+            shown += f" {_share(result['pass_at_k']['1'][0])}" if "1" in result["pass_at_k"] else " not measured"
         if "1" in result["pass_at_k"]:
             _, low, high = result["pass_at_k"]["1"]
             shown += f" (95 % interval {_share(low)} to {_share(high)})"
@@ -63,14 +66,18 @@ def _summary(card: Card) -> str:
 
 def _results(card: Card) -> str:
     n = card["asked"]["sampling"]["samples"]
-    head = f"model|avg@{n}|repeat|tokens: mean|p50|p90|p99|truncated|time limit|verifier errors".split("|")
+    earned = any("reward" in result for result in card["results"].values())
+    averages = "pass@1|mean reward" if earned else f"avg@{n}"
+    head = f"model|{averages}|repeat|tokens: mean|p50|p90|p99|truncated|time limit|verifier errors".split("|")
     rows = []
     for label, result in card["results"].items():
         tokens, size = (f"{result['tokens'][name]:,.0f}" for name in ("mean", "p50", "p90", "p99")), result["answers"]
         ended = (result["truncated"], result["outcomes"].get("time_limit", 0))
         shares = (_share(count / size) for count in ended)
         errors = f"{result['verifier_errors']:,}"
-        rows.append([label, _average(result), f"±{result['repeat']:.2%}", *tokens, *shares, errors])
+        average = [_interval(result["pass_at_k"].get("1")), _reward(result["reward"])] if earned else [_average(result)]
+        repeat = f"±{result['repeat']:.4f}" if earned else f"±{result['repeat']:.2%}"
+        rows.append([label, *average, repeat, *tokens, *shares, errors])
     return _table(head, rows)
 
 
@@ -124,6 +131,7 @@ def _asked(card: Card) -> str:
         f"prompts: {_pairs_of(asked['prompts'])}",
         f"sampling: {_pairs_of(asked['sampling'])}",
         f"verifier: {_pairs_of({k: v for k, v in asked['verifier'].items() if k != 'extraction'})}",
+        *([f"reward, correct from {asked['right_from']:g}: {_pairs_of(asked['reward'])}"] if "reward" in asked else []),
         *(f"what is judged, {kind}: {rule}" for kind, rule in asked["verifier"]["extraction"].items()),
     ]
     for label, model in asked["models"].items():
@@ -157,6 +165,11 @@ def _interval(estimate: Sequence[float] | None) -> str:
         return "–"
     mean, low, high = estimate
     return f"{mean:.1%} ({low:.1%}–{high:.1%})"
+
+
+def _reward(estimate: Sequence[float]) -> str:
+    mean, low, high = estimate
+    return f"{mean:.3f} ({low:.3f}–{high:.3f})"
 
 
 def _points(difference: float) -> str:

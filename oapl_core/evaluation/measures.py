@@ -5,10 +5,11 @@ Pure arithmetic on rows of tables.EVALUATIONS. The rules, in words:
 - An answer that could not be judged (``verifier_error``) is missing, not wrong: its problem has one answer less.
 - A problem with n < k judged answers has no pass@k; it is left out of that mean, whose number of problems is given.
 - A problem without any judged answer is in no mean, and counted.
-- avg@n is the mean over problems of the share of correct answers among the judged ones: the same number as pass@1.
+- avg@n is the mean over problems of the mean reward of the judged answers: the same number as pass@1, unless
+  ``[reward]`` gives other rewards than 1 and 0. Then an answer is correct from ``right_from`` on.
 - Intervals are 95 %, from resampling problems: what another set of such problems would give.
 - ``repeat`` is 95 % of how far avg@n may lie from another n answers to the same problems: what an evaluation
-  that is repeated gives (variance of a mean of c out of n: c (n - c) / (n^2 (n - 1)) for each problem).
+  that is repeated gives (variance of a mean: sum (r - mean)^2 / (n (n - 1)) for each problem).
 """
 
 import math
@@ -17,7 +18,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from oapl_core.evaluation.pass_at_k import MeanWithInterval, estimate, paired_difference, pass_at_k_by_problem
+from oapl_core.evaluation.pass_at_k import (
+    MeanWithInterval,
+    estimate,
+    mean_estimate,
+    paired_difference,
+    pass_at_k_by_problem,
+)
+from oapl_core.settings.reward import RewardConfig, threshold
 from oapl_core.tables import CORRECT
 
 Row = Mapping[str, Any]
@@ -29,34 +37,47 @@ _EVERY_K = 16
 _NORMAL_95 = 1.959964
 
 
-def counts(rows: Iterable[Row]) -> dict[str, tuple[int, int]]:
+def counts(rows: Iterable[Row], right_from: float = CORRECT) -> dict[str, tuple[int, int]]:
     """(n, c) by problem; a problem none of whose answers could be judged has (0, 0)."""
     n, c = defaultdict[str, int](int), defaultdict[str, int](int)
     for row in rows:
         n[row["problem_id"]] += row["reward"] is not None
-        c[row["problem_id"]] += row["reward"] is not None and row["reward"] >= CORRECT
+        c[row["problem_id"]] += row["reward"] is not None and row["reward"] >= right_from
     return {problem: (n[problem], c[problem]) for problem in n}
 
 
+def rewards(rows: Iterable[Row]) -> dict[str, list[float]]:
+    """Rewards by problem, of those with a judged answer."""
+    found = defaultdict[str, list[float]](list)
+    for row in rows:
+        if row["reward"] is not None:
+            found[row["problem_id"]].append(row["reward"])
+    return dict(found)
+
+
 def mean_reward(rows: Iterable[Row]) -> float:
-    """Mean over problems of the share of correct answers (avg@n); problems without a single verdict are left out.
+    """Mean over problems of their answers' mean reward (avg@n); problems without a single verdict are left out.
 
     Raises:
         ValueError: nothing could be judged.
     """
-    shares = [correct / judged for judged, correct in counts(rows).values() if judged]
-    if not shares:
+    means = [math.fsum(mine) / len(mine) for mine in rewards(rows).values()]
+    if not means:
         raise ValueError("no answer has a verdict")
-    return math.fsum(shares) / len(shares)
+    return math.fsum(means) / len(means)
 
 
-def measures(rows: Sequence[Row], resamples: int, seed: int, ks: Sequence[int] = ()) -> dict[str, Any]:
+def measures(
+    rows: Sequence[Row], resamples: int, seed: int, ks: Sequence[int] = (), reward: RewardConfig | None = None
+) -> dict[str, Any]:
     """What there is to say about one checkpoint on one set of problems; ``ks`` empty: a curve up to the largest n.
+
+    With ``reward`` there is the mean reward's interval too, `reward`, for it is not pass@1.
 
     Raises:
         ValueError: nothing could be judged, or nothing k times for one of ``ks``.
     """
-    by_problem = counts(rows)
+    by_problem, earned = counts(rows, threshold(reward)), rewards(rows)
     pairs = list(by_problem.values())
     curve = {k: estimate(pairs, k, resamples, seed) for k in ks or curve_of(max(n for n, _ in pairs))}
     outcomes = Counter(str(row["outcome"]) for row in rows)
@@ -67,7 +88,8 @@ def measures(rows: Sequence[Row], resamples: int, seed: int, ks: Sequence[int] =
         "answers": len(rows),
         "verifier_errors": sum(row["reward"] is None for row in rows),
         "mean_reward": mean_reward(rows),
-        "repeat": repeat_interval(by_problem),
+        **({"reward": _rounded(mean_estimate(_means(earned), resamples, seed))} if reward else {}),
+        "repeat": repeat_interval(earned),
         "pass_at_k": {str(k): _rounded(e) for k, e in curve.items()},
         "problems_at_k": {str(k): e.problems for k, e in curve.items()},
         "tokens": lengths([row["response_tokens"] for row in rows]),
@@ -77,10 +99,14 @@ def measures(rows: Sequence[Row], resamples: int, seed: int, ks: Sequence[int] =
 
 
 def comparisons(
-    rows_by_label: Mapping[str, Sequence[Row]], ks: Sequence[int], resamples: int, seed: int
+    rows_by_label: Mapping[str, Sequence[Row]],
+    ks: Sequence[int],
+    resamples: int,
+    seed: int,
+    right_from: float = CORRECT,
 ) -> list[dict[str, Any]]:
     """Every pair of checkpoints, the earlier named first, at each k that both answered some problem so often."""
-    by_label, lines = {label: counts(rows) for label, rows in rows_by_label.items()}, []
+    by_label, lines = {label: counts(rows, right_from) for label, rows in rows_by_label.items()}, []
     for (first, one), (second, other) in combinations(by_label.items(), 2):
         for k in ks:
             shares = pass_at_k_by_problem(one, k), pass_at_k_by_problem(other, k)
@@ -105,15 +131,28 @@ def curve_of(largest: int) -> list[int]:
     return sorted({*range(1, min(_EVERY_K, largest) + 1), *powers, *([largest] if largest else [])})
 
 
-def repeat_interval(by_problem: Counts) -> float:
+def _means(earned: Mapping[str, Sequence[float]]) -> list[float]:
+    return [math.fsum(mine) / len(mine) for mine in earned.values()]
+
+
+def repeat_interval(earned: Mapping[str, Sequence[float]]) -> float:
     """Half of the interval for the difference between avg@n and that of another n answers to each of these problems.
 
-    A problem with one judged answer shows no spread; the largest there can be, 1/4, is taken.
+    A problem with one judged answer shows no spread; the largest there can be between 0, 1 and the rewards is taken.
     """
-    judged = [(n, c) for n, c in by_problem.values() if n]
+    # 0 and 1 always: what rewards were until there were others
+    every = [0.0, 1.0, *(reward for mine in earned.values() for reward in mine)]
+    largest = (max(every) - min(every)) ** 2 / 4
     # the factor 2: both evaluations vary by their draws, and independently
-    spreads = [c * (n - c) / (n * n * (n - 1)) if n > 1 else 0.25 for n, c in judged]
-    return round(_NORMAL_95 * math.sqrt(2 * math.fsum(spreads)) / len(judged), 6) if judged else 1.0
+    spreads = [_spread(mine) if len(mine) > 1 else largest for mine in earned.values()]
+    return round(_NORMAL_95 * math.sqrt(2 * math.fsum(spreads)) / len(earned), 6) if earned else 1.0
+
+
+def _spread(mine: Sequence[float]) -> float:
+    """Variance of the mean of these rewards."""
+    # in this order zeros and ones give c (n - c) exactly; rounding may leave less than 0 of equal ones
+    n, total = len(mine), math.fsum(mine)
+    return max(0.0, math.fsum(reward * reward for reward in mine) * n - total * total) / (n * n * (n - 1))
 
 
 def lengths(tokens: Sequence[int]) -> dict[str, float]:
@@ -126,8 +165,10 @@ def lengths(tokens: Sequence[int]) -> dict[str, float]:
     return {"mean": round(float(sizes.mean()), 3), **shown, "max": float(sizes.max())}
 
 
-def table(rows: Sequence[Row], labels: Mapping[str, str | None], resamples: int, seed: int) -> list[dict[str, Any]]:
-    """avg@n by label of the problems (a difficulty, a platform, a set); ``labels`` maps problem_id to it.
+def table(
+    rows: Sequence[Row], labels: Mapping[str, str | None], resamples: int, seed: int, right_from: float = CORRECT
+) -> list[dict[str, Any]]:
+    """pass@1 by label of the problems (a difficulty, a platform, a set); ``labels`` maps problem_id to it.
 
     A line for each label, the largest first; problems without one are ``unknown``. Empty if no problem has any.
     """
@@ -137,12 +178,12 @@ def table(rows: Sequence[Row], labels: Mapping[str, str | None], resamples: int,
     groups = defaultdict[str, list[Row]](list)
     for row in rows:
         groups[labels.get(row["problem_id"]) or "unknown"].append(row)
-    lines = [_line(label, mine, resamples, seed) for label, mine in groups.items()]
+    lines = [_line(label, mine, resamples, seed, right_from) for label, mine in groups.items()]
     return sorted(lines, key=lambda line: (-line["problems"], line["label"]))
 
 
-def _line(label: str, rows: Sequence[Row], resamples: int, seed: int) -> dict[str, Any]:
-    pairs = list(counts(rows).values())
+def _line(label: str, rows: Sequence[Row], resamples: int, seed: int, right_from: float) -> dict[str, Any]:
+    pairs = list(counts(rows, right_from).values())
     is_judged = any(n for n, _ in pairs)
     return {
         "label": label,

@@ -122,6 +122,7 @@ def _config(run: Run, split: str) -> EvaluationFolderConfig:
             "seed": config.seed,
             "engine": config.engine,
             "verifier": config.verifier,
+            "reward": config.reward and config.reward.for_longest(config.sampling.max_tokens),
             "engine_python": config.engine_python,
         }
     )
@@ -146,7 +147,8 @@ def _conclude(
     details = {**choice, "chosen": chosen.label, "chosen_in_words": chosen.origin}
     for label, measured in write_results(made, answers, settings, details).items():
         mean, low, high = measured["pass_at_k"]["1"]
-        say(f"held-out pass@1 of {label}: {mean:.1%} (95 % interval {low:.1%} to {high:.1%})")
+        earned = f"; mean reward {measured['mean_reward']:.3f}" if "reward" in measured else ""
+        say(f"held-out pass@1 of {label}: {mean:.1%} (95 % interval {low:.1%} to {high:.1%}){earned}")
     say(f"card: {run.card_text()}")
 
 

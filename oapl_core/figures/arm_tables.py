@@ -16,6 +16,7 @@ from oapl_core.reports.blocks import (
     interval_of,
     mean_of,
     percent,
+    reward_of,
     table,
     table_of,
     whole,
@@ -28,7 +29,7 @@ SHORT = (0, 2, 3, 5)
 def held_out_table(comparison: Comparison, results: Sequence[Result], name: str) -> Table:
     """A row for each measured arm, the highest pass@1 first, and the checkpoint that they started from."""
     k, first = largest_k(results, name), results[0]
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for one in ranked(results, name):
         means, reference = one.means(name, 1), first.means(name, 1)
         if means is None:
@@ -42,7 +43,19 @@ def held_out_table(comparison: Comparison, results: Sequence[Result], name: str)
         at_k = _rate_and_seeds(base_means(results, name, k))
         rows.append((base_name(comparison), *_pass_cells(base), DASH, *at_k, DASH, DASH))
     at_1 = ("seeds>", "pass@1>", "95 % over problems>", "seeds from, to>")
-    columns = ("arm", *at_1, f"against {first.label}>", f"pass@{k}>", "seeds from, to>", "tokens>", "truncated>")
+    rewards = {one.label: reward_of(means.all) for one in results if (means := one.rewards(name))}
+    if rewards:
+        rows = [(*row, rewards.get(row[0], DASH)) for row in rows]
+    columns = (
+        "arm",
+        *at_1,
+        f"against {first.label}>",
+        f"pass@{k}>",
+        "seeds from, to>",
+        "tokens>",
+        "truncated>",
+        *["mean reward>"] * bool(rewards),
+    )
     marked = next((i for i, row in enumerate(rows) if row[0] == first.label), None)
     note = (
         "Unbiased pass@k, mean over seeds. 95 % interval: bootstrap over problems, each with its mean over the seeds. "
@@ -119,6 +132,7 @@ def _numbers(results: Sequence[Result], comparison: Comparison, name: str) -> It
             **dict(zip(("difference", "difference_low", "difference_high"), ends, strict=True)),
             **{key: one.training.get(key) for key in ("entropy", "kl", "steps", "sequences", "step_s", "training_s")},
             **{key: one.answers.get(key) for key in ("tokens", "truncated")},
+            **(_columns("mean_reward", rewards) if (rewards := one.rewards(name)) else {}),
         }
     base = base_means(results, name, 1)
     if base:

@@ -19,9 +19,8 @@ _LAST_SHARE = 8
 
 @dataclass(frozen=True)
 class Means:
-    """pass@k of one setting on one problem set, over problems and over seeds."""
+    """pass@k, or the mean reward, of one setting on one problem set, over problems and over seeds."""
 
-    k: int
     all: MeanWithInterval
     """Of the means over seeds, with the interval over problems."""
     seeds: tuple[float, ...]
@@ -32,16 +31,23 @@ class Means:
     @classmethod
     def of(cls, scores: Sequence[Score], k: int) -> "Means | None":
         """Of a seed's score each; over the problems with k judged answers from every seed. None without any."""
-        each = [pass_at_k_by_problem(score.judged_P, k) for score in scores]
+        return cls._over([pass_at_k_by_problem(score.judged_P, k) for score in scores], scores[0].resampling)
+
+    @classmethod
+    def of_rewards(cls, scores: Sequence[Score]) -> "Means | None":
+        """The same of the mean reward; None without `[reward]`."""
+        return cls._over([score.rewards_P or {} for score in scores], scores[0].resampling)
+
+    @classmethod
+    def _over(cls, each: Sequence[Mapping[str, float]], resampling: Resampling) -> "Means | None":
         shared = [problem for problem in each[0] if all(problem in one for one in each)]
         if not shared:
             return None
         by_problem = {problem: _mean([one[problem] for one in each]) for problem in shared}
-        resampling = scores[0].resampling
         # the unit of resampling is the problem: seeds of one arm answer the same ones, so they are no further problems
         estimate = mean_estimate(list(by_problem.values()), resampling.resamples, resampling.seed)
         seeds = tuple(_mean([one[problem] for problem in shared]) for one in each)
-        return cls(k, estimate, seeds, by_problem, resampling)
+        return cls(estimate, seeds, by_problem, resampling)
 
     def minus(self, other: "Means") -> MeanWithInterval | None:
         """How much higher it is than ``other`` on the problems that both have, paired; None if they share none."""
@@ -78,6 +84,11 @@ class Result:
         """None if nothing is measured."""
         scores = self.scores(problem_set)
         return Means.of(scores, k) if scores else None
+
+    def rewards(self, problem_set: str) -> Means | None:
+        """The mean reward; None without `[reward]`, or if nothing is measured."""
+        scores = self.scores(problem_set)
+        return Means.of_rewards(scores) if scores else None
 
 
 def read_results(comparison: Comparison) -> list[Result]:

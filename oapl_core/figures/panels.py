@@ -40,7 +40,7 @@ class Panel:
     y_label: str
     lines: Sequence[Line]
     is_percent: bool = True
-    """y are shares, shown in percent; else numbers that are not negative."""
+    """y are shares, shown in percent; else other numbers."""
     is_log2: bool = False
     """x on a logarithmic axis with ticks at powers of two."""
     starts: Sequence[float] = ()
@@ -121,8 +121,8 @@ def _finish(axes: "Axes", panel: Panel) -> None:
     if panel.is_percent:
         fit_percent(axes)
     else:
-        # from 0, where a policy always gives the same answer
-        axes.set_ylim(bottom=0)
+        # from 0, where a policy always gives the same answer; rewards may be less
+        axes.set_ylim(bottom=min([0.0, *(low for line in panel.lines for low in line.low)]))
     axes.set_title(panel.title)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)

@@ -114,6 +114,21 @@ def _milestones(track: Track, benchmark: str, cost: Callable[[Milestone], int | 
             yield from _point(one.name, spent, score.pass_at(1))
 
 
+def mean_reward(tracks: Sequence[Track], cost: Callable[[Milestone], int | None]) -> list[Series]:
+    """As ``accuracy``, the mean reward; of runs with `[reward]`, since it is pass@1 in all others."""
+
+    def of(track: Track) -> Iterator[Series]:
+        for benchmark in track.benchmarks:
+            known = [
+                (one, cost(one), score.mean_reward) for one in track.milestones if (score := one.scores.get(benchmark))
+            ]
+            points = [p for one, x, estimate in known if x is not None for p in _point(one.name, x, estimate)]
+            if points:
+                yield Series(track.label, (track.run,), benchmark, None, BOOTSTRAP, tuple(points))
+
+    return with_means(tracks, of)
+
+
 def training(
     tracks: Sequence[Track], metric: str, value: Callable[[TrainingStep], float | None], window: int = 1
 ) -> list[Series]:

@@ -13,7 +13,7 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.figures import entropies, series
 from oapl_core.figures.panels import Line, Panel, draw_panels
 from oapl_core.figures.series import Series
-from oapl_core.figures.side_tables import reached_table, runs_table, settings_table
+from oapl_core.figures.side_tables import reached_table, rewards_table, runs_table, settings_table
 from oapl_core.figures.tracks import BASE, Track
 from oapl_core.reports.blocks import Link, Picture, Report, Section
 from oapl_core.reports.page import page
@@ -147,7 +147,9 @@ def _pass_at_k(made: _Page) -> tuple[Section, ...]:
         "As figures 1, 4 and 5 (left) of arXiv 2602.19362.",
     )
     numbers = made.write_numbers("pass_at_k", curves, {"panel": "problem_set", "x": "k", "y": "pass_at_k"})
-    return (Section("pass@k", pictures=pictures, tables=(reached_table(curves),), links=(numbers,)),)
+    rewards = series.mean_reward(made.tracks, lambda one: one.steps)
+    tables = tuple(shown for shown in (reached_table(curves), rewards_table(rewards)) if shown)
+    return (Section("pass@k", pictures=pictures, tables=tables, links=(numbers,)),)
 
 
 def _shaded(curves: Sequence[Series]) -> str:
@@ -163,9 +165,12 @@ def _shaded(curves: Sequence[Series]) -> str:
 
 def _ends(panels: Sequence[Panel]) -> str:
     lines = [(panel, line) for panel in panels for line in panel.lines if line.look != "rings"]
-    return "; ".join(
-        f"{panel.title}, {line.label}: {100 * line.y[0]:.1f} % to {100 * line.y[-1]:.1f} %" for panel, line in lines
-    )
+    return "; ".join(f"{panel.title}, {line.label}: {_said(panel, line)}" for panel, line in lines)
+
+
+def _said(panel: Panel, line: Line) -> str:
+    """Its first and its last value."""
+    return " to ".join(f"{100 * y:.1f} %" if panel.is_percent else f"{y:.3f}" for y in (line.y[0], line.y[-1]))
 
 
 def _accuracy(made: _Page) -> tuple[Section, ...]:
@@ -178,6 +183,11 @@ def _accuracy(made: _Page) -> tuple[Section, ...]:
     if not reached and not each:
         return ()
     panels, links = _milestone_panels(made, reached, _STEPS), []
+    if rewards := series.mean_reward(made.tracks, lambda one: one.steps):
+        lines = [made.line(one, bars=True) for one in series.drawn(rewards)]
+        panels.append(Panel("held-out answers", _STEPS, "mean reward", lines, is_percent=False, starts=made.starts))
+        names = {"panel": "problem_set", "name": "checkpoint", "x": "steps", "y": "mean_reward"}
+        links.append(made.write_numbers("mean_reward", rewards, names))
     if reached:
         names = {"panel": "problem_set", "name": "checkpoint", "x": "steps", "y": "pass_at_1"}
         links.append(made.write_numbers("accuracy", reached, names))

@@ -30,6 +30,17 @@ def reached_table(curves: Sequence[Series]) -> Table:
     return table("Held-out problems, before and after", columns, rows, note)
 
 
+def rewards_table(reached: Sequence[Series]) -> Table | None:
+    """Mean reward of the first and the last checkpoint; ``reached`` is what series.mean_reward gives. None of none."""
+    rows = []
+    for one in drawn(reached):
+        for point in dict.fromkeys((one.points[0], one.points[-1])):
+            numbers = f"{point.y:.3f}", f"{point.low:.3f} to {point.high:.3f}"
+            rows.append((one.label, whole(len(one.runs)), one.panel, point.name, *numbers))
+    columns = ("label", "runs>", "problem set", "checkpoint", "mean reward>", "interval>")
+    return table("Mean reward of held-out answers, before and after", columns, rows) if rows else None
+
+
 def runs_table(tracks: Sequence[Track]) -> Table:
     """Every run that was read, with its size and where it started."""
     cells: dict[str, Callable[[Track], str]] = {

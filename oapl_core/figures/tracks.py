@@ -148,7 +148,7 @@ def _heldout_rows(run: Run) -> "pl.DataFrame | None":
 def _milestones(
     run: Run, rows: "pl.DataFrame", epochs: Epochs, sampled: Sequence[int], steps: Sequence[TrainingStep]
 ) -> Iterator[Milestone]:
-    resampling = Resampling(run.config.evaluation.bootstrap_resamples, run.config.seed)
+    resampling = Resampling.of(run.config)
     scores: dict[str, dict[str, Score]] = {}
     for (benchmark,), mine in rows.group_by("benchmark", maintain_order=True):
         for one in score(mine, resampling):

@@ -7,8 +7,10 @@ A row is dropped for the first reason that applies:
     empty_response         no token was sampled
     truncated              it was cut at the token limit                    (truncated = drop)
     fewer_than_two_valid   its group has fewer than two rows left, so no value can be estimated
-    no_correct_answer      no row of its group has the full reward 1        (keep = any_correct, mixed)
-    all_correct            every row of its group has the full reward 1     (keep = mixed)
+    no_correct_answer      no row of its group has a reward of 1 or more    (keep = any_correct, mixed)
+    all_correct            every row of its group has                       (keep = mixed)
+
+``[reward] right_from`` takes the place of that 1.
 """
 
 from dataclasses import dataclass
@@ -47,7 +49,7 @@ class SelectionCounts:
 
 
 def select(
-    keys: "pl.DataFrame", verdicts: "pl.DataFrame", keep: str, truncated: str
+    keys: "pl.DataFrame", verdicts: "pl.DataFrame", keep: str, truncated: str, right_from: float = CORRECT
 ) -> "tuple[pl.DataFrame, SelectionCounts]":
     """Choose rollouts.
 
@@ -57,6 +59,7 @@ def select(
         verdicts: rollout_id, reward (null: not judged), outcome.
         keep: ``any_correct``, ``mixed`` or ``all``.
         truncated: ``keep`` or ``drop`` those that were cut.
+        right_from: the reward from which an answer is correct.
 
     Returns:
         The kept rows of ``keys`` with ``reward`` and ``group`` (0, 1, ... by first appearance), and the counts.
@@ -81,14 +84,14 @@ def select(
         .with_row_index("row")
         .join(verdicts.lazy().with_columns(judged=pl.lit(True)), on="rollout_id", how="left", maintain_order="left")
         .with_columns(reason=_row_reason(truncated))
-        .with_columns(reason=pl.coalesce("reason", _group_reason(keep)))
+        .with_columns(reason=pl.coalesce("reason", _group_reason(keep, right_from)))
         .with_columns(first=pl.col("row").min().over(_GROUP))
         .collect()
     )
     kept = judged.filter(pl.col("reason").is_null()).with_columns(
         group=(pl.col("first").rank("dense") - 1).cast(pl.Int32)  # numbered without gaps, in the order of sampling
     )
-    return kept.drop("row", "judged", "outcome", "reason", "first"), _count(judged)
+    return kept.drop("row", "judged", "outcome", "reason", "first"), _count(judged, right_from)
 
 
 def _row_reason(truncated: str) -> "pl.Expr":
@@ -108,12 +111,12 @@ def _row_reason(truncated: str) -> "pl.Expr":
     )
 
 
-def _group_reason(keep: str) -> "pl.Expr":
+def _group_reason(keep: str, right_from: float) -> "pl.Expr":
     """Looks only at rows without a reason of their own."""
     import polars as pl
 
     valid = pl.col("reason").is_null()
-    correct = valid & (pl.col("reward") >= CORRECT)
+    correct = valid & (pl.col("reward") >= right_from)
     valids, corrects = valid.sum().over(_GROUP), correct.sum().over(_GROUP)
     needs_correct, needs_wrong = pl.lit(keep in ("any_correct", "mixed")), pl.lit(keep == "mixed")
     return (
@@ -126,7 +129,7 @@ def _group_reason(keep: str) -> "pl.Expr":
     )
 
 
-def _count(judged: "pl.DataFrame") -> SelectionCounts:
+def _count(judged: "pl.DataFrame", right_from: float) -> SelectionCounts:
     import polars as pl
 
     kept = judged.filter(pl.col("reason").is_null())
@@ -144,7 +147,7 @@ def _count(judged: "pl.DataFrame") -> SelectionCounts:
         judged.select(_GROUP).n_unique(),
         len(kept),
         kept.select(_GROUP).n_unique(),
-        len(judged.filter((pl.col("outcome") != "verifier_error") & (pl.col("reward") >= CORRECT))),
+        len(judged.filter((pl.col("outcome") != "verifier_error") & (pl.col("reward") >= right_from))),
         {reason: by_row[reason] for reason in order if reason in by_row},
         {reason: by_group[reason] for reason in order if reason in by_group},
     )

@@ -4,12 +4,13 @@ Importing an objective does not import torch: settings are read by programs that
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from oapl_core.objectives.group_means import group_mean, standardised
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.tokens import weighted_logprobs
 from oapl_core.settings_group import Settings
+from oapl_core.tables import CORRECT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,6 +21,7 @@ Scope = Literal["sequence", "group", "batch"]
 class Method(Settings):
     """An objective: REINFORCE but for what a subclass replaces. It adds `name` (a Literal) and its settings."""
 
+    _right_from: float = CORRECT
     name: str
     """Names the objective, and the folder of the checkpoints it makes."""
     scope: ClassVar[Scope] = "sequence"
@@ -41,6 +43,14 @@ class Method(Settings):
         """How many optimiser steps share pi_old, the trainer's own earlier weights. 1: it is the policy of the step
         itself, held constant. More: before the first of them the trainer scores the sequences of all."""
         return 1
+
+    def with_threshold(self, right_from: float) -> Self:
+        """The same where an answer is correct from another reward on, which is `[reward]`'s and no setting here."""
+        if right_from == self._right_from:
+            return self
+        new = self.model_copy()
+        new._right_from = right_from
+        return new
 
     def kept(self, reward_S: "Tensor", group_S: "Tensor", seed: int) -> "Tensor":
         """Which rollouts take part, [S] of bool; the others cost nothing. From whole groups, once a round."""

@@ -1,6 +1,6 @@
 """Supervised fine-tuning: token cross-entropy on every row (`sft`), and on the correct answers alone (`rft`).
 
-    L = -(1/tokens) sum_i sum_t ln pi(y_it)          rft: over the answers with r_i >= 1, which `tokens` counts too
+    L = -(1/tokens) sum_i sum_t ln pi(y_it)          rft: over the correct answers (r_i >= 1, or `[reward] right_from`)
 
 The mean is over the step's trained tokens, all micro-batches and ranks together: what transformers and TRL's SFTTrainer
 compute (the sum of the tokens' losses over `num_items_in_batch`), and what RAFT (arXiv 2304.06767) and RFT (arXiv
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method
 from oapl_core.objectives.tokens import TokenAverage, weighted_logprobs
-from oapl_core.tables import CORRECT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,9 +46,8 @@ class Rft(Supervised):
     """The correct answers are raised, the others cost nothing."""
 
     name: Literal["rft"] = "rft"
-
     trains_on: ClassVar[str] = "correct answer"
 
     def kept(self, reward_S: "Tensor", group_S: "Tensor", seed: int) -> "Tensor":
         """The correct ones: an optimiser step has `batch_size` of them."""
-        return reward_S >= CORRECT
+        return reward_S >= self._right_from

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.languages import language
+from oapl_core.own_function import check_import
 from oapl_core.planning.plan import steps
 from oapl_core.planning.stages import BY_VERB, EVALUATION, GROUPS, SAMPLING, VERIFICATION
 from oapl_core.progress import say
 from oapl_core.run_folder.ledger import ArtifactEntry
-from oapl_core.run_folder.run import GROUPS_FILE, ROLLOUTS_DIR, VERDICTS_DIR, Run
+from oapl_core.run_folder.run import GROUPS_FILE, ROLLOUTS_DIR, Run
 from oapl_core.run_folder.storage import readable
+from oapl_core.run_folder.verdict_versions import VERDICTS_DIR
 from oapl_core.tables import LANGUAGE, PROBLEMS, PROMPTS, read_table
 from oapl_core.tables import readable as whole
 
@@ -32,6 +34,7 @@ def before_stage(run: Run, verb: str, number: int | None) -> None:
     """What every stage process asks first; ``number`` is its round.
 
     Raises:
+        ConfigError: the function that says what a verdict earns cannot be imported.
         DataError: what the stage reads was removed on purpose; says how to make it again.
         SandboxError: answers are to be judged whose language has no compiler or interpreter here.
         StageFailed: the disk has less room than the stage needs.
@@ -39,6 +42,10 @@ def before_stage(run: Run, verb: str, number: int | None) -> None:
     refuse_removed(run, verb, number)
     if verb in (VERIFICATION.verb, EVALUATION.verb):
         refuse_missing_tools(run)
+    # a minute before the first verdict, not after the first part
+    reward = run.config.reward
+    if reward and reward.function and verb in (VERIFICATION.verb, EVALUATION.verb):
+        check_import(reward.function, "reward.function")
     need = estimate(run, verb, number)
     if need:
         need.compare(run, shutil.disk_usage(run.root).free)

@@ -18,11 +18,11 @@ from oapl_core.run_folder.run import (
     REFERENCE_FILE,
     ROLLOUTS_DIR,
     SAVED_STATES,
-    VERDICTS_DIR,
     WARM_START_DIR,
     Run,
     round_name,
 )
+from oapl_core.run_folder.verdict_versions import VERDICTS_DIR
 
 Places = Callable[[Run, int], tuple[Path, ...]]
 """Paths in a run folder, given the round."""
@@ -127,10 +127,10 @@ SAMPLING = Stage(
 VERIFICATION = Stage(
     "verification",
     "verdicts.verify",
-    (f"{VERDICTS_DIR}/",),
+    (VERDICTS_DIR,),  # other versions, and which is used, too
     of_round=True,
     reads=lambda run, number: (run.rollouts(number),),
-    decided_by=("verifier",),
+    decided_by=("verifier", "reward"),
     retries=2,
     needs=("sandbox",),
 )

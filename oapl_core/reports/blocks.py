@@ -151,6 +151,11 @@ def with_interval(estimate: MeanWithInterval | None) -> str:
     return DASH if estimate is None else f"{mean_of(estimate)} ({interval_of(estimate)})"
 
 
+def reward_of(estimate: MeanWithInterval | None) -> str:
+    """A mean reward with its interval, ``0.412 (0.385 to 0.440)``; a dash for None."""
+    return DASH if estimate is None else f"{estimate.mean:.3f} ({estimate.low:.3f} to {estimate.high:.3f})"
+
+
 def gain_of(change: MeanWithInterval | None) -> str:
     """A difference of shares in percentage points, ``+1.2 (-0.4 to +2.8)``; a dash for None."""
     if change is None:

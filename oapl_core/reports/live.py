@@ -17,6 +17,8 @@ from oapl_core.reports.blocks import shortened
 from oapl_core.reports.records import frame, metric_lines, recorded_parts
 from oapl_core.run_folder.lock import PATIENCE_S, owner
 from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.verdict_versions import judged_by
+from oapl_core.settings.reward import threshold
 
 DONE, WORKING, STOPPED, TO_DO = "done", "working", "stopped", "to do"
 _TAIL_BYTES = 64 * 2**10
@@ -176,7 +178,7 @@ class LiveRun:
                 counted.rollouts[part] = _rollouts_of(part)
         for part in recorded_parts(run, run.verdicts(number)):
             if part not in counted.verdicts:
-                counted.verdicts[part] = _verdicts_of(part)
+                counted.verdicts[part] = _verdicts_of(part, threshold(judged_by(self.run, number).reward))
         rows, cut, tokens = map(sum, zip((0, 0, 0), *counted.rollouts.values(), strict=True))
         judged, right, broken = map(sum, zip((0, 0, 0), *counted.verdicts.values(), strict=True))
         return LiveRound(number, rows, judged, right, broken, cut, tokens)
@@ -248,12 +250,12 @@ def _rollouts_of(part: Path) -> tuple[int, int, int]:
     return rows.height, rows.filter(pl.col("finish_reason") == "length").height, int(tokens or 0)
 
 
-def _verdicts_of(part: Path) -> tuple[int, int, int]:
+def _verdicts_of(part: Path, right_from: float) -> tuple[int, int, int]:
     import polars as pl
 
     rows = frame([part], tables.VERDICTS, ("reward", "outcome"))
     judged = rows.filter(pl.col("reward").is_not_null())  # a failure of the verifier is no wrong answer
-    return judged.height, judged.filter(pl.col("reward") >= tables.CORRECT).height, rows.height - judged.height
+    return judged.height, judged.filter(pl.col("reward") >= right_from).height, rows.height - judged.height
 
 
 def _samples_of(answers: Path, verdicts: Path) -> tuple[LiveSample, ...]:

@@ -19,6 +19,7 @@ from oapl_core.reports.blocks import (
     interval_of,
     mean_of,
     percent,
+    reward_of,
     shortened,
     table,
     table_of,
@@ -70,7 +71,7 @@ def results(facts: Facts) -> Results | None:
     if facts.evaluation is None:
         return None
     config = facts.run.config
-    resampling = Resampling(config.evaluation.bootstrap_resamples, config.seed)
+    resampling = Resampling.of(config)
     splits = {s: facts.evaluation.filter(pl.col("split") == s) for s in ("heldout", "validation")}
     # in the order of the rows, which the evaluation writes as base, earlier rounds, chosen epoch
     heldout = score(splits["heldout"], resampling)
@@ -98,17 +99,25 @@ def heldout_table(results: Results) -> Table:
         "pass@1>": lambda one: mean_of(one.pass_at(1)),
         "95 % interval>": lambda one: interval_of(one.pass_at(1)),
         **{f"pass@{k}>": partial(_pass_at, k) for k in ks if k > 1},
+        **reward_cells(results.base.resampling),
         "problems>": lambda one: whole(one.problems),
         "truncated>": lambda one: percent(one.truncated / one.answers),
         "verifier errors>": lambda one: whole(one.verifier_errors),
     }
     note = "Unbiased pass@k; interval: bootstrap over problems. Truncated: answers cut at the length limit."
+    if results.base.resampling.reward:
+        note += f" Correct: a reward of {results.base.resampling.reward.right_from:g} or more."
     # pass@k of fewer problems than pass@1 is of others, too: a reader must know before comparing the two
     few = {one.checkpoint: sum(n < ks[-1] for n, _ in one.judged_P.values()) for one in results.heldout}
     short = [f"{checkpoint}: {problems}" for checkpoint, problems in few.items() if problems]
     if short:
         note += f" Problems with fewer than {ks[-1]} judged answers, left out of pass@{ks[-1]}: {', '.join(short)}."
     return table_of("Pass rates of held-out problems", results.heldout, cells, note, len(results.heldout) - 1)
+
+
+def reward_cells(resampling: Resampling) -> dict[str, Callable[[Score], str]]:
+    """The mean reward beside pass@k, where it is another number than pass@1."""
+    return {"mean reward>": lambda one: reward_of(one.mean_reward)} if resampling.reward else {}
 
 
 def _pass_at(k: int, one: Score) -> str:
@@ -123,6 +132,7 @@ def validation_table(results: Results) -> Table:
         "pass@1>": lambda one: mean_of(one.pass_at(1)),
         "95 % interval>": lambda one: interval_of(one.pass_at(1)),
         f"pass@{k}>": lambda one: mean_of(one.pass_at(k)),
+        **reward_cells(results.validation[0].resampling),
         "problems>": lambda one: whole(one.problems),
     }
     names = [s.checkpoint for s in results.validation]

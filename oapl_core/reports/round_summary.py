@@ -14,8 +14,9 @@ from oapl_core.reports.compose import dropped_pictures, training_section
 from oapl_core.reports.facts import Facts, RoundFacts, gather
 from oapl_core.reports.markdown import markdown, with_pictures
 from oapl_core.reports.records import frame, recorded_parts
-from oapl_core.reports.scores import Resampling, Score, judged, shown_ks
+from oapl_core.reports.scores import Resampling, Score, judged, mean_rewards, shown_ks
 from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.verdict_versions import judged_by
 
 _DRAWS = 8_000_000
 """Of the bootstrap over a round's problems: resamples times problems, 64 MB."""
@@ -67,6 +68,8 @@ def summarize(run: Run, number: int, folder: Path) -> RoundSummary:
 def _headline(one: RoundFacts, score: Score | None) -> str:
     first = score.pass_at(1) if score else None
     solved = f", pass@1 {with_interval(first)}" if first else ""
+    if score and score.mean_reward:
+        solved += f", mean reward {score.mean_reward.mean:.3f}"
     trained = f", {one.kept:,} trained on" if one.kept is not None else ""
     return f"{one.rollouts:,} rollouts of {one.problems:,} problems{solved}{trained}"
 
@@ -92,6 +95,9 @@ def pass_table(score: Score) -> Table:
     """pass@k of the policy that sampled, on the problems that it sampled."""
     by_k = {k: score.pass_at(k) for k in shown_ks(score.samples)}
     rows = [(f"pass@{k}", mean_of(e), interval_of(e), whole(e.problems)) for k, e in by_k.items() if e]
+    if earned := score.mean_reward:
+        numbers = f"{earned.low:.3f} to {earned.high:.3f}", whole(earned.problems)
+        rows.append(("mean reward", f"{earned.mean:.3f}", *numbers))
     note = f"Policy {score.policy_hash} on the round's training problems, before it was trained on them."
     return table("pass@k while sampling", ("", "share>", "95 % interval>", "problems>"), rows, note)
 
@@ -102,7 +108,8 @@ def training_score(run: Run, number: int, facts: Facts) -> Score | None:
     if not parts:
         return None
     rows = frame(parts, tables.VERDICTS, ("problem_id", "reward"))
-    counts = judged(rows)
+    reward = judged_by(run, number).reward
+    counts = judged(rows, reward)
     if not any(n for n, _ in counts.values()):
         return None
     one, config = facts.rounds[0], run.config
@@ -115,7 +122,8 @@ def training_score(run: Run, number: int, facts: Facts) -> Score | None:
         truncated=one.truncated,
         verifier_errors=rows["reward"].null_count(),
         judged_P=counts,
-        resampling=Resampling(resamples, config.seed),
+        resampling=Resampling(resamples, config.seed, reward),
+        rewards_P=mean_rewards(rows) if reward else None,
     )
 
 

@@ -7,17 +7,19 @@ The bootstrap's seed is the one of the evaluation, so that ledger and report sho
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from oapl_core.evaluation.pass_at_k import (
     MeanWithInterval,
     PairedDifference,
     estimate,
+    mean_estimate,
     paired_difference,
     pass_at_k_by_problem,
 )
 from oapl_core.seeds import derive_seed
-from oapl_core.tables import CORRECT
+from oapl_core.settings.experiment import Experiment
+from oapl_core.settings.reward import RewardConfig, threshold
 
 if TYPE_CHECKING:
     import polars as pl
@@ -25,10 +27,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Resampling:
-    """How intervals are made: the same resamples for the same seed of the run."""
+    """How intervals are made: the same resamples for the same seed of the run; and what is correct."""
 
     resamples: int
     run_seed: int
+    reward: RewardConfig | None = None
+    """What verdicts earned."""
+
+    @classmethod
+    def of(cls, config: Experiment) -> Self:
+        """Those of a run."""
+        return cls(config.evaluation.bootstrap_resamples, config.seed, config.reward)
 
     @property
     def seed(self) -> int:
@@ -48,6 +57,15 @@ class Score:
     judged_P: Mapping[str, tuple[int, int]]
     """problem_id -> (judged answers n, correct ones c)."""
     resampling: Resampling
+    rewards_P: Mapping[str, float] | None = None
+    """problem_id -> mean reward of its judged answers, with `[reward]`; without, that is the share of correct ones."""
+
+    @property
+    def mean_reward(self) -> MeanWithInterval | None:
+        """Over problems with its interval; None without `[reward]`, or if nothing was judged."""
+        if not self.rewards_P:
+            return None
+        return mean_estimate(list(self.rewards_P.values()), self.resampling.resamples, self.resampling.seed)
 
     @property
     def problems(self) -> int:
@@ -78,20 +96,29 @@ def score(rows: "pl.DataFrame", resampling: Resampling) -> list[Score]:
             answers=len(mine),
             truncated=len(mine.filter(pl.col("finish_reason") == "length")),
             verifier_errors=mine["reward"].null_count(),
-            judged_P=judged(mine),
+            judged_P=judged(mine, resampling.reward),
             resampling=resampling,
+            rewards_P=mean_rewards(mine) if resampling.reward else None,
         )
         for (checkpoint,), mine in rows.group_by("checkpoint", maintain_order=True)
     ]
 
 
-def judged(rows: "pl.DataFrame") -> dict[str, tuple[int, int]]:
+def mean_rewards(rows: "pl.DataFrame") -> dict[str, float]:
+    """problem_id -> mean reward of its judged answers, of those that have any; in the order of the rows."""
+    import polars as pl
+
+    means = rows.drop_nulls("reward").group_by("problem_id", maintain_order=True)
+    return dict(means.agg(pl.col("reward").mean()).iter_rows())
+
+
+def judged(rows: "pl.DataFrame", reward: RewardConfig | None) -> dict[str, tuple[int, int]]:
     """problem_id -> (judged answers n, correct ones c), from rows with ``problem_id`` and ``reward``."""
     import polars as pl
 
     # in the order of the rows: the bootstrap draws problems by their place, so another order is another interval
     counts = rows.group_by("problem_id", maintain_order=True)
-    counted = counts.agg(n=pl.col("reward").count(), c=(pl.col("reward") >= CORRECT).sum())
+    counted = counts.agg(n=pl.col("reward").count(), c=(pl.col("reward") >= threshold(reward)).sum())
     return {problem: (n, c) for problem, n, c in counted.iter_rows()}
 
 

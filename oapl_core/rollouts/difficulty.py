@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any
 from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.run_folder.run import Run, parts_of
+from oapl_core.run_folder.verdict_versions import judged_by
 from oapl_core.seeds import derive_seed
+from oapl_core.settings.reward import threshold
 from oapl_core.settings.rounds import DifficultyConfig
 
 if TYPE_CHECKING:
@@ -139,7 +141,7 @@ def known_so_far(run: Run, number: int) -> dict[str, Known]:
         read = (tables.read_table(part, tables.VERDICTS, ["problem_id", "reward"]) for part in parts)
         frame = pl.concat([pl.DataFrame(table) for table in read]).drop_nulls("reward")
         # a verifier that failed says nothing of a problem; its rows went with the nulls
-        right = (pl.col("reward") >= tables.CORRECT).sum().alias("correct")
+        right = (pl.col("reward") >= threshold(judged_by(run, earlier).reward)).sum().alias("correct")
         counted = frame.group_by("problem_id").agg(pl.len().alias("judged"), right)
         frames.append(counted.with_columns(round=pl.lit(earlier, pl.Int32)))
     if not frames:

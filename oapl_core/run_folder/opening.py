@@ -12,6 +12,7 @@ from pathlib import Path
 from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.model_folder import check_model_folder
 from oapl_core.model_hub import refuse_unpinned
+from oapl_core.own_function import check_import
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.run import Run
@@ -66,7 +67,7 @@ def check(experiment: Experiment) -> None:
     """What can be known to be wrong before minutes are spent.
 
     Raises:
-        ConfigError: a file that the experiment names is missing.
+        ConfigError: a file that the experiment names is missing, or its own function cannot be imported.
         DataError: the model folder is not a whole one.
     """
     sets = experiment.problems
@@ -78,6 +79,8 @@ def check(experiment: Experiment) -> None:
             raise ConfigError(
                 f"`{key}`: {path} is not a file (relative paths start at the current folder, {Path.cwd()})"
             )
+    if experiment.reward and experiment.reward.function:
+        check_import(experiment.reward.function, "reward.function", experiment.engine_python)
     if experiment.model is not None:
         refuse_unpinned(experiment.model)
         if experiment.hub_model is None:

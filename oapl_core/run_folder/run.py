@@ -21,13 +21,14 @@ from typing import Self
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.model_folder import policy_hash
+from oapl_core.run_folder import verdict_versions
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import differences, parse_recorded, write_settings
 
 _MAY_CHANGE = {"estimate", "fleet", "mirror", "runs_dir", "sampler", "time_limits_h"}
 """Settings that say where and how a run is kept going, not what it is."""
-ROLLOUTS_DIR, VERDICTS_DIR, GROUPS_FILE = "1_rollouts", "2_verdicts", "3_groups.parquet"
+ROLLOUTS_DIR, GROUPS_FILE = "1_rollouts", "3_groups.parquet"
 REFERENCE_FILE, CHECKPOINT_DIR, EVALUATION_DIR = "3_reference.parquet", "4_checkpoint", "5_evaluation"
 """What lies in a round's folder."""
 OPTIMIZER_STATE, SAVED_STATES, IN_FLIGHT, WARM_START_DIR = "optimizer_state", "state", ".in_flight", "warm_start"
@@ -132,8 +133,6 @@ class Run(Recorded):
             return Path(*root.parts[: -len(below)])
         return self.started_in if self.started_in and self.started_in.is_dir() else Path.cwd()
 
-    # Where things lie ---------------------------------------------------------------------------------------------
-
     @property
     def problems(self) -> Path:
         """Every problem of every split (tables.PROBLEMS)."""
@@ -184,9 +183,9 @@ class Run(Recorded):
         """Folder of the pieces of rollout parts that are not finished."""
         return self.rollouts(number) / IN_FLIGHT
 
-    def verdicts(self, number: int) -> Path:
-        """Folder of verdict parts (tables.VERDICTS), one for each rollout part."""
-        return self.round_dir(number) / VERDICTS_DIR
+    def verdicts(self, number: int, version: str | None = None) -> Path:
+        """Folder of verdict parts (tables.VERDICTS), one for each rollout part; those used, or a ``version``."""
+        return verdict_versions.folder(self.round_dir(number), version)
 
     def audit(self, number: int) -> Path:
         """What the second executor said about a share of the passes (tables.AUDITS)."""

@@ -8,6 +8,7 @@ from pydantic import Field, PositiveInt, model_validator
 from oapl_core.settings.evaluation import AskingConfig, EvaluationConfig
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.problems import PromptConfig
+from oapl_core.settings.reward import RewardConfig
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.settings_group import Settings
 
@@ -62,6 +63,8 @@ class EvaluationFolderConfig(AskingConfig, PromptConfig):
     """vLLM."""
     verifier: VerifierConfig = VerifierConfig()
     """Verdicts."""
+    reward: RewardConfig | None = None
+    """What a verdict earns; unset: 1 for a correct answer, 0 for a wrong one."""
     repeats: Path | None = None
     """Card of the evaluation that this one repeats."""
     engine_python: Path | None = None
@@ -69,6 +72,8 @@ class EvaluationFolderConfig(AskingConfig, PromptConfig):
 
     @model_validator(mode="after")
     def _sensible(self) -> Self:
+        if self.reward:
+            self.reward.check(self.verifier.stop_at_first_failure, self.max_tokens)
         if (self.problems.name is None) and self.problems.path is None:
             raise ValueError("give `problems` a name or a path")
         if self.ks and max(self.ks) > self.samples:

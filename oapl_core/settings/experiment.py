@@ -20,6 +20,7 @@ from oapl_core.settings.evaluation import EvaluationConfig, StopTexts
 from oapl_core.settings.fleet import FleetConfig
 from oapl_core.settings.pretrain import PretrainConfig
 from oapl_core.settings.problems import ProblemsConfig
+from oapl_core.settings.reward import RewardConfig
 from oapl_core.settings.rounds import RoundConfig
 from oapl_core.settings.sampler import SamplerConfig
 from oapl_core.settings.sync import SyncConfig
@@ -143,7 +144,9 @@ class Experiment(Settings):
     sampling: SamplingConfig = SamplingConfig()
     """Training rollouts."""
     verifier: VerifierConfig = VerifierConfig()
-    """Rewards."""
+    """Verdicts."""
+    reward: RewardConfig | None = None
+    """What a verdict earns; unset: 1 for a correct answer, 0 for a wrong one."""
     objective: Objective = Oapl()
     """Loss: `name` chooses one of docs/objectives.md, the other keys are its own."""
     training: TrainingConfig = TrainingConfig()
@@ -190,6 +193,8 @@ class Experiment(Settings):
 
     @model_validator(mode="after")
     def _answers_fit(self) -> Self:
+        if self.reward:
+            self.reward.check(self.verifier.stop_at_first_failure, self.sampling.max_tokens)
         needed = self.problems.max_prompt_tokens + max(self.sampling.max_tokens, self.evaluation.max_tokens)
         if self.engine.max_model_len < needed:
             raise ValueError(

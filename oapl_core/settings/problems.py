@@ -37,7 +37,8 @@ def _listed(value: Any) -> Any:
     return (value,) if isinstance(value, str | Path) else value
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Of a file that a setting names. Raises ValueError: it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -49,7 +50,7 @@ def _template(value: Any) -> Any:
     """A path becomes what lies there; the record of a run has the text already."""
     if not isinstance(value, str | Path):
         return value
-    text = _read(Path(value))
+    text = read_text(Path(value))
     try:
         prompt_templates.check(text, Path(value))
     except ConfigError as error:
@@ -62,7 +63,7 @@ def _examples(value: Any) -> Any:
     if not isinstance(value, str | Path):
         return value
     found = []
-    for number, line in enumerate(_read(Path(value)).split("\n"), start=1):
+    for number, line in enumerate(read_text(Path(value)).split("\n"), start=1):
         try:
             row = json.loads(line) if line.strip() else None
         except json.JSONDecodeError as error:

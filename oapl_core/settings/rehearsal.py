@@ -34,6 +34,10 @@ def rehearsal(experiment: Experiment, limit: int) -> Experiment:
     values["engine"]["max_model_len"] = problems["max_prompt_tokens"] + _TOKENS
     values["training"]["batch_size"] = min(experiment.training.batch_size, limit)
     values["rounds"] = [_small(one, limit) for one in _some(values["rounds"])]
+    if experiment.reward:
+        # not as short as the answers of a rehearsal: then a penalty would not fit into them
+        longest = experiment.reward.longest or experiment.sampling.max_tokens
+        values["reward"] |= {"longest": longest}
     if experiment.warm_start:
         warm = values["warm_start"]
         warm |= {"limit": limit, "epochs": min(warm["epochs"], _EPOCHS), "batch_size": min(warm["batch_size"], limit)}

@@ -1,6 +1,6 @@
 """What is measured in an optimiser step, beside the step: loss, log-ratios, divergence, entropy, sizes, memory.
 
-Log-ratios are ln pi - ln b in nats. "Right" in a metric's name is a rollout with the full reward 1. docs/objectives.md
+Log-ratios are ln pi - ln b in nats. "Right" in a metric's name is a correct rollout. docs/objectives.md
 explains each name of a step's metrics. Reads and writes no files.
 """
 

@@ -54,6 +54,8 @@ class Trainer:
     epochs: int
     lag_steps: int = 0
     """Optimiser steps between the policy that sampled and the one that the round starts from."""
+    right_from: float = CORRECT
+    """The reward from which an answer is correct."""
     speed: Speedometer | None = None
     """Tells speed, utilisation and time left of each step; unset: they are not reported."""
 
@@ -273,7 +275,7 @@ class Trainer:
                 compared_ST,
                 mask_ST,
                 length_S,
-                inputs.reward_S >= CORRECT,
+                inputs.reward_S >= self.right_from,
                 self.engine.policy.entropy_T,
                 self._repeated(rows),
             )

@@ -133,6 +133,7 @@ def _trainer(job: Job, loaded: "Loaded", examples: Examples) -> "Trainer":
         round_number=job.round_number,
         epochs=job.epochs,
         lag_steps=job.lag_steps,
+        right_from=job.right_from,
     )
     peak = peak_tflops(training.peak_tflops, training.dtype, engine.device)
     return replace(trainer, speed=Speedometer(loaded.flops, peak, engine.ranks, job.epochs * trainer.steps_per_epoch))

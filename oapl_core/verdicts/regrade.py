@@ -1,24 +1,30 @@
 """Judges the rollouts of a round again and says what is different: 1_rollouts/part-* against 2_verdicts/part-*.
 
 For the day on which the rules, the limits or the sandbox have changed. Writes new verdict parts only when asked to, as
-the verb `verify` would; groups and checkpoints made from the old ones then count as out of date.
+the verb `verify` would; groups and checkpoints made from the old ones then count as out of date. Or writes another
+version beside them, by other settings (run_folder/verdict_versions.py): then nothing is replaced.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from oapl_core.errors import DataError
+from oapl_core.errors import ConfigError, DataError
+from oapl_core.own_function import check_import
 from oapl_core.progress import Progress
+from oapl_core.run_folder import verdict_versions
 from oapl_core.run_folder.run import ROLLOUTS_DIR, Run, parts_of
+from oapl_core.run_folder.verdict_versions import judged_by
+from oapl_core.settings.experiment_file import differences, parse_experiment
 from oapl_core.tables import VERDICTS, count_rows, read_table
-from oapl_core.verdicts.verifier import CHANGES, VERIFIER_VERSION, Verifier
-from oapl_core.verdicts.verify import judge_part, record
+from oapl_core.verdicts.verifier import CHANGES, VERIFIER_VERSION
+from oapl_core.verdicts.verify import judge_part, judges_of, record, settings_of
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,8 @@ class Regrading:
     changes: list[Change] = field(default_factory=list)
     without_old: int = 0
     """Rollouts that had no verdict."""
+    old_rewards: list[float] = field(default_factory=list)
+    new_rewards: list[float] = field(default_factory=list)
     versions: Counter[str] = field(default_factory=Counter)
     """Verifier versions of the stored verdicts."""
 
@@ -54,6 +62,8 @@ class Regrading:
         old = {row["rollout_id"]: row["outcome"] for row in stored}
         self.old.update(old.values())
         self.versions.update(row["verifier_version"] for row in stored)
+        self.old_rewards += [row["reward"] for row in stored if row["reward"] is not None]
+        self.new_rewards += [row["reward"] for row in judged if row["reward"] is not None]
         for row in judged:
             name, new = row["rollout_id"], str(row["outcome"])
             if name not in old:
@@ -75,8 +85,16 @@ def round_of(rollouts: Path) -> tuple[Run, int]:
     return Run.open(folder.parent.parent), int(number)
 
 
-def regrade(run: Run, number: int, write: bool = False, tell: Callable[[str], None] | None = None) -> Regrading:
-    """Judge every rollout of round `number` again; with `write`, replace the verdicts. `tell` gets progress lines.
+def regrade(
+    run: Run,
+    number: int,
+    write: bool = False,
+    tell: Callable[[str], None] | None = None,
+    version: str | None = None,
+) -> Regrading:
+    """Judge every rollout of round `number` again. `tell` gets progress lines.
+
+    With `write` the verdicts are replaced; with `version`, which `begin` made, what is missing of that is written.
 
     Raises:
         DataError: there are no rollouts, or one answers an unknown problem.
@@ -87,21 +105,73 @@ def regrade(run: Run, number: int, write: bool = False, tell: Callable[[str], No
     if not parts:
         raise DataError(f"{run.rollouts(number)}: has no rollouts to judge")
     regrading, total = Regrading(), sum(count_rows(part) for part in parts)
+    # a version is compared with the run's own verdicts, whichever is used
+    settings, old = settings_of(run, number, version), run.verdicts(number, None if version is None else "")
     with ExitStack() as stack:
         progress = stack.enter_context(Progress(f"judge round {number} again", total, "rollouts", tell=tell))
-        verifier = stack.enter_context(Verifier(run.config.verifier))
+        judges = stack.enter_context(judges_of(run, number, version))
         for part in parts:
-            judged = judge_part(run, verifier, part, progress, regrading.new)
-            regrading.compare(_stored(run.verdicts(number) / part.name), judged)  # before they are replaced
-            if write:
-                record(run, number, part, judged)
+            target = run.verdicts(number, version) / part.name
+            is_done = version is not None and run.is_done(target, run.inputs([part, run.problems]), settings)
+            if is_done:
+                judged = read_table(target, VERDICTS).to_pylist()
+                progress.skip(len(judged))
+                regrading.new.update(row["outcome"] for row in judged)
+            else:
+                judged = judge_part(run, judges, part, progress, regrading.new)
+            regrading.compare(_stored(old / part.name), judged)  # before they are replaced
+            if not is_done and (write or version is not None):
+                record(run, number, part, judged, version)
     return regrading
+
+
+def begin(run: Run, number: int, version: str, changed: Mapping[str, Any]) -> None:
+    """Make the folder of a version of the verdicts by the run's settings with `verifier` and `reward` of ``changed``.
+
+    Raises:
+        ConfigError: the settings cannot be used, or the version was made with others.
+    """
+    place = run.round_dir(number)
+    values = run.config.model_dump(mode="json")
+    # table by table: what the file leaves out stays as the run has it
+    values |= {key: {**(values[key] or {}), **changed[key]} for key in changed}
+    config = parse_experiment(values, f"version {version}")
+    if config.reward and config.reward.function:
+        check_import(config.reward.function, "reward.function")
+    chosen = config.model_dump(mode="json", include={"verifier", "reward"})
+    path = verdict_versions.folder(place, verdict_versions.check_name(version)) / verdict_versions.SETTINGS_FILE
+    if path.exists():
+        before = judged_by(run, number, version).model_dump(mode="json", include={"verifier", "reward"})
+        if different := "; ".join(differences(before, chosen)[:3]):
+            raise ConfigError(f"{path.parent}: was made with other settings ({different}); give --as another name")
+        return
+    with run.writing(path, {}, chosen) as draft:
+        draft.path.write_text(json.dumps(chosen, indent=2) + "\n")
+
+
+def use(run: Run, number: int, version: str) -> None:
+    """Let groups, training and pages of round ``number`` use ``version``, which is whole; "" is by the run's settings.
+
+    Raises:
+        DataError: some of its parts are missing.
+    """
+    folder, parts = run.verdicts(number, version), parts_of(run.rollouts(number))
+    lacking = [part.name for part in parts if run.name(folder / part.name) not in run.ledger.artifacts()]
+    if lacking or not parts:
+        raise DataError(
+            f"{folder}: has no verdicts on {lacking[0] if lacking else 'any rollout'}; judge them with `oapl verify "
+            "--rollouts` first, --as the version's name"
+        )
+    # its inputs are the parts: a version that is made again has to be chosen again
+    content, judged = {"version": version}, [folder / part.name for part in parts]
+    with run.writing(verdict_versions.choice(run.round_dir(number)), run.inputs(judged), content) as draft:
+        draft.path.write_text(json.dumps(content) + "\n")
 
 
 def _stored(target: Path) -> list[dict[str, Any]]:
     """The rows of an old part; none if there is no such part."""
     if not target.exists():
         return []
-    columns = ["rollout_id", "outcome", "verifier_version"]
+    columns = ["rollout_id", "outcome", "verifier_version", "reward"]
     stored: list[dict[str, Any]] = read_table(target, VERDICTS, columns).to_pylist()
     return stored

@@ -35,6 +35,14 @@ CHANGES = {
 
 
 @dataclass(frozen=True)
+class Reward:
+    """What ``[reward]`` makes of a verdict: the number, null after a verifier error, and its columns."""
+
+    value: float | None
+    columns: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
 class Verdict:
     """One rollout judged; the columns of tables.VERDICTS without rollout_id."""
 
@@ -49,21 +57,24 @@ class Verdict:
     cpu_s: float = 0.0
     wall_s: float = 0.0
     peak_memory_mb: float = 0.0
+    earned: Reward | None = None
+    """By ``[reward]``; None without it."""
 
     @property
     def reward(self) -> float | None:
-        """1, 0, or None after a verifier error."""
-        return self.outcome.reward
+        """1, 0, or None after a verifier error; with ``[reward]`` what that says."""
+        return self.outcome.reward if self.earned is None else self.earned.value
 
     def row(self, rollout_id: str) -> dict[str, Any]:
         """A row of tables.VERDICTS."""
-        columns = {name: value for name, value in self.__dict__.items() if name != "outcome"}
+        columns = {name: value for name, value in self.__dict__.items() if name not in ("outcome", "earned")}
         return {
             "rollout_id": rollout_id,
             "reward": self.reward,
             "outcome": self.outcome.value,
             "verifier_version": VERIFIER_VERSION,
             **columns,
+            **(self.earned.columns if self.earned else {}),
         }
 
 

@@ -23,11 +23,13 @@ from oapl_core.planning.preflight import languages_of
 from oapl_core.progress import Progress, say
 from oapl_core.run_folder.cutting import problems_per_part
 from oapl_core.run_folder.run import Run, parts_of
+from oapl_core.run_folder.verdict_versions import judged_by
 from oapl_core.stage import run_verb
 from oapl_core.tables import PROBLEMS, PROMPTS, ROLLOUTS, VERDICTS, count_rows, read_table, write_table
 from oapl_core.verdicts.extraction import opens_thinking
 from oapl_core.verdicts.outcomes import Outcome
-from oapl_core.verdicts.verifier import VERIFIER_VERSION, Verifier
+from oapl_core.verdicts.rewards import Judges
+from oapl_core.verdicts.verifier import VERIFIER_VERSION
 
 _READ = ("rollout_id", "problem_id", "text", "finish_reason")
 _LOOK_EVERY_S = 0.25
@@ -50,16 +52,18 @@ def verify(run: Run, number: int, follow: bool = False, share: tuple[int, int] =
     counts = Counter[str]()
     with ExitStack() as stack:
         progress = stack.enter_context(Progress(f"verify round {number}", total, "rollouts"))
-        verifier: Verifier | None = None
+        judges: Judges | None = None
         for part in _sampled(run, number, share) if follow else iter(parts):
-            if run.is_done(run.verdicts(number) / part.name, run.inputs([part, run.problems]), _settings(run)):
+            if run.is_done(
+                run.verdicts(number) / part.name, run.inputs([part, run.problems]), settings_of(run, number)
+            ):
                 progress.skip(count_rows(part))
                 continue
             # Only now: a round that is already judged starts no process.
-            verifier = verifier or stack.enter_context(Verifier(run.config.verifier))
-            record(run, number, part, judge_part(run, verifier, part, progress, counts))
-        if verifier:
-            _summary(counts, verifier)
+            judges = judges or stack.enter_context(judges_of(run, number))
+            record(run, number, part, judge_part(run, judges, part, progress, counts))
+        if judges:
+            _summary(counts, judges)
 
 
 def _parts(run: Run, number: int, share: tuple[int, int], recorded_only: bool) -> list[Path]:
@@ -106,24 +110,32 @@ def _expected(run: Run, number: int, share: tuple[int, int]) -> int:
     return sum(min(size, problems - start) for start in starts) * run.config.sampling.group_size
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def settings_of(run: Run, number: int, version: str | None = None) -> dict[str, Any]:
+    """What the verdicts of round ``number`` depend on, or those of another ``version`` than is used."""
+    config = judged_by(run, number, version)
     # How a language is compiled and run decides verdicts, too; runs in Python alone have nothing of it.
     described = {name: asdict(languages.language(name)) for name in languages_of(run)}
-    return run.config.verifier.slice | {"version": VERIFIER_VERSION} | ({"languages": described} if described else {})
+    settings = config.verifier.slice | {"version": VERIFIER_VERSION} | (config.reward.slice if config.reward else {})
+    return settings | ({"languages": described} if described else {})
 
 
-def record(run: Run, number: int, part: Path, judged: list[dict[str, Any]]) -> None:
+def judges_of(run: Run, number: int, version: str | None = None) -> Judges:
+    """What judges the rollouts of round ``number``."""
+    config = judged_by(run, number, version)
+    return Judges(config.verifier, config.reward, config.sampling.max_tokens)
+
+
+def record(run: Run, number: int, part: Path, judged: list[dict[str, Any]], version: str | None = None) -> None:
     """Write the verdicts on a rollout part of round `number` under the part's name, in place of older ones."""
-    with run.writing(run.verdicts(number) / part.name, run.inputs([part, run.problems]), _settings(run)) as draft:
-        draft.rows = write_table(draft.path, VERDICTS, judged)
+    reward, target = judged_by(run, number, version).reward, run.verdicts(number, version) / part.name
+    with run.writing(target, run.inputs([part, run.problems]), settings_of(run, number, version)) as draft:
+        draft.rows = write_table(draft.path, (*VERDICTS, *(reward.fields if reward else ())), judged)
         draft.details = {"outcomes": dict(Counter(row["outcome"] for row in judged))}
         if versions := {name: languages.language(name).found_version() for name in languages_of(run)}:
             draft.details["languages"] = versions
 
 
-def judge_part(
-    run: Run, verifier: Verifier, part: Path, progress: Progress, counts: Counter[str]
-) -> list[dict[str, Any]]:
+def judge_part(run: Run, judges: Judges, part: Path, progress: Progress, counts: Counter[str]) -> list[dict[str, Any]]:
     """Rows of tables.VERDICTS for a rollout part, in its order; `counts` gets their outcomes. Raises as `verify`."""
     rollouts = read_table(part, ROLLOUTS, _READ).to_pylist()
     problems = _problems(run, {rollout["problem_id"] for rollout in rollouts})
@@ -134,8 +146,10 @@ def judge_part(
         )
     asked = [problems[r["problem_id"]] for r in rollouts]
     # With every part: a machine that runs out of memory or loses a library does so in the middle of a round.
-    verifier.check_canaries({"stdin"} | {problem["kind"] for problem in asked}, _languages(asked))
-    verdicts = verifier.stream(asked, [r["text"] for r in rollouts], [r["finish_reason"] for r in rollouts])
+    judges.verifier.check_canaries({"stdin"} | {problem["kind"] for problem in asked}, _languages(asked))
+    texts, reasons = ([r[name] for r in rollouts] for name in ("text", "finish_reason"))
+    tokens = _lengths(part) if judges.rewarder.is_needed else [0] * len(rollouts)
+    verdicts = judges.stream(asked, texts, reasons, tokens)
     judged, passed = [], 0
     for rollout, verdict in zip(rollouts, verdicts, strict=True):
         judged.append(verdict.row(rollout["rollout_id"]))
@@ -162,22 +176,42 @@ def _languages(asked: Iterable[Mapping[str, Any]]) -> list[Language]:
     return [found[name] for name in sorted(found)]
 
 
+def _lengths(part: Path) -> list[int]:
+    """Tokens of each response of a part, whose ids become no Python numbers."""
+    import pyarrow.compute as pc
+
+    lengths: list[int] = pc.list_value_length(read_table(part, ROLLOUTS, ["response_ids"])["response_ids"]).to_pylist()
+    return lengths
+
+
 def check_errors(counts: Counter[str], allowed: float, judged: list[dict[str, Any]]) -> None:
     """Raises StageFailed when the share of verifier errors so far is more than `allowed`; names the last reason."""
     errors, total = counts[Outcome.VERIFIER_ERROR], counts.total()
     if errors > allowed * total:
-        reason = next((r["excerpt"] for r in judged if r["outcome"] == Outcome.VERIFIER_ERROR), None)
+        reason = next(
+            (f"{r['rollout_id']}: {r['excerpt']}" for r in judged if r["outcome"] == Outcome.VERIFIER_ERROR), None
+        )
         raise StageFailed(
             f"{errors} of {total} rollouts could not be judged, more than verifier.max_error_share={allowed} allows "
             f"(last reason: {reason}); run `oapl doctor`, then the same command again"
         )
 
 
-def _summary(counts: Counter[str], verifier: Verifier) -> None:
+def _summary(counts: Counter[str], judges: Judges) -> None:
+    verifier, rewarder = judges.verifier, judges.rewarder
     outcomes = ", ".join(f"{outcome} {count}" for outcome, count in counts.most_common())
     remarks = "".join(f"; {count} {what}" for what, count in verifier.remarks.items() if count)
     retried = f"{verifier.errors_retried} judgements retried"
     say(f"outcomes: {outcomes}; sandbox {verifier.sandbox_level}; {retried}{remarks}")
+    if cost := rewarder.cost:
+        apart = cost["differing"] / max(1, cost["answers"])
+        say(
+            f"judge: {cost['calls']:,} calls, {cost['cached']:,} replies were recorded before, "
+            f"{cost['prompt_tokens']:,} + {cost['completion_tokens']:,} tokens; votes on {apart:.1%} of "
+            f"{cost['answers']:,} answers differ, {cost['failed']:,} answers could not be judged"
+        )
+    if rewarder.failed:
+        say(f"{rewarder.failed:,} rewards could not be computed; first: {rewarder.first_failure}")
 
 
 def _share(text: str) -> tuple[int, int]:

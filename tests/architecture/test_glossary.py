@@ -22,6 +22,7 @@ NOT_OURS = {
     Path("oapl_core/rollouts/server.py"): "completions",  # in an address of vLLM's
     Path("oapl_core/exchange/formats.py"): "completion|episode",  # columns of TRL's and records of prime-rl's
     Path("docs/data.md"): "completion",
+    Path("oapl_core/verdicts/language_judge.py"): "completions",  # in an address of the protocol
     PAGE: "",  # names what it forbids
 }
 """Files in which a forbidden word may stand, and which words (a regular expression; empty: any)."""

@@ -72,7 +72,7 @@ def test_a_round_is_judged_again_and_nothing_is_written(tmp_path: Path) -> None:
         (["PROGRAM"], "--tests is missing"),
         (["PROGRAM", "--answer", "1"], "give one of"),
         (["--answer", "1"], "--expected is missing"),
-        (["--answer", "1", "--expected", "1", "--write"], "--write goes with --rollouts"),
+        (["--answer", "1", "--expected", "1", "--write"], "--write, --as and --use go with --rollouts"),
         (["--rollouts", "TESTS"], "is not a folder of rollouts"),
         (["nowhere.py", "--tests", "TESTS"], "nowhere.py: is not a file"),
         (["PROGRAM", "--tests", "PROGRAM"], "line 1 is not JSON"),

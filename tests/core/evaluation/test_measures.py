@@ -90,11 +90,11 @@ def test_a_repetition_lies_within_its_interval_about_as_often_as_it_says() -> No
     chances = draw.beta(0.5, 0.5, size=60)
     for _ in range(400):
         first, second = (draw.binomial(n, chances) for _ in range(2))
-        half = repeat_interval({str(i): (n, int(c)) for i, c in enumerate(first)})
+        half = repeat_interval({str(i): [1.0] * c + [0.0] * (n - c) for i, c in enumerate(first)})
         within += abs(first.mean() - second.mean()) / n <= half
     assert 0.90 <= within / 400 <= 0.98
 
 
 def test_where_every_answer_agrees_a_repetition_would_too() -> None:
-    assert repeat_interval({"a": (4, 4), "b": (4, 0)}) == 0.0
-    assert repeat_interval({"a": (1, 1)}) > 0.9, "one answer says nothing about another"
+    assert repeat_interval({"a": [1.0] * 4, "b": [0.0] * 4}) == 0.0
+    assert repeat_interval({"a": [1.0]}) > 0.9, "one answer says nothing about another"

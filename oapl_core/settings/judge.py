@@ -1,0 +1,77 @@
+"""A language model that judges answers, behind an OpenAI-compatible URL: the settings of ``[reward.judge]``."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
+
+from oapl_core.errors import ConfigError
+from oapl_core.prompt_templates import JUDGE_FIELDS, check
+from oapl_core.settings.problems import PromptTemplate, read_text
+from oapl_core.settings_group import Settings
+
+
+def _prompt(value: Any) -> Any:
+    """A path becomes what lies there; the record of a run has the text already."""
+    if not isinstance(value, str | Path):
+        return value
+    text = read_text(Path(value))
+    try:
+        check(text, Path(value), JUDGE_FIELDS)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    return {"file": value, "text": text}
+
+
+def _pattern(value: str) -> str:
+    try:
+        groups = re.compile(value).groups
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"is not a regular expression: {error}") from None
+    if groups != 1:
+        raise ValueError("has one group, the number")
+    return value
+
+
+class JudgeConfig(Settings):
+    """A language model that says what an answer is worth."""
+
+    url: Annotated[str, Field(pattern=r"^https?://")]
+    """Up to and with `/v1`."""
+    model: str
+    """What the server calls the model."""
+    prompt: Annotated[PromptTemplate, BeforeValidator(_prompt)]
+    """Jinja file that makes the message from `problem` (its columns), `response` and `verdict`; what it sets `system`
+    to is the system's message."""
+    canaries: Path
+    """JSON lines {"problem": {...}, "response": "...", "at_least": x}, or "at_most": known answers that are judged
+    before the first rollout is; at least one of each."""
+    pattern: Annotated[str, BeforeValidator(_pattern)] = r"(?i)score\s*[:=]\s*\**\s*(-?\d+(?:\.\d+)?)"
+    """Regular expression; the group of its last match in a reply is the number."""
+    scale: PositiveFloat = 1.0
+    """The number is divided by it."""
+    votes: PositiveInt = 1
+    """Replies to each answer, asked with seeds 0, 1, ...; the mean of those with a number counts, if they are most."""
+    temperature: Annotated[float, Field(ge=0.0)] = 0.0
+    """Of its sampling; more than 0 where there are several votes."""
+    max_tokens: PositiveInt = 1024
+    """Longest reply. Tokens."""
+    timeout_s: PositiveFloat = 120.0
+    """For one reply. Seconds."""
+    retries: Annotated[int, Field(ge=0)] = 4
+    """After status 408, 409, 429 or 5xx, a timeout, a broken connection, or a reply in another format."""
+    backoff_s: PositiveFloat = 1.0
+    """Before the first retry; doubled for each further one, up to a minute. Seconds."""
+    concurrency: PositiveInt = 16
+    """Requests at a time."""
+    api_key: str = "OPENAI_API_KEY"
+    """The variable of the environment that has the key; where it is not set, none is sent."""
+    cache: Path = Path("data/cache/judge.sqlite")
+    """Where every reply is kept, by SHA-256 of what was asked; what is there is not asked again."""
+
+    @property
+    def slice(self) -> dict[str, Any]:
+        """What its numbers depend on: all but where it is, how fast it is asked, and how it is tried."""
+        how = {"url", "timeout_s", "retries", "backoff_s", "concurrency", "api_key", "cache", "canaries"}
+        return self.model_dump(mode="json", exclude={**dict.fromkeys(how, True), "prompt": {"file"}})

@@ -1,0 +1,138 @@
+"""What a rollout earns, where that is more than 1 for a correct answer and 0 for a wrong one: docs/rewards.md."""
+
+from typing import Annotated, Any, Self
+
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+
+from oapl_core.own_function import source_hash
+from oapl_core.settings.judge import JudgeConfig
+from oapl_core.settings_group import Settings
+from oapl_core.tables import CORRECT, REWARD_PREFIX
+
+_SPREAD = "judge_spread"
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+
+
+class PartsConfig(Settings):
+    """Weights of what the reward is the sum of; 0 leaves one out. Each contribution is a column of the verdicts."""
+
+    verdict: float = 0.0
+    """Of 1 for an answer that the verifier passes, 0 for any other."""
+    tests: float = 0.0
+    """Of the share of a program's tests that it passes; for maths 1 or 0. DeepCoder's authors advise against it, since
+    models learn to print what most tests expect; needs `verifier.stop_at_first_failure = false`."""
+    format: float = 0.0
+    """Of 1 for a response that has an answer where the verifier looks for one (a code block, a box, after thinking has
+    ended), 0 for any other."""
+    length: float = 0.0
+    """Of -|T - `length_target`|, T the response's tokens (LCPO-Exact, arXiv 2503.04697, eq. 1, whose alpha this is)."""
+    overlong: float = 0.0
+    """Of DAPO's soft overlong punishment (arXiv 2503.14476, eq. 13): 0 up to `longest` - `overlong_tokens`, from there
+    linear to -1 at `longest`. DeepCoder has no length penalty: it leaves out of the loss what was cut, which is
+    `truncated = "drop"` of a round."""
+    repetition: float = 0.0
+    """Of -(1 - different n-grams / n-grams), of `ngram_words` words (as open-r1 simplifies arXiv 2502.03373, app.
+    C.2)."""
+    function: float = 0.0
+    """Of what `function` returns."""
+    judge: float = 0.0
+    """Of what the judge says."""
+
+
+class RewardConfig(Settings):
+    """What a rollout earns, and from where on it counts as correct."""
+
+    function: str | None = None
+    """`module:function` of one's own, called as function(problem, response, verdict), which returns a number, or a
+    number and a dict of the `columns`. Modules are looked for in the current folder first."""
+    columns: tuple[Annotated[str, Field(pattern=f"^{_NAME}$")], ...] = ()
+    """Names of further numbers that the function returns; kept as `reward_NAME` beside each verdict."""
+    time_limit_s: PositiveFloat = 10.0
+    """For one call of the function, wall time. Seconds."""
+    memory_mb: PositiveInt = 2048
+    """What the function may take beside what importing its module took. MiB."""
+    parts: PartsConfig = PartsConfig()
+    """What the reward is the sum of; all 0: what the function returns, or the judge says, or else the verdict's 1 or
+    0."""
+    length_target: Annotated[int, Field(ge=0)] = 0
+    """For `parts.length`. Tokens."""
+    longest: PositiveInt | None = None
+    """L_max of `parts.overlong`; unset: `sampling.max_tokens`, of `oapl evaluate` its own limit. Tokens."""
+    overlong_tokens: PositiveInt = 4096
+    """L_cache of `parts.overlong` (paper). Tokens."""
+    ngram_words: PositiveInt = 3
+    """n of `parts.repetition` (open-r1)."""
+    judge: JudgeConfig | None = None
+    """A language model that judges; unset: none."""
+    right_from: float = CORRECT
+    """An answer is correct if its reward is at least this: for the groups that are kept, pass@k, `rft` and metrics."""
+
+    @field_validator("function")
+    @classmethod
+    def _has_both_names(cls, function: str | None) -> str | None:
+        module, _, name = (function or "a:b").partition(":")
+        if not (all(part.isidentifier() for part in module.split(".")) and name.isidentifier()):
+            raise ValueError("write module:function, for example rewards:score")
+        return function
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        parts = self.parts
+        for name in ("function", "judge"):
+            if getattr(parts, name) and getattr(self, name) is None:
+                raise ValueError(f"parts.{name} is the weight of `{name}`, which is not given")
+            if getattr(self, name) is not None and name not in self.weights:
+                raise ValueError(f"parts.{name} must say how much the {name} counts beside the other parts")
+        if self.columns and self.function is None:
+            raise ValueError("columns are what a `function` returns; there is none")
+        taken = {*PartsConfig.model_fields, _SPREAD}
+        if wrong := sorted(set(taken).intersection(self.columns)) or len(set(self.columns)) < len(self.columns):
+            raise ValueError(f"columns: {wrong if wrong is not True else 'two'} have a name that is taken")
+        return self
+
+    def check(self, stops_at_first_failure: bool, max_tokens: int) -> None:
+        """Whether it fits the other settings.
+
+        Raises:
+            ValueError: it does not.
+        """
+        if self.parts.tests and stops_at_first_failure:
+            raise ValueError(
+                "reward.parts.tests needs verifier.stop_at_first_failure = false: else no test runs after the first "
+                "that fails, and nobody knows how many would pass"
+            )
+        if self.parts.overlong and (self.longest or max_tokens) <= self.overlong_tokens:
+            raise ValueError(
+                f"reward.overlong_tokens={self.overlong_tokens} must be less than the longest answer, "
+                f"{self.longest or max_tokens} tokens"
+            )
+
+    def for_longest(self, tokens: int) -> Self:
+        """The same where answers have another limit: ``tokens`` is `longest` unless that is set."""
+        return self.model_copy(update={"longest": self.longest or tokens})
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Parts that count, with their weights."""
+        weights = {name: weight for name, weight in self.parts.model_dump().items() if weight}
+        return weights or {"function" if self.function else "judge" if self.judge else "verdict": 1.0}
+
+    @property
+    def fields(self) -> tuple[tuple[str, str], ...]:
+        """Columns of the verdicts beside those of every run."""
+        spread = [_SPREAD] if self.judge else []
+        return tuple((REWARD_PREFIX + name, "float32") for name in (*self.weights, *spread, *self.columns))
+
+    @property
+    def slice(self) -> dict[str, Any]:
+        """What rewards depend on: the settings but those that say how fast, and the texts of files that they name."""
+        # the source too: an edited function is another one
+        dumped = self.model_dump(mode="json", exclude={"time_limit_s", "memory_mb", "right_from", "judge"})
+        if self.function:
+            dumped["function_sha256"] = source_hash(self.function)
+        return {"reward": dumped | ({"judge": self.judge.slice} if self.judge else {})}
+
+
+def threshold(reward: RewardConfig | None) -> float:
+    """The reward from which an answer is correct."""
+    return reward.right_from if reward else CORRECT

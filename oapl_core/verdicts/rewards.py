@@ -1,0 +1,192 @@
+"""What a rollout earns: verdicts in, the same verdicts with their rewards out, by ``[reward]`` (docs/rewards.md).
+
+Without ``[reward]`` verdicts pass through as they are: 1 for a correct answer, 0 for a wrong one. A function that
+raises, hangs, ends its process or returns no number makes the verdict a verifier error: no reward, and never 0.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from types import TracebackType
+from typing import Any, Self
+
+from oapl_core.settings.reward import RewardConfig
+from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.tables import REWARD_PREFIX
+from oapl_core.verdicts.function_pool import FunctionCall, FunctionPool, Returned
+from oapl_core.verdicts.language_judge import LanguageJudge
+from oapl_core.verdicts.outcomes import Outcome
+from oapl_core.verdicts.programs import EXCERPT_CHARACTERS
+from oapl_core.verdicts.reward_parts import parts
+from oapl_core.verdicts.verifier import Reward, Verdict, Verifier
+
+_CHUNK = 32
+"""Rows that go to a worker at a time: what they share, a problem's tests above all, travels once."""
+_TOLD = "outcome answer tests_passed tests_run first_failing_test excerpt".split()
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A response with the verifier's verdict on it."""
+
+    problem: Mapping[str, Any]
+    text: str
+    tokens: int
+    verdict: Verdict
+
+    @property
+    def call(self) -> FunctionCall:
+        """What a person's own function is given."""
+        verdict = {name: getattr(self.verdict, name) for name in _TOLD}
+        verdict |= {"outcome": str(self.verdict.outcome), "reward": self.verdict.outcome.reward}
+        return FunctionCall(self.problem, self.text, verdict | {"response_tokens": self.tokens})
+
+
+class Rewarder:
+    """Gives verdicts their rewards on every core. Use as a context manager."""
+
+    def __init__(self, config: RewardConfig | None, longest: int, workers: int | None = None) -> None:
+        """``longest``: L_max where the settings have none; starts nothing yet."""
+        self._config, self._longest = config, config.longest or longest if config else longest
+        self._workers = workers or len(os.sched_getaffinity(0))
+        self._pool = FunctionPool(config, self._workers) if config and config.function else None
+        self._threads: ThreadPoolExecutor | None = None
+        self.judge = LanguageJudge(config.judge) if config and config.judge else None
+        """The language model that judges, if there is one."""
+        self._is_proven = self.judge is None
+        self.failed = 0
+        """Rewards that could not be computed."""
+        self.first_failure: str | None = None
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is a `[reward]`."""
+        return self._config is not None
+
+    @property
+    def said(self) -> str:
+        """What went wrong with the first reward that could not be computed, as the end of a sentence."""
+        return f" ({self.failed:,} of them rewards; first: {self.first_failure})" if self.failed else ""
+
+    @property
+    def cost(self) -> dict[str, int]:
+        """What the judge has cost so far; nothing without one."""
+        return asdict(self.judge.cost) if self.judge else {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _k: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
+        """End every process it started."""
+        # threads first: they wait for what is ended below
+        if self._threads:
+            self._threads.shutdown(cancel_futures=True)
+        if self._pool:
+            self._pool.close()
+        if self.judge:
+            self.judge.close()
+
+    def check_canaries(self) -> None:
+        """Once, before the first row: what a language model says of known answers.
+
+        Raises:
+            StageFailed: it misjudged one.
+        """
+        if self.judge and not self._is_proven:
+            self.judge.check_canaries()
+            self._is_proven = True
+
+    def stream(
+        self,
+        problems: Iterable[Mapping[str, Any]],
+        texts: Iterable[str],
+        tokens: Iterable[int],
+        verdicts: Iterator[Verdict],
+    ) -> Iterator[Verdict]:
+        """Each verdict with its reward, in order, as soon as it and all before it are known."""
+        if self._config is None:
+            yield from verdicts
+            return
+        self.check_canaries()
+        rows = map(Judged, problems, texts, tokens, verdicts)
+        self._threads = self._threads or ThreadPoolExecutor(self._workers, "rewards")
+        # bounded: verdicts are taken from the sandbox only as fast as rewards are computed
+        waiting = deque[Future[list[Verdict]]]()
+        while chunk := list(islice(rows, _CHUNK)):
+            waiting.append(self._threads.submit(self._rewarded, self._config, chunk))
+            # in order, whichever chunk is done first: rows are written as rollouts lie
+            while waiting and (waiting[0].done() or len(waiting) > 4 * self._workers):
+                yield from self._counted(waiting.popleft().result())
+        while waiting:
+            yield from self._counted(waiting.popleft().result())
+
+    def _rewarded(self, config: RewardConfig, rows: Sequence[Judged]) -> list[Verdict]:
+        """A chunk of verdicts with their rewards; runs in a thread."""
+        # without a verdict there is nothing to go by, and no function is asked
+        places = [i for i, row in enumerate(rows) if row.verdict.outcome is not Outcome.VERIFIER_ERROR]
+        calls, asked = [rows[i].call for i in places], dict[str, list[Returned]]()
+        if self._pool:
+            asked["function"] = self._pool.call(calls)
+        if self.judge:
+            asked["judge"] = self.judge.judge(calls)
+        returned = {i: {name: each[n] for name, each in asked.items()} for n, i in enumerate(places)}
+        return [self._one(config, row, returned.get(i, {})) for i, row in enumerate(rows)]
+
+    def _one(self, config: RewardConfig, row: Judged, returned: Mapping[str, Returned]) -> Verdict:
+        verdict, names = row.verdict, [name for name, _ in config.fields]
+        for part, found in returned.items():
+            if found.error:
+                who = config.function if part == "function" else f"judge {config.judge and config.judge.model}"
+                reason = f"reward {who}, problem {row.problem['problem_id']}: {found.error}"
+                verdict = replace(verdict, outcome=Outcome.VERIFIER_ERROR, excerpt=reason[:EXCERPT_CHARACTERS])
+        if verdict.outcome is Outcome.VERIFIER_ERROR:
+            return replace(verdict, earned=Reward(None, dict.fromkeys(names)))
+        worth = dict(parts(config, self._longest, verdict, row.text, row.tokens))
+        # columns of nulls where a function returned none: every part of a round has the same ones
+        worth |= {part: found.value for part, found in returned.items() if found.value is not None}
+        named = {name: value for found in returned.values() for name, value in found.columns.items()}
+        earned = {name: weight * worth[name] for name, weight in config.weights.items()}
+        columns = {REWARD_PREFIX + name: value for name, value in (*earned.items(), *named.items())}
+        return replace(verdict, earned=Reward(sum(earned.values()), dict.fromkeys(names) | columns))
+
+    def _counted(self, verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
+        for verdict in verdicts:
+            if verdict.outcome is Outcome.VERIFIER_ERROR and (verdict.excerpt or "").startswith("reward "):
+                self.failed += 1
+                self.first_failure = self.first_failure or verdict.excerpt
+        return verdicts
+
+
+class Judges:
+    """The verifier, and what its verdicts earn. Use as a context manager."""
+
+    def __init__(self, verifier: VerifierConfig, reward: RewardConfig | None, longest: int) -> None:
+        """As ``Verifier`` and ``Rewarder``."""
+        self.verifier, self.rewarder = Verifier(verifier), Rewarder(reward, longest, verifier.workers)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self.verifier)
+            stack.enter_context(self.rewarder)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def stream(
+        self,
+        problems: Sequence[Mapping[str, Any]],
+        texts: Sequence[str],
+        finish_reasons: Sequence[str | None],
+        tokens: Sequence[int],
+    ) -> Iterator[Verdict]:
+        """One verdict with its reward for each response, in order."""
+        return self.rewarder.stream(problems, texts, tokens, self.verifier.stream(problems, texts, finish_reasons))

@@ -1,0 +1,158 @@
+"""Rewards that are not 0 or 1: groups, pass@k, mean reward and V are right for negative, equal and missing ones."""
+
+import math
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oapl_core.evaluation.measures import comparisons, counts, mean_reward, measures, repeat_interval
+from oapl_core.evaluation.pass_at_k import pass_at_k
+from oapl_core.groups.selection import select
+from oapl_core.objectives import Oapl
+from oapl_core.objectives.kto import Kto
+from oapl_core.objectives.pairs import Dpo
+from oapl_core.objectives.supervised import Rft
+from oapl_core.reports.scores import Resampling, score
+from oapl_core.settings.reward import RewardConfig
+
+REWARDS = st.one_of(
+    st.none(),
+    st.sampled_from([-1.0, 0.0, 0.25, 0.5, 1.0, 2.0]),
+    st.floats(-3, 3, width=32),
+)
+GROUPS = st.lists(st.lists(REWARDS, min_size=1, max_size=6), min_size=1, max_size=6)
+THRESHOLDS = st.sampled_from([-1.0, 0.0, 0.25, 0.5, 1.0])
+
+
+def rows_of(groups: list[list[float | None]]) -> list[dict[str, Any]]:
+    """Answers as the evaluation has them."""
+    return [
+        {
+            "checkpoint": "base",
+            "policy_hash": "h",
+            "problem_id": f"p{g}",
+            "sample": i,
+            "reward": reward,
+            "outcome": "verifier_error" if reward is None else "wrong_answer",
+            "response_tokens": 3,
+            "finish_reason": "stop",
+        }
+        for g, group in enumerate(groups)
+        for i, reward in enumerate(group)
+    ]
+
+
+def known(group: list[float | None]) -> list[float]:
+    return [reward for reward in group if reward is not None]
+
+
+@given(GROUPS, THRESHOLDS, st.sampled_from(["any_correct", "mixed", "all"]))
+def test_groups_are_kept_by_the_threshold(groups: list[list[float | None]], right_from: float, keep: str) -> None:
+    rows = rows_of(groups)
+    keys = pl.DataFrame(
+        [
+            {"rollout_id": f"{r['problem_id']}-{r['sample']}", "response_tokens": 3, "part": 0}
+            | {name: r[name] for name in ("problem_id", "sample", "finish_reason")}
+            for r in rows
+        ]
+    )
+    verdicts = pl.DataFrame(
+        {
+            "rollout_id": keys["rollout_id"],
+            "reward": pl.Series([r["reward"] for r in rows], dtype=pl.Float32),
+            "outcome": [r["outcome"] for r in rows],
+        }
+    )
+    kept, found = select(keys, verdicts, keep, "keep", right_from)
+    expected = set()
+    for g, group in enumerate(groups):
+        rewards = known(group)
+        right = [reward >= right_from for reward in rewards]
+        if len(rewards) >= 2 and (keep == "all" or any(right)) and not (keep == "mixed" and all(right)):
+            expected.add(f"p{g}")
+    assert set(kept["problem_id"]) == expected
+    assert kept["reward"].null_count() == 0
+    assert found.correct_rollouts == sum(reward >= right_from for group in groups for reward in known(group))
+
+
+@given(GROUPS.filter(lambda groups: any(map(known, groups))), THRESHOLDS)
+def test_pass_at_k_is_of_correct_answers_and_the_mean_reward_of_all(
+    groups: list[list[float | None]], right_from: float
+) -> None:
+    rows, reward = rows_of(groups), RewardConfig(right_from=right_from)
+    judged = [known(group) for group in groups if known(group)]
+    pairs = [(len(rewards), sum(r >= right_from for r in rewards)) for rewards in judged]
+    average = np.mean([np.mean(rewards) for rewards in judged])
+    found = measures(rows, 50, 0, (1,), reward)
+    assert found["pass_at_k"]["1"][0] == pytest.approx(np.mean([pass_at_k(n, c, 1) for n, c in pairs]), abs=1e-6)
+    assert found["mean_reward"] == pytest.approx(average, abs=1e-9)
+    mean, low, high = found["reward"]
+    assert low - 1e-6 <= mean <= high + 1e-6 and mean == pytest.approx(average, abs=1e-6)
+    # the report reads the same rows in another way
+    frame = pl.DataFrame(rows, schema_overrides={"reward": pl.Float64}, infer_schema_length=None)
+    (shown,) = score(frame, Resampling(50, 0, reward))
+    assert shown.judged_P == counts(rows, right_from)
+    assert shown.mean_reward is not None and shown.mean_reward.mean == pytest.approx(average, abs=1e-9)
+    (plain,) = score(frame, Resampling(50, 0))
+    assert plain.mean_reward is None and plain.judged_P == counts(rows)
+
+
+@given(st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=5), min_size=1, max_size=5))
+def test_of_zeros_and_ones_it_is_what_it_was_to_the_last_digit(groups: list[list[float]]) -> None:
+    rows = rows_of([list(group) for group in groups])
+    shares = [sum(group) / len(group) for group in groups]
+    assert mean_reward(rows) == math.fsum(shares) / len(shares)
+    pairs = [(len(group), int(sum(group))) for group in groups]
+    spreads = [c * (n - c) / (n * n * (n - 1)) if n > 1 else 0.25 for n, c in pairs]
+    half = round(1.959964 * math.sqrt(2 * math.fsum(spreads)) / len(pairs), 6)
+    assert repeat_interval({str(i): group for i, group in enumerate(groups)}) == half
+    assert "reward" not in measures(rows, 10, 0, (1,))
+
+
+def test_a_threshold_moves_the_difference_of_two_checkpoints() -> None:
+    first, second = rows_of([[0.2, 0.4]] * 3), rows_of([[0.6, 0.7]] * 3)
+    at_half = comparisons({"a": first, "b": second}, [1], 20, 0, 0.5)
+    assert [line["difference"] for line in at_half] == [1.0]
+    assert [line["difference"] for line in comparisons({"a": first, "b": second}, [1], 20, 0)] == [0.0]
+
+
+@given(
+    st.lists(st.lists(st.floats(-5, 5, width=32), min_size=1, max_size=5), min_size=1, max_size=4),
+    st.sampled_from([0.05, 1.0, 20.0]),
+)
+def test_oapl_is_numpys_for_any_rewards(groups: list[list[float]], beta1: float) -> None:
+    reward = np.array([r for group in groups for r in group])
+    label = np.array([g for g, group in enumerate(groups) for _ in group])
+    value = np.empty(len(reward))
+    for g in range(len(groups)):
+        mine = reward[label == g] / beta1
+        value[label == g] = beta1 * (np.logaddexp.reduce(mine) - np.log(len(mine)))
+    objective = Oapl(value_temperature=beta1, regression_temperature=0.1)
+    advantage = objective.advantages(torch.tensor(reward, dtype=torch.float32), torch.tensor(label))
+    np.testing.assert_allclose(advantage.numpy(), reward.astype(np.float32) - value, atol=1e-5)
+    log_ratio = torch.linspace(-1, 1, len(reward), dtype=torch.float64)
+    from oapl_core.objectives.oapl import oapl_loss
+
+    expected = np.mean((0.1 * log_ratio.numpy() - (reward - value)) ** 2)
+    assert oapl_loss(log_ratio, advantage, 0.1, len(reward)).item() == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+def test_rft_trains_on_what_is_correct_by_the_threshold_and_records_no_setting_for_it() -> None:
+    rewards, groups = torch.tensor([-1.0, 0.4, 0.5, 2.0]), torch.zeros(4, dtype=torch.long)
+    assert Rft().kept(rewards, groups, 0).tolist() == [False, False, False, True]
+    objective = Rft().with_threshold(0.5)
+    assert objective.kept(rewards, groups, 0).tolist() == [False, False, True, True]
+    assert objective.model_dump() == Rft().model_dump()
+
+
+def test_what_tells_correct_from_wrong_answers_does_so_by_the_threshold() -> None:
+    rewards, groups = torch.tensor([0.2, 0.4, 0.6, 0.8]), torch.zeros(4, dtype=torch.long)
+    assert not Dpo().kept(rewards, groups, 0).any(), "no answer is correct, so there is no pair"
+    assert Dpo().with_threshold(0.5).kept(rewards, groups, 0).all()
+    signs = Kto().with_threshold(0.5).advantages(rewards, groups).sign()
+    assert signs[0] == signs[1] != signs[2] == signs[3]

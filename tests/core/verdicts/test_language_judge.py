@@ -1,0 +1,212 @@
+"""A language model as judge: votes, a record of replies, retries, canaries, and errors that are no 0."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oapl_core.errors import ConfigError, StageFailed
+from oapl_core.settings.experiment_file import parse_as
+from oapl_core.settings.reward import RewardConfig
+from oapl_core.verdicts.outcomes import Outcome
+from oapl_core.verdicts.rewards import Rewarder
+from oapl_core.verdicts.verifier import Verdict
+from tests.architecture.sources import ROOT
+from tests.core.verdicts.judge_server import JudgeServer, serving
+
+PROMPT = "{% set system = 'You judge.' %}\n{{ problem.statement }} ({{ verdict.outcome }})\n---\n{{ response }}"
+GOOD, BAD = "right \ud800", "wrong"
+
+
+def judge(folder: Path, server: str, **settings: Any) -> RewardConfig:
+    (folder / "judge.jinja").write_text(PROMPT)
+    problem = {"statement": "2 + 2?"}
+    canaries = [{"problem": problem, "response": "right", "at_least": 0.8, "verdict": {"outcome": "passed"}}]
+    canaries += [{"problem": problem, "response": "wrong", "at_most": 0.2, "verdict": {"outcome": "passed"}}]
+    (folder / "canaries.jsonl").write_text("\n".join(map(json.dumps, canaries)))
+    files = {"prompt": str(folder / "judge.jinja"), "canaries": str(folder / "canaries.jsonl")}
+    values = {
+        "url": server,
+        "model": "m",
+        **files,
+        "cache": str(folder / "replies.sqlite"),
+        "scale": 10,
+        "backoff_s": 0.01,
+    }
+    return parse_as(RewardConfig, {"judge": values | settings}, "test")
+
+
+def said(request: dict[str, Any]) -> str:
+    """The response that the message is about."""
+    return str(request["messages"][-1]["content"].rpartition("---\n")[2])
+
+
+def by_word(request: dict[str, Any], _before: int) -> str:
+    text = said(request)
+    return "**Score:** 9 at first. Score: 10" if text.startswith("right") else f"Score: {text if text.isdigit() else 0}"
+
+
+def rewarded(config: RewardConfig, texts: list[str]) -> tuple[list[Verdict], dict[str, int]]:
+    verdicts = iter([Verdict("p", Outcome.PASSED, "1", "full")] * len(texts))
+    problems = [{"problem_id": "p", "statement": "2 + 2?"}] * len(texts)
+    with Rewarder(config, 100, workers=2) as rewarder:
+        found = list(rewarder.stream(problems, texts, [1] * len(texts), verdicts))
+        return found, rewarder.cost
+
+
+def test_replies_are_rewards_and_are_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "secret")
+    with serving(by_word) as server:
+        config = judge(tmp_path, server.url, api_key="MY_KEY")
+        found, cost = rewarded(config, [GOOD, BAD, "5", "5"])
+        assert [v.reward for v in found] == [1.0, 0.0, 0.5, 0.5]
+        assert found[2].row("r")["reward_judge"] == 0.5 and found[2].row("r")["reward_judge_spread"] == 0.0
+        assert cost["calls"] + cost["cached"] == 6 and cost["completion_tokens"] == 2 * cost["calls"]
+        assert cost["answers"] == 6 and cost["failed"] == cost["differing"] == 0
+        assert server.headers_seen[0]["Authorization"] == "Bearer secret"
+        request = json.loads(next(iter(server.seen)))
+        assert [m["role"] for m in request["messages"]] == ["system", "user"] and request["model"] == "m"
+        asked = sum(server.seen.values())
+        again, cost = rewarded(config, [GOOD, BAD, "5", "5"])
+        assert [v.reward for v in again] == [1.0, 0.0, 0.5, 0.5]
+        assert sum(server.seen.values()) == asked + 2, "canaries alone"
+        assert (cost["calls"], cost["cached"]) == (2, 4)
+        other = judge(tmp_path, server.url, model="other")
+        assert rewarded(other, ["5"])[1]["calls"] == 3 and other.slice != config.slice
+
+
+def test_several_votes_are_averaged_and_their_disagreement_reported(tmp_path: Path) -> None:
+    def reply(request: dict[str, Any], _before: int) -> str:
+        text = said(request)
+        if text == "mute" or (text == "split" and request["seed"] == 0):
+            return "no number"
+        return f"Score: {request['seed'] * 5}" if text == "split" else by_word(request, 0)
+
+    with serving(reply) as server:
+        found, cost = rewarded(judge(tmp_path, server.url, votes=3, temperature=1.0), ["split", "5", "mute"])
+    assert [v.reward for v in found] == [0.75, 0.5, None]
+    assert found[0].row("r")["reward_judge_spread"] == 0.5
+    assert found[2].outcome is Outcome.VERIFIER_ERROR
+    assert "3 of 3 votes failed, first: no number in its reply 'no number'" in (found[2].excerpt or "")
+    assert (cost["answers"], cost["differing"], cost["failed"]) == (5, 1, 1)
+
+
+def test_what_may_pass_is_tried_again_and_what_does_not_is_an_error_of_its_row(tmp_path: Path) -> None:
+    def reply(request: dict[str, Any], before: int) -> str | int | float | bytes:
+        text = said(request)
+        flaky: dict[str, str | int | float | bytes] = {
+            "flaky": 500,
+            "busy": 429,
+            "torn": b'{"choices": []}',
+            "html": b"<",
+        }
+        if text in flaky and before < 2:
+            return flaky[text]
+        if text == "slow" and before == 0:
+            return 3.0
+        always: dict[str, int] = {"down": 503, "refused": 400}
+        return always.get(text, "Score: 7" if text in {*flaky, "slow"} else by_word(request, before))
+
+    with serving(reply) as server:
+        config = judge(tmp_path, server.url, retries=2, timeout_s=1.0)
+        texts = ["flaky", "busy", "torn", "html", "slow", "down", "refused", "fine 3"]
+        found, cost = rewarded(config, texts)
+        counts = {said(json.loads(body)): count for body, count in server.seen.items()}
+    assert [v.reward for v in found] == [0.7] * 5 + [None, None, 0.0]
+    assert "gave status 503, 3 times" in (found[5].excerpt or "")
+    assert "reward judge m, problem p: 1 of 1 votes failed, first: status 400" in (found[6].excerpt or "")
+    assert counts["down"] == 3 and counts["refused"] == 1 and counts["slow"] == 2
+    assert cost["failed"] == 2
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        (lambda *_: "Score: 10", "gave 1 for canary 2 of .*at most 0.2"),
+        (lambda *_: "Score: 1", "gave 0.1 for canary 1 of .*at least 0.8"),
+        (lambda *_: 500, r"could not judge canary 1 .*status 500"),
+    ],
+)
+def test_no_row_is_judged_by_a_judge_that_fails_its_canaries(tmp_path: Path, reply: Any, says: str) -> None:
+    with serving(reply) as server:
+        with pytest.raises(StageFailed, match=says) as error:
+            rewarded(judge(tmp_path, server.url, retries=0), ["5"] * 50)
+        assert sum(server.seen.values()) == 2 and "\n" not in str(error.value)
+
+
+def test_a_server_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with serving(by_word) as server:
+        url = server.url
+    with pytest.raises(StageFailed, match="could not judge canary 1 .*ConnectError"):
+        rewarded(judge(tmp_path, url, retries=1), ["5"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"url": "localhost:8000"}, "judge.url"),
+        ({"prompt": "missing.jinja"}, "missing.jinja: cannot be read"),
+        ({"pattern": "("}, "is not a regular expression"),
+        ({"pattern": "a"}, "has one group"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(tmp_path: Path, settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        judge(tmp_path, "http://localhost:1/v1", **settings)
+
+
+def test_the_run_keeps_the_prompt_and_a_template_is_checked(tmp_path: Path) -> None:
+    config = judge(tmp_path, "http://localhost:1/v1")
+    (tmp_path / "judge.jinja").write_text("{{ unknown }}")
+    assert parse_as(RewardConfig, config.model_dump(mode="json"), "a record") == config
+    with pytest.raises(ConfigError, match="judge.jinja:1: unknown field `unknown`"):
+        parse_as(
+            RewardConfig,
+            {"judge": config.model_dump(mode="json")["judge"] | {"prompt": str(tmp_path / "judge.jinja")}},
+            "",
+        )
+    (tmp_path / "canaries.jsonl").write_text('{"problem": {}, "response": "", "at_least": 1}\n')
+    with pytest.raises(ConfigError, match="and rows with at_most"):
+        rewarded(config, ["5"])
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from tests.core.verdicts.test_language_judge import judge, rewarded
+rewarded(judge(Path(sys.argv[1]), sys.argv[2], concurrency=2), [str(n % 10) * (1 + n // 10) for n in range(1, 60)])
+"""
+
+
+def test_killed_on_the_way_it_asks_for_nothing_twice(tmp_path: Path) -> None:
+    def slowly(request: dict[str, Any], before: int) -> str:
+        time.sleep(0.03)
+        return by_word(request, before)
+
+    with serving(slowly) as server:
+        arguments = [sys.executable, "-c", KILLED, str(tmp_path), server.url]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen(arguments, env=environment)
+        _wait(server, 20)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        subprocess.run(arguments, env=environment, check=True, timeout=60)
+        rows = {said(json.loads(body)): count for body, count in server.seen.items()}
+    canaries = {"right", "wrong"}
+    assert all(rows[text] == 2 for text in canaries)
+    # at most the two that were under way are asked for again
+    assert sum(count > 1 for text, count in rows.items() if text not in canaries) <= 2
+    assert len(rows) == 61
+
+
+def _wait(server: JudgeServer, requests: int) -> None:
+    deadline = time.monotonic() + 30
+    while sum(server.seen.values()) < requests:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
