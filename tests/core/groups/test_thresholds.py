@@ -57,7 +57,7 @@ def test_groups_are_kept_by_the_threshold(groups: list[list[float | None]], righ
     keys = pl.DataFrame(
         [
             {"rollout_id": f"{r['problem_id']}-{r['sample']}", "response_tokens": 3, "part": 0}
-            | {name: r[name] for name in ("problem_id", "sample", "finish_reason")}
+            | {name: r[name] for name in ("problem_id", "policy_hash", "sample", "finish_reason")}
             for r in rows
         ]
     )
