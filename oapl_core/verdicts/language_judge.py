@@ -72,7 +72,7 @@ class LanguageJudge:
         self.cost = Cost()
 
     def close(self) -> None:
-        """Let go of connections and file."""
+        """Close connections and file."""
         self._ended.set()  # wakes who waits for a retry
         self._threads.shutdown(cancel_futures=True)
         self._client.close()
