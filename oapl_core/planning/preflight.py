@@ -81,9 +81,9 @@ def languages_of(run: Run) -> list[str]:
     if not run.problems.is_file():
         return []
     with whole(run.problems):
-        if LANGUAGE[0] not in pq.read_schema(run.problems).names:
+        if LANGUAGE not in pq.read_schema(run.problems).names:
             return []
-    asked = read_table(run.problems, PROBLEMS, [LANGUAGE[0]])[LANGUAGE[0]].to_pylist()
+    asked = read_table(run.problems, PROBLEMS, [LANGUAGE])[LANGUAGE].to_pylist()
     return sorted({name for name in asked if name})
 
 

@@ -58,7 +58,7 @@ def write_tables(path: Path, problems: Iterable[Mapping[str, Any]]) -> int:
     if not first:
         return rows
     # The columns of a file are settled with its first row: what was written is copied behind them.
-    earlier, columns = path.with_name(f"{path.name}.python"), (*tables.PROBLEMS, tables.LANGUAGE)
+    earlier, columns = path.with_name(f"{path.name}.python"), (*tables.PROBLEMS, (tables.LANGUAGE, "str"))
     path.rename(earlier)
     try:
         every = chain(_stored(earlier), first, rest)
@@ -112,7 +112,7 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]
     import pyarrow as pa
 
     schema = tables.schema_of(columns)
-    names = [name for name in schema.names if name not in ("tests", tables.LANGUAGE[0])]
+    names = [name for name in schema.names if name not in ("tests", tables.LANGUAGE)]
     known = [{name: row[name] for name in names} | _language(row) for row in rows]
     small = pa.Table.from_pylist(known, schema=_without_tests(schema))
     tests = [test for row in rows for test in row["tests"]]
@@ -124,7 +124,7 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]
 
 
 def _language(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {tables.LANGUAGE[0]: row.get(tables.LANGUAGE[0])}
+    return {tables.LANGUAGE: row.get(tables.LANGUAGE)}
 
 
 def _without_tests(schema: "pa.Schema") -> "pa.Schema":

@@ -87,7 +87,7 @@ def test_verification_is_refused_before_it_starts(tmp_path: Path, monkeypatch: p
     before_stage(run, VERIFICATION.verb, 0)
     rows = [row | {"language": "rare"} for row in tables.read_table(run.problems, tables.PROBLEMS).to_pylist()]
     with run.writing(run.problems, {}, {}) as draft:
-        draft.rows = tables.write_table(draft.path, (*tables.PROBLEMS, tables.LANGUAGE), rows)
+        draft.rows = tables.write_table(draft.path, (*tables.PROBLEMS, (tables.LANGUAGE, "str")), rows)
     with pytest.raises(SandboxError, match="no-such-compiler"):
         before_stage(run, VERIFICATION.verb, 0)
 

@@ -48,7 +48,8 @@ def patched() -> Iterator[None]:
 def verdicts(request: pytest.FixtureRequest, patched: None) -> Iterator[dict[str, Verdict]]:
     """Every selected item judged once, on two servers in parallel; then nothing may be left and all must still work."""
     sandboxes.require("full")
-    selected = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    every = (item for item in request.session.items if isinstance(item, pytest.Function))
+    selected = [item for item in every if item.module is request.module]
     names = [str(item.callspec.params["name"]) for item in selected if "verdicts" in item.fixturenames]
     with Verifier(CONFIG, reuse_identical=False) as verifier:
         verifier.verify([problem()], [HONEST], ["stop"])

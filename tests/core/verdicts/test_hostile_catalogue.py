@@ -55,7 +55,8 @@ def verdicts(request: pytest.FixtureRequest) -> Iterator[dict[str, Verdict]]:
     """Every selected item judged once, on two servers in parallel; then nothing may be left and all must still work."""
     level: Level = request.param
     sandboxes.require(level)
-    selected = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    every = (item for item in request.session.items if isinstance(item, pytest.Function))
+    selected = [item for item in every if item.module is request.module]
     params = [item.callspec.params for item in selected if "verdicts" in item.fixturenames]
     names = [str(chosen["name"]) for chosen in params if chosen["verdicts"] == level]
     with Verifier(CONFIG, reuse_identical=False, level=level) as verifier:
