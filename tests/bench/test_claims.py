@@ -172,6 +172,7 @@ def test_settings_of_an_arm_can_be_stored() -> None:
     assert (stored["objective"]["name"], stored["offset"], stored["engine_copy"]) == ("grpo_token_is", 2, None)
 
 
+@pytest.mark.slow
 def test_the_500_problems_are_new_and_held_out() -> None:
     rows = heldout_problems()
     demo = Path(generate.__file__).parent

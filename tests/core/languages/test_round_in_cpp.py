@@ -30,7 +30,7 @@ from tests.tiny_model import write_tiny_model
 pytestmark = pytest.mark.skipif(not Path("/usr/bin/g++").exists(), reason="needs g++ (Debian package g++)")
 SHORT = 2
 """Problems of the default tests: a compiler takes a second for everything of the library."""
-SIZES = [SHORT, pytest.param(len(CPP_PROBLEMS), marks=pytest.mark.slow)]
+SIZES = [pytest.param(size, marks=pytest.mark.slow) for size in (SHORT, len(CPP_PROBLEMS))]
 
 
 class CppSampler(MadeUpSampler):

@@ -232,7 +232,7 @@ CALLS: dict[str, tuple[str, str]] = {
     ),
     "80 NaN": ("def f(a): return [a, float('nan')]", "wrong_answer"),
     "81 huge JSON": ("def f(a): return [0] * 3000000", "output_limit wrong_answer"),
-    "81 deep JSON": ("def f(a):\n    for _ in range(10**6): a = [a]\n    return a", "runtime_error wrong_answer"),
+    "81 deep JSON": ("def f(a):\n    for _ in range(10**5): a = [a]\n    return a", "runtime_error wrong_answer"),
     "90 numpy result": ("import numpy as np\ndef f(a): return [np.array(a), np.int64(3)]", "passed"),
     "92 mutated arguments": ("def f(a):\n    b = list(a); a.clear(); return [b, 3]", "passed"),
     "nested tuple": ("def f(a): return (tuple(a), 3)", "passed"),
