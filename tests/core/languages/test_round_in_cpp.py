@@ -29,7 +29,7 @@ from tests.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.skipif(not Path("/usr/bin/g++").exists(), reason="needs g++ (Debian package g++)")
 SHORT = 2
-"""Problems of the default tests: a compiler takes a second for everything of the library."""
+"""Problems of the quicker one: a compiler takes a second for everything of the library."""
 SIZES = [pytest.param(size, marks=pytest.mark.slow) for size in (SHORT, len(CPP_PROBLEMS))]
 
 
