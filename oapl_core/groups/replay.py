@@ -52,7 +52,7 @@ def lag_of(run: Run, number: int, sampled: int) -> int:
 def draw(run: Run, number: int, fresh: int) -> list[Drawn]:
     """Whole groups of the rounds before ``number``, so many that they are the asked share beside ``fresh`` rollouts.
 
-    By hashes of names: the same whenever asked, and a round's draw does not depend on another's.
+    Seeded by the run and the round: the same whenever asked, and a round's draw does not depend on another's.
 
     Raises:
         DataError: a round's groups are missing, or were sampled by a policy that the run does not know.

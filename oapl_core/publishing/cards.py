@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from oapl_core.importing.sources import sources
 from oapl_core.model_hub import hub_model
 from oapl_core.reports.provenance import differing_settings, versions
+from oapl_core.reports.records import rollouts_sampled
 from oapl_core.run_folder.run import Run, round_name
 from oapl_core.tables import PROBLEMS, read_table
 
@@ -59,7 +60,7 @@ def of_rollouts(run: Run, numbers: Sequence[int], files: "Sequence[Outgoing]", l
     """The data-set card: a configuration for rollouts, verdicts and groups each, a split for each round."""
     from huggingface_hub import DatasetCardData
 
-    sizes = {number: _sampled(run, number) for number in numbers}
+    sizes = {number: rollouts_sampled(run, number) for number in numbers}
     # a configuration each: their columns differ, and the viewer shows one table per configuration
     metadata = DatasetCardData(
         license=licence,
@@ -151,16 +152,11 @@ def _rate(value: Sequence[float] | None) -> str:
     return "" if value is None else f"{100 * value[0]:.1f} ({100 * value[1]:.1f} to {100 * value[2]:.1f})"
 
 
-def _sampled(run: Run, number: int) -> int:
-    prefix = f"{run.name(run.rollouts(number))}/"
-    return sum(entry.rows for name, entry in run.ledger.artifacts().items() if name.startswith(prefix))
-
-
 def _lineage(run: Run, numbers: Sequence[int] | None = None) -> Iterable[Sequence[str]]:
     """A row for each round: which policy sampled, how much, and which policy came out."""
     artifacts = run.ledger.artifacts()
     for number, settings in enumerate(run.config.rounds):
-        if (numbers is not None and number not in numbers) or not _sampled(run, number):
+        if (numbers is not None and number not in numbers) or not rollouts_sampled(run, number):
             continue
         groups = artifacts.get(run.name(run.groups(number)))
         # of the last epoch, which the next round sampled from
@@ -168,7 +164,7 @@ def _lineage(run: Run, numbers: Sequence[int] | None = None) -> Iterable[Sequenc
         yield (
             round_name(number),
             f"`{groups.details.get('policy_hash', '')}`" if groups else "",
-            f"{_sampled(run, number):,}",
+            f"{rollouts_sampled(run, number):,}",
             f"{groups.rows:,}" if groups else "",
             str(settings.epochs),
             f"`{made.details.get('policy_hash', '')}`" if made else "",

@@ -15,6 +15,7 @@ from oapl_core.files import size_of
 from oapl_core.model_folder import check_model_folder
 from oapl_core.publishing import cards
 from oapl_core.publishing.scrubbing import refuse_secrets, secrets, without_paths
+from oapl_core.reports.records import trained_epochs
 from oapl_core.run_folder.run import Run, parts_of, round_name
 
 CHOSEN = "chosen on validation problems"
@@ -61,30 +62,25 @@ def checkpoint_of(run: Run, number: int | None = None, epoch: int | None = None)
     Raises:
         ConfigError: that checkpoint is not there (any more).
     """
-    there = [
-        (n, e)
-        for n, settings in enumerate(run.config.rounds)
-        for e in range(1, settings.epochs + 1)
-        if (run.checkpoint(n, e) / "config.json").exists()
-    ]
+    made = trained_epochs(run)
+    there = [at for at in made if (run.checkpoint(*at) / "config.json").exists()]
     wanted = [at for at in there if number in (None, at[0]) and epoch in (None, at[1])]
     if not wanted:
         shown = ", ".join(f"round {n} epoch {e}" for n, e in there) or "none"
         raise ConfigError(f"{run.root}: has no such checkpoint; there are {shown}")
     if number is None and epoch is None:
         chosen = _chosen(run)
-        artifacts = run.ledger.artifacts()
-        made = {at: artifacts.get(run.name(run.checkpoint(*at))) for at in wanted}
-        wanted = [at for at in wanted if (e := made[at]) and e.details.get("policy_hash") == chosen] or wanted
+        wanted = [at for at in wanted if made[at] == chosen] or wanted
     return wanted[-1]
 
 
 def _chosen(run: Run) -> str | None:
     """Its policy hash: a folder that was moved since has another path."""
     card = read_card(run)
-    models = card["settings"]["models"] if card else []
-    labels = (model["label"] for model in models if model["origin"] == CHOSEN)
-    return next((str(card["asked"]["models"][label]["policy_hash"]) for label in labels), None) if card else None
+    if card is None:
+        return None
+    labels = (model["label"] for model in card["settings"]["models"] if model["origin"] == CHOSEN)
+    return next((str(card["asked"]["models"][label]["policy_hash"]) for label in labels), None)
 
 
 def read_card(run: Run) -> dict[str, Any] | None:

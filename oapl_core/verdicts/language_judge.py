@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import threading
@@ -147,9 +148,11 @@ class LanguageJudge:
         # the last: a reply reasons first, and may name other numbers on the way
         found = re.findall(config.pattern, reply)
         try:
-            return float(found[-1]) / config.scale
+            number = float(found[-1]) / config.scale
         except (IndexError, ValueError):
-            return f"no number in its reply {' '.join(reply.split())[-80:]!r}"
+            number = math.nan
+        # a pattern of one's own may find `nan` or `inf`, and either would poison the value of a whole group
+        return number if math.isfinite(number) else f"no number in its reply {' '.join(reply.split())[-80:]!r}"
 
     def _reply(self, messages: Sequence[Mapping[str, str]], seed: int, fresh: bool) -> str:
         """What the model writes; recorded. Raises _NoReply."""

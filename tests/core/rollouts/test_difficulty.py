@@ -1,7 +1,6 @@
 """Drawing by pass rates: proportions, temperature, retirement, shares, seeds; resumed rounds; what is recorded."""
 
 import math
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError
+from oapl_core.rollouts import difficulty
 from oapl_core.rollouts.difficulty import Draw, Known, draw, known_so_far
 from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.draws import draw_file, told
@@ -165,12 +165,13 @@ def test_a_round_is_drawn_recorded_resumed_and_sampled_again_only_if_the_draw_ch
     }
 
 
-def test_time_is_linear_in_problems(tmp_path: Path) -> None:
-    def seconds(count: int) -> float:
-        names = [f"p{i}" for i in range(count)]
-        run, known = run_of(tmp_path, count // 2), {name: Known(8, i % 9, 1) for i, name in enumerate(names)}
-        start = time.process_time()
-        draw(names, dict.fromkeys(names, "a"), known, run, 2)
-        return time.process_time() - start
+def test_every_problem_is_weighed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weighed = list[str]()
 
-    assert seconds(40_000) < 8 * seconds(10_000), "four times, with room for a busy machine"
+    def key(*given: Any) -> float:
+        weighed.append(given[-1])
+        return 0.0
+
+    monkeypatch.setattr(difficulty, "_key", key)
+    drawn(run_of(tmp_path, 12), {})
+    assert weighed == NAMES

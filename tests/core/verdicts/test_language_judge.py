@@ -210,3 +210,13 @@ def _wait(server: JudgeServer, requests: int) -> None:
     while sum(server.seen.values()) < requests:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("word", ["nan", "inf", "-inf"])
+def test_a_vote_that_is_no_finite_number_is_none(tmp_path: Path, word: str) -> None:
+    answers = {"right": "Score: 10", "wrong": "Score: 0"}
+    with serving(lambda request, _: answers.get(said(request), f"Score: {word}")) as server:
+        config = judge(tmp_path, server.url, pattern=r"Score: (\S+)", votes=1)
+        (found,), _ = rewarded(config, ["other"])
+    assert found.outcome is Outcome.VERIFIER_ERROR and found.reward is None
+    assert f"no number in its reply 'Score: {word}'" in (found.excerpt or "")
