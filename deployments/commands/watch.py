@@ -31,7 +31,7 @@ def watch(
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
 ) -> None:
-    """LiveRun a run: its steps, rates, rewards, loss and newest answers; ends when the run does."""
+    """Follow a run: its steps, rates, rewards, loss and newest answers; ends when the run does."""
     seen = LiveRun(run)
     if page:
         tell(f"page: {page}")

@@ -85,6 +85,7 @@ def test_options_that_do_not_go_together_are_named(run: Run, arguments: list[str
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("prefect")  # a run of this process ends the server that it started
 def test_a_redo_and_a_fork_run_to_their_end_and_do_only_what_they_must(tmp_path: Path) -> None:
     """Played stages under the real flows: which processes were started says what was done."""
     experiment, root = played_experiment(tmp_path, rounds=2), tmp_path / "played-seed0"
