@@ -5,12 +5,12 @@ tables again and compares.
 """
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from bench.claims.mismatch import ENGINES
+from bench.claims.page import written
 from oapl_core.evaluation.pass_at_k import pass_at_k
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
@@ -25,11 +25,7 @@ def main() -> None:
 
 def page(text: str) -> str:
     """The page with its tables made again."""
-
-    def made(match: re.Match[str]) -> str:
-        return f"{match[1]}\n{TABLES[match[2]]()}\n{match[3]}"
-
-    return re.sub(r"(<!-- table ([\w-]+) -->)\n.*?(<!-- end -->)", made, text, flags=re.DOTALL)
+    return written(text, TABLES)
 
 
 def mismatch_table() -> str:

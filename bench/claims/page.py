@@ -7,7 +7,8 @@ the tables again and compares. ``--tables`` leaves the figures alone.
 import argparse
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from bench.claims.bootstrap import Cells, Estimate, difference, estimate
@@ -40,9 +41,18 @@ def page(results: Results, text: str) -> str:
     Raises:
         KeyError: a table of the page is not known.
     """
+    return written(text, {name: partial(make, results) for name, make in TABLES.items()})
+
+
+def written(text: str, tables: Mapping[str, Callable[[], str]]) -> str:
+    """A page with each table between its markers made again.
+
+    Raises:
+        KeyError: a table of the page is not known.
+    """
 
     def made(match: re.Match[str]) -> str:
-        return f"{match[1]}\n{TABLES[match[2]](results)}\n{match[3]}"
+        return f"{match[1]}\n{tables[match[2]]()}\n{match[3]}"
 
     return re.sub(r"(<!-- table ([\w-]+) -->)\n.*?(<!-- end -->)", made, text, flags=re.DOTALL)
 
