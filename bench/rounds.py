@@ -1,8 +1,8 @@
 """Replay and drawing by difficulty against plain rounds on the demo: ``python -m bench.rounds --to DIR``.
 
-Three seeds by four arms: 40 minutes on two free cores; what is finished is not run again. Each seed is a run of five
+Three seeds by four arms: half an hour on two free cores; what is finished is not run again. Each seed is a run of four
 rounds, and a fork of it for each other arm at round 1, so the arms of a seed share base model and round 0. All sample
-4 x 2,000 answers after it. ``--collect DIR`` writes docs/benchmarks/data/rounds.{parquet,json} from what is there, and
+3 x 2,000 answers after it. ``--collect DIR`` writes docs/benchmarks/data/rounds.{parquet,json} from what is there, and
 ``--page`` the tables of docs/benchmarks/data.md from those. Criteria are on that page.
 """
 
@@ -26,14 +26,14 @@ from oapl_core.run_folder.run import Run
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, DATA = ROOT / "docs" / "benchmarks" / "data.md", ROOT / "docs" / "benchmarks" / "data"
-ROUNDS = 4
+ROUNDS = 3
 ARMS = {
     "plain": "",
     "plain-2-epochs": ", epochs = 2",
     "replay": ", replay = {rounds = 2, share = 0.5}",
     "difficulty": ', draw = "difficulty"',
 }
-SAMPLES = 4
+SAMPLES = 2
 
 
 def main() -> None:
@@ -148,7 +148,7 @@ def _arms() -> str:
         "arm",
         "pass@1, %",
         "each seed",
-        "before, after round 0 to 4",
+        "before, after round 0 to 3",
         "groups with both",
         "steps in rounds 1 to 4",
     ]
