@@ -1,5 +1,5 @@
 # `make demo` goes from an empty checkout to a better model; `make test` is what CI runs.
-.PHONY: help setup demo test test-gpu check bench server worker deploy lock wheel clean
+.PHONY: help setup demo test test-gpu check site bench server worker deploy lock wheel clean
 bin := .venv/bin
 
 help:   ## this list
@@ -11,11 +11,17 @@ setup:  ## .venv from the lock that fits this machine; does nothing when up to d
 demo: setup  ## two rounds of OAPL on a tiny model, ending in a report
 	@$(bin)/oapl run deployments/experiments/demo.toml
 
-check: setup  ## ruff, its formatter, mypy --strict, import contracts
+check: setup site/index.html  ## ruff, its formatter, mypy --strict, import contracts, the site's links
 	@$(bin)/ruff check .
 	@$(bin)/ruff format --check --quiet .
 	@$(bin)/mypy
 	@$(bin)/lint-imports
+
+site: setup site/index.html  ## site/, to be read from the disk or served; a broken link or anchor is an error
+
+# Built again only when a page, a docstring or a setting changed. `--quiet` would hide the warnings that `strict` counts.
+site/index.html: mkdocs.yml $(wildcard *.md data/*.md docs/*.md docs/*/* examples/* oapl_core/*.py oapl_core/*/*.py) | setup
+	@NO_MKDOCS_2_WARNING=1 $(bin)/python -m mkdocs build
 
 test: check  ## the checks, then every test but gpu, bench, slow and browser
 	@$(bin)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
@@ -51,4 +57,4 @@ wheel: setup  ## dist/oapl-*.whl, which runs without a checkout: docs/installing
 	@ls dist/*.whl
 
 clean:  ## remove .venv and caches; data/runs stays
-	rm -rf .venv .setup.lock .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info build dist
+	rm -rf .venv .setup.lock .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info build dist site

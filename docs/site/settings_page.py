@@ -1,0 +1,121 @@
+"""The page of all settings, from the JSON schema of their classes: key, values, default, meaning."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from oapl_core.settings.comparison import ComparisonConfig
+from oapl_core.settings.experiment import Experiment
+
+Schema = dict[str, Any]
+HEAD = """\
+# Settings
+
+Everything that an experiment file may say; it needs only what differs from the defaults. On the command line
+`oapl run FILE training.learning_rate=1e-5` changes one. Where no other source is named, defaults are those of the OAPL
+paper's DeepCoder experiment (arXiv 2602.19362, appendix A); [the paper's numbers beside these](paper.md).
+
+*Unset* is the default of what may be left out altogether. A key of another name, or a value of another kind, is an
+error that names it.
+"""
+OBJECTIVES = """
+## Objectives
+
+`[objective]` has a `name` and the keys of that objective. Equations, sources and tests: [objectives.md](objectives.md).
+"""
+COMPARISON = "\n## A comparison file\n\nFor [`oapl compare`](cli.md#oapl-compare).\n"
+BOUNDS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "more than",
+    "maximum": "at most",
+    "exclusiveMaximum": "less than",
+    "minItems": "at least",
+}
+NOUNS = {"integer": "integer", "number": "number", "boolean": "`true` or `false`", "string": "text", "object": "table"}
+
+
+def settings_page() -> str:
+    """The page in Markdown."""
+    return HEAD + "".join([*_section(Experiment), COMPARISON, *_section(ComparisonConfig, "comparison-")])
+
+
+def _section(model: type[Experiment] | type[ComparisonConfig], prefix: str = "") -> Iterator[str]:
+    """The table of a file's own keys, then one for each table that the file may have."""
+    schema = model.model_json_schema()
+    groups = schema["$defs"]
+    yield "\n## An experiment file\n" if model is Experiment else ""
+    yield _table(schema, prefix)
+    for path, is_list, group in _groups(schema, groups):
+        yield f"\n### `{'[[' if is_list else '['}{path}{']]' if is_list else ']'}` {{#{prefix}{path}}}\n"
+        yield f"\n{_text(groups[group])}\n{_table(groups[group], f'{prefix}{path}.')}"
+    if model is Experiment:
+        yield OBJECTIVES
+        for name, group in sorted(schema["properties"]["objective"]["discriminator"]["mapping"].items()):
+            objective = groups[group.rpartition("/")[2]]
+            yield f"\n### `{name}` {{#objective.{name}}}\n\n{_text(objective)}\n{_table(objective, '')}"
+
+
+def _groups(schema: Schema, groups: dict[str, Schema], path: str = "") -> Iterator[tuple[str, bool, str]]:
+    """Path, whether it is a list of tables, and class of every table below ``schema``, in the order of the file."""
+    for key, field in schema["properties"].items():
+        for name, is_list in _references(field):
+            yield path + key, is_list, name
+            yield from _groups(groups[name], groups, f"{path}{key}.")
+
+
+def _references(field: Schema) -> list[tuple[str, bool]]:
+    """The groups of settings that a key may hold, and whether it is a list of them; not objectives."""
+    if "discriminator" in field:
+        return []
+    if "$ref" in field:
+        return [(field["$ref"].rpartition("/")[2], False)]
+    below = [found for choice in field.get("anyOf", []) for found in _references(choice)]
+    return below + [(name, True) for name, _ in (_references(field["items"]) if "items" in field else [])]
+
+
+def _table(schema: Schema, prefix: str) -> str:
+    """The keys of one group."""
+    # an objective's name is its heading
+    fields = {key: field for key, field in schema["properties"].items() if "const" not in field}
+    if not fields:
+        return ""
+    needed = schema.get("required", [])
+    rows = [
+        f"| `{key}` | {_values(field, prefix + key)} | {_default(field, key in needed)} | {_text(field)} |\n"
+        for key, field in fields.items()
+    ]
+    return "\n| key | values | default | meaning |\n|---|---|---|---|\n" + "".join(rows)
+
+
+def _text(schema: Schema) -> str:
+    """A description on one line; a bar would end the table's cell, and `<` begin an element."""
+    return " ".join(schema.get("description", "").split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _default(field: Schema, is_needed: bool) -> str:
+    if is_needed:
+        return "required"
+    if _references(field) or "discriminator" in field or "default" not in field:
+        return ""  # a table's defaults are those of its keys
+    value = field["default"]
+    return "unset" if value is None else f"`{json.dumps(value)}`"
+
+
+def _values(field: Schema, path: str) -> str:
+    """What a key takes, in words."""
+    if "discriminator" in field:
+        return "[table](#objectives)"
+    if "$ref" in field:
+        return f"[table](#{path})"
+    if "anyOf" in field:
+        return " or ".join(dict.fromkeys(_values(one, path) for one in field["anyOf"] if one.get("type") != "null"))
+    if "enum" in field:
+        return ", ".join(f"`{value}`" for value in field["enum"])
+    if field.get("type") == "array":
+        # a pair, such as Adam's betas, has its kinds one by one
+        items = field["prefixItems"][0] if "prefixItems" in field else field.get("items", {})
+        count = f"{len(field['prefixItems'])} times " if "prefixItems" in field else "list of "
+        return count + _values(items, path)
+    noun = "path" if field.get("format") == "path" else NOUNS[field["type"]]
+    bounds = [f"{words} {field[key]}" for key, words in BOUNDS.items() if key in field]
+    return f"{noun}, {' and '.join(bounds)}" if bounds else noun
