@@ -52,6 +52,8 @@ environment_key() { # of the interpreter $1
     { cat "requirements/$lock.lock"; "$1" -VV; pwd; } | sha256sum | cut -d ' ' -f 1
 }
 
+gym_key() { sha256sum requirements/gym.lock | cut -d ' ' -f 1; }
+
 project_key() { sha256sum pyproject.toml | cut -d ' ' -f 1; }
 
 stamp_is() { [[ -f $stamps/$1 && $(<"$stamps/$1") == "$2" ]]; }
@@ -143,6 +145,14 @@ install_packages() {
     uv_install --compile-bytecode -r "requirements/$lock.lock" "${places[@]}"
 }
 
+# reasoning-gym (docs/data.md). One of its packages is compiled; where that fails, everything but its tasks works.
+install_gym() {
+    "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" --no-deps -r requirements/gym.lock ||
+        say "without reasoning-gym: of what it needs, pycosat must be compiled (gcc and Python's headers). Once they are" \
+            "there: $venv/bin/uv pip install --no-deps -r requirements/gym.lock"
+    write_stamp gym "$(gym_key)"
+}
+
 install_environment() {
     local python started=$SECONDS
     python=$(find_python)
@@ -167,10 +177,12 @@ needs_environment() {
     [[ ! -x $venv/bin/python ]] || ! stamp_is environment "$(environment_key "${OAPL_PYTHON:-$venv/bin/python}")"
 }
 
+needs_gym() { ! stamp_is gym "$(gym_key)"; }
+
 needs_project() { ! stamp_is project "$(project_key)"; }
 
 lock=$(choose_lock)
-if needs_environment || needs_project; then
+if needs_environment || needs_gym || needs_project; then
     [[ -w . ]] || fail "$(pwd) is not writable"
     if command -v flock >/dev/null; then # two set-ups at once would delete each other's files
         exec 9>.setup.lock
@@ -178,5 +190,6 @@ if needs_environment || needs_project; then
     fi
     carry_pip_settings
     if needs_environment; then install_environment; fi
+    if needs_gym; then install_gym; fi
     if needs_project; then install_project; fi
 fi

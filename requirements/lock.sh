@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes requirements/cpu.lock and requirements/cuda.lock from the .in files: what `make lock` runs.
+# Writes requirements/cpu.lock, cuda.lock and gym.lock from the .in files: what `make lock` runs.
 #
 # Pins that still fit are kept; `make lock UPGRADE=1` takes the newest of everything. Resolved for Linux x86-64 and
 # Python 3.11, the oldest supported: its needs include those of 3.12 and 3.13. The lines are package==version alone:
@@ -33,3 +33,11 @@ else
     compile cpu --override overrides.txt --torch-backend cpu
 fi
 compile cuda
+
+# What reasoning-gym needs beside the rest, at the versions of both locks: a lock of its own, as it may fail to install.
+# It pins an older tabulate than cuda.lock has, whose one function that it calls has not changed.
+cp gym.lock "$scratch/gym"
+"$uv" pip compile --quiet --python-version 3.11 --no-header --no-annotate ${UPGRADE:+--upgrade} gym.in \
+    --constraint cpu.lock --constraint cuda.lock --override <(echo "tabulate>=0.9") --output-file "$scratch/gym" >/dev/null
+grep -vxF -f cpu.lock "$scratch/gym" >gym.lock
+echo "lock: requirements/gym.lock has $(wc -l <gym.lock) packages"

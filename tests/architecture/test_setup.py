@@ -58,7 +58,13 @@ def checkout(tmp_path: Path) -> Checkout:
     made = Checkout(tmp_path / "checkout", tmp_path / "bin")
     made.bin.mkdir()
     (made.folder / "requirements").mkdir(parents=True)
-    for name in ("pyproject.toml", "requirements/install.sh", "requirements/cpu.lock", "requirements/cuda.lock"):
+    for name in (
+        "pyproject.toml",
+        "requirements/install.sh",
+        "requirements/cpu.lock",
+        "requirements/cuda.lock",
+        "requirements/gym.lock",
+    ):
         shutil.copy(ROOT / name, made.folder / name)
     for tool in TOOLS:
         found = shutil.which(tool, path="/usr/bin:/bin" + os.pathsep + os.environ["PATH"])
@@ -72,15 +78,16 @@ def checkout(tmp_path: Path) -> Checkout:
 
 def test_second_setup_installs_nothing(checkout: Checkout) -> None:
     assert checkout.setup().returncode == 0
-    torch, environment, project = checkout.installs()
+    torch, environment, gym, project = checkout.installs()
     assert "--no-deps" in torch
     assert "--no-deps" in environment
     assert "requirements/cpu.lock" in environment
+    assert "--no-deps" in gym and gym.endswith("-r requirements/gym.lock")
     assert "--no-deps" in project
     assert project.endswith("--no-build-isolation --editable .")
     again = checkout.setup()
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
-    assert len(checkout.installs()) == 3
+    assert len(checkout.installs()) == 4
 
 
 def test_killed_setup_is_built_again_from_nothing(checkout: Checkout) -> None:
@@ -116,23 +123,32 @@ def test_moved_checkout_is_built_again(checkout: Checkout) -> None:
 
 def test_wheel_folders_replace_the_torch_index(checkout: Checkout) -> None:
     checkout.setup(PIP_FIND_LINKS="/wheels /more")
-    environment, _ = checkout.installs()
+    environment, _, _ = checkout.installs()
     assert environment.endswith("requirements/cpu.lock --find-links /wheels --find-links /more")
 
 
 def test_without_a_gpu_torch_alone_comes_from_the_cpu_index(checkout: Checkout) -> None:
     checkout.setup()
-    torch, rest, _ = checkout.installs()
+    torch, rest, _, _ = checkout.installs()
     assert "--torch-backend cpu" in torch
     assert "requirements/cpu.lock" in rest
     assert "--torch-backend" not in rest
+
+
+def test_what_cannot_be_compiled_is_said_once_and_holds_nothing_up(checkout: Checkout) -> None:
+    checkout.add_program("fake-uv", UV + '[[ "$*" != *gym.lock ]]\n')
+    first = checkout.setup()
+    assert first.returncode == 0
+    assert "without reasoning-gym" in first.stdout and "pip install --no-deps -r requirements/gym.lock" in first.stdout
+    assert "--editable" in checkout.installs()[-1]
+    assert checkout.setup().stdout == ""
 
 
 def test_with_a_gpu_everything_comes_from_the_registry(checkout: Checkout) -> None:
     checkout.add_program("nvidia-smi", "#!/bin/bash\necho 580.65.06\n")
     checkout.add_program("gcc", "#!/bin/bash\n")
     checkout.setup()
-    environment, _ = checkout.installs()
+    environment, _, _ = checkout.installs()
     assert environment.endswith("-r requirements/cuda.lock")
 
 
