@@ -17,9 +17,10 @@ IMPORT_SECONDS = 300.0
 """A module that imports torch from a network disk is slow, and not stuck."""
 _IMPORTED = 73
 """No module that ends the process ends it with this."""
+_CODE_ROOT = str(Path(__file__).resolve().parents[1])
 _TRY = """
 import importlib, json, sys
-sys.path[:] = json.loads(sys.argv[1])
+sys.path[:0] = json.loads(sys.argv[1])
 module, name = sys.argv[2].split(":")
 try:
     found = getattr(importlib.import_module(module), name)
@@ -31,8 +32,7 @@ sys.exit(73 if callable(found) else "it is not a function")
 
 def search_path() -> list[str]:
     """Where its module is looked for."""
-    code_root = str(Path(__file__).resolve().parents[1])
-    return [str(Path.cwd()), *(p for p in sys.path if p), code_root]
+    return [str(Path.cwd()), *(p for p in sys.path if p), _CODE_ROOT]
 
 
 def source_hash(function: str) -> str | None:
@@ -73,5 +73,5 @@ def check_import(function: str, key: str, python: Path | None = None) -> None:
 
 
 def _paths(python: Path | None) -> list[str]:
-    """Of another interpreter only what is ours: it has its own packages."""
-    return search_path() if python is None else [str(Path.cwd())]
+    """For another interpreter only what is ours: it has its own packages."""
+    return search_path() if python is None else [str(Path.cwd()), _CODE_ROOT]
