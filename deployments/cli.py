@@ -16,8 +16,8 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 COMMANDS = (
-    "run plan fork compare status watch report figures rollouts problems prompt evaluate verify check du clean fetch "
-    "join import export push convert doctor prove"
+    "run plan fork compare status watch report figures rollouts problems gym prompt evaluate verify check du clean "
+    "fetch join import export push convert doctor prove"
 ).split()
 """In the order of `oapl --help`. Each is the function of its name in the module of its name in deployments/commands/;
 `import`, a word of Python's own, is `import_`."""

@@ -1,7 +1,8 @@
 """Trusted functions that accept any of several correct outputs, named by the column `checker` of a problem.
 
 A checker is ``checker(test_input, expected, printed) -> bool``, three texts: what the program was given, what the
-problem set expects, and what the program printed (for kind `function`: arguments, expected and returned value as JSON).
+problem set expects, and what the program printed (for kind `function`: arguments, expected and returned value as JSON;
+for kind `math`: an empty text, the gold answer and the answer).
 It replaces the comparison, runs inside the verifier and sees hostile text, so it must be pure, quick, and return False
 for text that it cannot read: an exception in it is a verifier error, never a 0. A problem names one of `CHECKERS`, or
 one of its own as ``module:function``, importable where the problems are prepared and where answers are verified.
@@ -35,7 +36,14 @@ def any_permutation(test_input: str, expected: str, printed: str) -> bool:
     return [sorted(line.split()) for line in _lines(printed)] == [sorted(line.split()) for line in _lines(expected)]
 
 
-CHECKERS: dict[str, Checker] = {c.__name__: c for c in (unordered_lines, unordered_tokens, any_line, any_permutation)}
+def same_text(test_input: str, expected: str, printed: str) -> bool:
+    """The expected text but for blanks at its ends; for `math`, where an answer is a word or a board and no formula."""
+    return printed.strip() == expected.strip()
+
+
+CHECKERS: dict[str, Checker] = {
+    c.__name__: c for c in (unordered_lines, unordered_tokens, any_line, any_permutation, same_text)
+}
 
 
 def resolve(name: str) -> Checker:

@@ -53,7 +53,8 @@ PROBLEMS = (
 )
 
 LANGUAGE = "language"
-"""Last column of PROBLEMS in files of which a problem asks for another language than Python; null: Python."""
+MORE_OF_PROBLEMS = {LANGUAGE: "str", "info": "text"}
+"""Last columns of PROBLEMS in files of which a problem has one: another language than Python; JSON for `[reward]`."""
 
 PROMPTS = (("problem_id", "str"), ("split", "str"), ("prompt", "text"), ("prompt_ids", "ids"))
 
@@ -239,7 +240,7 @@ def open_table(path: Path, fields: Sequence[tuple[str, str]]) -> "Iterator[pq.Pa
     with readable(path), pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
         found = pa.schema([field for field in file.schema_arrow if not field.name.startswith(REWARD_PREFIX)])
         more = set(found.names) - set(schema.names)
-        further = [one for one in ((LAG, "int32"), (ROUTES, "bytes"), (LANGUAGE, "str")) if one[0] in more]
+        further = [one for one in ((LAG, "int32"), (ROUTES, "bytes"), *MORE_OF_PROBLEMS.items()) if one[0] in more]
         if found != schema_of((*fields, *further)):
             wrong = sorted(set(found.names) ^ set(schema.names)) or "types"
             raise DataError(f"{path}: does not have the documented columns ({wrong}); see data/README.md")
@@ -280,7 +281,7 @@ def read_table(
 
     schema = schema_of(fields)
     with open_table(path, fields) as file:
-        there = [name for name in file.schema_arrow.names if name in {*schema.names, LANGUAGE}]
+        there = [name for name in file.schema_arrow.names if name in {*schema.names, *MORE_OF_PROBLEMS}]
         names = [name for name in there if columns is None or name in columns]
         if only is None:
             return file.read(columns=names)

@@ -19,7 +19,7 @@ KINDS = ("stdin", "function", "assert", "math")
 SPLITS = ("train", "validation", "heldout")
 _TEXTS = "starter_code entry_point answer checker structure source platform difficulty released flaw".split()
 _OPTIONAL = {**dict.fromkeys(_TEXTS), "tests": (), "structure": ""}
-_COLUMNS = frozenset({"problem_id", "split", "kind", "statement", *_OPTIONAL, "language"})
+_COLUMNS = frozenset({"problem_id", "split", "kind", "statement", *_OPTIONAL, "language", "info"})
 
 
 def read_problem_set(path: Path, split: str, only: bool = False) -> Iterator[dict[str, Any]]:
@@ -69,7 +69,9 @@ def checked(raw: Any, split: str, where: str) -> dict[str, Any]:
     for key in ("problem_id", "kind", "statement"):
         if not isinstance(problem.get(key), str) or not problem[key].strip():
             raise DataError(f"{where}: `{key}` must be a text that is not empty")
-    for key in (*_TEXTS, "language"):
+    if isinstance(problem.get("info"), dict):  # as one writes it in JSON lines; a column is of one type
+        problem["info"] = json.dumps(problem["info"], ensure_ascii=False)
+    for key in (*_TEXTS, "language", "info"):
         if not isinstance(problem.get(key), str | None):
             raise DataError(f"{where}: `{key}` must be a text or null")
     if problem["kind"] not in KINDS:
@@ -120,7 +122,7 @@ def _assert_complaint(tests: list[dict[str, str]]) -> str | None:
 def _checker_complaint(problem: Mapping[str, Any]) -> str | None:
     if problem["checker"] is None:
         return None
-    if problem["kind"] not in ("stdin", "function"):
+    if problem["kind"] == "assert":
         return f"a problem of kind {problem['kind']} has no use for a `checker`; remove it"
     try:
         resolve(problem["checker"])

@@ -6,7 +6,7 @@ and in row groups that are bounded by their size as Parquet.
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # A reader decodes a row group at a time: these bound what it holds, whatever the rows are like.
 _MOST_ROWS = 64
 _GROUP_BYTES = 32 * 2**20
+_MORE = tuple(tables.MORE_OF_PROBLEMS)
 
 
 def write_problem_set(path: Path, problems: Iterable[Mapping[str, Any]]) -> int:
@@ -45,34 +46,38 @@ def write_problem_set(path: Path, problems: Iterable[Mapping[str, Any]]) -> int:
     return rows
 
 
-def write_tables(path: Path, problems: Iterable[Mapping[str, Any]]) -> int:
+def write_tables(
+    path: Path, problems: Iterable[Mapping[str, Any]], columns: Sequence[tuple[str, str]] = tables.PROBLEMS
+) -> int:
     """Write complete problems as Parquet, in row groups that memory can hold; returns their number. Not atomic.
 
-    The file has the column `language` if a problem says one.
+    The file has those of tables.MORE_OF_PROBLEMS that a problem has.
     """
     rest = iter(problems)
     first = list[Mapping[str, Any]]()
+    names = {name for name, _ in columns}
     # 8 values: Arrow looks only so often whether a page is large enough, and 8 tests can have megabytes.
-    python = problem_tables(_until_language(rest, first), tables.PROBLEMS)
-    rows = tables.write_batches(path, tables.PROBLEMS, python, values_per_batch=8)
+    known = problem_tables(_until_more(rest, names, first), columns)
+    rows = tables.write_batches(path, columns, known, values_per_batch=8)
     if not first:
         return rows
     # The columns of a file are settled with its first row: what was written is copied behind them.
-    earlier, columns = path.with_name(f"{path.name}.python"), (*tables.PROBLEMS, (tables.LANGUAGE, "str"))
+    names |= {name for name in _MORE if first[0].get(name)}
+    wider = (*tables.PROBLEMS, *(one for one in tables.MORE_OF_PROBLEMS.items() if one[0] in names))
+    earlier = path.with_name(f"{path.name}.{len(columns)}")
     path.rename(earlier)
     try:
-        every = chain(_stored(earlier), first, rest)
-        return tables.write_batches(path, columns, problem_tables(every, columns), values_per_batch=8)
+        return write_tables(path, chain(_stored(earlier), first, rest), wider)
     finally:
         earlier.unlink()
 
 
-def _until_language(
-    problems: Iterator[Mapping[str, Any]], first: list[Mapping[str, Any]]
+def _until_more(
+    problems: Iterator[Mapping[str, Any]], names: Collection[str], first: list[Mapping[str, Any]]
 ) -> Iterator[Mapping[str, Any]]:
-    """The problems before the one that says its language, which is put into `first`."""
+    """The problems before the one that has another column than `names`, which is put into `first`."""
     for problem in problems:
-        if problem.get("language"):
+        if any(problem.get(name) for name in _MORE if name not in names):
             first.append(problem)
             return
         yield problem
@@ -112,8 +117,8 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]
     import pyarrow as pa
 
     schema = tables.schema_of(columns)
-    names = [name for name in schema.names if name not in ("tests", tables.LANGUAGE)]
-    known = [{name: row[name] for name in names} | _language(row) for row in rows]
+    names = [name for name in schema.names if name not in ("tests", *_MORE)]
+    known = [{name: row[name] for name in names} | {name: row.get(name) for name in _MORE} for row in rows]
     small = pa.Table.from_pylist(known, schema=_without_tests(schema))
     tests = [test for row in rows for test in row["tests"]]
     ends = list(accumulate((len(row["tests"]) for row in rows), initial=0))
@@ -121,10 +126,6 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]
     place = schema.get_field_index("tests")
     column = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pairs)
     return small.add_column(place, schema.field("tests"), column)
-
-
-def _language(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {tables.LANGUAGE: row.get(tables.LANGUAGE)}
 
 
 def _without_tests(schema: "pa.Schema") -> "pa.Schema":

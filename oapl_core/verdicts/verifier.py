@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from oapl_core import languages
+from oapl_core.checkers import resolve
 from oapl_core.errors import StageFailed
 from oapl_core.languages import Language
 from oapl_core.sandbox import Limits
@@ -262,7 +263,10 @@ class Verifier:
     def _grade(self, job: _Job, blank: Verdict) -> Verdict:
         problem = job.problem
         if problem["kind"] == "math":
-            equal = self._maths.equal(problem["answer"], job.answer, problem.get("statement") or "")
+            if problem.get("checker"):
+                equal = bool(resolve(problem["checker"])("", problem["answer"], job.answer))
+            else:
+                equal = self._maths.equal(problem["answer"], job.answer, problem.get("statement") or "")
             return replace(blank, outcome=Outcome.PASSED if equal else Outcome.WRONG_ANSWER, excerpt=None)
         rules = GradingRules.of(problem, self._config)
         sandbox = self._others[rules.language.name] if rules.language else self._sandbox

@@ -41,6 +41,18 @@ def test_what_is_written_is_what_is_read(name: str, tmp_path: Path) -> None:
     assert list(read_problem_set(tmp_path / name, "train")) == given
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_columns_that_few_problems_have_are_kept_wherever_they_begin(name: str, tmp_path: Path) -> None:
+    raw = {"problem_id": "i", "kind": "math", "statement": "?", "answer": "1", "source": "own", "info": {"ä": [1]}}
+    informed = checked(raw, "train", "")
+    assert informed["info"] == '{"ä": [1]}'
+    given = [problem("a"), informed, problem("b"), {**problem("c"), "language": "cpp"}, {**informed, "problem_id": "j"}]
+    write_problem_set(tmp_path / name, given)
+    read = [{k: v for k, v in row.items() if v is not None} for row in read_problem_set(tmp_path / name, "train")]
+    assert read == [{k: v for k, v in row.items() if v is not None} for row in given]
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+
+
 def test_a_set_that_breaks_off_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     write_problem_set(path, [problem("old")])

@@ -156,6 +156,12 @@ def test_maths_answers_are_judged_by_meaning(verifier: Verifier) -> None:
     assert outcomes == [Outcome.PASSED, Outcome.PASSED, Outcome.WRONG_ANSWER, Outcome.NO_ANSWER]
 
 
+def test_a_checker_judges_answers_that_are_no_formula(verifier: Verifier) -> None:
+    word = {**MATHS, "answer": "ab c", "checker": "same_text"}  # as maths both would be one product
+    outcomes = [v.outcome for v in verifier.verify([word] * 2, [r"\boxed{ab c}", r"\boxed{c ab}"], ["stop"] * 2)]
+    assert outcomes == [Outcome.PASSED, Outcome.WRONG_ANSWER]
+
+
 def test_a_row_has_the_documented_columns(verifier: Verifier) -> None:
     from oapl_core.tables import VERDICTS
 

@@ -1,0 +1,72 @@
+"""`oapl gym`: problems from a task of reasoning-gym."""
+
+import json
+from pathlib import Path
+from textwrap import wrap
+from typing import Annotated, Any
+
+import typer
+
+from deployments.arguments import Solutions, Split
+from deployments.terminal import tell
+from oapl_core.errors import ConfigError, DataError
+from oapl_core.files import sha256_of
+from oapl_core.importing.curation import Tally
+from oapl_core.importing.reasoning_gym import TRIES, demonstration, task_names, task_problems
+from oapl_core.problems.problem_set import SPLITS
+from oapl_core.problems.raw_rows import raw_rows
+from oapl_core.problems.storing import check_name, write_problem_set
+from oapl_core.settings.experiment_file import apply
+
+_WIDTH = 112
+
+
+def gym(
+    task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Unset: list the tasks.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="The task's own, for example max_terms=3.")
+    ] = None,
+    to: Annotated[Path | None, typer.Option(metavar="FILE", help=".jsonl, .jsonl.gz or .parquet to write.")] = None,
+    size: Annotated[int, typer.Option(min=1, help="Problems.")] = 500,
+    seed: Annotated[int, typer.Option(min=0, help="Of the entries.")] = 0,
+    split: Split = "train",
+    against: Annotated[
+        list[Path] | None, typer.Option(help="Leave out statements of this set; again for more.")
+    ] = None,
+    solutions: Solutions = None,
+) -> None:
+    """Make problems from a task of reasoning-gym, to be scored by the task itself (docs/data.md)."""
+    if task is None:
+        for line in wrap(" ".join(task_names()), _WIDTH):
+            tell(line)
+        return
+    if to is None:
+        raise ConfigError("say which file to write with --to FILE.jsonl")
+    if split not in SPLITS:
+        raise ConfigError(f"--split {split!r}: choose one of {', '.join(SPLITS)}")
+    check_name(to)
+    config: dict[str, Any] = {}
+    for one in settings or ():
+        apply(config, one)
+    tally, known = Tally(), {text for path in against or () for text in _statements(path)}
+    problems = list(task_problems(task, config, seed, size, split, tally, known))
+    reasons = "".join(f"\n  dropped {count:>7,}  {reason}" for reason, count in tally.dropped.most_common())
+    if not problems:
+        raise DataError(f"{task}: none of {tally.read:,} entries can be used{reasons}".replace("\n ", ";"))
+    write_problem_set(to, problems)
+    made = {"task": task, "config": config, "seed": seed, "size": size, "against": list(map(str, against or ()))}
+    counts = {"read": tally.read, "kept": tally.kept, "dropped": dict(tally.dropped), "sha256": sha256_of(to)}
+    to.with_name(f"{to.name}.origin.json").write_text(json.dumps({"set": "reasoning-gym", **made, **counts}) + "\n")
+    if solutions:
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in map(demonstration, problems) if row)
+        solutions.write_text("".join(lines), encoding="utf-8")
+    fewer = f" of {size:,} wanted ({TRIES * size:,} entries were tried)" if tally.kept < size else ""
+    tell(f"{to}: {tally.kept:,} problems{fewer}{reasons}")
+
+
+def _statements(path: Path) -> list[str]:
+    """Those of a problem set of ours."""
+    rows = [row for _, row in raw_rows(path)]
+    if not all(isinstance(row, dict) and isinstance(row.get("statement"), str) for row in rows):
+        raise ConfigError(f"{path}: is not a problem set of ours")
+    return [row["statement"] for row in rows]

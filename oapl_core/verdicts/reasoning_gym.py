@@ -1,0 +1,83 @@
+"""Scores of reasoning-gym's tasks: ``[reward] function = "oapl_core.verdicts.reasoning_gym:score"`` (docs/data.md).
+
+Runs in the worker processes of function_worker.py. Everything it needs is in the problem's `info`, as `oapl gym` wrote
+it: the task, its settings, the entry. Reads and writes nothing.
+
+Some tasks hand an answer to `eval`, or to sympy's parser, which does (n_queens, spiral_matrix, countdown, puzzle24 and
+others, in version 0.1.25). Answers are untrusted text, so only plain expressions are evaluated; of others a task finds
+what it finds of a text that is no Python.
+"""
+
+import ast
+import json
+import sys
+import warnings
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+# At the top: without the package a run is refused before its first stage, and not where answers are scored.
+with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # one of its packages has some
+    import reasoning_gym
+
+_EVALUATES = (str(Path(reasoning_gym.__file__).parent), str(Path("sympy", "parsing", "sympy_parser.py")))
+_PLAIN = (
+    *(ast.Expression, ast.Constant, ast.Name, ast.Load, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop),
+    *(ast.List, ast.Tuple, ast.Set, ast.Dict),
+)
+_FUNCTIONS = frozenset("sin cos tan sec csc cot asin acos atan sinh cosh tanh exp log ln sqrt Abs abs".split())
+
+
+class _Guard:
+    """Whether a text that is evaluated now may be code."""
+
+    refuses = False
+
+
+def score(problem: Mapping[str, Any], _response: str, verdict: Mapping[str, Any]) -> float:
+    """What the task says of the answer, from 0 to 1; of a response without an answer what it says of None.
+
+    Raises:
+        ValueError: the problem is not from `oapl gym`.
+    """
+    kept = json.loads(problem.get("info") or "{}")
+    if not {"task", "config", "entry"} <= kept.keys():
+        raise ValueError("the problem's `info` has no task of reasoning-gym; make the set with `oapl gym`")
+    task, answer = _task(kept["task"], json.dumps(kept["config"])), verdict["answer"]
+    _Guard.refuses = answer is not None and not is_plain(answer)
+    try:
+        return float(task.score_answer(answer, kept["entry"]))
+    finally:
+        _Guard.refuses = False
+
+
+@lru_cache
+def _task(name: str, config: str) -> Any:
+    # some read word lists as they are made, so one serves all of its entries
+    return reasoning_gym.create_dataset(name, **json.loads(config))
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text as Python only computes: numbers, texts, names, operators, lists of these, known functions."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # `1 is 1` in somebody's text
+            nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return all(_is_known_call(node) if isinstance(node, ast.Call) else isinstance(node, _PLAIN) for node in nodes)
+
+
+def _is_known_call(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id in _FUNCTIONS and not call.keywords
+
+
+def _refuse_code(event: str, arguments: tuple[Any, ...]) -> None:
+    """An audit hook, since the tasks' calls of `eval` are not ours to change. Imports have a file's name."""
+    if event == "exec" and _Guard.refuses and getattr(arguments[0], "co_filename", "") == "<string>":
+        caller = sys._getframe(1).f_code.co_filename
+        if caller.startswith(_EVALUATES[0]) or caller.endswith(_EVALUATES[1]):
+            raise PermissionError("an answer is evaluated only if it is a plain expression")
+
+
+sys.addaudithook(_refuse_code)
