@@ -35,6 +35,7 @@ from tests.tiny_model import write_tiny_model
 
 Row = dict[str, Any]
 SHARED: dict[str, Any] = {"processes": 2, "sequence_parallel": 2}
+OFF: dict[str, Any] = {"max_mismatch": 0.2}  # rows are off by 0.03 nats a token, on purpose
 ROOT = Path(__file__).parents[3]
 TOKENS = 16_384
 SHIFT = (-0.06, -0.04, -0.02, 0.0, 0.02, 0.04, 0.06)
@@ -120,7 +121,7 @@ def test_ranks_share_fewer_key_heads_than_they_are(tmp_path: Path, model_dir: Pa
 def test_steps_with_reference_and_checkpointing_end_with_the_weights_of_one_rank(
     tmp_path: Path, model_dir: Path, rows: list[Row]
 ) -> None:
-    settings: dict[str, Any] = {"reference": "reference", "gradient_checkpointing": True}
+    settings: dict[str, Any] = {"reference": "reference", "gradient_checkpointing": True, **OFF}
     one = trained_run(tmp_path / "one", model_dir, rows, **settings)
     two = trained_run(tmp_path / "two", model_dir, rows, **settings, **SHARED)
     assert weights_gap(one, two) < 1e-5
@@ -133,7 +134,7 @@ def test_steps_with_reference_and_checkpointing_end_with_the_weights_of_one_rank
 @pytest.mark.slow
 def test_adapters_end_with_the_weights_of_one_rank(tmp_path: Path, model_dir: Path, rows: list[Row]) -> None:
     one, two = (
-        trained_run(tmp_path / name, model_dir, rows, adapter={"rank": 4}, **settings)
+        trained_run(tmp_path / name, model_dir, rows, adapter={"rank": 4}, **OFF, **settings)
         for name, settings in (("one", {}), ("two", SHARED))
     )
     assert weights_gap(one, two) < 1e-5
