@@ -35,7 +35,9 @@ def linked(root: Path, page: Path, text: str) -> Iterator[tuple[str, Path]]:
 def place(target: Path) -> str:
     """Where a file of the repository lies on the site."""
     if target.parts[0] == "docs":
-        return target.relative_to("docs").as_posix()
+        # the page of a notebook, instead of its source
+        page = target.with_suffix(".md") if target.suffix == ".py" else target
+        return page.relative_to("docs").as_posix()
     return f"repository/{target.as_posix()}" + ("" if target.suffix == ".md" else ".md")
 
 
@@ -66,15 +68,14 @@ def with_wide_lists(markdown: str) -> str:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add what pages link to outside of docs/, and what those link to in turn."""
     root = checkout(config)
-    waiting = [root / "docs" / file.src_uri for file in files.documentation_pages() if file.abs_src_path]
+    waiting = [(root / "docs" / file.src_uri, file.content_string) for file in files.documentation_pages()]
     while waiting:
-        page = waiting.pop()
-        for _, target in linked(root, page, page.read_text("utf-8")):
+        for _, target in linked(root, *waiting.pop()):
             if target.parts[0] == "docs" or place(target) in files.src_uris:
                 continue
             if target.suffix == ".md":
                 files.append(File.generated(config, place(target), abs_src_path=str(root / target)))
-                waiting.append(root / target)
+                waiting.append((root / target, (root / target).read_text("utf-8")))
             else:
                 listed = InclusionLevel.NOT_IN_NAV  # only pages must be in the navigation
                 files.append(File.generated(config, place(target), content=shown(root, target), inclusion=listed))
@@ -83,9 +84,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Rewrite links that leave docs/, or are in a page that lies outside of it, and widen lists."""
-    source = page.file.abs_src_path
-    if source is None:
-        return markdown
+    # what another hook made is read as if it lay in docs/
+    source = page.file.abs_src_path or Path(config.docs_dir) / page.file.src_uri
     home = PurePosixPath(page.file.src_uri).parent
     moved = {
         written: Path(os.path.relpath(place(target), home)).as_posix()
