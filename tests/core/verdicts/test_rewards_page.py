@@ -68,7 +68,9 @@ def check(title: str, monkeypatch: pytest.MonkeyPatch, folder: Path, url: str = 
                 assert judged[name] == pytest.approx(float(row[name])), (row, name)
 
 
-@pytest.mark.parametrize("title", ["A function of your own", "Partial credit with a length penalty"])
+@pytest.mark.parametrize(
+    "title", ["A function of your own", "Rubrics of `verifiers`", "Partial credit with a length penalty"]
+)
 def test_the_page_gives_the_rewards_that_it_says(title: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     check(title, monkeypatch, tmp_path)
 
