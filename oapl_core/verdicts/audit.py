@@ -4,7 +4,7 @@ Runs a seeded share of the round's passed programs again, each test in a process
 (bubblewrap.py), and compares with a rule of its own: texts as words, numbers by value, line breaks ignored. That is
 laxer than the verifier's rules, so what passed there must pass here. A disagreement means that one of the two is wrong,
 or that the program is random: the verb prints each, records all, and ends with exit code 1. Maths answers are not
-programs and are left out; so are programs in other languages than Python, which the second executor does not know.
+programs and are left out. Programs in other languages are compiled again, by the same compiler.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import Any
 
+from oapl_core import languages
 from oapl_core.checkers import resolve
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.progress import Progress, say
@@ -78,8 +79,8 @@ def audit(run: Run, number: int, fraction: float = DEFAULT_FRACTION) -> None:
 
 def _chosen(run: Run, number: int, fraction: float) -> tuple[list[dict[str, Any]], int]:
     """Rollout, problem and program of the passes to audit, and how many passed programs there are."""
-    kinds = read_table(run.problems, PROBLEMS, ["problem_id", "kind", "language"]).to_pylist()
-    programs = {row["problem_id"] for row in kinds if row["kind"] != "math" and not row.get("language")}
+    kinds = read_table(run.problems, PROBLEMS, ["problem_id", "kind"]).to_pylist()
+    programs = {row["problem_id"] for row in kinds if row["kind"] != "math"}
     passed = [
         row["rollout_id"]
         for row in _verdicts(run, number, ["rollout_id", "problem_id", "outcome"])
@@ -103,12 +104,10 @@ def _judge(
     """A row of tables.AUDITS: the first test that the program fails here, or that it fails none."""
     judged = {"rollout_id": row["rollout_id"], "problem_id": row["problem_id"], "outcome": str(Outcome.PASSED)}
     judged |= {"tests_run": 0, "first_failing_test": None, "excerpt": None, "wall_s": 0.0}
-    for index in GradingRules(max_tests=config.max_tests).chosen(problem["tests"]):
+    chosen = GradingRules(max_tests=config.max_tests).chosen(problem["tests"])
+    for index, ending in zip(chosen, _endings(executor, row["answer"], problem, chosen), strict=False):
         test = problem["tests"][index]
-        starter = problem["starter_code"] or ""
-        # A process for each test: what one leaves behind cannot help the next, as it could in a shared child.
-        ending = executor.run(row["answer"], problem["kind"], problem["entry_point"], test["input"], starter)
-        judged["tests_run"] += 1
+        judged["tests_run"] += not ending.is_compilation
         judged["wall_s"] += ending.wall_s
         outcome = _outcome(ending, problem, test, config)
         if outcome is not Outcome.PASSED:
@@ -118,11 +117,23 @@ def _judge(
     return judged
 
 
+def _endings(executor: Bubblewrap, source: str, problem: Mapping[str, Any], chosen: Sequence[int]) -> Iterator[Ending]:
+    """How the program ended on each of the chosen tests."""
+    inputs = [problem["tests"][index]["input"] for index in chosen]
+    language = languages.of(problem)
+    if language:
+        yield from executor.run_in(language, source, inputs)
+        return
+    for given in inputs:
+        # A process for each test: what one leaves behind cannot help the next, as it could in a shared child.
+        yield executor.run(source, problem["kind"], problem["entry_point"], given, problem["starter_code"] or "")
+
+
 def _outcome(ending: Ending, problem: Mapping[str, Any], test: Mapping[str, str], config: VerifierConfig) -> Outcome:
     if ending.timed_out:
         return Outcome.TIME_LIMIT
     if ending.raised:
-        return Outcome.RUNTIME_ERROR
+        return Outcome.COMPILE_ERROR if ending.is_compilation else Outcome.RUNTIME_ERROR
     text, mark = ending.stdout.decode("utf-8", "surrogateescape"), RESULT.decode()
     if problem["kind"] != "stdin":
         if mark not in text:  # the function never returned, or the checks never came to their end

@@ -1,4 +1,4 @@
-"""The second executor: one test of a program in one plain Python process under bubblewrap, a sandbox of other authors.
+"""The second executor: one test of a program in one plain process under bubblewrap, a sandbox of other authors.
 
 Shares no code with oapl_core.sandbox and compares nothing, so that a fault there is not repeated here. It is slow (some
 70 ms for each test), and its limits are twice as wide as the verifier's: it should never fail a program for its load.
@@ -15,16 +15,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oapl_core.errors import SandboxError
+from oapl_core.languages import Language
 
 RESULT = b"\n\x1eresult: "
 """In front of the JSON that a called function returned, at the end of the output."""
 _RAISED = 97
 """Exit code after an uncaught exception; a program's own exit codes say nothing."""
+_Unnamed = tempfile.TemporaryFile
+_TOOLS = ("--setenv", "PATH", "/usr/bin")
+"""g++ looks for its assembler and linker there."""
 _TIME_SIGNALS = (128 + 9, 128 + 24)
 _STDERR_BYTES = 1000
 _RUN = "-I -S -B /task/runner.py"
@@ -92,10 +96,12 @@ class Ending:
     """An uncaught exception or a crash."""
     timed_out: bool
     wall_s: float
+    is_compilation: bool = False
+    """It was the compiler that ended so."""
 
 
 class Bubblewrap:
-    """Runs Python under bwrap. Thread-safe; holds no process between calls."""
+    """Runs programs under bwrap. Thread-safe; holds no process between calls."""
 
     def __init__(self, libraries: Sequence[str], cpu_s: float, wall_s: float, memory_mb: int, output_mb: float) -> None:
         """`libraries` are installed packages that programs may import; the limits are the verifier's for one test.
@@ -130,24 +136,52 @@ class Bubblewrap:
             arguments = json.dumps([kind, entry_point, self._limits])
             python = os.path.realpath(sys.executable)
             command = [*self._command, "--ro-bind", folder, "/task", python, *_RUN.split(), arguments]
-            # Files, not pipes: a program may print more than a pipe holds before anybody reads.
-            given = Path(folder, "input") if kind == "stdin" else Path(os.devnull)
-            with given.open("rb") as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-                start, code = time.monotonic(), -1
-                with subprocess.Popen(command, stdin=stdin, stdout=out, stderr=err) as process:
-                    try:
-                        code = process.wait(self._wall_s)
-                    except subprocess.TimeoutExpired:
-                        process.kill()
-                wall_s = time.monotonic() - start
-                size = err.seek(0, os.SEEK_END)
-                err.seek(max(0, size - _STDERR_BYTES))
-                complaint = err.read().decode("utf-8", "replace")
-                out.seek(0)
-                printed = out.read()
+            code, ending = _ended(command, Path(folder, "input") if kind == "stdin" else None, self._wall_s)
+        return replace(ending, raised=not ending.timed_out and (code == _RAISED or code > 128))
+
+    def run_in(self, language: Language, source: str, inputs: Sequence[str]) -> Iterator[Ending]:
+        """A program in another language, compiled once, with each input in a process of its own; if it does not
+        compile, the compiler's end alone. Another exit code than 0 is a crash, as the verifier has it."""
+        with tempfile.TemporaryDirectory(prefix="oapl-audit-") as folder:
+            Path(folder, language.file).write_bytes(source.encode("utf-8", "replace"))
+            if language.compile:
+                limits = {"cpu": int(2 * language.compile_cpu_s), "as": 2 * language.compile_memory_mb << 20}
+                bound = [*self._command, *_TOOLS, "--bind", folder, "/task", "--chdir", "/task"]
+                command = [*bound, *_limited(limits), *language.compile]
+                code, ending = _ended(command, None, 3 * language.compile_cpu_s)
+                if code:
+                    yield replace(ending, raised=True, is_compilation=True)
+                    return
+            limits = {name.removeprefix("RLIMIT_").lower(): value for name, value in self._limits.items()}
+            bound = [*self._command, *_TOOLS, "--ro-bind", folder, "/task", "--chdir", "/task"]
+            for data in inputs:
+                given = Path(folder, "input")
+                given.write_bytes(data.encode("utf-8", "replace"))
+                code, ending = _ended([*bound, *_limited(limits), *language.run], given, self._wall_s)
+                yield replace(ending, raised=not ending.timed_out and code != 0)
+
+
+def _limited(limits: Mapping[str, int]) -> list[str]:
+    return ["prlimit", *(f"--{name}={value}" for name, value in limits.items()), "--"]
+
+
+def _ended(command: Sequence[str], given: Path | None, wall_s: float) -> tuple[int, Ending]:
+    """Exit code, and what is known of any process: not whether it crashed."""
+    # Files, not pipes: a program may print more than a pipe holds before anybody reads.
+    with (given or Path(os.devnull)).open("rb") as stdin, _Unnamed() as out, _Unnamed() as err:
+        start, code = time.monotonic(), -1
+        with subprocess.Popen(command, stdin=stdin, stdout=out, stderr=err) as process:
+            try:
+                code = process.wait(wall_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        elapsed = time.monotonic() - start
+        size = err.seek(0, os.SEEK_END)
+        err.seek(max(0, size - _STDERR_BYTES))
+        complaint = err.read().decode("utf-8", "replace")
+        out.seek(0)
         # At its CPU limit a program gets SIGXCPU, later SIGKILL; bwrap exits with 128 and the signal's number.
-        timed_out = code == -1 or code in _TIME_SIGNALS
-        return Ending(printed, complaint, not timed_out and (code == _RAISED or code > 128), timed_out, wall_s)
+        return code, Ending(out.read(), complaint, False, code == -1 or code in _TIME_SIGNALS, elapsed)
 
 
 def _view(libraries: Sequence[str]) -> list[str]:

@@ -11,9 +11,12 @@ import pytest
 
 from oapl_core import tables
 from oapl_core.errors import DataError, SandboxError, StageFailed
+from oapl_core.problems.storing import write_tables
 from oapl_core.run_folder.run import Run
 from oapl_core.verdicts.audit import audit, same_json, same_words
 from oapl_core.verdicts.bubblewrap import RESULT, Bubblewrap
+from oapl_core.verdicts.outcomes import Outcome
+from oapl_core.verdicts.verifier import Verdict
 from oapl_core.verdicts.verify import verify
 from tests import sandboxes
 from tests.core.verdicts.test_verify import made_run, rollout
@@ -54,6 +57,28 @@ def test_right_verdicts_are_confirmed_and_recorded(tmp_path: Path) -> None:
     ]
     entry = run.ledger.artifacts()["round_00/2_audit.parquet"]
     assert entry.details == {"passes": 4, "audited": 4, "disagreements": 0}
+
+
+@pytest.mark.usefixtures("executor")
+def test_programs_in_another_language_are_compiled_and_run_again(tmp_path: Path) -> None:
+    run = made_run(tmp_path, parts=1)
+    (problem,) = tables.read_table(run.problems, tables.PROBLEMS).to_pylist()
+    with run.writing(run.problems, {}, {}) as draft:
+        draft.rows = write_tables(draft.path, [problem | {"language": "cpp"}])
+    part = run.verdicts(0) / "part-00000.parquet"
+    end = "long a, b; int main() { std::cin >> a >> b; std::cout << "
+    programs = {
+        "passed": f"#include <iostream>\n{end}a + b; }}",
+        "wrong_answer": f"#include <iostream>\n{end}a - b; }}",
+        "runtime_error": f"#include <iostream>\n{end}a + b; return 3; }}",
+        "compile_error": f"{end}a + b; }}",
+    }
+    rows = [Verdict("p", Outcome.PASSED, source, "full").row(outcome) for outcome, source in programs.items()]
+    with run.writing(part, {}, {}) as draft:
+        draft.rows = tables.write_table(draft.path, tables.VERDICTS, rows)
+    with pytest.raises(StageFailed, match="3 of 4 audited passes fail"):
+        audit(run, 0, fraction=1.0)
+    assert {row["rollout_id"]: row["outcome"] for row in audited(run)} == {name: name for name in programs}
 
 
 @pytest.mark.usefixtures("executor")
