@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from textwrap import wrap
 from typing import Annotated, Any
@@ -23,6 +23,7 @@ from oapl_core.planning.estimate import (
 )
 from oapl_core.planning.fitting import Fit, planned
 from oapl_core.planning.model_size import ModelSize, known_size
+from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.run_folder.opening import find
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import readable
@@ -57,6 +58,7 @@ def _placed(run: Run) -> Experiment:
     """Its settings, with what is read here as it is found from the current folder."""
     config = run.config
     files = {split: tuple(map(run.place, config.problems.files(split))) for split in _SPLITS}
+    files["exclude"] = tuple(map(run.place, config.problems.exclude))
     changes: dict[str, Any] = {"problems": config.problems.model_copy(update=files)}
     if config.model and config.hub_model is None:
         changes["model"] = run.place(config.model)
@@ -135,6 +137,9 @@ def _count(experiment: Experiment, split: str) -> tuple[int, float]:
     if all(file.is_file() for file in files):
         counts = [_rows_of(file) for file in files]
         taken = [count if limit is None else min(count, limit) for count in counts]
+        if split == "train" and (excluded := _excluded(experiment)):
+            # by name: a list may name problems of other files, too
+            taken = [sum(name not in excluded for name in islice(_names(file), limit)) for file in files]
         sizes = [
             file.stat().st_size * part / max(1, whole) for file, part, whole in zip(files, taken, counts, strict=True)
         ]
@@ -146,6 +151,24 @@ def _count(experiment: Experiment, split: str) -> tuple[int, float]:
         raise ConfigError(f"`problems.{split}`: {missing} is not there; make it, or give estimate.{split}_problems=N")
     count = stated if limit is None else min(stated, limit * len(files))
     return count, 1000 * experiment.estimate.problem_kb * count
+
+
+def _excluded(experiment: Experiment) -> set[str]:
+    missing = next((file for file in experiment.problems.exclude if not file.is_file()), None)
+    if missing is not None:
+        raise ConfigError(f"`problems.exclude`: {missing} is not there; make it with `oapl problems --screen`")
+    return {name for file in experiment.problems.exclude for name in _names(file)}
+
+
+def _names(file: Path) -> Iterator[str]:
+    """`problem_id` of each row."""
+    import pyarrow.parquet as pq
+
+    if file.suffix != ".parquet":
+        yield from (str(row.get("problem_id")) for _, row in raw_rows(file) if isinstance(row, dict))
+        return
+    # a column alone: the tests beside it may be gigabytes
+    yield from map(str, pq.read_table(file, columns=["problem_id"])["problem_id"].to_pylist())
 
 
 def _lines_of(file: Path) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from deployments.commands.plan import lines, model_size, problem_counts
 from oapl_core.errors import ConfigError
-from oapl_core.problems.problem_set import SPLITS
+from oapl_core.problems.problem_set import SPLITS, checked
 from oapl_core.problems.storing import write_problem_set
 from oapl_core.settings.experiment_file import load_experiment
 from tests.deployments.test_cli import complaint
@@ -101,6 +101,25 @@ def test_files_and_models_that_are_there_are_counted(tmp_path: Path) -> None:
     size, origin = model_size(config)
     assert (size.layers, size.query_width, size.key_width, origin) == (2, 32, 32, str(model))
     assert 20_000 < size.parameters < 60_000
+
+
+def test_what_is_left_out_is_not_counted(tmp_path: Path) -> None:
+    rows = [{"problem_id": name, "kind": "math", "statement": "?", "answer": "1"} for name in "abcde"]
+    write_problem_set(tmp_path / "a.parquet", [checked(row, "train", "") for row in rows])
+    write_problem_set(
+        tmp_path / "b.jsonl", [{**row, "problem_id": f"{row['problem_id']}2", "tests": []} for row in rows]
+    )
+    (tmp_path / "no.jsonl").write_text(
+        '{"problem_id": "a"}\n{"problem_id": "e"}\n{"problem_id": "b2"}\n{"problem_id": "z"}\n'
+    )
+    files = [f'problems.train=["{tmp_path}/a.parquet", "{tmp_path}/b.jsonl"]', f"problems.exclude={tmp_path}/no.jsonl"]
+    config = load_experiment(EXPERIMENTS / "math.toml", files)
+    assert problem_counts(config).train == 7
+    limited = config.model_copy(update={"problems": config.problems.model_copy(update={"limit": 2})})
+    assert problem_counts(limited).train == 2, "of each file the first two, of which one is left out"
+    (tmp_path / "no.jsonl").unlink()
+    with pytest.raises(ConfigError, match=r"`problems.exclude`: .*no.jsonl is not there"):
+        problem_counts(config)
 
 
 def test_a_warm_start_is_a_line_of_its_own(tmp_path: Path) -> None:
