@@ -132,7 +132,13 @@ def _state(problem: Mapping[str, Any], response: str, verdict: Mapping[str, Any]
         "example_id": problem["problem_id"],
     }
     said = [{"role": "assistant", "content": response}]
-    rest = {"completion": said, "task": problem.get("source") or "", "trajectory": [], "metrics": {}, "reward": None}
+    rest: dict[str, Any] = {
+        "completion": said,
+        "task": problem.get("source") or "",
+        "trajectory": [],
+        "metrics": {},
+        "reward": None,
+    }
     return {**given, "input": given, **rest, "verdict": dict(verdict)}
 
 

@@ -105,7 +105,7 @@ def test_a_real_task() -> None:
     class Sum(data):  # type: ignore[misc, valid-type]
         answer: str = ""
 
-    class Sums(task[Sum]):  # type: ignore[misc]
+    class Sums(task[Sum]):  # type: ignore[misc, valid-type]
         @vf.reward(weight=2.0)  # type: ignore[untyped-decorator]
         async def right(self, task: Any, trace: Any) -> float:
             return float(trace.last_reply == task.answer)
