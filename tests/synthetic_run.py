@@ -280,6 +280,7 @@ class _Writer:
                 (draft.path / "training_metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
                 draft.rows = 96
                 draft.details = {"policy_hash": policy_hash(draft.path), "epoch": epoch, "start_up_s": 11.0}
+                draft.details["steps"] = len(lines)
 
     def evaluation(self, run: Run) -> None:
         """Every epoch of the last round on validation; base, earlier rounds and the second last epoch held out."""

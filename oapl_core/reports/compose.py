@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from oapl_core.reports import process, results
+from oapl_core.reports.alarms import alarms
 from oapl_core.reports.blocks import Link, Picture, Report, Section, percent, whole
 from oapl_core.reports.drawing import Curve, draw_dropped, draw_pass_at_k, draw_samples_spent, draw_training
 from oapl_core.reports.facts import Facts
-from oapl_core.reports.jumps import jumps
 from oapl_core.reports.records import rollouts_removed
 from oapl_core.reports.results import Results, label
 from oapl_core.reports.round_page import round_page
@@ -38,14 +38,14 @@ def compose(facts: Facts, folder: Path) -> Report:
             tables=(process.settings_table(facts), process.policies_table(facts), process.versions_table(facts)),
         ),
     ]
-    jumped = [line for one in facts.rounds for line in jumps(facts.run, one.number)]
+    told = [alarm.line for one in facts.rounds for alarm in alarms(facts.run, one.number)]
     objective = config.objective.name.upper()
     rounds = f"{len(config.rounds)} round{'s' * (len(config.rounds) != 1)}"
     subtitle = f"{objective}, {rounds}, seed {config.seed}. Every number is computed from files of this run."
     return Report(
         title=f"Report of {facts.run.root.name}",
         subtitle=subtitle,
-        conclusions=(*jumped, *(results.conclusions(measured) if measured else ())),
+        conclusions=(*told, *(results.conclusions(measured) if measured else ())),
         tiles=results.tiles(facts, measured) if measured else (),
         missing=tuple(facts.missing),
         sections=tuple(section for section in sections if section.tables or section.samples),

@@ -3,7 +3,7 @@
 Reads the ledger and the run's Parquet files; writes report/index.html, report/report.md, PNG figures and one
 report/round_NN.html for each round with rollouts. A run that is not finished gets a report of what there is, which
 says what is missing. The report is recorded in the ledger like every artifact; it is out of date as soon as the run has
-gone on.
+gone on. What the run's trackers do not have is sent to them.
 """
 
 from oapl_core.progress import say
@@ -13,6 +13,7 @@ from oapl_core.reports.markdown import markdown
 from oapl_core.reports.page import page
 from oapl_core.run_folder.run import Run
 from oapl_core.stage import run_verb
+from oapl_core.tracking.tracking import catch_up
 
 LAYOUT_VERSION = 2
 """Raised when the same facts would give another report."""
@@ -29,6 +30,7 @@ def write(run: Run) -> None:
     inputs, settings = _inputs(facts), {"layout_version": LAYOUT_VERSION, **run.config.report.model_dump(mode="json")}
     if run.is_done(run.report, inputs, settings):
         say(f"report: {run.report / 'index.html'} is up to date")
+        catch_up(run)
         return
     with run.writing(run.report, inputs, settings) as draft:
         draft.path.mkdir()
@@ -37,6 +39,7 @@ def write(run: Run) -> None:
         (draft.path / "report.md").write_text(markdown(report), encoding="utf-8")
         draft.details = {"complete": not facts.missing, "missing": list(facts.missing)}
     say(f"report: {run.report / 'index.html'}" + (" (partial)" if facts.missing else ""))
+    catch_up(run)
 
 
 def _inputs(facts: Facts) -> dict[str, str]:

@@ -14,6 +14,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_v
 
 from oapl_core.model_hub import HubModel, hub_model
 from oapl_core.objectives import Oapl, Objective
+from oapl_core.settings.alarms import AlarmsConfig
 from oapl_core.settings.engine_options import EngineOptions
 from oapl_core.settings.estimate import EstimateConfig
 from oapl_core.settings.evaluation import EvaluationConfig, StopTexts
@@ -166,6 +167,8 @@ class Experiment(Settings):
     """Validation and held-out measurement."""
     report: ReportConfig = ReportConfig()
     """What is shown."""
+    alarms: AlarmsConfig = AlarmsConfig()
+    """What somebody is told of."""
     estimate: EstimateConfig = EstimateConfig()
     """What `oapl plan` takes for granted."""
     time_limits_h: TimeLimits = TimeLimits()

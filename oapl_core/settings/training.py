@@ -144,8 +144,8 @@ class TrainingConfig(Settings):
     """Largest mean difference between the engine's log-probs and the trainer's; above it the stage fails before it
     trains. Unset: what rounding explains, ``allowed_mismatch``. Nats per token."""
     trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)
-    """What shows the steps while they happen, beside training_metrics.jsonl: event files in the run's
-    logs/tensorboard, Weights & Biases, MLflow (the last two want their own package)."""
+    """What shows the run while it happens, one run for one of ours: steps, sampling, verification, groups, evaluation.
+    Event files in its logs/tensorboard, Weights & Biases, MLflow (the last two want their own package)."""
     peak_tflops: PositiveFloat | None = None
     """What one GPU can do in `dtype`, for the utilisation (H100, bfloat16 without sparsity: 989); unset: what its data
     sheet says, where the GPU is known, and measured on CPUs. TFLOP/s."""

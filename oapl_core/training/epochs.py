@@ -15,12 +15,13 @@ from oapl_core.model_folder import policy_hash
 from oapl_core.progress import Progress, say
 from oapl_core.run_folder.run import METRICS_FILE
 from oapl_core.seeds import derive_seed
+from oapl_core.tracking.figures import Row, hash_of, stage_rows, step_row, steps_before
+from oapl_core.tracking.tracking import Tracking
 from oapl_core.training.continuation import hand_on
 from oapl_core.training.interruption import StopRequest
 from oapl_core.training.job import Job
 from oapl_core.training.retention import delete_leftovers, drop_weights
 from oapl_core.training.state import Reached, Saving
-from oapl_core.training.tracking import Tracking
 
 if TYPE_CHECKING:
     from oapl_core.training.checkpoint import StoredModel
@@ -46,7 +47,8 @@ def train_epochs(
         done = f"epochs done: {reached.epoch - 1} of {job.epochs}{within}"
         say(f"training {job.title}: ready in {started_s:.0f} s, {done}")
     trackers = trainer.training.trackers if engine.rank == 0 else ()
-    tracking = Tracking(trackers, job.run.root, job.tracked_as, job.settings)
+    tracking, row_of = Tracking(trackers, job.run), _row_of(job)
+    tracking.log(stage_rows(job.run))
     tell = say if engine.rank == 0 else _nobody
     with (
         closing(tracking),
@@ -55,7 +57,7 @@ def train_epochs(
         progress.skip((reached.epoch - 1) * sequences + sum(step["sequences"] for step in reached.rows))
 
         def report(step: "Metrics") -> None:
-            tracking.log(step)
+            tracking.log([row_of(step)])
             progress.advance(step["sequences"], f"epoch {step['epoch']} loss {step['loss']:.4f}")
 
         while reached.epoch <= job.epochs:
@@ -70,6 +72,12 @@ def train_epochs(
     hand_on(job, engine)  # before the states go, from which it could be made again
     if engine.rank == 0:
         delete_leftovers(job)
+
+
+def _row_of(job: Job) -> Callable[["Metrics"], Row]:
+    """What trackers get of a step. The source is what the epoch's record will say, so that it is found again there."""
+    source, earlier = hash_of(job.inputs, job.settings), steps_before(job.run, job.round_number)
+    return lambda step: step_row(job.axis, earlier, step, source)
 
 
 def _nobody(_: str) -> None:

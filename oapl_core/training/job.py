@@ -17,6 +17,7 @@ from oapl_core.run_folder.verdict_versions import judged_by
 from oapl_core.settings.reward import threshold
 from oapl_core.settings.training import TrainingConfig, droppable_epochs
 from oapl_core.tables import CORRECT
+from oapl_core.tracking.figures import TRAINING
 from oapl_core.training.examples import UNKNOWN
 
 
@@ -36,9 +37,9 @@ class Job:
         return f"round {self.round_number}"
 
     @property
-    def tracked_as(self) -> str:
-        """What trackers call it."""
-        return f"round_{self.round_number:02d}_{self.objective.name}"
+    def axis(self) -> str:
+        """Where trackers show its steps."""
+        return TRAINING
 
     @property
     def command(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from oapl_core.progress import say
 from oapl_core.run_folder.optimizer_state import require_state
 from oapl_core.run_folder.run import Run
 from oapl_core.stage import run_verb
+from oapl_core.tracking.tracking import check_trackers
 from oapl_core.training.continuation import drop_unfinished, refuse_other_layout
 from oapl_core.training.disk import check_room
 from oapl_core.training.epochs import train_epochs
@@ -26,7 +27,6 @@ from oapl_core.training.job import Job, make_job
 from oapl_core.training.ranks import launch_ranks, own_rank, rank_count
 from oapl_core.training.retention import delete_leftovers
 from oapl_core.training.state import resume
-from oapl_core.training.tracking import check_trackers
 
 if TYPE_CHECKING:
     from oapl_core.training.loading import Loaded

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from oapl_core.errors import ConfigError
 from oapl_core.objectives import Method, Sft
-from oapl_core.run_folder.run import SAVED_STATES, WARM_START_DIR, Run
+from oapl_core.run_folder.run import SAVED_STATES, Run
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.training import TrainingConfig, droppable_epochs
 from oapl_core.stage import run_verb
+from oapl_core.tracking.figures import WARM_START
 from oapl_core.training.examples import UNKNOWN, Examples, read_examples
 from oapl_core.training.job import Job
 from oapl_core.training.train import carry_out
@@ -27,9 +28,9 @@ class WarmStart(Job):
         return "warm start"
 
     @property
-    def tracked_as(self) -> str:
-        """What trackers call it."""
-        return WARM_START_DIR
+    def axis(self) -> str:
+        """Where trackers show its steps."""
+        return WARM_START
 
     @property
     def command(self) -> tuple[str, ...]:

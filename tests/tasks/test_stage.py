@@ -15,8 +15,8 @@ from oapl_core.planning.plan import steps
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.settings.rounds import RoundConfig
 from oapl_core.settings.time_limits import TimeLimits
-from tasks.stage import stage_task, warn_of_jumps
-from tests.core.reports.test_jumps import run_of
+from tasks.stage import raise_alarms, stage_task
+from tests.core.reports.test_alarms import run_of
 
 PROBLEMS = dict.fromkeys(("train", "validation", "heldout"), "problems.jsonl")
 
@@ -73,7 +73,7 @@ def test_a_jump_between_rounds_is_a_warning_and_an_event(
     monkeypatch.setattr("tasks.stage.emit_event", lambda *given, **more: sent.append(emitted(*given, **more)))
     run = run_of(tmp_path, [(20, 0, 1000), (80, 0, 1000), (81, 0, 1000)])
     for number in (0, 1, 2):
-        warn_of_jumps(run, number)
+        raise_alarms(run, number, "groups.build")
     (event,) = sent
     assert (event.event, event.payload["round"]) == ("oapl.suspicious-jump", 1)
     assert event.resource.id == f"oapl.run.{run.root.name}"

@@ -1,0 +1,136 @@
+"""What a run's trackers show, as rows: computed from the ledger, and steps of finished epochs from their own file.
+
+Axes: `training` and `warm_start` count optimiser steps over all rounds, `rounds` counts rounds from 0, `heldout` rounds
+trained (the base model has 0), `validation` epochs of the last round. Each is a folder in logs/tensorboard.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from oapl_core.run_folder.ledger import ArtifactEntry
+from oapl_core.run_folder.run import METRICS_FILE, Run
+from oapl_core.settings.warm_start import BEFORE_WARM_START
+
+TRAINING, WARM_START = "training", "warm_start"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Values at one place of an axis."""
+
+    axis: str
+    step: int
+    values: Mapping[str, float]
+    """By tag, `sampling/rollouts`."""
+    source: str
+    """Hash of what the values come from: as long as it is the same, a tracker that has the row is told nothing."""
+
+
+def hash_of(*parts: Any) -> str:
+    """Short hash of what JSON makes of ``parts``."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def step_row(axis: str, earlier: int, metrics: Mapping[str, Any], source: str) -> Row:
+    """One optimiser step, after ``earlier`` ones of earlier rounds; what is not known (None) is left out."""
+    known = {key: value for key, value in metrics.items() if value is not None and key != "step"}
+    return Row(axis, earlier + int(metrics["step"]), {f"{axis}/{k}": float(v) for k, v in known.items()}, source)
+
+
+def steps_before(run: Run, number: int) -> int:
+    """Optimiser steps of the rounds before round ``number``."""
+    return sum(
+        entry.details.get("steps", 0)
+        for k in range(number)
+        for entry in _entries(run, f"{run.name(run.checkpoints(k))}/epoch_")
+    )
+
+
+def rows(run: Run) -> Iterator[Row]:
+    """Everything that is known, axis by axis, steps ascending."""
+    yield from stage_rows(run)
+    warm = _entries(run, run.name(run.warm_start(1).with_name("epoch_")))
+    yield from (row for entry in warm for row in _steps(run, entry, WARM_START, 0))
+    for number in range(len(run.config.rounds)):
+        entries, earlier = _entries(run, f"{run.name(run.checkpoints(number))}/epoch_"), steps_before(run, number)
+        yield from (row for entry in entries for row in _steps(run, entry, TRAINING, earlier))
+
+
+def stage_rows(run: Run) -> Iterator[Row]:
+    """What stages other than training did."""
+    for number in range(len(run.config.rounds)):
+        if run.name(run.groups(number)) in run.ledger.artifacts():  # a round's row is whole then, but for the mismatch
+            yield _round(run, number)
+    entry = run.ledger.artifacts().get(run.name(run.evaluation()))
+    details = entry.details if entry else {}
+    heldout = {name: m for name, m in details.get("heldout", {}).items() if name != BEFORE_WARM_START}
+    for axis, measured, first in (("heldout", heldout, 0), ("validation", details.get("validation", {}), 1)):
+        for step, one in enumerate(measured.values(), start=first):
+            yield Row(axis, step, {f"{axis}/{tag}": value for tag, value in _measured(one).items()}, hash_of(one))
+
+
+def _entries(run: Run, beginning: str) -> list[ArtifactEntry]:
+    return [entry for name, entry in run.ledger.artifacts().items() if name.startswith(beginning)]
+
+
+def _steps(run: Run, entry: ArtifactEntry, axis: str, earlier: int) -> Iterator[Row]:
+    path = run.root / entry.artifact / METRICS_FILE
+    source = hash_of(entry.inputs, entry.config)
+    if path.is_file():  # imported and hand-deleted checkpoints have none
+        for line in path.read_text(encoding="utf-8").splitlines():
+            yield step_row(axis, earlier, json.loads(line), source)
+
+
+def _round(run: Run, number: int) -> Row:
+    sampled = _entries(run, f"{run.name(run.rollouts(number))}/part-")
+    judged = _entries(run, f"{run.name(run.verdicts(number))}/part-")
+    groups, mismatch = (
+        run.ledger.artifacts().get(run.name(path)) for path in (run.groups(number), run.mismatch(number))
+    )
+    values = {f"sampling/{tag}": value for tag, value in _sampling(sampled).items()}
+    values |= {f"verification/{tag}": value for tag, value in _verification(judged).items()}
+    if groups:
+        values |= {f"groups/{tag}": value for tag, value in _groups(groups.details).items()}
+    if mismatch:
+        values |= {f"mismatch/{tag}": float(mismatch.details[tag]) for tag in ("mean", "max", "k3")}
+    for stage, verb in (("sampling", "rollouts.generate"), ("verification", "verdicts.verify")):
+        # with what ran during sampling: `verdicts.verify round 0 follow`
+        mine = [e.seconds for e in run.ledger.stages() if f"{e.stage} ".startswith(f"{verb} round {number} ")]
+        values |= {f"{stage}/seconds": sum(mine)} if mine else {}
+    made = [*sampled, *judged, *filter(None, (groups, mismatch))]
+    return Row("rounds", number, values, hash_of(sorted(entry.sha256 for entry in made)))
+
+
+def _sampling(parts: list[ArtifactEntry]) -> dict[str, float]:
+    rollouts = sum(part.rows for part in parts)
+    # parts of an earlier version, or imported ones, may not say everything
+    known = {key: sum(part.details.get(key, 0) for part in parts) for key in ("problems", "truncated")}
+    tokens = sum(part.details.get("response_tokens", 0) for part in parts)
+    if not rollouts:
+        return {}
+    shares = {"truncated_share": known["truncated"] / rollouts, "mean_tokens": tokens / rollouts}
+    return {"rollouts": rollouts, "problems": known["problems"], **shares}
+
+
+def _verification(parts: list[ArtifactEntry]) -> dict[str, float]:
+    outcomes = sum((Counter(part.details.get("outcomes", {})) for part in parts), Counter[str]())
+    total = outcomes.total()
+    return {"judged": total, **{f"share_{outcome}": n / total for outcome, n in outcomes.items()}} if total else {}
+
+
+def _groups(details: Mapping[str, Any]) -> dict[str, float]:
+    dropped = details["dropped"]
+    judged = details["rollouts"] - dropped.get("missing_verdict", 0) - dropped.get("verifier_error", 0)
+    values = {"kept_rollouts": details["kept_rollouts"], "kept_groups": details["kept_groups"]}
+    values |= {"correct_share": details["correct_rollouts"] / judged} if judged else {}
+    return values | {f"dropped_{reason}": n for reason, n in dropped.items()}
+
+
+def _measured(one: Mapping[str, Any]) -> dict[str, float]:
+    rates = {f"pass_at_{k}": interval[0] for k, interval in one["pass_at_k"].items()}
+    lengths = {"mean_tokens": one["tokens"]["mean"], "truncated_share": one["truncated"] / one["answers"]}
+    return rates | {"mean_reward": one["mean_reward"]} | lengths | {"verifier_errors": one["verifier_errors"]}
