@@ -1,12 +1,20 @@
 """A problem's tests or answer <-> the text in ``reward_model.ground_truth``; pure.
 
 Programs: JSON ``{"inputs": [...], "outputs": [...], "fn_name"}``, or a list of ``{"input", "output", "fn_name"}``; the
-inputs of a function are texts with one JSON value for each argument on a line of its own. Anything else is an answer.
+inputs of a function are texts with one JSON value for each argument on a line of its own. The OAPL authors pack such a
+list as base64(zlib(pickle(JSON))) (preprocess/data_preprocess/deepcoder.py of their repository). Anything else is an
+answer.
 """
 
 import json
 from collections.abc import Mapping
 from typing import Any
+
+from oapl_core.importing.compressed_tests import RefusedPickle, private_tests
+from oapl_core.importing.imported import Dropped
+
+_PACKED = 32
+"""Fewest characters of packed tests."""
 
 
 def to_text(problem: Mapping[str, Any]) -> str:
@@ -28,7 +36,7 @@ def from_text(text: str | None) -> dict[str, Any]:
     try:
         truth = json.loads(text or "")
     except ValueError:
-        truth = None
+        truth = _unpacked(text or "")
     # An answer such as 4 is JSON, too: what has no pairs of inputs and outputs is taken as an answer.
     pairs, name, extra = _pairs(truth)
     if not pairs:
@@ -38,6 +46,17 @@ def from_text(text: str | None) -> dict[str, Any]:
     tests = [{"input": arguments(given), "output": _plain(wanted)} for given, wanted in pairs]
     problem = {"kind": kind, "entry_point": name, "tests": tests, "answer": None, "checker": extra.get("checker")}
     return problem | ({"language": extra["language"]} if isinstance(extra.get("language"), str) else {})
+
+
+def _unpacked(text: str) -> Any:
+    """The tests that are packed in ``text``; None if none are."""
+    # zlib's first byte is 0x78, so its base64 begins with an e; an answer is hardly so long and of these letters alone
+    if not (text.startswith("e") and len(text) >= _PACKED):
+        return None
+    try:
+        return private_tests(text)
+    except (Dropped, RefusedPickle):  # a pickle that is more than a text is not run, and an answer nobody gives
+        return None
 
 
 def _pairs(truth: Any) -> tuple[list[tuple[Any, Any]], str | None, Mapping[str, Any]]:

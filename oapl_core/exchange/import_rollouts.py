@@ -7,8 +7,9 @@ and held-out sets stay. In a run that has them, a group belongs to the problem w
 
 A conversation goes through the model's chat template. A dump that leaves out special tokens cannot say how the model
 was asked: its groups belong to those problems of the experiment that are asked in the same words, others are left out.
-A response without ``response_token_ids`` is encoded as it stands, no end token added (``engine`` says so). What a data
-set does not say is null or ``unknown``, and sampling at T=1 is taken for granted. Every row left out is counted by
+A response without ``response_token_ids`` is encoded as it stands, an end token added only where a person asks for it
+(``engine`` says so). What a data set does not say is null or ``unknown``, but for what a person says of it: the
+temperature, 1 if nobody does. Every row left out is counted by
 reason in the ledger. Memory holds one group and one row group to be written; the rows lie in a temporary file meanwhile
 (``grouping.py``).
 """
@@ -25,7 +26,7 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.exchange.formats import FORMATS, NATIVE, Format
 from oapl_core.exchange.ground_truth import from_text
 from oapl_core.exchange.grouping import Group, GroupedRows
-from oapl_core.exchange.imported_rows import Prompts, rollout_row, verdict_row
+from oapl_core.exchange.imported_rows import NOTHING_SAID, Assumed, Prompts, rollout_row, verdict_row
 from oapl_core.files import sha256_of
 from oapl_core.model_folder import load_tokenizer
 from oapl_core.problems.encoding import load_encoder
@@ -52,6 +53,7 @@ class _Import:
     origin: dict[str, Any]
     rows: GroupedRows
     prompts: Prompts
+    assumed: Assumed
     refused: Counter[str]
     accepted: dict[str, str] = field(default_factory=dict)
     """Key of each usable group -> problem id."""
@@ -61,7 +63,14 @@ class _Import:
         return ((self.accepted[g.key], g) for g in self.rows.groups() if g.key in self.accepted)
 
 
-def import_rollouts(run: Run, round_number: int, source: Path, form: str = "oapl", reward: str | None = None) -> None:
+def import_rollouts(
+    run: Run,
+    round_number: int,
+    source: Path,
+    form: str = "oapl",
+    reward: str | None = None,
+    assumed: Assumed = NOTHING_SAID,
+) -> None:
     """Take every whole group of ``source`` as round ``round_number``'s rollouts and verdicts.
 
     ``form`` names one of FORMATS, ``reward`` the columns that TRL's rewards are in, with their weights: ``a=1,b=0.5``.
@@ -75,7 +84,7 @@ def import_rollouts(run: Run, round_number: int, source: Path, form: str = "oapl
         raise ConfigError(f"--format {form}: choose one of {', '.join(FORMATS)}")
     weights, chosen = _weights(reward), FORMATS[form]
     files = _files(source, chosen)
-    origin = {IMPORTED: source.name, "sha256": sha256_of(source)}
+    origin = {IMPORTED: source.name, "sha256": sha256_of(source), **assumed.said}
     recorded = run.ledger.artifacts()
     for part in parts_of(run.rollouts(round_number)):
         if not _came_from(origin, recorded.get(run.name(part))):
@@ -95,7 +104,7 @@ def import_rollouts(run: Run, round_number: int, source: Path, form: str = "oapl
         is_known = entry is not None and not _came_from(origin, entry)
         encode = load_encoder(model, sets.thinking, sets.chat)
         prompts = Prompts.of(run, encode, load_tokenizer(model), is_known)
-        job = _Import(run, round_number, origin, rows, prompts, refused)
+        job = _Import(run, round_number, origin, rows, prompts, assumed, refused)
         _accept(job)  # before anything is written, so that a data set of no use leaves no trace in the run
         if not is_known:
             _write_problems(job)
@@ -243,7 +252,7 @@ def _rows(
     for problem, group in groups:
         details["problems"] += 1
         for sample, raw in enumerate(group.rows):
-            row = rollout_row(job.run, job.round_number, problem, sample, raw, job.prompts.tokenizer)
+            row = rollout_row(job.run, job.round_number, problem, sample, raw, job.prompts.tokenizer, job.assumed)
             judged.append(verdict_row(row, raw["precomputed_reward"]))
             policies.add(row["policy_hash"])
             details["response_tokens"] += len(row["response_ids"])
@@ -259,12 +268,17 @@ def _tell(job: _Import, totals: Mapping[str, int]) -> None:
     if job.rows.first_refused:
         say(f"the first row that was left out: {job.rows.first_refused}")
     if totals["encoded_here"]:
-        say(f"{totals['encoded_here']:,} rollouts had no token ids: their text was encoded, without an end token")
+        end = "with" if job.assumed.end_token else "without"
+        say(f"{totals['encoded_here']:,} rollouts had no token ids: their text was encoded, {end} an end token")
     if totals["without_logprobs"]:
         say(
             f"{totals['without_logprobs']:,} rollouts have no log-probs of the policy that sampled them: they can be "
             "grouped and looked at, but training, which compares with those, refuses them"
         )
+
+
+def _as_asked(run: Run, number: int, source: Path, form: str, reward: str | None, **assumed: Any) -> None:
+    import_rollouts(run, number, source, form, reward, Assumed(**assumed))
 
 
 if __name__ == "__main__":
@@ -273,4 +287,9 @@ if __name__ == "__main__":
         "form": {"default": "oapl", "help": f"one of {', '.join(FORMATS)}"},
         "reward": {"help": "of TRL: the columns of its rewards, as a=1,b=0.5"},
     }
-    raise SystemExit(run_verb(import_rollouts, has_round=True, options=options))
+    options |= {
+        "temperature": {"type": float, "default": 1.0, "help": "at which rollouts were sampled that do not say it"},
+        "top_p": {"type": float, "help": "likewise"},
+        "end_token": {"action": "store_true", "help": "added to texts that are encoded"},
+    }
+    raise SystemExit(run_verb(_as_asked, has_round=True, options=options))

@@ -71,8 +71,34 @@ def conversation_of(group: Group) -> list[dict[str, str]]:
     return [{"role": turn["role"], "content": turn["content"]} for turn in group.rows[0]["prompt"]]
 
 
+@dataclass(frozen=True)
+class Assumed:
+    """What a person says of rollouts that do not say it themselves."""
+
+    temperature: float = 1.0
+    """The paper's; the policy's log-probs are taken at it."""
+    top_p: float | None = None
+    """Recorded; log-probs are of the whole distribution, as in the authors' trainer."""
+    end_token: bool = False
+    """Whether texts get the model's end token when they are encoded, but for those that fill `sampling.max_tokens`."""
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What differs from saying nothing, for the ledger."""
+        return {f"assumed_{key}": value for key, value in vars(self).items() if value != getattr(Assumed(), key)}
+
+
+NOTHING_SAID = Assumed()
+
+
 def rollout_row(
-    run: Run, round_number: int, problem: str, sample: int, raw: Mapping[str, Any], tokenizer: Any
+    run: Run,
+    round_number: int,
+    problem: str,
+    sample: int,
+    raw: Mapping[str, Any],
+    tokenizer: Any,
+    assumed: Assumed = NOTHING_SAID,
 ) -> dict[str, Any]:
     """A row of tables.ROLLOUTS."""
     said: Mapping[str, Any] = raw.get("sampling") or {}
@@ -80,6 +106,9 @@ def rollout_row(
     engine = said.get("engine") or "imported"
     if ids is None:
         ids, engine = tokenizer(text, add_special_tokens=False)["input_ids"], f"{engine}, encoded here"
+        # what fills the limit was cut there: the policy never sampled an end
+        if assumed.end_token and len(ids) < run.config.sampling.max_tokens:
+            ids, engine = [*ids, tokenizer.eos_token_id], f"{engine}, end token added"
     return {
         "run": run.root.name,
         "round": round_number,
@@ -92,8 +121,9 @@ def rollout_row(
         "logprobs_mode": (said.get("logprobs_mode") or "imported") if known else UNKNOWN,
         "finish_reason": said.get("finish_reason") or UNKNOWN,
         "text": tokenizer.decode(ids, skip_special_tokens=True) if text is None else text,
-        "temperature": said.get("temperature") or 1.0,  # the paper's, and the authors' data sets do not say
-        **{name: said.get(name) for name in ("top_p", "top_k", "max_tokens", "seed")},
+        "temperature": said.get("temperature") or assumed.temperature,
+        "top_p": said.get("top_p") or assumed.top_p,
+        **{name: said.get(name) for name in ("top_k", "max_tokens", "seed")},
         "engine": engine,
         "sampled_at": None,
     }

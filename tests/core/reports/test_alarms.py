@@ -1,6 +1,7 @@
 """Each rule speaks where its threshold is reached, and not before; what training does is not told."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def judged(folder: Path, cut: int, unjudged: int, apart: float | None, **alarms:
     sets = dict.fromkeys(("train", "validation", "heldout"), folder / "unused.jsonl")
     values = {"name": "a", "runs_dir": folder, "model": folder, "problems": sets, "rounds": [{}], "alarms": alarms}
     run = Run.create(parse_experiment(values, "test"))
-    said = [
+    said: list[tuple[Path, dict[str, Any]]] = [
         (run.rollouts(0) / "part-00000.parquet", {"response_tokens": 5000, "truncated": cut}),
         (run.groups(0), {"rollouts": 1000, "correct_rollouts": 9, "dropped": {"verifier_error": unjudged}}),
         *([(run.mismatch(0), {"mean": apart, "rounding": 0.0})] if apart is not None else []),
@@ -75,7 +76,7 @@ def judged(folder: Path, cut: int, unjudged: int, apart: float | None, **alarms:
     ],
 )
 def test_a_threshold_that_is_reached_is_told(
-    tmp_path: Path, numbers: tuple[int, int, float | None], settings: dict[str, float], told: list[str]
+    tmp_path: Path, numbers: tuple[int, int, float | None], settings: dict[str, Any], told: list[str]
 ) -> None:
     lines = [
         f"{alarm.rule}: {alarm.line.removeprefix('round 0: ')}"
