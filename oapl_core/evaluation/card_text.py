@@ -37,6 +37,7 @@ def markdown(card: Card) -> str:
         _curves(card),
         *_tables(card),
         *_pairs(card),
+        *_harnesses(card),
         "## What was asked",
         _asked(card),
         "## What it ran on",
@@ -120,6 +121,36 @@ def _pairs(card: Card) -> Iterator[str]:
             numbers = [f"pass@{pair['k']}", _points(pair["difference"]), " to ".join(interval)]
             rows.append([name, *numbers, _share(pair["better"]), _share(pair["worse"])])
         yield _table(["", "", "difference, points", "95 % interval", "problems better", "problems worse"], rows)
+
+
+def _harnesses(card: Card) -> Iterator[str]:
+    """What other projects' harnesses found, where they were asked (harness.py)."""
+    for name, models in card.get("harnesses", {}).items():
+        yield f"## {name}"
+        version = ", ".join(sorted({str(one["version"]) for one in models.values()}))
+        yield (
+            f"{name} {version} asked the same checkpoints the same prompts through vLLM's server, with draws of its "
+            "own, and scored them by its own filter and metric. `agrees`: the difference is within `repeat`."
+        )
+        head = ["model", name, "ours", "difference, points", "repeat", "problems", "answers", "agrees"]
+        rows = [
+            [
+                *(label, _interval(one["average"]), _share(one["ours"]), _points(one["difference"])),
+                *(f"±{one['repeat']:.2%}", f"{one['problems']:,}", f"{one['answers']:,}"),
+                "yes" if one["agrees"] else "no",
+            ]
+            for label, one in models.items()
+        ]
+        yield _table(head, rows)
+        own = [
+            [label, task, metric, f"{value:.4f}"]
+            for label, one in models.items()
+            for task, results in one["tasks"].items()
+            for metric, value in results.items()
+            if isinstance(value, float)
+        ]
+        if own:
+            yield _table(["model", "its own task", "metric", "value"], own)
 
 
 def _asked(card: Card) -> str:

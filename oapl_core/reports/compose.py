@@ -7,6 +7,7 @@ from oapl_core.reports.alarms import alarms
 from oapl_core.reports.blocks import Link, Picture, Report, Section, percent, whole
 from oapl_core.reports.drawing import Curve, draw_dropped, draw_pass_at_k, draw_samples_spent, draw_training
 from oapl_core.reports.facts import Facts
+from oapl_core.reports.forgetting import forgetting_section, losses
 from oapl_core.reports.records import rollouts_removed
 from oapl_core.reports.results import Results, label
 from oapl_core.reports.round_page import round_page
@@ -26,9 +27,10 @@ def compose(facts: Facts, folder: Path) -> Report:
     """The report of what there is so far; its PNGs and the pages of rounds are written to ``folder``."""
     # None before the evaluation: the sections that need it are left out, and facts.missing says so
     measured = results.results(facts)
-    config = facts.run.config
+    config, kept = facts.run.config, forgetting_section(facts)
     sections = [
         *([_heldout(facts, measured, folder), _choice(measured), _by_kind(facts, measured)] if measured else []),
+        *([kept] if kept else []),
         *([training_section(facts, folder)] if any(r.metrics for r in facts.rounds) else []),
         *([_rollouts(facts, folder)] if any(r.rollouts for r in facts.rounds) else []),
         *([_answers(facts, measured)] if measured else []),
@@ -45,7 +47,7 @@ def compose(facts: Facts, folder: Path) -> Report:
     return Report(
         title=f"Report of {facts.run.root.name}",
         subtitle=subtitle,
-        conclusions=(*told, *(results.conclusions(measured) if measured else ())),
+        conclusions=(*told, *(results.conclusions(measured) if measured else ()), *losses(facts)),
         tiles=results.tiles(facts, measured) if measured else (),
         missing=tuple(facts.missing),
         sections=tuple(section for section in sections if section.tables or section.samples),

@@ -6,9 +6,11 @@ says what is missing. The report is recorded in the ledger like every artifact; 
 gone on. What the run's trackers do not have is sent to them.
 """
 
+from oapl_core.files import sha256_of
 from oapl_core.progress import say
 from oapl_core.reports.compose import compose
 from oapl_core.reports.facts import Facts, gather
+from oapl_core.reports.forgetting import cards
 from oapl_core.reports.markdown import markdown
 from oapl_core.reports.page import page
 from oapl_core.run_folder.run import Run
@@ -46,7 +48,10 @@ def _inputs(facts: Facts) -> dict[str, str]:
     """Everything the ledger knows; a missing evaluation is "missing", so no report without one counts as final."""
     report = facts.run.name(facts.run.report)
     known = {name: entry.sha256 for name, entry in facts.artifacts.items() if name != report}
-    return {facts.run.name(facts.run.evaluation()): "missing", **known}
+    apart = {
+        facts.run.name(path): sha256_of(path) for path in cards(facts.run)
+    }  # evaluations with ledgers of their own
+    return {facts.run.name(facts.run.evaluation()): "missing", **known, **apart}
 
 
 if __name__ == "__main__":
