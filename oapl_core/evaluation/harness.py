@@ -2,7 +2,7 @@
 
 DIR is a finished evaluation folder. Each of its models is served, the lm-evaluation-harness, in an environment of its
 own, asks for as many answers to each maths problem as ours were, and scores them by its own rules. Writes
-harness_lm-eval.json, and the card again with both results beside each other.
+harness_lm-eval.json, and the card again with both results.
 """
 
 import json

@@ -28,7 +28,8 @@ _PINNED = Path(__file__).with_name("harnesses.toml")
 _MADE = "made"
 """Written last: an environment without it was interrupted."""
 _INSTALL_S, _CONCURRENT = 1800, 32
-_BOXED = r"\\boxed\{([^{}]*)\}"
+_BOXED = r"\\boxed\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
+"""Braces may be nested twice, as in \\boxed{\\frac{1}{\\sqrt{2}}}."""
 
 
 def environment(cache: Path, tell: Callable[[str], None]) -> Path:

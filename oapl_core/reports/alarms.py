@@ -1,4 +1,4 @@
-"""What a person should look at before the run continues: the rules, all of them, by the stage after which each can speak. Pure.
+"""What a person should look at: every rule, by the stage after which it can speak. Pure.
 
 Reads the ledger alone. A round that suddenly solves nearly everything, or whose answers are suddenly twice as long, or
 half, may have found a hole in a verifier, a broken prompt or other problems. Thresholds: settings/alarms.py.

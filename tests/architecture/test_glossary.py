@@ -22,6 +22,7 @@ NOT_OURS = {
     Path("docs/data.md"): "completion",
     Path("oapl_core/verdicts/rubrics.py"): "completion",  # an argument of functions of verifiers
     Path("docs/rewards.md"): "completion|rubric",
+    Path("oapl_core/evaluation/lm_eval.py"): "completions",  # in an address of vLLM's
     Path("oapl_core/verdicts/language_judge.py"): "completions",  # in an address of the protocol
     PAGE: "",  # names what it forbids
 }
