@@ -45,7 +45,7 @@ def _jumps(run: Run, number: int) -> Iterator[Alarm]:
 def _verifier_errors(run: Run, number: int) -> Iterator[Alarm]:
     groups = run.ledger.artifacts().get(run.name(run.groups(number)))
     rows = groups.details.get("rollouts", 0) if groups else 0
-    failed = groups.details["dropped"].get("verifier_error", 0) if groups and rows else 0
+    failed = groups.details.get("dropped", {}).get("verifier_error", 0) if groups and rows else 0
     if failed and failed / rows >= run.config.alarms.verifier_errors:
         yield Alarm(
             "verifier-errors",
@@ -95,7 +95,7 @@ def _facts(run: Run, number: int) -> tuple[float, float] | None:
     artifacts, folder = run.ledger.artifacts(), f"{run.name(run.rollouts(number))}/"
     groups = artifacts.get(run.name(run.groups(number)))
     parts = [entry for name, entry in artifacts.items() if name.startswith(folder)]
-    if groups is None or any("response_tokens" not in part.details for part in parts):
+    if groups is None or "dropped" not in groups.details or any("response_tokens" not in p.details for p in parts):
         return None
     dropped = groups.details["dropped"]
     # of those that were judged: a verifier that broke down is told elsewhere, and is no fall

@@ -123,6 +123,8 @@ def _verification(parts: list[ArtifactEntry]) -> dict[str, float]:
 
 
 def _groups(details: Mapping[str, Any]) -> dict[str, float]:
+    if "dropped" not in details:  # imported rounds, and runs of earlier versions, may not say
+        return {}
     dropped = details["dropped"]
     judged = details["rollouts"] - dropped.get("missing_verdict", 0) - dropped.get("verifier_error", 0)
     values = {"kept_rollouts": details["kept_rollouts"], "kept_groups": details["kept_groups"]}

@@ -20,7 +20,7 @@ NOT_OURS = {
     Path("oapl_core/rollouts/server.py"): "completions",  # in an address of vLLM's
     Path("oapl_core/exchange/formats.py"): "completion|episode",  # columns of TRL's and records of prime-rl's
     Path("docs/data.md"): "completion",
-    Path("oapl_core/verdicts/rubrics.py"): "completion",  # an argument of functions of verifiers
+    Path("oapl_core/verdicts/rubrics.py"): "completion|trajectory",  # arguments of functions of verifiers
     Path("docs/rewards.md"): "completion|rubric",
     Path("oapl_core/evaluation/lm_eval.py"): "completions",  # in an address of vLLM's
     Path("oapl_core/verdicts/language_judge.py"): "completions",  # in an address of the protocol

@@ -11,6 +11,7 @@ import pytest
 
 from oapl_core.errors import DataError
 from oapl_core.planning.plan import finished, steps
+from oapl_core.reports.alarms import Alarm
 from oapl_core.reports.facts import METRIC_COLUMNS, gather
 from oapl_core.reports.write import write
 from oapl_core.run_folder.run import Run
@@ -146,7 +147,8 @@ def test_a_run_that_got_anywhere_gets_a_report_that_says_what_is_missing(tmp_pat
 
 def test_a_jump_between_rounds_stands_at_the_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = "round 0 to round 1: answers went from 10 to 40 tokens"
-    monkeypatch.setattr("oapl_core.reports.compose.jumps", lambda _run, number: [line] if number == 1 else [])
+    found = {1: [Alarm("suspicious-jump", line)]}
+    monkeypatch.setattr("oapl_core.reports.compose.alarms", lambda _run, number: found.get(number, []))
     made = write_synthetic_run(tmp_path)
     write(made)
     text = (made.report / "report.md").read_text()

@@ -70,7 +70,7 @@ def test_log_probs_and_gradients_are_those_of_padded_rows(tmp_path: Path, family
     torch.testing.assert_close(shared, padded, rtol=0, atol=2e-5)
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-5 * gradient.abs().max().item(), msg=name)
+        torch.testing.assert_close(found[name], gradient, rtol=0, atol=2e-5 * gradient.abs().max().item(), msg=name)
 
 
 def test_in_bfloat16_the_gradient_is_as_near_to_float32s_as_that_of_padded_rows(tmp_path: Path) -> None:
