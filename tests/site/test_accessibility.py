@@ -114,7 +114,8 @@ def test_every_page_can_be_read_by_everybody(site: Path, server: ThreadingHTTPSe
         browser.terminate()
         browser.wait()
     assert len(found) == len(views) > 50
-    assert not [f"{one['page']} {one['scheme']}: {what}" for one in found for what in one["found"]]
+    told = [f"{one['page']} {one['scheme']}: {what}" for one in found for what in one["found"]]
+    assert not told, "\n".join(told)
 
 
 def test_nothing_comes_from_elsewhere(site: Path) -> None:
