@@ -36,7 +36,6 @@ def import_(
     temperature: Annotated[
         float, typer.Option(help="At which rollouts were sampled that do not say it.", min=0.01, max=10.0)
     ] = 1.0,
-    top_p: Annotated[float | None, typer.Option(help="Likewise.", min=0.01, max=1.0)] = None,
     end_token: Annotated[
         bool, typer.Option("--end-token", help="Add the end token to texts that come without token ids.")
     ] = False,
@@ -52,7 +51,7 @@ def import_(
         run = Run.create(config)
         arguments = ["--round", str(number), "--source", str(path), "--form", form]
         arguments += ["--reward", reward] if reward else []
-        arguments += ["--temperature", str(temperature), *(["--top_p", str(top_p)] if top_p else [])]
+        arguments += ["--temperature", str(temperature)]
         arguments += ["--end_token"] * end_token
         run_stage(run, "exchange.import_rollouts", arguments, on_progress=tell)
         tell(f"{run.root}: `oapl run {experiment}` continues with these rollouts")

@@ -289,7 +289,6 @@ if __name__ == "__main__":
     }
     options |= {
         "temperature": {"type": float, "default": 1.0, "help": "at which rollouts were sampled that do not say it"},
-        "top_p": {"type": float, "help": "likewise"},
         "end_token": {"action": "store_true", "help": "added to texts that are encoded"},
     }
     raise SystemExit(run_verb(_as_asked, has_round=True, options=options))

@@ -77,8 +77,6 @@ class Assumed:
 
     temperature: float = 1.0
     """The paper's; the policy's log-probs are taken at it."""
-    top_p: float | None = None
-    """Recorded; log-probs are of the whole distribution, as in the authors' trainer."""
     end_token: bool = False
     """Whether texts get the model's end token when they are encoded, but for those that fill `sampling.max_tokens`."""
 
@@ -122,8 +120,7 @@ def rollout_row(
         "finish_reason": said.get("finish_reason") or UNKNOWN,
         "text": tokenizer.decode(ids, skip_special_tokens=True) if text is None else text,
         "temperature": said.get("temperature") or assumed.temperature,
-        "top_p": said.get("top_p") or assumed.top_p,
-        **{name: said.get(name) for name in ("top_k", "max_tokens", "seed")},
+        **{name: said.get(name) for name in ("top_p", "top_k", "max_tokens", "seed")},
         "engine": engine,
         "sampled_at": None,
     }

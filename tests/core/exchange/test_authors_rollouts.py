@@ -133,10 +133,10 @@ def imported(theirs: Path, changed: list[str], name: str, assumed: Assumed) -> R
 
 
 def test_rows_are_read_as_they_were_made(theirs: Path, changed: list[str]) -> None:
-    run = imported(theirs, changed, "read", Assumed(0.6, 0.95))
+    run = imported(theirs, changed, "read", Assumed(0.6))
     rollouts = pl.read_parquet(run.rollouts(0) / "*.parquet")
     assert rollouts["temperature"].unique().to_list() == pytest.approx([0.6])
-    assert rollouts["top_p"].unique().to_list() == pytest.approx([0.95])
+    assert rollouts["top_p"].unique().to_list() == [None]
     tokenizer = AutoTokenizer.from_pretrained(run.base_model())
     assert not any(tokenizer.eos_token_id in ids for ids in rollouts["response_ids"]), "as their trainer encodes them"
     problems = {row["statement"]: row for row in pl.read_parquet(run.problems).filter(split="train").to_dicts()}
@@ -167,7 +167,7 @@ def test_a_pickle_that_is_more_than_a_text_is_not_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_experiment_filters_trains_and_evaluates_without_sampling(theirs: Path, changed: list[str]) -> None:
-    options = ("--temperature", "0.6", "--top-p", "0.95", *changed, "name=whole")
+    options = ("--temperature", "0.6", *changed, "name=whole")
     done = called("import", theirs, EXPERIMENT, *options)
     assert done.returncode == 0, done.stderr
     assert "imported 12 of 16 rows as 3 groups; left out: 4 rewards_disagree" in done.stdout
