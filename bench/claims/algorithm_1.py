@@ -118,6 +118,7 @@ class Lagged:
             }
         )
         self.stored: StoredModel = load_model(machine.base)
+        self.stored.model.to("cuda" if torch.cuda.is_available() else "cpu")
         policy = GroupedPolicy(self.stored.model) if is_short else Policy(self.stored.model)
         self.engine = PlainEngine(policy, self.training)
         self.step = self.samples = 0
@@ -225,7 +226,7 @@ class Lagged:
         self.stored.model.load_state_dict(weights)
         for part in scored(self.engine, examples, rows, self.training.tokens_per_micro_batch):
             for s, row in enumerate(part.rows):
-                found[row] = part.logprob_ST[s][part.mask_ST[s]].numpy()
+                found[row] = part.logprob_ST[s][part.mask_ST[s]].cpu().numpy()
         self.stored.model.load_state_dict(now)
         path = self.folder / f"{name}.parquet"
         path.unlink(missing_ok=True)

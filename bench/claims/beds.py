@@ -15,17 +15,20 @@ import json
 import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.claims import chains, countdown
+
+if TYPE_CHECKING:
+    from oapl_core.run_folder.run import Run
 
 Row = dict[str, Any]
 HERE = Path(__file__).resolve().parent
 SPLITS = {"solutions": 0, "train": 1024, "validation": 80, "heldout": 500}
 """Problems of each set; of solutions see below."""
-COUNTDOWN_SOLVED, COUNTDOWN_SOLUTIONS = 1600, 8
+COUNTDOWN_SOLVED, COUNTDOWN_SOLUTIONS = 1600, 32
 """Problems that the base model is trained on, and solutions of each."""
-CHAINS_SOLVED, CHAINS_LENGTHS = 6000, (*range(2, 9), *range(2, 25))
+CHAINS_SOLVED, CHAINS_LENGTHS = 40000, (*range(2, 9), *range(2, 25))
 """Problems that the base model is trained on, one solution each, and how many steps they have."""
 LENGTHS = (10, 24)
 """Steps of the chains that are trained and measured on: a set of each."""
@@ -106,9 +109,21 @@ def prepare(bed: str, to: Path, seed: int) -> None:
     for ending, changes in VARIANTS[bed].items():
         sets = [f'problems.{split}="{to}/{bed}/{split}{ending}.jsonl"' for split, many in SPLITS.items() if many]
         with opened(HERE / f"{bed}.toml", [*shared, *sets, *changes], print) as run:
+            make_base(run)
             for step in preparation(run.config):
                 if step not in finished(run):
                     run_stage(run, step.verb, step.arguments)
+
+
+def make_base(run: Run) -> None:
+    """Where there is a GPU, the base model on it: a minute instead of an hour. The stage then finds it in the cache."""
+    import torch
+
+    from oapl_core.pretraining.pretrain import pretrain
+
+    if torch.cuda.is_available():
+        with torch.device("cuda"):
+            pretrain(run)
 
 
 if __name__ == "__main__":

@@ -27,11 +27,12 @@ class GroupedPolicy(Policy):
         """Log-probs of the response tokens, [S, T - 1]."""
         assert route_STLK is None, "models with experts are not what this is for"
         is_response_ST = response_mask(prompt_length_S, length_S, id_ST.shape[1])
-        column_ST = torch.arange(id_ST.shape[1]).expand_as(id_ST)
+        device = id_ST.device
+        column_ST = torch.arange(id_ST.shape[1], device=device).expand_as(id_ST)
         is_prompt_ST = column_ST < prompt_length_S[:, None]
         _, prompt_S = torch.where(is_prompt_ST, id_ST, -1).unique(dim=0, return_inverse=True)
         # where each answer begins in its prompt's row: behind the prompt and the answers before it
-        begin_S, end_R = torch.zeros_like(prompt_S), torch.zeros(int(prompt_S.max()) + 1, dtype=torch.long)
+        begin_S, end_R = torch.zeros_like(prompt_S), prompt_S.new_zeros(int(prompt_S.max()) + 1)
         first_R: dict[int, int] = {}
         for s, r in enumerate(prompt_S.tolist()):
             if r not in first_R:
@@ -39,19 +40,19 @@ class GroupedPolicy(Policy):
             begin_S[s] = end_R[r]
             end_R[r] += length_S[s] - prompt_length_S[s]
         width = int(end_R.max())
-        id_RT = torch.zeros(len(end_R), width, dtype=torch.long)
+        id_RT = id_ST.new_zeros(len(end_R), width)
         place_RT, part_RT = torch.zeros_like(id_RT), torch.full_like(id_RT, -1)
         for r, s in first_R.items():
             n = int(prompt_length_S[s])
-            id_RT[r, :n], place_RT[r, :n], part_RT[r, :n] = id_ST[s, :n], torch.arange(n), 0
+            id_RT[r, :n], place_RT[r, :n], part_RT[r, :n] = id_ST[s, :n], torch.arange(n, device=device), 0
         # column t of a sequence lies at begin + t - prompt of its row
         is_answer_ST = (column_ST >= prompt_length_S[:, None]) & (column_ST < length_S[:, None])
         row_ST = prompt_S[:, None].expand_as(id_ST)
         target_ST = begin_S[:, None] + column_ST - prompt_length_S[:, None]
         at = row_ST[is_answer_ST], target_ST[is_answer_ST]
         id_RT[at], place_RT[at] = id_ST[is_answer_ST], column_ST[is_answer_ST]
-        part_RT[at] = torch.arange(1, len(id_ST) + 1)[:, None].expand_as(id_ST)[is_answer_ST]
-        causal_TT = torch.ones(width, width, dtype=torch.bool).tril()
+        part_RT[at] = torch.arange(1, len(id_ST) + 1, device=device)[:, None].expand_as(id_ST)[is_answer_ST]
+        causal_TT = torch.ones(width, width, dtype=torch.bool, device=device).tril()
         seen_RTT = causal_TT & ((part_RT[:, None, :] == 0) | (part_RT[:, None, :] == part_RT[:, :, None]))
         hidden_RTD = self.model.base_model(
             input_ids=id_RT, position_ids=place_RT, attention_mask=seen_RTT[:, None], use_cache=False
