@@ -67,8 +67,10 @@ def train(
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", len(os.sched_getaffinity(0)))))
     to.mkdir(parents=True, exist_ok=True)
     run = Run.open(run_dir)
+    # small models, of which several share a GPU; a CPU has neither setting
+    engine = run.config.engine.model_copy(update={"enforce_eager": True, "gpu_memory_utilization": 0.05})
     with (
-        SamplingEngine(run.base_model(), run.config.engine) as sampler,
+        SamplingEngine(run.base_model(), engine) as sampler,
         Verifier(run.config.verifier) as verifier,
         tempfile.TemporaryDirectory() as scratch,
     ):
