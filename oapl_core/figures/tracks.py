@@ -19,7 +19,7 @@ from oapl_core.settings.warm_start import BEFORE_WARM_START
 if TYPE_CHECKING:
     import polars as pl
 
-BASE = "base"
+BASE = records.BASE
 Epochs = Mapping[tuple[int, int], str]
 """(round, epoch) -> policy hash, as ``records.trained_epochs`` reads them."""
 METRICS = ("right_share", "entropy", "token_entropy", "token_log_ratio", "response_tokens")

@@ -12,6 +12,7 @@ from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.reports import records
 from oapl_core.run_folder.ledger import ArtifactEntry, StageEntry
+from oapl_core.run_folder.recorded import IMPORTED
 from oapl_core.run_folder.run import METRICS_FILE, Run
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class Facts:
     evaluation: "pl.DataFrame | None"
     evaluation_details: Mapping[str, Any]
     missing: Sequence[str]
+    base: str | None = None
+    """Policy hash of what round 0 starts training at; None where nothing says it yet."""
 
     @property
     def engines(self) -> list[str]:
@@ -78,7 +81,7 @@ class Facts:
         Raises:
             DataError: no round of this run made it.
         """
-        if policy_hash == self.rounds[0].policy_hash:
+        if policy_hash == self.base:
             return 0
         spent = 0
         for facts in self.rounds:
@@ -106,7 +109,20 @@ def gather(run: Run, numbers: Sequence[int] | None = None) -> Facts:
         missing.append("the evaluation: no pass rates, figures of pass@k, or sample answers")
     # details of a file that is gone would name checkpoints without scores
     details = entry.details if entry and evaluation is not None else {}
-    return Facts(run, artifacts, run.ledger.stages(), rounds, evaluation, details, missing)
+    base = _base(run, rounds, evaluation)
+    return Facts(run, artifacts, run.ledger.stages(), rounds, evaluation, details, missing, base)
+
+
+def _base(run: Run, rounds: Sequence[RoundFacts], evaluation: "pl.DataFrame | None") -> str | None:
+    import polars as pl
+
+    # the evaluation hashed the folder itself; rollouts name whoever sampled them, which after an import is another
+    if evaluation is not None:
+        hashes = evaluation.filter(pl.col("checkpoint") == records.BASE)["policy_hash"]
+        if len(hashes):
+            return str(hashes[0])
+    imported = any(IMPORTED in entry.details for entry in records.entries_in(run, run.rollouts(0)))
+    return None if imported else next((one.policy_hash for one in rounds if one.number == 0), None)
 
 
 def _missing(run: Run, facts: RoundFacts) -> list[str]:

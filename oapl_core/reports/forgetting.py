@@ -62,14 +62,13 @@ def losses(facts: Facts) -> Iterator[str]:
 
 def _pairs(facts: Facts) -> Iterator[dict[str, Any]]:
     """pass@1 of the model that the rounds began with against each of the run's checkpoints, by card."""
-    base = facts.rounds[0].policy_hash if facts.rounds else None
     trained = {identity for one in facts.rounds for identity in one.epochs.values()}
     for path in cards(facts.run):
         card = _read(path)
         identity = {label: model["policy_hash"] for label, model in card["asked"]["models"].items()}
         for pair in card["comparisons"]:
             # an evaluation folder there may compare other models too, which say nothing of this run
-            if pair["k"] == 1 and identity[pair["first"]] == base and identity[pair["second"]] in trained:
+            if pair["k"] == 1 and identity[pair["first"]] == facts.base and identity[pair["second"]] in trained:
                 before, after = (card["results"][pair[name]]["pass_at_k"]["1"][0] for name in ("first", "second"))
                 yield {**pair, "set": path.parent.name, "before": before, "after": after}
 

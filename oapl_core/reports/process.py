@@ -173,7 +173,7 @@ def versions_table(facts: Facts) -> Table:
 
 def policies_table(facts: Facts) -> Table:
     """Identity of every checkpoint of the run."""
-    rows = [("base", facts.rounds[0].policy_hash or DASH)]
+    rows = [("base", facts.base or DASH)]
     rows += [(f"{r.label}, epoch {epoch}", identity) for r in facts.rounds for epoch, identity in r.epochs.items()]
     note = (
         f"Hash of weights and tokenizer. Seed of the run: {facts.run.config.seed}; every other seed is derived from it."

@@ -16,6 +16,8 @@ from oapl_core.run_folder.run import Run, parts_of
 if TYPE_CHECKING:
     import polars as pl
 
+BASE = "base"
+"""What the evaluation calls the policy that round 0 starts training at."""
 ONE_SET = "held-out problems"
 """Name of the problem set in runs that do not say where each problem comes from."""
 

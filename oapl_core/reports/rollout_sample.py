@@ -43,6 +43,11 @@ class RolloutSample:
         """Outcome -> rollouts of the sample, the most frequent first."""
         return dict(Counter(outcome_of(row) for rows in self.rows_by_problem.values() for row in rows).most_common())
 
+    @property
+    def without_logprobs(self) -> int:
+        """Rollouts of the sample that nobody recorded log-probs of."""
+        return sum(row["logprobs"] is None for rows in self.rows_by_problem.values() for row in rows)
+
     def every(self, column: str) -> list[str]:
         """The different values of a column, sorted."""
         return sorted({str(row[column]) for rows in self.rows_by_problem.values() for row in rows})
@@ -85,9 +90,11 @@ class Shown:
     tail: tuple[Piece, ...]
 
 
-def shaded(row: Mapping[str, Any], tokenizer: "Tokenizer", tokens: int) -> Shown:
-    """At most ``tokens`` tokens of an answer, three quarters of them from its beginning."""
+def shaded(row: Mapping[str, Any], tokenizer: "Tokenizer", tokens: int) -> Shown | None:
+    """At most ``tokens`` tokens of an answer, three quarters of them from its beginning; None without log-probs."""
     ids, logprobs = row["response_ids"], row["logprobs"]
+    if logprobs is None:  # imported, from a data set that does not have them
+        return None
     left_out = max(0, len(ids) - tokens)
     # the rest from its end, where the answer is given
     end = len(ids) if not left_out else tokens - tokens // 4

@@ -171,6 +171,16 @@ def test_without_the_tokenizer_the_page_says_so(tmp_path: Path) -> None:
     assert "print(1)" in html
 
 
+def test_answers_without_log_probs_are_shown_as_text(tmp_path: Path) -> None:
+    run = write_synthetic_run(tmp_path, until="verdicts")
+    byte_tokenizer().save(str(run.policy(0) / "tokenizer.json"))
+    rewrite_rollouts(run, logprobs=None)
+    html = round_page(run, 0) or ""
+    assert "48 answers came without log-probs and are not shaded" in html
+    assert html.count("<article") == 48
+    assert "<pre>print(1)</pre>" in html
+
+
 @pytest.mark.parametrize("page_mb", [0.3, 0.1])
 def test_a_page_is_never_larger_than_asked_for(tmp_path: Path, page_mb: float) -> None:
     run = write_synthetic_run(tmp_path, until="verdicts")

@@ -7,13 +7,18 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+from oapl_core import tables
 from oapl_core.errors import DataError
+from oapl_core.model_folder import policy_hash
 from oapl_core.planning.plan import finished, steps
 from oapl_core.reports.alarms import Alarm
 from oapl_core.reports.facts import METRIC_COLUMNS, gather
+from oapl_core.reports.records import entries_in
 from oapl_core.reports.write import write
+from oapl_core.run_folder.recorded import IMPORTED, POLICIES
 from oapl_core.run_folder.run import Run
 from tests.synthetic_run import UNTIL, write_synthetic_run
 
@@ -204,6 +209,26 @@ def test_a_torn_metrics_file_is_an_error_that_names_it(tmp_path: Path) -> None:
 def test_an_evaluation_of_a_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no round of this run made"):
         gather(write_synthetic_run(tmp_path)).rollouts_spent("0123456789abcdef")
+
+
+@pytest.mark.parametrize("sampler", ["unknown", "0123456789abcdef"])
+def test_the_base_is_known_where_another_policy_sampled_round_0(tmp_path: Path, sampler: str) -> None:
+    """Imported rollouts name their own policy or none; what they were trained into still has cost them."""
+    run = write_synthetic_run(tmp_path)
+    for entry in entries_in(run, run.rollouts(0)):
+        path = run.root / entry.artifact
+        rows = [{**row, "policy_hash": sampler} for row in pl.read_parquet(path).to_dicts()]
+        with run.writing(path, entry.inputs, {}) as draft:
+            draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, rows)
+            draft.details = {IMPORTED: "theirs", POLICIES: [sampler], "response_tokens": 1}
+    base = policy_hash(run.base_model())
+    facts = gather(run)
+    assert facts.base == base
+    assert [facts.rollouts_spent(base), facts.rollouts_spent(policy_hash(run.checkpoint(0, 1)))] == [0, 48]
+    write(run)
+    assert f"| base | {base} |" in (run.report / "report.md").read_text()
+    run.evaluation().unlink()
+    assert gather(run).base is None, "nothing says it before the evaluation"
 
 
 def test_a_failed_report_leaves_the_old_one(tmp_path: Path) -> None:
