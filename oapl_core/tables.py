@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oapl_core import columns
 from oapl_core.errors import DataError
 
 if TYPE_CHECKING:
@@ -25,18 +26,7 @@ def schema_of(fields: Sequence[tuple[str, str]]) -> "pa.Schema":
     """The Arrow schema of one of the tables below."""
     import pyarrow as pa
 
-    types = {
-        "str": pa.string(),
-        "text": pa.large_string(),
-        "int32": pa.int32(),
-        "int64": pa.int64(),
-        "float32": pa.float32(),
-        "ids": pa.list_(pa.int32()),
-        "logprobs": pa.list_(pa.float32()),
-        "time": pa.timestamp("us", tz="UTC"),
-        "bytes": pa.large_binary(),
-        "tests": pa.list_(pa.struct([("input", pa.large_string()), ("output", pa.large_string())])),
-    }
+    types = columns.arrow_types()
     return pa.schema([(name, types[kind]) for name, kind in fields])
 
 
@@ -117,6 +107,8 @@ GROUPS = (
 
 LAG, ROUTES = "lag", "routes"
 """Last columns of files that have them: GROUPS where a round replays (groups/replay.py); both, routes.py."""
+_OPTIONAL = {LAG: "int32", ROUTES: "bytes", **MORE_OF_PROBLEMS, **dict(columns.TURNS)}
+"""All of that kind, in the order in which they follow a table's own: files older than a column still open."""
 TOKEN_BYTES = 8  # id and log-prob
 REFERENCES = (("rollout_id", "str"), ("reference_logprobs", "logprobs"))
 
@@ -240,7 +232,7 @@ def open_table(path: Path, fields: Sequence[tuple[str, str]]) -> "Iterator[pq.Pa
     with readable(path), pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
         found = pa.schema([field for field in file.schema_arrow if not field.name.startswith(REWARD_PREFIX)])
         more = set(found.names) - set(schema.names)
-        further = [one for one in ((LAG, "int32"), (ROUTES, "bytes"), *MORE_OF_PROBLEMS.items()) if one[0] in more]
+        further = [one for one in _OPTIONAL.items() if one[0] in more]
         if found != schema_of((*fields, *further)):
             wrong = sorted(set(found.names) ^ set(schema.names)) or "types"
             raise DataError(f"{path}: does not have the documented columns ({wrong}); see data/README.md")

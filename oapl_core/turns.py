@@ -1,0 +1,79 @@
+"""Turns: how a rollout in which the model speaks several times is stored, and whether a stored one is sound. Pure.
+
+``response_ids`` is everything behind the first prompt in the order in which the model saw it: what it sampled, token by
+token, and what an environment put between (a tool's result with the chat template's markers), encoded once. So the
+prompt of a turn is the first prompt and all of ``response_ids`` before the turn; nothing is decoded and encoded again.
+``loss_mask`` tells the two apart. A rollout of one turn is the special case: its columns here are null, or missing.
+"""
+
+import hashlib
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from oapl_core import tables
+from oapl_core.columns import LOSS_MASK, TURNS
+
+
+def with_turns(fields: Sequence[tuple[str, str]], has: bool) -> Sequence[tuple[str, str]]:
+    """Columns of ROLLOUTS, with those of turns if it has them."""
+    return (*fields, *TURNS) if has else fields
+
+
+def has_turns(path: Path) -> bool:
+    """Whether a file of rollouts or groups says which tokens the model sampled.
+
+    Raises:
+        DataError: the file is missing or torn.
+    """
+    import pyarrow.parquet as pq
+
+    with tables.readable(path):
+        return LOSS_MASK in pq.read_schema(path).names
+
+
+def prompt_hash(ids: Sequence[int]) -> int:
+    """Of the token ids that an engine says it was given: the first 64 bits of a SHA-256, as a signed number."""
+    return _hashes(ids, [len(ids)])[0]
+
+
+def _hashes(ids: Sequence[int], ends: Sequence[int]) -> list[int]:
+    """``prompt_hash`` of the first so many ``ids``, for each of the rising ``ends``."""
+    found, digest = list[int](), hashlib.sha256()
+    for start, end in zip([0, *ends], ends, strict=False):
+        # 32 bits for each id, the lower byte first, so that every machine gets the same
+        digest.update(struct.pack(f"<{end - start}i", *ids[start:end]))
+        found.append(int.from_bytes(digest.digest()[:8], "little", signed=True))
+    return found
+
+
+def fault(row: Mapping[str, Any], prompt_ids: Sequence[int]) -> str | None:
+    """What is wrong with a row of ROLLOUTS that has turns, in a few words; None if it is sound.
+
+    Sound: mask and log-probs fit the tokens, each turn begins where tokens of the model begin, and the prompt of each
+    turn is exactly what the engine says it was given (where it says that).
+    """
+    ids, starts, logprobs = row["response_ids"], row["turn_starts"] or [0], row["logprobs"]
+    mask = [True] * len(ids) if row[LOSS_MASK] is None else row[LOSS_MASK]
+    if len(mask) != len(ids):
+        return f"has {len(mask)} entries of loss_mask for {len(ids)} tokens"
+    if logprobs is not None and any(p != 0.0 for p, sampled in zip(logprobs, mask, strict=True) if not sampled):
+        return "has a log-prob at a token of the environment"
+    if starts[0] != 0 or any(a >= b for a, b in zip(starts, [*starts[1:], len(ids)], strict=True)):
+        return f"has turns that do not follow each other ({starts} of {len(ids)} tokens)"
+    for turn, (start, end) in enumerate(zip(starts, [*starts[1:], len(ids)], strict=True)):
+        # tokens of the model first, then those of the environment that answer it: nothing of the model behind them
+        part = mask[start:end]
+        if not part[0] or part != sorted(part, reverse=True):
+            return f"has tokens of the model outside of its turns (turn {turn})"
+    before = _hashes([*prompt_ids, *ids], [len(prompt_ids) + start for start in starts])
+    if row["prompt_hashes"] is not None and row["prompt_hashes"] != before:
+        turns = zip(before, [*row["prompt_hashes"], *[None] * len(before)], strict=False)
+        turn = next((turn for turn, (mine, told) in enumerate(turns) if mine != told), len(before))
+        return f"was given another prompt in turn {turn} than the tokens before it"
+    if any(not 0 <= call["turn"] < len(starts) for call in row["tool_calls"] or ()):
+        return "has a tool call of a turn that it does not have"
+    if row["turn_rewards"] is not None and len(row["turn_rewards"]) != len(starts):
+        return f"has {len(row['turn_rewards'])} rewards for {len(starts)} turns"
+    return None

@@ -1,0 +1,80 @@
+"""Rows of several turns: they come back as written, old files open, and what is wrong with one is said."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oapl_core.tables import ROLLOUTS, open_table, read_table, write_table
+from oapl_core.turns import fault, has_turns, prompt_hash, with_turns
+from tests.synthetic_run import Sizes, write_synthetic_run
+
+PROMPT = [5, 6, 7]
+CALL = {"turn": 0, "name": "python", "arguments": '{"code": "1+1"}', "result": "2", "is_error": False, "seconds": 0.25}
+
+
+def plain_rows(folder: Path) -> list[dict[str, Any]]:
+    run = write_synthetic_run(folder, Sizes(train=3), until="rollouts")
+    rows: list[dict[str, Any]] = read_table(min(run.rollouts(0).glob("*.parquet")), ROLLOUTS).to_pylist()
+    return rows
+
+
+def trajectory(row: dict[str, Any]) -> dict[str, Any]:
+    """``row`` with two turns: the model samples 10 11, the environment answers 20 21 22, the model samples 12."""
+    return row | {
+        "response_ids": [10, 11, 20, 21, 22, 12],
+        "logprobs": [-1.0, -0.5, 0.0, 0.0, 0.0, -0.25],
+        "loss_mask": [True, True, False, False, False, True],
+        "turn_starts": [0, 5],
+        "prompt_hashes": [prompt_hash(PROMPT), prompt_hash([*PROMPT, 10, 11, 20, 21, 22])],
+        "tool_calls": [CALL],
+        "turn_rewards": [0.0, 1.0],
+        "environment": "python",
+    }
+
+
+def test_trajectories_come_back_and_files_without_turns_open_as_before(tmp_path: Path) -> None:
+    plain = plain_rows(tmp_path / "run")
+    single = plain[1] | dict.fromkeys(name for name, _ in with_turns((), True))
+    rows, path, old = [trajectory(plain[0]), single], tmp_path / "new.parquet", tmp_path / "old.parquet"
+    write_table(path, with_turns(ROLLOUTS, True), rows)
+    write_table(old, ROLLOUTS, plain)
+    assert read_table(path, with_turns(ROLLOUTS, has_turns(path))).to_pylist() == rows
+    assert read_table(old, with_turns(ROLLOUTS, has_turns(old))).to_pylist() == plain
+    assert read_table(path, ROLLOUTS)["response_ids"].to_pylist() == [row["response_ids"] for row in rows]
+    with open_table(path, ROLLOUTS) as file:
+        assert file.schema_arrow.names[-6] == "loss_mask"
+
+
+def test_a_sound_row_has_no_fault() -> None:
+    row = trajectory({})
+    assert fault(row, PROMPT) is None
+    ends_with_a_tool = row | {"response_ids": row["response_ids"][:5], "logprobs": row["logprobs"][:5]}
+    ends_with_a_tool |= {"loss_mask": row["loss_mask"][:5], "turn_starts": [0], "turn_rewards": [0.0]}
+    assert fault(ends_with_a_tool | {"prompt_hashes": row["prompt_hashes"][:1]}, PROMPT) is None
+    single = dict.fromkeys(name for name, _ in with_turns((), True))
+    assert fault(row | single | {"logprobs": [-1.0] * 6}, PROMPT) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"loss_mask": [True] * 5}, "5 entries of loss_mask for 6 tokens"),
+        ({"logprobs": [-1.0, -0.5, 0.0, -0.1, 0.0, -0.25]}, "log-prob at a token of the environment"),
+        ({"turn_starts": [1, 5]}, "do not follow each other"),
+        ({"turn_starts": [0, 6]}, "do not follow each other"),
+        ({"turn_starts": [0, 4]}, r"outside of its turns \(turn 1\)"),
+        ({"loss_mask": [True, True, False, True, False, True], "logprobs": None}, r"outside of its turns \(turn 0\)"),
+        ({"response_ids": [10, 9, 20, 21, 22, 12]}, "another prompt in turn 1 "),
+        ({"prompt_hashes": [prompt_hash(PROMPT)]}, "another prompt in turn 1 "),
+        ({"tool_calls": [CALL | {"turn": 2}]}, "a turn that it does not have"),
+        ({"turn_rewards": [1.0]}, "1 rewards for 2 turns"),
+    ],
+)
+def test_what_is_wrong_with_a_row_is_said(changed: dict[str, Any], complaint: str) -> None:
+    assert re.search(complaint, str(fault(trajectory({}) | changed, PROMPT)))
+
+
+def test_another_first_prompt_is_found() -> None:
+    assert "in turn 0 " in str(fault(trajectory({}), [5, 6, 8]))
