@@ -10,7 +10,9 @@ from bench.claims import bed_studies
 from bench.claims.algorithm_1 import Arm
 from oapl_core.objectives import Method, Oapl
 from oapl_core.objectives.grpo import GrpoTokenIs
-from oapl_core.objectives.reinforce import AsymRe
+from oapl_core.objectives.kto import Kto
+from oapl_core.objectives.pairs import Dpo, Ipo
+from oapl_core.objectives.reinforce import AsymRe, MaxRl
 from oapl_core.objectives.supervised import Rft
 from oapl_core.objectives.topr import Topr
 
@@ -20,7 +22,16 @@ GRPO = GrpoTokenIs()
 RATE, RATES, TUNING_SEED = 2.5e-4, (1.25e-4, 2.5e-4, 5e-4), 1000
 PASS = 90
 """Steps of one pass over 720 problems."""
-OFFLINE: Mapping[str, Method] = {"rft": Rft(), "topr": Topr(), "asymre": AsymRe()}
+OFFLINE: Mapping[str, Method] = {
+    "rft": Rft(),
+    "topr": Topr(),
+    "asymre": AsymRe(),
+    "dpo": Dpo(),
+    "ipo": Ipo(),
+    "kto": Kto(),
+    "maxrl": MaxRl(),
+    "shifted": Oapl(regression_temperature=0.1, value="beta_shifted_mean"),
+}
 """What else trains on a file of groups."""
 
 
@@ -113,8 +124,12 @@ def _tuning(_: int) -> dict[str, Arm]:
 
 
 def _offline_methods(seed: int) -> dict[str, Arm]:
-    """The others at the rate of OAPL; ``tuning`` says whether it is theirs."""
-    return {f"{name}-offline": _offline(one, seed) for name, one in OFFLINE.items()}
+    """The others at the rate of OAPL, and all of them at the other rates: ``tuning`` says which is whose."""
+    at_oapls = {f"{name}-offline": _offline(one, seed) for name, one in OFFLINE.items()}
+    methods: dict[str, Method] = {"oapl": OAPL, "grpo": GRPO, **OFFLINE}
+    others = [rate for rate in RATES if rate != RATE]
+    tried = {(name, rate): _offline(one, seed, rate=rate) for rate in others for name, one in methods.items()}
+    return at_oapls | {f"{name}-offline-rate{rate:g}": arm for (name, rate), arm in tried.items()}
 
 
 STUDIES: Mapping[str, Callable[[int], dict[str, Arm]]] = {

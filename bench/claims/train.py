@@ -89,6 +89,7 @@ def train(
                 lagged.keep(to / "models" / name)
             found = {
                 "base": run_dir.name,
+                "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
                 "arm": arm.settings(),
                 "failure": failure,
                 "wall_s": round(time.monotonic() - start, 1),
