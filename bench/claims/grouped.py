@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oapl_core.training.logprobs import Policy, response_mask
+from oapl_core.training.logprobs import Policy
+from oapl_core.training.response import response_mask
 
 
 class GroupedPolicy(Policy):
@@ -23,10 +24,12 @@ class GroupedPolicy(Policy):
         """As a ``Policy`` without padding."""
         super().__init__(model, temperature, chunk, packed=True)
 
-    def forward(self, id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor, route_STLK: Any = None) -> Tensor:
+    def forward(
+        self, id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor, route_STLK: Any = None, sampled_ST: Any = None
+    ) -> Tensor:
         """Log-probs of the response tokens, [S, T - 1]."""
         assert route_STLK is None, "models with experts are not what this is for"
-        is_response_ST = response_mask(prompt_length_S, length_S, id_ST.shape[1])
+        is_response_ST = response_mask(prompt_length_S, length_S, id_ST.shape[1], sampled_ST)
         device = id_ST.device
         column_ST = torch.arange(id_ST.shape[1], device=device).expand_as(id_ST)
         is_prompt_ST = column_ST < prompt_length_S[:, None]

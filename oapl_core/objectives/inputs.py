@@ -1,7 +1,8 @@
 """What the trainer gives an objective, and what it gets back. Rows are padded, [S, T]; no files, no settings.
 
-S sequences of a micro-batch (or of the whole optimiser step), T columns. Columns of the prompt and of padding hold
-exactly 0 and are False in the mask: nothing may depend on how many there are.
+S sequences of a micro-batch (or of the whole optimiser step), T columns. Columns of the prompt, of what an environment
+wrote between two turns, and of padding hold exactly 0 and are False in the mask: nothing may depend on how many there
+are or where. A response is what the model sampled.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ class StepSizes:
     sequences: int
     groups: int
     tokens: int
-    """Response tokens."""
+    """Response tokens that the model sampled."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Inputs:
     """ln pi - ln b of each response token; carries the gradient. `training.reference` says whose ln b:
     the engine's record, or the trainer's."""
     mask_ST: "Tensor"
-    """True at response tokens."""
+    """True at response tokens that the model sampled; between turns, where an environment speaks, False."""
     advantage_S: "Tensor"
     """What the objective's ``advantages`` said of these sequences, float64."""
     reward_S: "Tensor"

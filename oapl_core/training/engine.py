@@ -144,7 +144,7 @@ class TrainingEngine:
             seq_length_is_variable=True,
         )
 
-    def __call__(self, *inputs: "Tensor", last: bool) -> "Tensor":
+    def __call__(self, *inputs: "Tensor | None", last: bool) -> "Tensor":
         """The policy's forward pass; ``last`` marks the last micro-batch before ``step``."""
         self._engine.set_gradient_accumulation_boundary(last)
         output: Tensor = self._engine(*inputs)

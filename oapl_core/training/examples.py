@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
+from oapl_core.columns import LOSS_MASK
 from oapl_core.errors import DataError
 from oapl_core.model_folder import limits
 from oapl_core.routes import Routing, routing_of
 from oapl_core.rows import Rows
+from oapl_core.training.group_rows import TOKENS, check_rows, facts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 
 UNKNOWN = "unknown"
 """Policy of imported rollouts whose sampler nobody recorded."""
-_TOKENS = ("prompt_ids", "response_ids", "behavior_logprobs")
+_BY_TOKEN = (tables.ROUTES, LOSS_MASK)
+"""Columns beside the tokens that only some files have."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,23 @@ class Batch:
     """Log-probs of the weights that the round starts from, [S, T - 1], 0 outside the response; only if asked for."""
     route_STLK: "Tensor | None" = None
     """Experts of each token by layer, -1 where nobody stored any: padding and last tokens; unset: of no token."""
+    sampled_ST: "Tensor | None" = None
+    """Which tokens the model sampled, [S, T - 1], anything outside the response; unset: all of a response."""
 
-    def routes(self, device: "torch.device") -> "tuple[Tensor, ...]":
-        """What a policy is given beside tokens and lengths."""
-        return () if self.route_STLK is None else (self.route_STLK.to(device),)
+    def given(self, device: "torch.device") -> "tuple[Tensor | None, ...]":
+        """What a policy is given."""
+        more = [self.route_STLK, self.sampled_ST]
+        while more and more[-1] is None:  # a policy of single turns is called as it was before there were others
+            more.pop()
+        tensors = (self.id_ST, self.prompt_length_S, self.length_S, *more)
+        return tuple(tensor if tensor is None else tensor.to(device) for tensor in tensors)
+
+    def mask(self, device: "torch.device") -> "Tensor":
+        """[S, T - 1], true where the model sampled a token: what has a log-prob and a gradient."""
+        from oapl_core.training.response import response_mask
+
+        sampled_ST = None if self.sampled_ST is None else self.sampled_ST.to(device)
+        return response_mask(self.prompt_length_S.to(device), self.length_S.to(device), self.id_ST.shape[1], sampled_ST)
 
 
 @dataclass(frozen=True)
@@ -58,6 +74,8 @@ class Examples:
     rollout_ids: "pa.ChunkedArray"
     prompt_length_S: "NDArray[np.int32]"
     response_length_S: "NDArray[np.int32]"
+    sampled_S: "NDArray[np.int32]"
+    """Tokens of each response that the model sampled: all but those of an environment."""
     reward_S: "NDArray[np.float32]"
     group_S: "NDArray[np.int32]"
     temperature: float
@@ -71,6 +89,8 @@ class Examples:
     """Log-probs of the weights that the round starts from (tables.REFERENCES), for objectives that need them too."""
     routing: Routing | None = None
     """Of the model, if the file has routes."""
+    is_masked: bool = False
+    """Whether the file says which tokens the model sampled; else it sampled all."""
     own_S: "NDArray[np.bool_] | None" = None
     """Whether a row is of the policy that sampled the round here; unset: all are."""
     lag_S: "NDArray[np.int32] | None" = None
@@ -117,6 +137,7 @@ class Examples:
         compared = np.zeros((len(ids), ids.shape[1] - 1), dtype=np.float32)
         start = np.zeros_like(compared)
         routes = self._no_routes(ids.shape) if rows else None
+        sampled = np.ones(compared.shape, dtype=bool) if self.is_masked else None
         for s, i in enumerate(rows):
             row, first, end = self.tokens[i], prompt_lengths[s], lengths[s]
             ids[s, :first], ids[s, first:end] = _values(row["prompt_ids"]), _values(row["response_ids"])
@@ -127,6 +148,8 @@ class Examples:
                 compared[s, response] = _values(row["behavior_logprobs"])
             if self.start is not None:
                 start[s, response] = _values(self.start[i]["reference_logprobs"])
+            if sampled is not None and row[LOSS_MASK].null_count == 0:
+                sampled[s, response] = _values(row[LOSS_MASK])
             if routes is not None and self.routing:
                 routes[s, : end - 1] = self.routing.read(row[tables.ROUTES][0])
         return Batch(
@@ -138,6 +161,7 @@ class Examples:
             float(bool(rows)),
             None if self.start is None else torch.from_numpy(start),
             None if routes is None else torch.from_numpy(routes),
+            None if sampled is None else torch.from_numpy(sampled),
         )
 
     def _no_routes(self, shape: tuple[int, ...]) -> "NDArray[np.int16] | None":
@@ -165,7 +189,7 @@ def read_examples(
     """
     longest, vocabulary = limits(model_dir)
     routing = routing_of(model_dir)
-    table = _facts(path, vocabulary, routing)
+    table = facts(path, vocabulary, routing)
     if not table.num_rows:
         raise DataError(f"{path}: has no group to train on; the ledger counts why every rollout was dropped")
     hashes = sorted(map(str, table["policy_hash"].unique().to_pylist()))
@@ -180,19 +204,21 @@ def read_examples(
         raise DataError(
             f"{path}: was sampled at temperatures {temperatures}, not at one above 0; sample the round again"
         )
-    _check_rows(table, path, longest, vocabulary, recorded)
-    is_routed = tables.ROUTES in table.column_names
+    check_rows(table, path, longest, vocabulary, recorded)
+    more = [name for name in _BY_TOKEN if name in table.column_names]
     own_S = table["policy_hash"].to_numpy() == expected_hash
     return Examples(
         rollout_ids=table["rollout_id"],
         prompt_length_S=table["prompt_ids"].to_numpy(),
         response_length_S=table["response_ids"].to_numpy(),
+        sampled_S=table["sampled"].to_numpy(),
         reward_S=table["reward"].to_numpy().copy(),  # torch wants arrays that it may write to
         group_S=table["group"].to_numpy().copy(),
         temperature=float(temperatures[0]),
-        tokens=Rows(path, tables.GROUPS, (*_TOKENS, *[tables.ROUTES] * is_routed)),
+        tokens=Rows(path, tables.GROUPS, (*TOKENS, *more)),
         recorded_S=table["behavior_logprobs"].to_numpy() > 0,
-        routing=routing if is_routed else None,
+        routing=routing if tables.ROUTES in more else None,
+        is_masked=LOSS_MASK in more,
         own_S=None if own_S.all() else own_S,
         lag_S=table[tables.LAG].to_numpy() if tables.LAG in table.column_names else None,
     )
@@ -202,61 +228,3 @@ def _values(column: "pa.ChunkedArray") -> "NDArray[Any]":
     """What the one list of a row's column holds."""
     values: NDArray[Any] = column.chunk(0).flatten().to_numpy(zero_copy_only=False)
     return values
-
-
-def _facts(path: Path, vocabulary: float, routing: Routing | None) -> "pa.Table":
-    """A groups file with lengths in place of its lists, and flags of bad rows; one row group is read at a time."""
-    import pyarrow as pa
-
-    with tables.open_table(path, tables.GROUPS) as file:
-        empty = _without_tokens(file.schema_arrow.empty_table(), vocabulary, routing)
-        read = (file.read_row_group(number) for number in range(file.num_row_groups))
-        return pa.concat_tables([empty, *(_without_tokens(group, vocabulary, routing) for group in read)])
-
-
-def _without_tokens(table: "pa.Table", vocabulary: float, routing: Routing | None) -> "pa.Table":
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    foreign, infinite = np.zeros(table.num_rows, dtype=bool), np.zeros(table.num_rows, dtype=bool)
-    for name in _TOKENS:
-        lists = table[name].combine_chunks()
-        values, row_of = lists.flatten().to_numpy(zero_copy_only=False), pc.list_parent_indices(lists).to_numpy()
-        if name == "behavior_logprobs":
-            infinite[row_of[~np.isfinite(values)]] = True
-        else:
-            foreign[row_of[(values < 0) | (values >= vocabulary)]] = True
-        # lengths take the lists' place: they are all that must be known of every row at once
-        lengths = pc.list_value_length(lists).fill_null(0)
-        table = table.set_column(table.column_names.index(name), name, lengths)
-    if tables.ROUTES in table.column_names:
-        lengths = pc.add(table["prompt_ids"], table["response_ids"]).to_pylist()
-        routes = zip(table[tables.ROUTES], lengths, strict=True)
-        fit = [routing is not None and routing.fits(one, length - 1) for one, length in routes]
-        table = table.set_column(table.column_names.index(tables.ROUTES), tables.ROUTES, pa.array(fit, pa.bool_()))
-    return table.append_column("foreign", pa.array(foreign)).append_column("infinite", pa.array(infinite))
-
-
-def _check_rows(table: "pa.Table", path: Path, longest: float, vocabulary: float, recorded: bool) -> None:
-    """Refuse by name what cannot be trained on; ``table`` is what _facts returns."""
-    import numpy as np
-
-    prompt, response, behavior = (table[name].to_numpy() for name in _TOKENS)
-
-    def refuse(bad: Any, what: str) -> None:
-        if bad.any():
-            row = int(bad.argmax())
-            rows = f"rollout {table['rollout_id'][row]} {what} ({int(bad.sum())} such rows)"
-            raise DataError(f"{path}: {rows}; sample the round again")
-
-    # an engine's log-prob for each token, or, where they are rescored anyway, none at all; a part is damage
-    unknown = np.zeros(len(behavior), dtype=bool) if recorded else behavior == 0
-    refuse((response != behavior) & ~unknown, "has not one log-prob for each response token")
-    refuse((response == 0) | (prompt == 0), "has an empty prompt or response")
-    refuse(prompt + response > longest, f"is longer than the model's {longest} positions")
-    refuse(table["infinite"].to_numpy(), "has a log-prob that is not finite")
-    refuse(~np.isfinite(table["reward"].to_numpy()), "has a reward that is not finite")
-    if tables.ROUTES in table.column_names:
-        refuse(~table[tables.ROUTES].to_numpy(), "has not the routes of each token through the experts of this model")
-    refuse(table["foreign"].to_numpy(), f"has a token outside the {vocabulary} that the model knows")

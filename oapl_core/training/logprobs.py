@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from oapl_core.planning.memory import CPU_TILE, GPU_TILE
 from oapl_core.training.attention import VARIABLE_LENGTH, bounds
 from oapl_core.training.logits import PLAIN, LogitForm, logit_form
+from oapl_core.training.response import response_mask
 
 
 def _tiles(tokens: int, vocabulary: int, chunk: int, device: torch.device) -> Iterator[tuple[slice, list[slice]]]:
@@ -250,15 +251,18 @@ class Policy(nn.Module):
         """The wrapped model's weights under its own names, from those of a ``Policy``."""
         return {name.removeprefix("model."): weight for name, weight in weights.items()}
 
-    def forward(self, id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor, route_STLK: Any = None) -> Tensor:
+    def forward(
+        self, id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor, route_STLK: Any = None, sampled_ST: Any = None
+    ) -> Tensor:
         """Log-probs of the response tokens, [S, T - 1]: column t scores token t + 1, other entries are exactly 0.
 
         Args:
             id_ST: prompt then response, right-padded with any valid id.
             prompt_length_S: tokens of the prompt, >= 1.
             length_S: tokens of prompt and response; what lies behind is padding.
+            sampled_ST: as of ``response_mask``; tokens of an environment are read as a prompt is, and not scored.
         """
-        is_response_ST = response_mask(prompt_length_S, length_S, id_ST.shape[1])
+        is_response_ST = response_mask(prompt_length_S, length_S, id_ST.shape[1], sampled_ST)
         column_ST = torch.arange(id_ST.shape[1], device=id_ST.device).expand_as(id_ST)
         # each token with the one after it, and whether that one belongs to the response
         next_ST = id_ST.roll(-1, 1)
@@ -291,9 +295,3 @@ class Policy(nn.Module):
         hidden_RTD = self.model.base_model(input_ids=id_RT, use_cache=False, **places).last_hidden_state
         logprob_T: Tensor = self.model.get_output_embeddings()(hidden_RTD[before_RT], next_RT[before_RT])
         return logprob_T
-
-
-def response_mask(prompt_length_S: Tensor, length_S: Tensor, width: int) -> Tensor:
-    """[S, width - 1], true in column t if token t + 1 belongs to the response: by stored length, never by token id."""
-    position_T = torch.arange(1, width, device=length_S.device)
-    return (position_T >= prompt_length_S[:, None]) & (position_T < length_S[:, None])

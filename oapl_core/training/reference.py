@@ -85,7 +85,9 @@ def _scored(
         block_T = torch.zeros(sum(lengths), dtype=torch.float32, device=engine.device)
         for part in scored(engine, examples, block, token_budget):
             for s, row in enumerate(part.rows):
-                own = part.logprob_ST[s][part.mask_ST[s]]
+                # the whole response, so that places stay: what an environment wrote has 0
+                first, end = int(part.batch.prompt_length_S[s]), int(part.batch.length_S[s])
+                own = part.logprob_ST[s, first - 1 : end - 1]
                 block_T[starts[row] : starts[row] + len(own)] = own
         # every row was scored by one rank and is 0 on the others, so the sum over ranks is exact
         logprobs = engine.total(block_T).cpu().numpy()
@@ -104,7 +106,7 @@ def _compare(examples: "Examples", row: int, rescored_T: torch.Tensor, sums: dic
     difference_T = rescored_T.double() - recorded_T.double()
     parts = {
         "compared": 1,
-        "tokens": len(difference_T),
+        "tokens": int(examples.sampled_S[row]),
         "abs": float(difference_T.abs().sum()),
         "sum": float(difference_T.sum()),
         "abs_sum": abs(float(difference_T.sum())),

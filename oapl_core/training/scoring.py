@@ -8,7 +8,6 @@ import torch
 
 from oapl_core.training.batching import micro_batches
 from oapl_core.training.examples import Batch, Examples
-from oapl_core.training.logprobs import response_mask
 
 if TYPE_CHECKING:
     from oapl_core.training.engine import TrainingEngine
@@ -23,7 +22,7 @@ class Scored:
     batch: Batch
     logprob_ST: torch.Tensor
     mask_ST: torch.Tensor
-    """[S, T - 1], true where a response token is scored."""
+    """[S, T - 1], true where a token that the model sampled is scored."""
 
 
 def rank_share(engine: "TrainingEngine", examples: Examples, rows: Sequence[int], token_budget: int) -> list[list[int]]:
@@ -39,8 +38,6 @@ def scored(engine: "TrainingEngine", examples: Examples, rows: Sequence[int], to
     """This rank's share of ``rows``, micro-batch by micro-batch; every rank gets equally many."""
     for share in rank_share(engine, examples, rows, token_budget):
         batch = examples.batch(share)
-        prompt_S, length_S = batch.prompt_length_S.to(engine.device), batch.length_S.to(engine.device)
-        given = batch.id_ST.to(engine.device), prompt_S, length_S, *batch.routes(engine.device)
         with torch.no_grad():
-            logprob_ST = engine(*given, last=True)
-        yield Scored(share, batch, logprob_ST, response_mask(prompt_S, length_S, batch.id_ST.shape[1]))
+            logprob_ST = engine(*batch.given(engine.device), last=True)
+        yield Scored(share, batch, logprob_ST, batch.mask(engine.device))

@@ -18,9 +18,10 @@ from oapl_core.progress import say
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.attention import VARIABLE_LENGTH, give, has_kernel, is_plain
 from oapl_core.training.batching import computed_tokens
-from oapl_core.training.logprobs import Policy, response_mask
+from oapl_core.training.logprobs import Policy
 from oapl_core.training.packing import refuse_changes
 from oapl_core.training.ranks import own_rank
+from oapl_core.training.response import response_mask
 
 if TYPE_CHECKING:
     from oapl_core.training.engine import TrainingEngine
@@ -81,9 +82,11 @@ class SharedPromptPolicy(Policy):
         give(model)
         super().__init__(model, temperature, chunk, packed=True)
 
-    def forward(self, id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor, route_STLK: Any = None) -> Tensor:
+    def forward(
+        self, id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor, route_STLK: Any = None, sampled_ST: Any = None
+    ) -> Tensor:
         """As of a ``Policy``; stored experts of a prompt are those of the first answer to it."""
-        is_response_ST = response_mask(prompt_length_S, length_S, id_ST.shape[1])
+        is_response_ST = response_mask(prompt_length_S, length_S, id_ST.shape[1], sampled_ST)
         row = SharedRow.of(id_ST, prompt_length_S, length_S)
         column_ST = torch.arange(id_ST.shape[1], device=id_ST.device).expand_as(id_ST)
         if self.replay:

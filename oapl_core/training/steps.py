@@ -27,7 +27,6 @@ from oapl_core.settings.training import TrainingConfig
 from oapl_core.tables import CORRECT
 from oapl_core.training.batching import epoch_batches, repeated_prompts
 from oapl_core.training.examples import Examples
-from oapl_core.training.logprobs import response_mask
 from oapl_core.training.memory import explaining_exhaustion
 from oapl_core.training.metrics import Metrics, StepMeter
 from oapl_core.training.schedule import learning_rate
@@ -191,7 +190,7 @@ class Trainer:
 
     def _sizes(self, batch: Sequence[int]) -> StepSizes:
         rows = list(batch)
-        tokens = int(self.examples.response_length_S[rows].sum())
+        tokens = int(self.examples.sampled_S[rows].sum())
         return StepSizes(len(rows), len(self.group_S[rows].unique()), tokens)
 
     def _statistics(self, batch: Sequence[int]) -> dict[int, torch.Tensor]:
@@ -213,9 +212,9 @@ class Trainer:
     def _scored(self, batch: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """ln pi - ln b of the response tokens, from the first column on, and the mask of them; on every rank."""
         engine, examples, rows = self.engine, self.examples, list(batch)
-        response_S = torch.from_numpy(examples.response_length_S[rows]).to(engine.device)
-        # responses from the first column on: the prompts' columns would only be joined for nothing
-        log_ratio_ST = torch.zeros(len(rows), int(response_S.max()), device=engine.device)
+        sampled_S = torch.from_numpy(examples.sampled_S[rows]).to(engine.device)
+        # sampled tokens from the first column on: the prompts' columns would only be joined for nothing
+        log_ratio_ST = torch.zeros(len(rows), int(sampled_S.max()), device=engine.device)
         place = {row: s for s, row in enumerate(rows)}
         for part in scored(engine, examples, rows, self.training.tokens_per_micro_batch):
             ratio_ST = part.logprob_ST.float() - part.batch.compared_ST.to(engine.device)
@@ -223,7 +222,7 @@ class Trainer:
                 own_T = ratio_ST[s][part.mask_ST[s]]
                 log_ratio_ST[place[row], : len(own_T)] = own_T
         engine.total(log_ratio_ST)
-        return log_ratio_ST, torch.arange(log_ratio_ST.shape[1], device=engine.device) < response_S[:, None]
+        return log_ratio_ST, torch.arange(log_ratio_ST.shape[1], device=engine.device) < sampled_S[:, None]
 
     def _inputs(
         self, log_ratio_ST: torch.Tensor, mask_ST: torch.Tensor, rows: Sequence[int], sizes: StepSizes
@@ -243,11 +242,8 @@ class Trainer:
         meter: StepMeter,
     ) -> None:
         batch, device = self.examples.batch(rows), self.engine.device
-        prompt_length_S, length_S = batch.prompt_length_S.to(device), batch.length_S.to(device)
-        compared_ST = batch.compared_ST.to(device)
-        given = batch.id_ST.to(device), prompt_length_S, length_S, *batch.routes(device)
-        log_ratio_ST = self.engine(*given, last=last) - compared_ST
-        mask_ST = response_mask(prompt_length_S, length_S, batch.id_ST.shape[1])
+        compared_ST, mask_ST = batch.compared_ST.to(device), batch.mask(device)
+        log_ratio_ST = self.engine(*batch.given(device), last=last) - compared_ST
         inputs = self._inputs(log_ratio_ST, mask_ST, batch.row_S.tolist(), sizes)
         if batch.start_ST is not None:
             inputs = replace(inputs, old_log_ratio_ST=batch.start_ST.to(device) - compared_ST)
@@ -274,7 +270,7 @@ class Trainer:
                 log_ratio_ST,
                 compared_ST,
                 mask_ST,
-                length_S,
+                batch.length_S.to(device),
                 inputs.reward_S >= self.right_from,
                 self.engine.policy.entropy_T,
                 self._repeated(rows),

@@ -69,13 +69,24 @@ class Scene:
         )
 
 
-def scene(seed: int = 0, sizes: tuple[int, ...] = (4, 6, 5, 4), spread: float = 0.3, width: int = 7) -> Scene:
-    """Groups of unequal sizes, one of them all wrong; responses begin and end at different columns."""
+def scene(
+    seed: int = 0,
+    sizes: tuple[int, ...] = (4, 6, 5, 4),
+    spread: float = 0.3,
+    width: int = 7,
+    has_turns: bool = False,
+) -> Scene:
+    """Groups of unequal sizes, one of them all wrong; responses begin and end at different columns.
+
+    With ``has_turns`` an environment wrote some of the tokens behind the first one.
+    """
     draw = np.random.default_rng(seed)
     group = np.repeat(np.arange(len(sizes)) * 3 + 1, sizes)
     begin, length = draw.integers(0, 3, len(group)), draw.integers(1, width - 2, len(group))
     column = np.arange(width)
     mask = (column >= begin[:, None]) & (column < (begin + length)[:, None])
+    if has_turns:
+        mask &= (column == begin[:, None]) | (draw.random(mask.shape) < 0.6)
     reward = (draw.random(len(group)) < 0.4).astype(float)
     for label in np.unique(group)[:-1]:
         reward[np.flatnonzero(group == label)[:2]] = [1.0, 0.0]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core import tables
+from oapl_core.columns import LOSS_MASK
 from oapl_core.model_folder import policy_hash
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
@@ -97,9 +98,10 @@ def plain_entropies(model_dir: Path, rows: list[dict[str, Any]], temperature: fl
 
 
 def write_groups(run: Run, rows: list[dict[str, Any]], number: int = 0) -> None:
-    """The groups file of a round, recorded."""
+    """The groups file of a round, recorded; with a loss mask if the rows have one."""
+    fields = (*tables.GROUPS, *[(LOSS_MASK, "mask")] * (LOSS_MASK in rows[0]))
     with run.writing(run.groups(number), {}, {}) as draft:
-        draft.rows = tables.write_table(draft.path, tables.GROUPS, rows)
+        draft.rows = tables.write_table(draft.path, fields, rows)
 
 
 def train_command(run: Run, number: int = 0) -> list[str]:

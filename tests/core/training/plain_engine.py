@@ -19,7 +19,7 @@ class PlainEngine(TrainingEngine):
             policy.parameters(), betas=training.adam_betas, eps=training.adam_eps, weight_decay=training.weight_decay
         )
 
-    def __call__(self, *inputs: Tensor, last: bool) -> Tensor:
+    def __call__(self, *inputs: Tensor | None, last: bool) -> Tensor:
         output: Tensor = self.policy(*inputs)
         return output
 

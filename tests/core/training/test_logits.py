@@ -10,7 +10,8 @@ import torch
 
 from oapl_core.errors import ConfigError
 from oapl_core.training.logits import PLAIN, LogitForm, logit_form
-from oapl_core.training.logprobs import Policy, response_mask, token_logprobs
+from oapl_core.training.logprobs import Policy, token_logprobs
+from oapl_core.training.response import response_mask
 from tests.core.training.test_logprobs import scene
 
 FORMS = (LogitForm(0.25), LogitForm(1.5), LogitForm(1.0, 30.0), LogitForm(0.5, 5.0))

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from oapl_core.training.logprobs import Policy, TokenLogprobs, response_mask, token_logprobs
+from oapl_core.training.logprobs import Policy, TokenLogprobs, token_logprobs
+from oapl_core.training.response import response_mask
 from tests.core.training.made_round import made_groups, plain_logprobs
 from tests.tiny_model import write_tiny_model
 

@@ -49,7 +49,8 @@ class CountingEngine(PlainEngine):
 
     with_gradient = without_gradient = 0
 
-    def __call__(self, *inputs: torch.Tensor, last: bool) -> torch.Tensor:
+    def __call__(self, *inputs: torch.Tensor | None, last: bool) -> torch.Tensor:
+        assert inputs[2] is not None
         tokens = int(inputs[2].sum())
         if torch.is_grad_enabled():
             self.with_gradient += tokens

@@ -1,0 +1,99 @@
+"""What must be known of every row of a groups file before any is trained on, and which rows cannot be.
+
+Reads a file of tables.GROUPS, row group by row group; keeps a few numbers of each row.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oapl_core import tables
+from oapl_core.columns import LOSS_MASK
+from oapl_core.errors import DataError
+from oapl_core.routes import Routing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TOKENS = ("prompt_ids", "response_ids", "behavior_logprobs")
+"""Lists, one entry for each token."""
+
+
+def facts(path: Path, vocabulary: float, routing: Routing | None) -> "pa.Table":
+    """A groups file with lengths in place of its lists, and flags of bad rows; one row group is read at a time."""
+    import pyarrow as pa
+
+    with tables.open_table(path, tables.GROUPS) as file:
+        empty = _without_tokens(file.schema_arrow.empty_table(), vocabulary, routing)
+        read = (file.read_row_group(number) for number in range(file.num_row_groups))
+        return pa.concat_tables([empty, *(_without_tokens(group, vocabulary, routing) for group in read)])
+
+
+def _without_tokens(table: "pa.Table", vocabulary: float, routing: Routing | None) -> "pa.Table":
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    foreign, infinite = np.zeros(table.num_rows, dtype=bool), np.zeros(table.num_rows, dtype=bool)
+    table = _with_sampled(table)
+    for name in TOKENS:
+        lists = table[name].combine_chunks()
+        values, row_of = lists.flatten().to_numpy(zero_copy_only=False), pc.list_parent_indices(lists).to_numpy()
+        if name == "behavior_logprobs":
+            infinite[row_of[~np.isfinite(values)]] = True
+        else:
+            foreign[row_of[(values < 0) | (values >= vocabulary)]] = True
+        # lengths take the lists' place: they are all that must be known of every row at once
+        lengths = pc.list_value_length(lists).fill_null(0)
+        table = table.set_column(table.column_names.index(name), name, lengths)
+    if tables.ROUTES in table.column_names:
+        lengths = pc.add(table["prompt_ids"], table["response_ids"]).to_pylist()
+        routes = zip(table[tables.ROUTES], lengths, strict=True)
+        fit = [routing is not None and routing.fits(one, length - 1) for one, length in routes]
+        table = table.set_column(table.column_names.index(tables.ROUTES), tables.ROUTES, pa.array(fit, pa.bool_()))
+    return table.append_column("foreign", pa.array(foreign)).append_column("infinite", pa.array(infinite))
+
+
+def _with_sampled(table: "pa.Table") -> "pa.Table":
+    """``table`` with how many tokens of each response the model sampled, below 0 where its mask is none of them."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    responses, logprobs = (table[name].combine_chunks() for name in ("response_ids", "behavior_logprobs"))
+    tokens = pc.list_value_length(responses).to_numpy(zero_copy_only=False).astype(np.int32)
+    for row in [] if LOSS_MASK not in table.column_names else range(len(tokens)):
+        if not (mask := table[LOSS_MASK][row]).is_valid:
+            continue
+        sampled = np.asarray(mask.values)
+        recorded = np.asarray(logprobs[row].values) if logprobs[row].is_valid else np.zeros(len(sampled))
+        # a log-prob of what nobody sampled would be taken for a ratio
+        fits = len(sampled) == tokens[row] == len(recorded) and not recorded[~sampled].any()
+        tokens[row] = sampled.sum() if fits else -1
+    return table.append_column("sampled", pa.array(tokens))
+
+
+def check_rows(table: "pa.Table", path: Path, longest: float, vocabulary: float, recorded: bool) -> None:
+    """Refuse by name what cannot be trained on; ``table`` is what ``facts`` returns."""
+    import numpy as np
+
+    prompt, response, behavior = (table[name].to_numpy() for name in TOKENS)
+
+    def refuse(bad: Any, what: str) -> None:
+        if bad.any():
+            row = int(bad.argmax())
+            rows = f"rollout {table['rollout_id'][row]} {what} ({int(bad.sum())} such rows)"
+            raise DataError(f"{path}: {rows}; sample the round again")
+
+    # an engine's log-prob for each token, or, where they are rescored anyway, none at all; a part is damage
+    unknown = np.zeros(len(behavior), dtype=bool) if recorded else behavior == 0
+    refuse((response != behavior) & ~unknown, "has not one log-prob for each response token")
+    refuse((response == 0) | (prompt == 0), "has an empty prompt or response")
+    sampled = table["sampled"].to_numpy()
+    refuse(sampled < 0, "has a loss_mask that does not fit its tokens, or a log-prob where that is false")
+    refuse(sampled == 0, "has no token that the model sampled")
+    refuse(prompt + response > longest, f"is longer than the model's {longest} positions")
+    refuse(table["infinite"].to_numpy(), "has a log-prob that is not finite")
+    refuse(~np.isfinite(table["reward"].to_numpy()), "has a reward that is not finite")
+    if tables.ROUTES in table.column_names:
+        refuse(~table[tables.ROUTES].to_numpy(), "has not the routes of each token through the experts of this model")
+    refuse(table["foreign"].to_numpy(), f"has a token outside the {vocabulary} that the model knows")
