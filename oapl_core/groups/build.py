@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
+from oapl_core.columns import LOSS_MASK
 from oapl_core.errors import DataError
 from oapl_core.groups.replay import Drawn, draw, lag_of, sampling_policies, told
 from oapl_core.groups.replay import batches as replayed_batches
@@ -30,11 +31,13 @@ from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.run_folder.verdict_versions import judged_by
 from oapl_core.settings.reward import threshold
 from oapl_core.stage import run_verb
+from oapl_core.turns import has_turns
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+Fields = Sequence[tuple[str, str]]
 _KEYS = (
     "rollout_id problem_id sample policy_hash response_ids logprobs_mode temperature top_p top_k finish_reason"
 ).split()
@@ -73,10 +76,9 @@ def build(run: Run, round_number: int) -> None:
     chosen, counts = select(keys, judged, chosen_by.keep, chosen_by.truncated, right_from)
     replayed = draw(run, round_number, counts.kept_rollouts)
     with run.writing(path, inputs, settings) as draft:
-        routed = any(map(has_routes, rollouts))
         lag = lag_of(run, round_number, round_number) if chosen_by.replay else None
-        fields = _fields(lag is not None, routed)
-        batches = chain(_batches(chosen, rollouts, run.prompts, routed, lag), _again(replayed, counts, fields))
+        fields = _fields(rollouts, replayed, lag)
+        batches = chain(_batches(chosen, rollouts, run.prompts, fields, lag), _again(replayed, counts, fields))
         draft.rows = tables.write_batches(draft.path, fields, batches)
         again = sum(one.rollouts for one in replayed)
         assert draft.rows == counts.kept_rollouts + again, "every chosen rollout is written once"
@@ -151,8 +153,11 @@ def _check_sampling(keys: "pl.DataFrame", folder: Path, known: Collection[str]) 
         )
 
 
-def _fields(lagged: bool, routed: bool) -> Sequence[tuple[str, str]]:
-    return with_routes((*tables.GROUPS, (tables.LAG, "int32")) if lagged else tables.GROUPS, routed)
+def _fields(rollouts: Sequence[Path], replayed: Sequence[Drawn], lag: int | None) -> Fields:
+    own: Fields = tables.GROUPS if lag is None else (*tables.GROUPS, (tables.LAG, "int32"))
+    fields = with_routes(own, any(map(has_routes, rollouts)))
+    turned = any(map(has_turns, [*rollouts, *(one.path for one in replayed)]))
+    return (*fields, (LOSS_MASK, "mask")) if turned else fields
 
 
 def _again(replayed: Sequence[Drawn], counts: SelectionCounts, fields: Any) -> "Iterator[pa.Table]":
@@ -165,9 +170,9 @@ def _again(replayed: Sequence[Drawn], counts: SelectionCounts, fields: Any) -> "
 
 
 def _batches(
-    chosen: "pl.DataFrame", rollouts: Sequence[Path], prompts: Path, routed: bool, lag: int | None
+    chosen: "pl.DataFrame", rollouts: Sequence[Path], prompts: Path, fields: Fields, lag: int | None
 ) -> "Iterator[pa.Table]":
-    """Tables of tables.GROUPS in order, of _ROW_GROUP_TOKENS or a single row; fewer tokens if they are ``routed``."""
+    """Tables of ``fields`` in order, of _ROW_GROUP_TOKENS or a single row; fewer tokens if they have routes."""
     import polars as pl
 
     asked = tables.read_table(prompts, tables.PROMPTS, ("problem_id", "prompt_ids"))
@@ -185,13 +190,13 @@ def _batches(
                 f"{prompts}: has no prompt for problem {unknown[0]} of {path}; delete the round's folder and run again"
             )
         asked_row = rows["problem_id"].replace_strict(index, return_dtype=pl.Int64)
-        columns = ("response_ids", "logprobs", *[tables.ROUTES] * routed)
-        stored = Rows(path, with_routes(tables.ROLLOUTS, routed), columns)
+        more = [name for name, _ in fields if name == tables.ROUTES or (name == LOSS_MASK and has_turns(path))]
+        stored = Rows(path, with_routes(tables.ROLLOUTS, tables.ROUTES in more), ("response_ids", "logprobs", *more))
         tokens = sizes.gather(asked_row) + rows["response_tokens"]
-        if routed:
+        if tables.ROUTES in more:
             tokens *= 1 + stored[rows["place"][0]][tables.ROUTES].nbytes // (tokens[0] * tables.TOKEN_BYTES)
         for start, stop in _cuts(tokens.to_list()):
-            yield _batch(rows[start:stop], stored, prompt_ids.take(asked_row[start:stop].to_arrow()), lag)
+            yield _batch(rows[start:stop], stored, prompt_ids.take(asked_row[start:stop].to_arrow()), fields, lag)
 
 
 def _cuts(tokens: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -205,7 +210,7 @@ def _cuts(tokens: Sequence[int]) -> Iterator[tuple[int, int]]:
     yield start, len(tokens)
 
 
-def _batch(rows: "pl.DataFrame", stored: Rows, prompt_ids: "pa.Array", lag: int | None) -> "pa.Table":
+def _batch(rows: "pl.DataFrame", stored: Rows, prompt_ids: "pa.Array", fields: Fields, lag: int | None) -> "pa.Table":
     """The chosen ``rows`` of one part with their tokens and prompts."""
     import pyarrow as pa
 
@@ -213,9 +218,9 @@ def _batch(rows: "pl.DataFrame", stored: Rows, prompt_ids: "pa.Array", lag: int 
     columns = {name: rows[name].to_arrow() for name, _ in tables.GROUPS if name in rows.columns}
     columns |= {"prompt_ids": prompt_ids, "response_ids": tokens["response_ids"]}
     columns["behavior_logprobs"] = tokens["logprobs"]
-    fields = _fields(lag is not None, tables.ROUTES in tokens.column_names)
     columns |= {} if lag is None else {tables.LAG: pa.repeat(lag, len(rows))}
-    columns |= {name: tokens[name] for name, _ in fields if name == tables.ROUTES}
+    columns |= {LOSS_MASK: pa.nulls(len(rows))}  # of a part whose rollouts have one turn, beside others
+    columns |= {name: tokens[name] for name in (tables.ROUTES, LOSS_MASK) if name in tokens.column_names}
     return pa.table({name: columns[name] for name, _ in fields}).cast(tables.schema_of(fields))
 
 

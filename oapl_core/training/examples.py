@@ -205,8 +205,7 @@ def read_examples(
             f"{path}: was sampled at temperatures {temperatures}, not at one above 0; sample the round again"
         )
     check_rows(table, path, longest, vocabulary, recorded)
-    more = [name for name in _BY_TOKEN if name in table.column_names]
-    own_S = table["policy_hash"].to_numpy() == expected_hash
+    own_S, more = table["policy_hash"].to_numpy() == expected_hash, [n for n in _BY_TOKEN if n in table.column_names]
     return Examples(
         rollout_ids=table["rollout_id"],
         prompt_length_S=table["prompt_ids"].to_numpy(),

@@ -1,6 +1,7 @@
 """Groups of earlier rounds beside a round's own: share, policies, lag, log-probs; what is read and refused."""
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from oapl_core import tables
 from oapl_core.changing.cleaning import CleaningRules, candidates
+from oapl_core.columns import TURNS
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.groups.build import build
 from oapl_core.groups.replay import draw
@@ -18,6 +20,7 @@ from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.training.examples import read_examples
 from oapl_core.training.job import make_job
+from oapl_core.turns import with_turns
 from tests.core.groups.test_build import rollout, verdict
 from tests.tiny_model import write_tiny_model
 
@@ -32,8 +35,11 @@ def make_run(folder: Path, model: Path | None = None, replay: dict[str, Any] | N
     return Run.create(parse_experiment({**values, "rounds": [{}, {}, last], **changes}, "test"))
 
 
-def write_rounds(run: Run, tokens: int = 2, **changes: Any) -> None:
-    """Three rounds of all problems, four answers each, two of them correct; b differs from round to round."""
+def write_rounds(run: Run, tokens: int = 2, turned: Collection[int] = (), **changes: Any) -> None:
+    """Three rounds of all problems, four answers each, two of them correct; b differs from round to round.
+
+    In rounds of ``turned`` the second half of an answer is an environment's.
+    """
     with run.writing(run.prompts, {}, {}) as draft:
         rows = [{"problem_id": p, "split": "train", "prompt": p, "prompt_ids": [1, 9]} for p in PROBLEMS]
         draft.rows = tables.write_table(draft.path, tables.PROMPTS, rows)
@@ -45,7 +51,13 @@ def write_rounds(run: Run, tokens: int = 2, **changes: Any) -> None:
                 name = f"{problem}/r{number:02d}/s{i}"
                 sampled.append(rollout(problem, i, round=number, **given) | {"rollout_id": name})
                 judged.append(verdict(problem, i, float(i < 2)) | {"rollout_id": name})
-        parts = ((run.rollouts(number), tables.ROLLOUTS, sampled), (run.verdicts(number), tables.VERDICTS, judged))
+        if number in turned:
+            empty: dict[str, Any] = dict.fromkeys(name for name, _ in TURNS)
+            mask = [place < tokens // 2 for place in range(tokens)]
+            logprobs = [-0.5 - number if own else 0.0 for own in mask]
+            sampled = [row | empty | {"loss_mask": mask, "logprobs": logprobs} for row in sampled]
+        fields = with_turns(tables.ROLLOUTS, number in turned)
+        parts = ((run.rollouts(number), fields, sampled), (run.verdicts(number), tables.VERDICTS, judged))
         for folder, fields, rows in parts:
             with run.writing(folder / "part-00000.parquet", {}, {}) as draft:
                 draft.rows = tables.write_table(draft.path, fields, rows)
@@ -78,6 +90,19 @@ def test_whole_groups_of_the_last_rounds_make_the_share_with_their_policies_and_
         "1": (1, ["bbb"], 30),
     }
     assert sum(one["rollouts"] for one in told.values()) == 48
+
+
+@pytest.mark.parametrize("turned", [{0, 2}, {1}])
+def test_each_row_keeps_its_mask_beside_rows_without_one(tmp_path: Path, turned: set[int]) -> None:
+    run = make_run(tmp_path)
+    write_rounds(run, tokens=4, turned=turned)
+    build(run, 2)
+    groups = pl.read_parquet(run.groups(2))
+    assert groups.columns[-2:] == ["lag", "loss_mask"]
+    for number, policy in enumerate(POLICIES):
+        masks = groups.filter(pl.col("policy_hash") == policy)["loss_mask"].unique().to_list()
+        assert masks == ([[True, True, False, False]] if number in turned else [None])
+    assert "loss_mask" not in pl.read_parquet(run.groups(0 if 0 not in turned else 1)).columns
 
 
 def test_values_are_those_of_each_problem_and_policy(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def plain_entropies(model_dir: Path, rows: list[dict[str, Any]], temperature: fl
 
 def write_groups(run: Run, rows: list[dict[str, Any]], number: int = 0) -> None:
     """The groups file of a round, recorded; with a loss mask if the rows have one."""
-    fields = (*tables.GROUPS, *[(LOSS_MASK, "mask")] * (LOSS_MASK in rows[0]))
+    fields = (*tables.GROUPS, *[(LOSS_MASK, "mask")] * any(LOSS_MASK in row for row in rows))
     with run.writing(run.groups(number), {}, {}) as draft:
         draft.rows = tables.write_table(draft.path, fields, rows)
 

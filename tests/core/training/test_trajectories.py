@@ -105,8 +105,8 @@ def plain(model: Any, rows: list[Row], examples: Examples) -> Plain:
         own = (logprobs[len(row["prompt_ids"]) - 1 :], recorded.double(), torch.tensor(stored, dtype=torch.float64))
         for part, values in zip(found, own, strict=True):
             part.append(values[mask])
-    padded = [torch.nn.utils.rnn.pad_sequence(part, batch_first=True) for part in found]
-    return Plain(exact, *padded, torch.tensor([len(x) for x in found[0]]))
+    pi_ST, b_ST, start_ST = (torch.nn.utils.rnn.pad_sequence(part, batch_first=True) for part in found)
+    return Plain(exact, pi_ST, b_ST, start_ST, torch.tensor([len(x) for x in found[0]]))
 
 
 def plain_step(trainer: Trainer, plain: Plain) -> tuple[float, dict[str, torch.Tensor]]:
@@ -265,6 +265,8 @@ def test_a_mask_that_is_true_everywhere_changes_no_digit(
     (one, weights, start), (other, masked_weights, masked_start) = results
     assert one == other
     assert all(torch.equal(weight, masked_weights[key]) for key, weight in weights.items())
+    assert start is not None
+    assert masked_start is not None
     assert all(start[i].equals(masked_start[i]) for i in range(len(rows)))
 
 
@@ -284,7 +286,7 @@ def test_a_mask_that_does_not_fit_is_refused_by_name(
 
 
 def test_a_response_of_which_nothing_was_sampled_is_refused(tmp_path: Path, sharp_model: Path, rows: list[Row]) -> None:
-    nothing = {"loss_mask": [False] * len(rows[5]["response_ids"])}
+    nothing: dict[str, Any] = {"loss_mask": [False] * len(rows[5]["response_ids"])}
     nothing["behavior_logprobs"] = [0.0] * len(rows[5]["response_ids"])
     with pytest.raises(DataError, match="r1-1 has no token that the model sampled"):
         read(tmp_path, sharp_model, [*rows[:5], rows[5] | nothing, *rows[6:]])
