@@ -114,7 +114,7 @@ class MadeUpSampler:
         self.model_dir = model_dir
         self._weights = policy_hash(model_dir)
 
-    def sample(self, requests: Iterable[Request], with_logprobs: bool = True) -> Iterator[SampledAnswer]:
+    def sample(self, requests: Iterable[Request | None], with_logprobs: bool = True) -> Iterator[SampledAnswer]:
         held: list[Request] = []
         order = random.Random(0)
         source = iter(requests)

@@ -11,8 +11,8 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Self
@@ -25,10 +25,13 @@ from oapl_core.evaluation.workers import AnswerVerifier, Workers
 from oapl_core.progress import Progress
 from oapl_core.rollouts.in_flight import lock, unlock
 from oapl_core.rollouts.requests import Request, SampledAnswer, Sampler
+from oapl_core.rollouts.turn_sampler import turn_sampler
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import IN_FLIGHT
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
+from oapl_core.settings.reward import threshold
 from oapl_core.tables import EVALUATIONS, PROBLEMS, read_table, write_table
+from oapl_core.verdicts.environment_rewards import Played, by_environment
 from oapl_core.verdicts.rewards import Rewarder
 from oapl_core.verdicts.verifier import Verdict
 
@@ -159,19 +162,28 @@ class Answering:
                 owner.update(dict.fromkeys(problems, number))
                 yield from asked.requests(problems)
 
-        for answer in sampler.sample(requests(), with_logprobs=False):
-            number = owner[asked.place(answer)[0]]
-            held[number].append(answer)
-            self._progress.advance(note=f"{target.label}, {asked.split} problems")
-            if len(held[number]) == len(taken[number]) * asked.config.samples:
-                for part in self._parts.values():
-                    if part.done():  # raises what it raised, before hours are spent on the rest
-                        part.result()
-                # answers come as they are finished; rows are in the order of problems and samples
-                whole = sorted(held.pop(number), key=lambda a: _order(taken[number], asked.place(a)))
-                judged = self._thread.submit(self._finish, sampler, verifier, target, number, whole)
-                self._parts[target.part(number)] = judged
+        with self._in_turns(sampler, target) as asking:
+            for answer in asking.sample(requests(), with_logprobs=False):
+                number = owner[asked.place(answer)[0]]
+                held[number].append(answer)
+                self._progress.advance(note=f"{target.label}, {asked.split} problems")
+                if len(held[number]) == len(taken[number]) * asked.config.samples:
+                    for part in self._parts.values():
+                        if part.done():  # raises what it raised, before hours are spent on the rest
+                            part.result()
+                    # answers come as they are finished; rows are in the order of problems and samples
+                    whole = sorted(held.pop(number), key=lambda a: _order(taken[number], asked.place(a)))
+                    judged = self._thread.submit(self._finish, sampler, verifier, target, number, whole)
+                    self._parts[target.part(number)] = judged
         assert not held, "every request is answered once"
+
+    def _in_turns(self, sampler: Sampler, target: Target) -> AbstractContextManager[Sampler]:
+        """The engine, with the environment between its turns if there is one."""
+        config, asked = self._config, target.questions
+        if config.environment is None:
+            return nullcontext(sampler)
+        where = config.stop or (), target.folder, asked.table
+        return turn_sampler(sampler, config.environment, config, config.engine, *where)
 
     def _ready_verifier(self) -> AnswerVerifier:
         if self._verifier is None:
@@ -191,6 +203,16 @@ class Answering:
         """About how many there are still, as large as those of ``target``: more replicas have nothing to do."""
         return math.ceil(self._left * len(target.files) / target.questions.answers)
 
+    def _judged(
+        self, verifier: AnswerVerifier, problems: Sequence[Row], answers: Sequence[SampledAnswer]
+    ) -> Iterator[Verdict]:
+        reasons = [answer.finish_reason for answer in answers]
+        if self._config.environment is None:
+            return verifier.stream(problems, [answer.text for answer in answers], reasons)
+        played = [Played.of(a.finish_reason, asdict(a.turns) if a.turns else {}) for a in answers]
+        texts = [one.text(answer.text) for one, answer in zip(played, answers, strict=True)]
+        return by_environment(verifier.stream(problems, texts, reasons), played, threshold(self._config.reward))
+
     def _finish(
         self, sampler: Sampler, verifier: AnswerVerifier, target: Target, number: int, answers: Sequence[SampledAnswer]
     ) -> list[Row]:
@@ -199,7 +221,7 @@ class Answering:
         places = [asked.place(answer) for answer in answers]
         known = _problems(asked, {problem for problem, _ in places})
         problems, texts = [known[problem] for problem, _ in places], [a.text for a in answers]
-        verdicts = verifier.stream(problems, texts, [a.finish_reason for a in answers])
+        verdicts = self._judged(verifier, problems, answers)
         verdicts = self._rewarder.stream(problems, texts, [len(a.response_ids) for a in answers], verdicts)
         rows = [
             _row(target, known[problem], sample, answer, verdict)

@@ -62,7 +62,8 @@ class Questions:
                 seed = derive_seed(config.seed, "evaluation", self.split, problem, sample)
                 key, prompt = f"{problem}/s{sample}", self.prompts[problem]
                 stop = config.stop or ()
-                yield Request(key, prompt, seed, config.max_tokens, config.temperature, config.top_p, stop)
+                how = config.max_tokens, config.temperature, config.top_p, stop
+                yield Request(key, prompt, seed, *how, problem_id=problem)
 
     def place(self, answer: SampledAnswer) -> tuple[str, int]:
         """Problem and number of the answer."""

@@ -54,6 +54,8 @@ def target(
     sampling = config.model_dump(include={"seed", "samples", "temperature", "top_p", "max_tokens"})
     if config.stop:  # as it was recorded before there were any
         sampling["stop"] = config.stop
+    if config.environment:
+        sampling["environment"] = config.environment.slice
     judging = {"verifier_version": VERIFIER_VERSION, **config.verifier.slice}
     if config.reward:
         judging |= config.reward.slice

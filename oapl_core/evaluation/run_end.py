@@ -121,6 +121,7 @@ def _config(run: Run, split: str) -> EvaluationFolderConfig:
             "samples": samples[split],
             "seed": config.seed,
             "engine": config.engine,
+            "environment": config.environment,
             "verifier": config.verifier,
             "reward": config.reward and config.reward.for_longest(config.sampling.max_tokens),
             "engine_python": config.engine_python,

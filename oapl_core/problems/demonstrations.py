@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from oapl_core import tables
+from oapl_core.environments.making import schemas
 from oapl_core.errors import DataError
 from oapl_core.model_folder import limits, load_tokenizer, tokenizer_files
 from oapl_core.problems.encoding import load_encoder
@@ -63,7 +64,8 @@ class _Demonstrations:
     def __init__(self, run: Run, problems: Iterable[Mapping[str, Any]], longest: int) -> None:
         self._stop = run.config.sampling.stop
         self._config, self._longest_answer, model = run.config.problems, longest, run.base_model()
-        self._encode = load_encoder(model, self._config.thinking, self._config.chat)
+        tools = schemas(run.config.environment) if run.config.environment else []
+        self._encode = load_encoder(model, self._config.thinking, self._config.chat, tools)
         self._tokenizer, self._longest = load_tokenizer(model), limits(model)[0]
         self._problems = {problem["problem_id"]: problem for problem in problems}
         self._kinds = {problem["kind"] for problem in self._problems.values() if problem["split"] == "train"}

@@ -4,7 +4,7 @@ Reads a model folder's tokenizer; writes nothing. Plain text is how a base model
 a solution behind its problem, and in front what the tokenizer puts before every text of its own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,19 @@ from oapl_core.model_folder import end_token_ids, load_tokenizer
 Encode = Callable[[list[dict[str, str]]], tuple[str, list[int]]]
 """Chat messages -> the prompt's text and its token ids."""
 _PROBE = "x"
+_NO_TOOLS = ", which has no place for tools: describe them by problems.template or problems.system"
 
 
 class Encoder:
     """What makes a prompt of chat messages, and says what ends an answer to one."""
 
-    def __init__(self, model: Path, thinking: bool | None = None, chat: bool | None = None) -> None:
+    def __init__(
+        self,
+        model: Path,
+        thinking: bool | None = None,
+        chat: bool | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         """As ``load_encoder``."""
         tokenizer = load_tokenizer(model)
         template = tokenizer.chat_template
@@ -30,10 +37,15 @@ class Encoder:
             what = "its chat template has" if self.is_chat else "prompts are plain text, which has"
             raise DataError(f"{model}: {what} no switch for thinking; leave problems.thinking unset")
         self._model, self._tokenizer = model, tokenizer
-        self._switch = {} if thinking is None else {"enable_thinking": thinking}
+        self._switch: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
+        shows_tools = self.is_chat and "tools" in str(template)
+        if tools and shows_tools:
+            self._switch["tools"] = list(tools)
         self._first = [] if self.is_chat else _first_ids(tokenizer)
         if self.is_chat:
             self.form = "prompts go through the model's chat template"
+            if tools:
+                self.form += " and describe the tools" if shows_tools else _NO_TOOLS
         else:
             why = "problems.chat is false" if template else "the model has no chat template"
             before = f"after {tokenizer.decode(self._first)!r}" if self._first else "without a beginning-of-text token"
@@ -96,18 +108,21 @@ class Encoder:
         return ids
 
 
-def load_encoder(model: Path, thinking: bool | None = None, chat: bool | None = None) -> Encoder:
+def load_encoder(
+    model: Path, thinking: bool | None = None, chat: bool | None = None, tools: Sequence[Mapping[str, Any]] = ()
+) -> Encoder:
     """The chat template and tokenizer of a model folder; without a chat template, plain text.
 
     Args:
         model: Hugging Face folder.
         thinking: what the template's switch `enable_thinking` is set to; None leaves it to the template.
         chat: whether to use the chat template; None: if there is one.
+        tools: JSON schemas of what the model may call, for templates that describe tools.
 
     Raises:
         DataError: the folder has no usable tokenizer, or no such template, or that no switch.
     """
-    return Encoder(model, thinking, chat)
+    return Encoder(model, thinking, chat, tools)
 
 
 def _first_ids(tokenizer: Any) -> list[int]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core import tables
+from oapl_core.environments.making import schemas
 from oapl_core.errors import DataError
 from oapl_core.model_folder import tokenizer_files
 from oapl_core.planning.preflight import refuse_missing_tools
@@ -52,10 +53,13 @@ def _prepare(run: Run) -> None:
         refuse_missing_tools(run)
     model = run.base_model()
     inputs = run.inputs([run.problems, *tokenizer_files(model)])
+    tools = schemas(run.config.environment) if run.config.environment else []
+    if run.config.environment:
+        config = config | {"tools": tools}
     if run.is_done(run.prompts, inputs, config):
         say("prompts are up to date")
         return
-    encode = load_encoder(model, sets.thinking, sets.chat)
+    encode = load_encoder(model, sets.thinking, sets.chat, tools)
     say(encode.form)
     with run.writing(run.prompts, inputs, config) as draft:
         dropped = dict.fromkeys(SPLITS, 0)

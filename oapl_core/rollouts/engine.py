@@ -9,7 +9,7 @@ import gc
 import os
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -146,7 +146,7 @@ class SamplingEngine:
             self._engine.engine_core.shutdown()
             self._engine = None
 
-    def sample(self, requests: Iterable[Request], with_logprobs: bool = True) -> Iterator[SampledAnswer]:
+    def sample(self, requests: Iterable[Request | None], with_logprobs: bool = True) -> Iterator[SampledAnswer]:
         """Yield each answer as soon as it is finished.
 
         Raises:
@@ -165,7 +165,9 @@ class SamplingEngine:
                 return
             for output in self._engine.step():
                 if output.finished:
-                    yield self._completion(waiting.pop(output.request_id), output.outputs[0], with_logprobs)
+                    request = waiting.pop(output.request_id)
+                    answer = self._completion(request, output.outputs[0], with_logprobs)
+                    yield replace(answer, prompt_ids=output.prompt_token_ids)
 
     def load(self, model_dir: Path) -> None:
         """Replace the weights by those of ``model_dir`` and forget everything computed with the old ones.

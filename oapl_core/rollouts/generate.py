@@ -235,6 +235,7 @@ def settings_of(run: Run, number: int, problems_per_part: int, drawn_by: Draw | 
         "top_p": TOP_P,
         "top_k": TOP_K,
         **run.config.engine.slice,
+        **({"environment": run.config.environment.slice} if run.config.environment else {}),
     }
 
 

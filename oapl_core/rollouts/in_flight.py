@@ -4,13 +4,15 @@ Reads and writes ``1_rollouts/.in_flight/part-00000/``, which lives until the pa
 flock by the process that samples the part, so the kernel frees a dead one's. ``*.piece`` are answers that finished
 since the last flush, as small Parquet files (tables.ROLLOUTS). A piece's name holds the hash of its bytes and of what
 the part depends on: a torn or edited piece, or one made from other weights or settings, is deleted and sampled again.
-No pattern for parts (``part-*.parquet``, also below subfolders) matches any of them.
+No pattern for parts (``part-*.parquet``, also below subfolders) matches any of them. ``*.turns`` is, under a name made
+alike, what unfinished trajectories of the part have after their last finished turn; each flush replaces the one before.
 """
 
 import fcntl
 import hashlib
 import json
 import os
+import pickle
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
@@ -27,7 +29,7 @@ from oapl_core.rollouts.parts import Part, Row
 from oapl_core.run_folder.run import IN_FLIGHT
 from oapl_core.tables import ROLLOUTS, read_table, write_table
 
-_LOCK, _SUFFIX = "lock", ".piece"
+_LOCK, _SUFFIX, _TURNS = "lock", ".piece", ".turns"
 _DIGITS = 16
 
 
@@ -57,6 +59,9 @@ class InFlight:
         self._locks: dict[str, IO[str]] = {}
         self._new: dict[str, list[Row]] = {}
         """Rows that are not on disk yet, by part; guarded by ``_adding``."""
+        self._turns: dict[str, dict[str, bytes]] = {}
+        """Unfinished trajectories by part and key, and which parts' are not on disk as they are; guarded alike."""
+        self._changed = set[str]()
         # Two locks, since one would let the engine wait for the disk. `_adding` is held for moments, by whoever touches
         # `_new`; `_writing` for as long as pieces are written or deleted, so that none is written for a part that is
         # being released. Who takes both takes `_writing` first.
@@ -112,15 +117,30 @@ class InFlight:
             self._flushed.result()
         with self._adding:
             self._new.setdefault(part.path.name, []).append(row)
+            if self._turns.get(part.path.name, {}).pop(row["rollout_id"], None):
+                self._changed.add(part.path.name)
+
+    def keep_turns(self, part: Part, key: str, state: bytes) -> None:
+        """A trajectory after a finished turn, to be flushed soon."""
+        with self._adding:
+            self._turns.setdefault(part.path.name, {})[key] = state
+            self._changed.add(part.path.name)
+
+    def turns(self, part: Part, key: str) -> bytes | None:
+        """What an earlier process left of a trajectory that it did not finish."""
+        with self._adding:
+            return self._turns.get(part.path.name, {}).get(key)
 
     def release(self, part: Part) -> None:
         """Delete the pieces of ``part``, which is recorded, and then its lock."""
         with self._adding:
             self._new.pop(part.path.name, None)
+            self._turns.pop(part.path.name, None)
+            self._changed.discard(part.path.name)
         with self._writing:
             folder = self._of(part)
             # The lock is deleted last: until then no other process can claim the part and read pieces that vanish.
-            for piece in folder.glob(f"*{_SUFFIX}"):
+            for piece in [*folder.glob(f"*{_SUFFIX}"), *folder.glob(f"*{_TURNS}")]:
                 piece.unlink(missing_ok=True)
             if self._queue:
                 self._queue.give_up(part.path.stem)
@@ -135,11 +155,15 @@ class InFlight:
         with self._writing:
             with self._adding:
                 unwritten = {name: list(rows) for name, rows in self._new.items() if rows}
+                turns = {name: dict(self._turns.get(name, {})) for name in self._changed}
+                self._changed.clear()
             for name, rows in unwritten.items():
                 self._write(self._folder / Path(name).stem, rows)
                 with self._adding:
                     if name in self._new:  # rows were added, or the part was released, while the disk was busy
                         self._new[name] = self._new[name][len(rows) :]
+            for name, states in turns.items():  # behind the rows: a trajectory is in one of the two at any moment
+                self._write_turns(self._folder / Path(name).stem, states)
 
     def _flush_by_the_clock(self) -> None:
         while not self._stop.wait(self._flush_s):
@@ -161,11 +185,24 @@ class InFlight:
         if self._queue:
             self._queue.keep(folder.name, piece)
 
+    def _write_turns(self, folder: Path, states: dict[str, bytes]) -> None:
+        temporary, older = folder / ".tmp-turns", list(folder.glob(f"*{_TURNS}"))
+        temporary.write_bytes(pickle.dumps(states))
+        fsync(temporary)
+        new = temporary.rename(folder / f"{self._key}-{sha256_of(temporary)[:_DIGITS]}{_TURNS}")
+        fsync(folder, below=False)
+        for path in older:
+            if path != new:
+                path.unlink(missing_ok=True)
+
     def _take_over(self, piece: Path, part: Part) -> None:
         """Put its rows into ``part`` if it is whole and was made from the same inputs and settings; else delete it."""
         key, _, digest = piece.stem.partition("-")
-        if piece.suffix == _SUFFIX and key == self._key:
+        if piece.suffix in (_SUFFIX, _TURNS) and key == self._key:
             if sha256_of(piece)[:_DIGITS] == digest:
+                if piece.suffix == _TURNS:
+                    self._turns.setdefault(part.path.name, {}).update(pickle.loads(piece.read_bytes()))
+                    return
                 for row in read_table(piece, self._fields).to_pylist():
                     part.put(row)
                 return

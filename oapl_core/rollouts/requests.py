@@ -24,6 +24,19 @@ class Request:
     top_p: float = 1.0
     stop: tuple[str, ...] = ()
     """Texts that end it as soon as they are sampled, beside the model's end tokens."""
+    problem_id: str = ""
+    """Of what it answers; an environment asks for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledTurns:
+    """Of an answer in several turns (turns.py), what its row says of them."""
+
+    loss_mask: list[bool]
+    turn_starts: list[int]
+    prompt_hashes: list[int] | None
+    tool_calls: list[dict[str, Any]]
+    turn_rewards: list[float] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +49,17 @@ class SampledAnswer:
     logprobs: list[float]
     """Natural logarithms, one for each response id, in the sampler's ``logprobs_mode``; empty if not asked for."""
     finish_reason: str
-    """"stop" (an end token or a stop text was sampled) or "length"."""
+    """"stop" (an end token or a stop text was sampled), "length" (at a limit) or "error" (the environment failed)."""
     text: str
-    """The response decoded, special tokens and the stop text left out."""
+    """The response decoded, special tokens and the stop text left out; of several turns the last one."""
     stop_tokens: int = 0
     """How many of its last tokens are the stop text's alone (stopping.py)."""
     routes: "NDArray[np.unsignedinteger[Any]] | None" = None
     """Experts of each token of prompt and response but the last, [tokens, layers, top_k]; unset: not asked for."""
+    prompt_ids: Sequence[int] | None = None
+    """What the engine says that it was given; unset: it does not say."""
+    turns: SampledTurns | None = None
+    """Of an answer that an environment took part in."""
 
 
 class Sampler(AbstractContextManager["Sampler"], Protocol):
@@ -57,8 +74,11 @@ class Sampler(AbstractContextManager["Sampler"], Protocol):
     startup_s: dict[str, float]
     """Seconds that starting took, by what they were spent on."""
 
-    def sample(self, requests: Iterable[Request], with_logprobs: bool = True) -> Iterator[SampledAnswer]:
-        """Yield each answer as soon as it is finished, in any order; ``requests`` is read as places become free."""
+    def sample(self, requests: Iterable[Request | None], with_logprobs: bool = True) -> Iterator[SampledAnswer]:
+        """Yield each answer as soon as it is finished, in any order; ``requests`` is read as places become free.
+
+        None in place of a request: there is none now. It is asked for again as long as answers are missing.
+        """
         ...
 
     def load(self, model_dir: Path) -> None:

@@ -6,6 +6,8 @@ rollouts are always sampled at T=1, top-p=1, top-k off and no penalties (paper, 
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 from oapl_core.progress import Progress, say
@@ -14,10 +16,12 @@ from oapl_core.rollouts.parts import Part, Row
 from oapl_core.rollouts.replicas import Others
 from oapl_core.rollouts.requests import Request, SampledAnswer, Sampler
 from oapl_core.rollouts.sharing import Provenance, Sharing
+from oapl_core.rollouts.turn_sampler import TurnSampler, turn_sampler
 from oapl_core.routes import with_routes
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 from oapl_core.tables import ROLLOUTS, ROUTES, write_table
+from oapl_core.turns import with_turns
 
 TEMPERATURE, TOP_P, TOP_K = 1.0, 1.0, 0
 
@@ -43,7 +47,8 @@ class Sampling:
         """``sharing``: a queue that machines without the run folder take parts from, too."""
         self._run, self._number, self._provenance = run, number, provenance
         self._sampler, self._more, self._sharing = sampler, more, sharing
-        self._fields = with_routes(ROLLOUTS, run.config.sampling.routes)
+        environment = run.config.environment
+        self._fields = with_turns(with_routes(ROLLOUTS, run.config.sampling.routes), environment is not None)
         flush_s, queue = run.config.sampling.flush_s, sharing.queue if sharing else None
         made_of = provenance.inputs, provenance.settings
         self._in_flight = InFlight(run.rollouts(number), *made_of, flush_s, queue, self._fields)
@@ -54,6 +59,20 @@ class Sampling:
         self._place: dict[str, tuple[Part, int, int]] = {}
         self._start = self._looked = time.monotonic()
         self._tokens, self._answers, self._writing_s = 0, 0, 0.0
+        self._turns: TurnSampler | None = None
+        if environment:
+            model, stop = run.behavior(number), run.config.sampling.stop
+            prompts, engine = run.config.problems, run.config.engine
+            self._turns = turn_sampler(sampler, environment, prompts, engine, stop, model, run.problems, self)
+            self._sampler = self._turns
+
+    def left(self, key: str) -> bytes | None:
+        """What an earlier process left of a trajectory (turn_sampler.py: TurnStore)."""
+        return self._in_flight.turns(self._place[key][0], key)
+
+    def keep(self, key: str, state: bytes) -> None:
+        """A trajectory after a finished turn."""
+        self._in_flight.keep_turns(self._place[key][0], key, state)
 
     def finish(self, parts: Sequence[Part], prompts: Prompts, progress: Progress) -> None:
         """Claim, sample and write parts until all are recorded, by whomever.
@@ -62,7 +81,7 @@ class Sampling:
             OSError: the disk is full or read-only.
         """
         self._open = {self._run.name(part.path): part for part in parts}
-        with self._in_flight:
+        with self._in_flight, self._turns or nullcontext():
             # One pass claims every part that is free. More are needed where other processes hold parts: if one of them
             # dies, its part is free, so this process stays until every part is recorded.
             while True:
@@ -93,7 +112,8 @@ class Sampling:
                 self._place[key] = part, place, sample
                 seed = derive_seed(run.config.seed, "rollout", self._number, problem, sample)
                 config = run.config.sampling
-                yield Request(key, prompts[problem], seed, config.max_tokens, TEMPERATURE, TOP_P, config.stop)
+                how = config.max_tokens, TEMPERATURE, TOP_P, config.stop
+                yield Request(key, prompts[problem], seed, *how, problem_id=problem)
 
     def _claim(self, name: str, part: Part, progress: Progress) -> bool:
         if name not in self._open or self._is_recorded(name, part, progress) or not self._in_flight.claim(part):
@@ -173,7 +193,15 @@ class Sampling:
             "engine": self._sampler.name,
             "sampled_at": datetime.now(UTC),
             **self._routes(answer, kept),
+            **self._of_turns(answer),
         }
+
+    def _of_turns(self, answer: SampledAnswer) -> Row:
+        environment = self._run.config.environment
+        if environment is None:
+            return {}
+        assert answer.turns is not None, "a trajectory says what of it was sampled"
+        return {**asdict(answer.turns), "environment": environment.function}
 
     def _routes(self, answer: SampledAnswer, kept: int) -> Row:
         if not self._run.config.sampling.routes:
@@ -208,7 +236,8 @@ class Sampling:
     def summary(self) -> str:
         """One line on what was sampled and how long it took."""
         seconds = time.monotonic() - self._start - self._writing_s
+        turns = f" ({self._turns.summary()})" if self._turns else ""
         return (
-            f"round {self._number}: {self._answers:,} rollouts, {self._tokens:,} tokens; sampling {seconds:.1f} s "
-            f"({self._tokens / max(seconds, 1e-9):,.0f} tokens/s), writing {self._writing_s:.1f} s"
+            f"round {self._number}: {self._answers:,} rollouts, {self._tokens:,} tokens{turns}; sampling {seconds:.1f} "
+            f"s ({self._tokens / max(seconds, 1e-9):,.0f} tokens/s), writing {self._writing_s:.1f} s"
         )

@@ -29,6 +29,7 @@ _ATTEMPTS = 6
 """How often one request may end in an error of a server that is up."""
 _WAITING_SHARE = 0.25  # requests held here beyond those that are being answered, so that a free place is filled at once
 _TELL_EVERY_S = 60.0
+_LOOK_S = 0.05  # until it is asked again for a request where there was none: a turn's, whose tool was running
 
 
 class ServerSampler:
@@ -92,7 +93,7 @@ class ServerSampler:
         self._model_dir = model_dir
         self._prove_all()
 
-    def sample(self, requests: Iterable[Request], with_logprobs: bool = True) -> Iterator[SampledAnswer]:
+    def sample(self, requests: Iterable[Request | None], with_logprobs: bool = True) -> Iterator[SampledAnswer]:
         """Yield each answer as soon as it is finished.
 
         Raises:
@@ -110,7 +111,7 @@ class ServerSampler:
                     waiting.add(asyncio.run_coroutine_threadsafe(answer, self._loop))
                 if not waiting:
                     return
-                finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                finished, waiting = wait(waiting, _LOOK_S, return_when=FIRST_COMPLETED)
                 for future in finished:
                     yield future.result()
         finally:
@@ -260,4 +261,5 @@ class ServerSampler:
             )
         stop = choice.get("stop_reason")
         ended = before_stop(self._tokenizer, ids, stop if isinstance(stop, str) else None)
-        return SampledAnswer(request, ids, logprobs if with_logprobs else [], choice["finish_reason"], *ended)
+        made = ids, logprobs if with_logprobs else [], choice["finish_reason"]
+        return SampledAnswer(request, *made, *ended, prompt_ids=choice.get("prompt_token_ids"))

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
+from oapl_core.settings.environment import EnvironmentConfig
 from oapl_core.settings.evaluation import AskingConfig, EvaluationConfig
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.problems import PromptConfig
@@ -61,6 +62,8 @@ class EvaluationFolderConfig(AskingConfig, PromptConfig):
     """Every request's seed and the intervals' are derived from it."""
     engine: EngineConfig = EngineConfig()
     """vLLM."""
+    environment: EnvironmentConfig | None = None
+    """What answers the model between its turns; unset: an answer is one turn."""
     verifier: VerifierConfig = VerifierConfig()
     """Verdicts."""
     reward: RewardConfig | None = None

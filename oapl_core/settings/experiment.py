@@ -16,11 +16,14 @@ from oapl_core.model_hub import HubModel, hub_model
 from oapl_core.objectives import Oapl, Objective
 from oapl_core.settings.alarms import AlarmsConfig
 from oapl_core.settings.engine_options import EngineOptions
+from oapl_core.settings.environment import EnvironmentConfig
 from oapl_core.settings.estimate import EstimateConfig
 from oapl_core.settings.evaluation import EvaluationConfig, StopTexts
 from oapl_core.settings.fleet import FleetConfig
+from oapl_core.settings.pipeline import PipelineConfig
 from oapl_core.settings.pretrain import PretrainConfig
 from oapl_core.settings.problems import ProblemsConfig
+from oapl_core.settings.report import ReportConfig
 from oapl_core.settings.reward import RewardConfig
 from oapl_core.settings.rounds import RoundConfig
 from oapl_core.settings.sampler import SamplerConfig
@@ -94,25 +97,6 @@ class SamplingConfig(Settings):
         return self.recorded("stop stop_tokens routes", type(self).model_fields.keys() - {"flush_s"})
 
 
-class ReportConfig(Settings):
-    """The pages that show a round's rollouts token by token."""
-
-    shown_problems: Annotated[int, Field(ge=0)] = 12
-    """Problems of each round whose rollouts are shown, drawn at random; 0: no such pages."""
-    page_mb: PositiveFloat = 4.0
-    """Largest page; long answers are cut in their middle to fit. MB."""
-
-
-class PipelineConfig(Settings):
-    """While a round trains, the next one samples with the checkpoint that the training started from, one round older
-    than without (`sync.offset_rounds` is 1): OAPL allows the lag. The machine needs room for both at once."""
-
-    engine_gpus: tuple[int, ...] = ()
-    """GPUs of the sampling processes, as CUDA_VISIBLE_DEVICES counts them; none: all that are visible."""
-    trainer_gpus: tuple[int, ...] = ()
-    """GPUs of the trainer; none: all that are visible."""
-
-
 class Experiment(Settings):
     """A whole run: N rounds from one base model, then its evaluation and report."""
 
@@ -144,6 +128,8 @@ class Experiment(Settings):
     """Servers that sample training rollouts; unset: engines are started here."""
     sampling: SamplingConfig = SamplingConfig()
     """Training rollouts."""
+    environment: EnvironmentConfig | None = None
+    """What answers the model between its turns; unset: an answer is one turn."""
     verifier: VerifierConfig = VerifierConfig()
     """Verdicts."""
     reward: RewardConfig | None = None
@@ -235,6 +221,18 @@ class Experiment(Settings):
     def _routes_come_from_engines(self) -> Self:
         if self.sampling.routes and self.sampler:
             raise ValueError("sampling.routes: servers of [sampler] do not tell which experts they chose; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _turns_are_whole(self) -> Self:
+        if self.environment:
+            self.environment.check(
+                {
+                    "sampling.routes = true": self.sampling.routes,
+                    "sampling.stop_tokens = 'cut'": self.sampling.stop_tokens == "cut",
+                    "fleet.rollouts.through = 'mirror'": self.fleet.through_mirror,
+                }
+            )
         return self
 
     @model_validator(mode="after")

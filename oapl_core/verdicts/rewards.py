@@ -16,9 +16,10 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
-from oapl_core.settings.reward import RewardConfig
+from oapl_core.settings.reward import RewardConfig, threshold
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.tables import REWARD_PREFIX
+from oapl_core.verdicts.environment_rewards import Played, by_environment
 from oapl_core.verdicts.function_pool import FunctionCall, FunctionPool, Returned
 from oapl_core.verdicts.language_judge import LanguageJudge
 from oapl_core.verdicts.outcomes import Outcome
@@ -169,6 +170,7 @@ class Judges:
     def __init__(self, verifier: VerifierConfig, reward: RewardConfig | None, longest: int) -> None:
         """As ``Verifier`` and ``Rewarder``."""
         self.verifier, self.rewarder = Verifier(verifier), Rewarder(reward, longest, verifier.workers)
+        self._reward = reward
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -187,6 +189,13 @@ class Judges:
         texts: Sequence[str],
         finish_reasons: Sequence[str | None],
         tokens: Sequence[int],
+        played: Sequence[Played] | None = None,
     ) -> Iterator[Verdict]:
-        """One verdict with its reward for each response, in order."""
-        return self.rewarder.stream(problems, texts, tokens, self.verifier.stream(problems, texts, finish_reasons))
+        """One verdict with its reward for each response, in order; ``played``: what environments say of each."""
+        if played is None:
+            verdicts = self.verifier.stream(problems, texts, finish_reasons)
+        else:
+            judged = [one.text(text) for one, text in zip(played, texts, strict=True)]
+            right_from = threshold(self._reward)
+            verdicts = by_environment(self.verifier.stream(problems, judged, finish_reasons), played, right_from)
+        return self.rewarder.stream(problems, texts, tokens, verdicts)

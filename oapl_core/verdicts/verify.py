@@ -9,13 +9,14 @@ does only what is missing. Canaries are judged with every part. Memory holds one
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from oapl_core import languages
+from oapl_core.columns import TURNS
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.languages import Language
 from oapl_core.planning.plan import finished, round_steps
@@ -26,6 +27,8 @@ from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.run_folder.verdict_versions import judged_by
 from oapl_core.stage import run_verb
 from oapl_core.tables import PROBLEMS, PROMPTS, ROLLOUTS, VERDICTS, count_rows, read_table, write_table
+from oapl_core.turns import has_turns
+from oapl_core.verdicts.environment_rewards import Played
 from oapl_core.verdicts.extraction import opens_thinking
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.rewards import Judges
@@ -149,7 +152,8 @@ def judge_part(run: Run, judges: Judges, part: Path, progress: Progress, counts:
     judges.verifier.check_canaries({"stdin"} | {problem["kind"] for problem in asked}, _languages(asked))
     texts, reasons = ([r[name] for r in rollouts] for name in ("text", "finish_reason"))
     tokens = _lengths(part) if judges.rewarder.is_needed else [0] * len(rollouts)
-    verdicts = judges.stream(asked, texts, reasons, tokens)
+    played = _played(part, reasons)
+    verdicts = judges.stream(asked, texts, reasons, tokens, played)
     judged, passed = [], 0
     for rollout, verdict in zip(rollouts, verdicts, strict=True):
         judged.append(verdict.row(rollout["rollout_id"]))
@@ -158,6 +162,14 @@ def judge_part(run: Run, judges: Judges, part: Path, progress: Progress, counts:
     counts.update(row["outcome"] for row in judged)
     check_errors(counts, run.config.verifier.max_error_share, judged)
     return judged
+
+
+def _played(part: Path, reasons: Sequence[str | None]) -> list[Played] | None:
+    """What the environments of a part's trajectories say; None where an answer is one turn."""
+    if not has_turns(part):
+        return None
+    rows = read_table(part, (*ROLLOUTS, *TURNS), ["tool_calls", "turn_rewards"]).to_pylist()
+    return [Played.of(reason, row) for reason, row in zip(reasons, rows, strict=True)]
 
 
 def _problems(run: Run, asked: set[str]) -> dict[str, Mapping[str, Any]]:

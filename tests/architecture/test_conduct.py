@@ -12,6 +12,8 @@ from tests.architecture.sources import PACKAGES, files, python_files, text, tree
 # may a person's function and vLLM's code for a model.
 MAY_CATCH_ALL = {
     Path("oapl_core/launch.py"),
+    Path("oapl_core/environments/making.py"),
+    Path("oapl_core/environments/stepping.py"),
     Path("oapl_core/rollouts/engine.py"),
     Path("oapl_core/verdicts/verifier.py"),
     Path("oapl_core/verdicts/function_worker.py"),

@@ -192,9 +192,9 @@ class Written:
     def __init__(self, texts: list[str]) -> None:
         self.texts = iter(texts)
 
-    def sample(self, requests: Iterable[Request], with_logprobs: bool) -> Iterator[SampledAnswer]:
+    def sample(self, requests: Iterable[Request | None], with_logprobs: bool) -> Iterator[SampledAnswer]:
         assert with_logprobs
-        for request, text in zip(requests, self.texts, strict=True):
+        for request, text in zip(filter(None, requests), self.texts, strict=True):
             yield SampledAnswer(request, [1, 2], [-0.5, -1.5], "stop", text)
 
 

@@ -41,8 +41,8 @@ class MadeUp:
     def load(self, folder: Path) -> None:
         self.loaded = policy_hash(folder)
 
-    def sample(self, requests: Iterable[Request], with_logprobs: bool) -> Iterator[SampledAnswer]:
-        for request in reversed(list(requests)):
+    def sample(self, requests: Iterable[Request | None], with_logprobs: bool) -> Iterator[SampledAnswer]:
+        for request in reversed(list(filter(None, requests))):
             if self.asked is not None and request.key.startswith("train"):
                 self.asked.append((self.loaded, request.key))
             draw = random.Random(request.seed)

@@ -43,7 +43,7 @@ def sampling_run(
     return make_run(folder, model, prompts, sampling=sampling, engine=engine, sampler=sampler)
 
 
-def sample(engine: SamplingEngine, asked: Iterable[Request], with_logprobs: bool = True) -> dict[str, list[Any]]:
+def sample(engine: SamplingEngine, asked: Iterable[Request | None], with_logprobs: bool = True) -> dict[str, list[Any]]:
     """Response ids, log-probs, finish reason and text by key."""
     found = engine.sample(asked, with_logprobs)
     return {c.request.key: [c.response_ids, c.logprobs, c.finish_reason, c.text] for c in found}

@@ -33,7 +33,7 @@ MADE_UP = Routing(3, 2, 300)
 class Routed(MadeUpSampler):
     """Says routes that depend on the tokens."""
 
-    def sample(self, requests: Iterable[Request], with_logprobs: bool = True) -> Iterator[SampledAnswer]:
+    def sample(self, requests: Iterable[Request | None], with_logprobs: bool = True) -> Iterator[SampledAnswer]:
         for answer in super().sample(requests, with_logprobs):
             yield replace(answer, routes=expected([*answer.request.prompt_ids, *answer.response_ids]), stop_tokens=1)
 

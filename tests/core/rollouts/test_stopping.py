@@ -17,7 +17,7 @@ from tests.sampling_run import MadeUpSampler, made_up_model, make_run
 class Stopping(MadeUpSampler):
     """Every answer ends with a stop text of two tokens."""
 
-    def sample(self, requests: Iterable[Request], with_logprobs: bool = True) -> Iterator[SampledAnswer]:
+    def sample(self, requests: Iterable[Request | None], with_logprobs: bool = True) -> Iterator[SampledAnswer]:
         for answer in super().sample(requests, with_logprobs):
             assert answer.request.stop == ("\n\n", "Q:")
             yield replace(answer, stop_tokens=min(2, len(answer.response_ids)))

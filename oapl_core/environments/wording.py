@@ -1,0 +1,100 @@
+"""The tokens between two turns of the model: what comes back from an environment, as the chat template words it.
+
+What the model sampled stays as it is. The text behind it is found by rendering a conversation in which a mark stands
+for the model's turn: everything behind the mark, the end of that turn included, is encoded once.
+
+A template may render an earlier turn otherwise than it was sampled (Qwen3's leaves out earlier reasoning). That does
+not matter here, since no turn is rendered again: the model continues behind what it sampled, and is trained on that.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from oapl_core.environments.protocol import Observation
+from oapl_core.errors import DataError
+
+_MARK = "\N{BLACK STAR}MODEL TURN\N{BLACK STAR}"
+_OPEN, _CLOSE = "<tool_response>\n", "\n</tool_response>"
+
+
+class Wording:
+    """Makes token ids of observations, for one tokenizer."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        end_ids: Sequence[int],
+        longest: int,
+        chat: bool | None = None,
+        thinking: bool | None = None,
+    ) -> None:
+        """``end_ids`` end a turn when they are sampled; ``longest``: characters of each text; the others as prompts
+        are made (settings/problems.py).
+
+        Raises:
+            DataError: the chat template knows no second turn of a user.
+        """
+        self._tokenizer, self._ends, self._longest = tokenizer, frozenset(end_ids), longest
+        self._switch = {} if thinking is None else {"enable_thinking": thinking}
+        self._is_chat = bool(tokenizer.chat_template) if chat is None else chat
+        self._special = sorted((t.content for t in tokenizer.added_tokens_decoder.values() if t.special), key=len)
+        self.has_tool_turns = (
+            self._is_chat and self._behind([{"role": "tool", "name": "probe", "content": "7"}]) is not None
+        )
+        """Whether the template words tools' results itself; else they are user's turns in <tool_response>."""
+        if self._is_chat and self._behind([{"role": "user", "content": "7"}]) is None:
+            raise DataError("the chat template refuses a second user's turn, so it cannot word what comes back")
+
+    def ids(self, observation: Observation, last: int) -> list[int]:
+        """What stands between a turn that ended with token ``last`` and the next one."""
+        texts = [(result.call.name, self._plain(result.text)) for result in observation.results]
+        said = None if observation.text is None else self._plain(observation.text)
+        text = self._text(texts, said)
+        if self._is_chat and last in self._ends:
+            text = self._without_end(text)
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def _text(self, results: Sequence[tuple[str, str]], said: str | None) -> str:
+        if not self._is_chat:
+            shown = [*(f"{_OPEN}{text}{_CLOSE}" for _, text in results), *([] if said is None else [said])]
+            return "\n" + "\n".join(shown) + "\n"
+        if self.has_tool_turns:
+            turns = [{"role": "tool", "name": name, "content": text} for name, text in results]
+            turns += [] if said is None else [{"role": "user", "content": said}]
+        else:  # one user's turn: templates without tools often want turns to alternate
+            shown = [*(f"{_OPEN}{text}{_CLOSE}" for _, text in results), *([] if said is None else [said])]
+            turns = [{"role": "user", "content": "\n".join(shown)}]
+        found = self._behind(turns)
+        if found is None:
+            raise DataError(f"the chat template refuses the turns {', '.join(turn['role'] for turn in turns)}")
+        return found
+
+    def _behind(self, turns: list[dict[str, str]]) -> str | None:
+        """What the template writes behind a turn of the model that ``turns`` follow; None if it does not take them."""
+        from jinja2.exceptions import TemplateError
+
+        before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
+        try:
+            whole: str = self._tokenizer.apply_chat_template(
+                [*before, *turns], add_generation_prompt=True, tokenize=False, **self._switch
+            )
+        except (TemplateError, TypeError, KeyError):  # some ask for a field that such a turn does not have
+            return None
+        _, mark, behind = whole.rpartition(_MARK)
+        shown = mark and all(turn["content"].strip() in behind for turn in turns)
+        return behind if shown else None
+
+    def _without_end(self, text: str) -> str:
+        """``text`` without the end token that it begins with: it was sampled already."""
+        end = next((token for token in reversed(self._special) if text.startswith(token)), "")
+        return text.removeprefix(end)
+
+    def _plain(self, text: str) -> str:
+        """At most so many characters, and none of them a special token: it would end the turn in its middle."""
+        if len(text) > self._longest:
+            half, left_out = self._longest // 2, len(text) - self._longest
+            text = f"{text[:half]}\n[{left_out} characters left out]\n{text[-half:]}"
+        for token in self._special:
+            text = text.replace(token, f"{token[0]} {token[1:]}")
+        return text

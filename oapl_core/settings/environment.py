@@ -1,0 +1,84 @@
+"""What answers the model between its turns: the settings of ``[environment]``, with defaults and units."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
+
+from oapl_core.own_function import source_hash
+from oapl_core.settings_group import Settings
+
+BUILT_IN = {
+    "calculator": "oapl_core.environments.calculator:Calculator",
+    "python": "oapl_core.environments.python_session:PythonSession",
+    "search": "oapl_core.environments.search:Search",
+    "attempts": "oapl_core.environments.attempts:Attempts",
+}
+"""Environments that ship, by the name that `function` takes."""
+
+_WHY = {
+    "sampling.routes": "routes are those of one request, and each turn is one",
+    "sampling.stop_tokens": "what is trained on would not be what later turns have read",
+    "fleet.rollouts.through": "machines that join see no problems, which environments ask for",
+}
+
+
+def _named(function: str) -> str:
+    module, _, name = function.partition(":")
+    is_own = all(part.isidentifier() for part in module.split(".")) and name.isidentifier()
+    if function not in BUILT_IN and not is_own:
+        raise ValueError(f"{function!r} is neither of {', '.join(BUILT_IN)} nor module:Class")
+    return function
+
+
+class EnvironmentConfig(Settings):
+    """Several turns: what the model may call or play, and the limits of one trajectory. docs/trajectories.md."""
+
+    function: Annotated[str, AfterValidator(_named)]
+    """`calculator`, `python`, `search`, `attempts`, or `module:Class` of one's own. Modules are looked for in the
+    current folder first."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """What the class is made with, for example `{corpus = "pages.sqlite"}`."""
+    syntax: Literal["json", "llama", "fence", "tags"] = "json"
+    """How a turn calls a tool: `json`: an object in <tool_call>, as Qwen and Hermes do; `llama`: the turn is one
+    object, as Llama 3 does; `fence`: each fenced block that says a tool's name is its first argument; `tags`:
+    `<NAME>...</NAME>` around its first argument."""
+    max_turns: PositiveInt = 16
+    """Turns of the model in one trajectory; what is not over after them counts as truncated."""
+    turn_tokens: PositiveInt | None = None
+    """Longest turn; unset: what is left of `sampling.max_tokens`, which bounds all turns and what answers them.
+    Tokens."""
+    observation_characters: PositiveInt = 8000
+    """Longer answers of the environment are cut in their middle. Characters."""
+    tool_s: PositiveFloat = 60.0
+    """Wall time of one step of the environment, all calls of the turn; above it the trajectory cannot be judged.
+    Seconds."""
+    wall_s: PositiveFloat = 3600.0
+    """Wall time of one trajectory; what is not over by then counts as truncated. Seconds."""
+    workers: PositiveInt = 64
+    """Steps of environments that run at once, each in a thread of the sampling process."""
+    in_flight: PositiveInt | None = None
+    """Trajectories begun and not over, decoded or waiting for a tool: what memory is bounded by. Unset: twice
+    `engine.max_num_seqs`."""
+
+    def check(self, others: Mapping[str, bool]) -> None:
+        """Whether it goes together with other settings, ``others``: what is refused, and if it is set.
+
+        Raises:
+            ValueError: one is.
+        """
+        for name, is_set in others.items():
+            if is_set:
+                raise ValueError(f"{name} and [environment] exclude each other: {_WHY[name.split()[0]]}")
+
+    @property
+    def target(self) -> str:
+        """Where the class is, `module:Class`."""
+        return BUILT_IN.get(self.function, self.function)
+
+    @property
+    def slice(self) -> dict[str, Any]:
+        """What rollouts depend on: all but how many run at once, and the source of one's own class."""
+        dumped = self.model_dump(mode="json", exclude={"workers", "in_flight"})
+        # an edited class is another one; ours change with the version
+        return dumped if self.function in BUILT_IN else dumped | {"sha256": source_hash(self.function)}

@@ -1,0 +1,51 @@
+"""What an environment says of its trajectories, as verdicts: its own failure is no verdict, its rewards may be one.
+
+Pure. Where the environment is no judge, the verifier judges the text of the last turn as it judges any answer.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from oapl_core.verdicts.outcomes import Outcome
+from oapl_core.verdicts.programs import EXCERPT_CHARACTERS
+from oapl_core.verdicts.verifier import Reward, Verdict
+
+FAILED = "error"
+"""Finish reason of a trajectory whose environment failed."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """Of one trajectory."""
+
+    reward: float | None = None
+    """Sum over its turns; None: the environment is no judge."""
+    failure: str | None = None
+    """Why the environment failed; None: it did not."""
+
+    @classmethod
+    def of(cls, finish_reason: str | None, turns: Mapping[str, Any]) -> "Played":
+        """From ``finish_reason`` and the columns ``tool_calls`` and ``turn_rewards`` of a row."""
+        if finish_reason == FAILED:
+            calls = turns["tool_calls"]
+            return cls(failure=calls[-1]["result"] if calls else "the environment failed")
+        rewards = turns["turn_rewards"]
+        return cls(None if rewards is None else float(sum(rewards)))
+
+    def text(self, said: str) -> str:
+        """What the verifier is given: nothing where it has nothing to judge."""
+        return said if self.reward is None and self.failure is None else ""
+
+
+def by_environment(verdicts: Iterable[Verdict], played: Sequence[Played], right_from: float) -> Iterator[Verdict]:
+    """The verdicts, in order, with what the environments say; ``right_from``: the reward of a correct answer."""
+    for verdict, one in zip(verdicts, played, strict=True):
+        if one.failure is not None:
+            excerpt = f"environment: {one.failure}"[:EXCERPT_CHARACTERS]
+            yield replace(verdict, outcome=Outcome.VERIFIER_ERROR, excerpt=excerpt)
+        elif one.reward is not None:
+            outcome = Outcome.PASSED if one.reward >= right_from else Outcome.WRONG_ANSWER
+            yield replace(verdict, outcome=outcome, excerpt=None, earned=Reward(one.reward, {}))
+        else:
+            yield verdict

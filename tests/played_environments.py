@@ -1,0 +1,104 @@
+"""Environments of tests: each does one thing that a person's might."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from oapl_core.environments.protocol import Action, Observation, ToolError
+from oapl_core.environments.tools import ToolEnvironment
+
+
+class Guess:
+    """Guess a number from 0 to 9: the environment says higher or lower, and judges."""
+
+    is_judge = True
+
+    def tools(self) -> Sequence[Callable[..., str]]:
+        return []
+
+    def reset(self, problem: Mapping[str, Any], seed: int) -> None:
+        self.number = random.Random(f"{problem['problem_id']} {seed}").randrange(10)
+
+    def step(self, action: Action) -> Observation:
+        guessed = int(action.text.strip() or "0")
+        if guessed == self.number:
+            return Observation(is_done=True, reward=1.0)
+        return Observation(text="higher" if guessed < self.number else "lower", reward=-0.125)
+
+    def close(self) -> None: ...
+
+
+class Slow(ToolEnvironment):
+    """Its tool takes so many seconds."""
+
+    def __init__(self, seconds: float = 0.05) -> None:
+        self.seconds = seconds
+
+    def tools(self) -> Sequence[Callable[..., str]]:
+        return [self.wait]
+
+    def wait(self, what: str) -> str:
+        """Waits.
+
+        Args:
+            what: Anything.
+        """
+        time.sleep(self.seconds)
+        if what == "wrong":
+            raise ToolError("this is wrong")
+        if what == "broken":
+            raise ConnectionError("the far side is gone")
+        return what.upper()
+
+
+class Counted(Slow):
+    """Counts how many wait at once."""
+
+    running = most = 0
+    lock = threading.Lock()
+
+    def wait(self, what: str) -> str:
+        """Waits.
+
+        Args:
+            what: Anything.
+        """
+        with Counted.lock:
+            Counted.running += 1
+            Counted.most = max(Counted.most, Counted.running)
+        said = super().wait(what)
+        with Counted.lock:
+            Counted.running -= 1
+        return said
+
+
+class Closed(Slow):
+    """Counts those that are open."""
+
+    open_now = 0
+
+    def reset(self, problem: Mapping[str, Any], seed: int) -> None:
+        Closed.open_now += 1
+
+        self.is_open = True
+
+    def close(self) -> None:
+        Closed.open_now -= getattr(self, "is_open", False)
+        self.is_open = False
+
+
+class Unpicklable(Slow):
+    """Holds a lock of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = threading.Lock()
+
+
+class Half:
+    """Has only a step."""
+
+    def step(self, action: Action) -> Observation:
+        return Observation(is_done=True)
