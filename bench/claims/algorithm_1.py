@@ -131,7 +131,9 @@ class Lagged:
 
     def _weights(self) -> dict[str, torch.Tensor]:
         weights = Policy.model_weights(self.engine.weights())
-        return {name: weight.detach().clone() for name, weight in weights.items()}
+        # tied weights stay one tensor: stored twice, they would be another architecture than the base's
+        copies = {weight.data_ptr(): weight.detach().clone() for weight in weights.values()}
+        return {name: copies[weight.data_ptr()] for name, weight in weights.items()}
 
     def run(self, say: Callable[[str], None]) -> None:
         """Every step, and an evaluation every ``evaluate_every`` and after the last."""

@@ -19,7 +19,8 @@ from oapl_core.objectives.topr import Topr
 OAPL = Oapl(regression_temperature=0.1)
 GRPO = GrpoTokenIs()
 """Around the trainer of two steps before, tokens averaged over an answer: the paper's baseline."""
-RATE, RATES, TUNING_SEED = 2.5e-4, (1.25e-4, 2.5e-4, 5e-4), 1000
+RATE, TUNING_SEED = 2.5e-4, 1000
+RATES = (3.125e-5, 6.25e-5, 1.25e-4, RATE, 2 * RATE)
 PASS = 90
 """Steps of one pass over 720 problems."""
 OFFLINE: Mapping[str, Method] = {

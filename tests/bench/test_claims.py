@@ -15,7 +15,7 @@ from bench.claims.bases import heldout_problems
 from bench.claims.grouped import GroupedPolicy
 from bench.claims.machine import Machine
 from data.demo import generate
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_folder import check_same_architecture, policy_hash
 from oapl_core.objectives import Oapl
 from oapl_core.objectives.grpo import GrpoTokenIs
 from oapl_core.rollouts.requests import Request, SampledAnswer
@@ -111,6 +111,13 @@ def test_lags_and_synchronisations_are_those_of_the_arm(model: Path, tmp_path: P
     asked = made.sampler.asked  # type: ignore[attr-defined]
     assert [len({policy for policy, _ in asked[:24]}), len({policy for policy, _ in asked})] == [1, 2]
     assert lagged.evaluations[-1]["rollouts"] == len(asked) == 5 * 8
+
+
+def test_a_trained_model_has_the_architecture_of_its_base(model: Path, tmp_path: Path) -> None:
+    lagged, _ = trained(short(GrpoTokenIs(), 1, steps=1), model, tmp_path)
+    lagged.keep(tmp_path / "kept model")
+    # the engine of the next arm goes back from this one to the base
+    check_same_architecture(tmp_path / "kept model", model)
 
 
 def test_off_by_one_samples_with_the_iteration_before(model: Path, tmp_path: Path) -> None:
