@@ -1,4 +1,4 @@
-"""`oapl check`: every byte of a run against what the ledger recorded."""
+"""`oapl check`: every byte of a run against what the ledger recorded, and what its rollouts of several turns say."""
 
 import typer
 
@@ -6,19 +6,45 @@ from deployments.arguments import OpenedRun
 from deployments.terminal import tell
 from oapl_core.run_folder.integrity import findings
 from oapl_core.run_folder.lock import hold
+from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.turn_check import check_turns
+
+_NAMED = 20
 
 
 def check(run: OpenedRun) -> None:
-    """Compare every byte of a run with what was recorded; name what is damaged, for `oapl run` to make it again."""
+    """Compare every byte of a run with what was recorded; name what is damaged, for `oapl run` to make it again.
+
+    Of rollouts of several turns also: whether the prompt of each turn is what the model saw before.
+    """
     with hold(run.root):  # a stage that writes would look like damage
         looked_at = list(findings(run))
-    damaged = [finding for finding in looked_at if finding.wrong]
-    for finding in damaged:
-        tell(f"{finding.name} {finding.wrong}")
-    if damaged:
-        count = f"{len(damaged)} of {len(looked_at)}"
-        tell(f"{run.root}: {count} files are damaged; `oapl run` makes them again, and only them")
-        raise typer.Exit(2)
+        damaged = [finding for finding in looked_at if finding.wrong]
+        for finding in damaged:
+            tell(f"{finding.name} {finding.wrong}")
+        if damaged:
+            count = f"{len(damaged)} of {len(looked_at)}"
+            tell(f"{run.root}: {count} files are damaged; `oapl run` makes them again, and only them")
+            raise typer.Exit(2)
+        _check_turns(run)
     removed = len(run.ledger.removals())
     gone = f"; {removed} were removed by `oapl clean`" if removed else ""
     tell(f"{run.root}: all {len(looked_at)} artifacts and inputs are what was recorded{gone}")
+
+
+def _check_turns(run: Run) -> None:
+    found = check_turns(run)
+    for finding in found.unsound[:_NAMED]:
+        tell(f"{finding.name} {finding.wrong}")
+    if found.unsound:
+        count = f"{len(found.unsound):,} of {found.rows:,}"
+        tell(f"{run.root}: {count} rollouts are not what the model saw; sample their rounds again")
+        raise typer.Exit(2)
+    if found.rows:
+        tell(f"{run.root}: each turn of {found.rows:,} rollouts was given exactly what stands before it")
+    if found.reworded:
+        first = found.reworded[0]
+        tell(
+            f"{len(found.reworded):,} of them a server that renders messages would show otherwise (first {first.name}, "
+            f"{first.wrong}): its chat template rewrites earlier turns; docs/trajectories.md"
+        )

@@ -20,6 +20,7 @@ from oapl_core.importing.answers import likeness
 from oapl_core.reports.blocks import printable, shortened
 from oapl_core.reports.joined import chosen_round, joined
 from oapl_core.reports.records import recorded_parts
+from oapl_core.reports.turn_counts import told
 from oapl_core.run_folder.run import Run
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _SHOWN = (
     "expected_answer tests_passed tests_run problem_tests excerpt first_failing_test failing_input failing_expected "
     "cpu_s"
 ).split()
+_OF_TURNS = ("turn_starts", "tool_calls")
 _TEXT_CHARACTERS = 4000
 _TEST_CHARACTERS = 300
 _STYLES = {"passed": "green", "verifier_error": "yellow", None: "yellow"}
@@ -130,7 +132,13 @@ def _rows(run: Run, number: int, shown: "pl.DataFrame") -> list[dict[str, Any]]:
         return []
     frame = joined(run, number, shown["part"].unique().to_list(), shown["problem_id"].unique().to_list())
     mine = frame.filter(pl.col("rollout_id").is_in(shown["rollout_id"].to_list()))
-    return mine.select(_SHOWN).sort("problem_id", "sample").collect(engine="streaming").to_dicts()
+    there = frame.collect_schema().names()
+    return (
+        mine.select(*_SHOWN, *(name for name in _OF_TURNS if name in there))
+        .sort("problem_id", "sample")
+        .collect(engine="streaming")
+        .to_dicts()
+    )
 
 
 def _counts(found: "pl.DataFrame") -> str:
@@ -157,7 +165,11 @@ def _print_answer(row: Mapping[str, Any], whole: bool) -> None:
     _print(f"{row['rollout_id']} · {outcome}{reward}", f"bold {_STYLES.get(row['outcome'], 'red')}")
     ended = "cut at the limit" if row["finish_reason"] == "length" else f"ended by {row['finish_reason']}"
     mean = _number(row["mean_logprob"], ".3f")
-    _print(f"{row['response_tokens']:,} tokens, {ended} · mean log-prob {mean} nats", "dim")
+    turns = f", {told(row)}" if told(row) else ""
+    _print(f"{row['response_tokens']:,} tokens{turns}, {ended} · mean log-prob {mean} nats", "dim")
+    for call in row.get("tool_calls") or ():
+        head = f"  turn {call['turn']}: {call['name']} {call['arguments']} {'failed' if call['is_error'] else 'gave'} "
+        _print(_cut(head + call["result"], _TEST_CHARACTERS, whole), "dim")
     _print(_cut(row["text"], _TEXT_CHARACTERS, whole).strip("\n"))
     for name, text in _verdict(row):
         _print(f"  {name:<9} " + _cut(text, _TEST_CHARACTERS, whole).strip("\n").replace("\n", "\n" + 12 * " "), "dim")

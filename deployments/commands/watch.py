@@ -16,7 +16,7 @@ from rich.text import Text
 from deployments.arguments import OpenedRun
 from deployments.terminal import console, numbers_table, tell
 from oapl_core.reports.blocks import printable
-from oapl_core.reports.live import DONE, STOPPED, WORKING, LiveRun, LiveStep, Look
+from oapl_core.reports.live import DONE, STOPPED, WORKING, LiveRun, LiveSample, LiveStep, Look
 from oapl_core.reports.live_page import live_page
 
 _MARKS = {DONE: "[green]done[/]", WORKING: "[bold cyan]working[/]", STOPPED: "[yellow]stopped[/]"}
@@ -112,8 +112,11 @@ def _curve(look: Look) -> list[RenderableType]:
     return [Text(f"loss {bars} {look.losses[-1]:.4f} (from {low:.4f} to {high:.4f})")]
 
 
+def _head_of(one: LiveSample) -> tuple[str, ...]:
+    return one.problem_id, one.outcome, f"reward {one.reward}", one.turns
+
+
 def _samples(look: Look) -> list[RenderableType]:
     return [
-        Panel(Text(printable(one.text)), title=Text(f"{one.problem_id} | {one.outcome} | reward {one.reward}"))
-        for one in look.samples
+        Panel(Text(printable(one.text)), title=Text(" | ".join(filter(None, _head_of(one))))) for one in look.samples
     ]

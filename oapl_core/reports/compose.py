@@ -123,6 +123,8 @@ def training_section(facts: Facts, folder: Path) -> Section:
 
 def _rollouts(facts: Facts, folder: Path) -> Section:
     tables = [process.rollouts_table(facts)]
+    if any(r.turns for r in facts.rounds):
+        tables.append(process.turns_table(facts))
     if any(r.outcomes for r in facts.rounds):
         tables.append(process.outcomes_table(facts))
     if any(r.trust for r in facts.rounds):

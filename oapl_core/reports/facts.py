@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.reports import records
+from oapl_core.reports.turn_counts import TurnCounts, turn_counts
 from oapl_core.run_folder.ledger import ArtifactEntry, StageEntry
 from oapl_core.run_folder.recorded import IMPORTED
 from oapl_core.run_folder.run import METRICS_FILE, Run
@@ -37,6 +38,8 @@ class RoundFacts:
     response_tokens: int | None = None
     policy_hash: str | None = None
     engines: Sequence[str] = ()
+    turns: TurnCounts | None = None
+    """Of rollouts that an environment took part in."""
     outcomes: Mapping[str, int] = field(default_factory=dict)
     kept: int | None = None
     kept_groups: int | None = None
@@ -182,6 +185,7 @@ def _sampled(run: Run, number: int, artifacts: Mapping[str, ArtifactEntry]) -> d
         "response_tokens": sum(t for t in tokens if t is not None) if None not in tokens else None,
         "policy_hash": ", ".join(rollouts["policy_hash"].unique().sort()),
         "engines": rollouts["engine"].unique().sort().to_list(),
+        "turns": turn_counts(parts),
     }
 
 

@@ -15,10 +15,12 @@ from oapl_core.planning.plan import Step, finished, steps, times
 from oapl_core.progress import PREFIX, Reading
 from oapl_core.reports.blocks import shortened
 from oapl_core.reports.records import frame, metric_lines, recorded_parts
+from oapl_core.reports.turn_counts import told
 from oapl_core.run_folder.lock import PATIENCE_S, owner
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.verdict_versions import judged_by
 from oapl_core.settings.reward import threshold
+from oapl_core.turns import has_turns, with_turns
 
 DONE, WORKING, STOPPED, TO_DO = "done", "working", "stopped", "to do"
 _TAIL_BYTES = 64 * 2**10
@@ -79,6 +81,9 @@ class LiveSample:
     outcome: str
     reward: float | None
     text: str
+    """Of several turns the last one."""
+    turns: str = ""
+    """How many, and what its tools did; empty of one turn without any."""
 
 
 @dataclass(frozen=True)
@@ -263,14 +268,17 @@ def _samples_of(answers: Path, verdicts: Path) -> tuple[LiveSample, ...]:
     # one of each problem: the answers to one are often the same
     chosen = rows.unique("problem_id", keep="last", maintain_order=True).tail(_SAMPLES).to_dicts()
     wanted = ("rollout_id", [row["rollout_id"] for row in chosen])
-    read = frame([answers], tables.ROLLOUTS, ("rollout_id", "text"), wanted)
-    texts = dict(zip(read["rollout_id"], read["text"], strict=True))
+    fields = with_turns(tables.ROLLOUTS, has_turns(answers))
+    read = frame([answers], fields, ("rollout_id", "text", "turn_starts", "tool_calls"), wanted)
+    found = {one["rollout_id"]: one for one in read.to_dicts()}
     return tuple(
         LiveSample(
             row["problem_id"],
             row["outcome"],
             row["reward"],
-            shortened(texts.get(row["rollout_id"]) or "", _SAMPLE_CHARACTERS),
+            shortened(one.get("text") or "", _SAMPLE_CHARACTERS),
+            told(one),
         )
         for row in chosen
+        for one in [found.get(row["rollout_id"], {})]
     )

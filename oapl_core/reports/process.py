@@ -12,6 +12,7 @@ from oapl_core.planning.plan import Step, times
 from oapl_core.reports.blocks import DASH, Table, duration, percent, table, table_of, whole
 from oapl_core.reports.facts import Facts, RoundFacts
 from oapl_core.reports.provenance import differing_settings, versions
+from oapl_core.reports.turn_counts import TurnCounts
 from oapl_core.run_folder.ledger import ArtifactEntry
 
 
@@ -65,6 +66,20 @@ def rollouts_table(facts: Facts) -> Table:
         "Policy: hash of the checkpoint that sampled. Truncated: cut at the length limit. Groups: problems trained on."
     )
     return table_of("What was sampled", [r for r in facts.rounds if r.rollouts], cells, note)
+
+
+def turns_table(facts: Facts) -> Table:
+    """How often the model spoke and called tools, and what of a response is its own."""
+    cells: dict[str, Callable[[tuple[str, TurnCounts]], str]] = {
+        "round": lambda r: r[0],
+        "turns a rollout>": lambda r: f"{r[1].turns / r[1].rollouts:.2f}",
+        "calls a rollout>": lambda r: f"{r[1].calls / r[1].rollouts:.2f}",
+        "failed calls>": lambda r: percent(r[1].failed / r[1].calls if r[1].calls else None),
+        "seconds a call>": lambda r: f"{r[1].seconds / r[1].calls:.3f}" if r[1].calls else DASH,
+        "the environment's tokens>": lambda r: percent(1 - r[1].sampled / r[1].tokens if r[1].tokens else None),
+    }
+    note = "Failed: the model was given an error. The environment's tokens: their share of all responses."
+    return table_of("Turns and tools", [(r.label, r.turns) for r in facts.rounds if r.turns], cells, note)
 
 
 def trust_table(facts: Facts) -> Table:

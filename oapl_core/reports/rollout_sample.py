@@ -3,12 +3,15 @@
 Reads rollouts, verdicts, problems and prompts (``joined.py``) and the tokenizer of the model that sampled.
 """
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
+from oapl_core.columns import LOSS_MASK
 from oapl_core.reports.joined import joined
 from oapl_core.reports.pieces import Piece, pieces
 from oapl_core.reports.records import recorded_parts
@@ -42,6 +45,11 @@ class RolloutSample:
     def outcomes(self) -> dict[str, int]:
         """Outcome -> rollouts of the sample, the most frequent first."""
         return dict(Counter(outcome_of(row) for rows in self.rows_by_problem.values() for row in rows).most_common())
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether an environment answered the model in one of them."""
+        return any(row.get("turn_starts") for rows in self.rows_by_problem.values() for row in rows)
 
     @property
     def without_logprobs(self) -> int:
@@ -82,12 +90,26 @@ def sample_rollouts(run: Run, number: int) -> RolloutSample | None:
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """Tokens next to each other that the model sampled in one turn, or that an environment wrote."""
+
+    turn: int | None
+    """From 0; None: of the environment."""
+    pieces: tuple[Piece, ...]
+
+    @property
+    def text(self) -> str:
+        """What a person reads."""
+        return "".join(piece.text for piece in self.pieces)
+
+
+@dataclass(frozen=True)
 class Shown:
     """An answer cut in its middle: its beginning, how many tokens are left out, its end."""
 
-    head: tuple[Piece, ...]
+    head: tuple[Stretch, ...]
     left_out: int
-    tail: tuple[Piece, ...]
+    tail: tuple[Stretch, ...]
 
 
 def shaded(row: Mapping[str, Any], tokenizer: "Tokenizer", tokens: int) -> Shown | None:
@@ -99,8 +121,19 @@ def shaded(row: Mapping[str, Any], tokenizer: "Tokenizer", tokens: int) -> Shown
     # the rest from its end, where the answer is given
     end = len(ids) if not left_out else tokens - tokens // 4
     begin = end + left_out
-    head = tuple(pieces(tokenizer, ids[:end], logprobs[:end]))
-    return Shown(head, left_out, tuple(pieces(tokenizer, ids[begin:], logprobs[begin:])))
+    head = tuple(_stretches(row, tokenizer, 0, end))
+    return Shown(head, left_out, tuple(_stretches(row, tokenizer, begin, len(ids))))
+
+
+def _stretches(row: Mapping[str, Any], tokenizer: "Tokenizer", begin: int, end: int) -> Iterator[Stretch]:
+    """The tokens of a row from ``begin`` to ``end``."""
+    ids, logprobs, starts = row["response_ids"], row["logprobs"], row.get("turn_starts") or [0]
+    mask = row.get(LOSS_MASK) or [True] * len(ids)
+    borders = {begin, end, *(place for place in starts if begin < place < end)}
+    borders |= {place for place in range(begin + 1, end) if mask[place] != mask[place - 1]}
+    for first, last in pairwise(sorted(borders)):
+        turn = bisect_right(starts, first) - 1 if mask[first] else None
+        yield Stretch(turn, tuple(pieces(tokenizer, ids[first:last], logprobs[first:last])))
 
 
 @dataclass(frozen=True)

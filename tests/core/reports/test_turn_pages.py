@@ -1,0 +1,112 @@
+"""Rollouts of several turns on the pages that people look at: who wrote what, how many calls, which of them failed."""
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from oapl_core import tables
+from oapl_core.columns import LOSS_MASK
+from oapl_core.reports.facts import gather
+from oapl_core.reports.joined import joined
+from oapl_core.reports.live import LiveRun
+from oapl_core.reports.process import turns_table
+from oapl_core.reports.round_page import round_page
+from oapl_core.reports.turn_counts import TurnCounts, turn_counts
+from oapl_core.run_folder.run import Run
+from oapl_core.turns import with_turns
+from tests.core.reports.test_round_page import byte_tokenizer
+from tests.synthetic_run import Sizes, write_synthetic_run
+from tests.whole_run import called
+
+FIRST, RESULT, LAST = "<tool>1/0</tool>", "[<b>oops</b>]", "so <7>"
+
+
+def trajectory(row: dict[str, Any], is_error: bool) -> dict[str, Any]:
+    parts = [byte_tokenizer().encode(text).ids for text in (FIRST, RESULT, LAST)]
+    sampled = (True, False, True)
+    call = {"turn": 0, "name": "python", "arguments": '{"code": "1/0"}', "result": "oops", "seconds": 0.5}
+    return row | {
+        "response_ids": [token for part in parts for token in part],
+        "logprobs": [-0.5 * own for part, own in zip(parts, sampled, strict=True) for _ in part],
+        "text": LAST,
+        LOSS_MASK: [own for part, own in zip(parts, sampled, strict=True) for _ in part],
+        "turn_starts": [0, len(FIRST) + len(RESULT)],
+        "prompt_hashes": None,
+        "tool_calls": [call | {"is_error": is_error}],
+        "turn_rewards": [0.0, 1.0],
+        "environment": "python",
+    }
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Of every four rollouts one has one turn, and one call of the others' three failed."""
+    run = write_synthetic_run(tmp_path_factory.mktemp("runs"), Sizes(train=6), until="verdicts")
+    byte_tokenizer().save(str(run.policy(0) / "tokenizer.json"))
+    empty: dict[str, Any] = dict.fromkeys(name for name, _ in with_turns((), True))
+    for part in sorted(run.rollouts(0).glob("*.parquet")):
+        rows = tables.read_table(part, tables.ROLLOUTS).to_pylist()
+        made = [row | empty if i % 4 == 0 else trajectory(row, i % 4 == 1) for i, row in enumerate(rows)]
+        with run.writing(part, {}, {}) as draft:
+            draft.rows = tables.write_table(draft.path, with_turns(tables.ROLLOUTS, True), made)
+    return run
+
+
+def test_the_page_of_a_round_tells_turns_and_what_the_environment_wrote(run: Run) -> None:
+    html = round_page(run, 0)
+    assert html is not None
+    assert html.count('<span class="environment"') == 18
+    assert '<span class="environment" title="from the environment">[&lt;b&gt;oops&lt;/b&gt;]</span>' in html
+    assert html.count('<b class="turn">turn 1</b>') == 18
+    assert html.count("2 turns, 1 call, 1 failed,") == 6
+    assert html.count("2 turns, 1 call,") == 18
+    assert "is the environment's: the model read it" in html
+    tokens = len(FIRST) + len(LAST)
+    assert f"{tokens} tokens, 2 turns, 1 call, ended by" in html, "of the model alone"
+
+
+def test_lengths_and_log_probs_side_by_side_are_of_the_model(run: Run) -> None:
+    frame = joined(run, 0).collect()
+    many = frame.filter(pl.col("turns") > 1)
+    assert many["response_tokens"].unique().to_list() == [len(FIRST) + len(LAST)]
+    assert many["mean_logprob"].unique().to_list() == pytest.approx([-0.5])
+    assert (many["calls"].sum(), many["failed_calls"].sum()) == (18, 6)
+    one = frame.filter(pl.col("turns") == 1)
+    assert one["response_tokens"].to_list() == one["response_ids"].list.len().to_list()
+    assert one["calls"].null_count() == 6
+
+
+def test_the_report_counts_turns_and_calls(run: Run) -> None:
+    long, short = len(FIRST + RESULT + LAST), len(FIRST + LAST)
+    counts = turn_counts(sorted(run.rollouts(0).glob("*.parquet")))
+    assert counts == TurnCounts(24, 18 * 2 + 6, 18, 6, 9.0, 18 * long, 18 * short)
+    cells = turns_table(gather(run)).rows[0]
+    assert list(cells) == ["round 0", "1.75", "0.75", "33.3 %", "0.500", f"{1 - short / long:.1%}".replace("%", " %")]
+
+
+def test_the_recipes_of_the_data_page_count_calls_and_rewards(run: Run) -> None:
+    page = (Path(__file__).parents[3] / "data" / "README.md").read_text(encoding="utf-8")
+    recipe = page.split("### Turns")[1].split("```python\n")[1].split("```")[0]
+    scope: dict[str, Any] = {}
+    exec(recipe.replace("data/runs/my-run", run.root.as_posix()), scope)
+    assert scope["calls_per_rollout"].rows() == [(0, 6), (1, 18)]
+    assert scope["failed_calls"].rows() == [("python", 18, pytest.approx(1 / 3), 0.5)]
+    verdicts = pl.read_parquet(sorted(run.verdicts(0).glob("*.parquet"))).select("rollout_id", "reward")
+    judged = joined(run, 0).select("rollout_id", "turns").collect().join(verdicts, on="rollout_id")
+    rewards = [judged.filter(pl.col("turns") == turns)["reward"].mean() for turns in (1, 2)]
+    assert scope["reward_by_turns"].rows() == [(1, 6, pytest.approx(rewards[0])), (2, 18, pytest.approx(rewards[1]))]
+
+
+def test_the_terminal_shows_calls_and_takes_them_in_filters(run: Run) -> None:
+    done = called("rollouts", run.root, "--where", "failed_calls > 0", "--show", "1")
+    assert done.returncode == 0, done.stderr
+    assert "6 of 24 rollouts match" in done.stdout
+    assert f"{len(FIRST + LAST)} tokens, 2 turns, 1 call, 1 failed, ended by" in done.stdout
+    assert 'turn 0: python {"code": "1/0"} failed oops' in done.stdout
+
+
+def test_watch_says_how_many_turns_the_newest_answers_have(run: Run) -> None:
+    said = {sample.turns for sample in LiveRun(run).look().samples}
+    assert said == {"2 turns, 1 call"}
