@@ -59,6 +59,13 @@ Programs in other languages (`Program.language`; process.py) have fork servers o
 which also show the system's tools. A compiler may start processes, all of which end with its pid namespace; what it
 made is an executable that sees no tool, one process for each test, with the same filter of system calls and execve.
 
+A session (session.py) is a program that is given one piece of source after another and keeps its state: the tool of
+one trajectory. It has a keeper, a copy of the fork server that watches it, and all rows of the table hold
+(test_session.py). Limits of time and output are each call's; memory and the private directory are the session's.
+Between two calls its process is stopped, so that nothing computes while the model speaks. It dies with its keeper,
+that with the fork server, and that with the supervisor. Of other sessions it learns nothing; of its own rollout it
+holds what the model wrote, and no problem, answer or reward.
+
 `verdicts.maths` confines its workers, which read untrusted text but run none, by the fallback's means: seccomp, a
 memory limit, and landlock where the kernel has it (Linux 5.13). Without landlock the full level stands on the read-only
 root alone. An unprivileged user who may map no second id keeps its own id in the namespace, without capabilities.

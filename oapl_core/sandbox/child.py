@@ -184,14 +184,14 @@ def run_test(task: ProgramTask, number: int, program: CompiledProgram, main: Mod
     for source, target in ((task.inputs[number], 0), (task.output, 1), (task.errors, 2)):
         os.dup2(source, target)
     os.lseek(1, 0, os.SEEK_END)  # an earlier test may have moved it
-    _open_streams()
+    open_streams()
     main.__dict__.update(stdin=sys.stdin, stdout=sys.stdout)
     sys.modules["__main__"] = sys.modules[main.__name__] = main
     exit_code = 0
     try:
         try:
             if task.channel >= 0:
-                calls.serve(task.channel, program, main, _complain_of)
+                calls.serve(task.channel, program, main, complain_of)
             elif program.entry_point:
                 _call(task, number, program, main)
             else:
@@ -203,14 +203,14 @@ def run_test(task: ProgramTask, number: int, program: CompiledProgram, main: Mod
         _record(task, number, OUT_OF_MEMORY, 1, "MemoryError")
         return False
     except BaseException as error:  # whatever an untrusted program raises is a fact about it
-        _complain_of(error)
+        complain_of(error)
         _record(task, number, RAISED, 1, type(error).__name__)
         return False
     _record(task, number, DONE, exit_code)
     return True
 
 
-def _open_streams() -> None:
+def open_streams() -> None:
     """The three streams as the interpreter makes them for pipes (pylifecycle.c, create_stdio): names, modes, buffers,
     line ends; with UTF-8 and strict errors whatever the locale."""
     sys.stdin = sys.__stdin__ = _stream(0, "r", "strict")  # type: ignore[misc]
@@ -281,7 +281,7 @@ def _complain(text: str) -> None:
         os.write(2, text.encode("utf-8", "replace"))
 
 
-def _complain_of(error: BaseException) -> None:
+def complain_of(error: BaseException) -> None:
     """Writes the program's part of a traceback."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != "main.py":

@@ -29,7 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from oapl_core.sandbox import attempt, child, linux, wire
+from oapl_core.sandbox import attempt, child, keeper, linux, wire
 from oapl_core.sandbox.jail import FALLBACK, FULL, NOBODY, Ceilings, Jail, VisiblePaths, enter_root, interpreter_paths
 from oapl_core.sandbox.prelude import Prelude, hide_our_modules, rehearse
 
@@ -182,7 +182,7 @@ def serve(connection: socket.socket, jail: Jail, prelude: Prelude) -> None:
     scratch = jail.scratch if jail.level == FULL else "/"
     os.environ.update(TMPDIR=scratch, HOME=scratch)
     os.environ.pop("PYTHONHASHSEED", None)
-    imported = set[str]()
+    imported, keepers = set[str](), set[int]()
     hide_our_modules()
     _freeze()
     jail.note_size()
@@ -190,6 +190,11 @@ def serve(connection: socket.socket, jail: Jail, prelude: Prelude) -> None:
     while request := wire.receive_request(connection):
         header, files = request
         _import_once(imported, header["libraries"])
+        keeper.reap(keepers)
+        if header.get("is_session"):
+            keepers.add(keeper.start(jail, header, files, prelude, connection))
+            wire.send(connection, {"end": True, "broken": ""})
+            continue
         _answer(connection, attempt.start(jail, header, files, prelude))
 
 

@@ -35,6 +35,8 @@ class Ceilings:
     """Size of each file that it writes."""
     is_compiler: bool = False
     """It may start processes, and each of them has this time and memory."""
+    dies_with_parent: bool = False
+    """Its parent is the keeper of a session and not the fork server, with whose namespace it would end."""
     hides_tools: bool = False
     """It is an executable of its own and needs no tools: what they can do, a program has to do itself."""
 
@@ -163,6 +165,8 @@ class Jail:
             os.setresuid(NOBODY, NOBODY, NOBODY)
         linux.drop_capabilities()
         linux.no_new_privileges()
+        if ceilings.dies_with_parent:  # behind the change of ids, which would cancel it
+            linux.die_with_parent(9)
         if self.level == FALLBACK:  # at the full level the end of the pid namespace kills the child
             linux.die_with_parent(9)
             if os.getppid() != server_pid:  # it died before the line above could take effect

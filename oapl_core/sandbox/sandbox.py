@@ -22,6 +22,7 @@ from oapl_core.languages import Language
 from oapl_core.sandbox.canaries import prove
 from oapl_core.sandbox.execution import Execution, Limits, Program
 from oapl_core.sandbox.server_process import ProgramNotRun, ServerLost, ServerProcess
+from oapl_core.sandbox.session import Session
 
 Level = Literal["full", "fallback"]
 DEFAULT_LIBRARIES = ("numpy",)
@@ -176,6 +177,22 @@ class Sandbox:
                     return  # what was yielded stands; the caller sends the rest again
                 if number == _TRIES:
                     raise SandboxError(f"a program could not be run in {_TRIES} attempts: {error}") from None
+
+    def session(self, limits: Limits) -> Session:
+        """Starts a process that keeps its state from call to call; any number of them share a server. Close it.
+
+        Raises:
+            SandboxError: three attempts failed.
+        """
+        assert self._language is None, "sessions are Python's"
+        for number in range(1, _TRIES + 1):
+            try:
+                with self._server() as server:
+                    return server.session(limits)
+            except ServerLost as error:
+                if number == _TRIES:
+                    raise SandboxError(f"a session could not be started in {_TRIES} attempts: {error}") from None
+        raise AssertionError("unreachable")
 
     def run(self, program: Program, inputs: Sequence[bytes], limits: Limits) -> list[Execution]:
         """Runs every input in a process of its own; one execution per input. Raises SandboxError as `executions`."""

@@ -15,6 +15,7 @@ from oapl_core.errors import SandboxError
 from oapl_core.sandbox import wire
 from oapl_core.sandbox.execution import Execution, Limits, Program
 from oapl_core.sandbox.request import ChildRequest
+from oapl_core.sandbox.session import Session
 
 _CODE_ROOT = str(Path(__file__).resolve().parents[2])
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from oapl_core.sandbox.fork_server import main; main(sys.argv[2:])"
@@ -99,6 +100,24 @@ class ServerProcess:
                 raise self._lost(error) from None
             if facts["broken"]:
                 raise ProgramNotRun(f"{facts['broken']} {request.complaint()}".strip())
+
+    def session(self, limits: Limits) -> Session:
+        """Starts a session, which then needs this server's life but none of its time.
+
+        Raises:
+            ServerLost: the server died.
+        """
+        self._connection.settimeout(_START_SECONDS)
+        session = Session(limits)
+        header = {**vars(limits), "is_session": True, "is_checked": False, "libraries": list(self._libraries)}
+        try:
+            wire.send_request(self._connection, header, session.files)
+            wire.receive(self._connection)
+        except (EOFError, OSError) as error:
+            session.close()
+            raise self._lost(error) from None
+        session.sent()
+        return session
 
     def _stop(self) -> None:
         """Asks for the end of the running request and reads up to it. Raises ServerLost."""

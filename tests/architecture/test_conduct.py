@@ -18,6 +18,7 @@ MAY_CATCH_ALL = {
     Path("oapl_core/verdicts/verifier.py"),
     Path("oapl_core/verdicts/function_worker.py"),
     Path("oapl_core/sandbox/child.py"),
+    Path("oapl_core/sandbox/session_child.py"),
     Path("oapl_core/sandbox/calls.py"),
     Path("oapl_core/sandbox/judge.py"),
     Path("oapl_core/sandbox/prelude.py"),

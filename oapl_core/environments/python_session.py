@@ -1,0 +1,118 @@
+"""A Python tool: `python(code)` runs in a session of the sandbox that keeps its variables and files from call to call.
+
+The threat model is that of oapl_core/sandbox. One sandbox serves every trajectory of the process; a session is started
+at a trajectory's first call. Pickled is what was run: a continued trajectory runs that again, and as a session draws
+the same at random each time, it gets the same state (clocks apart).
+"""
+
+import atexit
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from oapl_core.environments.protocol import ToolError
+from oapl_core.environments.tools import ToolEnvironment
+from oapl_core.sandbox.execution import Limits
+from oapl_core.sandbox.sandbox import DEFAULT_LIBRARIES, Level, Sandbox
+from oapl_core.sandbox.session import Session, SessionLost, SessionReply
+
+_OVER = "the session was restarted, and its variables and files are gone"
+_TRIES = 2
+
+
+class _Shared:
+    """The sandboxes of this process, by their settings."""
+
+    lock = threading.Lock()
+    sandboxes: ClassVar[dict[tuple[Any, ...], Sandbox]] = {}
+
+    @classmethod
+    def sandbox(cls, libraries: tuple[str, ...], minimum_level: Level, workers: int) -> Sandbox:
+        with cls.lock:
+            key = libraries, minimum_level, workers
+            if key not in cls.sandboxes:
+                cls.sandboxes[key] = Sandbox(workers, minimum_level, libraries=libraries).__enter__()
+                atexit.register(cls.close)  # they would end with this process as well, a moment later
+            return cls.sandboxes[key]
+
+    @classmethod
+    def close(cls) -> None:
+        with cls.lock:
+            while cls.sandboxes:
+                cls.sandboxes.popitem()[1].close()
+
+
+class PythonSession(ToolEnvironment):
+    """One tool, `python`."""
+
+    def __init__(
+        self,
+        cpu_s: float = 10.0,
+        wall_s: float = 30.0,
+        memory_mb: int = 512,
+        output_mb: float = 1.0,
+        libraries: Sequence[str] = DEFAULT_LIBRARIES,
+        minimum_level: Level = "fallback",
+        servers: int = 2,
+    ) -> None:
+        """Limits are those of one call (sandbox/execution.py); ``servers``: fork servers that all sessions share."""
+        self._limits = Limits(cpu_s, wall_s, memory_mb, output_mb)
+        self._sandbox = tuple(libraries), minimum_level, servers
+        self._history = list[str]()
+        """What was run in the session as it is now."""
+        self._session: Session | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_session": None, "_history": list(self._history)}
+
+    def tools(self) -> Sequence[Callable[..., str]]:
+        """The interpreter."""
+        return [self.python]
+
+    def close(self) -> None:
+        """End the session."""
+        if self._session:
+            self._session.close()
+            self._session = None
+
+    def python(self, code: str) -> str:
+        """Runs Python code in a session that keeps its variables, and shows what it prints and its last value.
+
+        Args:
+            code: Python source.
+
+        Returns:
+            What was printed, and the value of a last expression.
+        """
+        reply = self._replied(code)
+        if not reply.is_over:
+            self._history.append(code)
+            return reply.output.rstrip("\n") or "(no output)"
+        self.close()
+        self._history.clear()
+        limit = {
+            "cpu": f"more than {self._limits.cpu_s:g} s of CPU time",
+            "wall": f"more than {self._limits.wall_s:g} s",
+        }
+        why = f"the code took {limit[reply.exceeded]}" if reply.exceeded else "the code ended the interpreter"
+        shown = reply.output.rstrip("\n")
+        raise ToolError(f"{why}; {_OVER}" + (f"\n{shown}" if shown else ""))
+
+    def _replied(self, code: str) -> SessionReply:
+        for number in range(1, _TRIES + 1):
+            try:
+                return self._ready().run(code)
+            except SessionLost:  # the machine's fault: once more, from what was run before
+                self.close()
+                if number == _TRIES:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _ready(self) -> Session:
+        """The session, with all that was run in it."""
+        if self._session is None:
+            self._session = _Shared.sandbox(*self._sandbox).session(self._limits)
+            for code in self._history:
+                if self._session.run(code).is_over:
+                    raise SessionLost("what was run before ends the interpreter when it is run again")
+        return self._session
