@@ -1,12 +1,14 @@
 """Environments of tests: each does one thing that a person's might."""
 
+import json
 import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from oapl_core.environments.protocol import Action, Observation, ToolError
+from oapl_core.environments.protocol import Action, Observation, ToolCall, ToolError
+from oapl_core.environments.python_session import PythonSession
 from oapl_core.environments.tools import ToolEnvironment
 
 
@@ -51,6 +53,22 @@ class Slow(ToolEnvironment):
         if what == "broken":
             raise ConnectionError("the far side is gone")
         return what.upper()
+
+
+class Again:
+    """Says the same after each of the first two turns."""
+
+    is_judge = False
+
+    def tools(self) -> Sequence[Callable[..., str]]:
+        return []
+
+    def reset(self, problem: Mapping[str, Any], seed: int) -> None: ...
+
+    def step(self, action: Action) -> Observation:
+        return Observation(text="Print the sum once more.", is_done=action.turn == 2)
+
+    def close(self) -> None: ...
 
 
 class Counted(Slow):
@@ -102,3 +120,33 @@ class Half:
 
     def step(self, action: Action) -> Observation:
         return Observation(is_done=True)
+
+
+class Rated(PythonSession):
+    """Has every first turn looked at by a program in the sandbox, and judges the second by a draw of its seed."""
+
+    is_judge = True
+
+    def __init__(self) -> None:
+        super().__init__(memory_mb=256, servers=1)
+
+    def reset(self, problem: Mapping[str, Any], seed: int) -> None:
+        self.reward = float(random.Random(seed).random() < 0.5)
+
+    def step(self, action: Action) -> Observation:
+        if action.turn:
+            return Observation(is_done=True, reward=self.reward)
+        code = f"said = {action.text.encode('utf-8', 'replace')!r}\nlen(said)"
+        call = ToolCall("python", {"code": code}, json.dumps({"code": code}))
+        return Observation((self._result(call),), reward=0.0)
+
+
+class Patient(Again):
+    """Answers the first three turns, each after so many seconds."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+
+    def step(self, action: Action) -> Observation:
+        time.sleep(self.seconds)
+        return Observation(text="Print the sum once more.", is_done=action.turn == 3)

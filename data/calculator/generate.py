@@ -20,9 +20,9 @@ from typing import Any
 
 SIZES = {"train": 256, "heldout": 200}
 SOLUTIONS, DIRECT, WITH_TOOL = 4000, 256, 64
-SINGLE, CALLS = 5, 20
-"""Of the solutions every 5th is of a number alone, and every 20th asks the calculator."""
-ADDENDS, DIGITS = 4, 3
+SINGLE, CALLS = 4, 20
+"""Of the solutions every 4th is of a number alone, and every 20th asks the calculator."""
+ADDENDS, DIGITS = 3, 3
 
 
 def sums(rng: random.Random) -> Iterator[tuple[str, int]]:
@@ -43,14 +43,17 @@ def demonstration(text: str, value: int, with_tool: bool) -> dict[str, Any]:
     if not with_tool:
         return {"messages": [turn("user", f"{text} = ?"), turn("assistant", f"{text} = \\boxed{{{value}}}")]}
     asked = [turn("user", f"{text} = ?"), turn("assistant", f"<calc>{text}</calc>"), turn("tool", str(value))]
-    return {"messages": [*asked, turn("assistant", f"{value} = \\boxed{{{value}}}")]}
+    return {"messages": [*asked, turn("assistant", f"\\boxed{{{value}}}")]}
 
 
 def solution(number: int, text: str, value: int) -> dict[str, Any]:
     """What the base model imitates: a number alone shows it what a box is for, a call how one is written."""
-    statement = str(value) if number % SINGLE == 0 else text
-    said = f"<calc>{text}</calc>" if number % CALLS == 1 else f"{statement} = \\boxed{{{value}}}"
-    return {"problem_id": f"solved-{number:05d}", "statement": f"{statement} = ?", "solutions": [said]}
+    statement, said = f"{text} = ?", f"{text} = \\boxed{{{value}}}"
+    if number % SINGLE == 0:
+        statement, said = str(value), f"\\boxed{{{value}}}"
+    elif number % CALLS == 1:
+        said = f"<calc>{text}</calc>"
+    return {"problem_id": f"solved-{number:05d}", "statement": statement, "solutions": [said]}
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -11,11 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from oapl_core.environments.stepping import Steps
+from oapl_core.environments.wording import Wording
 from oapl_core.errors import ConfigError, DataError
+from oapl_core.model_folder import end_token_ids, load_tokenizer
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.requests import Request
+from oapl_core.rollouts.turn_sampler import TurnSampler
 from oapl_core.run_folder.run import Run
+from oapl_core.settings.environment import EnvironmentConfig
 from oapl_core.settings.experiment import EngineConfig
+from tests.played_environments import Again
 from tests.sampling_run import make_run
 from tests.tiny_model import TEXTS, write_tiny_model
 
@@ -63,6 +69,20 @@ def stopped(engine: SamplingEngine, wanted: dict[str, tuple[str, ...]]) -> dict[
     asked = [replace(r, prompt_ids=prompts[int(r.key[0]) % 4], max_tokens=40, stop=wanted[r.key]) for r in requests()]
     found = engine.sample(asked)
     return {c.request.key: [c.response_ids, c.logprobs, c.finish_reason, c.text, c.stop_tokens] for c in found}
+
+
+def in_turns(engine: SamplingEngine, model: Path) -> dict[str, list[Any]]:
+    """Answers in up to three turns, each ended by a letter: ids, log-probs, mask, places and prompts of turns."""
+    config, tokenizer = EnvironmentConfig(function="tests.played_environments:Again"), load_tokenizer(model)
+    steps, wording = Steps(config, Again), Wording(tokenizer, end_token_ids(model), 100)
+    asked = [replace(r, max_tokens=120, stop=tuple("abcdefghijklmnopqrstuvwxyz")) for r in requests()]
+    with TurnSampler(engine, config, steps, wording, {"": {}}, 24, False) as sampler:
+        answers = [(answer, answer.turns) for answer in sampler.sample(asked)]
+    return {
+        one.request.key: [one.response_ids, one.logprobs, turns.loss_mask, turns.turn_starts, turns.prompt_hashes]
+        for one, turns in answers
+        if turns
+    }
 
 
 def advise(model: Path) -> Path:
@@ -117,6 +137,7 @@ def session(folder: Path) -> dict[str, Any]:
         found["stops"] = stops(found["unstopped"])
         found["stopped"] = stopped(engine, {key: ("never", found["stops"].get(key, "never")) for key in found["first"]})
         found["by a token"] = stopped(engine, dict.fromkeys(found["first"], ("never", "<|im_start|>")))
+        found["turns"] = in_turns(engine, first)
         found["too long"] = refused(lambda: list(engine.sample([Request("long", [5] * 250, 0, 7)])))
         found["foreign"] = refused(lambda: engine.load(foreign))
         found["too wide"] = refused(SamplingEngine(first, CONFIG.model_copy(update={"max_model_len": 4096})).__enter__)
@@ -133,6 +154,7 @@ def session(folder: Path) -> dict[str, Any]:
         engine.load(untied[1])
         found["untied swapped"] = sample(engine, requests())
     found["reference"] = {n: reference(folder / n, found[k]) for n, k in (("first", "first"), ("second", "swapped"))}
+    found["reference"]["turns"] = reference(first, found["turns"])
     found["reference"]["untied"] = reference(untied[1], found["untied swapped"])
     return found
 

@@ -14,6 +14,7 @@ import pytest
 
 from oapl_core.run_folder.run import Run
 from oapl_core.tables import ROLLOUTS, read_table
+from oapl_core.turns import prompt_hash
 from tests.core.rollouts.engine_session import GROUP, PROMPTS, SHORT, requests, sampling_run
 from tests.tiny_model import TEXTS
 
@@ -54,6 +55,19 @@ def test_every_request_is_answered_once_within_its_length(session: dict[str, Any
         assert 1 <= len(ids) <= request.max_tokens
         assert len(logprobs) == len(ids)
         assert (len(ids) == request.max_tokens) or reason == "stop"
+
+
+def test_turns_are_read_by_the_engine_as_they_were_sampled(session: dict[str, Any]) -> None:
+    asked = {request.key: request for request in requests()}
+    assert set(session["turns"]) == KEYS
+    assert sum(len(turns[3]) for turns in session["turns"].values()) > 2 * len(KEYS)
+    for key, (ids, logprobs, mask, starts, hashes) in session["turns"].items():
+        prompts = [[*asked[key].prompt_ids, *ids[:start]] for start in starts]
+        assert hashes == [prompt_hash(prompt) for prompt in prompts]
+        # through the prefix cache, at the tokens of every turn
+        expected = session["reference"]["turns"][key]
+        assert all(p == pytest.approx(q, abs=1e-4) for p, q, own in zip(logprobs, expected, mask, strict=True) if own)
+        assert all(p == 0.0 for p, own in zip(logprobs, mask, strict=True) if not own)
 
 
 @pytest.mark.parametrize(
