@@ -5,7 +5,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from oapl_core.environments.protocol import Action, Observation, ToolCall, ToolError
 from oapl_core.environments.python_session import PythonSession
@@ -76,6 +76,8 @@ class Counted(Slow):
 
     running = most = 0
     lock = threading.Lock()
+    together: ClassVar[threading.Barrier | None] = None
+    """Where set, none ends before so many wait."""
 
     def wait(self, what: str) -> str:
         """Waits.
@@ -86,6 +88,8 @@ class Counted(Slow):
         with Counted.lock:
             Counted.running += 1
             Counted.most = max(Counted.most, Counted.running)
+        if Counted.together:
+            Counted.together.wait(30)
         said = super().wait(what)
         with Counted.lock:
             Counted.running -= 1

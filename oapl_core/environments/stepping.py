@@ -56,6 +56,7 @@ class Steps:
         """When each running step began; guarded by ``_lock``, as which thread may still answer."""
         self._lock = threading.Lock()
         self._hanging, self._running = 0, 0
+        self._is_closed = False
 
     def submit(self, key: str, playing: Playing, text: str, turn: int) -> None:
         """Have ``playing`` answer what the model said in a turn."""
@@ -87,10 +88,16 @@ class Steps:
             except queue.Empty:
                 continue
 
-    def close(self) -> None:
-        """Let threads end that have nothing to do; those that hang die with the process."""
+    def close(self) -> set[str]:
+        """Let threads end, and give up what runs or waits; returns the keys of what its thread will close itself."""
+        with self._lock:
+            self._is_closed = True
+            running = set(self._begun)
+            self._hanging += len(running)
+            self._begun.clear()
         for _ in range(self._threads):
             self._waiting.put(None)
+        return running
 
     def _overdue(self) -> list[Stepped]:
         late, now = list[Stepped](), time.monotonic()
@@ -113,6 +120,8 @@ class Steps:
             key, playing, text, turn = job
             start = time.monotonic()
             with self._lock:
+                if self._is_closed:
+                    continue
                 self._begun[key] = start
             found = self._stepped(key, playing, text, turn, start)
             with self._lock:

@@ -77,9 +77,10 @@ class TurnSampler:
 
     def __exit__(self, _k: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
         """Give up what is unfinished: every environment is closed."""
-        self._steps.close()
-        for one in self._open.values():
-            ended(one.playing)
+        running = self._steps.close()
+        for key, one in self._open.items():
+            if key not in running:  # nobody may touch what still runs
+                ended(one.playing)
 
     def load(self, model_dir: Path) -> None:
         """Continue with other weights."""
