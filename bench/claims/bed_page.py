@@ -5,27 +5,68 @@ tables again and compares.
 """
 
 import json
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.claims.bootstrap import Cells, Estimate, difference, estimate
 from bench.claims.mismatch import ENGINES
-from bench.claims.page import written
+from bench.claims.page import BASES, DATA, by_base, table, verdict, written
+from bench.claims.quantised import DOSES
+from bench.claims.results import Results, Row, at_accuracy, share
 from oapl_core.evaluation.pass_at_k import pass_at_k
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 PAGE, MISMATCHES = DOCS / "claims_beds.md", DOCS / "data" / "doses_mismatches.json"
-DIVERSITY, KS = DOCS / "data" / "countdown_diversity.json", (1, 4)
+DIVERSITY = DOCS / "data" / "countdown_diversity.json"
+NUMBERS = DOCS / "data" / "countdown_numbers.json"
+"""Which set of numbers each held-out problem has: all problems on one are alike, so that intervals resample sets."""
+KS = (1, 4, 16, 64, 256)
+FALL = 0.1
+"""pass@1 below an arm's best evaluation that counts as a collapse."""
+PAIR = {"oapl-lag50": "OAPL, L = 50", "grpo-off1": "GRPO, off by one"}
+CHAINS = {
+    "grpo-offline": "GRPO, one policy's rollouts",
+    "grpo-off1": "GRPO, off by one",
+    "oapl-offline": "OAPL, one policy's rollouts",
+    "oapl-off1": "OAPL, off by one",
+}
+LENGTHS = (10, 24)
+DOSED = ("exact", *reversed(DOSES))
 
 
 def main() -> None:
     """Write them."""
     PAGE.write_text(page(PAGE.read_text()))
+    draw()
 
 
 def page(text: str) -> str:
     """The page with its tables made again."""
     return written(text, TABLES)
+
+
+def draw() -> None:
+    """claims_chains.png: curves of bed 3 by length. claims_countdown.png: pass@k of bed 2."""
+    from oapl_core.figures.panels import Line, Panel, draw_panels
+
+    panels = []
+    for length in LENGTHS:
+        lines = []
+        for style, (arm, name) in enumerate(CHAINS.items(), 1):
+            curves = [[share(row) for row in rows] for rows in of_bed(arm, f"chains-{length}").values()]
+            by_step = list(zip(*curves, strict=True))
+            ends = [min(own) for own in by_step], [max(own) for own in by_step]
+            lines.append(Line(name, (0, 20, 40, 60), [statistics.fmean(own) for own in by_step], *ends, style=style))
+        panels.append(Panel(f"{length} steps, lowest to highest base", "optimiser steps", "pass@1, %", lines))
+    draw_panels(DOCS / "claims_chains.png", panels)
+    lines = []
+    for style, (model, name) in enumerate({"base": "base", **PAIR}.items(), 1):
+        found = [estimate(diverse(model, passed(k))) for k in KS]
+        means, lows, highs = [x.mean for x in found], [x.low for x in found], [x.high for x in found]
+        lines.append(Line(name, KS, means, lows, highs, style=style))
+    draw_panels(DOCS / "claims_countdown.png", [Panel("", "k", "pass@k, %", lines, is_log2=True)])
 
 
 def mismatch_table() -> str:
@@ -45,21 +86,210 @@ def mismatch_table() -> str:
     return "\n".join(lines)
 
 
+def diversity() -> dict[str, dict[str, dict[str, Any]]]:
+    """By base and model."""
+    found: dict[str, dict[str, dict[str, Any]]] = json.loads(DIVERSITY.read_text())
+    return found
+
+
+def by_numbers(values: Sequence[float]) -> list[float]:
+    """Means over the problems of each set of numbers."""
+    sets: dict[int, list[float]] = {}
+    for number, value in zip(json.loads(NUMBERS.read_text()), values, strict=False):
+        sets.setdefault(number, []).append(value)
+    return [statistics.fmean(own) for _, own in sorted(sets.items())]
+
+
+def diverse(model: str, of: Callable[[Mapping[str, Any]], list[float]]) -> Cells:
+    """A number of each set of numbers, by base; models are named without their seed."""
+    found = {base: {name.removesuffix("-seed0"): row for name, row in own.items()} for base, own in diversity().items()}
+    return {(base, 0): by_numbers(of(own[model])) for base, own in found.items()}
+
+
+def passed(k: int) -> Callable[[Mapping[str, Any]], list[float]]:
+    """pass@k of each problem."""
+    return lambda row: [pass_at_k(row["n"], right, k) for right in row["right"]]
+
+
+def distinct(row: Mapping[str, Any]) -> list[float]:
+    """Different correct expressions of each problem."""
+    return [float(one) for one in row["distinct"]]
+
+
 def diversity_table() -> str:
-    """Of each Countdown model pass@k, and different correct answers."""
-    lines = [
-        f"| model | {' | '.join(f'pass@{k}' for k in KS)} | different correct of {KS[-1]} | nats per token | tokens |"
+    """pass@k and different correct answers, base, OAPL and GRPO, with paired differences."""
+    names = {"base": "base", **PAIR}
+    pairs = [("oapl-lag50", "grpo-off1"), ("oapl-lag50", "base"), ("grpo-off1", "base")]
+    rows = []
+    for k in KS:
+        cells = {name: diverse(name, passed(k)) for name in names}
+        means = [f"{100 * estimate(own).mean:.1f}" for own in cells.values()]
+        rows.append([f"pass@{k}, %", *means, *(difference(cells[a], cells[b]).shown(sign="+") for a, b in pairs)])
+    cells = {name: diverse(name, distinct) for name in names}
+    found = [difference(cells[a], cells[b]) for a, b in pairs]
+    means = [f"{estimate(own).mean:.1f}" for own in cells.values()]
+    rows.append(
+        ["different correct of 256", *means, *(f"{x.mean:+.1f} ({x.low:+.1f} to {x.high:+.1f})" for x in found)]
+    )
+    head = ["", *names.values(), "OAPL less GRPO", "OAPL less base", "GRPO less base"]
+    return table(head, rows)
+
+
+def beds() -> Results:
+    """Of beds 2 and 3."""
+    return Results(DATA, "beds")
+
+
+def of_bed(arm: str, bed: str) -> dict[str, list[Row]]:
+    """Evaluations by base."""
+    return {base: rows for (base, _), rows in beds().curves(arm).items() if base.startswith(f"{bed}-seed")}
+
+
+def countdown_table() -> str:
+    """Accuracy and entropy of the paper's pair."""
+    rows = []
+    for arm, name in PAIR.items():
+        for number, step in enumerate((0, 50, 100)):
+            own = [one[number] for one in of_bed(arm, "countdown").values()]
+            each = ", ".join(f"{100 * share(row):.1f}" for row in own)
+            cells = {(base, 0): by_numbers(one[number]["right"]) for base, one in of_bed(arm, "countdown").items()}
+            entropy = ", ".join(f"{row['entropy_ended']:.3f}" for row in own)
+            rows.append([f"{name}, step {step}", estimate(cells).shown(), each, entropy])
+    return table(["", "pass@1, %", "each base", "entropy, each base"], rows)
+
+
+def entropies() -> dict[str, tuple[float, float]]:
+    """Claim 2a, by base: the entropy of OAPL and of GRPO where both have the accuracy that the lower one ends with."""
+    found = {}
+    curves = {arm: of_bed(arm, "countdown") for arm in PAIR}
+    for base in sorted(set.intersection(*(set(own) for own in curves.values()))):
+        last = {arm: share(own[base][-1]) for arm, own in curves.items()}
+        lower = min(last, key=last.__getitem__)
+        at = {arm: at_accuracy(own[base], last[lower], "entropy_ended") for arm, own in curves.items()}
+        at[lower] = float(curves[lower][base][-1]["entropy_ended"])
+        ours, theirs = at["oapl-lag50"], at["grpo-off1"]
+        assert ours is not None and theirs is not None
+        found[base] = (ours, theirs)
+    return found
+
+
+def entropy_table() -> str:
+    """Claim 2a."""
+    rows = [
+        [base[-1], f"{ours:.3f}", f"{theirs:.3f}", f"{ours - theirs:+.3f}"]
+        for base, (ours, theirs) in entropies().items()
     ]
-    lines.append("|---" * (len(KS) + 4) + "|")
-    for name, row in json.loads(DIVERSITY.read_text()).items():
-        shares = [sum(pass_at_k(row["n"], c, k) for c in row["right"]) / len(row["right"]) for k in KS]
-        cells = [name, *(f"{100 * share:.1f} %" for share in shares)]
-        cells += [f"{sum(row['distinct']) / len(row['distinct']):.1f}", f"{row['entropy']:.3f}", f"{row['tokens']:.1f}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return table(["base", "OAPL", "GRPO", "OAPL less GRPO"], rows)
 
 
-TABLES: dict[str, Callable[[], str]] = {"mismatches": mismatch_table, "diversity": diversity_table}
+def collapsed(rows: Sequence[Row]) -> bool:
+    """Claim 3: it ends 10 points below its best evaluation, or below its base."""
+    shares = [share(row) for row in rows]
+    return shares[-1] <= max(shares) - FALL or shares[-1] < shares[0]
+
+
+def chains_table() -> str:
+    """Curves of every arm on every base, and which fell."""
+    rows = []
+    for length in LENGTHS:
+        for arm, name in CHAINS.items():
+            for base, own in of_bed(arm, f"chains-{length}").items():
+                curve = " ".join(f"{100 * share(row):.0f}" for row in own)
+                rows.append([f"{length}", name, base[-1], curve, "collapses" if collapsed(own) else ""])
+    return table(["steps of a chain", "", "base", "pass@1 after 0, 20, 40, 60 steps, %", "by the criterion"], rows)
+
+
+def chains_verdict(length: int) -> str:
+    """Claim 3 at a length of chains."""
+    falls = {arm: sum(map(collapsed, of_bed(arm, f"chains-{length}").values())) for arm in CHAINS}
+    grpo, oapl = (falls[f"{method}-offline"] + falls[f"{method}-off1"] for method in ("grpo", "oapl"))
+    if grpo == 0 or oapl >= grpo:
+        return "no"
+    return "yes" if falls["grpo-offline"] == BASES and grpo == BASES and oapl == 0 else "undecided"
+
+
+def doses_table() -> str:
+    """Claim 4: pass@1 by dose, with the engine's log-probs and with the trainer's."""
+    results, rows = Results(DATA), []
+    for method, name in (("oapl", "OAPL"), ("grpo", "GRPO")):
+        exact = results.cells(f"{method}-exact", 60)
+        rows.append([name, "none", estimate(exact).shown(), "", "", "", ""])
+        for dose in DOSED[1:]:
+            told, silent = results.cells(f"{method}-{dose}-rescored", 60), results.cells(f"{method}-{dose}", 60)
+            less, harm = difference(silent, told), difference(silent, exact)
+            row = [
+                name,
+                dose,
+                estimate(silent).shown(),
+                estimate(told).shown(),
+                less.shown(sign="+"),
+                by_base(less, "+"),
+            ]
+            rows.append([*row, harm.shown(sign="+")])
+    head = [
+        "",
+        "dose",
+        "engine's log-probs, %",
+        "trainer's, %",
+        "engine's less trainer's",
+        "each base",
+        "engine's less no dose",
+    ]
+    return table(head, rows)
+
+
+def sides(found: Sequence[Estimate]) -> str:
+    """Yes if every interval is above 0, no if one is below."""
+    if any(one.high < 0 for one in found):
+        return "no"
+    return "yes" if all(one.low > 0 for one in found) else "undecided"
+
+
+def summary_table() -> str:
+    """Every claim by its criterion."""
+    cells = {name: {k: diverse(name, passed(k)) for k in (1, 2, *KS[1:])} for name in ("base", *PAIR)}
+    over_base = {k: difference(cells["oapl-lag50"][k], cells["base"][k]) for k in (1, 2, *KS[1:])}
+    above = [ours > theirs for ours, theirs in entropies().values()]
+    kept = "yes" if all(above) else "undecided" if any(above) else "no"
+    more = difference(diverse("oapl-lag50", distinct), diverse("grpo-off1", distinct))
+    below = difference(diverse("oapl-lag50", distinct), diverse("base", distinct))
+    scales = "no" if any(x.high < 0 for x in over_base.values()) else "yes" if over_base[1].low > 0 else "undecided"
+    rows = [
+        ["2a", "OAPL keeps more entropy than GRPO at equal accuracy", kept],
+        ["2b", "OAPL keeps more different correct answers than GRPO", sides([more])],
+        [
+            "2b",
+            "OAPL is sharpened against its base",
+            "yes" if below.high < 0 else "no" if below.low > 0 else "undecided",
+        ],
+        ["2c", "pass@k of OAPL is above the base's for every k to 256", scales],
+    ]
+    rows += [["3", f"GRPO collapses with lag, OAPL does not: chains of {n} steps", chains_verdict(n)] for n in LENGTHS]
+    results = Results(DATA)
+    for method, name in (("oapl", "OAPL"), ("grpo", "GRPO")):
+        for dose in DOSED[1:]:
+            told, silent = results.cells(f"{method}-{dose}-rescored", 60), results.cells(f"{method}-{dose}", 60)
+            less, harm = difference(silent, told), difference(silent, results.cells(f"{method}-exact", 60))
+            rows.append(
+                [
+                    "4",
+                    f"{name}, {dose}: the engine's log-probs against the trainer's",
+                    verdict(less, "better", "worse", "undecided"),
+                ]
+            )
+            rows.append(["4", f"{name}, {dose}: against no dose", verdict(harm, "better", "harmed", "undecided")])
+    return table(["", "asked", "by its criterion"], rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "summary": summary_table,
+    "mismatches": mismatch_table,
+    "countdown": countdown_table,
+    "entropies": entropy_table,
+    "diversity": diversity_table,
+    "chains": chains_table,
+    "doses": doses_table,
+}
 
 if __name__ == "__main__":
     main()

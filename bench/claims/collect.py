@@ -1,9 +1,8 @@
 """Gather results into small files: ``python -m bench.claims.collect DIR --to docs/benchmarks/data [--bed demo]``.
 
 Reads DIR/BASE/ARM-seedN.json (``train.py``). Writes, for the bed, BED_evaluations.parquet (a row for each evaluation:
-right answers of each problem in ``right``, entropy, length, rollouts and CPU seconds so far), BED_steps.parquet (means
-of ten steps
-of training metrics) and BED_arms.json (settings of each arm). Rows are sorted.
+right answers of each problem in ``right``, entropy, length, rollouts and CPU seconds so far, the device that computed),
+BED_steps.parquet (means of ten steps of training metrics) and BED_arms.json (settings of each arm). Rows are sorted.
 """
 
 import argparse
@@ -90,7 +89,8 @@ def _evaluations(one: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for row in one["evaluations"]:
         kept = {name: row[name] for name in ("step", "rollouts", *_MEASURED, *_SPENT)}
         distinct = sum(row["distinct_right"]) / len(row["distinct_right"])
-        yield {**kept, "split": one["arm"]["measured_on"], "distinct_right": distinct, "right": row["right"]}
+        facts = {"split": one["arm"]["measured_on"], "device": one.get("device", "cpu")}
+        yield {**kept, **facts, "distinct_right": distinct, "right": row["right"]}
 
 
 def _windows(steps: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

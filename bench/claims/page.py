@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.claims.bootstrap import Cells, Estimate, difference, estimate
 from bench.claims.results import Results, at_accuracy, cpu_s, share
-from bench.claims.studies import PASS, STUDIES
+from bench.claims.studies import PASS, RATE, RATES, STUDIES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 PAGE, DATA = DOCS / "claims.md", DOCS / "data"
@@ -169,6 +169,43 @@ def _pair(results: Results) -> str:
     return table(["", "pass@1, %", "each base"], rows)
 
 
+LAGS = (1, 50, 100)
+LAGGED, MIDDLE = 200, 100
+
+
+def _lags(results: Results) -> str:
+    """pass@1 by lag, of both, at one number of steps."""
+    rows = []
+    for step in (MIDDLE, LAST, LAGGED):
+        for lag in LAGS:
+            oapl, grpo = f"oapl-lag{lag}", f"grpo-lag{lag}"
+            if all(step in results.steps_of(arm) for arm in (oapl, grpo)):
+                means = [estimate(results.cells(arm, step)).shown() for arm in (oapl, grpo)]
+                rows.append([f"{step}", f"{lag}", *means, *_shown(against(results, oapl, grpo, step))])
+    return table(["step", "L", "OAPL, %", "GRPO, %", "OAPL less GRPO", "each base"], rows)
+
+
+def loses_by_lag(results: Results, method: str) -> Estimate | None:
+    """pass@1 at L = 100 less that at L = 1, after 200 steps."""
+    return against(results, f"{method}-lag100", f"{method}-lag1", LAGGED)
+
+
+def _slower(results: Results) -> str:
+    rows = []
+    for arm, name in (
+        ("grpo-offline", "GRPO, 2.5e-4"),
+        ("grpo-offline-slow", "GRPO, 1.25e-4"),
+        ("oapl-offline", "OAPL, 2.5e-4"),
+    ):
+        rows += [
+            _row(f"{name}, {step} steps", results.cells(arm, step))
+            for step in (PASS, 2 * PASS, END)
+            if results.cells(arm, step)
+        ]
+        rows.append([f"{name}, {END} less {PASS} steps", *_shown(change(results, arm, END, PASS))])
+    return table(["", "pass@1, %", "each base"], rows)
+
+
 def _crossing(results: Results, arm: str, column: str) -> dict[str, float | None]:
     """By base, of its first seed."""
     return {
@@ -194,8 +231,10 @@ def _at_accuracy(results: Results, columns: dict[str, tuple[str, str]], arms: di
     rows = []
     for column, (name, form) in columns.items():
         for arm, label in arms.items():
-            found = _crossing(results, arm, column).values()
-            rows.append([name, label, ", ".join("never" if x is None else format(x, form) for x in found) or "not run"])
+            found = [format(x, form) if x is not None else "never" for x in _crossing(results, arm, column).values()]
+            if column == "cpu_s" and results.devices(arm) - {"cpu"}:  # seconds of another machine
+                found = []
+            rows.append([name, label, ", ".join(found) or ("another machine" if results.curves(arm) else "not run")])
     return table([f"at {ACCURACY:.0%} pass@1", "", "each base"], rows)
 
 
@@ -209,7 +248,9 @@ def _entropy(results: Results) -> str:
 
 def _cost(results: Results) -> str:
     columns = {"rollouts": ("rollouts", ",.0f"), "step": ("optimiser steps", ".0f"), "cpu_s": ("CPU seconds", ".0f")}
-    return _at_accuracy(results, columns, {**_PAIR, "grpo-lag50": "GRPO, L = 50", "oapl-offline": "OAPL, one round"})
+    arms = {**_PAIR, "grpo-lag50": "GRPO, L = 50", "grpo-epochs2": "GRPO, 2 epochs", "grpo-epochs4": "GRPO, 4 epochs"}
+    rounds = {f"oapl-rounds{n}": f"OAPL, rounds of {n} rollouts, 4 epochs" for n in (512, 1024, 2048)}
+    return _at_accuracy(results, columns, {**arms, **rounds, "oapl-offline": "OAPL, one round"})
 
 
 def over_base(results: Results, arm: str, k: int) -> Estimate | None:
@@ -247,6 +288,52 @@ def _against_default(results: Results, names: dict[str, str]) -> str:
     return table(["90 steps", "pass@1, %", "each base", "less OAPL", "each base"], rows)
 
 
+def tuned(results: Results, method: str) -> tuple[float, bool] | None:
+    """The rate with the most correct validation answers over all bases, and whether it is the largest or smallest."""
+    found = {}
+    for rate in RATES:
+        cells = results.cells(f"{method}-rate{rate:g}", PASS)
+        if len(cells) < BASES:
+            return None
+        found[rate] = estimate(cells).mean
+    best = max(found, key=found.__getitem__)
+    return best, best in (min(RATES), max(RATES))
+
+
+def tuned_arm(results: Results, method: str) -> str | None:
+    """The held-out arm of a method at its own rate."""
+    if (found := tuned(results, method)) is None:
+        return None
+    return f"{method}-offline" if found[0] == RATE else f"{method}-offline-rate{found[0]:g}"
+
+
+def _tuned(results: Results) -> str:
+    ours, rows = tuned_arm(results, "oapl"), []
+    for method, name in TUNED.items():
+        arm, found = tuned_arm(results, method), tuned(results, method)
+        if arm is None or found is None or ours is None or not results.cells(arm, PASS):
+            rows.append([name, "not run", "", "", "", ""])
+            continue
+        rate = f"{found[0]:g}" + (", the edge" if found[1] else "")
+        validation = estimate(results.cells(f"{method}-rate{found[0]:g}", PASS)).mean
+        less = _shown(against(results, arm, ours, PASS)) if arm != ours else ["", ""]
+        rows.append([name, rate, f"{100 * validation:.1f}", *_row("", results.cells(arm, PASS))[1:], *less])
+    rows.sort(key=lambda row: -float(row[3].split()[0]) if row[3] else 1)
+    return table(["90 steps", "rate", "validation, %", "pass@1, %", "each base", "less OAPL", "each base"], rows)
+
+
+TUNED = {
+    "oapl": "OAPL",
+    "shifted": "OAPL, beta-shifted mean",
+    "grpo": "GRPO, token IS",
+    "topr": "TOPR",
+    "rft": "RFT",
+    "asymre": "AsymRE",
+    "maxrl": "MaxRL",
+    "dpo": "DPO",
+    "ipo": "IPO",
+    "kto": "KTO",
+}
 SETTINGS = {
     "oapl-all": "every group",
     "oapl-mixed": "groups with correct and wrong answers",
@@ -261,6 +348,11 @@ METHODS = {
     "topr-offline": "TOPR",
     "asymre-offline": "AsymRE",
     "rft-offline": "RFT: correct answers alone",
+    "shifted-offline": "OAPL, beta-shifted mean",
+    "maxrl-offline": "MaxRL",
+    "dpo-offline": "DPO",
+    "ipo-offline": "IPO",
+    "kto-offline": "KTO",
 }
 
 
@@ -275,6 +367,8 @@ def _summary(results: Results) -> str:
         ("a", "OAPL on the same", _stable(ended)),
         ("b", "OAPL at L = 50 above GRPO off by one", verdict(against(results, "oapl-lag50", "grpo-off1", LAST))),
         ("b", "OAPL at L = 50 above GRPO at L = 50", verdict(against(results, "oapl-lag50", "grpo-lag50", LAST))),
+        ("b", "OAPL at L = 100 against its L = 1, 200 steps", _lag_verdict(results, "oapl")),
+        ("b", "GRPO at L = 100 against its L = 1, 200 steps", _lag_verdict(results, "grpo")),
         ("c", "entropy of OAPL at 50 % pass@1, against GRPO off by one", compared(results, "entropy_ended")),
         ("d", "OAPL above its base, k = 1", verdict(over_base(results, "oapl-lag50", 1))),
         ("d", "OAPL above GRPO off by one, k = 4", verdict(against(results, "oapl-lag50", "grpo-off1", LAST, 4))),
@@ -282,10 +376,24 @@ def _summary(results: Results) -> str:
         ("e", "CPU seconds of the same", compared(results, "cpu_s")),
         ("f", "training without the filter, against the paper's", _matters(results, "oapl-all")),
         ("f", "beta1 = beta2 = 0.1, against 1 and 0.1", _matters(results, "oapl-beta0.1-0.1")),
-        ("g", "TOPR off the shelf, against OAPL", _matters(results, "topr-offline")),
-        ("g", "RFT off the shelf, against OAPL", _matters(results, "rft-offline")),
+        *(
+            ("g", f"{name}, its rate tuned as OAPL's, against OAPL", _tuned_verdict(results, method))
+            for method, name in TUNED.items()
+            if method != "oapl"
+        ),
     ]
     return table(["", "asked", "by its criterion"], rows)
+
+
+def _lag_verdict(results: Results, method: str) -> str:
+    return verdict(loses_by_lag(results, method), "better", "worse", "no difference shown")
+
+
+def _tuned_verdict(results: Results, method: str) -> str:
+    arms = [tuned_arm(results, one) for one in (method, "oapl")]
+    if None in arms:
+        return NOT_RUN
+    return verdict(against(results, str(arms[0]), str(arms[1]), PASS), "better", "worse", "no difference shown")
 
 
 def _matters(results: Results, arm: str) -> str:
@@ -306,12 +414,15 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "summary": _summary,
     "collapse": _collapse,
     "compared": _compared,
+    "slower": _slower,
     "pair": _pair,
+    "lags": _lags,
     "entropy": _entropy,
     "passk": _pass_at_k,
     "cost": _cost,
     "settings": lambda results: _against_default(results, SETTINGS),
     "offline": lambda results: _against_default(results, METHODS),
+    "tuned": _tuned,
     "missing": _missing,
 }
 

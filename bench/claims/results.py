@@ -69,6 +69,10 @@ class Results:
             if row["step"] == step and row["n"] >= k
         }
 
+    def devices(self, arm: str) -> set[str]:
+        """What computed it."""
+        return {row["device"] for rows in self.curves(arm).values() for row in rows}
+
     def bases(self, arm: str) -> set[str]:
         """Bases that it was run on."""
         return {base for base, _ in self.curves(arm)}

@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from bench.claims import bed_studies
 from bench.claims.collect import collect
 from bench.claims.page import DATA, PAGE, page
 from bench.claims.results import Results, at_accuracy
@@ -24,7 +25,11 @@ def test_the_data_are_small() -> None:
 
 def test_the_data_are_of_the_studies_and_their_settings_are_those_of_today() -> None:
     """An arm whose definition has changed must be run again or leave the data."""
-    known = {name.rpartition("-seed")[0]: arm.settings() for study in STUDIES for name, arm in arms(study, 1).items()}
+    known = {
+        name.rpartition("-seed")[0]: arm.settings()
+        for study in (*STUDIES, *bed_studies.STUDIES)
+        for name, arm in arms(study, 1).items()
+    }
     for name, found in Results(DATA).settings.items():
         expected = {key: value for key, value in json.loads(json.dumps(known[name].copy())).items() if key != "seed"}
         assert found == expected, name
