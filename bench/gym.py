@@ -1,7 +1,7 @@
 """Scores of each task before and after the rounds: ``python -m bench.gym RUN...`` on runs of gym.toml.
 
-Writes docs/benchmarks/data/gym.json, for each run and task the mean score of the base's held-out answers and of the last
-checkpoint's with the paired difference (95 %, bootstrap over problems), and the table of docs/benchmarks/data.md.
+Writes docs/benchmarks/data/gym.json (for each run and task the mean score of the held-out answers of base and last
+checkpoint, with the paired difference: 95 %, bootstrap over problems) and the table of docs/benchmarks/data.md.
 """
 
 import json
@@ -12,13 +12,12 @@ from typing import Any
 
 import polars as pl
 
-from bench.claims.page import table, written
+from bench.claims.page import table
 from oapl_core.evaluation.pass_at_k import paired_difference
 from oapl_core.run_folder.run import Run
 from oapl_core.tables import EVALUATIONS, PROBLEMS, read_table
 
-DOCS = Path(__file__).resolve().parents[1] / "docs" / "benchmarks"
-PAGE, DATA = DOCS / "data.md", DOCS / "data" / "gym.json"
+DATA = Path(__file__).resolve().parents[1] / "docs" / "benchmarks" / "data" / "gym.json"
 RESAMPLES = 10_000
 
 
@@ -26,6 +25,8 @@ def main() -> None:
     """Collect, and make the table."""
     rows = [row for name in sys.argv[1:] for row in measured(Run.open(Path(name)))]
     DATA.write_text(json.dumps(rows, indent=0) + "\n")
+    from bench.rounds import PAGE, page  # which takes this table from here
+
     PAGE.write_text(page(PAGE.read_text()))
 
 
@@ -48,12 +49,8 @@ def measured(run: Run) -> Iterator[dict[str, Any]]:
         yield {**key, "base": one.first, "last": one.second, "low": one.change.low, "high": one.change.high}
 
 
-def page(text: str) -> str:
-    """The page with its table made again."""
-    return written(text, {"gym": _table})
-
-
-def _table() -> str:
+def gym_table() -> str:
+    """Each task, all seeds."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in json.loads(DATA.read_text()):
         found.setdefault(row["task"], []).append(row)
@@ -62,7 +59,8 @@ def _table() -> str:
         before, after = (", ".join(f"{row[name]:.3f}" for row in own) for name in ("base", "last"))
         changes = ", ".join(f"{r['last'] - r['base']:+.3f} ({r['low']:+.3f} to {r['high']:+.3f})" for r in own)
         verdict = "gets better" if all(row["low"] > 0 for row in own) else "not decided"
-        rows.append([f"`{task}`", before, after, changes, "worse" if all(row["high"] < 0 for row in own) else verdict])
+        verdict = "worse" if all(row["high"] < 0 for row in own) else verdict
+        rows.append([f"`{task}`", before, after, changes, verdict])
     return table(["task", "base, each seed", "after two rounds", "difference", "by the criterion"], rows)
 
 

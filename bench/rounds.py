@@ -21,6 +21,7 @@ from bench.claims.bases import heldout_problems
 from bench.claims.bootstrap import Cells, Estimate, difference, estimate
 from bench.claims.page import table, written
 from bench.claims.results import Results
+from bench.gym import gym_table
 from data.demo import generate
 from oapl_core.run_folder.run import Run
 
@@ -127,7 +128,7 @@ def _round(one: Run, number: int) -> dict[str, Any]:
 
 def page(text: str) -> str:
     """The page with its tables made again."""
-    return written(text, {"rounds": _arms, "rounds-differences": _differences})
+    return written(text, {"rounds": _arms, "rounds-differences": _differences, "gym": gym_table})
 
 
 def _cells(arm: str, step: int = ROUNDS + 1) -> Cells:
