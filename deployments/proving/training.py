@@ -23,19 +23,22 @@ def step(folder: Path) -> dict[str, Any]:
     """Make the first optimiser step at each ZeRO stage and with each layout of rows: one loss and gradient; time it."""
     import torch
 
+    from oapl_core.training.attention import is_plain
+    from oapl_core.training.checkpoint import load_model
     from oapl_core.training.speed import matmul_tflops
 
     rows = made.read_sampled(folder / "sampled.json")[:32]
-    dtype = made.experiment(folder).training.dtype
+    experiment = made.experiment(folder)
+    dtype, is_shared = experiment.training.dtype, is_plain(load_model(Path(str(experiment.model))).model)
     cases: dict[str, dict[str, Any]] = {f"ZeRO {stage}": {"zero_stage": stage} for stage in (1, 2, 3)}
     cases |= {"ZeRO 0": {"zero_stage": 0}} if dtype == "float32" else {}
-    cases |= {"packed": {"packing": "on"}, "padded": {"packing": "off"}, "shared prompts": {"share_prompts": "auto"}}
+    cases |= {"packed": {"packing": "on"}, "padded": {"packing": "off"}}
+    # not "auto": long answers would make it leave the prompts as they are, and nothing would be tried
+    cases |= {"shared prompts": {"share_prompts": "on"}} if is_shared else {}
     found = {}
     for name, training in cases.items():
         run = made.make_round(folder, f"step-{name.lower().replace(' ', '-')}", rows, **training)
         found[name] = timed_steps(run, 3, 0.0)
-    if not found["shared prompts"]["shares_prompts"]:  # the model's attention does not allow it
-        del found["shared prompts"]
     first = found["ZeRO 1"]
     for name, other in found.items():
         for key in ("loss", "grad_norm"):
