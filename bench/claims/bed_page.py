@@ -135,14 +135,10 @@ def diversity_table() -> str:
     return table(head, rows)
 
 
-def beds() -> Results:
-    """Of beds 2 and 3."""
-    return Results(DATA, "beds")
-
-
 def of_bed(arm: str, bed: str) -> dict[str, list[Row]]:
-    """Evaluations by base."""
-    return {base: rows for (base, _), rows in beds().curves(arm).items() if base.startswith(f"{bed}-seed")}
+    """Evaluations by base, of `countdown` or of `chains-LENGTH`."""
+    curves = Results(DATA, bed.partition("-")[0]).curves(arm)
+    return {base: rows for (base, _), rows in curves.items() if base.startswith(f"{bed}-seed")}
 
 
 def countdown_table() -> str:

@@ -12,6 +12,7 @@ therefore shows every base by itself, too.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,9 +59,7 @@ def estimate(cells: Cells, resamples: int = RESAMPLES, seed: int = SEED) -> Esti
     (problems,) = sizes
     value_CP = np.array([cells[key] for key in sorted(cells)], dtype=np.float64)
     bases = [base for base, _ in sorted(cells)]
-    random = np.random.default_rng(seed)
-    weight_RC = _weights(bases, resamples, random)
-    drawn_RP = random.multinomial(problems, np.full(problems, 1 / problems), size=resamples) / problems
+    weight_RC, drawn_RP = _draws(tuple(bases), problems, resamples, seed)
     means_R = np.einsum("rc,rc->r", weight_RC, drawn_RP @ value_CP.T)
     by_base = {base: float(value_CP[[b == base for b in bases]].mean()) for base in dict.fromkeys(bases)}
     low, high = np.quantile(means_R, [0.025, 0.975])
@@ -72,6 +71,14 @@ def difference(first: Cells, second: Cells, resamples: int = RESAMPLES, seed: in
     shared = [key for key in first if key in second]
     paired = {key: np.asarray(first[key], dtype=np.float64) - np.asarray(second[key]) for key in shared}
     return estimate({key: values.tolist() for key, values in paired.items()}, resamples, seed)
+
+
+@lru_cache(maxsize=8)  # a page asks for the same draws a hundred times
+def _draws(bases: tuple[str, ...], problems: int, resamples: int, seed: int) -> "tuple[Values, Values]":
+    """How much bases and problems weigh in each resample, [R, C] and [R, P]."""
+    random = np.random.default_rng(seed)
+    weight_RC = _weights(bases, resamples, random)
+    return weight_RC, random.multinomial(problems, np.full(problems, 1 / problems), size=resamples) / problems
 
 
 def _weights(bases: Sequence[str], resamples: int, random: np.random.Generator) -> "Values":

@@ -2,7 +2,8 @@
 
 Reads DIR/BASE/ARM-seedN.json (``train.py``). Writes, for the bed, BED_evaluations.parquet (a row for each evaluation:
 right answers of each problem in ``right``, entropy, length, rollouts and CPU seconds so far, the device that computed),
-BED_steps.parquet (means of ten steps of training metrics) and BED_arms.json (settings of each arm). Rows are sorted.
+BED_steps.parquet (means of ten steps of training metrics) and BED_arms.json (settings of each arm). Rows are sorted;
+those of bases that DIR has not stay.
 """
 
 import argparse
@@ -42,14 +43,21 @@ def collect(results: Path, to: Path, bed: str) -> None:
     to.mkdir(parents=True, exist_ok=True)
     order = ["arm", "base", "seed", "step"]
     narrow = pl.col(pl.Float64).cast(pl.Float32)
-    frame = pl.DataFrame(evaluations, infer_schema_length=None).sort(order)
+    frame = pl.DataFrame(evaluations, infer_schema_length=None)
     # at most 255 answers a problem; the right share is in the counts
     frame = frame.with_columns(narrow, pl.col("right").cast(pl.List(pl.UInt8)))
-    frame.write_parquet(to / f"{bed}_evaluations.parquet", compression="zstd", compression_level=19)
-    steps_frame = pl.DataFrame(steps, infer_schema_length=None).sort(order).with_columns(narrow)
-    steps_frame.write_parquet(to / f"{bed}_steps.parquet", compression="zstd", compression_level=19)
+    steps_frame = pl.DataFrame(steps, infer_schema_length=None).with_columns(narrow)
+    for new, name in ((frame, "evaluations"), (steps_frame, "steps")):
+        path = to / f"{bed}_{name}.parquet"
+        both = pl.concat([new, _others(path, new)], how="diagonal_relaxed").sort(order)
+        both.write_parquet(path, compression="zstd", compression_level=19)
     arms = {key["arm"]: _settings(one) for key, (_, one) in zip(keys, found, strict=True)}
     (to / f"{bed}_arms.json").write_text(json.dumps(dict(sorted(arms.items())), indent=1, sort_keys=True) + "\n")
+
+
+def _others(path: Path, new: pl.DataFrame) -> pl.DataFrame:
+    """What ``path`` has of bases that are not collected now."""
+    return pl.read_parquet(path).join(new, on="base", how="anti") if path.exists() else new.clear()
 
 
 def collect_comparison(root: Path, to: Path, bed: str) -> None:

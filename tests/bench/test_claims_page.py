@@ -7,7 +7,6 @@ from typing import Any
 import polars as pl
 import pytest
 
-from bench.claims import bed_studies
 from bench.claims.collect import collect
 from bench.claims.page import DATA, PAGE, page
 from bench.claims.results import Results, at_accuracy
@@ -23,16 +22,17 @@ def test_the_data_are_small() -> None:
     assert sum(file.stat().st_size for file in DATA.iterdir()) < 1_000_000
 
 
-def test_the_data_are_of_the_studies_and_their_settings_are_those_of_today() -> None:
+@pytest.mark.parametrize(
+    ("bed", "studies"), [("demo", [*STUDIES, "doses"]), ("countdown", ["countdown"]), ("chains", ["chains"])]
+)
+def test_the_data_are_of_the_studies_and_their_settings_are_those_of_today(bed: str, studies: list[str]) -> None:
     """An arm whose definition has changed must be run again or leave the data."""
-    known = {
-        name.rpartition("-seed")[0]: arm.settings()
-        for study in (*STUDIES, *bed_studies.STUDIES)
-        for name, arm in arms(study, 1).items()
-    }
-    for name, found in Results(DATA).settings.items():
+    known = {name.rpartition("-seed")[0]: arm.settings() for study in studies for name, arm in arms(study, 1).items()}
+    found = Results(DATA, bed).settings
+    assert found
+    for name, own in found.items():
         expected = {key: value for key, value in json.loads(json.dumps(known[name].copy())).items() if key != "seed"}
-        assert found == expected, name
+        assert own == expected, name
 
 
 def evaluation(step: int, right: list[int], n: int = 2) -> dict[str, Any]:
