@@ -4,7 +4,7 @@
     python -m bench.calculator --collect DIR               # docs/benchmarks/data/calculator.json and the figure
 
 Each seed is a run of deployments/experiments/calculator.toml. The checkpoint that round 0 starts from and the last one
-answer the 200 held-out sums, 4 times each at T = 1, with the calculator and without: then a call is the end, as nobody
+answer the 200 held-out sums, twice each at T = 1, with the calculator and without: then a call is the end, as nobody
 answers it.
 
 Criterion, written before the runs: in every seed the trained checkpoint uses the tool in at least 90 % of its answers
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENT = ROOT / "deployments" / "experiments" / "calculator.toml"
 DATA = ROOT / "docs" / "benchmarks" / "data" / "calculator.json"
 FIGURE = ROOT / "docs" / "benchmarks" / "calculator.png"
-SAMPLES = 4
+SAMPLES = 2
 
 
 def main() -> None:
@@ -128,13 +128,13 @@ def draw(found: dict[str, Any]) -> None:
     """Before and after, each seed a line; with the tool and without."""
     import matplotlib.pyplot as plt
 
-    style = ROOT / "oapl_core" / "reports" / "report.mplstyle"
-    with plt.style.context([str(style)] if style.exists() else []):
+    with plt.style.context(str(ROOT / "oapl_core" / "reports" / "figures.mplstyle")):
         figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.0), sharey=True, layout="constrained")
         for axis, (key, title) in zip(
             axes, (("right", "right answers"), ("asked", "answers that ask the calculator")), strict=True
         ):
-            for with_tool, colour in (("with", "C0"), ("without", "C1")):
+            # who asks has not seen yet whether anybody answers: both lines of the right panel would be one
+            for with_tool, colour in (("with", "C0"), ("without", "C1"))[: 2 if key == "right" else 1]:
                 for number, seed in enumerate(found.values()):
                     values = [100 * seed[f"{when}, {with_tool} the tool"][key] for when in ("before", "after")]
                     label = f"{with_tool} the tool" if number == 0 else None
@@ -144,7 +144,7 @@ def draw(found: dict[str, Any]) -> None:
             axis.set_ylim(-4, 104)
             axis.set_title(title)
         axes[0].set_ylabel("% of held-out answers")
-        axes[0].legend(loc="center right")
+        axes[0].legend(loc="upper left")
         figure.savefig(FIGURE, dpi=160)
 
 

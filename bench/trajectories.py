@@ -1,6 +1,6 @@
 """How fast trajectories are sampled: ``python -m bench.trajectories --to docs/benchmarks/data/trajectories.json``.
 
-One engine in this process, a random model of the demo's size, 256 sequences at once. 768 trajectories of up to four
+One engine in this process, a random model of the demo's size, 256 sequences at once. 512 trajectories of up to four
 turns, each turn ended by a letter; an environment answers the first three with 12 tokens or so.
 
     no tool       the environment answers at once
@@ -33,7 +33,7 @@ from oapl_core.settings.experiment import EngineConfig
 from tests.played_environments import Patient
 from tests.tiny_model import write_tiny_model
 
-AT_ONCE, TRAJECTORIES, TOOL_S = 256, 768, 0.05
+AT_ONCE, TRAJECTORIES, TOOL_S = 256, 512, 0.05
 CONFIG = EngineConfig(max_model_len=512, max_num_seqs=AT_ONCE, kv_cache_gib=1.0, dtype="float32")
 
 
