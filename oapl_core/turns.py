@@ -8,7 +8,8 @@ prompt of a turn is the first prompt and all of ``response_ids`` before the turn
 
 import hashlib
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,14 @@ def has_turns(path: Path) -> bool:
 
     with tables.readable(path):
         return LOSS_MASK in pq.read_schema(path).names
+
+
+def spans(row: Mapping[str, Any]) -> Iterator[tuple[list[int], list[int]]]:
+    """For each turn of a row of ROLLOUTS the ids that the model sampled, and those of the environment behind them."""
+    ids, starts, mask = row["response_ids"], row.get("turn_starts") or [0], row.get(LOSS_MASK)
+    for start, end in pairwise([*starts, len(ids)]):
+        sampled = end - start if mask is None else sum(mask[start:end])
+        yield ids[start : start + sampled], ids[start + sampled : end]
 
 
 def prompt_hash(ids: Sequence[int]) -> int:

@@ -13,9 +13,9 @@ from oapl_core.run_folder.lock import hold
 
 def export(
     run: OpenedRun,
-    destination: Annotated[Path, typer.Argument(metavar="FILE.parquet", help="File to make.")],
+    destination: Annotated[Path, typer.Argument(metavar="FILE", help="A .parquet, or a .jsonl for chat messages.")],
     number: Annotated[int, typer.Option("--round", help="From 0.")] = 0,
 ) -> None:
-    """Write a round's judged rollouts in the OAPL authors' schema, which verl-style trainers read."""
+    """Write a round's judged rollouts in the OAPL authors' schema, which verl-style trainers read, or as messages."""
     with hold(run.root):
         run_stage(run, "exchange.export", ["--round", str(number), "--to", str(destination)], on_progress=tell)

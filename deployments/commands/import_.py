@@ -28,7 +28,8 @@ def import_(
     overrides: Overrides = None,
     number: Annotated[int, typer.Option("--round", help="Round whose rollouts they become, from 0.")] = 0,
     form: Annotated[
-        str, typer.Option("--format", help="Whose: oapl (the authors' schema), verl, prime-rl, open-instruct or trl.")
+        str,
+        typer.Option("--format", help="oapl (the authors' schema), verl, prime-rl, open-instruct, trl or messages."),
     ] = "oapl",
     reward: Annotated[
         str | None, typer.Option(metavar="COLUMN=WEIGHT,...", help="Of trl: which columns are rewards; unset: numbers.")

@@ -4,5 +4,5 @@ Columns: ``data_source``, ``prompt`` (a conversation), ``ability``, ``reward_mod
 ``extra_info {split, index}``, ``response`` (text), ``precomputed_reward``, ``response_rewards`` (the group's list, on
 each of its rows) and, optionally, ``response_token_ids``. Exports add ``problem_id`` to ``extra_info``, and a column
 ``sampling`` with what that schema has no room for (policy hash, log-probs, finish reason, settings). Imports use both
-where they are.
+where they are. Rollouts of several turns have a column ``turns`` (columns.TURNS).
 """

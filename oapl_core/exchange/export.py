@@ -1,25 +1,32 @@
-"""``python -m oapl_core.exchange.export RUN_DIR --round N --to FILE.parquet``: a round in the authors' schema.
+"""``python -m oapl_core.exchange.export RUN_DIR --round N --to FILE``: a round in the authors' schema, or as messages.
 
-Reads 1_rollouts, 2_verdicts and problems.parquet; writes one Parquet file outside the run (columns:
-``exchange/__init__.py``), complete or not at all. Rollouts whose verdict is missing or ``verifier_error`` have no
-reward: they are left out and counted. One row group of rollouts and the problems of one part are in memory at a time.
+Reads 1_rollouts, 2_verdicts and problems.parquet; writes one file outside the run, complete or not at all: .parquet in
+the authors' schema (columns: ``exchange/__init__.py``), .jsonl as chat messages (``messages.py``), a rollout a line.
+Rollouts whose verdict is missing or ``verifier_error`` have no reward: they are left out and counted. One row group of
+rollouts and the problems of one part are in memory at a time.
 """
 
+import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
+from oapl_core.columns import TURNS
+from oapl_core.environments.making import schemas
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.exchange.ground_truth import to_text
+from oapl_core.exchange.messages import conversations_of
+from oapl_core.model_folder import load_tokenizer
 from oapl_core.problems.prompts import conversation
 from oapl_core.progress import say
 from oapl_core.run_folder.recorded import IMPORTED
 from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.settings.problems import PromptConfig
 from oapl_core.stage import run_verb
+from oapl_core.turns import has_turns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,12 +35,13 @@ _SAMPLING = "policy_hash logprobs logprobs_mode finish_reason temperature top_p 
 _ROWS_PER_WRITE = 64  # each repeats its problem's tests
 
 
-def schema() -> "pa.Schema":
-    """Arrow schema of an export."""
+def schema(has_turns: bool = False) -> "pa.Schema":
+    """Arrow schema of an export; rollouts with turns have a column more."""
     import pyarrow as pa
 
     text, number = pa.string(), pa.float64()
     sampling = pa.struct([tables.schema_of(tables.ROLLOUTS).field(name) for name in _SAMPLING])
+    more = [("turns", pa.struct(list(tables.schema_of(TURNS))))] * has_turns
     return pa.schema(
         [
             ("data_source", text),
@@ -46,6 +54,7 @@ def schema() -> "pa.Schema":
             ("response_rewards", pa.list_(number)),
             ("response_token_ids", pa.list_(pa.int32())),
             ("sampling", sampling),
+            *more,
         ]
     )
 
@@ -54,35 +63,60 @@ def export(run: Run, round_number: int, to: Path, tell: Callable[[str], None] = 
     """Write every judged rollout of the round to ``to``.
 
     Raises:
-        ConfigError: ``to`` exists already, or is no .parquet file.
+        ConfigError: ``to`` exists already, or is neither a .parquet nor a .jsonl file.
         DataError: the round has no rollouts, or they answer unknown problems.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if to.suffix != ".parquet" or to.exists():
-        raise ConfigError(f"{to}: {'exists already' if to.exists() else 'is no .parquet file'}; give another name")
+    if to.suffix not in {".parquet", ".jsonl"} or to.exists():
+        why = "exists already" if to.exists() else "is neither a .parquet nor a .jsonl file"
+        raise ConfigError(f"{to}: {why}; give another name")
     parts = parts_of(run.rollouts(round_number))
     if not parts:
         raise DataError(f"{run.rollouts(round_number)}: has no rollouts; run the experiment to sample them")
-    left_out, written, index, columns = Counter[str](), 0, 0, schema()
+    left_out, written = Counter[str](), 0
     to.parent.mkdir(parents=True, exist_ok=True)
     # Renamed when it is complete: another project that watches the folder never reads half of a file.
     temporary = to.with_name(f".tmp-{to.name}")
     try:
-        with pq.ParquetWriter(temporary, columns, compression="zstd") as writer:
-            for part in parts:
-                problems = _problems(run, part, index)
-                index += len(problems)
-                rows = _rows(run, round_number, part, problems, left_out)
-                while chunk := list(islice(rows, _ROWS_PER_WRITE)):
-                    writer.write_table(pa.Table.from_pylist(chunk, schema=columns))
-                    written += len(chunk)
+        write = _write_parquet if to.suffix == ".parquet" else _write_messages
+        written = write(temporary, run, round_number, parts, left_out)
         temporary.rename(to)
     finally:
         temporary.unlink(missing_ok=True)
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items()) or "none"
     tell(f"{written:,} rollouts are in {to}; left out: {reasons}")
+
+
+def _write_parquet(path: Path, run: Run, round_number: int, parts: Sequence[Path], left_out: Counter[str]) -> int:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    written, index, columns = 0, 0, schema(any(map(has_turns, parts)))
+    with pq.ParquetWriter(path, columns, compression="zstd") as writer:
+        for part in parts:
+            problems = _problems(run, part, index)
+            index += len(problems)
+            rows = _rows(run, round_number, part, problems, left_out)
+            while chunk := list(islice(rows, _ROWS_PER_WRITE)):
+                writer.write_table(pa.Table.from_pylist(chunk, schema=columns))
+                written += len(chunk)
+    return written
+
+
+def _write_messages(path: Path, run: Run, round_number: int, parts: Sequence[Path], left_out: Counter[str]) -> int:
+    environment, written = run.config.environment, 0
+    conversations = conversations_of(run, load_tokenizer(run.base_model()))
+    tools = {"tools": schemas(environment)} if environment else {}
+    with path.open("w", encoding="utf-8") as file:
+        for part in parts:
+            problems = _problems(run, part, 0)
+            for rollout, reward, _ in _judged(run, round_number, part, left_out):
+                problem = problems[rollout["problem_id"]]
+                said = {"messages": [*problem["prompt"], *conversations.decoded(rollout)], **tools, "reward": reward}
+                known = {name: rollout[name] for name in ("problem_id", "rollout_id", "policy_hash", "finish_reason")}
+                truth = {"ground_truth": problem["reward_model"]["ground_truth"]}
+                file.write(json.dumps({**said, **known, **truth}, ensure_ascii=False) + "\n")
+                written += 1
+    return written
 
 
 def _problems(run: Run, part: Path, first_index: int) -> dict[str, dict[str, Any]]:
@@ -112,6 +146,23 @@ def _problems(run: Run, part: Path, first_index: int) -> dict[str, dict[str, Any
 def _rows(
     run: Run, round_number: int, part: Path, problems: Mapping[str, Mapping[str, Any]], left_out: Counter[str]
 ) -> Iterator[dict[str, Any]]:
+    for rollout, reward, rewards in _judged(run, round_number, part, left_out):
+        turned = rollout.get("turn_starts") is not None
+        yield {
+            **problems[rollout["problem_id"]],
+            "response": rollout["text"],
+            "precomputed_reward": reward,
+            "response_rewards": rewards,
+            "response_token_ids": rollout["response_ids"],
+            "sampling": {name: rollout[name] for name in _SAMPLING},
+            "turns": {name: rollout[name] for name, _ in TURNS} if turned else None,
+        }
+
+
+def _judged(
+    run: Run, round_number: int, part: Path, left_out: Counter[str]
+) -> Iterator[tuple[dict[str, Any], float, list[float]]]:
+    """Rollouts of a part that have a reward, with it and those of their group."""
     verdicts = tables.read_table(
         run.verdicts(round_number) / part.name, tables.VERDICTS, ["rollout_id", "problem_id", "reward"]
     ).to_pylist()
@@ -129,16 +180,9 @@ def _rows(
                 if judged is None:
                     left_out["verifier_error" if rollout["rollout_id"] in reward else "missing_verdict"] += 1
                     continue
-                yield {
-                    **problems[rollout["problem_id"]],
-                    "response": rollout["text"],
-                    "precomputed_reward": judged,
-                    "response_rewards": rewards[rollout["problem_id"]],
-                    "response_token_ids": rollout["response_ids"],
-                    "sampling": {name: rollout[name] for name in _SAMPLING},
-                }
+                yield rollout, judged, rewards[rollout["problem_id"]]
 
 
 if __name__ == "__main__":
-    options = {"to": {"type": Path, "required": True, "metavar": "FILE.parquet", "help": "file to make"}}
+    options = {"to": {"type": Path, "required": True, "metavar": "FILE", "help": "file to make"}}
     raise SystemExit(run_verb(export, has_round=True, options=options))

@@ -10,6 +10,7 @@ prime-rl        rollouts/step_N/train/effective/traces.jsonl. src/prime_rl/monit
                 ids, log-probs
 open-instruct   `--save_traces`: RUN_rollouts_NNNNNN.jsonl. open_instruct/rl_utils.py, `RolloutRecord`, at commit
                 e6c3044aa6201c8bfa4573c1b03142af599e730d: ids and, where its engine gave them, log-probs
+messages        chat messages with tool calls (messages.py) and a `reward`; also `tools`, `problem_id`, `policy_hash`
 trl             `log_completions`: completions/completions_NNNNN.parquet. trl/trainer/grpo_trainer.py, `log`, of
                 1.10.0.dev0 at commit f2cd57710ae345ea6428ae95363267fcf38a3dc8: texts alone, without special tokens
 
@@ -18,14 +19,17 @@ A row has one of `prompt` (a conversation), `prompt_token_ids` and `prompt_text`
 of policy versions. Reasons for which a row is left out, beside those of ``offline_row.py``:
 
 tool_turns        a tool's output is among the tokens, and nothing says where
-several_turns     the model spoke more than once
+broken_prefix     the prompt of a turn is not what the model saw before
 not_finished      the episode or trace failed, or belongs to no training
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+from oapl_core.columns import LOSS_MASK
+from oapl_core.exchange.messages import complaint_of
 
 Row = dict[str, Any]
 Converted = Iterator[Row | str]
@@ -47,6 +51,22 @@ class Format:
 
 def _native(raw: Any, _weights: Mapping[str, float]) -> Converted:
     yield "not_an_object" if isinstance(raw, str) else raw
+
+
+def _messages(raw: Any, _weights: Mapping[str, float]) -> Converted:
+    if not isinstance(raw, Mapping):
+        yield "not_an_object"
+    elif any(raw.get(name) is None for name in ("messages", "reward")):
+        yield "missing_column"
+    elif reason := complaint_of(raw["messages"]):
+        yield reason
+    else:
+        first = [message["role"] for message in raw["messages"]].index("assistant")
+        row = _row("messages", "", raw["reward"], raw.get("ground_truth"))
+        row["sampling"]["policy_hash"] = raw.get("policy_hash")
+        row |= {"prompt": raw["messages"][:first], "turn_messages": raw["messages"][first:]}
+        row |= {"tools": raw.get("tools"), "extra_info": {"problem_id": raw.get("problem_id")}}
+        yield row
 
 
 def _verl(raw: Any, _weights: Mapping[str, float]) -> Converted:
@@ -89,23 +109,29 @@ def _prime_rl(raw: Any, _weights: Mapping[str, float]) -> Converted:
         yield _trace(raw, trace) if isinstance(trace, Mapping) else "not_an_object"
 
 
+class _Tokens(NamedTuple):
+    """Of a trace."""
+
+    prompt: list[int]
+    response: list[int]
+    mask: list[bool]
+    starts: list[int]
+    logprobs: list[float] | None
+
+
 def _trace(episode: Mapping[str, Any], trace: Mapping[str, Any]) -> Row | str:
-    """A trace of one model call: prompt nodes, then the node that was sampled."""
+    """A trace: prompt nodes, then nodes that were sampled, between them what an environment said."""
     nodes, rewards = trace.get("nodes"), trace.get("rewards")
     if not isinstance(nodes, list) or not isinstance(rewards, Mapping):
         return "missing_column"
     if not trace.get("ok") or not _of(trace, "agent", "trainable", default=True):
         return "not_finished"
-    # more than one sampled node, or one with others behind it, is a conversation: its prompt holds tokens of the policy
-    sampled = [node for node in nodes if node.get("sampled")]
-    if len(sampled) != 1 or nodes[-1] is not sampled[0] or any(n.get("parent") != i - 1 for i, n in _later(nodes)):
-        return "several_turns"
-    node, ids = sampled[0], [token for one in nodes for token in one.get("token_ids") or ()]
-    # the scaffold that opens the answer is part of the node and was not sampled
-    mask = [False] * (len(ids) - len(node.get("mask") or ())) + list(node.get("mask") or ())
-    first = mask.index(True) if True in mask else len(ids)
-    if not ids or first == len(ids) or not all(mask[first:]):
-        return "bad_token_ids"
+    # a node whose parent is another than the one before it begins anew: its prompt is not what was seen so far
+    if any(node.get("parent") != place - 1 for place, node in _later(nodes)):
+        return "broken_prefix"
+    tokens = _tokens(nodes)
+    if isinstance(tokens, str):
+        return tokens
     # null: scoring did not run, which is no 0
     scores = [one for one in rewards.values() if one is not None]
     if not scores or not all(_number(one.get("score")) and _number(one.get("weight", 1.0)) for one in scores):
@@ -115,14 +141,43 @@ def _trace(episode: Mapping[str, Any], trace: Mapping[str, Any]) -> Row | str:
     span, call = _of(episode, "run", "work", "policy", default={}), (trace.get("calls") or [{}])[-1]
     version = "-".join(dict.fromkeys(str(span[key]) for key in ("start", "end") if key in span)) or "unknown"
     row = _row("prime-rl", f"policy {version}", reward, None, str(_of(episode, "env", "id", default="prime-rl")))
-    row["prompt_token_ids"], row["response_token_ids"] = ids[:first], ids[first:]
+    row["prompt_token_ids"], row["response_token_ids"] = tokens.prompt, tokens.response
+    if len(tokens.starts) > 1:
+        environment = {"environment": _of(episode, "env", "id")}
+        row["turns"] = {LOSS_MASK: tokens.mask, "turn_starts": tokens.starts, **environment}
     row["sampling"] |= {
-        "logprobs": node.get("logprobs"),
+        "logprobs": tokens.logprobs,
         "finish_reason": _ended(call.get("finish_reason")),
         "temperature": _of(call, "sampling", "temperature"),
         "top_p": _of(call, "sampling", "top_p"),
     }
     return row
+
+
+def _tokens(nodes: list[Any]) -> _Tokens | str:
+    """What a chain of nodes holds, up to the last sampled token; or the reason why it cannot be used."""
+    ids, mask, starts = list[int](), list[bool](), list[int]()
+    logprobs: list[float] | None = []
+    for node in nodes:
+        own = list(node.get("token_ids") or ())
+        # the scaffold that opens a turn is part of its node and was not sampled
+        sampled = list(node.get("mask") or ()) if node.get("sampled") else []
+        sampled = [False] * (len(own) - len(sampled)) + sampled
+        begin = sampled.index(True) if True in sampled else len(own)
+        if len(sampled) != len(own) or not all(sampled[begin:]) or (node.get("sampled") and begin == len(own)):
+            return "bad_token_ids"
+        known = node.get("logprobs") if begin < len(own) else []
+        if known is not None and len(known) != len(own) - begin:
+            return "bad_sampling"
+        logprobs = None if logprobs is None or known is None else [*logprobs, *[0.0] * begin, *known]
+        starts += [len(ids) + begin] * (begin < len(own))
+        ids, mask = ids + own, mask + sampled
+    if not starts or not starts[0]:
+        return "bad_token_ids"
+    # what stands behind the last turn nobody has read
+    first, end = starts[0], len(mask) - mask[::-1].index(True)
+    part = None if logprobs is None else logprobs[first:end]
+    return _Tokens(ids[:first], ids[first:end], mask[first:end], [start - first for start in starts], part)
 
 
 def _trl(raw: Any, weights: Mapping[str, float]) -> Converted:
@@ -183,5 +238,6 @@ FORMATS = {
         # RUN_metadata.jsonl lies in the same folder and has no rollouts
         Format("open-instruct", "*_rollouts_*.jsonl", _open_instruct, has_ids=True),
         Format("trl", "**/completions_*.parquet", _trl, has_ids=False),
+        Format("messages", "*.jsonl", _messages, has_ids=True),
     )
 }

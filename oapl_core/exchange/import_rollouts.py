@@ -15,24 +15,33 @@ reason in the ledger. Memory holds one group and one row group to be written; th
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from oapl_core import tables
+from oapl_core.environments.making import schemas
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.exchange.formats import FORMATS, NATIVE, Format
+from oapl_core.exchange.dumped_files import converted, files_of, weights_of
+from oapl_core.exchange.formats import FORMATS
 from oapl_core.exchange.ground_truth import from_text
 from oapl_core.exchange.grouping import Group, GroupedRows
-from oapl_core.exchange.imported_rows import NOTHING_SAID, Assumed, Prompts, rollout_row, verdict_row
+from oapl_core.exchange.imported_rows import (
+    NOTHING_SAID,
+    Assumed,
+    Prompts,
+    broken_turns,
+    rollout_row,
+    turns_of,
+    verdict_row,
+)
 from oapl_core.files import sha256_of
 from oapl_core.model_folder import load_tokenizer
 from oapl_core.problems.encoding import load_encoder
 from oapl_core.problems.prepare import prepare, problems_of
 from oapl_core.problems.prompts import conversation
-from oapl_core.problems.raw_rows import place, raw_rows
 from oapl_core.problems.storing import write_tables
 from oapl_core.progress import say
 from oapl_core.run_folder.cutting import problems_per_part
@@ -40,8 +49,7 @@ from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.recorded import IMPORTED, POLICIES
 from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.stage import run_verb
-
-_SUFFIXES = (".parquet", ".jsonl", ".jsonl.gz")
+from oapl_core.turns import spans, with_turns
 
 
 @dataclass
@@ -57,6 +65,8 @@ class _Import:
     refused: Counter[str]
     accepted: dict[str, str] = field(default_factory=dict)
     """Key of each usable group -> problem id."""
+    first_broken: str | None = None
+    """The first trajectory whose turns are not what its model saw, and why."""
 
     def groups(self) -> Iterator[tuple[str, Group]]:
         """Problem id and rows of every usable group."""
@@ -82,8 +92,8 @@ def import_rollouts(
     run.check_round(round_number)
     if form not in FORMATS:
         raise ConfigError(f"--format {form}: choose one of {', '.join(FORMATS)}")
-    weights, chosen = _weights(reward), FORMATS[form]
-    files = _files(source, chosen)
+    weights, chosen = weights_of(reward), FORMATS[form]
+    files = files_of(source, chosen)
     origin = {IMPORTED: source.name, "sha256": sha256_of(source), **assumed.said}
     recorded = run.ledger.artifacts()
     for part in parts_of(run.rollouts(round_number)):
@@ -98,11 +108,12 @@ def import_rollouts(
     waiting = run.root / ".tmp-import.jsonl"
     try:
         rows = GroupedRows(waiting)
-        refused = rows.fill_from(_converted(files, chosen, weights))
+        refused = rows.fill_from(converted(files, chosen, weights))
         sets, model = run.config.problems, run.base_model()
         entry = recorded.get(run.name(run.prompts))
         is_known = entry is not None and not _came_from(origin, entry)
-        encode = load_encoder(model, sets.thinking, sets.chat)
+        environment = run.config.environment
+        encode = load_encoder(model, sets.thinking, sets.chat, schemas(environment) if environment else ())
         prompts = Prompts.of(run, encode, load_tokenizer(model), is_known)
         job = _Import(run, round_number, origin, rows, prompts, assumed, refused)
         _accept(job)  # before anything is written, so that a data set of no use leaves no trace in the run
@@ -111,35 +122,6 @@ def import_rollouts(
         _write_round(job)
     finally:
         waiting.unlink(missing_ok=True)
-
-
-def _weights(reward: str | None) -> dict[str, float]:
-    try:
-        pairs = [one.rpartition("=")[::2] for one in reward.split(",")] if reward else []
-        return {name: float(weight) for name, weight in pairs if name}
-    except ValueError:
-        raise ConfigError(f"--reward {reward}: write COLUMN=WEIGHT,COLUMN=WEIGHT with numbers") from None
-
-
-def _converted(files: Sequence[Path], chosen: Format, weights: Mapping[str, float]) -> Iterator[tuple[str, Any]]:
-    """What ``chosen`` makes of each row, with its place."""
-    # A line that is not JSON is one more unusable row, counted like the others, and no reason to refuse the file.
-    for path in files:
-        for number, raw in raw_rows(path, torn_is_none=True):
-            for row in ["not_an_object"] if raw is None else chosen.convert(raw, weights):
-                yield place(path, number), row
-
-
-def _files(source: Path, chosen: Format) -> list[Path]:
-    """The files of ``source``, by name."""
-    if not source.exists():
-        raise DataError(f"{source}: is missing; give a file or a folder")
-    listed = sorted(source.glob(chosen.pattern)) if source.is_dir() else [source]
-    files = [path for path in listed if path.name.endswith(_SUFFIXES)]
-    if not files:
-        wanted = ", ".join(_SUFFIXES) if chosen is NATIVE else chosen.pattern
-        raise DataError(f"{source}: has no {wanted}; convert the data set to one of them, or give a file")
-    return files
 
 
 def _came_from(origin: Mapping[str, Any], entry: ArtifactEntry | None) -> bool:
@@ -151,8 +133,10 @@ def _accept(job: _Import) -> None:
     limit, taken = job.run.config.problems.max_prompt_tokens, set[str]()
     for group in job.rows.groups():
         _, ids = job.prompts.rendered(group)
-        problem = job.prompts.problem(group)
+        problem, broken = job.prompts.problem(group), broken_turns(group.rows, ids)
+        job.first_broken = job.first_broken or (broken and f"group {group.key} {broken}")
         reasons = {
+            "broken_turns": broken is not None,
             "rewards_disagree": not group.agrees,
             "prompt_too_long": len(ids) > limit,
             "unknown_problem": problem is None,
@@ -230,7 +214,7 @@ def _write_round(job: _Import) -> None:
         rollouts, verdicts = run.rollouts(number) / name, run.verdicts(number) / name
         with run.writing(rollouts, run.inputs([run.prompts]), {}) as draft:
             rows = _rows(job, in_part, policies, judged, details)
-            draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, rows)
+            draft.rows = tables.write_table(draft.path, with_turns(tables.ROLLOUTS, job.rows.has_turns), rows)
             draft.details = {**origin, **details, POLICIES: sorted(policies)}
         with run.writing(verdicts, run.inputs([rollouts]), {}) as draft:
             draft.rows = tables.write_table(draft.path, tables.VERDICTS, judged)
@@ -251,14 +235,16 @@ def _rows(
     """Rows of tables.ROLLOUTS; fills ``judged`` with those of tables.VERDICTS, ``policies``, and counts."""
     for problem, group in groups:
         details["problems"] += 1
-        for sample, raw in enumerate(group.rows):
+        for sample, given in enumerate(group.rows):
+            raw = job.prompts.with_ids(given, job.assumed.end_token)
             row = rollout_row(job.run, job.round_number, problem, sample, raw, job.prompts.tokenizer, job.assumed)
+            row |= turns_of(raw) if job.rows.has_turns else {}
             judged.append(verdict_row(row, raw["precomputed_reward"]))
             policies.add(row["policy_hash"])
-            details["response_tokens"] += len(row["response_ids"])
+            details["response_tokens"] += sum(len(sampled) for sampled, _ in spans(row))
             details["truncated"] += row["finish_reason"] == "length"
             details["without_logprobs"] += row["logprobs"] is None
-            details["encoded_here"] += raw.get("response_token_ids") is None
+            details["encoded_here"] += given.get("response_token_ids") is None
             yield row
 
 
@@ -267,6 +253,8 @@ def _tell(job: _Import, totals: Mapping[str, int]) -> None:
     say(f"imported {totals['rollouts']:,} of {job.rows.rows:,} rows as {len(job.accepted):,} groups; left out: {left}")
     if job.rows.first_refused:
         say(f"the first row that was left out: {job.rows.first_refused}")
+    if job.first_broken:
+        say(f"the first whose turns are not what the model saw: {job.first_broken}")
     if totals["encoded_here"]:
         end = "with" if job.assumed.end_token else "without"
         say(f"{totals['encoded_here']:,} rollouts had no token ids: their text was encoded, {end} an end token")

@@ -1,14 +1,19 @@
 """A foreign row and its group's prompt as ours: which problem of the run it answers, its tokens, its verdict; pure."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any
 
 from oapl_core import tables
+from oapl_core.columns import TURNS
 from oapl_core.exchange.grouping import Group
+from oapl_core.exchange.messages import Conversations, conversations_of
 from oapl_core.exchange.offline_row import extra
-from oapl_core.problems.encoding import Encode
+from oapl_core.problems.encoding import Encode, load_encoder
 from oapl_core.run_folder.run import Run
+from oapl_core.turns import fault
 
 UNKNOWN = "unknown"
 Key = str | tuple[int, ...]
@@ -22,12 +27,26 @@ class Prompts:
     tokenizer: Any
     known: Mapping[Key, str] | None
     """Unset: the data set's problems become the run's."""
+    with_tools: Callable[[str], Encode]
+    """``encode`` with other tools, given as JSON."""
+    conversations: Callable[[], Conversations]
+    """What makes tokens of messages; made when it is asked for, as not every template can."""
+
+    def with_ids(self, raw: Mapping[str, Any], end_token: bool) -> Mapping[str, Any]:
+        """A row whose turns are messages, with their tokens; any other as it is."""
+        if "turn_messages" not in raw:
+            return raw
+        said = {**raw["sampling"], "engine": f"{raw['sampling'].get('engine') or 'imported'}, encoded here"}
+        return {**raw, **self.conversations().encoded(raw["turn_messages"], end_token), "sampling": said}
 
     @classmethod
     def of(cls, run: Run, encode: Encode, tokenizer: Any, is_known: bool) -> "Prompts":
         """With the run's own prompts, if it has some that this data set did not bring."""
+        sets, model = run.config.problems, run.base_model()
+        with_tools = lru_cache(lambda tools: load_encoder(model, sets.thinking, sets.chat, json.loads(tools)))
+        conversations = cache(lambda: conversations_of(run, tokenizer))
         if not is_known:
-            return cls(encode, tokenizer, None)
+            return cls(encode, tokenizer, None, with_tools, conversations)
         known: dict[Key, str] = {}
         for row in tables.read_table(run.prompts, tables.PROMPTS).to_pylist():
             if row["split"] == "train":
@@ -35,7 +54,7 @@ class Prompts:
                 plain = tokenizer.decode(row["prompt_ids"], skip_special_tokens=True)
                 for key in (plain, tuple(row["prompt_ids"]), row["prompt"]):
                     known[key] = row["problem_id"]
-        return cls(encode, tokenizer, known)
+        return cls(encode, tokenizer, known, with_tools, conversations)
 
     def rendered(self, group: Group) -> tuple[str, list[int]]:
         """The text that the model was given, and its ids; of a dump without ids the words alone."""
@@ -44,6 +63,8 @@ class Prompts:
         if "prompt_text" in row:
             return row["prompt_text"], []
         if "prompt_token_ids" not in row:
+            if row.get("tools"):  # what the model was told that it may call
+                return self.with_tools(json.dumps(row["tools"]))(conversation_of(group))
             return self.encode(conversation_of(group))
         # ids as they were sampled from; decoding is for people, and never encoded again
         ids: list[int] = row["prompt_token_ids"]
@@ -124,6 +145,22 @@ def rollout_row(
         "engine": engine,
         "sampled_at": None,
     }
+
+
+def turns_of(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of TURNS; null for a row of one turn."""
+    return {name: (raw.get("turns") or {}).get(name) for name, _ in TURNS}
+
+
+def broken_turns(rows: Sequence[Mapping[str, Any]], prompt_ids: Sequence[int]) -> str | None:
+    """What is wrong with the turns of the first of a group's rows that is not what its model saw; None if all are."""
+    for sample, raw in enumerate(rows):
+        if raw.get("turns"):
+            said = raw.get("sampling") or {}
+            row = {"response_ids": raw["response_token_ids"], "logprobs": said.get("logprobs"), **turns_of(raw)}
+            if wrong := fault(row, prompt_ids):
+                return f"(sample {sample}) {wrong}"
+    return None
 
 
 def verdict_row(rollout: Mapping[str, Any], reward: float) -> dict[str, Any]:

@@ -8,6 +8,8 @@ bad_reward             precomputed_reward is not a number from 0 to 1; of other 
 bad_response_rewards   not a list of such numbers
 bad_token_ids          response_token_ids is not a list of token ids
 bad_sampling           log-probs that are not one number for each token id
+bad_turns              turns that are no record of columns.TURNS
+bad_messages           no conversation in which a model answers (messages.py)
 """
 
 import hashlib
@@ -16,6 +18,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from oapl_core.columns import TURNS
+from oapl_core.tables import schema_of
+
 _REQUIRED = ("prompt", "response", "precomputed_reward", "response_rewards")
 
 
@@ -23,6 +28,10 @@ def complaint(raw: Any) -> str | None:
     """The first reason, in the order above, why ``raw`` cannot be used; None if it can."""
     if not isinstance(raw, Mapping):
         return "not_an_object"
+    if not _are_turns(raw.get("turns"), raw.get("response_token_ids")):
+        return "bad_turns"
+    if "turn_messages" in raw:
+        return None if _is_number(raw.get("precomputed_reward")) else "bad_reward"
     if "prompt_token_ids" in raw or "prompt_text" in raw:
         return _complaint_of_converted(raw)
     if any(raw.get(name) is None for name in _REQUIRED):
@@ -46,7 +55,7 @@ def _complaint_of_converted(raw: Mapping[str, Any]) -> str | None:
     checks = {
         "bad_prompt": bool(prompt) and _are_ids(prompt) if prompt is not None else isinstance(raw["prompt_text"], str),
         "bad_response": ids is not None or isinstance(raw.get("response"), str),
-        "bad_reward": isinstance(reward, int | float) and not isinstance(reward, bool) and math.isfinite(reward),
+        "bad_reward": _is_number(reward),
         "bad_token_ids": _are_ids(ids),
         "bad_sampling": _is_sampling(raw["sampling"], ids),
     }
@@ -80,6 +89,24 @@ def _is_conversation(value: Any) -> bool:
             for turn in value
         )
     )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _are_turns(value: Any, ids: Any) -> bool:
+    import pyarrow as pa
+
+    if value is None:
+        return True
+    if not isinstance(value, Mapping) or not isinstance(ids, list):
+        return False
+    try:
+        pa.Table.from_pylist([{name: value.get(name) for name, _ in TURNS}], schema=schema_of(TURNS))
+    except (pa.ArrowException, TypeError, ValueError):
+        return False
+    return True
 
 
 def _is_reward(value: Any) -> bool:

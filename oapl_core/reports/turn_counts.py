@@ -76,6 +76,6 @@ def told(row: Mapping[str, Any]) -> str:
     """``3 turns, 2 calls, 1 failed`` of a row with ``turn_starts`` and ``tool_calls``; empty where it has one turn and
     no call."""
     turns, calls = len(row.get("turn_starts") or (0,)), row.get("tool_calls") or ()
-    failed = sum(call["is_error"] for call in calls)
+    failed = sum(bool(call["is_error"]) for call in calls)  # imported messages do not say
     parts = [f"{turns} turns"] * (turns > 1) + [f"{len(calls)} call{'s' * (len(calls) > 1)}"] * bool(calls)
     return ", ".join([*parts, *[f"{failed} failed"] * bool(failed)])

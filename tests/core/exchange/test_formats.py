@@ -180,8 +180,8 @@ def test_malformed_rows_are_counted_and_the_first_is_named(
 
 def changed(row: dict[str, Any], reason: str) -> dict[str, Any]:
     trace = row["traces"][0]
-    if reason == "several_turns":
-        trace["nodes"] += [trace["nodes"][1] | {"parent": 1}]
+    if reason == "broken_prefix":
+        trace["nodes"] += [trace["nodes"][1] | {"parent": 0}]
     elif reason == "not_finished":
         trace["ok"] = False
     elif reason == "bad_reward":
@@ -191,7 +191,7 @@ def changed(row: dict[str, Any], reason: str) -> dict[str, Any]:
     return row if reason != "missing_column" else {"id": "e"}
 
 
-@pytest.mark.parametrize("reason", ["several_turns", "not_finished", "bad_reward", "bad_token_ids", "missing_column"])
+@pytest.mark.parametrize("reason", ["broken_prefix", "not_finished", "bad_reward", "bad_token_ids", "missing_column"])
 def test_episodes_that_are_no_single_answer_are_counted(
     tmp_path: Path, model: Path, prompts: dumps.Prompts, reason: str
 ) -> None:
@@ -209,5 +209,6 @@ def test_a_folder_without_such_files_and_an_unknown_format_are_one_line_each(tmp
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"empty: has no \*\*/train/effective/traces.jsonl"):
         import_rollouts(run, 0, tmp_path / "empty", form="prime-rl")
-    with pytest.raises(ConfigError, match="--format other: choose one of oapl, verl, prime-rl, open-instruct, trl"):
+    named = "--format other: choose one of oapl, verl, prime-rl, open-instruct, trl, messages"
+    with pytest.raises(ConfigError, match=named):
         import_rollouts(run, 0, tmp_path / "empty", form="other")

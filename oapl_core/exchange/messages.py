@@ -1,0 +1,203 @@
+"""Trajectories as OpenAI's chat messages with tool calls, and such messages as a trajectory's tokens.
+
+Roles `user`, `assistant` and `tool`; of an assistant's message `content`, `reasoning_content` and `tool_calls`
+(`{id, type: "function", function: {name, arguments}}` with the arguments as JSON text), of a tool's `tool_call_id` and
+`content`. Contents are texts. That is the form of openai/openai-openapi's ChatCompletionRequest*Message.
+
+Messages are text. What the model saw is made of them as in sampling: the first prompt by the chat template, each turn
+of the model encoded once with its end token, what came between as environments are worded (environments/wording.py). A
+row's own tokens are lost that way, and so are its log-probs.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from oapl_core.columns import LOSS_MASK, TURNS
+from oapl_core.environments.protocol import Observation, ToolCall, ToolResult
+from oapl_core.environments.wording import Wording
+from oapl_core.model_folder import end_token_ids
+from oapl_core.problems.encoding import load_encoder
+from oapl_core.run_folder.run import Run
+from oapl_core.turns import spans
+
+_WHOLE = 10**9
+"""Characters; nothing of a message is cut."""
+_MARK = "\N{BLACK STAR}CONTENT\N{BLACK STAR}"
+_CALL = re.compile(r"\n?<tool_call>.*?</tool_call>", re.DOTALL)
+
+Message = dict[str, Any]
+
+
+def complaint_of(messages: Any) -> str | None:
+    """Why messages are no prompt and turns that answer it; None if they are."""
+    if not isinstance(messages, list) or not all(isinstance(one, Mapping) for one in messages):
+        return "bad_messages"
+    roles = [one.get("role") for one in messages]
+    first = roles.index("assistant") if "assistant" in roles else 0
+    answered = zip(roles[first:], roles[first + 1 :], strict=False)
+    fine = (
+        first > 0
+        and set(roles[first:]) <= {"user", "assistant", "tool"}
+        and ("assistant", "assistant") not in answered
+        and all(isinstance(one.get("content"), str) for one in messages if one["role"] != "assistant")
+        and all(_is_turn(one) for one in messages if one["role"] == "assistant")
+    )
+    return None if fine else "bad_messages"
+
+
+def _is_turn(message: Mapping[str, Any]) -> bool:
+    calls = message.get("tool_calls") or []
+    return (
+        isinstance(message.get("content") or "", str)
+        and isinstance(message.get("reasoning_content") or "", str)
+        and isinstance(calls, list)
+        and all(isinstance(call, Mapping) and _is_function(call.get("function")) for call in calls)
+        and bool(message.get("content") or calls)
+    )
+
+
+def _is_function(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(value.get(name), str) for name in ("name", "arguments"))
+
+
+class Conversations:
+    """Makes tokens of messages and messages of tokens, for one tokenizer."""
+
+    def __init__(
+        self, tokenizer: Any, end_ids: Sequence[int], end: str, chat: bool | None = None, thinking: bool | None = None
+    ) -> None:
+        """``end_ids`` end a turn, ``end`` is the one that the template writes; the others as prompts are made."""
+        self._tokenizer, self._end = tokenizer, end
+        self._wording = Wording(tokenizer, end_ids, _WHOLE, chat, thinking)
+
+    def encoded(self, messages: Sequence[Message], end_last: bool) -> dict[str, Any]:
+        """``response_token_ids``, ``response`` (the last turn) and ``turns`` (tables.TURNS) of messages that begin with
+        the model's first turn; ``end_last``: whether the last one gets its end token, too."""
+        ids, mask, starts, calls = list[int](), list[bool](), list[int](), list[dict[str, Any]]()
+        places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+        said = ""
+        for turn, (place, following) in enumerate(zip(places, [*places[1:], len(messages)], strict=True)):
+            is_last, said = following == len(messages), self._said(messages[place])
+            results, text = _observed(messages[place], messages[place + 1 : following])
+            own = self._ids(said + self._end * (end_last or not is_last))
+            starts.append(len(ids))
+            # the last turn is answered for nobody: no turn reads it
+            between = [] if is_last else self._wording.ids(Observation(results, text), own[-1])
+            ids += own + between
+            mask += [True] * len(own) + [False] * len(between)
+            calls += [_row_of(turn, result) for result in results]
+        about: dict[str, Any] = dict.fromkeys(name for name, _ in TURNS)
+        about |= {LOSS_MASK: mask, "turn_starts": starts, "tool_calls": calls or None}
+        return {"response_token_ids": ids, "response": said, "turns": about}
+
+    def decoded(self, row: Mapping[str, Any]) -> list[Message]:
+        """The messages behind the prompt of a row of ROLLOUTS."""
+        messages = list[Message]()
+        for turn, (sampled, between) in enumerate(spans(row)):
+            said = self._tokenizer.decode(sampled, skip_special_tokens=True)
+            calls = [call for call in row.get("tool_calls") or () if call["turn"] == turn]
+            content = _CALL.sub("", said)
+            # as calls of their own only where they are written so that messages can say it; else they stay in the text
+            is_worded = bool(calls) and len(_CALL.findall(said)) == len(calls)
+            made = [_call_of(turn, number, call) for number, call in enumerate(calls)] if is_worded else []
+            messages.append({"role": "assistant", "content": content if made else said})
+            if made:
+                messages[-1]["tool_calls"] = made
+            for one, call in zip(made, calls, strict=False):
+                messages.append({"role": "tool", "tool_call_id": one["id"], "content": call["result"] or ""})
+            if between and (text := self._text_between(sampled, between, calls if made else [])):
+                messages.append({"role": "user", "content": text})
+        return messages
+
+    def _text_between(self, sampled: Sequence[int], between: list[int], calls: Sequence[Mapping[str, Any]]) -> str:
+        """What an environment said beside the results of ``calls``."""
+        results = tuple(ToolResult(ToolCall(call["name"], {}, ""), call["result"] or "") for call in calls)
+        if results and self._wording.ids(Observation(results), sampled[-1]) == between:
+            return ""
+        marked = self._tokenizer.decode(self._wording.ids(Observation(results, _MARK), sampled[-1]))
+        before, _, behind = marked.partition(_MARK)
+        text: str = self._tokenizer.decode(between)
+        if text.startswith(before) and text.endswith(behind):
+            return text[len(before) : len(text) - len(behind)]
+        # of another template or another environment: the words alone
+        return "" if results else str(self._tokenizer.decode(between, skip_special_tokens=True)).strip()
+
+    def _said(self, message: Message) -> str:
+        """A turn as the model would write it."""
+        content, reasoning = message.get("content") or "", message.get("reasoning_content")
+        thought = f"<think>\n{reasoning}\n</think>\n\n" if reasoning else ""
+        calls = [call["function"] for call in message.get("tool_calls") or ()]
+        if not calls:
+            return thought + content
+        worded = self._worded(calls)
+        return thought + content + (worded if content else worded.removeprefix("\n"))
+
+    def _worded(self, calls: Sequence[Mapping[str, str]]) -> str:
+        """Calls as the chat template writes them behind a content; else as Qwen and Hermes do."""
+        from jinja2.exceptions import TemplateError
+
+        def behind(**more: Any) -> str:
+            turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK, **more}]
+            turns.append({"role": "tool", "name": "?", "content": "?"})
+            return str(self._tokenizer.apply_chat_template(turns, tokenize=False)).rpartition(_MARK)[2]
+
+        given = [{"name": call["name"], "arguments": _parsed(call["arguments"])} for call in calls]
+        try:
+            plain = behind()
+            whole = behind(tool_calls=[{"type": "function", "function": one} for one in given])
+            worded = whole.removesuffix(plain)
+            if worded not in {"", whole} and all(one["name"] in worded for one in given):
+                return worded
+        except (TemplateError, TypeError, KeyError):  # some have no place for calls, or ask for other fields
+            pass
+        return "".join(f"\n<tool_call>\n{json.dumps(one, ensure_ascii=False)}\n</tool_call>" for one in given)
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+
+def conversations_of(run: Run, tokenizer: Any) -> Conversations:
+    """As the run words prompts and turns.
+
+    Raises:
+        DataError: the chat template cannot word what comes between turns.
+    """
+    sets, stop, model = run.config.problems, run.config.sampling.stop, run.base_model()
+    end = load_encoder(model, sets.thinking, sets.chat).answer_end(stop)
+    return Conversations(tokenizer, end_token_ids(model), end, sets.chat, sets.thinking)
+
+
+def _parsed(arguments: str) -> Any:
+    try:
+        found = json.loads(arguments)
+    except ValueError:
+        return arguments
+    return found if isinstance(found, dict) else arguments
+
+
+def _observed(turn: Message, following: Sequence[Message]) -> tuple[tuple[ToolResult, ...], str | None]:
+    """Results of tools, and what users say, behind a turn."""
+    made = {call.get("id"): call["function"] for call in turn.get("tool_calls") or ()}
+    order = iter(made.values())
+    results = list[ToolResult]()
+    for message in following:
+        if message["role"] == "tool":
+            # some data sets leave the ids out: results are in the order of their calls then
+            call = made.get(message.get("tool_call_id")) or next(order, {"name": "tool", "arguments": "{}"})
+            results.append(ToolResult(ToolCall(call["name"], {}, call["arguments"]), message["content"]))
+    said = [message["content"] for message in following if message["role"] == "user"]
+    return tuple(results), "\n\n".join(said) if said else None
+
+
+def _row_of(turn: int, result: ToolResult) -> dict[str, Any]:
+    # whether it was an error, and how long it took, messages do not say
+    known = {"turn": turn, "name": result.call.name, "arguments": result.call.written, "result": result.text}
+    return {**known, "is_error": None, "seconds": None}
+
+
+def _call_of(turn: int, number: int, call: Mapping[str, Any]) -> Message:
+    function = {"name": call["name"], "arguments": call["arguments"]}
+    return {"id": f"call_{turn}_{number}", "type": "function", "function": function}
