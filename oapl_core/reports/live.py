@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from oapl_core import tables
+from oapl_core.columns import LOSS_MASK
 from oapl_core.planning.plan import Step, finished, steps, times
 from oapl_core.progress import PREFIX, Reading
 from oapl_core.reports.blocks import shortened
@@ -250,8 +251,12 @@ def _stretches(values: Sequence[float]) -> list[float]:
 def _rollouts_of(part: Path) -> tuple[int, int, int]:
     import polars as pl
 
-    rows = frame([part], tables.ROLLOUTS, ("finish_reason", "response_ids"))
-    tokens = rows["response_ids"].list.len().sum()
+    turned = has_turns(part)
+    columns = ("finish_reason", "response_ids", *[LOSS_MASK] * turned)
+    rows = frame([part], with_turns(tables.ROLLOUTS, turned), columns)
+    own = pl.col("response_ids").list.len()
+    # what an environment wrote is no length of an answer
+    tokens = rows.select(pl.col(LOSS_MASK).list.sum().fill_null(own) if turned else own).to_series().sum()
     return rows.height, rows.filter(pl.col("finish_reason") == "length").height, int(tokens or 0)
 
 

@@ -21,7 +21,7 @@ from oapl_core.routes import with_routes
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 from oapl_core.tables import ROLLOUTS, ROUTES, write_table
-from oapl_core.turns import with_turns
+from oapl_core.turns import spans, with_turns
 
 TEMPERATURE, TOP_P, TOP_K = 1.0, 1.0, 0
 
@@ -219,7 +219,7 @@ class Sampling:
             draft.details = {
                 "policy_hash": self._provenance.policy_hash,
                 "problems": len(part.problems),
-                "response_tokens": sum(len(row["response_ids"]) for row in rows),
+                "response_tokens": sum(len(own) for row in rows for own, _ in spans(row)),
                 "truncated": sum(row["finish_reason"] == "length" for row in rows),
                 "engine": self._sampler.name,
                 "dtype": self._sampler.dtype,

@@ -108,5 +108,6 @@ def test_the_terminal_shows_calls_and_takes_them_in_filters(run: Run) -> None:
 
 
 def test_watch_says_how_many_turns_the_newest_answers_have(run: Run) -> None:
-    said = {sample.turns for sample in LiveRun(run).look().samples}
-    assert said == {"2 turns, 1 call"}
+    look = LiveRun(run).look()
+    assert {sample.turns for sample in look.samples} == {"2 turns, 1 call"}
+    assert look.rounds[0].tokens == joined(run, 0).collect()["response_tokens"].sum()
