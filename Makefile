@@ -42,8 +42,11 @@ server: setup  ## a Prefect server with its UI on http://127.0.0.1:4200; data in
 
 worker deploy: export PREFECT_API_URL ?= http://127.0.0.1:4200/api
 
-worker: setup  ## runs what is deployed, on this machine; stopped, it ends its runs too
-	@$(bin)/prefect worker start --pool oapl --type process
+worker: export PREFECT_WORKER_WEBSERVER_HOST ?= 127.0.0.1
+worker: export PREFECT_WORKER_WEBSERVER_PORT ?= 4280
+
+worker: setup  ## runs what is deployed, on this machine, says how it is on :4280/health; stopped, it ends its runs too
+	@$(bin)/prefect worker start --pool oapl --type process --with-healthcheck
 
 deploy: setup  ## deployments/prefect.yaml to the server: oapl-round (nightly), oapl-experiment, oapl-conclude, oapl-evaluate, oapl-compare; POOLS="a b" for [fleet]
 	@$(bin)/python -m deployments.deploying $(POOLS)

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -65,18 +66,31 @@ def main(stage_pools: Sequence[str] = ()) -> int:
 
 @contextmanager
 def deployments_file() -> Iterator[Path]:
-    """``deployments/prefect.yaml``; where there is none, the shipped one, with flows that workers import as modules."""
-    if Path(FILE).is_file():
-        yield Path(FILE)
-        return
-    content = yaml.safe_load(shipped(FILE).read_text(encoding="utf-8"))
+    """``deployments/prefect.yaml`` with the code's version in it; where there is none, the shipped one, with flows that
+    workers import as modules."""
+    here = Path(FILE).is_file()
+    content = yaml.safe_load((Path(FILE) if here else shipped(FILE)).read_text(encoding="utf-8"))
     for deployment in content["deployments"]:
-        deployment["entrypoint"] = re.sub(r"(\w+)/(\w+)\.py:", r"\1.\2.", deployment["entrypoint"])
-        deployment["work_pool"]["job_variables"] = JOB_VARIABLES
+        deployment.setdefault("version", code_version())
+        if not here:
+            deployment["entrypoint"] = re.sub(r"(\w+)/(\w+)\.py:", r"\1.\2.", deployment["entrypoint"])
+            deployment["work_pool"]["job_variables"] = JOB_VARIABLES
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder, "prefect.yaml")
         made.write_text(yaml.safe_dump(content), encoding="utf-8")
         yield made
+
+
+def code_version() -> str:
+    """The commit of the checkout that is deployed, with ``-changed`` where files differ from it; else the package's."""
+    try:
+        commit, changes = (
+            subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout.strip()
+            for words in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+        )
+    except (OSError, subprocess.CalledProcessError):  # no git, or no checkout
+        return version("oapl")
+    return f"{commit}-changed" if changes else commit
 
 
 def make_pool(name: str) -> None:
@@ -131,6 +145,7 @@ def deploy_stages(pool: str) -> None:
         work_pool_name=pool,
         description="A stage of a run whose [fleet] names this pool; started by the flow of the run.",
         tags=["oapl"],
+        version=code_version(),
         job_variables=JOB_VARIABLES,  # the run folder keeps the log of a stage
         # by module: a path of this checkout means nothing on another machine
         entrypoint_type=EntrypointType.MODULE_PATH,

@@ -22,6 +22,7 @@ from oapl_core.run_folder.mirror_thread import mirrored
 from oapl_core.run_folder.opening import find, opened
 from oapl_core.run_folder.run import Run
 from oapl_core.settings_group import Settings
+from tasks.assets import materialised
 from tasks.stage import progress, telling
 
 _LOG_EVERY_S = 30.0
@@ -78,7 +79,7 @@ def play(start: Start, stages: Callable[[Run], str]) -> State[None]:
     listen()
     tell = telling()
     try:
-        with opened(start.experiment, start.overrides, tell) as run, mirrored(run, tell):
+        with opened(start.experiment, start.overrides, tell) as run, mirrored(run, tell), materialised(run, tell):
             look_ahead(run, tell)
             return Completed(message=stages(run))
     except Held as error:

@@ -47,7 +47,7 @@ def key(*words: object) -> str:
 
 
 @contextmanager
-def _shown(tell: Tell) -> Iterator[None]:
+def shown(tell: Tell) -> Iterator[None]:
     """What cannot be shown is said; it is no reason to fail a stage."""
     try:
         yield
@@ -96,7 +96,7 @@ class _Bar:
         self._thread.join(_GIVE_UP_S)
 
     def _work(self) -> None:
-        with _shown(self._forward):
+        with shown(self._forward):
             while not self._over.wait(self._update_s):
                 self._send()
             if self._artifact:
@@ -119,7 +119,7 @@ def show_round(run: Run, number: int, tell: Tell) -> None:
     from oapl_core.reports.round_summary import summarize
 
     name = key(run.root.name, "round", number)
-    with _shown(tell), TemporaryDirectory() as folder:
+    with shown(tell), TemporaryDirectory() as folder:
         summary = summarize(run, number, Path(folder))
         _markdown(name, summary.text, summary.headline)
         rows = [dict(zip(summary.counts.columns, row, strict=True)) for row in summary.counts.rows]
@@ -131,7 +131,7 @@ def show_report(run: Run | Comparison, tell: Tell) -> None:
     from oapl_core.reports.markdown import with_pictures
 
     text, index = run.report / "report.md", run.report.resolve() / "index.html"
-    with _shown(tell):
+    with shown(tell):
         content = with_pictures(text.read_text(encoding="utf-8"), run.report)
         _markdown(key(run.root.name, "report"), content, f"Report of {run.root.name}")
         create_link_artifact(index.as_uri(), str(index), key=key(run.root.name, "report", "file"))
@@ -139,14 +139,14 @@ def show_report(run: Run | Comparison, tell: Tell) -> None:
 
 def show_card(folder: EvaluationFolder, tell: Tell) -> None:
     """The card of an evaluation."""
-    with _shown(tell):
+    with shown(tell):
         text = folder.card_text.read_text(encoding="utf-8")
         _markdown(key(folder.root.name, "card"), text, f"Evaluation card of {folder.root.name}")
 
 
 def show_failure(run: Run, step: Step, error: OaplError, tell: Tell) -> None:
     """Which stage failed, why, its last lines, and what to do."""
-    with _shown(tell):
+    with shown(tell):
         _markdown(key(run.root.name, "failed"), failure_text(run, step, error), f"{step.title} failed")
 
 

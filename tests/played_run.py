@@ -33,7 +33,9 @@ with open(run.root / "pids", "a") as pids:
 pause = run.root / "pause"
 for output in step.outputs:
     for part in range({PARTS}):
-        path = run.root / (output + f"part-{{part:05d}}" if output.endswith("/") else output)
+        # epochs of which no round starts: nothing looks into what is played
+        name = f"oapl/epoch_{{part + 11}}" if "4_checkpoint" in output else f"part-{{part:05d}}"
+        path = run.root / (output + name if output.endswith("/") else output)
         if not run.is_done(path, {{}}, {{}}):
             with run.writing(path, {{}}, {{}}) as draft:
                 draft.path.write_text(step.label)

@@ -54,6 +54,8 @@ class PrefectServer:
         self.client = httpx.Client(base_url=self.api, timeout=30)
         self.server: psutil.Popen | None = None
         self.workers: list[psutil.Popen] = []
+        self.health = ""
+        """Where the worker that was started last says how it is."""
 
     def _start(self, name: str, *arguments: str, folder: Path = ROOT, **environment: str) -> psutil.Popen:
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -83,7 +85,11 @@ class PrefectServer:
         self, name: str = "worker", pool: str = "oapl", folder: Path = ROOT, **environment: str
     ) -> psutil.Popen:
         """A worker of a pool that `make deploy` made, started in ``folder``."""
-        arguments = ("worker", "start", "--pool", pool, "--type", "process", "--name", name)
+        arguments = ("worker", "start", "--pool", pool, "--type", "process", "--name", name, "--with-healthcheck")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.health = f"http://127.0.0.1:{probe.getsockname()[1]}/health"
+        environment = {"PREFECT_WORKER_WEBSERVER_PORT": self.health.split(":")[2].partition("/")[0], **environment}
         worker = self._start(name, *arguments, folder=folder, **environment)
         self.workers.append(worker)
         return worker
@@ -140,6 +146,11 @@ class PrefectServer:
 
         self.wait(over, within_s, f"flow run {flow_run} ends")
         return found
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Every event of that name, the oldest first."""
+        body = {"filter": {"event": {"name": [name]}, "order": "ASC"}, "limit": 50}
+        return list(self.post("/events/filter", **body)["events"])
 
     def logs(self, flow_run: str) -> list[str]:
         """Messages of the flow run."""

@@ -14,9 +14,10 @@ import typer
 from deployments.arguments import Release, Revision, SetFile, Split, Window
 from deployments.terminal import console, tell
 from oapl_core.errors import ConfigError, Interrupted
-from oapl_core.evaluation import agreement, card, lm_eval
+from oapl_core.evaluation import agreement, card
 from oapl_core.evaluation.card_text import headline
 from oapl_core.evaluation.folder import EvaluationFolder
+from oapl_core.evaluation.harness import HARNESSES
 from oapl_core.evaluation.wanted import checked, default_folder, model_of, settings_of
 from oapl_core.launch import run_stage
 from oapl_core.progress import Reading
@@ -62,9 +63,7 @@ def evaluate(
         Path | None, typer.Option(metavar="card.json", help="Repeat this evaluation and compare; 1 if they disagree.")
     ] = None,
     to: Annotated[Path | None, typer.Option(metavar="DIR", help="Unset: below data/evaluations.")] = None,
-    harness: Annotated[
-        str | None, typer.Option(help="Another project's, beside ours, in an environment of its own: lm-eval.")
-    ] = None,
+    harness: Annotated[str | None, typer.Option(help="Another project's, beside ours: lm-eval or inspect.")] = None,
     tasks: Annotated[
         str | None, typer.Option(metavar="TASK,...", help="Of the harness, beside the problems; it fetches them.")
     ] = None,
@@ -73,11 +72,12 @@ def evaluate(
     problems: dict[str, Any] = {"name": name, "path": path, "revision": revision, "split": split, "release": release}
     problems |= {"window": window, "faulty": faulty, "limit": limit}
     asked: dict[str, Any] = {"prompt_style": style, "thinking": thinking, "samples": samples, "ks": ks, "seed": seed}
-    asked |= {"temperature": temperature, "top_p": top_p}
-    asked |= {"max_tokens": max_tokens, "max_prompt_tokens": max_prompt_tokens}
-    if harness not in (None, lm_eval.NAME) or (tasks and not harness):
-        raise ConfigError(f"--harness {harness or 'is missing: --tasks are its own'}; choose {lm_eval.NAME}")
-    raise typer.Exit(measure_or_repeat(models or [], problems, asked, card, to, (tasks or "") if harness else None))
+    asked |= {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
+    asked |= {"max_prompt_tokens": max_prompt_tokens}
+    if harness not in (None, *HARNESSES) or (tasks and not harness):
+        raise ConfigError(f"--harness {harness or 'is missing: --tasks are its own'}; choose {' or '.join(HARNESSES)}")
+    others = ["--harness", harness, *(["--tasks", tasks] if tasks else [])] if harness else []
+    raise typer.Exit(measure_or_repeat(models or [], problems, asked, card, to, others))
 
 
 def measure_or_repeat(
@@ -86,7 +86,7 @@ def measure_or_repeat(
     asked: Mapping[str, Any],
     repeated: Path | None,
     target: Path | None,
-    harness: str | None = None,
+    harness: Sequence[str] = (),
 ) -> int:
     """Measure, and with ``repeated`` compare with that card; returns 1 if they do not agree, else 0.
 
@@ -96,7 +96,7 @@ def measure_or_repeat(
         asked: fields of EvaluationFolderConfig; None is unset.
         repeated: card.json of the evaluation to repeat.
         target: folder to make; None: one below data/evaluations.
-        harness: tasks of the lm-evaluation-harness beside the problems, perhaps none; None: it is not asked.
+        harness: options of the stage that asks another project's harness; none: none is asked.
 
     Raises:
         OaplError: one line that says what is wrong; nothing that was finished is lost.
@@ -120,8 +120,8 @@ def measure_or_repeat(
             for name in changed:
                 tell(f"{name} is not what it was: what depends on it is measured again")
             _measure(folder)
-        if harness is not None:
-            run_stage(folder, _HARNESS, ["--tasks", harness] if harness else [], on_progress=tell)
+        if harness:
+            run_stage(folder, _HARNESS, harness, on_progress=tell)
     content = card.read(folder.card)
     for line in headline(content):
         tell(line)

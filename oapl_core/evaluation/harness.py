@@ -1,34 +1,59 @@
-"""``python -m oapl_core.evaluation.harness DIR``: another project's harness on the same checkpoints.
+"""``python -m oapl_core.evaluation.harness DIR --harness NAME``: another project's harness on the same checkpoints.
 
-DIR is a finished evaluation folder. Each of its models is served, the lm-evaluation-harness, in an environment of its
-own, asks for as many answers to each maths problem as ours were, and scores them by its own rules. Writes
-harness_lm-eval.json, and the card again with both results.
+DIR is a finished evaluation folder. Each of its models is served, and the harness, in an environment of its own, asks
+for as many answers to each problem as ours were, and scores them by its own rules. Writes harness_NAME.json, and the
+card again with both results.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.evaluation import card, card_text, lm_eval
+from oapl_core.evaluation import card, card_text, inspect_harness, lm_eval
 from oapl_core.evaluation.asking import prompts_of
 from oapl_core.evaluation.folder import EvaluationFolder
+from oapl_core.evaluation.harness_program import Found, environment
+from oapl_core.evaluation.measures import counts, repeat_interval
 from oapl_core.evaluation.pass_at_k import estimate
 from oapl_core.evaluation.served import served
 from oapl_core.progress import say
 from oapl_core.seeds import derive_seed
+from oapl_core.settings.evaluation_folder import EvaluationFolderConfig, ModelConfig
+from oapl_core.settings.reward import threshold
 from oapl_core.stage import run_verb
 
 CACHE = Path("data/cache/harnesses")
+_PROBLEM = ("problem_id", "kind", "answer", "checker", "starter_code", "entry_point", "tests")
+
+Problem = Mapping[str, Any]
+Measure = Callable[[Path, str, Path, Sequence[Problem], EvaluationFolderConfig, Sequence[str]], Found]
 
 
-def harness(folder: EvaluationFolder, tasks: str | None = None) -> None:
+@dataclass(frozen=True)
+class Harness:
+    """Another project's harness."""
+
+    judges: Callable[[Problem], bool]
+    """Whether it can say if an answer to a problem is correct."""
+    measure: Measure
+
+
+HARNESSES = {
+    lm_eval.NAME: Harness(lm_eval.judges, lm_eval.measure),
+    inspect_harness.NAME: Harness(inspect_harness.judges, inspect_harness.measure),
+}
+
+
+def harness(folder: EvaluationFolder, harness: str, tasks: str | None = None) -> None:
     """Measure what is not measured yet, and write the card again.
 
     Args:
         folder: whose card is written.
+        harness: one of HARNESSES.
         tasks: names of the harness's own tasks, with commas, beside our problems.
 
     Raises:
@@ -38,74 +63,81 @@ def harness(folder: EvaluationFolder, tasks: str | None = None) -> None:
     """
     if not folder.is_finished:
         raise DataError(f"{folder.root}: is not finished; run the same `oapl evaluate` command again")
-    path, names = folder.root / f"harness_{lm_eval.NAME}.json", [lm_eval.TASK, *(tasks.split(",") if tasks else [])]
-    inputs, settings = folder.inputs([folder.answers]), {"harness": lm_eval.NAME, "tasks": names}
+    path, own = _results(folder, harness), tasks.split(",") if tasks else []
+    inputs, settings = folder.inputs([folder.answers]), {"harness": harness, "tasks": own}
     if not folder.is_done(path, inputs, settings):
-        python = lm_eval.environment(folder.place(CACHE), say)
-        found = {model.label: _measured(folder, python, model.label, names) for model in folder.config.models}
+        python = environment(harness, folder.place(CACHE), say)
+        found = {model.label: _measured(folder, harness, python, model, own) for model in folder.config.models}
         with folder.writing(path, inputs, settings) as draft:
             draft.path.write_text(card.as_json(found))
             draft.rows = len(found)
-    _into_card(folder, path)
+    _into_card(folder)
 
 
-def _measured(folder: EvaluationFolder, python: Path, label: str, tasks: list[str]) -> dict[str, Any]:
-    config, work = folder.config, folder.parts(label).with_name(f"{folder.parts(label).name}-{lm_eval.NAME}")
-    model = next(model.path for model in config.models if model.label == label)
-    lm_eval.write_task(work, _documents(folder, model), config)
-    say(f"{lm_eval.NAME}: a server with {label} starts")
-    with served(model, "served", config.engine, folder.log(f"server {label}")) as url:
-        say(f"{lm_eval.NAME}: asks {label} for {', '.join(tasks)}")
-        content = lm_eval.run(python, url, "served", tasks, work)
-    counts: dict[str, list[int]] = {}
-    for problem, is_correct in lm_eval.scored(work):
-        pair = counts.setdefault(problem, [0, 0])
-        counts[problem] = [pair[0] + 1, pair[1] + is_correct]
+def _results(folder: EvaluationFolder, name: str) -> Path:
+    return folder.root / f"harness_{name}.json"
+
+
+def _measured(
+    folder: EvaluationFolder, name: str, python: Path, model: ModelConfig, tasks: list[str]
+) -> dict[str, Any]:
+    config, parts = folder.config, folder.parts(model.label)
+    problems, left_out = _problems(folder, name, model.path)
+    say(f"{name}: a server with {model.label} starts")
+    with served(model.path, config.engine, folder.log(f"server {model.label}")) as url:
+        say(f"{name}: asks {model.label} for {len(problems) * config.samples:,} answers")
+        work = parts.with_name(f"{parts.name}-{name}")
+        found = HARNESSES[name].measure(python, url, work, problems, config, tasks)
+    theirs = dict[str, tuple[int, int]]()
+    for problem, is_correct in found.scores:
+        n, correct = theirs.get(problem, (0, 0))
+        theirs[problem] = n + 1, correct + is_correct
+    # ours of the same problems, and of correct answers, whatever `[reward]` makes of one
+    columns, mine = ("checkpoint", "problem_id", "reward"), ("checkpoint", (model.label,))
+    rows = tables.read_table(folder.answers, tables.EVALUATIONS, columns, mine).to_pylist()
+    ours = {p: pair for p, pair in counts(rows, threshold(config.reward)).items() if p in theirs}
     seed = derive_seed(config.seed, "bootstrap")
-    mean = estimate([(n, c) for n, c in counts.values()], 1, config.bootstrap_resamples, seed)
-    ours = card.read(folder.card)["results"][label]
-    difference = mean.mean - ours["mean_reward"]
+    averages = [estimate(list(each.values()), 1, config.bootstrap_resamples, seed) for each in (theirs, ours)]
+    difference = averages[0].mean - averages[1].mean
+    repeat = repeat_interval({p: [1.0] * c + [0.0] * (n - c) for p, (n, c) in ours.items() if n})
     return {
-        "version": content.get("lm_eval_version"),
-        "average": [mean.mean, mean.low, mean.high],
-        "problems": len(counts),
-        "answers": sum(n for n, _ in counts.values()),
-        "ours": ours["mean_reward"],
+        "version": found.version,
+        "average": [averages[0].mean, averages[0].low, averages[0].high],
+        "problems": len(theirs),
+        "left_out": left_out,
+        "answers": len(found.scores),
+        "ours": averages[1].mean,
         "difference": difference,
-        "repeat": ours["repeat"],
-        "agrees": abs(difference) <= ours["repeat"],
-        "tasks": {name: dict(content["results"][name]) for name in tasks if name != lm_eval.TASK},
+        "repeat": repeat,
+        "agrees": abs(difference) <= repeat,
+        "tasks": found.tasks,
     }
 
 
-def _documents(folder: EvaluationFolder, model: Path) -> list[dict[str, Any]]:
-    """A document for each answer; of maths problems, whose prompts our engine gets in the same words."""
-    rows = tables.read_table(folder.problems, tables.PROBLEMS, ["problem_id", "kind", "answer"]).to_pylist()
-    answers = {row["problem_id"]: row["answer"] for row in rows if row["kind"] == "math"}
+def _problems(folder: EvaluationFolder, name: str, model: Path) -> tuple[list[dict[str, Any]], int]:
+    """Those that the harness can judge, with the prompts that our engine gets; and how many it cannot."""
+    with tables.open_table(folder.problems, tables.PROBLEMS) as file:
+        languages = ["language"] if "language" in file.schema_arrow.names else []  # sets may be older than the column
+        rows = file.read(columns=[*_PROBLEM, *languages]).to_pylist()
+    problems = {row["problem_id"]: row for row in rows if HARNESSES[name].judges(row)}
+    if not problems:
+        raise ConfigError(f"--harness {name}: can judge none of the {len(rows)} problems (docs/harnesses.md)")
     prompts = tables.read_table(prompts_of(folder, model), tables.PROMPTS, ["problem_id", "prompt"]).to_pylist()
-    if len(answers) < len(rows):
-        raise ConfigError(
-            f"--harness {lm_eval.NAME}: {len(rows) - len(answers)} of {len(rows)} problems are programs, which its "
-            "metric would run without a sandbox; give a set of maths problems"
-        )
-    return [
-        {
-            "problem_id": row["problem_id"],
-            "sample": sample,
-            "prompt": row["prompt"],
-            "answer": answers[row["problem_id"]],
-        }
-        for row in prompts
-        for sample in range(folder.config.samples)
-    ]
+    asked = [{**problems[row["problem_id"]], **row} for row in prompts if row["problem_id"] in problems]
+    return asked, len(rows) - len(problems)
 
 
-def _into_card(folder: EvaluationFolder, results: Path) -> None:
+def _into_card(folder: EvaluationFolder) -> None:
     content: dict[str, Any] = card.read(folder.card)
-    found: Mapping[str, Any] = json.loads(results.read_text())
-    content["harnesses"] = {lm_eval.NAME: found}
     # with the inputs and settings that the evaluation gives them, so that the folder stays finished
     inputs, settings = folder.inputs([folder.answers]), {"card": card.VERSION}
+    # all that were ever asked about these answers: a card that was written again has forgotten them
+    content["harnesses"] = {}
+    for name in HARNESSES:
+        path = _results(folder, name)
+        entry = folder.ledger.artifacts().get(folder.name(path))
+        if entry and folder.is_done(path, inputs, entry.config):
+            content["harnesses"][name] = json.loads(path.read_text())
     files = {folder.card: card.as_json(content), folder.card_text: card_text.markdown(content)}
     for path, text in files.items():
         with folder.writing(path, inputs, settings) as draft:
@@ -113,5 +145,8 @@ def _into_card(folder: EvaluationFolder, results: Path) -> None:
 
 
 if __name__ == "__main__":
-    tasks = {"help": "names of the harness's own tasks, with commas, beside our problems"}
-    raise SystemExit(run_verb(harness, has_round=False, options={"tasks": tasks}, opens=EvaluationFolder.open))
+    options: dict[str, dict[str, Any]] = {
+        "harness": {"required": True, "choices": list(HARNESSES), "help": "which"},
+        "tasks": {"help": "names of the harness's own tasks, with commas, beside our problems"},
+    }
+    raise SystemExit(run_verb(harness, has_round=False, options=options, opens=EvaluationFolder.open))

@@ -17,13 +17,15 @@ from urllib.request import urlopen
 from oapl_core.errors import StageFailed
 from oapl_core.settings.experiment import EngineConfig
 
+MODEL = "served"
+"""What servers call the model that they hold."""
 _START_S, _ASK_S = 1800.0, 1.0
 _ON_CPU = ("--enforce-eager", "--no-enable-chunked-prefill", "--block-size", "32")
 
 
 @contextmanager
-def served(model: Path, name: str, config: EngineConfig, log: Path) -> Iterator[str]:
-    """The address of a server that holds ``model`` and calls it ``name``; what it prints goes to ``log``.
+def served(model: Path, config: EngineConfig, log: Path) -> Iterator[str]:
+    """The address of a server that holds ``model``; what it prints goes to ``log``.
 
     Raises:
         StageFailed: the server ended, or was not ready in half an hour.
@@ -34,7 +36,7 @@ def served(model: Path, name: str, config: EngineConfig, log: Path) -> Iterator[
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model.absolute())]
-    command += ["--served-model-name", name, "--host", "127.0.0.1", "--port", str(port), "--generation-config", "vllm"]
+    command += ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port), "--generation-config", "vllm"]
     command += ["--max-model-len", str(config.max_model_len), "--max-num-seqs", str(config.max_num_seqs)]
     environment, on_cpu = dict(os.environ), not torch.cuda.is_available()
     if on_cpu:  # as engine_start.py starts the engine there

@@ -1,0 +1,102 @@
+"""What a run makes, as Prefect's assets: one materialisation for each artifact that the ledger records meanwhile.
+
+Reads the ledger while the stages write it; emits Prefect's own asset events, whose key is ``oapl://RUN/ARTIFACT``. What
+was there before is not told again, so an artifact that no stage had to make is none. Nothing depends on them.
+"""
+
+import contextvars
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from prefect.assets import Asset, AssetProperties
+from prefect.context import AssetContext
+from prefect.states import Completed
+
+from oapl_core.run_folder.ledger import ArtifactEntry
+from oapl_core.run_folder.recorded import POLICIES
+from oapl_core.run_folder.run import CHECKPOINT_DIR, Run
+from tasks.artifacts import shown
+
+LOOK_EVERY_S = 2.0
+"""A checkpoint may start an evaluation (deployments/measuring.py): nobody should wait for the stage's end."""
+_MOST_INPUTS = 80
+"""Related assets of an event; a server takes 100 in all. The payload has the hashes of every input."""
+_LONGEST = 500
+_EPOCH = re.compile(rf"(round_\d+)/{CHECKPOINT_DIR}/[^/]+/(epoch_\d+)")
+
+
+@contextmanager
+def materialised(run: Run, tell: Callable[[str], None], look_every_s: float = LOOK_EVERY_S) -> Iterator[None]:
+    """Tell Prefect of what is recorded while the body runs, also of what was finished before it failed."""
+    news, over = _News(run, tell), threading.Event()
+
+    def follow() -> None:
+        while not over.wait(look_every_s):
+            news.tell()
+
+    # the context says which flow run made it
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(follow,), name="assets", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        news.tell()
+
+
+class _News:
+    def __init__(self, run: Run, say: Callable[[str], None]) -> None:
+        self._run, self._say = run, say
+        self._told = run.ledger.artifacts()
+
+    def tell(self) -> None:
+        """Emit what is new since the last call."""
+        with shown(self._say):
+            for name, entry in self._run.ledger.artifacts().items():
+                if self._told.get(name) != entry:
+                    self._told[name] = entry
+                    _emit(self._run, entry)
+
+
+def _emit(run: Run, entry: ArtifactEntry) -> None:
+    made = Asset(key=asset_key(run, entry.artifact), properties=AssetProperties(name=_title(run, entry.artifact)))
+    AssetContext(
+        downstream_assets={made},
+        direct_asset_dependencies={Asset(key=asset_key(run, name)) for name in list(entry.inputs)[:_MOST_INPUTS]},
+        materialized_by="oapl",
+        materialization_metadata={made.key: facts(run, entry)},
+    ).emit_events(Completed())
+
+
+def asset_key(run: Run, name: str) -> str:
+    """``oapl://demo-seed0/round_00/3_groups.parquet``; what lies outside of the run is a file, whoever made it."""
+    inside = name in run.ledger.artifacts()
+    words = f"{run.root.name}/{name}" if inside else str(run.place(run.root / name).absolute())
+    # Prefect allows no blanks, quotes, brackets and the like
+    return f"{'oapl' if inside else 'file'}://{re.sub(r'[^A-Za-z0-9._/+=,:@~-]', '-', words)}"[:_LONGEST]
+
+
+def facts(run: Run, entry: ArtifactEntry) -> dict[str, Any]:
+    """What the ledger says of it, and of a checkpoint how `oapl evaluate` is told of it (``model``)."""
+    policies = entry.details.get(POLICIES)
+    hashes = ", ".join(map(str, policies)) if policies else entry.details.get("policy_hash")
+    epoch = _EPOCH.fullmatch(entry.artifact)
+    return {
+        "rows": entry.rows,
+        "bytes": entry.bytes,
+        "sha256": entry.sha256,
+        "seconds": entry.seconds,
+        "inputs": dict(entry.inputs),
+        **({"policy_hash": hashes} if hashes else {}),
+        **({"model": f"{run.root.absolute()}:{epoch[1]}/{epoch[2]}"} if epoch else {}),
+    }
+
+
+def _title(run: Run, name: str) -> str:
+    """Begins with `checkpoint` where it is one: automations compare beginnings, and keys begin with the run."""
+    kind = "checkpoint " if _EPOCH.fullmatch(name) else ""
+    return f"{kind}{run.root.name}/{name}"
