@@ -6,7 +6,8 @@
 # and are long answers wrong answers?
 #
 # The first cell makes a run folder from random numbers, in a second and on any machine. For a run of yours take
-# `Run.named("demo-seed0")` instead.
+# `Run.named("demo-seed0")` instead. To try it: `.venv/bin/jupytext --to ipynb docs/notebooks/rollouts.py`, or any
+# editor with cells.
 
 # %%
 import tempfile

@@ -3,8 +3,8 @@
 #
 # The whole algorithm on a policy that fits in the head: one prompt, four possible answers, a softmax over four
 # numbers. Each quantity is computed twice: as the paper writes it (arXiv 2602.19362), and by the function that `oapl
-# run` calls. Equation numbers are those of [docs/objectives.md](../objectives.md). To try it: `jupytext --to ipynb
-# docs/notebooks/step_by_step.py`, or any editor with cells.
+# run` calls. Equation numbers are those of [docs/objectives.md](../objectives.md). To try it:
+# `.venv/bin/jupytext --to ipynb docs/notebooks/step_by_step.py`, or any editor with cells.
 
 # %%
 import matplotlib.pyplot as plt
