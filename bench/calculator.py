@@ -131,7 +131,7 @@ def draw(found: dict[str, Any]) -> None:
     with plt.style.context(str(ROOT / "oapl_core" / "reports" / "figures.mplstyle")):
         figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.0), sharey=True, layout="constrained")
         for axis, (key, title) in zip(
-            axes, (("right", "right answers"), ("asked", "answers that ask the calculator")), strict=True
+            axes, (("right", "correct answers"), ("asked", "answers that ask the calculator")), strict=True
         ):
             # who asks has not seen yet whether anybody answers: both lines of the right panel would be one
             for with_tool, colour in (("with", "C0"), ("without", "C1"))[: 2 if key == "right" else 1]:
