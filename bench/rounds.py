@@ -151,7 +151,7 @@ def _arms() -> str:
         "each seed",
         "before, after round 0 to 3",
         "groups with both",
-        "steps in rounds 1 to 4",
+        "steps in rounds 1 to 3",
     ]
     return table(head, rows)
 
