@@ -64,6 +64,8 @@ def fault(row: Mapping[str, Any], prompt_ids: Sequence[int]) -> str | None:
     turn is exactly what the engine says it was given (where it says that).
     """
     ids, starts, logprobs = row["response_ids"], row["turn_starts"] or [0], row["logprobs"]
+    if not ids:  # nothing was sampled: the groups stage drops it by that name
+        return None
     mask = [True] * len(ids) if row[LOSS_MASK] is None else row[LOSS_MASK]
     if len(mask) != len(ids):
         return f"has {len(mask)} entries of loss_mask for {len(ids)} tokens"

@@ -55,6 +55,7 @@ def test_a_sound_row_has_no_fault() -> None:
     assert fault(ends_with_a_tool | {"prompt_hashes": row["prompt_hashes"][:1]}, PROMPT) is None
     single = dict.fromkeys(name for name, _ in with_turns((), True))
     assert fault(row | single | {"logprobs": [-1.0] * 6}, PROMPT) is None
+    assert fault(row | single | {"response_ids": [], "logprobs": []}, PROMPT) is None
 
 
 @pytest.mark.parametrize(
