@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from deployments.deploying import JOB_VARIABLES, deployments_file
+from deployments.deploying import JOB_VARIABLES, code_version, deployments_file
 from oapl_core import __version__
 from oapl_core.errors import ConfigError
 from oapl_core.evaluation.wanted import settings_of
@@ -30,7 +30,8 @@ def test_the_wheel_holds_the_packages_and_what_ships_and_nothing_else(wheel: Pat
     tops = {name.partition("/")[0] for name in names}
     assert tops == {"deployments", "flows", "oapl_core", "tasks", f"oapl-{__version__}.dist-info"}
     shipped_names = {name.partition("shipped_files/")[2] for name in names if "/shipped_files/" in name}
-    patterns = ("data/sources.toml", "data/demo/*.jsonl", "deployments/prefect.yaml", "deployments/experiments/*")
+    patterns = ["data/sources.toml", "deployments/prefect.yaml", "deployments/experiments/*"]
+    patterns += [f"data/{made}/*.jsonl" for made in ("demo", "calculator")]
     assert shipped_names == {str(file.relative_to(ROOT)) for one in patterns for file in ROOT.glob(one)}
     others = [name for name in names if not name.endswith(".py") and "/shipped_files/" not in name]
     files = [file for top in PACKAGES for file in (ROOT / top).rglob("*") if file.is_file()]
@@ -120,8 +121,9 @@ def test_outside_of_a_checkout_the_deployments_flows_are_modules_with_heartbeats
     with monkeypatch.context() as inside:
         inside.chdir(ROOT)
         with deployments_file() as file:
-            assert file == Path("deployments/prefect.yaml")
             in_checkout = yaml.safe_load(file.read_text())["deployments"]
+    written = yaml.safe_load((ROOT / "deployments" / "prefect.yaml").read_text())["deployments"]
+    assert [one | {"version": code_version()} for one in written] == in_checkout
     monkeypatch.chdir(tmp_path)
     with deployments_file() as file:
         elsewhere = yaml.safe_load(file.read_text())["deployments"]

@@ -87,7 +87,8 @@ def test_a_replica_that_dies_is_started_again_twice(tmp_path: Path, capsys: pyte
 
 def test_replicas_end_when_the_first_one_leaves(tmp_path: Path) -> None:
     def started() -> list[psutil.Process]:
-        return [p for p in psutil.Process().children(recursive=True) if "sleep" in " ".join(p.cmdline())]
+        alive = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+        return [p for p in alive if "sleep" in " ".join(p.cmdline())]
 
     before = set(started())
     with others([sys.executable, "-c", "import time; time.sleep(600)"], 3, tmp_path / "stage.log"):
