@@ -19,11 +19,10 @@ from oapl_core.rollouts.requests import Request, SampledAnswer
 from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.tables import ROLLOUTS, read_table
-from oapl_core.training.train import train
 from oapl_core.turns import fault
 from oapl_core.verdicts.verify import verify
 from tests import sandboxes
-from tests.core.training.made_round import TRAINING
+from tests.core.training.made_round import TRAINING, train_in_a_process
 from tests.sampling_run import make_run
 from tests.tiny_model import END, write_tiny_model
 
@@ -88,7 +87,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     generate(made, 0, Drawing)
     verify(made, 0)
     build(made, 0)
-    train(made, 0)
+    train_in_a_process(made)  # in this one it would leave its rank and port to every later process
     return made
 
 
