@@ -16,6 +16,9 @@ from typing import Any
 from oapl_core import tables
 from oapl_core.columns import LOSS_MASK, TURNS
 
+FAILED = "error"
+"""Finish reason of a trajectory whose environment failed; the last of its calls says why."""
+
 
 def with_turns(fields: Sequence[tuple[str, str]], has: bool) -> Sequence[tuple[str, str]]:
     """Columns of ROLLOUTS, with those of turns if it has them."""

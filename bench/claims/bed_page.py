@@ -20,8 +20,6 @@ from oapl_core.evaluation.pass_at_k import pass_at_k
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 PAGE, MISMATCHES = DOCS / "claims_beds.md", DOCS / "data" / "doses_mismatches.json"
 DIVERSITY = DOCS / "data" / "countdown_diversity.json"
-NUMBERS = DOCS / "data" / "countdown_numbers.json"
-"""Which set of numbers each held-out problem has: all problems on one are alike, so that intervals resample sets."""
 KS = (1, 4, 16, 64, 256)
 FALL = 0.1
 """pass@1 below an arm's best evaluation that counts as a collapse."""
@@ -88,14 +86,14 @@ def mismatch_table() -> str:
 
 def diversity() -> dict[str, dict[str, dict[str, Any]]]:
     """By base and model."""
-    found: dict[str, dict[str, dict[str, Any]]] = json.loads(DIVERSITY.read_text())
+    found: dict[str, dict[str, dict[str, Any]]] = json.loads(DIVERSITY.read_text())["bases"]
     return found
 
 
 def by_numbers(values: Sequence[float]) -> list[float]:
-    """Means over the problems of each set of numbers."""
+    """Means over the problems of each set of numbers: all on one are alike, so that intervals resample sets."""
     sets: dict[int, list[float]] = {}
-    for number, value in zip(json.loads(NUMBERS.read_text()), values, strict=False):
+    for number, value in zip(json.loads(DIVERSITY.read_text())["numbers"], values, strict=False):
         sets.setdefault(number, []).append(value)
     return [statistics.fmean(own) for _, own in sorted(sets.items())]
 

@@ -2,8 +2,9 @@
 
 ``python -m bench.claims.diversity RUN --models DIR --to FILE [--problems 64] [-n 256]`` samples n answers to the
 first held-out problems from the base model of RUN, a Countdown run folder, and from every model folder in DIR, and
-writes FILE: for each model and problem the correct answers and how many different expressions they are
-(`countdown.canonical`), and the entropy. A model that is in FILE is left alone. What an answer prints is read from
+writes into FILE, which other runs share: for each model and problem the correct answers and how many different
+expressions they are (`countdown.canonical`), and the entropy; and which held-out problems have the same numbers. A
+model that is in FILE is left alone. What an answer prints is read from
 its text and judged by the problems' checker: programs other than one print of a text count as wrong here.
 """
 
@@ -35,10 +36,13 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=256)
     options = parser.parse_args()
     run = Run.open(options.run)
-    found = json.loads(options.to.read_text()) if options.to.exists() else {}
+    known = json.loads(options.to.read_text()) if options.to.exists() else {}
+    found = known.setdefault("bases", {}).setdefault(run.root.name, {})
     models = {"base": run.base_model(), **{path.name: path for path in sorted(options.models.glob("*"))}}
-    prompts = dict(list(read_prompts(run, "heldout").items())[: options.problems])
+    every = read_prompts(run, "heldout")
+    prompts = dict(list(every.items())[: options.problems])
     inputs = {row["problem_id"]: row["tests"][0]["input"] for row in read_table(run.problems, PROBLEMS).to_pylist()}
+    known["numbers"] = sets_of_numbers([inputs[name] for name in every])
     with SamplingEngine(run.base_model(), run.config.engine) as sampler:
         for name, folder in models.items():
             if name not in found:
@@ -47,8 +51,15 @@ def main() -> None:
                 say(f"{run.root.name} {name}: {sum(found[name]['right']) / options.n / len(prompts):.3f} correct")
                 options.to.parent.mkdir(parents=True, exist_ok=True)
                 draft = options.to.with_suffix(".tmp")
-                draft.write_text(json.dumps(found))
+                draft.write_text(json.dumps(known))
                 draft.rename(options.to)
+
+
+def sets_of_numbers(inputs: Sequence[str]) -> list[int]:
+    """Which set of numbers each problem has, counted from 0 in the order in which they come."""
+    given = [tuple(sorted(text.split()[1:])) for text in inputs]  # the target stands before them
+    places = {one: place for place, one in enumerate(dict.fromkeys(given))}
+    return [places[one] for one in given]
 
 
 def measured(

@@ -24,10 +24,7 @@ from oapl_core.settings.environment import EnvironmentConfig
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.problems import PromptConfig
 from oapl_core.tables import MORE_OF_PROBLEMS, PROBLEMS, read_table
-from oapl_core.turns import prompt_hash
-
-FAILED = "error"
-"""Finish reason of a trajectory whose environment failed; the last of its calls says why."""
+from oapl_core.turns import FAILED, prompt_hash
 
 
 class TurnStore(Protocol):

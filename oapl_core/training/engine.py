@@ -8,16 +8,14 @@ ranks share each sequence (``sequence_parallel.py``): each brings the gradient o
 
 import logging
 import os
-import random
 import socket
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from oapl_core.errors import ConfigError, StageFailed
+from oapl_core.errors import ConfigError
 from oapl_core.files import fsync
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.ranks import own_rank
@@ -285,9 +283,6 @@ def _prepare_environment() -> None:
 
 
 def _free_port() -> str:
-    # below those that the system gives to whoever asks for any: one of these may be taken before it is listened on
-    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
-        with socket.socket() as server, suppress(OSError):
-            server.bind(("127.0.0.1", port))
-            return str(port)
-    raise StageFailed("no port of 127.0.0.1 is free between 20000 and 32000; end what listens there and run again")
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return str(server.getsockname()[1])

@@ -7,12 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from oapl_core.turns import FAILED
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import EXCERPT_CHARACTERS
 from oapl_core.verdicts.verifier import Reward, Verdict
-
-FAILED = "error"
-"""Finish reason of a trajectory whose environment failed."""
 
 
 @dataclass(frozen=True)

@@ -203,3 +203,7 @@ def test_different_correct_answers_are_counted_once_each() -> None:
     texts[-1] = "no program"
     found = diversity.measured(cast(Sampler, Written(texts)), {"p": [7]}, {"p": "6\n1 2 3 4\n"}, 8, 16)
     assert found == {"n": 8, "right": [4], "distinct": [2], "entropy": 1.0, "tokens": 2.0}
+
+
+def test_problems_on_the_same_numbers_are_one_set() -> None:
+    assert diversity.sets_of_numbers(["12\n3 1 2 4\n", "9\n1 2 3 5\n", "20\n4 3 2 1\n"]) == [0, 1, 0]

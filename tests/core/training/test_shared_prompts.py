@@ -69,8 +69,10 @@ def test_log_probs_and_gradients_are_those_of_padded_rows(tmp_path: Path, family
     assert padded.abs().max() > 5, "no near-uniform distribution that would hide an error"
     torch.testing.assert_close(shared, padded, rtol=0, atol=2e-5)
     assert found.keys() == expected.keys()
+    # a router's sigmoids: 1.3e-5 are measured, of the other families 3.3e-6 at most
+    bound = 2e-5 if family == "deepseek-v3" else 1e-5
     for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, rtol=0, atol=2e-5 * gradient.abs().max().item(), msg=name)
+        torch.testing.assert_close(found[name], gradient, rtol=0, atol=bound * gradient.abs().max().item(), msg=name)
 
 
 def test_in_bfloat16_the_gradient_is_as_near_to_float32s_as_that_of_padded_rows(tmp_path: Path) -> None:
