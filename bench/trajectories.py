@@ -1,7 +1,8 @@
 """How fast trajectories are sampled: ``python -m bench.trajectories --to docs/benchmarks/data/trajectories.json``.
 
-One engine in this process, a random model of the demo's size, 256 sequences at once. 512 trajectories of up to four
-turns, each turn ended by a letter; an environment answers the first three with 12 tokens or so.
+One engine, a random model of the demo's size (``--hidden-size`` and ``--layers`` make another), 256 sequences at once.
+512 trajectories of up to four turns, each turn ended by a letter; an environment answers the first three with 12 tokens
+or so.
 
     no tool       the environment answers at once
     tool 50 ms    the same, each answer takes 50 ms; 512 trajectories in flight (the default), and 256
@@ -33,8 +34,7 @@ from oapl_core.settings.experiment import EngineConfig
 from tests.played_environments import Patient
 from tests.tiny_model import write_tiny_model
 
-AT_ONCE, TRAJECTORIES, TOOL_S = 256, 512, 0.05
-CONFIG = EngineConfig(max_model_len=512, max_num_seqs=AT_ONCE, kv_cache_gib=1.0, dtype="float32")
+AT_ONCE, TOOL_S = 256, 0.05
 
 
 class Recording:
@@ -63,9 +63,9 @@ class Recording:
             yield request
 
 
-def requests() -> list[Request]:
+def requests(trajectories: int) -> list[Request]:
     draw = random.Random(0)
-    prompts = [[draw.randrange(3, 290) for _ in range(draw.randint(40, 80))] for _ in range(TRAJECTORIES // 8)]
+    prompts = [[draw.randrange(3, 290) for _ in range(draw.randint(40, 80))] for _ in range(trajectories // 8)]
     # rare letters: turns of some 30 tokens
     stop = tuple("jqzxvk")
     return [
@@ -73,12 +73,12 @@ def requests() -> list[Request]:
     ]
 
 
-def in_turns(engine: Any, model: Path, seconds: float, in_flight: int) -> list[SampledAnswer]:
+def in_turns(engine: Any, model: Path, asked: list[Request], seconds: float, in_flight: int) -> list[SampledAnswer]:
     config = EnvironmentConfig(function="tests.played_environments:Patient", turn_tokens=64, workers=AT_ONCE)
     steps = Steps(config, lambda: Patient(seconds))
     wording = Wording(load_tokenizer(model), end_token_ids(model), 1000)
     with TurnSampler(engine, config, steps, wording, {"": {}}, in_flight, False) as sampler:
-        return list(sampler.sample(requests()))
+        return list(sampler.sample(asked))
 
 
 def measured(work: Any) -> dict[str, float]:
@@ -90,21 +90,37 @@ def measured(work: Any) -> dict[str, float]:
     return {"seconds": seconds, "sampled_tokens": sampled, "turns": turns, "rate": sampled / seconds}
 
 
+def device() -> str:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--to", type=Path, required=True)
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--trajectories", type=int, default=512)
+    parser.add_argument("--hidden-size", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--engine", type=json.loads, default={}, help="JSON: settings of [engine]")
     options = parser.parse_args()
+    settings = {"max_model_len": 512, "max_num_seqs": AT_ONCE, "kv_cache_gib": 1.0, "dtype": "float32"}
+    config = EngineConfig.model_validate(settings | options.engine)
+    asked = requests(options.trajectories)
     with tempfile.TemporaryDirectory() as name:
-        model = write_tiny_model(Path(name) / "model", hidden_size=128, layers=3, vocabulary=832, sharpness=4)
-        with SamplingEngine(model, CONFIG) as engine:
+        # logits of one spread at any width, so that turns are as long
+        shape = {"hidden_size": options.hidden_size, "layers": options.layers}
+        sharpness = 4 * (128 / options.hidden_size) ** 0.5
+        model = write_tiny_model(Path(name) / "model", vocabulary=832, sharpness=sharpness, **shape)
+        with SamplingEngine(model, config) as engine:
             recording = Recording(engine)
-            in_turns(recording, model, 0.0, 2 * AT_ONCE)
+            in_turns(recording, model, asked, 0.0, 2 * AT_ONCE)
             alone = [replace(request, key=f"{request.key}/alone") for request in recording.asked]
             arms = {
-                "no tool": lambda: in_turns(engine, model, 0.0, 2 * AT_ONCE),
-                "tool 50 ms": lambda: in_turns(engine, model, TOOL_S, 2 * AT_ONCE),
-                "tool 50 ms, 256 in flight": lambda: in_turns(engine, model, TOOL_S, AT_ONCE),
+                "no tool": lambda: in_turns(engine, model, asked, 0.0, 2 * AT_ONCE),
+                "tool 50 ms": lambda: in_turns(engine, model, asked, TOOL_S, 2 * AT_ONCE),
+                "tool 50 ms, 256 in flight": lambda: in_turns(engine, model, asked, TOOL_S, AT_ONCE),
                 "single turns": lambda: list(engine.sample(alone)),
             }
             found: dict[str, list[dict[str, float]]] = {arm: [] for arm in arms}
@@ -113,7 +129,8 @@ def main() -> None:
                     engine._engine.reset_prefix_cache()
                     found[arm].append(measured(work))
     rates = {arm: statistics.median(one["rate"] for one in all_of) for arm, all_of in found.items()}
-    about = {"load": os.getloadavg(), "cores": len(os.sched_getaffinity(0))}
+    about = {"load": os.getloadavg(), "cores": len(os.sched_getaffinity(0)), "device": device(), **shape, **settings}
+    about |= options.engine
     report = {"rates": rates, "share_with_tools": rates["tool 50 ms"] / rates["no tool"], "about": about, "raw": found}
     options.to.write_text(json.dumps(report, indent=1) + "\n")
     print(json.dumps(rates))

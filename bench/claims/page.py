@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.claims.bootstrap import Cells, Estimate, difference, estimate
 from bench.claims.results import Results, at_accuracy, cpu_s, share
-from bench.claims.studies import PASS, RATE, RATES, STUDIES
+from bench.claims.studies import PASS, RATE, STUDIES, rates_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 PAGE, DATA = DOCS / "claims.md", DOCS / "data"
@@ -291,13 +291,13 @@ def _against_default(results: Results, names: dict[str, str]) -> str:
 def tuned(results: Results, method: str) -> tuple[float, bool] | None:
     """The rate with the most correct validation answers over all bases, and whether it is the largest or smallest."""
     found = {}
-    for rate in RATES:
+    for rate in rates_of(method):
         cells = results.cells(f"{method}-rate{rate:g}", PASS)
         if len(cells) < BASES:
             return None
         found[rate] = estimate(cells).mean
     best = max(found, key=found.__getitem__)
-    return best, best in (min(RATES), max(RATES))
+    return best, best in (min(rates_of(method)), max(rates_of(method)))
 
 
 def tuned_arm(results: Results, method: str) -> str | None:

@@ -21,6 +21,9 @@ GRPO = GrpoTokenIs()
 """Around the trainer of two steps before, tokens averaged over an answer: the paper's baseline."""
 RATE, TUNING_SEED = 2.5e-4, 1000
 RATES = (3.125e-5, 6.25e-5, 1.25e-4, RATE, 2 * RATE)
+HIGHER_RATES = (4 * RATE, 8 * RATE)
+AT_THE_EDGE = ("rft", "topr", "asymre")
+"""Best at the highest of RATES, so that the two above were tried too."""
 PASS = 90
 """Steps of one pass over 720 problems."""
 OFFLINE: Mapping[str, Method] = {
@@ -34,6 +37,11 @@ OFFLINE: Mapping[str, Method] = {
     "shifted": Oapl(regression_temperature=0.1, value="beta_shifted_mean"),
 }
 """What else trains on a file of groups."""
+
+
+def rates_of(method: str) -> tuple[float, ...]:
+    """Tried for a method of `offline`."""
+    return RATES + (HIGHER_RATES if method in AT_THE_EDGE else ())
 
 
 def arms(study: str, seeds: int) -> dict[str, Arm]:
@@ -120,7 +128,7 @@ def _tuning(_: int) -> dict[str, Arm]:
     return {
         f"{name}-rate{rate:g}": _offline(one, TUNING_SEED, rate=rate, measured_on="validation", answers_last=8)
         for name, one in methods.items()
-        for rate in RATES
+        for rate in rates_of(name)
     }
 
 
@@ -128,9 +136,13 @@ def _offline_methods(seed: int) -> dict[str, Arm]:
     """The others at the rate of OAPL, and all of them at the other rates: ``tuning`` says which is whose."""
     at_oapls = {f"{name}-offline": _offline(one, seed) for name, one in OFFLINE.items()}
     methods: dict[str, Method] = {"oapl": OAPL, "grpo": GRPO, **OFFLINE}
-    others = [rate for rate in RATES if rate != RATE]
-    tried = {(name, rate): _offline(one, seed, rate=rate) for rate in others for name, one in methods.items()}
-    return at_oapls | {f"{name}-offline-rate{rate:g}": arm for (name, rate), arm in tried.items()}
+    tried = {(name, rate): _offline(one, seed, rate=rate) for name, one in methods.items() for rate in rates_of(name)}
+    return at_oapls | {f"{n}-offline-rate{rate:g}": arm for (n, rate), arm in tried.items() if rate != RATE}
+
+
+def _passes(seed: int) -> dict[str, Arm]:
+    """Three passes over one policy's rollouts, as `collapse`, for the methods that are ahead after one."""
+    return {f"{name}-passes": _offline(OFFLINE[name], seed, 3 * PASS, 2 * RATE) for name in ("rft", "topr")}
 
 
 STUDIES: Mapping[str, Callable[[int], dict[str, Arm]]] = {
@@ -140,6 +152,7 @@ STUDIES: Mapping[str, Callable[[int], dict[str, Arm]]] = {
     "equal-lag": _equal_lag,
     "betas": _betas,
     "offline": _offline_methods,
+    "passes": _passes,
     "tuning": _tuning,
     "slower": _slower,
     "longer-lag": _longer_lag,
