@@ -169,14 +169,16 @@ def _pair(results: Results) -> str:
     return table(["", "pass@1, %", "each base"], rows)
 
 
-LAGS = (1, 50, 100)
+LAGS = (1, 50, 100, 800)
 LAGGED, MIDDLE = 200, 100
+LONG_LAGS = (400, 800)
+"""Steps at which L = 800 is judged: up to the first one it is L = 400."""
 
 
 def _lags(results: Results) -> str:
     """pass@1 by lag, of both, at one number of steps."""
     rows = []
-    for step in (MIDDLE, LAST, LAGGED):
+    for step in (MIDDLE, LAST, LAGGED, *LONG_LAGS):
         for lag in LAGS:
             oapl, grpo = f"oapl-lag{lag}", f"grpo-lag{lag}"
             if all(step in results.steps_of(arm) for arm in (oapl, grpo)):
@@ -188,6 +190,16 @@ def _lags(results: Results) -> str:
 def loses_by_lag(results: Results, method: str) -> Estimate | None:
     """pass@1 at L = 100 less that at L = 1, after 200 steps."""
     return against(results, f"{method}-lag100", f"{method}-lag1", LAGGED)
+
+
+def _passes(results: Results) -> str:
+    """Three passes of what is ahead of OAPL after one."""
+    rows = []
+    for arm, name in (("topr-passes", "TOPR"), ("rft-passes", "RFT")):
+        rows += [_row(f"{name}, {step} steps", results.cells(arm, step)) for step in (PASS, 2 * PASS, END)]
+        rows.append([f"{name}, {END} less {PASS} steps", *_shown(change(results, arm, END, PASS))])
+        rows.append([f"{name} less OAPL, {END} steps", *_shown(against(results, arm, "oapl-offline", END))])
+    return table(["", "pass@1, %", "each base"], rows)
 
 
 def _slower(results: Results) -> str:
@@ -369,6 +381,12 @@ def _summary(results: Results) -> str:
         ("b", "OAPL at L = 50 above GRPO at L = 50", verdict(against(results, "oapl-lag50", "grpo-lag50", LAST))),
         ("b", "OAPL at L = 100 against its L = 1, 200 steps", _lag_verdict(results, "oapl")),
         ("b", "GRPO at L = 100 against its L = 1, 200 steps", _lag_verdict(results, "grpo")),
+        *(
+            ("b", f"OAPL above GRPO, both at L = {step}", verdict(against(results, "oapl-lag800", "grpo-lag800", step)))
+            for step in LONG_LAGS
+        ),
+        ("b", "GRPO at L = 800, from step 400 to 800", collapses(change(results, "grpo-lag800", *LONG_LAGS[::-1]))),
+        ("b", "OAPL at L = 800, the same", _stable(change(results, "oapl-lag800", *LONG_LAGS[::-1]))),
         ("c", "entropy of OAPL at 50 % pass@1, against GRPO off by one", compared(results, "entropy_ended")),
         ("d", "OAPL above its base, k = 1", verdict(over_base(results, "oapl-lag50", 1))),
         ("d", "OAPL above GRPO off by one, k = 4", verdict(against(results, "oapl-lag50", "grpo-off1", LAST, 4))),
@@ -380,6 +398,18 @@ def _summary(results: Results) -> str:
             ("g", f"{name}, its rate tuned as OAPL's, against OAPL", _tuned_verdict(results, method))
             for method, name in TUNED.items()
             if method != "oapl"
+        ),
+        *(
+            row
+            for arm, name in (("topr-passes", "TOPR"), ("rft-passes", "RFT"))
+            for row in (
+                ("g", f"{name}, three passes", collapses(change(results, arm, END, PASS))),
+                (
+                    "g",
+                    f"{name}, three passes, against OAPL's",
+                    verdict(against(results, arm, "oapl-offline", END), "better", "worse", "no difference shown"),
+                ),
+            )
         ),
     ]
     return table(["", "asked", "by its criterion"], rows)
@@ -423,6 +453,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "settings": lambda results: _against_default(results, SETTINGS),
     "offline": lambda results: _against_default(results, METHODS),
     "tuned": _tuned,
+    "passes": _passes,
     "missing": _missing,
 }
 

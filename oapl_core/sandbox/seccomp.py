@@ -21,7 +21,8 @@ paths   open=2 openat=257 creat=85 access=21 faccessat=269 faccessat2=439 stat=4
     mkdirat=258 rmdir=84 rename=82 renameat=264 renameat2=316 unlink=87 unlinkat=263 umask=95
 memory   mmap=9 mprotect=10 munmap=11 brk=12 mremap=25 madvise=28
 waiting   poll=7 ppoll=271 select=23 pselect6=270 epoll_wait=232 epoll_ctl=233 epoll_pwait=281 epoll_create1=291
-    pause=34 nanosleep=35 clock_nanosleep=230 pipe=22 pipe2=293 sendto=44 recvfrom=45 shutdown=48 getsockopt=55
+    pause=34 nanosleep=35 clock_nanosleep=230 restart_syscall=219 pipe=22 pipe2=293 sendto=44 recvfrom=45 shutdown=48
+    getsockopt=55
 own-signals   rt_sigaction=13 rt_sigprocmask=14 rt_sigreturn=15 rt_sigpending=127 rt_sigtimedwait=128
     rt_sigsuspend=130 sigaltstack=131 getitimer=36 alarm=37 setitimer=38
 threads   futex=202 set_tid_address=218 set_robust_list=273 get_robust_list=274 rseq=334 membarrier=324 gettid=186

@@ -76,6 +76,19 @@ def test_nothing_runs_between_two_calls(session: Session) -> None:
     assert int(used.output) - before < 3_000_000  # what fits into half a second would be ten times as much
 
 
+def test_what_waits_while_the_session_is_stopped_waits_on(session: Session) -> None:
+    # the kernel goes on with a wait that was stopped by a call of its own, restart_syscall
+    printed(session, "import select, threading, time\ngot = []\ndef wait(how): got.append(how())")
+    waits = ("threading.Event().wait(1)", "select.poll().poll(1000)", "time.sleep(1)")
+    for one in waits:
+        printed(session, f"threading.Thread(target=wait, args=(lambda: {one},), daemon=True).start()")
+    for _ in range(5):
+        printed(session, "time.sleep(0.05)")
+        time.sleep(0.1)
+    printed(session, "time.sleep(0.8)")
+    assert printed(session, "len(got)") == f"{len(waits)}\n"
+
+
 def test_output_is_bounded_and_the_next_call_has_room_again(session: Session) -> None:
     said = printed(session, "print('x' * 3_000_000)")
     assert len(said) <= 1 << 20
