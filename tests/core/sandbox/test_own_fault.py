@@ -128,7 +128,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
 @pytest.mark.slow_if(case=sandboxes.at_further_level)
 def test_memory_does_not_depend_on_what_earlier_programs_named(server: Sandbox) -> None:
     large = Program("x = bytearray(900 << 20)\nprint(len(x) >> 20)")
-    assert server.run(large, [b""], LIMITS)[0].stdout == b"900\n"
+    found = server.run(large, [b""], LIMITS)[0]
+    assert found.stdout == b"900\n", found
     for name in ("numpy", "sympy, networkx", "mpmath"):
         assert server.run(Program(f"# {name}"), [b""], LIMITS)[0].completed
         assert server.run(large, [b""], LIMITS)[0].stdout == b"900\n"
@@ -141,7 +142,8 @@ def test_a_library_costs_a_program_none_of_its_memory_whoever_named_it_first(ser
     with_library = Program("import sympy\nx = bytearray(900 << 20)\nprint(len(x) >> 20)")
     assert [e.stdout for e in server.run(with_library, [b""] * 2, LIMITS)] == [b"900\n"] * 2
     hidden = Program("m = __import__('net' + 'workx')\nx = bytearray(850 << 20)\nprint(len(x) >> 20)")
-    assert server.run(hidden, [b""], LIMITS)[0].stdout == b"850\n"
+    found = server.run(hidden, [b""], LIMITS)[0]
+    assert found.stdout == b"850\n", found
 
 
 def test_a_limit_that_a_program_reads_is_its_own(server: Sandbox) -> None:
