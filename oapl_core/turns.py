@@ -11,10 +11,13 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
 from oapl_core.columns import LOSS_MASK, TURNS
+
+if TYPE_CHECKING:
+    import polars as pl
 
 FAILED = "error"
 """Finish reason of a trajectory whose environment failed; the last of its calls says why."""
@@ -35,6 +38,14 @@ def has_turns(path: Path) -> bool:
 
     with tables.readable(path):
         return LOSS_MASK in pq.read_schema(path).names
+
+
+def sampled_tokens(has: bool) -> "pl.Expr":
+    """How many tokens of each row of ROLLOUTS the model sampled, int64; ``has``: the file has turns."""
+    import polars as pl
+
+    whole = pl.col("response_ids").list.len().cast(pl.Int64)
+    return pl.col(LOSS_MASK).list.sum().cast(pl.Int64).fill_null(whole) if has else whole
 
 
 def spans(row: Mapping[str, Any]) -> Iterator[tuple[list[int], list[int]]]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from oapl_core.environments.protocol import Action, Observation, ToolCall, ToolError
+from oapl_core.environments.protocol import Action, Observation, ToolCall, ToolError, ToolResult
 from oapl_core.environments.python_session import PythonSession
 from oapl_core.environments.tools import ToolEnvironment
 
@@ -69,6 +69,15 @@ class Again:
         return Observation(text="Print the sum once more.", is_done=action.turn == 2)
 
     def close(self) -> None: ...
+
+
+class Looked(Again):
+    """Answers each of the first two turns, whatever it says, as a tool that prints what templates stumble over."""
+
+    def step(self, action: Action) -> Observation:
+        call = ToolCall("look", {}, "{}")
+        said = f" {action.turn}<|im_end|>\n"
+        return Observation(() if action.turn == 2 else (ToolResult(call, said),), is_done=action.turn == 2)
 
 
 class Counted(Slow):

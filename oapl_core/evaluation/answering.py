@@ -222,7 +222,7 @@ class Answering:
         known = _problems(asked, {problem for problem, _ in places})
         problems, texts = [known[problem] for problem, _ in places], [a.text for a in answers]
         verdicts = self._judged(verifier, problems, answers)
-        verdicts = self._rewarder.stream(problems, texts, [len(a.response_ids) for a in answers], verdicts)
+        verdicts = self._rewarder.stream(problems, texts, [a.sampled_tokens for a in answers], verdicts)
         rows = [
             _row(target, known[problem], sample, answer, verdict)
             for answer, (problem, sample), verdict in zip(answers, places, verdicts, strict=True)
@@ -259,7 +259,7 @@ def _row(target: Target, problem: Row, sample: int, answer: SampledAnswer, verdi
         "sample": sample,
         "reward": verdict.reward,
         "outcome": verdict.outcome.value,
-        "response_tokens": len(answer.response_ids),
+        "response_tokens": answer.sampled_tokens,
         "finish_reason": answer.finish_reason,
         "text": answer.text,
         **{name: getattr(request, name) for name in ("temperature", "top_p", "max_tokens", "seed")},

@@ -13,6 +13,7 @@ from oapl_core.columns import LOSS_MASK
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.reports.records import recorded_parts
 from oapl_core.run_folder.run import Run
+from oapl_core.turns import sampled_tokens
 
 if TYPE_CHECKING:
     import polars as pl
@@ -89,9 +90,7 @@ def _of(frame: "pl.LazyFrame", problem_ids: Collection[str] | None) -> "pl.LazyF
 def _computed(has_turns: bool) -> "dict[str, pl.Expr]":
     import polars as pl
 
-    length = pl.col("response_ids").list.len().cast(pl.Int64)
-    # the environment's tokens have a log-prob of 0, and are no tokens of the model
-    sampled = pl.col(LOSS_MASK).list.sum().cast(pl.Int64).fill_null(length) if has_turns else length
+    sampled = sampled_tokens(has_turns)  # the environment's have a log-prob of 0
     calls = pl.col("tool_calls") if has_turns else None
     turns = (
         {}

@@ -21,7 +21,7 @@ from oapl_core.run_folder.lock import PATIENCE_S, owner
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.verdict_versions import judged_by
 from oapl_core.settings.reward import threshold
-from oapl_core.turns import has_turns, with_turns
+from oapl_core.turns import has_turns, sampled_tokens, with_turns
 
 DONE, WORKING, STOPPED, TO_DO = "done", "working", "stopped", "to do"
 _TAIL_BYTES = 64 * 2**10
@@ -254,9 +254,7 @@ def _rollouts_of(part: Path) -> tuple[int, int, int]:
     turned = has_turns(part)
     columns = ("finish_reason", "response_ids", *[LOSS_MASK] * turned)
     rows = frame([part], with_turns(tables.ROLLOUTS, turned), columns)
-    own = pl.col("response_ids").list.len()
-    # what an environment wrote is no length of an answer
-    tokens = rows.select(pl.col(LOSS_MASK).list.sum().fill_null(own) if turned else own).to_series().sum()
+    tokens = rows.select(sampled_tokens(turned)).to_series().sum()
     return rows.height, rows.filter(pl.col("finish_reason") == "length").height, int(tokens or 0)
 
 

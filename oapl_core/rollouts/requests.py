@@ -61,6 +61,11 @@ class SampledAnswer:
     turns: SampledTurns | None = None
     """Of an answer that an environment took part in."""
 
+    @property
+    def sampled_tokens(self) -> int:
+        """How many of the response ids the model sampled; the others are an environment's."""
+        return sum(self.turns.loss_mask) if self.turns else len(self.response_ids)
+
 
 class Sampler(AbstractContextManager["Sampler"], Protocol):
     """An engine; a context manager that starts it and at its end frees everything."""

@@ -148,7 +148,7 @@ class Sampling:
         self._in_flight.add(part, row)
         if part.is_whole:
             self._whole.append(part)
-        self._tokens += len(row["response_ids"])
+        self._tokens += answer.sampled_tokens
         self._answers += 1
         progress.advance(note=f"{self._tokens / (time.monotonic() - self._start):,.0f} tokens/s")
 

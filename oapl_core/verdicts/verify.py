@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core import languages
-from oapl_core.columns import TURNS
+from oapl_core.columns import LOSS_MASK, TURNS
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.languages import Language
 from oapl_core.planning.plan import finished, round_steps
@@ -27,7 +27,7 @@ from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.run_folder.verdict_versions import judged_by
 from oapl_core.stage import run_verb
 from oapl_core.tables import PROBLEMS, PROMPTS, ROLLOUTS, VERDICTS, count_rows, read_table, write_table
-from oapl_core.turns import has_turns
+from oapl_core.turns import has_turns, sampled_tokens, with_turns
 from oapl_core.verdicts.environment_rewards import Played
 from oapl_core.verdicts.extraction import opens_thinking
 from oapl_core.verdicts.outcomes import Outcome
@@ -189,11 +189,13 @@ def _languages(asked: Iterable[Mapping[str, Any]]) -> list[Language]:
 
 
 def _lengths(part: Path) -> list[int]:
-    """Tokens of each response of a part, whose ids become no Python numbers."""
-    import pyarrow.compute as pc
+    """Tokens that the model sampled for each response of a part, whose ids become no Python numbers."""
+    import polars as pl
 
-    lengths: list[int] = pc.list_value_length(read_table(part, ROLLOUTS, ["response_ids"])["response_ids"]).to_pylist()
-    return lengths
+    turned = has_turns(part)
+    columns = ["response_ids", *[LOSS_MASK] * turned]
+    lengths = pl.DataFrame(read_table(part, with_turns(ROLLOUTS, turned), columns)).select(sampled_tokens(turned))
+    return lengths.to_series().to_list()
 
 
 def check_errors(counts: Counter[str], allowed: float, judged: list[dict[str, Any]]) -> None:

@@ -7,20 +7,27 @@ import json
 import random
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from oapl_core.columns import TURNS
 from oapl_core.environments.stepping import Steps
 from oapl_core.environments.wording import Wording
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.model_folder import end_token_ids, load_tokenizer
 from oapl_core.rollouts.engine import SamplingEngine
+from oapl_core.rollouts.generate import generate
 from oapl_core.rollouts.requests import Request
 from oapl_core.rollouts.turn_sampler import TurnSampler
 from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.turn_check import check_turns
 from oapl_core.settings.environment import EnvironmentConfig
 from oapl_core.settings.experiment import EngineConfig
+from oapl_core.tables import ROLLOUTS, read_table
+from oapl_core.turns import spans
+from tests.chat_templates import FAMILIES
 from tests.played_environments import Again
 from tests.sampling_run import make_run
 from tests.tiny_model import TEXTS, write_tiny_model
@@ -85,6 +92,48 @@ def in_turns(engine: SamplingEngine, model: Path) -> dict[str, list[Any]]:
     }
 
 
+class Borrowed(SamplingEngine):
+    """A started engine in the place of one that a stage would start."""
+
+    def __init__(self, engine: SamplingEngine, model: Path, _config: EngineConfig) -> None:
+        self.__dict__ = engine.__dict__
+        self.load(model)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def families(engine: SamplingEngine, folder: Path) -> dict[str, Any]:
+    """A round of several turns with each family's chat template, and what the check of its files says."""
+    found = {}
+    for name, template in FAMILIES.items():
+        model = write_tiny_model(folder / name, seed=1, sharpness=8)
+        tokenizer = load_tokenizer(model)
+        tokenizer.chat_template = template
+        tokenizer.save_pretrained(model)
+        asked = [
+            tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)["input_ids"]
+            for text in TEXTS
+        ]
+        run = make_run(
+            folder / f"{name}_run",
+            model,
+            {"train": asked, "validation": [], "heldout": asked[:1]},
+            environment={"function": "tests.played_environments:Looked", "turn_tokens": 24},
+            sampling={"group_size": GROUP, "max_tokens": 120, "stop": [*" abcdefghij"], "problems_per_part": 2},
+            engine=CONFIG.model_dump(),
+        )
+        generate(run, 0, partial(Borrowed, engine))
+        check, parts = check_turns(run), sorted(run.rollouts(0).glob("*.parquet"))
+        rows = [row for part in parts for row in read_table(part, (*ROLLOUTS, *TURNS)).to_pylist()]
+        between = [tokenizer.decode(other) for row in rows for _, other in spans(row) if other]
+        turns = [len(row["prompt_hashes"]) for row in rows]
+        found[name] = {**asdict(check), "turns": turns, "between": sorted(set(between))}
+    return found
+
+
 def advise(model: Path) -> Path:
     """Give the model sampling advice that would make all answers of a group equal and repetitions rare."""
     path, advice = model / "generation_config.json", {"top_k": 1, "temperature": 0.1, "repetition_penalty": 2.0}
@@ -138,6 +187,8 @@ def session(folder: Path) -> dict[str, Any]:
         found["stopped"] = stopped(engine, {key: ("never", found["stops"].get(key, "never")) for key in found["first"]})
         found["by a token"] = stopped(engine, dict.fromkeys(found["first"], ("never", "<|im_start|>")))
         found["turns"] = in_turns(engine, first)
+        found["families"] = families(engine, folder)
+        engine.load(first)
         found["too long"] = refused(lambda: list(engine.sample([Request("long", [5] * 250, 0, 7)])))
         found["foreign"] = refused(lambda: engine.load(foreign))
         found["too wide"] = refused(SamplingEngine(first, CONFIG.model_copy(update={"max_model_len": 4096})).__enter__)

@@ -70,6 +70,18 @@ def test_turns_are_read_by_the_engine_as_they_were_sampled(session: dict[str, An
         assert all(p == 0.0 for p, own in zip(logprobs, mask, strict=True) if not own)
 
 
+def test_each_turn_of_a_round_was_given_what_stands_before_it_with_every_chat_template(session: dict[str, Any]) -> None:
+    roles = {"qwen": "user\n<tool_response>", "llama": "ipython\n", "gemma": "user\n<tool_response>"}
+    assert set(roles) == set(session["families"])
+    for family, found in session["families"].items():
+        assert found["rows"] == len(found["turns"]) == len(TEXTS) * GROUP
+        assert sum(turns > 1 for turns in found["turns"]) > found["rows"] // 2
+        assert found["unsound"] == []
+        for text in found["between"]:
+            assert f"<|im_start|>{roles[family]}" in text
+            assert "< |im_end|>" in text, "what a tool prints ends no turn"
+
+
 @pytest.mark.parametrize(
     ("model", "answers"), [("first", "first"), ("second", "swapped"), ("untied", "untied swapped")]
 )

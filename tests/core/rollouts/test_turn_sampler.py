@@ -11,18 +11,20 @@ import pytest
 
 from oapl_core.columns import TURNS
 from oapl_core.errors import ConfigError, StageFailed
-from oapl_core.model_folder import load_tokenizer
+from oapl_core.evaluation.evaluate import evaluate
+from oapl_core.model_folder import load_tokenizer, policy_hash
 from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.experiment_file import parse_experiment
-from oapl_core.tables import ROLLOUTS, read_table
+from oapl_core.tables import EVALUATIONS, ROLLOUTS, read_table
 from oapl_core.turns import fault
 from oapl_core.verdicts.environment_rewards import Played, by_environment
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verdict
+from oapl_core.verdicts.verify import _lengths
 from tests.played_environments import Closed, Counted
-from tests.speaking_sampler import Says, SpeakingSampler, speaking_run
+from tests.speaking_sampler import Says, SpeakingSampler, speaking_model, speaking_run
 
 SUMS = [f"{n} + {n + 1} = ?" for n in range(40, 47)]
 HERE = "tests.played_environments"
@@ -117,6 +119,23 @@ def test_tokens_of_all_turns_and_of_the_environment_are_bounded_together(tmp_pat
     found = sampled(tmp_path, speaks("<calc>1 + 1</calc>"), sampling={"max_tokens": 150})
     assert {row["finish_reason"] for row in found} == {"length"}
     assert all(100 < len(row["response_ids"]) <= 150 for row in found)
+
+
+def test_lengths_are_of_what_the_model_sampled(tmp_path: Path) -> None:
+    run = speaking_run(
+        tmp_path, SUMS, environment={"function": "calculator", "syntax": "tags"}, evaluation={"max_tokens": 380}
+    )
+    generate(run, 0, starts(asks_then_answers))
+    found = checked(run)
+    lengths = [n for part in sorted(run.rollouts(0).glob("part-*.parquet")) for n in _lengths(part)]
+    assert lengths == [sum(row["loss_mask"]) for row in found]
+    assert all(n < len(row["response_ids"]) for n, row in zip(lengths, found, strict=True))
+    with run.writing(run.checkpoint(0, 1), {}, {}) as draft:
+        speaking_model(draft.path)
+        draft.details = {"policy_hash": policy_hash(draft.path), "steps": 1}
+    evaluate(run, starts(asks_then_answers))
+    (answers,) = run.round_dir(0).glob("5_evaluation/*.parquet")
+    assert set(read_table(answers, EVALUATIONS)["response_tokens"].to_pylist()) <= set(lengths)
 
 
 def test_an_environment_that_judges_gives_rewards_by_turns(tmp_path: Path) -> None:
