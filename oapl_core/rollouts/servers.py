@@ -27,6 +27,8 @@ from oapl_core.settings.sampler import SamplerConfig
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _ATTEMPTS = 6
 """How often one request may end in an error of a server that is up."""
+_MOST_STOPS = 4
+"""Stop texts of one request in OpenAI's interface, which vLLM's servers check."""
 _WAITING_SHARE = 0.25  # requests held here beyond those that are being answered, so that a free place is filled at once
 _TELL_EVERY_S = 60.0
 _LOOK_S = 0.05  # until it is asked again for a request where there was none: a turn's, whose tool was running
@@ -232,6 +234,10 @@ class ServerSampler:
                 f"{server.url}: request {request.key!r} needs {needed} tokens, its --max-model-len is {server.longest}"
             )
         end_ids, texts = tokens_and_texts(self._tokenizer, request.stop)
+        if len(texts) > _MOST_STOPS:
+            raise ConfigError(
+                f"sampling.stop: {len(texts)} texts, and a server takes {_MOST_STOPS} beside special tokens; leave some out"
+            )
         body = {
             "model": server.model,
             "prompt": list(request.prompt_ids),

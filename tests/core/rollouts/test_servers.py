@@ -247,6 +247,11 @@ def test_an_answer_that_is_longer_than_the_server_takes_is_refused(model: Path) 
         list(found.sample([Request("long", [5] * 150, 0, 100)]))
 
 
+def test_more_stop_texts_than_a_server_takes_are_refused(model: Path) -> None:
+    with fake() as one, sampler(model, one) as found, pytest.raises(ConfigError, match=r"sampling\.stop: 5 texts"):
+        list(found.sample([Request("x", [7], 0, 12, stop=tuple("abcde"))]))
+
+
 def test_a_round_is_sampled_by_servers_and_says_so(model: Path, tmp_path: Path) -> None:
     with fake() as one:
         run = make_run(tmp_path, model, sampler={"urls": [one.address]})
