@@ -28,9 +28,10 @@ QWEN = (
 )
 LLAMA = (
     "{% for m in messages %}"
-    # later versions give tools' results to a role of their own
-    "{% set role = 'ipython' if m.role == 'tool' else m.role %}"
-    "<|im_start|>{{ role }}\n\n{{ m.content | trim }}<|im_end|>"
+    # later versions give tools' results to a role of their own, as JSON: a text is iterable
+    "{% if m.role == 'tool' %}<|im_start|>ipython\n\n"
+    "{{ m.content | tojson if m.content is iterable else m.content }}<|im_end|>"
+    "{% else %}<|im_start|>{{ m.role }}\n\n{{ m.content | trim }}<|im_end|>{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n\n{% endif %}"
 )

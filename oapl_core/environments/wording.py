@@ -10,6 +10,7 @@ not matter here, since no turn is rendered again: the model continues behind wha
 from collections.abc import Sequence
 from typing import Any
 
+from oapl_core.chat import rendered
 from oapl_core.environments.protocol import Observation
 from oapl_core.errors import DataError
 
@@ -38,11 +39,9 @@ class Wording:
         self._switch = {} if thinking is None else {"enable_thinking": thinking}
         self._is_chat = bool(tokenizer.chat_template) if chat is None else chat
         self._special = sorted((t.content for t in tokenizer.added_tokens_decoder.values() if t.special), key=len)
-        self.has_tool_turns = (
-            self._is_chat and self._behind([{"role": "tool", "name": "probe", "content": "7"}]) is not None
-        )
+        self.has_tool_turns = self._is_chat and self._words("tool")
         """Whether the template words tools' results itself; else they are user's turns in <tool_response>."""
-        if self._is_chat and self._behind([{"role": "user", "content": "7"}]) is None:
+        if self._is_chat and not self._words("user"):
             raise DataError("the chat template refuses a second user's turn, so it cannot word what comes back")
 
     def ids(self, observation: Observation, last: int) -> list[int]:
@@ -70,20 +69,17 @@ class Wording:
             raise DataError(f"the chat template refuses the turns {', '.join(turn['role'] for turn in turns)}")
         return found
 
+    def _words(self, role: str) -> bool:
+        """Whether the template has such turns: some leave out roles that they do not know."""
+        probe = "7041776"
+        return probe in (self._behind([{"role": role, "name": "probe", "content": probe}]) or "")
+
     def _behind(self, turns: list[dict[str, str]]) -> str | None:
         """What the template writes behind a turn of the model that ``turns`` follow; None if it does not take them."""
-        from jinja2.exceptions import TemplateError
-
         before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
-        try:
-            whole: str = self._tokenizer.apply_chat_template(
-                [*before, *turns], add_generation_prompt=True, tokenize=False, **self._switch
-            )
-        except (TemplateError, TypeError, KeyError):  # some ask for a field that such a turn does not have
-            return None
+        whole = rendered(self._tokenizer, [*before, *turns], self._switch) or ""
         _, mark, behind = whole.rpartition(_MARK)
-        shown = mark and all(turn["content"].strip() in behind for turn in turns)
-        return behind if shown else None
+        return behind if mark else None  # contents may stand there otherwise: Llama 3's writes results as JSON
 
     def _without_end(self, text: str) -> str:
         """``text`` without the end token that it begins with: it was sampled already."""

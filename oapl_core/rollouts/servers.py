@@ -236,7 +236,7 @@ class ServerSampler:
         end_ids, texts = tokens_and_texts(self._tokenizer, request.stop)
         if len(texts) > _MOST_STOPS:
             raise ConfigError(
-                f"sampling.stop: {len(texts)} texts, and a server takes {_MOST_STOPS} beside special tokens; leave some out"
+                f"sampling.stop: {len(texts)} texts, but servers take {_MOST_STOPS} beside special tokens; drop some"
             )
         body = {
             "model": server.model,

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from oapl_core import tables
+from oapl_core.chat import rendered
 from oapl_core.columns import LOSS_MASK
 from oapl_core.errors import DataError
 from oapl_core.model_folder import load_tokenizer
@@ -110,18 +111,11 @@ class Template:
         for token in self._tokenizer.convert_ids_to_tokens(sampled[-1:]):
             # the template writes the end of a turn itself
             content = said.removesuffix(token) if token in self._tokenizer.all_special_tokens else said
-        rendered = self._rendered(content, "tool" if calls_tools and self._has_tools else "user")
-        return rendered is not None and said in rendered
+        shown = self._rendered(content, "tool" if calls_tools and self._has_tools else "user")
+        return shown is not None and said in shown
 
     def _rendered(self, content: str, next_role: str) -> str | None:
-        from jinja2.exceptions import TemplateError
-
         turns = [{"role": "user", "content": _NEXT}, {"role": "assistant", "content": content}]
         turns.append({"role": next_role, "content": _NEXT, "name": _NEXT})
-        try:
-            text: str = self._tokenizer.apply_chat_template(
-                turns, add_generation_prompt=True, tokenize=False, **self._options
-            )
-        except TemplateError:
-            return None
+        text = rendered(self._tokenizer, turns, self._options) or ""
         return text if text.count(_NEXT) > 1 else None  # some leave out roles that they do not know

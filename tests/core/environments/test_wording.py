@@ -8,6 +8,7 @@ import pytest
 from oapl_core.environments.protocol import Observation, ToolCall, ToolResult
 from oapl_core.environments.wording import Wording
 from oapl_core.model_folder import load_tokenizer
+from tests.chat_templates import LLAMA
 from tests.tiny_model import END, write_tokenizer
 
 QWEN3_TOOLS = (
@@ -52,6 +53,17 @@ def said(*texts: str) -> Observation:
 def test_tools_have_turns_of_their_own_where_the_template_has(tokenizer: Any) -> None:
     two = "\n<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>"
     assert seen(tokenizer, QWEN3_TOOLS, said("1", "2")) == f"\n<|im_start|>user{two}{END}\n<|im_start|>assistant\n"
+
+
+def test_a_template_may_word_a_result_otherwise(tokenizer: Any) -> None:
+    as_json = '"two\\n\\"lines\\""'
+    behind = f"<|im_start|>ipython\n\n{as_json}{END}<|im_start|>assistant\n\n"
+    assert seen(tokenizer, LLAMA, said('two\n"lines"')) == behind
+
+
+def test_a_template_that_walks_through_tools_is_given_none(tokenizer: Any) -> None:
+    walks = "{% for tool in tools %}{{ tool }}{% endfor %}" + QWEN3_TOOLS
+    assert seen(tokenizer, walks, said("1")) == seen(tokenizer, QWEN3_TOOLS, said("1"))
 
 
 def test_elsewhere_they_are_one_turn_of_the_user(tokenizer: Any) -> None:
