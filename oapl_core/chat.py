@@ -4,23 +4,32 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def rendered(tokenizer: Any, turns: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str | None:
-    """The text of ``turns`` with the head of the model's next turn; None: the template refuses them.
+class Refused(Exception):
+    """The template does not take these turns; says why."""
+
+
+def render(tokenizer: Any, turns: Sequence[Mapping[str, Any]], options: Mapping[str, Any], head: bool = True) -> str:
+    """The text of ``turns``.
 
     Args:
         tokenizer: with a chat template.
-        turns: messages; tools, which stand in the first prompt, are not shown again.
+        turns: messages.
         options: what the template is given beside them.
+        head: whether the head of the model's next turn follows.
+
+    Raises:
+        Refused: the template raised, or asks for what such turns do not have.
     """
     from jinja2.exceptions import TemplateError
 
-    others: tuple[dict[str, Any], ...] = ({}, {"tools": []})
-    for more in others:  # some templates walk through tools whether there are any or not
+    reason, tools = "", (None, list[Any]())
+    for given in tools:  # some templates walk through tools whether there are any or not
         try:
             text: str = tokenizer.apply_chat_template(
-                turns, add_generation_prompt=True, tokenize=False, **options, **more
+                turns, add_generation_prompt=head, tokenize=False, **({"tools": given} | dict(options))
             )
-        except (TemplateError, TypeError, KeyError):  # some ask for a field that such a turn does not have
+        except (TemplateError, TypeError, KeyError) as error:
+            reason = reason or str(error)
             continue
         return text
-    return None
+    raise Refused(reason)

@@ -10,7 +10,7 @@ not matter here, since no turn is rendered again: the model continues behind wha
 from collections.abc import Sequence
 from typing import Any
 
-from oapl_core.chat import rendered
+from oapl_core.chat import Refused, render
 from oapl_core.environments.protocol import Observation
 from oapl_core.errors import DataError
 
@@ -77,7 +77,10 @@ class Wording:
     def _behind(self, turns: list[dict[str, str]]) -> str | None:
         """What the template writes behind a turn of the model that ``turns`` follow; None if it does not take them."""
         before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
-        whole = rendered(self._tokenizer, [*before, *turns], self._switch) or ""
+        try:
+            whole = render(self._tokenizer, [*before, *turns], self._switch)
+        except Refused:
+            return None
         _, mark, behind = whole.rpartition(_MARK)
         return behind if mark else None  # contents may stand there otherwise: Llama 3's writes results as JSON
 

@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from oapl_core.chat import Refused, render
 from oapl_core.columns import LOSS_MASK, TURNS
 from oapl_core.environments.protocol import Observation, ToolCall, ToolResult
 from oapl_core.environments.wording import Wording
@@ -136,12 +137,11 @@ class Conversations:
 
     def _worded(self, calls: Sequence[Mapping[str, str]]) -> str:
         """Calls as the chat template writes them behind a content; else as Qwen and Hermes do."""
-        from jinja2.exceptions import TemplateError
 
         def behind(**more: Any) -> str:
             turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK, **more}]
             turns.append({"role": "tool", "name": "?", "content": "?"})
-            return str(self._tokenizer.apply_chat_template(turns, tokenize=False)).rpartition(_MARK)[2]
+            return render(self._tokenizer, turns, {}, head=False).rpartition(_MARK)[2]
 
         given = [{"name": call["name"], "arguments": _parsed(call["arguments"])} for call in calls]
         try:
@@ -150,7 +150,7 @@ class Conversations:
             worded = whole.removesuffix(plain)
             if worded not in {"", whole} and all(one["name"] in worded for one in given):
                 return worded
-        except (TemplateError, TypeError, KeyError):  # some have no place for calls, or ask for other fields
+        except Refused:  # some have no place for calls, or ask for other fields
             pass
         return "".join(f"\n<tool_call>\n{json.dumps(one, ensure_ascii=False)}\n</tool_call>" for one in given)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from oapl_core.chat import Refused, render
 from oapl_core.errors import DataError
 from oapl_core.model_folder import end_token_ids, load_tokenizer
 
@@ -58,14 +59,10 @@ class Encoder:
         Raises:
             DataError: the chat template refuses the conversation, as some do a system turn.
         """
-        from jinja2.exceptions import TemplateError
-
         if self.is_chat:
             try:
-                text = self._tokenizer.apply_chat_template(
-                    conversation, add_generation_prompt=True, tokenize=False, **self._switch
-                )
-            except TemplateError as error:
+                text = render(self._tokenizer, conversation, self._switch)
+            except Refused as error:
                 roles = ", ".join(turn["role"] for turn in conversation)
                 raise DataError(f"{self._model}: its chat template refuses the turns {roles}: {error}") from None
             return text, self._ids(text)  # the template wrote every marker itself
@@ -88,7 +85,10 @@ class Encoder:
         tokenizer = self._tokenizer
         if self.is_chat:
             turns = [{"role": "user", "content": _PROBE}, {"role": "assistant", "content": f"{_PROBE}{_PROBE}"}]
-            _, _, after = tokenizer.apply_chat_template(turns, tokenize=False).rpartition(f"{_PROBE}{_PROBE}")
+            try:
+                _, _, after = render(tokenizer, turns, {}, head=False).rpartition(f"{_PROBE}{_PROBE}")
+            except Refused:
+                after = ""
             ends = self.ends(stop)
             found = [token for token in tokenizer.convert_ids_to_tokens(self._ids(after)) if token in ends]
             if found:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from oapl_core import tables
-from oapl_core.chat import rendered
+from oapl_core.chat import Refused, render
 from oapl_core.columns import LOSS_MASK
 from oapl_core.errors import DataError
 from oapl_core.model_folder import load_tokenizer
@@ -117,5 +117,8 @@ class Template:
     def _rendered(self, content: str, next_role: str) -> str | None:
         turns = [{"role": "user", "content": _NEXT}, {"role": "assistant", "content": content}]
         turns.append({"role": next_role, "content": _NEXT, "name": _NEXT})
-        text = rendered(self._tokenizer, turns, self._options) or ""
+        try:
+            text = render(self._tokenizer, turns, self._options)
+        except Refused:
+            return None
         return text if text.count(_NEXT) > 1 else None  # some leave out roles that they do not know

@@ -109,3 +109,12 @@ def test_a_template_that_refuses_a_turn_is_one_line(chat_model: Path, tmp_path: 
     (tmp_path / "m" / "chat_template.jinja").write_text(refusing + CHAT_TEMPLATE)
     with pytest.raises(DataError, match="refuses the turns system, user, assistant, user: System role not supported"):
         load_encoder(tmp_path / "m")(TURNS)
+
+
+def test_a_template_that_walks_through_tools_is_given_none(chat_model: Path, tmp_path: Path) -> None:
+    shutil.copytree(chat_model, tmp_path / "m")
+    walks = "{% for tool in tools %}{{ tool }}{% endfor %}"
+    (tmp_path / "m" / "chat_template.jinja").write_text(walks + CHAT_TEMPLATE)
+    walking, plain = load_encoder(tmp_path / "m"), load_encoder(chat_model)
+    assert walking(TURNS) == plain(TURNS)
+    assert walking.answer_end() == plain.answer_end()
