@@ -6,8 +6,9 @@
 # and are long answers wrong answers?
 #
 # The first cell makes a run folder from random numbers, in a second and on any machine. For a run of yours take
-# `Run.named("demo-seed0")` instead. To try it: `.venv/bin/jupytext --to ipynb docs/notebooks/rollouts.py`, or any
-# editor with cells.
+# `Run.open(Path("../../data/runs/demo-seed0"))` instead: a notebook's cells run in its own folder. To try it:
+# `.venv/bin/jupytext --to ipynb docs/notebooks/rollouts.py`, then `.venv/bin/jupyter nbconvert --execute --to html
+# docs/notebooks/rollouts.ipynb` or a notebook editor of yours; or any editor with cells.
 
 # %%
 import tempfile
@@ -38,11 +39,7 @@ judged = (
     .collect()
 )
 valid = judged.filter(pl.col("reward").is_not_null())
-print(
-    print(
-        f"{len(judged)} rollouts of {judged['problem_id'].n_unique()} problems; no verdict: {len(judged) - len(valid)}"
-    )
-)
+print(f"{len(judged)} rollouts of {judged['problem_id'].n_unique()} problems; no verdict: {len(judged) - len(valid)}")
 print(judged.group_by("outcome").len().sort("len", descending=True))
 
 # %% [markdown]

@@ -84,7 +84,7 @@ class Run(Recorded):
         if changed:
             raise ConfigError(
                 f"{run.root}: was started with other settings ({'; '.join(changed[:5])}); "
-                "give this experiment another name=... or delete that folder"
+                "give this experiment another name=..., keep what was sampled by `oapl fork`, or delete that folder"
             )
         return run
 
@@ -113,6 +113,8 @@ class Run(Recorded):
             DataError: there is none.
         """
         below = Path("data/runs") / name
+        if not Path(name).exists() and not below.exists():
+            raise DataError(f"{name}: is neither a run folder nor the name of one in {below.parent.absolute()}")
         return cls.open(below if below.is_dir() and not Path(name, "run.json").exists() else Path(name))
 
     @property

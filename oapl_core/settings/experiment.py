@@ -184,11 +184,13 @@ class Experiment(Settings):
     def _answers_fit(self) -> Self:
         if self.reward:
             self.reward.check(self.verifier.stop_at_first_failure, self.sampling.max_tokens)
-        needed = self.problems.max_prompt_tokens + max(self.sampling.max_tokens, self.evaluation.max_tokens)
-        if self.engine.max_model_len < needed:
+        prompt, answer = self.problems.max_prompt_tokens, max(self.sampling.max_tokens, self.evaluation.max_tokens)
+        if self.engine.max_model_len < prompt + answer:
+            name = "sampling" if self.sampling.max_tokens == answer else "evaluation"
+            unset = "" if "max_tokens" in getattr(self, name).model_fields_set else ", its default"
             raise ValueError(
-                f"engine.max_model_len={self.engine.max_model_len} is less than the {needed} tokens of "
-                "problems.max_prompt_tokens plus the larger of sampling.max_tokens and evaluation.max_tokens"
+                f"engine.max_model_len={self.engine.max_model_len} is less than problems.max_prompt_tokens={prompt} "
+                f"and {name}.max_tokens={answer}{unset}, together"
             )
         return self
 

@@ -3,13 +3,14 @@
 The resolved settings are written to a run's ``run.json``.
 """
 
+import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from oapl_core.errors import ConfigError
 from oapl_core.files import fsync
@@ -84,7 +85,7 @@ def parse_as(kind: type[_Kind], values: Mapping[str, Any], where: str) -> _Kind:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        complaints = [_complaint(dict(e)) for e in error.errors()]
+        complaints = [_complaint(dict(e), kind) for e in error.errors()]
         raise ConfigError(f"{where}: " + "; ".join(complaints)) from None
 
 
@@ -120,17 +121,32 @@ def write_record(path: Path, content: Mapping[str, Any]) -> None:
     temporary.rename(path)
 
 
-def _complaint(error: dict[str, Any]) -> str:
+def _complaint(error: dict[str, Any], kind: type[BaseModel]) -> str:
     place = list(error["loc"])
     if "objective" in place:
         after = place.index("objective") + 1
         del place[after : after + 1]  # its own name, by which pydantic tells objectives' settings apart
     key = ".".join(map(str, place)) or "experiment"
     if error["type"] == "extra_forbidden":
-        return f"unknown key `{key}`"
+        known = {name for group in _groups(kind, place[:-1]) for name in group.model_fields}
+        near = difflib.get_close_matches(str(place[-1]), known, 1)
+        return f"unknown key `{key}`" + (f"; did you mean `{near[0]}`?" if near else "")
     if error["type"] == "missing":
         return f"`{key}` is missing"
-    return f"`{key}`: {error['msg'].removeprefix('Value error, ')} (got {error['input']!r:.80})"
+    got = "" if isinstance(error["input"], Mapping) else f" (got {error['input']!r:.80})"  # a table's own are named
+    return f"`{key}`: {error['msg'].removeprefix('Value error, ')}{got}"
+
+
+def _groups(kind: Any, place: list[Any]) -> list[type[BaseModel]]:
+    """The classes of settings that may stand at ``place`` below the type ``kind``."""
+    if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        return [group for one in get_args(kind) for group in _groups(one, place)]  # of optional ones, lists and choices
+    if not place:
+        return [kind]
+    name, *rest = place
+    field = kind.model_fields.get(str(name))
+    below = rest[1:] if rest and isinstance(rest[0], int) else rest  # a place in a list is no name
+    return _groups(field.annotation, below) if field else []
 
 
 def apply(values: dict[str, Any], override: str) -> None:

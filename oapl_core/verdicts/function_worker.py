@@ -20,6 +20,7 @@ import struct
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -91,7 +92,7 @@ def _reply(
     except _Wrong as error:
         return {"error": str(error)}
     except BaseException as error:  # SystemExit is no Exception
-        return {"error": f"raised {_said(error)}"}
+        return {"error": f"raised {_said(error)}{_place(error, function)}"}
 
 
 def _finite(value: Any, what: str) -> float:
@@ -107,6 +108,13 @@ def _finite(value: Any, what: str) -> float:
 
 def _said(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+def _place(error: BaseException, function: Callable[..., Any]) -> str:
+    """The innermost line of the person's own file; nothing where it is none."""
+    own = getattr(getattr(function, "__code__", None), "co_filename", "")
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
+    return f" ({Path(own).name}, line {lines[-1]})" if lines else ""
 
 
 def _write(replies: BinaryIO | Any, reply: dict[str, Any]) -> None:

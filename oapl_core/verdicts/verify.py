@@ -17,7 +17,7 @@ from typing import Any
 
 from oapl_core import languages
 from oapl_core.columns import LOSS_MASK, TURNS
-from oapl_core.errors import DataError, StageFailed
+from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.languages import Language
 from oapl_core.planning.plan import finished, round_steps
 from oapl_core.planning.preflight import languages_of
@@ -160,7 +160,8 @@ def judge_part(run: Run, judges: Judges, part: Path, progress: Progress, counts:
         passed += verdict.outcome is Outcome.PASSED
         progress.advance(note=f"{passed / len(judged):.0%} of this part pass")
     counts.update(row["outcome"] for row in judged)
-    check_errors(counts, run.config.verifier.max_error_share, judged)
+    rewards = judges.rewarder.failed if judges.rewarder.judge is None else 0
+    check_errors(counts, run.config.verifier.max_error_share, judged, rewards)
     return judged
 
 
@@ -198,13 +199,20 @@ def _lengths(part: Path) -> list[int]:
     return lengths.to_series().to_list()
 
 
-def check_errors(counts: Counter[str], allowed: float, judged: list[dict[str, Any]]) -> None:
-    """Raises StageFailed when the share of verifier errors so far is more than `allowed`; names the last reason."""
+def check_errors(counts: Counter[str], allowed: float, judged: list[dict[str, Any]], rewards: int = 0) -> None:
+    """Looks at the share of verifier errors so far, of which `rewards` are functions that failed; names one.
+
+    Raises:
+        ConfigError: a reward function fails on everything, and would again.
+        StageFailed: it is more than `allowed`.
+    """
     errors, total = counts[Outcome.VERIFIER_ERROR], counts.total()
     if errors > allowed * total:
         reason = next(
             (f"{r['rollout_id']}: {r['excerpt']}" for r in judged if r["outcome"] == Outcome.VERIFIER_ERROR), None
         )
+        if rewards == total:
+            raise ConfigError(f"no reward could be computed ({reason}); mend the function, then the same command again")
         raise StageFailed(
             f"{errors} of {total} rollouts could not be judged, more than verifier.max_error_share={allowed} allows "
             f"(last reason: {reason}); run `oapl doctor`, then the same command again"

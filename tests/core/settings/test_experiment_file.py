@@ -59,7 +59,11 @@ def test_a_split_is_a_file_or_several_and_validation_may_have_none(minimal: Path
     ("override", "says"),
     [
         ("problems.heldout=[]", "`problems.heldout`"),
-        ("training.learning_rat=1", "unknown key `training.learning_rat`"),
+        ("training.learning_rat=1", "unknown key `training.learning_rat`; did you mean `learning_rate`?"),
+        ("rewards.right_from=1", "unknown key `rewards`; did you mean `reward`?"),
+        ("rounds=[{epoch = 1}]", "unknown key `rounds.0.epoch`; did you mean `epochs`?"),
+        ("environment.sintax=json", "unknown key `environment.sintax`; did you mean `syntax`?"),
+        ("training.zzz=1", "unknown key `training.zzz`"),
         ("training.learning_rate=fast", "`training.learning_rate`"),
         ("sampling.group_size=1", "`sampling.group_size`"),
         ("rounds=[]", "`rounds`"),
@@ -68,7 +72,10 @@ def test_a_split_is_a_file_or_several_and_validation_may_have_none(minimal: Path
         ("name.x=1", "is not a table"),
         ("name=a/b", "`name`"),
         ("pretrain.solutions=x", "exactly one of `model`"),
-        ("engine.max_model_len=65536", "engine.max_model_len=65536 is less than the 69632 tokens"),
+        (
+            "engine.max_model_len=65536",
+            "=65536 is less than problems.max_prompt_tokens=4096 and evaluation.max_tokens=65536, its default",
+        ),
     ],
 )
 def test_a_wrong_override_is_named_in_one_line(minimal: Path, override: str, says: str) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oapl_core import tables
-from oapl_core.errors import ConfigError, StageFailed
+from oapl_core.errors import ConfigError
 from oapl_core.own_function import check_import, source_hash
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_as, parse_experiment
@@ -282,7 +282,8 @@ def test_a_function_that_fails_too_often_ends_the_stage_with_its_name_the_row_an
 ) -> None:
     (own / "rewards.py").write_text("def score(problem, response, verdict):\n    return 1 / 0\n")
     run = run_with(tmp_path, reward={"function": "rewards:score"})
-    with pytest.raises(StageFailed) as error:
+    with pytest.raises(ConfigError, match="mend the function, then the same command again") as error:
         verify(run, 0)
-    assert "0-0: reward rewards:score, problem p: raised ZeroDivisionError: division by zero" in str(error.value)
+    reason = "0-0: reward rewards:score, problem p: raised ZeroDivisionError: division by zero (rewards.py, line 2)"
+    assert reason in str(error.value)
     assert "\n" not in str(error.value) and not list(run.verdicts(0).glob("*"))
