@@ -287,8 +287,7 @@ class Run(Recorded):
     def _recorded_policy(self, model_dir: Path) -> str | None:
         """What pretraining, training or (for a base model from elsewhere) the first rollouts recorded."""
         artifacts = self.ledger.artifacts()
-        entry = artifacts.get(self.name(model_dir))
-        if entry is not None:
+        if (entry := artifacts.get(self.name(model_dir))) is not None:
             return entry.details.get("policy_hash")
         if model_dir != self.base_model():
             return None
