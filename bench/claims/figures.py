@@ -1,4 +1,4 @@
-"""Figures of docs/benchmarks/claims.md, drawn by ``page.py``: claims_{collapse,pair,bandit}.png."""
+"""Figures of docs/benchmarks/claims.md, drawn by ``page.py``: claims_{collapse,pair,lag,bandit}.png."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,10 @@ def draw(results: Results, to: Path) -> None:
     """Whatever has results."""
     offline = {"oapl-offline": "OAPL", "grpo-offline": "GRPO, token IS"}
     if all(map(results.curves, offline)):
-        _collapse(results, offline, to / "claims_collapse.png")
+        _with_distance(results, offline, to / "claims_collapse.png", starts=(90, 180))
+    lag = {"oapl-lag800": "OAPL, L = 800", "grpo-lag800": "GRPO, L = 800"}
+    if all(map(results.curves, lag)):
+        _with_distance(results, lag, to / "claims_lag.png")
     lagged = {"oapl-lag50": "OAPL, L = 50", "grpo-off1": "GRPO, off by one", "grpo-lag50": "GRPO, L = 50"}
     found = {arm: label for arm, label in lagged.items() if results.curves(arm)}
     if found:
@@ -43,12 +46,13 @@ def _means(results: Results, arm: str, column: str, label: str, style: int) -> L
     return Line(label, x, y, low, high, style=style, look="plain")
 
 
-def _collapse(results: Results, arms: dict[str, str], path: Path) -> None:
+def _with_distance(results: Results, arms: dict[str, str], path: Path, starts: tuple[int, ...] = ()) -> None:
+    """Accuracy, and how far the policy is from the one that sampled."""
     styles = list(enumerate(arms.items(), 1))
     accuracies = [accuracy(results, arm, label, style) for style, (arm, label) in styles]
     distances = [_means(results, arm, "kl", label, style) for style, (arm, label) in styles]
     panels = [
-        Panel("held-out accuracy, 95 %", "optimiser steps", "pass@1, %", accuracies, starts=(90, 180)),
+        Panel("held-out accuracy, 95 %", "optimiser steps", "pass@1, %", accuracies, starts=starts),
         Panel("KL(b, pi), lowest to highest base", "optimiser steps", "KL, nats per token", distances, False),
     ]
     draw_panels(path, panels)
