@@ -1,4 +1,4 @@
-"""Progress of a long stage as plain lines: what, done/total, rate, time left.
+"""Progress of a long stage as plain lines: what, done/total, rate, time left, or so far where that is not known.
 
 A stage prints them to its standard output, which is its log file; ``launch.py`` forwards them to whoever waits.
 """
@@ -11,6 +11,8 @@ from types import TracebackType
 from typing import Self
 
 PREFIX = "progress | "
+_SETTLED_S = 5.0
+"""Of work, before which the time left is not said: the first unit also waits for workers to start."""
 
 
 class Progress:
@@ -52,13 +54,16 @@ class Progress:
     def _print(self) -> None:
         self._last = time.monotonic()
         seconds = max(self._last - self._start, 1e-9)
-        rate = (self.done - self._skipped) / seconds
-        left = (
-            f"{(self.total - self.done) / rate:.0f} s left"
-            if rate > 0 and self.done < self.total
-            else f"{seconds:.0f} s"
-        )
-        parts = [self.what, f"{self.done}/{self.total} {self.unit}", f"{rate:.3g}/s", left]
+        worked = self.done - self._skipped
+        rate = worked / seconds
+        if self.done >= self.total:
+            clock = f"{seconds:.0f} s"
+        elif worked > 1 and seconds >= _SETTLED_S:
+            clock = f"{(self.total - self.done) / rate:.0f} s left"
+        else:
+            clock = f"{seconds:.0f} s so far"
+        rates = [f"{rate:.3g}/s"] if worked else []
+        parts = [self.what, f"{self.done}/{self.total} {self.unit}", *rates, clock]
         self._tell(" | ".join(parts + ([self._note] if self._note else [])))
 
 
