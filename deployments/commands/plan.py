@@ -1,6 +1,7 @@
-"""`oapl plan`: what an experiment will make and cost. Reads sizes of problem files and of the model, starts nothing."""
+"""`oapl plan`: what an experiment will make and cost. Reads problem files and the model's size, starts nothing."""
 
 import io
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, islice
 from pathlib import Path
@@ -23,11 +24,13 @@ from oapl_core.planning.estimate import (
 )
 from oapl_core.planning.fitting import Fit, planned
 from oapl_core.planning.model_size import ModelSize, known_size
+from oapl_core.problems.prepare import problems_of
 from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.run_folder.opening import find
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import readable
 from oapl_core.settings.experiment import Experiment
+from oapl_core.settings.problems import ProblemsConfig
 from oapl_core.tables import count_rows
 
 _SPLITS = {"train": "training", "validation": "validation", "heldout": "held-out"}
@@ -36,6 +39,7 @@ _ASSUMED = (
     "sampling_share training_share"
 ).split()
 _WIDTH = 112
+_CHECKED_BYTES = 32 * 2**20  # of problem files: seconds; whoever plans with gigabytes of tests does not wait for them
 Row = tuple[str, str, Amount | None, Amount | None]
 """What, how much of it, tokens, GPU-hours."""
 
@@ -107,13 +111,22 @@ def problem_counts(experiment: Experiment) -> ProblemCounts:
 
     Raises:
         ConfigError: neither.
+        DataError: a file that is there is not what a run accepts.
     """
     (train, train_bytes), (validation, validation_bytes), (heldout, heldout_bytes) = (
         _count(experiment, split) for split in _SPLITS
     )
+    _check(experiment.problems)
     return ProblemCounts(
         train, validation, heldout, train_bytes + validation_bytes + heldout_bytes, _demonstrations(experiment)
     )
+
+
+def _check(sets: ProblemsConfig) -> None:
+    """Read the splits that are there as a run does, which refuses what is no problem, unless they are large."""
+    there = [split for split in _SPLITS if all(file.is_file() for file in sets.files(split))]
+    if sum(file.stat().st_size for split in there for file in sets.files(split)) <= _CHECKED_BYTES:
+        deque(problems_of(sets, there), maxlen=0)
 
 
 def _demonstrations(experiment: Experiment) -> int:

@@ -89,9 +89,9 @@ def test_the_commands_of_a_header_make_every_file_before_it_is_used(name: str) -
 
 
 def test_files_and_models_that_are_there_are_counted(tmp_path: Path) -> None:
-    problem = {"problem_id": "a", "kind": "math", "statement": "?", "answer": "1"}
-    write_problem_set(tmp_path / "a.jsonl.gz", [problem | {"tests": []}] * 3)
-    (tmp_path / "b.jsonl").write_text((json.dumps(problem) + "\n") * 2 + "\n")
+    rows = [{"problem_id": name, "kind": "math", "statement": "?", "answer": "1"} for name in "abcde"]
+    write_problem_set(tmp_path / "a.jsonl.gz", [row | {"tests": []} for row in rows[:3]])
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[3:]) + "\n")
     model = write_tiny_model(tmp_path / "model")
     config = load_experiment(
         EXPERIMENTS / "math.toml", [f'problems.train=["{tmp_path}/a.jsonl.gz", "{tmp_path}/b.jsonl"]', f"model={model}"]
@@ -120,6 +120,19 @@ def test_what_is_left_out_is_not_counted(tmp_path: Path) -> None:
     (tmp_path / "no.jsonl").unlink()
     with pytest.raises(ConfigError, match=r"`problems.exclude`: .*no.jsonl is not there"):
         problem_counts(config)
+
+
+def test_a_row_that_a_run_refuses_is_refused_by_plan_too(tmp_path: Path) -> None:
+    lines = (ROOT / "data/demo/train.jsonl").read_text().splitlines()[:20]
+    row = json.loads(lines[6])
+    del row["tests"]
+    lines[6] = json.dumps(row)
+    (tmp_path / "mine.jsonl").write_text("\n".join(lines))
+    arguments = [str(EXPERIMENTS / "demo.toml"), f"problems.train={tmp_path}/mine.jsonl", f"runs_dir={tmp_path}/runs"]
+    refused = called("plan", *arguments)
+    assert refused.returncode == 2
+    assert "mine.jsonl: line 7: `tests` must be a list with at least one {input, output}" in complaint(refused)
+    assert called("plan", *arguments, "problems.limit=6").returncode == 0, "a run reads no further"
 
 
 def test_a_warm_start_is_a_line_of_its_own(tmp_path: Path) -> None:
