@@ -45,9 +45,13 @@ class Obstacle:
 
 
 def planned(experiment: Experiment) -> Machine:
-    """What `[estimate]` says the run will have; for a model of `[pretrain]`, which is meant for CPUs, no GPUs."""
+    """The GPUs that `[estimate]` names; where it names none, its default, unless the run is meant for CPUs.
+
+    That is one with a model of `[pretrain]`, or one that is planned where no GPU is.
+    """
     assumed = experiment.estimate
-    gpus = 0 if experiment.pretrain else assumed.gpus
+    is_for_gpus = "gpus" in assumed.model_fields_set or (here().gpus and not experiment.pretrain)
+    gpus = assumed.gpus if is_for_gpus else 0
     return Machine((Gpu("planned", assumed.gpu_gb * 1e9, ""),) * gpus, cores=None)
 
 
@@ -87,7 +91,10 @@ class Fit:
     """Steps that are to be done; None: all."""
 
     def lines(self) -> list[str]:
-        """What a GPU would hold."""
+        """What a GPU would hold, or what an engine on CPUs holds."""
+        if not self.machine.gpus:
+            held = f"engine.kv_cache_gib = {self.config.engine.kv_cache_gib:g} GiB for keys and values"
+            return [f"planned for CPUs, but for the hours: {held}; estimate.gpus=N plans for N GPUs"]
         engine, rank = self.engine, self.rank
         room = engine and engine.tokens / context(self.config, self._answer_tokens, self.config.sampling.max_tokens)
         at_once = f", {min(room, self.config.engine.max_num_seqs):,.0f} answers at once" if room and room > 0 else ""

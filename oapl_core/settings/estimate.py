@@ -54,4 +54,5 @@ class EstimateConfig(Settings):
     """Share of the arithmetic that training reaches (public figures for H100: 33-46 % at 7-8 billion parameters,
     17-50 % in trainers for reinforcement learning)."""
     gpus: PositiveInt = 8
-    """GPUs that the hours are divided over."""
+    """GPUs that the hours are divided over and the settings are compared with; unset, and without a GPU on this
+    machine or with [pretrain]: nothing is compared with GPUs."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from deployments.commands.plan import lines, model_size, problem_counts
+from oapl_core.devices import Gpu, Machine
 from oapl_core.errors import ConfigError
 from oapl_core.problems.problem_set import SPLITS, checked
 from oapl_core.problems.storing import write_problem_set
@@ -44,6 +45,22 @@ def test_a_recipe_fits_the_machines_that_it_is_for(name: str) -> None:
     parts = config.rounds[0].problems or 0
     shares = config.fleet.shares("rollouts.generate") * config.engine.replicas
     assert parts / (config.sampling.problems_per_part or 128) >= 4 * shares, "no engine waits long for the last part"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "named", "is_for_gpus"), [(0, [], False), (1, [], True), (0, ["estimate.gpus=8"], True)]
+)
+def test_without_gpus_here_and_none_named_nothing_is_compared_with_gpus(
+    gpus: int, named: list[str], is_for_gpus: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oapl_core.planning.fitting.here", lambda: Machine((Gpu("H100", 80e9, ""),) * gpus, 2))
+    mine = (EXPERIMENTS / "demo.toml").read_text().replace('[pretrain]\nsolutions = "data/demo/solutions.jsonl"', "")
+    (tmp_path / "mine.toml").write_text(mine)
+    model = write_tiny_model(tmp_path / "model")
+    text = "\n".join(lines(load_experiment(tmp_path / "mine.toml", [f"model={model}", *named])))
+    assert ("7 of 8 GPUs idle" in text) == is_for_gpus
+    assert ("67.1 for keys and values" in text) == is_for_gpus
+    assert ("engine.kv_cache_gib = 0.5 GiB for keys and values; estimate.gpus=N" in text) != is_for_gpus
 
 
 def test_four_billion_weights_on_one_gpu_need_the_hosts_memory() -> None:
