@@ -1,10 +1,11 @@
 """OAPL (arXiv 2602.19362) from top to bottom: sample, judge, group, loss, step. `python examples/one_round.py [MODEL]`
 
-MODEL is a Hugging Face folder; without one, the demo's tiny base model is made first (a minute, kept in data/cache).
+MODEL is a Hugging Face folder; without one, it is the base model of `make demo`, which is made if it is not there yet.
 vLLM, the sandbox and the loss are the ones that `oapl run` uses. It adds what a long run needs: files between the
 stages, a ledger, DeepSpeed, evaluation. This file keeps everything in memory and trains with plain PyTorch.
 """
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -15,8 +16,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import oapl_core as oapl
-from oapl_core.pretraining.pretrain import build, read_solved
-from oapl_core.settings.pretrain import PretrainConfig
+from oapl_core.pretraining.pretrain import pretrain
+from oapl_core.run_folder.opening import find
 
 ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / "data/demo"
@@ -83,16 +84,19 @@ def train(model: torch.nn.Module, answers: list[oapl.SampledAnswer], reward: tor
             print(f"step {number:3} of {len(steps)}: loss {loss.item():.4f}")
 
 
-def base_model() -> Path:
+def base_model(cache: Path = ROOT / "data/cache") -> Path:
     """The demo's tiny base model: pretrained on solutions of which a part is wrong, so that there is much to learn."""
-    folder, solutions = ROOT / "data/cache/one_round", DEMO / "solutions.jsonl"
-    if not folder.exists():
-        build(read_solved(solutions), PretrainConfig(solutions=solutions), 0, folder)
-    return folder
+    print(f"the demo's base model: taken from {cache}/models, or made there first", flush=True)
+    with tempfile.TemporaryDirectory() as runs:  # only what `oapl run` does first; the run's folder is not kept
+        places = [f"runs_dir={runs}", f"cache_dir={cache}", f"pretrain.solutions={DEMO}/solutions.jsonl"]
+        run = find(ROOT / "deployments/experiments/demo.toml", places)
+        pretrain(run)
+        return run.base_model()
 
 
 def main(model_dir: Path) -> tuple[float, float]:
     """One round; returns the share of correct answers to held-out problems before and after."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # its warnings are about what is meant here, such as a CPU
     torch.manual_seed(0)
     encode = oapl.load_encoder(model_dir)
     sets = {name: list(oapl.read_problem_set(DEMO / f"{name}.jsonl", name))[:PROBLEMS] for name in ("train", "heldout")}
@@ -105,8 +109,7 @@ def main(model_dir: Path) -> tuple[float, float]:
         reward = judge(verifier, sets["train"], answers)
         print(f"{len(answers)} answers sampled, {reward.mean():.1%} correct; held-out {before:.1%}")
         model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        with torch.device(device):  # where `train` makes its tensors
+        with torch.device("cuda" if torch.cuda.is_available() else "cpu") as device:  # where `train` makes its tensors
             train(model.to(device), answers, reward.to(device))
         with tempfile.TemporaryDirectory() as folder:
             model.save_pretrained(folder)

@@ -8,6 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from examples import one_round
+from oapl_core.pretraining.pretrain import pretrain
+from oapl_core.run_folder.run import Run
+from oapl_core.settings.experiment_file import load_experiment
+from tests.tiny_model import write_tiny_model
+
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="the engine is not installed")
 
 # Two passes over a quarter of the solutions: a model that is correct now and then, which is all that a group needs.
@@ -34,6 +40,25 @@ def printed(root: Path, *command: str) -> str:
 
 def shares(text: str) -> list[float]:
     return [float(share) for share in re.findall(r"([\d.]+)%", text)]
+
+
+def test_the_base_model_is_the_one_that_a_run_of_the_demo_made(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[Path] = []
+
+    def build(_solved: object, _config: object, _seed: int, folder: Path) -> None:
+        made.append(write_tiny_model(folder))
+
+    monkeypatch.setattr("oapl_core.pretraining.pretrain.build", build)
+    monkeypatch.chdir(root)
+    places = [f"runs_dir={tmp_path}/runs", f"cache_dir={tmp_path}/cache"]
+    pretrain(Run.create(load_experiment(root / "deployments/experiments/demo.toml", places)))
+    capsys.readouterr()
+    monkeypatch.chdir(tmp_path)
+    assert one_round.base_model(tmp_path / "cache") == made[0]
+    assert len(made) == 1, "it is not made again"
+    assert capsys.readouterr().out.startswith("the demo's base model: taken from ")
 
 
 @pytest.mark.slow
