@@ -31,7 +31,7 @@ def test_the_command_says_what_is_missing_and_where_the_page_is(tmp_path: Path) 
 def test_an_unknown_run_is_one_line(tmp_path: Path) -> None:
     done = called("figures", f"a={tmp_path}/nowhere", "--to", str(tmp_path / "figures"))
     assert done.returncode == 2
-    assert "nowhere: is not a run folder" in complaint(done)
+    assert "nowhere: is neither a run folder nor the name of one" in complaint(done)
 
 
 @pytest.mark.parametrize("word", ["=data/runs/demo", "label=", " = "])

@@ -29,7 +29,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a run is started: the current folder, with a model and a problem set."""
     folder = tmp_path / "home"
     made_up_model(folder / "model")
-    (folder / "set.jsonl").write_text("{}\n")
+    for name in ("set", "heldout"):
+        problem = {"problem_id": name, "kind": "math", "statement": f"How long is {name}?", "answer": "3"}
+        (folder / f"{name}.jsonl").write_text(json.dumps(problem) + "\n")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(folder)
     return folder
@@ -42,7 +44,7 @@ def experiment(runs_dir: Path) -> Experiment:
         "runs_dir": runs_dir,
         "cache_dir": "cache",
         "rounds": [{}],
-        "problems": dict.fromkeys(("train", "validation", "heldout"), "set.jsonl"),
+        "problems": {"train": "set.jsonl", "heldout": "heldout.jsonl"},
     }
     return parse_experiment(values, "test")
 
