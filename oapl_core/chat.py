@@ -22,14 +22,11 @@ def render(tokenizer: Any, turns: Sequence[Mapping[str, Any]], options: Mapping[
     """
     from jinja2.exceptions import TemplateError
 
-    reason, tools = "", (None, list[Any]())
+    reasons, tools = list[str](), (None, list[Any]())
     for given in tools:  # some templates walk through tools whether there are any or not
         try:
-            text: str = tokenizer.apply_chat_template(
-                turns, add_generation_prompt=head, tokenize=False, **({"tools": given} | dict(options))
-            )
+            more = {"tools": given, **options}
+            return str(tokenizer.apply_chat_template(turns, add_generation_prompt=head, tokenize=False, **more))
         except (TemplateError, TypeError, KeyError) as error:
-            reason = reason or str(error)
-            continue
-        return text
-    raise Refused(reason)
+            reasons.append(str(error))
+    raise Refused(reasons[0])

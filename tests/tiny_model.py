@@ -74,6 +74,15 @@ def write_tokenizer(folder: Path, vocabulary: int = 320) -> None:
     _tokenizer(vocabulary).save_pretrained(folder)
 
 
+def tiny_tokenizer(folder: Path) -> Any:
+    """The tokenizer alone, written to ``folder`` and read as that of a model."""
+    from oapl_core.model_folder import load_tokenizer
+
+    write_tokenizer(folder)
+    (folder / "config.json").write_text('{"model_type": "qwen3"}')
+    return load_tokenizer(folder)
+
+
 def _tokenizer(vocabulary: int) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

@@ -192,10 +192,13 @@ def loses_by_lag(results: Results, method: str) -> Estimate | None:
     return against(results, f"{method}-lag100", f"{method}-lag1", LAGGED)
 
 
+PASSES = {"topr-passes": "TOPR", "rft-passes": "RFT"}
+"""Three passes of what is ahead of OAPL after one."""
+
+
 def _passes(results: Results) -> str:
-    """Three passes of what is ahead of OAPL after one."""
     rows = []
-    for arm, name in (("topr-passes", "TOPR"), ("rft-passes", "RFT")):
+    for arm, name in PASSES.items():
         rows += [_row(f"{name}, {step} steps", results.cells(arm, step)) for step in (PASS, 2 * PASS, END)]
         rows.append([f"{name}, {END} less {PASS} steps", *_shown(change(results, arm, END, PASS))])
         rows.append([f"{name} less OAPL, {END} steps", *_shown(against(results, arm, "oapl-offline", END))])
@@ -401,7 +404,7 @@ def _summary(results: Results) -> str:
         ),
         *(
             row
-            for arm, name in (("topr-passes", "TOPR"), ("rft-passes", "RFT"))
+            for arm, name in PASSES.items()
             for row in (
                 ("g", f"{name}, three passes", collapses(change(results, arm, END, PASS))),
                 (

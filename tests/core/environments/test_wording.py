@@ -7,9 +7,8 @@ import pytest
 
 from oapl_core.environments.protocol import Observation, ToolCall, ToolResult
 from oapl_core.environments.wording import Wording
-from oapl_core.model_folder import load_tokenizer
 from tests.chat_templates import LLAMA
-from tests.tiny_model import END, write_tokenizer
+from tests.tiny_model import END, tiny_tokenizer
 
 QWEN3_TOOLS = (
     "{%- for m in messages %}"
@@ -32,10 +31,7 @@ ALTERNATING = (
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    write_tokenizer(folder)
-    (folder / "config.json").write_text('{"model_type": "qwen3"}')
-    return load_tokenizer(folder)
+    return tiny_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 def seen(tokenizer: Any, template: str | None, observation: Observation, ended: bool = True, longest: int = 100) -> str:

@@ -6,7 +6,7 @@ Writes FOLDER/session.json; test_engine.py starts it once and looks at what it f
 import json
 import random
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -105,10 +105,12 @@ class Borrowed(SamplingEngine):
     def __exit__(self, *_: object) -> None: ...
 
 
-def families(engine: SamplingEngine, folder: Path) -> dict[str, Any]:
-    """A round of several turns with each family's chat template, and what the check of its files says."""
+def by_template(
+    engine: SamplingEngine, folder: Path, templates: Mapping[str, str], prompt_tokens: int, max_tokens: int
+) -> dict[str, Any]:
+    """A round of several turns with each chat template, and what the check of its files says."""
     found = {}
-    for name, template in FAMILIES.items():
+    for name, template in templates.items():
         model = write_tiny_model(folder / name, seed=1, sharpness=8)
         tokenizer = load_tokenizer(model)
         tokenizer.chat_template = template
@@ -121,9 +123,10 @@ def families(engine: SamplingEngine, folder: Path) -> dict[str, Any]:
             folder / f"{name}_run",
             model,
             {"train": asked, "validation": [], "heldout": asked[:1]},
+            problems={"max_prompt_tokens": prompt_tokens},
             environment={"function": "tests.played_environments:Looked", "turn_tokens": 24},
-            sampling={"group_size": GROUP, "max_tokens": 120, "stop": [*" abcdefghij"], "problems_per_part": 2},
-            engine=CONFIG.model_dump(),
+            sampling={"group_size": GROUP, "max_tokens": max_tokens, "stop": [*" abcdefghij"], "problems_per_part": 2},
+            engine=CONFIG.model_dump() | {"max_model_len": prompt_tokens + max_tokens},
         )
         generate(run, 0, partial(Borrowed, engine))
         check, parts = check_turns(run), sorted(run.rollouts(0).glob("*.parquet"))
@@ -187,7 +190,7 @@ def session(folder: Path) -> dict[str, Any]:
         found["stopped"] = stopped(engine, {key: ("never", found["stops"].get(key, "never")) for key in found["first"]})
         found["by a token"] = stopped(engine, dict.fromkeys(found["first"], ("never", "<|im_start|>")))
         found["turns"] = in_turns(engine, first)
-        found["families"] = families(engine, folder)
+        found["families"] = by_template(engine, folder, FAMILIES, 128, 120)
         engine.load(first)
         found["too long"] = refused(lambda: list(engine.sample([Request("long", [5] * 250, 0, 7)])))
         found["foreign"] = refused(lambda: engine.load(foreign))

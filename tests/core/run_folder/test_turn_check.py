@@ -7,13 +7,12 @@ import pytest
 
 from oapl_core import tables
 from oapl_core.columns import LOSS_MASK
-from oapl_core.model_folder import load_tokenizer
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.turn_check import Template, check_turns
 from oapl_core.turns import has_turns, prompt_hash, with_turns
 from tests.chat_templates import FAMILIES
 from tests.synthetic_run import Sizes, write_synthetic_run
-from tests.tiny_model import END, write_tokenizer
+from tests.tiny_model import END, tiny_tokenizer
 from tests.whole_run import called
 
 PLAIN, THOUGHT = "so it is 7", "<think>\n3 and 4\n</think>\n\nso it is 7"
@@ -21,10 +20,7 @@ PLAIN, THOUGHT = "so it is 7", "<think>\n3 and 4\n</think>\n\nso it is 7"
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    write_tokenizer(folder)
-    (folder / "config.json").write_text('{"model_type": "qwen3"}')
-    return load_tokenizer(folder)
+    return tiny_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.mark.parametrize(
