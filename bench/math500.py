@@ -65,8 +65,8 @@ def gsm8k() -> list[Row]:
     return rows
 
 
-def counted() -> dict[str, Counts]:
-    """Every rewriting judged by whichever oapl_core is imported first."""
+def counted(only: str = "") -> dict[str, Counts]:
+    """Every rewriting whose name has ``only``, judged by whichever oapl_core is imported first."""
     from oapl_core.verdicts import extraction
     from oapl_core.verdicts.maths_pool import MathsPool
 
@@ -83,13 +83,13 @@ def counted() -> dict[str, Counts]:
         try:
             return {
                 name: {title: _tally(rows, titled, list(threads.map(passes, titled))) for title, titled in jobs.items()}
-                for name, rows, jobs in _jobs()
+                for name, rows, jobs in _jobs(only)
             }
         finally:
             pool.close()
 
 
-def _jobs() -> list[tuple[str, bool, dict[str, list[tuple[Row, str]]]]]:
+def _jobs(only: str) -> list[tuple[str, bool, dict[str, list[tuple[Row, str]]]]]:
     """(set and side, whether its responses are right, the responses by title)."""
     found = []
     for name, rewritings in (("MATH-500, right", RIGHT), ("MATH-500, wrong", WRONG)):
@@ -112,7 +112,9 @@ def _jobs() -> list[tuple[str, bool, dict[str, list[tuple[Row, str]]]]]:
         "the gold + 1": [(row, f"\\boxed{{{int(row['answer']) + 1}}}") for row in rows],
         "the gold in a list of guesses": [(row, f"\\boxed{{-1234567, {row['answer']}}}") for row in rows],
     }
-    return [*found, ("GSM8K, right", True, right), ("GSM8K, wrong", False, wrong)]
+    found += [("GSM8K, right", True, right), ("GSM8K, wrong", False, wrong)]
+    wanted = [(name, is_right, {t: one for t, one in jobs.items() if only in t}) for name, is_right, jobs in found]
+    return [one for one in wanted if one[2]]
 
 
 def _bare(response: str) -> str:
@@ -180,8 +182,8 @@ def page(before: dict[str, Counts], after: dict[str, Counts]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _other(folder: Path) -> dict[str, Counts]:
-    command = [sys.executable, "-m", "bench.math500", "--code", str(folder)]
+def _other(folder: Path, only: str) -> dict[str, Counts]:
+    command = [sys.executable, "-m", "bench.math500", "--code", str(folder), "--only", only]
     found: dict[str, Counts] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     return found
 
@@ -190,13 +192,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=Path, help="a checkout of another version")
     parser.add_argument("--code", type=Path, help="print the counts of this checkout's verifier as JSON, write nothing")
+    parser.add_argument("--only", default="", help="print the table of rewritings whose name has this; write nothing")
     options = parser.parse_args()
     if options.code:
         sys.path.insert(0, str(options.code.resolve()))
-        print(json.dumps(counted()))
+        print(json.dumps(counted(options.only)))
         return
-    after = counted()
-    before = _other(options.before) if options.before else after
+    after = counted(options.only)
+    before = _other(options.before, options.only) if options.before else after
+    if options.only:
+        print("\n".join(table(before, after)))
+        return
     (ROOT / PAGE).write_text(page(before, after))
     rules = (ROOT / RULES).read_text()
     (ROOT / RULES).write_text(rules.partition(MARK)[0] + MARK + "\n\n" + "\n".join(table(before, after)) + "\n")

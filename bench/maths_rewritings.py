@@ -161,6 +161,32 @@ def _longest_formula(row: Row) -> str | None:
     return boxed(max(found, key=len).strip()) if found else None
 
 
+_OPERATION = re.compile(r"[-+*^]|\\cdot|\\times|\\div")
+
+
+def _renumbered(number: int, form: Callable[[int], str]) -> Callable[[Row], str | None]:
+    """One of the statement's longest formulas with each of its numbers written as a sum or a root.
+
+    Only formulas that ask for something: a number or a fraction by itself may be the answer.
+    """
+
+    def rewrite(row: Row) -> str | None:
+        asking = [one for one in set(_formulas(row)) if _OPERATION.search(one) and len(re.findall(r"\d+", one)) > 1]
+        longest = sorted(asking, key=lambda one: (-len(one), one))[number : number + 1]
+        other = [re.sub(r"(?<![\d.])\d+(?![\d.])", lambda found: form(int(found[0])), one.strip()) for one in longest]
+        return boxed(other[0]) if other and other[0] != longest[0].strip() else None
+
+    return rewrite
+
+
+def _sum(value: int) -> str:
+    return f"{{({value - 1}+1)}}" if value else "{(1-1)}"
+
+
+def _root(value: int) -> str:
+    return f"{{\\sqrt{{{value * value}}}}}"
+
+
 def _sides(row: Row) -> list[str]:
     pieces = [piece for formula in _formulas(row) for piece in (formula, *re.split(r"[=<>]|\\leq?|\\geq?", formula))]
     return [piece for piece in dict.fromkeys(piece.strip(" .,\n") for piece in pieces) if 0 < len(piece) <= 400]
@@ -249,6 +275,14 @@ WRONG = (
     _answers("the interval's other ends", False, _of(_INTERVAL, _other_ends)),
     _answers("wrong in the third digit", False, _of(_FRACTION, _nearly)),
     Rewriting("echo: the statement's longest formula", False, _longest_formula),
+    *(
+        Rewriting("echo: a long formula of the statement, each n as (n-1+1)", False, _renumbered(number, _sum))
+        for number in range(3)
+    ),
+    *(
+        Rewriting("echo: a long formula of the statement, each n as \\sqrt{n^2}", False, _renumbered(number, _root))
+        for number in range(3)
+    ),
     *(
         Rewriting("echo: the best formula of the statement, or side of one", False, _side(number))
         for number in range(12)

@@ -79,7 +79,9 @@ def main() -> int:
     """Entry point: turn every expected error into one line and its exit code."""
     from oapl_core.errors import OaplError
     from oapl_core.stage import disk_error, not_installed
+    from oapl_core.storable import lenient_output
 
+    lenient_output()
     # everything that is not expected keeps its traceback: it is a defect of ours, and a line would hide where
     try:
         app()
@@ -96,9 +98,10 @@ def main() -> int:
 
 def _complain(message: str, code: int) -> int:
     from deployments.terminal import errors
+    from oapl_core.printable import one_line
 
     # as it is: brackets in a path are no markup, and one line stays one line for whoever reads standard error
-    errors.print(f"error: {message}", markup=False, soft_wrap=True)
+    errors.print(f"error: {one_line(message)}", markup=False, soft_wrap=True)
     return code
 
 

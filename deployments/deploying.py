@@ -22,6 +22,7 @@ import httpx
 import yaml
 
 from deployments.short_names import NAMES
+from oapl_core.settings.secrets import masked
 from oapl_core.shipped import shipped
 
 if TYPE_CHECKING:
@@ -204,7 +205,8 @@ def put(wanted: "Automation") -> None:
 
 def unreachable(error: Exception) -> str:
     """One line for a server that does not answer."""
-    return f"error: no Prefect server answers at {os.environ['PREFECT_API_URL']} ({error}); `make server` starts one"
+    where, why = masked(os.environ["PREFECT_API_URL"]), masked(str(error))
+    return f"error: no Prefect server answers at {where} ({why}); `make server` starts one"
 
 
 if __name__ == "__main__":

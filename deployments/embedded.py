@@ -7,17 +7,24 @@ outlive a SIGKILL of its client; this one stands under the same guard as the sta
 import logging
 import os
 import socket
+import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from oapl_core.errors import StageFailed
 from oapl_core.launch import guarded
+from oapl_core.settings.secrets import masked
 
+_LOOK_EVERY_S = 0.5
+_MOST_RESTARTS = 5
+_ANSWER_S = 15.0
 _START_S = 180.0  # 4 s on two idle cores; minutes where the file system is cold and shared
 
 
@@ -53,11 +60,46 @@ def prefect_for(folder: Path, cache_dir: Path, handler: logging.Handler) -> Iter
     logger.setLevel(logging.INFO)
     logger.propagate = False  # Prefect's root handlers would print each line again
     logger.addHandler(handler)
+    if uses_a_server():  # whose logs have everything; here a failure is one line, and not Prefect's traceback before it
+        os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+        _refuse_silent_server()
     try:
         with nullcontext() if uses_a_server() else _server(folder / "logs" / "prefect.log", cache_dir):
             yield
     finally:
         logger.removeHandler(handler)
+
+
+def _refuse_silent_server() -> None:
+    """Ask the server that the environment or a profile names whether it is there.
+
+    Raises:
+        StageFailed: it does not answer; Prefect would say so in a traceback.
+    """
+    from prefect.settings import PREFECT_API_URL
+
+    url, deadline = str(PREFECT_API_URL.value()), time.monotonic() + _ANSWER_S
+    while True:
+        try:
+            urllib.request.urlopen(f"{url}/health", timeout=5.0).close()
+            return
+        except urllib.error.HTTPError:
+            return  # it wants a key, which Prefect's client sends
+        except (OSError, ValueError) as error:
+            if time.monotonic() > deadline:
+                raise server_away(error) from None
+            time.sleep(0.5)
+
+
+def server_away(error: Exception) -> StageFailed:
+    """The one-line error for a Prefect server that does not answer."""
+    from prefect.settings import PREFECT_API_URL
+
+    why = str(error).partition("\n")[0][:200]
+    return StageFailed(
+        f"PREFECT_API_URL: no Prefect server answers at {masked(str(PREFECT_API_URL.value()))} ({why}); start it and "
+        "run the same command again, or unset PREFECT_API_URL (and its profile) to run without one"
+    )
 
 
 @contextmanager
@@ -75,10 +117,9 @@ def _server(log: Path, cache_dir: Path) -> Iterator[None]:
     # another process may take the port before the server does; then the server ends, and we say so
     port = _free_port()
     command = [sys.executable, "-m", "prefect", "server", "start", "--no-ui", "--no-services"]
-    with (
-        log.open("ab") as sink,
-        guarded([*command, "--host", "127.0.0.1", "--port", str(port)], sink.fileno()) as guard,
-    ):
+    with log.open("ab") as sink, ExitStack() as started:
+        start = partial(guarded, [*command, "--host", "127.0.0.1", "--port", str(port)], sink.fileno())
+        guard = started.enter_context(start())
         os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
         try:
             import flows.experiment  # noqa: F401  seconds of imports, beside those of the server
@@ -90,10 +131,35 @@ def _server(log: Path, cache_dir: Path) -> Iterator[None]:
                         f"Prefect's server did not start; see {log}, or set PREFECT_API_URL to another one"
                     )
                 time.sleep(0.1)
-            yield
+            with _kept_alive(started, guard, start):
+                yield
         finally:
             # or a flow after this one would be sent to a server that is gone
             del os.environ["PREFECT_API_URL"]
+
+
+@contextmanager
+def _kept_alive(
+    started: ExitStack,
+    guard: subprocess.Popen[bytes],
+    start: Callable[[], AbstractContextManager[subprocess.Popen[bytes]]],
+) -> Iterator[None]:
+    """Start the server again when it dies during the body: Prefect's client waits minutes for one that is gone."""
+    over = threading.Event()
+
+    def watch() -> None:
+        server, left = guard, _MOST_RESTARTS
+        while left and not over.wait(_LOOK_EVERY_S):
+            if server.poll() is not None:
+                server, left = started.enter_context(start()), left - 1
+
+    thread = threading.Thread(target=watch, name="Prefect's server")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _free_port() -> int:

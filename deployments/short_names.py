@@ -1,9 +1,10 @@
-"""A Prefect plugin that lets `prefect deployment run oapl-round` mean `oapl-round/oapl-round`.
+"""A Prefect plugin: `prefect deployment run oapl-round` means `oapl-round/oapl-round`, and every worker can be stopped.
 
 Prefect loads it through the entry point group ``prefect.plugins`` where ``plugins.enabled`` is set (pyproject.toml) and
-calls its start-up hook before it reads the command line. Reads and changes ``sys.argv``, nothing else.
+calls its start-up hook before it reads the command line. Reads and changes ``sys.argv`` and, of a worker, SIGINT.
 """
 
+import signal
 import sys
 
 from prefect.plugins import HookContext, register_hook
@@ -17,6 +18,16 @@ NAMES = ("oapl-round", "oapl-experiment", "oapl-conclude", "oapl-evaluate", "oap
 def setup_environment(*, ctx: HookContext) -> None:
     """Called by Prefect as it starts."""
     lengthen(sys.argv)
+    heed_interrupts(sys.argv)
+
+
+def heed_interrupts(command: list[str]) -> None:
+    """Take SIGINT in ``prefect worker start``, which on SIGTERM sends itself that.
+
+    A shell without job control starts what ends in `&` with SIGINT ignored, and so would the worker ignore its own.
+    """
+    if command[1:3] == ["worker", "start"] and signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def lengthen(command: list[str]) -> None:

@@ -2,15 +2,31 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.status import Status
 from rich.table import Table
 
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
+from oapl_core.printable import printable
+
+
+class _Console(Console):
+    """Shows text as text: an id, a setting or an answer cannot move the cursor or name the window.
+
+    Every table, panel and line of every command passes here, so none has to think of it.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """As rich does, whose own control of the cursor has a mark of its own."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
+console = _Console(highlight=False)
+errors = _Console(stderr=True, highlight=False)
 
 
 def tell(text: str) -> None:

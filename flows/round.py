@@ -9,7 +9,15 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 
 from flows.start import Start, next_round, play, run_and_round
-from oapl_core.planning.plan import Step, finished, preparation, round_steps, verification_beside_sampling
+from oapl_core.errors import StageFailed
+from oapl_core.planning.plan import (
+    Step,
+    finished,
+    preparation,
+    round_steps,
+    verification_beside_sampling,
+    why_unfinished,
+)
 from oapl_core.run_folder.run import Run
 from tasks.artifacts import show_round
 from tasks.cluster import beside_on_ray
@@ -60,10 +68,20 @@ def sampling_ahead(run: Run, number: int) -> AbstractContextManager[None]:
 
 
 def run_missing(run: Run, steps: tuple[Step, ...]) -> None:
-    """Run those of ``steps`` that are not finished, in order; one that comes out as before reopens nothing after it."""
+    """Run those of ``steps`` that are not finished, in order; one that comes out as before reopens nothing after it.
+
+    Raises:
+        OaplError: a stage failed, or left something unfinished that it does not make (any more).
+    """
     for step in steps:
         if step not in finished(run):
             run_step(run.root, step)
+            if why := why_unfinished(run, step):
+                number = "" if step.round is None else f" --round {step.round}"
+                raise StageFailed(
+                    f"{run.root}: {step.title} ended well, but {why}; if that "
+                    f"stays so, `oapl run {run.root} --redo {step.word}{number}` makes all of it again"
+                )
 
 
 def verifying(run: Run, number: int) -> AbstractContextManager[None]:

@@ -17,6 +17,7 @@ from pydantic import Field
 from oapl_core.errors import Held, OaplError
 from oapl_core.planning.fitting import look_ahead
 from oapl_core.planning.plan import finished, round_steps
+from oapl_core.pretraining.solutions import check_solutions
 from oapl_core.progress import Reading
 from oapl_core.run_folder.mirror_thread import mirrored
 from oapl_core.run_folder.opening import find, opened
@@ -81,6 +82,7 @@ def play(start: Start, stages: Callable[[Run], str]) -> State[None]:
     try:
         with opened(start.experiment, start.overrides, tell) as run, mirrored(run, tell), materialised(run, tell):
             look_ahead(run, tell)
+            check_solutions(run)
             return Completed(message=stages(run))
     except Held as error:
         return Completed(name="Skipped", message=f"nothing was done: {error}")

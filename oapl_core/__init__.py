@@ -12,6 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from oapl_core.environments.protocol import Action, Observation, ToolError
+    from oapl_core.environments.tools import ToolEnvironment
     from oapl_core.errors import ConfigError, DataError, OaplError, SandboxError
     from oapl_core.objectives import Inputs, Loss, Method, Oapl, Objective, StepSizes
     from oapl_core.problems.encoding import load_encoder
@@ -31,6 +33,8 @@ __version__ = "0.1.0"
 
 # What a type checker reads above, once more for the interpreter, which must not import a stage for the name of another.
 _HOMES = {
+    "environments.protocol": "Action Observation ToolError",
+    "environments.tools": "ToolEnvironment",
     "errors": "ConfigError DataError OaplError SandboxError",
     "objectives": "Inputs Loss Method Oapl Objective StepSizes",
     "problems.encoding": "load_encoder",
@@ -49,6 +53,7 @@ _HOMES = {
 _HOME_OF = {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
+    "Action",
     "ConfigError",
     "DataError",
     "EngineConfig",
@@ -59,6 +64,7 @@ __all__ = [
     "Oapl",
     "OaplError",
     "Objective",
+    "Observation",
     "Outcome",
     "Request",
     "Run",
@@ -66,6 +72,8 @@ __all__ = [
     "SamplingEngine",
     "SandboxError",
     "StepSizes",
+    "ToolEnvironment",
+    "ToolError",
     "Verdict",
     "Verifier",
     "VerifierConfig",

@@ -1,10 +1,13 @@
-"""The SHA-256, size and modification time of a file or of a whole folder, and fsync of it."""
+"""The SHA-256, size and modification time of a file or of a whole folder, fsync of it, and who may read it."""
 
 import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
+
+_STATUS = Path("/proc/self/status")
+"""Says the umask; asking the system for it would set it, for other threads too."""
 
 
 def sha256_of(path: Path) -> str:
@@ -43,6 +46,16 @@ def fsync(path: Path, below: bool = True) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def give_usual_mode(path: Path) -> None:
+    """Let others read a file, or all in a folder, as far as the umask says: some libraries write files for one user."""
+    taken = next((line.split()[1] for line in _STATUS.read_text().splitlines() if line.startswith("Umask:")), "077")
+    for item in [*(path.rglob("*") if path.is_dir() else ()), path]:
+        mode = item.stat().st_mode & 0o7777
+        wanted = mode | ((0o777 if item.is_dir() else 0o666) & ~int(taken, 8))
+        if mode != wanted:
+            item.chmod(wanted)
 
 
 def size_of(path: Path) -> int:

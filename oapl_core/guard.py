@@ -2,12 +2,14 @@
 
 It adopts every descendant (also those in sessions of their own, which torch's and vLLM's workers are), notices by a
 closed pipe that the orchestrator is gone, even by SIGKILL, and then ends the whole tree: SIGTERM, a pause, SIGKILL.
-Standard library only, so that it starts in a few milliseconds. Reads its command line; writes nothing.
+What the tree left in its folder for temporary files goes with it. Standard library only, so that it starts in a few
+milliseconds. Reads its command line.
 """
 
 import ctypes
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,8 +23,11 @@ _GRACE_S = 5.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``python -m oapl_core.guard PIPE_FD COMMAND...``; returns the command's exit code (128 + n for signal n)."""
-    pipe = int(arguments[0])
+    """``python -m oapl_core.guard PIPE_FD FOLDER COMMAND...``; returns the command's exit code (128 + n for signal n).
+
+    FOLDER, the command's TMPDIR, is removed at the end.
+    """
+    pipe, folder, *command = int(arguments[0]), *arguments[1:]
     libc = ctypes.CDLL(None, use_errno=True)
     # Daemons that a stage starts (Ray, engines) lose their parent and become ours, or they would outlive the tree.
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -32,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     # A scheduler's warning, which it sends to every process: the stage's to answer, or to ignore as it starts out.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     child = subprocess.Popen(
-        arguments[1:],
+        command,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
@@ -47,6 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     # Python takes its own handlers away as it ends, and a warning that comes then must not become our exit code.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     end_descendants(_GRACE_S if code is None else 1.0)
+    shutil.rmtree(folder, ignore_errors=True)
     if code is None:
         return 128 + signal.SIGTERM
     return 128 - code if code < 0 else code

@@ -4,26 +4,33 @@ Between the orchestrator and the stage stands ``guard.py``. Reads the stage's pr
 ``logs/<stage>.log`` and a stage line of the ledger.
 """
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from oapl_core.errors import DataError, Diverged, Interrupted, OaplError, SandboxError, StageFailed
-from oapl_core.planning.plan import stage_label
+from oapl_core.planning.plan import made_by, stage_label
 from oapl_core.progress import PREFIX
+from oapl_core.run_folder.integrity import rotten_files
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.lock import descriptors
 from oapl_core.run_folder.recorded import Recorded
+from oapl_core.run_folder.run import Run
 from oapl_core.stage import ERROR_PREFIX, disk_full
 
 _TIMED_OUT = 124
 _FULL_DISK_BYTES = 2**20
+_TEMPORARY = "oapl-tmp-"
+"""Beginning of the names of trees' folders in TMPDIR; short, as sockets lie below them (paths of 107 characters)."""
+_FRESH_S = 2.0
 _BY_EXIT_CODE: dict[int, type[OaplError]] = {2: DataError, 3: SandboxError, 5: Diverged, 130: Interrupted}
 
 
@@ -52,8 +59,9 @@ def run_stage(
         offset = sink.tell()
         code = _watch(command, sink.fileno(), lambda: following(log, offset, on_progress), timeout_s)
     failure = _failure(label, code, log, offset) if code else None
-    run.ledger.append(StageEntry(label, round(time.monotonic() - start, 3), code, str(failure or "")))
+    _record(run, label, start, code, failure)
     if failure:
+        _look_for_rot(run, code, on_progress)
         raise failure
 
 
@@ -94,9 +102,21 @@ def beside(
                 thread.join()
     poll()
     failure = _failure(label, code, log, offset) if code else None
-    run.ledger.append(StageEntry(label, round(time.monotonic() - start, 3), code, str(failure or "")))
+    _record(run, label, start, code, failure)
     if failure:
         on_progress(str(failure))
+
+
+def _look_for_rot(run: Recorded, code: int, on_progress: Callable[[str], None]) -> None:
+    """Say which files the disk has changed, if a stage failed of itself: it may have stumbled over one."""
+    if code in (DataError.exit_code, StageFailed.exit_code):
+        for name in rotten_files(run):
+            on_progress(f"{name} does not hold the bytes that were recorded: the next start makes it again")
+
+
+def _record(run: Recorded, label: str, start: float, code: int, failure: OaplError | None) -> None:
+    made = made_by(run, label) if isinstance(run, Run) and not code else []
+    run.ledger.append(StageEntry(label, round(time.monotonic() - start, 3), code, str(failure or ""), made))
 
 
 def _process(run: Recorded, verb: str, arguments: Sequence[str]) -> tuple[str, Path, list[str]]:
@@ -124,16 +144,19 @@ def guarded(
 
     ``errors`` is given where standard error goes elsewhere (a descriptor, or subprocess.PIPE), ``environment`` where it
     is not ours. Leaving the context ends the whole tree; so does our own death, even by SIGKILL, because a pipe closes
-    with us. The guard keeps the run folders that we hold until the tree is gone.
+    with us. The guard keeps the run folders that we hold until the tree is gone. The tree's temporary files lie in a
+    folder of its own, which goes with it.
     """
+    given = os.environ if environment is None else environment
     reading, writing = os.pipe()
+    folder, lock = _own_temporary()
     guard = subprocess.Popen(
-        [sys.executable, "-m", "oapl_core.guard", str(reading), *command],
+        [sys.executable, "-m", "oapl_core.guard", str(reading), folder, *command],
         stdin=subprocess.DEVNULL,
         stdout=sink,
         stderr=sink if errors is None else errors,
-        env={**WAITING_THREADS, **(os.environ if environment is None else environment)},
-        pass_fds=(reading, *descriptors()),
+        env={**WAITING_THREADS, **_kept_elsewhere(), **given, "TMPDIR": folder},
+        pass_fds=(reading, lock, *descriptors()),
         start_new_session=True,  # Ctrl-C reaches us alone, and we end the tree in order
     )
     os.close(reading)
@@ -142,6 +165,43 @@ def guarded(
     finally:
         os.close(writing)
         guard.wait()
+        shutil.rmtree(folder, ignore_errors=True)  # of a guard that was killed itself
+        os.close(lock)
+
+
+def _own_temporary() -> tuple[str, int]:
+    """A folder for a tree's temporary files and a descriptor that locks it, until guard and orchestrator are gone.
+
+    Folders that nobody locks any more go: a power cut ends a guard before it can remove its own.
+    """
+    place = Path(tempfile.gettempdir())
+    for old in place.glob(f"{_TEMPORARY}*"):
+        with suppress(OSError):  # another user's, or gone since
+            if _is_free(old):
+                shutil.rmtree(old)
+    folder = tempfile.mkdtemp(prefix=_TEMPORARY)
+    lock = os.open(folder, os.O_RDONLY)
+    with suppress(OSError):  # a file system without locks: then nobody can take it either
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return folder, lock
+
+
+def _is_free(folder: Path) -> bool:
+    # another process may be about to lock what it has just made
+    if folder.stat().st_uid != os.getuid() or time.time() - folder.stat().st_mtime < _FRESH_S:
+        return False
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _kept_elsewhere() -> dict[str, str]:
+    """What must be found where it was: a cluster that runs already, and what was compiled for earlier stages."""
+    place = tempfile.gettempdir()
+    return {"RAY_TMPDIR": place, "TORCHINDUCTOR_CACHE_DIR": f"{place}/torchinductor_{os.getuid()}"}
 
 
 def _watch(

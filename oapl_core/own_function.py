@@ -7,8 +7,10 @@ Nothing is imported here: a person's module may be heavy, or end the process. Re
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Any
 
 from oapl_core.errors import ConfigError
 from oapl_core.files import sha256_of
@@ -28,6 +30,24 @@ except BaseException as error:
     sys.exit(f"{type(error).__name__}: {error}")
 sys.exit(73 if callable(found) else "it is not a function")
 """
+_TRY_ENVIRONMENT = """
+import importlib.util, json, sys
+sys.path[:0] = json.loads(sys.argv[1])
+from oapl_core.environments.making import maker, schemas, trajectories_at_once
+from oapl_core.errors import OaplError
+from oapl_core.settings.environment import EnvironmentConfig
+asked = json.loads(sys.argv[2])
+config = EnvironmentConfig.model_validate(asked["table"])
+try:
+    made = maker(config)()
+    if importlib.util.find_spec("transformers"):  # a machine without an engine makes no schemas
+        schemas(config)
+    if asked["room_for"]:
+        trajectories_at_once(config, made, *asked["room_for"])
+except OaplError as error:
+    sys.exit(str(error))
+sys.exit(73)
+"""
 
 
 def search_path() -> list[str]:
@@ -39,10 +59,10 @@ def source_hash(function: str) -> str | None:
     """SHA-256 of the file of its module; None if there is none. What that imports is not looked at."""
     # find_spec of a dotted name would import its packages; part by part nothing runs
     path: list[str] | None = search_path()
-    spec, name = None, ""
+    spec = None
     for part in function.partition(":")[0].split("."):
-        name = f"{name}.{part}" if name else part
-        spec = PathFinder.find_spec(name, path)
+        # by its own name: of a dotted one Python wants the folder above, without __init__.py, to be imported
+        spec = PathFinder.find_spec(part, path)
         if spec is None:
             return None
         path = list(spec.submodule_search_locations or ())
@@ -55,21 +75,40 @@ def check_import(function: str, key: str, python: Path | None = None) -> None:
     Raises:
         ConfigError: it cannot be imported; one line that begins with the setting's ``key``.
     """
-    command = [str(python or sys.executable), "-I", "-B", "-c", _TRY, json.dumps(_paths(python)), function]
+    if reason := _tried(_TRY, function, python):
+        raise ConfigError(
+            f"`{key}`: {function} cannot be imported ({reason}); modules are looked for in {Path.cwd()} first"
+        )
+
+
+def check_environment(
+    table: Mapping[str, Any], python: Path | None = None, room_for: tuple[int, int] | None = None
+) -> None:
+    """Make the class of ``[environment]`` once and describe its tools, as ``check_import`` imports a function.
+
+    ``room_for``: places of the engine and processes that sample, where they do so on this machine.
+
+    Raises:
+        ConfigError: it cannot be made, is no environment, has a tool that a chat template cannot describe, or its
+            trajectories do not fit on this machine.
+    """
+    if reason := _tried(_TRY_ENVIRONMENT, json.dumps({"table": dict(table), "room_for": room_for}), python):
+        raise ConfigError(reason)
+
+
+def _tried(program: str, argument: str, python: Path | None) -> str:
+    """What ``program`` says of its argument in a process of its own, in one line; empty: nothing is wrong."""
+    command = [str(python or sys.executable), "-I", "-B", "-c", program, json.dumps(_paths(python)), argument]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=IMPORT_SECONDS, cwd=Path.cwd()
         )
-        # the last line: a module may print warnings as it is imported
-        why = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] if done.returncode != _IMPORTED else []
-        failed = done.returncode != _IMPORTED
     except subprocess.TimeoutExpired:
-        failed, why = True, [f"more than {IMPORT_SECONDS:.0f} s"]
-    if failed:
-        reason = why[0] if why else "its process ended"
-        raise ConfigError(
-            f"`{key}`: {function} cannot be imported ({reason}); modules are looked for in {Path.cwd()} first"
-        )
+        return f"more than {IMPORT_SECONDS:.0f} s"
+    if done.returncode == _IMPORTED:
+        return ""
+    # the last line: a module may print warnings as it is imported
+    return next(reversed(done.stderr.decode("utf-8", "replace").strip().splitlines()), "its process ended")
 
 
 def _paths(python: Path | None) -> list[str]:

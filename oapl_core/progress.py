@@ -6,9 +6,12 @@ A stage prints them to its standard output, which is its log file; ``launch.py``
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Self, TextIO
+
+from oapl_core.printable import one_line
 
 PREFIX = "progress | "
 _SETTLED_S = 5.0
@@ -91,6 +94,21 @@ class Reading:
 
 
 def say(text: str) -> None:
-    """Print one line that is forwarded to the person who waits."""
-    sys.stdout.write(f"{PREFIX}{text}\n")
-    sys.stdout.flush()
+    """Print one line that is forwarded to the person who waits, whatever an id or a path in it has."""
+    written(sys.stdout, f"{PREFIX}{one_line(text)}\n")
+
+
+def written(stream: TextIO, text: str) -> None:
+    """Write and flush; a log that cannot be written loses its line, and the stage continues all the same."""
+    with suppress(OSError):  # a full disk is told of by the artifact that has no room; this may be any thread
+        stream.write(text)
+        stream.flush()
+
+
+def end_output() -> None:
+    """At a process's end: what its log did not take is given up, or Python would make an error of it there."""
+    for name in ("stdout", "stderr"):
+        try:
+            getattr(sys, name).flush()
+        except OSError:
+            setattr(sys, name, None)

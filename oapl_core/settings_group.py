@@ -1,7 +1,7 @@
 """What every group of settings is: frozen, without unknown keys, each field explained by the text below it."""
 
-from collections.abc import Collection
-from typing import Annotated, Any
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,6 +12,8 @@ class Settings(BaseModel):
     """A frozen group of settings; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
+    decided: ClassVar[Mapping[str, str]] = {}
+    """Keys that people look for here and that are no choice: each with the reason, for the error's line."""
 
     def recorded(self, younger: str, include: Collection[str] | None = None) -> dict[str, Any]:
         """The settings, or those of ``include``, as ledgers have them: of the ``younger`` ones, which runs were made

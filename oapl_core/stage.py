@@ -11,8 +11,11 @@ from typing import Any
 from oapl_core.errors import ConfigError, OaplError, StageFailed
 from oapl_core.planning.preflight import before_stage
 from oapl_core.planning.stages import BY_VERB, SAMPLING
+from oapl_core.printable import one_line
+from oapl_core.progress import end_output, written
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run
+from oapl_core.storable import lenient_output
 
 ERROR_PREFIX = "error: "
 _DEVICES = Path("/dev")
@@ -30,6 +33,7 @@ def run_verb(
     ``options`` maps further options to what ``argparse`` says of them; the verb gets each as a keyword. ``opens`` is
     what the folder is opened with.
     """
+    lenient_output()
     options = options or {}
     parser = argparse.ArgumentParser(description=sys.modules[verb.__module__].__doc__)
     parser.add_argument("run_dir", type=Path, help="run folder made by `oapl run`")
@@ -51,6 +55,8 @@ def run_verb(
         return _complain(str(disk_error(error)), StageFailed.exit_code)
     except ModuleNotFoundError as error:
         return _complain(str(not_installed(error)), ConfigError.exit_code)
+    finally:
+        end_output()
     return 0
 
 
@@ -114,6 +120,11 @@ def disk_error(error: OSError) -> OaplError:
         return StageFailed(f"{where}: the disk is read-only; choose another with runs_dir=... and cache_dir=...")
     if error.errno in (errno.EACCES, errno.EPERM):
         return StageFailed(f"{where}: permission denied; choose another folder with runs_dir=... and cache_dir=...")
+    if error.errno in (errno.EIO, errno.ESTALE, errno.ENXIO, errno.ENODEV):
+        return StageFailed(
+            f"{where}: the disk does not read or write ({error.strerror}); look at it, then run the same command "
+            "again: finished parts are kept"
+        )
     raise error
 
 
@@ -130,5 +141,5 @@ def not_installed(error: ModuleNotFoundError) -> ConfigError:
 
 
 def _complain(message: str, code: int) -> int:
-    print(f"{ERROR_PREFIX}{message}", file=sys.stderr)
+    written(sys.stderr, f"{ERROR_PREFIX}{one_line(message)}\n")
     return code

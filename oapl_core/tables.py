@@ -6,11 +6,13 @@ One row of ROLLOUTS, VERDICTS and GROUPS is one rollout, keyed by ``rollout_id``
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from ctypes import c_float
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oapl_core import columns
 from oapl_core.errors import DataError
+from oapl_core.storable import storable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,6 +22,14 @@ CORRECT = 1.0
 """An answer is correct if its reward is at least this (`[reward] right_from` says otherwise). Null: not judged."""
 REWARD_PREFIX = "reward_"
 """Beginning of the names of columns that `[reward]` adds to VERDICTS (settings/reward.py)."""
+
+
+def as_stored(reward: float) -> float:
+    """Round a reward, or a threshold of rewards, to what a column of rewards can hold, which is float32.
+
+    Both sides of each comparison go through here: a stored 0.9 is less than 0.9, a stored 0.6 more than 0.6.
+    """
+    return c_float(reward).value
 
 
 def schema_of(fields: Sequence[tuple[str, str]]) -> "pa.Schema":
@@ -151,11 +161,19 @@ def write_table(
 
     Rows have exactly the schema's columns; lists may be NumPy arrays. Not atomic: callers write inside ``Run.writing``.
     """
-    import pyarrow as pa
-
     schema = schema_of(fields)
     chunks = _chunks(rows, {name for name, _ in fields}, rows_per_group, path.name)
-    return write_batches(path, fields, (pa.Table.from_pylist(chunk, schema=schema) for chunk in chunks))
+    return write_batches(path, fields, (as_table(chunk, schema) for chunk in chunks))
+
+
+def as_table(rows: Sequence[Mapping[str, Any]], schema: "pa.Schema") -> "pa.Table":
+    """``rows`` in Arrow, lone surrogates of their texts replaced (storable.py)."""
+    import pyarrow as pa
+
+    try:
+        return pa.Table.from_pylist(rows, schema=schema)
+    except UnicodeEncodeError:  # rare, and looking at every text first would take its time from every row
+        return pa.Table.from_pylist(storable(rows), schema=schema)
 
 
 def _chunks(

@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from prefect.assets import Asset, AssetProperties
@@ -75,9 +76,15 @@ def _emit(run: Run, entry: ArtifactEntry) -> None:
 def asset_key(run: Run, name: str) -> str:
     """``oapl://demo-seed0/round_00/3_groups.parquet``; what lies outside of the run is a file, whoever made it."""
     inside = name in run.ledger.artifacts()
-    words = f"{run.root.name}/{name}" if inside else str(run.place(run.root / name).absolute())
+    words = f"{run.root.name}/{name}" if inside else str(_outside(run, name).absolute())
     # Prefect allows no blanks, quotes, brackets and the like
     return f"{'oapl' if inside else 'file'}://{re.sub(r'[^A-Za-z0-9._/+=,:@~-]', '-', words)}"[:_LONGEST]
+
+
+def _outside(run: Run, name: str) -> Path:
+    """Where an input lies that the ledger does not record: below the run folder, or where its settings' paths start."""
+    below = run.root / name  # the same as ``name`` where that is absolute
+    return below if below.exists() else run.place(Path(name))
 
 
 def facts(run: Run, entry: ArtifactEntry) -> dict[str, Any]:

@@ -163,3 +163,45 @@ class Patient(Again):
     def step(self, action: Action) -> Observation:
         time.sleep(self.seconds)
         return Observation(text="Print the sum once more.", is_done=action.turn == 3)
+
+
+class Halves(Again):
+    """Says half of an emoji wherever an environment may say something."""
+
+    def step(self, action: Action) -> Observation:
+        half = "\ud83d"
+        call = ToolCall(half, {}, half)
+        return Observation((ToolResult(call, f"{half} it said"),), text=half, is_done=action.turn == 1)
+
+
+class Misshapen(Again):
+    """Answers in forms that are none."""
+
+    is_judge = True
+
+    def step(self, action: Action) -> Observation:
+        forms: dict[str, Any] = {
+            "text": Observation(text=5),  # type: ignore[arg-type]
+            "reward": Observation(reward=float("inf")),
+            "result": Observation((ToolResult(ToolCall("look", {}, "{}"), None),)),  # type: ignore[arg-type]
+            "none": None,
+        }
+        form: Observation = forms.get(action.text, Observation(is_done=True, reward=1.0))
+        return form
+
+
+class Undescribed(ToolEnvironment):
+    """Its tool does not say what its argument is."""
+
+    def tools(self) -> Sequence[Callable[..., str]]:
+        return [self.look]
+
+    def look(self, what: str) -> str:
+        """Looks."""
+        return what
+
+
+class Single(ToolEnvironment):
+    """Names a function where a list is asked for."""
+
+    tools = "price"  # type: ignore[assignment]

@@ -17,6 +17,7 @@ from oapl_core.problems.problem_set import SPLITS
 from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.problems.storing import check_name, write_problem_set
 from oapl_core.settings.experiment_file import apply
+from oapl_core.storable import json_text
 
 _WIDTH = 112
 
@@ -58,7 +59,7 @@ def gym(
     counts = {"read": tally.read, "kept": tally.kept, "dropped": dict(tally.dropped), "sha256": sha256_of(to)}
     to.with_name(f"{to.name}.origin.json").write_text(json.dumps({"set": "reasoning-gym", **made, **counts}) + "\n")
     if solutions:
-        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in map(demonstration, problems) if row)
+        lines = (json_text(row) + "\n" for row in map(demonstration, problems) if row)
         solutions.write_text("".join(lines), encoding="utf-8")
     fewer = f" of {size:,} wanted ({TRIES * size:,} entries were tried)" if tally.kept < size else ""
     tell(f"{to}: {tally.kept:,} problems{fewer}{reasons}")

@@ -14,6 +14,7 @@ from rich.console import Console
 from deployments.arguments import ExperimentFile, Limit, Overrides
 from deployments.terminal import numbers_table, tell
 from oapl_core.errors import ConfigError
+from oapl_core.own_function import check_environment
 from oapl_core.planning.estimate import (
     NOTHING,
     Amount,
@@ -24,14 +25,17 @@ from oapl_core.planning.estimate import (
 )
 from oapl_core.planning.fitting import Fit, planned
 from oapl_core.planning.model_size import ModelSize, known_size
+from oapl_core.planning.warnings import batch_too_large, repeated_statements
+from oapl_core.pretraining.solutions import check_solutions
 from oapl_core.problems.prepare import problems_of
-from oapl_core.problems.raw_rows import raw_rows
+from oapl_core.problems.problem_set import SPLITS
+from oapl_core.problems.raw_rows import raw_rows, row_count
+from oapl_core.problems.repeated import Repeated
 from oapl_core.run_folder.opening import find
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import readable
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.problems import ProblemsConfig
-from oapl_core.tables import count_rows
 
 _SPLITS = {"train": "training", "validation": "validation", "heldout": "held-out"}
 _ASSUMED = (
@@ -54,7 +58,12 @@ def plan(
 ) -> None:
     """Estimate what an experiment will make and cost: rollouts, tokens, steps, checkpoints, GPU-hours, disk."""
     given = [] if parameters is None else [f"estimate.model_parameters={parameters!r}"]
-    for line in lines(_placed(find(experiment, [*(overrides or []), *given], limit))):
+    found = find(experiment, [*(overrides or []), *given], limit)
+    check_solutions(found)
+    # a module of one's own is looked for where the run is started
+    if found.config.environment and found.origin.absolute() == Path.cwd():
+        check_environment(found.config.environment.model_dump(mode="json"), found.config.engine_python)
+    for line in lines(_placed(found)):
         tell(line)
 
 
@@ -87,6 +96,7 @@ def lines(experiment: Experiment) -> list[str]:
         f"hours on {gpus} GPUs: {made.wall_h.expected:,.1f}, at most {made.wall_h.most:,.1f}",
         "",
         *_fit(Fit(experiment, model, planned(experiment))),
+        *_warned(experiment, made, problems),
         "",
         *_disk(made),
         *_assumed(experiment, model),
@@ -116,17 +126,20 @@ def problem_counts(experiment: Experiment) -> ProblemCounts:
     (train, train_bytes), (validation, validation_bytes), (heldout, heldout_bytes) = (
         _count(experiment, split) for split in _SPLITS
     )
-    _check(experiment.problems)
-    return ProblemCounts(
-        train, validation, heldout, train_bytes + validation_bytes + heldout_bytes, _demonstrations(experiment)
-    )
+    repeated = _check(experiment.problems)
+    size = train_bytes + validation_bytes + heldout_bytes
+    return ProblemCounts(train, validation, heldout, size, _demonstrations(experiment), repeated)
 
 
-def _check(sets: ProblemsConfig) -> None:
-    """Read the splits that are there as a run does, which refuses what is no problem, unless they are large."""
-    there = [split for split in _SPLITS if all(file.is_file() for file in sets.files(split))]
+def _check(sets: ProblemsConfig) -> dict[str, Any]:
+    """Read the splits that are there as a run does, which refuses what is no problem, unless they are large.
+
+    Returns what of the measured ones is trained on.
+    """
+    repeated, there = Repeated(), [split for split in SPLITS if all(file.is_file() for file in sets.files(split))]
     if sum(file.stat().st_size for split in there for file in sets.files(split)) <= _CHECKED_BYTES:
-        deque(problems_of(sets, there), maxlen=0)
+        deque(repeated.watched(problems_of(sets, there)), maxlen=0)
+    return repeated.details
 
 
 def _demonstrations(experiment: Experiment) -> int:
@@ -136,19 +149,15 @@ def _demonstrations(experiment: Experiment) -> int:
     missing = next((file for file in warm.data if not file.is_file()), None)
     if missing is not None:
         raise ConfigError(f"`warm_start.data`: {missing} is not there; make it, or plan without [warm_start]")
-    counts = [_rows_of(file) for file in warm.data]
+    counts = [row_count(file) for file in warm.data]
     return sum(count if warm.limit is None else min(count, warm.limit) for count in counts)
-
-
-def _rows_of(file: Path) -> int:
-    return count_rows(file) if file.suffix == ".parquet" else _lines_of(file)
 
 
 def _count(experiment: Experiment, split: str) -> tuple[int, float]:
     """Problems of a split, and their bytes."""
     files, limit = experiment.problems.files(split), experiment.problems.limit
     if all(file.is_file() for file in files):
-        counts = [_rows_of(file) for file in files]
+        counts = [row_count(file) for file in files]
         taken = [count if limit is None else min(count, limit) for count in counts]
         if split == "train" and (excluded := _excluded(experiment)):
             # by name: a list may name problems of other files, too
@@ -182,13 +191,6 @@ def _names(file: Path) -> Iterator[str]:
         return
     # a column alone: the tests beside it may be gigabytes
     yield from map(str, pq.read_table(file, columns=["problem_id"])["problem_id"].to_pylist())
-
-
-def _lines_of(file: Path) -> int:
-    import gzip
-
-    with gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb") as stream:
-        return sum(not line.isspace() for line in stream)
 
 
 def _rows(experiment: Experiment, made: Estimate) -> Iterator[Row]:
@@ -252,6 +254,19 @@ def _fit(fit: Fit) -> list[str]:
     """What a GPU would hold, and what stands against starting."""
     told = [*fit.lines(), *(f"{'refused' if found.refuses else 'warning'}: {found.line}" for found in fit.findings())]
     return [line for text in told for line in wrap(text, _WIDTH, subsequent_indent="  ")]
+
+
+def _warned(experiment: Experiment, made: Estimate, problems: ProblemCounts) -> list[str]:
+    """What could be started and is hardly meant."""
+    found = [repeated_statements(problems.repeated)]
+    if made.warm_start and experiment.warm_start:
+        of_warm_start = experiment.warm_start.batch_size
+        found.append(batch_too_large("the warm start", made.warm_start.sequences, of_warm_start))
+    batch = experiment.training.batch_size
+    rounds = ((f"round {number}", round(one.sequences.expected)) for number, one in enumerate(made.rounds))
+    # rounds of equal settings follow each other in their fifties: the first stands for all
+    found.append(next((line for what, n in rounds if (line := batch_too_large(what, n, batch))), None))
+    return [line for text in found if text for line in wrap(f"warning: {text}", _WIDTH, subsequent_indent="  ")]
 
 
 def _assumed(experiment: Experiment, model: ModelSize) -> list[str]:

@@ -1,6 +1,5 @@
 """`oapl problems`: a published set, or one's own, becomes a problem set of ours."""
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,6 +19,7 @@ from oapl_core.problems.problem_set import SPLITS
 from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.problems.storing import check_name
 from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.storable import json_text
 
 _Distinct = Annotated[
     bool | None, typer.Option(help="Whether a statement may come once only; unset: in training sets.")
@@ -97,7 +97,7 @@ def _screen(origin: Source, files: Sequence[Path], split: str, to: Path, cpu_s: 
         for problem, reasons in screened(problems, judge):
             named += 1
             tell(f"{problem}: {'; '.join(reasons)}")
-            file.write(json.dumps({"problem_id": problem, "flaw": "; ".join(reasons)}, ensure_ascii=False) + "\n")
+            file.write(json_text({"problem_id": problem, "flaw": "; ".join(reasons)}) + "\n")
     tell(f"{to}: {named:,} of {tally.read - sum(tally.dropped.values()):,} problems; problems.exclude leaves them out")
 
 

@@ -4,7 +4,7 @@ Reads Parquet lazily: of every row the columns that the filter names, whole rows
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,23 +15,28 @@ from rich.text import Text
 from deployments.arguments import OpenedRun
 from deployments.terminal import console
 from oapl_core import tables
+from oapl_core.columns import LOSS_MASK
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.importing.answers import likeness
-from oapl_core.reports.blocks import printable, shortened
+from oapl_core.printable import one_line, printable
+from oapl_core.reports.blocks import shortened
 from oapl_core.reports.joined import chosen_round, joined
+from oapl_core.reports.pieces import read_tokenizer
 from oapl_core.reports.records import recorded_parts
+from oapl_core.reports.rollout_sample import is_judged_by_environment, turn_by_turn
 from oapl_core.reports.turn_counts import told
 from oapl_core.run_folder.run import Run
 
 if TYPE_CHECKING:
     import polars as pl
+    from tokenizers import Tokenizer
 
 _SHOWN = (
     "rollout_id problem_id sample prompt text reward outcome response_tokens finish_reason mean_logprob kind answer "
     "expected_answer tests_passed tests_run problem_tests excerpt first_failing_test failing_input failing_expected "
     "cpu_s"
 ).split()
-_OF_TURNS = ("turn_starts", "tool_calls")
+_OF_TURNS = (LOSS_MASK, "turn_starts", "tool_calls", "turn_rewards")
 _TEXT_CHARACTERS = 4000
 _TEST_CHARACTERS = 300
 _STYLES = {"passed": "green", "verifier_error": "yellow", None: "yellow"}
@@ -44,7 +49,7 @@ def rollouts(
         str | None, typer.Option(metavar="SQL", help='For example "reward == 1" or "outcome = \'time_limit\'".')
     ] = None,
     problem: Annotated[str | None, typer.Option(metavar="ID", help="Only this problem's.")] = None,
-    show: Annotated[int, typer.Option(min=0, help="How many to print.")] = 3,
+    show: Annotated[int, typer.Option(min=0, max=2**31, help="How many to print.")] = 3,
     whole: Annotated[bool, typer.Option("--whole", help="Print long texts to their end.")] = False,
     like: Annotated[
         bool, typer.Option("--likeness", help="Name answers that recite held-out problems, or each other.")
@@ -72,10 +77,12 @@ def rollouts(
         raise ConfigError(f"--problem {problem}: round {number} of {run.root} has no rollouts of it")
     total = sum(map(tables.count_rows, recorded_parts(run, run.rollouts(number))))
     _print(f"{run.root.name}, round {number}: {len(found):,} of {total:,} rollouts match{_counts(found)}")
+    # turns are told apart by their tokens, answers of one turn by their text alone
+    tokenizer = read_tokenizer(run.behavior(number)) if any(row.get("turn_starts") for row in rows) else None
     for index, row in enumerate(rows):
         if index == 0 or rows[index - 1]["problem_id"] != row["problem_id"]:
             _print_prompt(row, whole)
-        _print_answer(row, whole)
+        _print_answer(row, whole, tokenizer)
 
 
 def _likeness(run: Run, number: int, show: int) -> None:
@@ -109,7 +116,7 @@ def _condition(frame: "pl.LazyFrame", where: str) -> "pl.Expr":
         # SQL, which cannot call Python: a filter from anywhere is safe to try
         condition = pl.sql_expr(where)
         kind = pl.DataFrame(schema=schema).select(condition).dtypes[0]  # on no rows: finds what can never work
-    except pl.exceptions.PolarsError as error:
+    except (pl.exceptions.PolarsError, UnicodeEncodeError) as error:
         names = ", ".join(schema.names())
         hint = "; text goes into single quotes: outcome = 'passed'" if '"' in where else ""
         # Polars lists the columns too; once is enough
@@ -134,7 +141,7 @@ def _rows(run: Run, number: int, shown: "pl.DataFrame") -> list[dict[str, Any]]:
     mine = frame.filter(pl.col("rollout_id").is_in(shown["rollout_id"].to_list()))
     there = frame.collect_schema().names()
     return (
-        mine.select(*_SHOWN, *(name for name in _OF_TURNS if name in there))
+        mine.select(*_SHOWN, *(["response_ids", *_OF_TURNS] if LOSS_MASK in there else []))
         .sort("problem_id", "sample")
         .collect(engine="streaming")
         .to_dicts()
@@ -154,11 +161,11 @@ def _print(text: str, style: str = "") -> None:
 
 
 def _print_prompt(row: Mapping[str, Any], whole: bool) -> None:
-    console.print(Rule(Text(printable(f"{row['problem_id']} ({row['kind'] or 'unknown kind'})")), align="left"))
+    console.print(Rule(Text(one_line(f"{row['problem_id']} ({row['kind'] or 'unknown kind'})")), align="left"))
     _print(_cut(row["prompt"] or "(not in prompts.parquet)", _TEXT_CHARACTERS, whole).strip("\n"), "dim")
 
 
-def _print_answer(row: Mapping[str, Any], whole: bool) -> None:
+def _print_answer(row: Mapping[str, Any], whole: bool, tokenizer: "Tokenizer | None") -> None:
     console.print()
     outcome = row["outcome"] or "not judged yet"
     reward = "" if row["outcome"] is None else f" · reward {_number(row['reward'], '.4g')}"
@@ -167,12 +174,35 @@ def _print_answer(row: Mapping[str, Any], whole: bool) -> None:
     mean = _number(row["mean_logprob"], ".3f")
     turns = f", {told(row)}" if told(row) else ""
     _print(f"{row['response_tokens']:,} tokens{turns}, {ended} · mean log-prob {mean} nats", "dim")
-    for call in row.get("tool_calls") or ():
-        head = f"  turn {call['turn']}: {call['name']} {call['arguments']} {'failed' if call['is_error'] else 'gave'} "
-        _print(_cut(head + call["result"], _TEST_CHARACTERS, whole), "dim")
-    _print(_cut(row["text"], _TEXT_CHARACTERS, whole).strip("\n"))
+    if tokenizer and row.get("turn_starts"):
+        _print_turns(row, whole, tokenizer)
+    else:
+        _print_calls(row.get("tool_calls") or (), whole)
+        _print(_cut(row["text"], _TEXT_CHARACTERS, whole).strip("\n"))
     for name, text in _verdict(row):
         _print(f"  {name:<9} " + _cut(text, _TEST_CHARACTERS, whole).strip("\n").replace("\n", "\n" + 12 * " "), "dim")
+
+
+def _print_turns(row: Mapping[str, Any], whole: bool, tokenizer: "Tokenizer") -> None:
+    """What the model said in each turn, what answered it, and what the turn earned."""
+    for turn in turn_by_turn(row, tokenizer):
+        earned = "" if turn.earned is None else f" · earned {turn.earned:.4g}"
+        _print(f"  turn {turn.turn}{earned}", "bold dim")
+        _print(_cut(turn.text, _TEXT_CHARACTERS, whole).strip("\n"))
+        calls = [call for call in row.get("tool_calls") or () if call["turn"] == turn.turn]
+        _print_calls(calls, whole)
+        if turn.answer and not calls:  # else the results are all that stands there
+            _print(_cut(_indented(f"  | {turn.answer}", "  | "), _TEST_CHARACTERS, whole), "dim")
+
+
+def _print_calls(calls: Iterable[Mapping[str, Any]], whole: bool) -> None:
+    for call in calls:
+        head = f"  turn {call['turn']}: {call['name']} {call['arguments']} {'failed' if call['is_error'] else 'gave'} "
+        _print(_cut(head + call["result"], _TEST_CHARACTERS, whole), "dim")
+
+
+def _indented(text: str, by: str) -> str:
+    return text.replace("\n", "\n" + by)
 
 
 def _verdict(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -184,7 +214,7 @@ def _verdict(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"test {row['first_failing_test']}", "failed first (counted from 0)"
         yield "input", row["failing_input"] or ""
         yield "expected", row["failing_expected"] or ""
-    if row["kind"] == "math" and row["outcome"] is not None:
+    if row["kind"] == "math" and row["outcome"] is not None and not is_judged_by_environment(row):
         yield "answer", row["answer"] or "(none)"
         yield "expected", row["expected_answer"] or ""
     if row["excerpt"] is not None:

@@ -15,6 +15,7 @@ from oapl_core.changing.redoing import Again, put_aside
 from oapl_core.errors import ConfigError, Interrupted
 from oapl_core.planning.fitting import look_ahead
 from oapl_core.planning.plan import finished, steps
+from oapl_core.pretraining.solutions import check_solutions
 from oapl_core.run_folder.mirror_thread import mirrored
 from oapl_core.run_folder.opening import check, find, opened
 from oapl_core.run_folder.run import Run
@@ -68,6 +69,7 @@ def _show_plan(path: Path, overrides: Sequence[str], limit: int | None) -> None:
     """Print the resolved experiment and every step with its state; start and write nothing."""
     found = find(path, overrides, limit)
     check(found.config)
+    check_solutions(found)
     console.print_json(json.dumps(found.config.model_dump(mode="json")))
     exists = (found.root / "run.json").exists()
     if exists and not path.is_dir():
@@ -83,6 +85,7 @@ def _carry_out(path: Path, overrides: Sequence[str], again: Again | None, limit:
     if not (new.root / "run.json").exists():
         # before there is a folder with these settings; the flow tells of what may be slow
         look_ahead(new, lambda _line: None, is_new=True)
+        check_solutions(new)
     with opened(path, overrides, tell, limit) as found:
         if again:
             put_aside(found, again, tell)
@@ -98,7 +101,9 @@ def _carry_out(path: Path, overrides: Sequence[str], again: Again | None, limit:
 
 
 def _run_flow(run: Run) -> None:
-    from deployments.embedded import prefect_for
+    import httpx
+
+    from deployments.embedded import prefect_for, server_away
 
     # A scheduler's warning goes to every process of the job; the stage answers it, and its exit code ends the run.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -109,7 +114,13 @@ def _run_flow(run: Run) -> None:
             from flows.experiment import oapl_experiment
             from flows.start import Start
 
-            oapl_experiment(Start(experiment=run.root))
+            try:
+                oapl_experiment(Start(experiment=run.root))
+            except (httpx.TransportError, RuntimeError) as error:
+                # of a server that went away; the first contact with it fails without a type of its own
+                if isinstance(error, RuntimeError) and "Failed to reach API" not in str(error):
+                    raise
+                raise server_away(error) from None
     except KeyboardInterrupt:
         raise Interrupted("interrupted; finished parts are kept, run the same command again to continue") from None
     finally:

@@ -1,15 +1,24 @@
 """`oapl status`: which steps of a run are finished, what they made, and where the time went."""
 
+import re
 from collections.abc import Sequence
+from typing import Annotated
+
+import typer
 
 from deployments.arguments import OpenedRun
 from deployments.terminal import console, numbers_table, tell
 from oapl_core.planning.plan import finished, steps, times
 from oapl_core.run_folder.draws import draw_file, told
+from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import Run
 
+_PART = re.compile(r"-\d{5}(?=\.parquet$)")
 
-def status(run: OpenedRun) -> None:
+
+def status(
+    run: OpenedRun, parts: Annotated[bool, typer.Option("--parts", help="Show each part in a line of its own.")] = False
+) -> None:
     """Show which steps of a run are finished and what they made."""
     done = [step.title for step in finished(run)]
     tell(f"{run.root}: {len(done)} of {len(steps(run.config))} steps finished")
@@ -20,7 +29,7 @@ def status(run: OpenedRun) -> None:
         entry = run.ledger.artifacts().get(run.name(draw_file(run, number)))
         if entry:
             tell(f"round {number} {told(entry.details)}")
-    _print_artifacts(run)
+    _print_artifacts(run, parts)
     print_times(run)
 
 
@@ -31,12 +40,20 @@ def print_plan(run: Run, done_titles: Sequence[str]) -> None:
         tell(f"  {mark:<6} {step.title:<24} python -m oapl_core.{step.verb}")
 
 
-def _print_artifacts(run: Run) -> None:
+def _print_artifacts(run: Run, parts: bool) -> None:
+    """What was made; parts of one thing in one line, unless each is asked for."""
     table = numbers_table("artifact", "rows", "MiB", "seconds")
-    removed = run.ledger.removals()
+    removed, together = run.ledger.removals(), dict[str, list[ArtifactEntry]]()
     for name, entry in run.ledger.artifacts().items():
-        shown = f"{name} (removed)" if name in removed else name
-        table.add_row(shown, f"{entry.rows:,}", f"{entry.bytes / 2**20:.2f}", f"{entry.seconds:.1f}")
+        together.setdefault(name if parts else _PART.sub("-*", name), []).append(entry)
+    for pattern, entries in together.items():
+        gone = sum(entry.artifact in removed for entry in entries)
+        if len(entries) == 1:
+            shown = entries[0].artifact + " (removed)" * gone
+        else:
+            shown = f"{pattern} ({len(entries)} parts" + (f", {gone} removed)" if gone else ")")
+        rows, size, seconds = (sum(getattr(one, key) for one in entries) for key in ("rows", "bytes", "seconds"))
+        table.add_row(shown, f"{rows:,}", f"{size / 2**20:.2f}", f"{seconds:.1f}")
     if table.row_count:
         console.print(table)
 

@@ -21,6 +21,7 @@ from oapl_core.sandbox import Execution, Limits
 from oapl_core.sandbox.sandbox import Sandbox
 from oapl_core.settings.experiment_file import read_toml
 from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.storable import storable
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import ProgramGrade, grade_program
 from oapl_core.verdicts.regrade import begin, regrade, round_of, use
@@ -141,9 +142,11 @@ def _problem(path: Path, suffix: str) -> dict[str, Any]:
     """A problem of tests.json: a list of {input, output}, or an object {kind, entry_point, tests, checker, language};
     without a language the program's name says it."""
     try:
-        content = json.loads(_read(path))
+        content = storable(json.loads(_read(path)))
     except json.JSONDecodeError as error:
         raise DataError(f"{path}: line {error.lineno} is not JSON ({error.msg})") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: is not JSON that can be read ({error})") from None
     raw = {"tests": content} if isinstance(content, list) else content
     if not isinstance(raw, dict) or not raw.keys() <= {*_KEYS}:
         raise DataError(f"{path}: must be a list of {{input, output}}, or an object with {', '.join(_KEYS)} alone")

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from deployments.arguments import OpenedRun
 from deployments.terminal import console, numbers_table, tell
-from oapl_core.reports.blocks import printable
+from oapl_core.printable import one_line, printable
 from oapl_core.reports.live import DONE, STOPPED, WORKING, LiveRun, LiveSample, LiveStep, Look
 from oapl_core.reports.live_page import live_page
 
@@ -118,5 +118,6 @@ def _head_of(one: LiveSample) -> tuple[str, ...]:
 
 def _samples(look: Look) -> list[RenderableType]:
     return [
-        Panel(Text(printable(one.text)), title=Text(" | ".join(filter(None, _head_of(one))))) for one in look.samples
+        Panel(Text(printable(one.text)), title=Text(one_line(" | ".join(filter(None, _head_of(one))))))
+        for one in look.samples
     ]

@@ -8,6 +8,7 @@ GROUPS = {
     "Problems and prompts": "read_problem_set messages load_encoder",
     "Sampling": "SamplingEngine Request SampledAnswer",
     "Judging": "Verifier Verdict Outcome",
+    "Environments": "ToolEnvironment ToolError Action Observation",
     "Losses": "Method Oapl Inputs Loss StepSizes",
     "Errors": "OaplError ConfigError DataError SandboxError",
 }

@@ -1,6 +1,7 @@
 """The page of all settings, from the JSON schema of their classes: key, values, default, meaning."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ from oapl_core.settings.comparison import ComparisonConfig
 from oapl_core.settings.experiment import Experiment
 
 Schema = dict[str, Any]
+_ROW = re.compile(r"\| `(?P<key>\w+)`\{#(?P<path>[^}]+)\} \|.*\| (?P<meaning>[^|]*) \|$")
 HEAD = """\
 # Settings
 
@@ -52,7 +54,8 @@ def _section(model: type[Experiment] | type[ComparisonConfig], prefix: str = "")
         yield OBJECTIVES
         for name, group in sorted(schema["properties"]["objective"]["discriminator"]["mapping"].items()):
             objective = groups[group.rpartition("/")[2]]
-            yield f"\n### `{name}` {{#objective.{name}}}\n\n{_text(objective)}\n{_table(objective, '')}"
+            yield f"\n### `{name}` {{#objective.{name}}}\n\n{_text(objective)}\n"
+            yield _table(objective, f"objective.{name}.")
 
 
 def _groups(schema: Schema, groups: dict[str, Schema], path: str = "") -> Iterator[tuple[str, bool, str]]:
@@ -80,11 +83,31 @@ def _table(schema: Schema, prefix: str) -> str:
     if not fields:
         return ""
     needed = schema.get("required", [])
-    rows = [
-        f"| `{key}` | {_values(field, prefix + key)} | {_default(field, key in needed)} | {_text(field)} |\n"
-        for key, field in fields.items()
-    ]
+    rows = []
+    for key, field in fields.items():
+        named = f"`{key}`{_anchor(field, prefix + key)}"
+        cells = (named, _values(field, prefix + key), _default(field, key in needed), _text(field))
+        rows.append(f"| {' | '.join(cells)} |\n")
     return "\n| key | values | default | meaning |\n|---|---|---|---|\n" + "".join(rows)
+
+
+def _anchor(field: Schema, path: str) -> str:
+    """Where links and the search find a key; one that is a table has its heading."""
+    return "" if _references(field) or "discriminator" in field else f"{{#{path}}}"
+
+
+def search_entries() -> list[dict[str, Any]]:
+    """A result of the search for each key: who looks for a setting wants its meaning, not a page that uses it."""
+    found = []
+    for line in settings_page().splitlines():
+        if row := _ROW.match(line):
+            path, key, meaning = row["path"], row["key"], row["meaning"]
+            table = path.removeprefix("comparison-").rpartition(".")[0]
+            # in words, too: whoever does not know the key looks for these
+            words = [f"[{table}]" if table else "", key, key.replace("_", " ") if "_" in key else ""]
+            title = " ".join(word for word in words if word)
+            found.append({"location": f"settings.html#{path}", "title": title, "text": meaning, "boost": 2})
+    return found
 
 
 def _text(schema: Schema) -> str:

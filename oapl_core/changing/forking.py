@@ -24,7 +24,7 @@ from oapl_core.run_folder.ledger import ForkEntry
 from oapl_core.run_folder.optimizer_state import has_state
 from oapl_core.run_folder.run import Run, round_name
 from oapl_core.settings.experiment import Experiment
-from oapl_core.settings.experiment_file import differences, with_overrides, write_settings
+from oapl_core.settings.experiment_file import differences, with_overrides
 
 _ALWAYS_SHARED = ("problems", "model", "pretrain", "warm_start")
 """Settings of the steps before the first round."""
@@ -155,9 +155,9 @@ def _write(parent: Run, config: Experiment, root: Path, shared: Sequence[Step], 
     temporary = root.with_name(f".tmp-{root.name}")
     shutil.rmtree(temporary, ignore_errors=True)  # of a fork that was killed
     try:
-        write_settings(temporary, config, parent.origin)
+        new = Run(temporary, config, parent.origin)
+        new.record()
         files, size = _link(parent, temporary, shared)
-        new = Run(temporary, config)
         new.ledger.append(origin)
         with new.ledger.path.open("ab") as ledger:
             ledger.writelines(_lines(parent, shared))

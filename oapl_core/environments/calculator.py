@@ -5,8 +5,10 @@ of what is computed is bounded.
 """
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Sequence
+from decimal import Context, Decimal
 from fractions import Fraction
 
 from oapl_core.environments.protocol import ToolError
@@ -51,7 +53,15 @@ def calc(expression: str) -> str:
         raise ToolError("division by zero") from None
     if value.denominator == 1:
         return str(value.numerator)
-    return f"{float(value):.{_DIGITS}g}"
+    try:
+        rounded = float(value)
+    except OverflowError:
+        rounded = math.inf
+    if 0.0 < abs(rounded) < math.inf:
+        return f"{rounded:.{_DIGITS}g}"
+    # beyond what a binary number holds: 1 / 2**2000 is not 0
+    exact = Context(prec=_DIGITS, Emin=-_MOST_BITS, Emax=_MOST_BITS)
+    return f"{exact.divide(Decimal(value.numerator), Decimal(value.denominator)):.{_DIGITS}g}"
 
 
 def _value(node: ast.expr) -> Fraction:

@@ -6,6 +6,7 @@ there takes time from the engine. It is pickled after every turn, so that a kill
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -25,7 +26,7 @@ class ToolCall:
     written: str
     """JSON of the arguments, or what stands there if it is none."""
     error: str = ""
-    """Why it cannot be read; empty: it can."""
+    """Why it cannot be run: it cannot be read, or there is no such tool, or its arguments do not fit; empty: it can."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Action:
     """In the order in which they are written, outside of its thinking."""
     turn: int = 0
     """Counted from 0."""
+    seconds: float = math.inf
+    """Wall time that all calls of the turn have together."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,24 @@ class Observation:
     """For this turn; counts where the environment is a judge."""
 
 
+@dataclass(frozen=True)
+class TrajectoryRoom:
+    """How many trajectories fit on a machine at once."""
+
+    trajectories: int
+    why: str
+    """What each of them takes, in words."""
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """An environment that holds memory or files between its turns."""
+
+    def fitting(self, processes: int = 1) -> TrajectoryRoom:
+        """The room here, where so many processes sample."""
+        ...
+
+
 @runtime_checkable
 class Environment(Protocol):
     """What answers one trajectory. It can be pickled, and draws at random by its seed alone.
@@ -78,7 +99,10 @@ class Environment(Protocol):
     """Whether the sum of its rewards is what a trajectory earns. Else the verifier judges the last turn."""
 
     def tools(self) -> Sequence[Callable[..., str]]:
-        """Functions that the model may call, with types and a docstring of Google's form, for the chat template."""
+        """Functions that the model may call, with types and a docstring of Google's form, for the chat template.
+
+        A plain list in place of the method will do.
+        """
         ...
 
     def reset(self, problem: Mapping[str, Any], seed: int) -> None:
@@ -92,3 +116,18 @@ class Environment(Protocol):
     def close(self) -> None:
         """The trajectory is over, or given up: end what was started."""
         ...
+
+
+def tools_of(environment: Environment) -> list[Callable[..., str]]:
+    """The functions, whether ``tools`` is the method or a plain list.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    given: Any = environment.tools
+    found = given() if callable(given) else given
+    if not isinstance(found, list | tuple) or not all(map(callable, found)):
+        raise TypeError("`tools` must be a list of functions, or a method that returns one")
+    # in the body of a class its own functions have no `self` yet
+    own = vars(type(environment)).values()
+    return [getattr(environment, one.__name__) if one in own else one for one in found]

@@ -10,13 +10,16 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from oapl_core.environments.protocol import ToolError
+from oapl_core.environments.protocol import ToolError, TrajectoryRoom
 from oapl_core.environments.tools import ToolEnvironment
 from oapl_core.sandbox.execution import Limits
+from oapl_core.sandbox.room import sessions_in_descriptors, sessions_in_memory
 from oapl_core.sandbox.sandbox import DEFAULT_LIBRARIES, Level, Sandbox
 from oapl_core.sandbox.session import Session, SessionLost, SessionReply
 
 _OVER = "the session was restarted, and its variables and files are gone"
+_LEAST_S = 0.05
+"""A call with less time than this is not begun: it would only cost the session."""
 _TRIES = 2
 
 
@@ -69,6 +72,14 @@ class PythonSession(ToolEnvironment):
         """The interpreter."""
         return [self.python]
 
+    def fitting(self, processes: int = 1) -> TrajectoryRoom:
+        """Sessions that fit on this machine, by memory and by descriptors."""
+        in_memory, limits = sessions_in_memory(self._limits, processes), self._limits
+        descriptors = sessions_in_descriptors()
+        if in_memory <= descriptors:
+            return TrajectoryRoom(in_memory, f"each may take settings.memory_mb={limits.memory_mb} MiB of memory")
+        return TrajectoryRoom(descriptors, "each takes three open files, of which `ulimit -Hn` allows no more")
+
     def close(self) -> None:
         """End the session."""
         if self._session:
@@ -88,20 +99,25 @@ class PythonSession(ToolEnvironment):
         if not reply.is_over:
             self._history.append(code)
             return reply.output.rstrip("\n") or "(no output)"
+        shown = reply.output.rstrip("\n")
+        raise ToolError(f"the code {self._ended(reply)}" + (f"\n{shown}" if shown else ""))
+
+    def _ended(self, reply: SessionReply) -> str:
+        """Forget a session whose process has ended; why it has, in words."""
         self.close()
         self._history.clear()
         limit = {
             "cpu": f"more than {self._limits.cpu_s:g} s of CPU time",
-            "wall": f"more than {self._limits.wall_s:g} s",
+            "wall": f"more than {reply.wall_s:.2g} s",
         }
-        why = f"the code took {limit[reply.exceeded]}" if reply.exceeded else "the code ended the interpreter"
-        shown = reply.output.rstrip("\n")
-        raise ToolError(f"{why}; {_OVER}" + (f"\n{shown}" if shown else ""))
+        why = f"took {limit[reply.exceeded]}" if reply.exceeded else "ended the interpreter"
+        return f"{why}; {_OVER}"
 
     def _replied(self, code: str) -> SessionReply:
         for number in range(1, _TRIES + 1):
             try:
-                return self._ready().run(code)
+                session = self._ready()
+                return session.run(code, self._time())
             except SessionLost:  # the machine's fault: once more, from what was run before
                 self.close()
                 if number == _TRIES:
@@ -113,6 +129,18 @@ class PythonSession(ToolEnvironment):
         if self._session is None:
             self._session = _Shared.sandbox(*self._sandbox).session(self._limits)
             for code in self._history:
-                if self._session.run(code).is_over:
-                    raise SessionLost("what was run before ends the interpreter when it is run again")
+                reply = self._session.run(code, self._time())
+                if reply.is_over:  # it may ask for the time, or a machine under load took longer
+                    raise ToolError(f"what was run before was run again, and {self._ended(reply)}")
         return self._session
+
+    def _time(self) -> float:
+        """What is left of the turn's time.
+
+        Raises:
+            ToolError: nothing.
+        """
+        left = self.seconds_left
+        if left < _LEAST_S:
+            raise ToolError("it was not run: the turn has no time left")
+        return left

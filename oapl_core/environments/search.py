@@ -18,6 +18,7 @@ from typing import Any
 from oapl_core.environments.protocol import ToolError
 from oapl_core.environments.tools import ToolEnvironment
 from oapl_core.errors import ConfigError, DataError
+from oapl_core.storable import storable_text
 
 _WORDS = re.compile(r"\w+")
 _MOST_WORDS = 32
@@ -117,16 +118,17 @@ def _checked(pages: Iterable[Any]) -> Iterator[tuple[str, str]]:
     for number, page in enumerate(pages, start=1):
         if not isinstance(page, Mapping) or not isinstance(page.get("text"), str):
             raise DataError(f"page {number}: has no `text`; a page is an object with `title` and `text`")
-        yield str(page.get("title") or ""), page["text"]
+        # half of an emoji, which SQLite does not take, is replaced
+        yield storable_text(str(page.get("title") or "")), storable_text(page["text"])
 
 
 def _lines(path: Path) -> Iterator[Any]:
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
                 yield json.loads(line)
-            except json.JSONDecodeError as error:
-                raise DataError(f"{path}:{number}: is not JSON ({error.msg})") from None
+            except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8, and numbers without end
+                raise DataError(f"{path}:{number}: is not JSON ({error}); mend or delete the line") from None
 
 
 def main(arguments: Sequence[str]) -> int:

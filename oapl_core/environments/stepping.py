@@ -3,18 +3,23 @@
 Threads are daemons, since an environment may hang for ever: the stage must be able to end without it.
 """
 
+import math
 import pickle
 import queue
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from oapl_core.environments.protocol import Action, Environment, Observation
+from oapl_core.environments.protocol import Action, Environment, Observation, ToolResult, tools_of
 from oapl_core.environments.syntax import calls
 from oapl_core.errors import StageFailed
 from oapl_core.settings.environment import EnvironmentConfig
+from oapl_core.storable import storable_text
 
 
 @dataclass
@@ -136,14 +141,22 @@ class Steps:
         try:
             if playing.environment is None:
                 playing.environment = self._begun_or_restored(playing)
-            environment = playing.environment
-            action = Action(text, calls(text, self._config.syntax, environment.tools()), turn)
-            observation = environment.step(action)
+            environment, config = playing.environment, self._config
+            made = calls(text, config.syntax, tools_of(environment), config.max_calls)
+            # a tenth is kept: a call that is ended at its time must not make the step late
+            observation = observed(environment.step(Action(text, made, turn, 0.9 * config.tool_s)))
             playing.kept = None if observation.is_done else pickle.dumps(environment)
             return Stepped(key, observation, time.monotonic() - start)
         except Exception as error:  # a person's own code, or a tool's machinery: no fault of the model's
-            reason = f"{type(error).__name__}: {error}"
-            return Stepped(key, None, time.monotonic() - start, " ".join(reason.split())[:300])
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            return Stepped(key, None, time.monotonic() - start, storable_text(reason) + self._place(error))
+
+    def _place(self, error: Exception) -> str:
+        """The innermost line of the class's own file; nothing where it is none."""
+        module = sys.modules.get(self._config.target.partition(":")[0])
+        own = getattr(module, "__file__", None)
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
+        return f" ({Path(own).name}, line {lines[-1]})" if own and lines else ""
 
     def _begun_or_restored(self, playing: Playing) -> Environment:
         if playing.kept is not None:
@@ -152,6 +165,30 @@ class Steps:
         environment = self._make()
         environment.reset(playing.problem, playing.seed)
         return environment
+
+
+def observed(given: Any) -> Observation:
+    """What an environment answered, as tables and templates can take it: they are written far from its thread.
+
+    Raises:
+        TypeError: a part of it is of another type.
+    """
+    if not isinstance(given, Observation):
+        raise TypeError(f"`step` returned {type(given).__name__}, not an Observation")
+    if not (given.text is None or isinstance(given.text, str)):
+        raise TypeError(f"an Observation has {type(given.text).__name__} for its `text`")
+    reward = None if given.reward is None else float(given.reward)
+    if reward is not None and not math.isfinite(reward):
+        raise TypeError(f"an Observation has the reward {reward}")
+    text = None if given.text is None else storable_text(given.text)
+    return replace(given, results=tuple(map(_result, given.results)), text=text, reward=reward)
+
+
+def _result(given: ToolResult) -> ToolResult:
+    if not all(isinstance(text, str) for text in (given.text, given.call.name, given.call.written)):
+        raise TypeError(f"the result of {given.call.name!r:.60} has a part that is no text")
+    call = replace(given.call, name=storable_text(given.call.name), written=storable_text(given.call.written))
+    return replace(given, call=call, text=storable_text(given.text))
 
 
 def ended(playing: Playing) -> str:

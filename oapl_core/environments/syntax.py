@@ -7,50 +7,84 @@ What stands inside of <think> calls nothing: it is not said to anybody.
 import inspect
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from oapl_core.environments.protocol import ToolCall
+from oapl_core.environments.arguments import fitted
+from oapl_core.environments.protocol import ToolCall, ToolError
+from oapl_core.storable import json_text, storable
 
 Tools = Sequence[Callable[..., str]]
 _JSON = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_NAME_CHARACTERS = 60
 _FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)(?:^```\s*$|\Z)", re.DOTALL | re.MULTILINE)
 
 
-def calls(text: str, syntax: str, tools: Tools) -> tuple[ToolCall, ...]:
-    """The calls of a turn, in order; one that cannot be read has an ``error``.
+def calls(text: str, syntax: str, tools: Tools, most: int | None = None) -> tuple[ToolCall, ...]:
+    """The calls of a turn, in order; one that cannot be run has an ``error``.
 
     Args:
         text: the turn, decoded.
         syntax: `json`, `llama`, `fence` or `tags` (settings/environment.py).
         tools: what may be called; `fence` and `tags` give their text to a tool's first parameter.
+        most: how many a turn may make; the one behind them has an error that says so, and the rest are left out.
     """
+    named = {tool.__name__: tool for tool in tools}
+    readers = _readers(text, syntax, named)
+    found = [_checked(read(), named) for read in readers[:most]]
+    if left := len(readers) - len(found):
+        found.append(replace(readers[len(found)](), error=f"a turn may make {most} calls; {left} were not run"))
+    return tuple(found)
+
+
+def _checked(call: ToolCall, named: Mapping[str, Callable[..., str]]) -> ToolCall:
+    """``call`` with arguments as its tool takes them, or with the error that the model is told."""
+    if call.error:
+        return call
+    if call.name not in named:
+        error = f"there is no tool {call.name[:_NAME_CHARACTERS]!r}; the tools are {', '.join(named) or 'none'}"
+        return replace(call, error=error)
+    try:
+        return replace(call, arguments=fitted(named[call.name], call.arguments))
+    except ToolError as error:
+        return replace(call, error=str(error))
+
+
+def _readers(text: str, syntax: str, named: Mapping[str, Callable[..., str]]) -> list[Callable[[], ToolCall]]:
+    """What reads each call of a turn: a turn may write more than are ever read."""
     said = text.rpartition("</think>")[2]
     if "<think>" in said:  # never closed
         said = said.partition("<think>")[0]
     if syntax == "json":
-        return tuple(_of_json(match, "arguments") for match in _JSON.findall(said))
+        return [partial(_of_json, match, "arguments") for match in _JSON.findall(said)]
     if syntax == "llama":
         # some write a call behind <|python_tag|>, which is a special token and left out of the text
-        return (_of_json(said, "parameters"),) if said.lstrip().startswith("{") else ()
-    named = {tool.__name__: tool for tool in tools}
+        return [partial(_of_json, said, "parameters")] if said.lstrip().startswith("{") else []
     if syntax == "fence":
         pairs = [(name, body) for name, body in _FENCE.findall(said) if name in named]
     else:
         pattern = re.compile(rf"<({'|'.join(map(re.escape, named))})>(.*?)(?:</\1>|\Z)", re.DOTALL)
         pairs = pattern.findall(said) if named else []
-    return tuple(_of_text(named[name], name, body) for name, body in pairs)
+    return [partial(_of_text, named[name], name, body) for name, body in pairs]
 
 
 def _of_text(tool: Callable[..., str], name: str, body: str) -> ToolCall:
-    arguments = {next(iter(inspect.signature(tool).parameters)): body}
-    return ToolCall(name, arguments, json.dumps(arguments, ensure_ascii=False))
+    # a tool without parameters has no use for the text
+    arguments = dict.fromkeys(list(inspect.signature(tool).parameters)[:1], body)
+    return ToolCall(name, arguments, json_text(arguments))
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number")
 
 
 def _of_json(text: str, key: str) -> ToolCall:
     written = text.strip()
     try:
-        said: Any = json.loads(written)
+        said: Any = storable(json.loads(written, parse_constant=_no_number))
+        json_text(said)  # what can be read may be nested too deeply to be written
     except (ValueError, RecursionError) as error:
         return ToolCall("", {}, written, f"the call is not JSON ({error})")
     if not isinstance(said, dict) or not isinstance(said.get("name"), str):
@@ -59,4 +93,4 @@ def _of_json(text: str, key: str) -> ToolCall:
     arguments = said.get(key, said.get("arguments", said.get("parameters", {})))
     if not isinstance(arguments, dict):
         return ToolCall(said["name"], {}, written, f"the {key} must be an object")
-    return ToolCall(said["name"], arguments, json.dumps(arguments, ensure_ascii=False))
+    return ToolCall(said["name"], arguments, json_text(arguments))

@@ -1,17 +1,19 @@
 """An environment made of functions: each call of a turn is run, and a turn without a call is the answer."""
 
-import inspect
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from oapl_core.environments.protocol import Action, Observation, ToolCall, ToolError, ToolResult
+from oapl_core.environments.protocol import Action, Observation, ToolCall, ToolError, ToolResult, tools_of
 
 
 class ToolEnvironment:
     """Derive from it and name functions in ``tools``; they return text and raise ToolError at a wrong argument."""
 
     is_judge = False
+    _ends = math.inf
+    """When the time of the turn's calls is over, by the monotonic clock."""
 
     def tools(self) -> Sequence[Callable[..., str]]:
         """Functions that the model may call."""
@@ -24,10 +26,16 @@ class ToolEnvironment:
         """Nothing is held by default."""
 
     def step(self, action: Action) -> Observation:
-        """Run the calls in order; without one the trajectory is over."""
+        """Run the calls in order while the turn has time; without one the trajectory is over."""
         if not action.calls:
             return Observation(is_done=True)
+        self._ends = time.monotonic() + action.seconds
         return Observation(tuple(map(self._result, action.calls)))
+
+    @property
+    def seconds_left(self) -> float:
+        """What is left of the turn's time, for a tool that can take less than it would."""
+        return max(0.0, self._ends - time.monotonic())
 
     def _result(self, call: ToolCall) -> ToolResult:
         start = time.monotonic()
@@ -40,11 +48,10 @@ class ToolEnvironment:
     def _run(self, call: ToolCall) -> str:
         if call.error:
             raise ToolError(call.error)
-        named = {tool.__name__: tool for tool in self.tools()}
-        if call.name not in named:
-            raise ToolError(f"there is no tool {call.name!r}; the tools are {', '.join(named)}")
-        try:  # before it runs: a TypeError of the function's own is no fault of the model
-            inspect.signature(named[call.name]).bind(**call.arguments)
-        except TypeError as error:
-            raise ToolError(str(error)) from None
-        return named[call.name](**call.arguments)
+        if not self.seconds_left:
+            raise ToolError("it was not run: the calls before it took the turn's time")
+        named = {tool.__name__: tool for tool in tools_of(self)}
+        text = named[call.name](**call.arguments)
+        if not isinstance(text, str):
+            raise TypeError(f"the tool {call.name} returned {type(text).__name__}, not a text")
+        return text

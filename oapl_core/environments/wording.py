@@ -7,6 +7,7 @@ A template may render an earlier turn otherwise than it was sampled (Qwen3's lea
 not matter here, since no turn is rendered again: the model continues behind what it sampled, and is trained on that.
 """
 
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +15,12 @@ from oapl_core.chat import Refused, render
 from oapl_core.environments.protocol import Observation
 from oapl_core.errors import DataError
 
-_MARK = "\N{BLACK STAR}MODEL TURN\N{BLACK STAR}"
 _OPEN, _CLOSE = "<tool_response>\n", "\n</tool_response>"
+
+
+def new_mark() -> str:
+    """What stands for a text until its place is found: drawn anew, so that nothing that was said can be it."""
+    return f"MARK{secrets.token_hex(16)}"
 
 
 class Wording:
@@ -46,7 +51,7 @@ class Wording:
 
     def ids(self, observation: Observation, last: int) -> list[int]:
         """What stands between a turn that ended with token ``last`` and the next one."""
-        texts = [(result.call.name, self._plain(result.text)) for result in observation.results]
+        texts = [(self._plain(result.call.name), self._plain(result.text)) for result in observation.results]
         said = None if observation.text is None else self._plain(observation.text)
         text = self._text(texts, said)
         if self._is_chat and last in self._ends:
@@ -76,13 +81,14 @@ class Wording:
 
     def _behind(self, turns: list[dict[str, str]]) -> str | None:
         """What the template writes behind a turn of the model that ``turns`` follow; None if it does not take them."""
-        before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
+        mark = new_mark()
+        before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": mark}]
         try:
             whole = render(self._tokenizer, [*before, *turns], self._switch)
         except Refused:
             return None
-        _, mark, behind = whole.rpartition(_MARK)
-        return behind if mark else None  # contents may stand there otherwise: Llama 3's writes results as JSON
+        _, found, behind = whole.rpartition(mark)
+        return behind if found else None  # contents may stand there otherwise: Llama 3's writes results as JSON
 
     def _without_end(self, text: str) -> str:
         """``text`` without the end token that it begins with: it was sampled already."""

@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Self
 
-from oapl_core.errors import StageFailed
+from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.evaluation.machine import hardware
 from oapl_core.evaluation.measures import Row
 from oapl_core.evaluation.questions import Questions, Target
@@ -31,10 +31,12 @@ from oapl_core.run_folder.run import IN_FLIGHT
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.settings.reward import threshold
 from oapl_core.tables import EVALUATIONS, PROBLEMS, read_table, write_table
+from oapl_core.turns import FAILED
 from oapl_core.verdicts.environment_rewards import Played, by_environment
 from oapl_core.verdicts.rewards import Rewarder
 from oapl_core.verdicts.verifier import Verdict
 
+_AGAIN = "--redo evaluation"
 _WAIT_S = 0.25  # until free parts are looked for again: a dead process's part should not wait longer
 KEPT_COLUMNS = tuple(name for name, _ in EVALUATIONS if name != "text")
 """Of a judged answer, what stays in memory."""
@@ -183,7 +185,7 @@ class Answering:
         if config.environment is None:
             return nullcontext(sampler)
         where = config.stop or (), target.folder, asked.table
-        return turn_sampler(sampler, config.environment, config, config.engine, *where)
+        return turn_sampler(sampler, config.environment, config, config.engine, *where, again=_AGAIN)
 
     def _ready_verifier(self) -> AnswerVerifier:
         if self._verifier is None:
@@ -221,7 +223,7 @@ class Answering:
         places = [asked.place(answer) for answer in answers]
         known = _problems(asked, {problem for problem, _ in places})
         problems, texts = [known[problem] for problem, _ in places], [a.text for a in answers]
-        verdicts = self._judged(verifier, problems, answers)
+        verdicts, unusable_before = self._judged(verifier, problems, answers), self._rewarder.unusable
         verdicts = self._rewarder.stream(problems, texts, [a.sampled_tokens for a in answers], verdicts)
         rows = [
             _row(target, known[problem], sample, answer, verdict)
@@ -229,11 +231,15 @@ class Answering:
         ]
         # of each part, so that a verifier that breaks ends the stage at once and leaves no part to be believed
         errors = sum(row["reward"] is None for row in rows)
-        if errors > limit * len(rows):
-            raise StageFailed(
+        if errors - (self._rewarder.unusable - unusable_before) > limit * len(rows):
+            said = (
                 f"{target.label}: {errors} of {len(rows)} answers could not be judged, more than verifier."
-                f"max_error_share={limit} allows{self._rewarder.said}; run `oapl doctor`, then again"
+                f"max_error_share={limit} allows{self._rewarder.said}"
             )
+            failed = sum(answer.finish_reason == FAILED for answer in answers)
+            if self._config.environment and failed == errors:  # a person's own class: no machine does better
+                raise ConfigError(f"{said}; {self._config.environment.advice(_AGAIN)}")
+            raise StageFailed(f"{said}; {self._rewarder.advice(errors)}, then again")
         with self._folder.writing(target.part(number), target.inputs, target.settings) as draft:
             draft.rows = write_table(draft.path, EVALUATIONS, rows)
             draft.details = {

@@ -21,6 +21,7 @@ from oapl_core.model_folder import end_token_ids, model_config
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
+from oapl_core.storable import json_text
 from oapl_core.tables import EVALUATIONS, read_table
 from oapl_core.verdicts.verifier import VERIFIER_VERSION
 
@@ -85,7 +86,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def as_json(content: Mapping[str, Any]) -> str:
     """The text of card.json."""
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    return json_text(content, indent=2) + "\n"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from oapl_core.errors import DataError
 from oapl_core.evaluation.harness_program import CONCURRENT, Found, run_to_end
 from oapl_core.evaluation.served import MODEL
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
+from oapl_core.storable import json_text
 
 NAME = "lm-eval"
 TASK = "oapl_problems"
@@ -35,7 +36,7 @@ def write_task(folder: Path, problems: Sequence[Mapping[str, Any]], config: Eval
     path = folder / "documents.jsonl"
     documents = [{name: row[name] for name in _COLUMNS} for row in problems]
     rows = ({"sample": sample, **row} for row in documents for sample in range(config.samples))
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    path.write_text("".join(json_text(row) + "\n" for row in rows), encoding="utf-8")
     task = {
         "task": TASK,
         "dataset_path": "json",

@@ -86,7 +86,7 @@ def write_results(
     measured = dict[str, dict[str, dict[str, Any]]]()
     right_from = threshold(config.reward)
     if config.reward:
-        settings = {**settings, "right_from": right_from}
+        settings = {**settings, "right_from": config.reward.right_from}
     for split, named in answers.items():
         rows = {name: one.rows() for name, one in named.items()}
         measured[split] = {

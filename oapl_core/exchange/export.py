@@ -6,7 +6,6 @@ Rollouts whose verdict is missing or ``verifier_error`` have no reward: they are
 rollouts and the problems of one part are in memory at a time.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -26,6 +25,7 @@ from oapl_core.run_folder.recorded import IMPORTED
 from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.settings.problems import PromptConfig
 from oapl_core.stage import run_verb
+from oapl_core.storable import json_text
 from oapl_core.turns import has_turns
 
 if TYPE_CHECKING:
@@ -87,7 +87,6 @@ def export(run: Run, round_number: int, to: Path, tell: Callable[[str], None] = 
 
 
 def _write_parquet(path: Path, run: Run, round_number: int, parts: Sequence[Path], left_out: Counter[str]) -> int:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     written, index, columns = 0, 0, schema(any(map(has_turns, parts)))
@@ -97,7 +96,7 @@ def _write_parquet(path: Path, run: Run, round_number: int, parts: Sequence[Path
             index += len(problems)
             rows = _rows(run, round_number, part, problems, left_out)
             while chunk := list(islice(rows, _ROWS_PER_WRITE)):
-                writer.write_table(pa.Table.from_pylist(chunk, schema=columns))
+                writer.write_table(tables.as_table(chunk, columns))
                 written += len(chunk)
     return written
 
@@ -114,7 +113,7 @@ def _write_messages(path: Path, run: Run, round_number: int, parts: Sequence[Pat
                 said = {"messages": [*problem["prompt"], *conversations.decoded(rollout)], **tools, "reward": reward}
                 known = {name: rollout[name] for name in ("problem_id", "rollout_id", "policy_hash", "finish_reason")}
                 truth = {"ground_truth": problem["reward_model"]["ground_truth"]}
-                file.write(json.dumps({**said, **known, **truth}, ensure_ascii=False) + "\n")
+                file.write(json_text({**said, **known, **truth}) + "\n")
                 written += 1
     return written
 

@@ -42,6 +42,7 @@ from oapl_core.model_folder import load_tokenizer
 from oapl_core.problems.encoding import load_encoder
 from oapl_core.problems.prepare import prepare, problems_of
 from oapl_core.problems.prompts import conversation
+from oapl_core.problems.repeated import Repeated
 from oapl_core.problems.storing import write_tables
 from oapl_core.progress import say
 from oapl_core.run_folder.cutting import problems_per_part
@@ -180,8 +181,9 @@ def _write_problems(job: _Import) -> None:
     # No inputs and settings: an imported artifact is up to date whatever its stage would make it from
     # (`Recorded.is_done`).
     with run.writing(run.problems, {}, {}) as draft:
-        draft.rows = write_tables(draft.path, problems())
-        draft.details = dict(job.origin)
+        repeated = Repeated()
+        draft.rows = write_tables(draft.path, repeated.watched(problems()))
+        draft.details = {**job.origin, **repeated.details}
     with run.writing(run.prompts, run.inputs([run.problems]), {}) as draft:
         draft.rows = tables.write_table(draft.path, tables.PROMPTS, rows())
         counts = {"dropped": {"prompt too long": sum(dropped.values())}, "dropped_by_split": dropped}

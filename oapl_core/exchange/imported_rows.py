@@ -170,7 +170,7 @@ def verdict_row(rollout: Mapping[str, Any], reward: float) -> dict[str, Any]:
         "rollout_id": rollout["rollout_id"],
         "problem_id": rollout["problem_id"],
         "reward": float(reward),
-        "outcome": "passed" if reward >= tables.CORRECT else "wrong_answer",
+        "outcome": "passed" if tables.as_stored(reward) >= tables.CORRECT else "wrong_answer",
         "verifier_version": "imported",
         "sandbox_level": "imported",
     }

@@ -17,15 +17,15 @@ from typing import Any
 from oapl_core.chat import Refused, render
 from oapl_core.columns import LOSS_MASK, TURNS
 from oapl_core.environments.protocol import Observation, ToolCall, ToolResult
-from oapl_core.environments.wording import Wording
+from oapl_core.environments.wording import Wording, new_mark
 from oapl_core.model_folder import end_token_ids
 from oapl_core.problems.encoding import load_encoder
 from oapl_core.run_folder.run import Run
+from oapl_core.storable import json_text, storable
 from oapl_core.turns import spans
 
 _WHOLE = 10**9
 """Characters; nothing of a message is cut."""
-_MARK = "\N{BLACK STAR}CONTENT\N{BLACK STAR}"
 _CALL = re.compile(r"\n?<tool_call>.*?</tool_call>", re.DOTALL)
 
 Message = dict[str, Any]
@@ -117,8 +117,9 @@ class Conversations:
         results = tuple(ToolResult(ToolCall(call["name"], {}, ""), call["result"] or "") for call in calls)
         if results and self._wording.ids(Observation(results), sampled[-1]) == between:
             return ""
-        marked = self._tokenizer.decode(self._wording.ids(Observation(results, _MARK), sampled[-1]))
-        before, _, behind = marked.partition(_MARK)
+        mark = new_mark()
+        marked = self._tokenizer.decode(self._wording.ids(Observation(results, mark), sampled[-1]))
+        before, _, behind = marked.partition(mark)
         text: str = self._tokenizer.decode(between)
         if text.startswith(before) and text.endswith(behind):
             return text[len(before) : len(text) - len(behind)]
@@ -137,11 +138,12 @@ class Conversations:
 
     def _worded(self, calls: Sequence[Mapping[str, str]]) -> str:
         """Calls as the chat template writes them behind a content; else as Qwen and Hermes do."""
+        mark = new_mark()
 
         def behind(**more: Any) -> str:
-            turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK, **more}]
+            turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": mark, **more}]
             turns.append({"role": "tool", "name": "?", "content": "?"})
-            return render(self._tokenizer, turns, {}, head=False).rpartition(_MARK)[2]
+            return render(self._tokenizer, turns, {}, head=False).rpartition(mark)[2]
 
         given = [{"name": call["name"], "arguments": _parsed(call["arguments"])} for call in calls]
         try:
@@ -152,7 +154,7 @@ class Conversations:
                 return worded
         except Refused:  # some have no place for calls, or ask for other fields
             pass
-        return "".join(f"\n<tool_call>\n{json.dumps(one, ensure_ascii=False)}\n</tool_call>" for one in given)
+        return "".join(f"\n<tool_call>\n{json_text(one)}\n</tool_call>" for one in given)
 
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -172,8 +174,8 @@ def conversations_of(run: Run, tokenizer: Any) -> Conversations:
 
 def _parsed(arguments: str) -> Any:
     try:
-        found = json.loads(arguments)
-    except ValueError:
+        found = storable(json.loads(arguments))  # a text in a text: what the row's reader replaced has no part in it
+    except (ValueError, RecursionError):
         return arguments
     return found if isinstance(found, dict) else arguments
 

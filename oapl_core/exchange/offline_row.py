@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from oapl_core.columns import TURNS
-from oapl_core.tables import schema_of
+from oapl_core.tables import as_table, schema_of
 
 _REQUIRED = ("prompt", "response", "precomputed_reward", "response_rewards")
 
@@ -103,7 +103,7 @@ def _are_turns(value: Any, ids: Any) -> bool:
     if not isinstance(value, Mapping) or not isinstance(ids, list):
         return False
     try:
-        pa.Table.from_pylist([{name: value.get(name) for name, _ in TURNS}], schema=schema_of(TURNS))
+        as_table([{name: value.get(name) for name, _ in TURNS}], schema_of(TURNS))
     except (pa.ArrowException, TypeError, ValueError):
         return False
     return True

@@ -29,7 +29,7 @@ from oapl_core.routes import has_routes, with_routes
 from oapl_core.rows import Rows
 from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.run_folder.verdict_versions import judged_by
-from oapl_core.settings.reward import threshold
+from oapl_core.settings.reward import recorded_threshold, threshold
 from oapl_core.stage import run_verb
 from oapl_core.turns import has_turns
 
@@ -63,9 +63,8 @@ def build(run: Run, round_number: int) -> None:
         settings["truncated"] = chosen_by.truncated
     if chosen_by.replay:  # the seed decides nothing else here, so that ledgers of other rounds stay as they were
         settings |= {"replay": chosen_by.replay.model_dump(), "seed": run.config.seed}
-    right_from = threshold(judged_by(run, round_number).reward)
-    if right_from != tables.CORRECT:
-        settings["right_from"] = right_from
+    reward = judged_by(run, round_number).reward
+    settings |= recorded_threshold(reward)
     inputs = run.inputs([run.prompts, *rollouts, *verdicts, *map(run.groups, chosen_by.replayed(round_number))])
     if run.is_done(path, inputs, settings):
         say(f"groups of round {round_number}: done")
@@ -73,7 +72,7 @@ def build(run: Run, round_number: int) -> None:
     keys = _keys(rollouts)
     _check_sampling(keys, run.rollouts(round_number), sampling_policies(run, round_number))
     judged = _read(verdicts, tables.VERDICTS, ("rollout_id", "reward", "outcome"))
-    chosen, counts = select(keys, judged, chosen_by.keep, chosen_by.truncated, right_from)
+    chosen, counts = select(keys, judged, chosen_by.keep, chosen_by.truncated, threshold(reward))
     replayed = draw(run, round_number, counts.kept_rollouts)
     with run.writing(path, inputs, settings) as draft:
         lag = lag_of(run, round_number, round_number) if chosen_by.replay else None

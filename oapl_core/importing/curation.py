@@ -11,7 +11,8 @@ from itertools import islice, product
 from typing import Any, Literal, Protocol
 
 from oapl_core.importing.imported import Imported
-from oapl_core.importing.likeness import NearDuplicates, Overlap, same
+from oapl_core.importing.likeness import NearDuplicates, Overlap
+from oapl_core.problems.repeated import same
 from oapl_core.problems.storing import size_of_tests
 
 MOST_ATTEMPTS = 8

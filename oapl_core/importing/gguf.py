@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.errors import ConfigError, DataError
+from oapl_core.files import give_usual_mode
 
 
 def convert(file: Path, folder: Path, dtype: str) -> None:
@@ -38,6 +39,7 @@ def convert(file: Path, folder: Path, dtype: str) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
     model.save_pretrained(temporary)
     tokenizer.save_pretrained(temporary)
+    give_usual_mode(temporary)
     _forget_origin(temporary / "config.json")
     temporary.rename(folder)
 

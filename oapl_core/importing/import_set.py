@@ -26,6 +26,7 @@ from oapl_core.importing.sources import Source
 from oapl_core.problems.problem_set import checked
 from oapl_core.problems.raw_rows import place, raw_rows
 from oapl_core.problems.storing import write_problem_set
+from oapl_core.storable import json_text
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _SAY_EVERY_S = 5.0  # as a reader of a terminal wants it; a set may take an hour
@@ -128,7 +129,7 @@ def _taken(imported: Imported, demonstrations: IO[str] | None) -> dict[str, Any]
     solution = imported.worked or next(iter(imported.solutions or ()), None)
     if demonstrations and solution:
         line = {"problem_id": imported.problem["problem_id"], "solution": solution}
-        demonstrations.write(json.dumps(line, ensure_ascii=False) + "\n")
+        demonstrations.write(json_text(line) + "\n")
     problem, imported.problem, imported.readings = imported.problem, {}, ()
     return problem
 

@@ -8,11 +8,13 @@ evaluation problems have are boilerplate of their platform and do not count.
 """
 
 import hashlib
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+
+from oapl_core.problems.repeated import same
+from oapl_core.problems.repeated import words as words_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,12 +27,6 @@ _BOILERPLATE = 3
 """Pieces in more evaluation problems than this identify none of them."""
 _BANDS, _ROWS = 32, 4
 """A pair of similarity s becomes a candidate with probability 1 - (1 - s^rows)^bands: 1 - 5e-8 at 0.8, 0.87 at 0.5."""
-_WORD = re.compile(r"\w+|[^\w\s]")
-
-
-def same(text: str) -> str:
-    """What equal statements have in common: a hash of the words in order."""
-    return hashlib.blake2b(" ".join(_words(text)).encode(), digest_size=16).hexdigest()
 
 
 @lru_cache(maxsize=8)  # a statement is looked for, then remembered
@@ -38,7 +34,7 @@ def pieces(text: str, words: int) -> "np.ndarray[Any, np.dtype[np.uint64]]":
     """Sorted hashes of every run of so many words; of a shorter text, one hash of all of it."""
     import numpy as np
 
-    hashes = np.array([_word_hash(word) for word in _words(text)], dtype=np.uint64)
+    hashes = np.array([_word_hash(word) for word in words_of(text)], dtype=np.uint64)
     length = min(words, len(hashes))
     if length == 0:
         return hashes
@@ -48,10 +44,6 @@ def pieces(text: str, words: int) -> "np.ndarray[Any, np.dtype[np.uint64]]":
     for offset in range(length):
         total = total * np.uint64(0x9E3779B97F4A7C15) + hashes[offset : offset + len(total)]
     return np.unique(total)
-
-
-def _words(text: str) -> list[str]:
-    return _WORD.findall(text.casefold())
 
 
 @lru_cache(maxsize=2**18)  # a language's words come again and again

@@ -15,6 +15,7 @@ from typing import Any
 from oapl_core.errors import ConfigError
 from oapl_core.importing.curation import Tally
 from oapl_core.problems.problem_set import checked
+from oapl_core.storable import json_text
 
 TRIES = 20
 """Entries that are made for each problem that is wanted: small tasks repeat themselves."""
@@ -63,7 +64,7 @@ def task_problems(
     while tally.kept < size and tally.read < TRIES * size:
         entry = dataset[tally.read]
         tally.read += 1
-        statement, info = entry["question"], json.dumps({**made, "entry": entry}, ensure_ascii=False, default=repr)
+        statement, info = entry["question"], json_text({**made, "entry": entry}, default=repr)
         stored = json.loads(info)["entry"]
         if statement in seen:  # word for word: of two sums one sign may be all that differs
             tally.dropped["the same statement was there before"] += 1

@@ -1,6 +1,7 @@
 """Which problems pay for answers that solve nothing: each with its reasons; nothing is changed or left out here.
 
-Asked of a problem, beside what `oapl problems --check` asks (an empty, constant or echoing answer that passes):
+Asked of a problem, beside what `oapl problems --check` asks (an empty, constant or echoing answer that passes, or
+a table of the statement's samples):
 
 one output          every test expects the same output, so that printing it passes
 mutants             changed copies of a reference solution pass: the tests see no difference (mutation analysis, DeMillo

@@ -10,7 +10,7 @@ from oapl_core.objectives.group_means import group_mean, standardised
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.tokens import weighted_logprobs
 from oapl_core.settings_group import Settings
-from oapl_core.tables import CORRECT
+from oapl_core.tables import CORRECT, as_stored
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,6 +46,7 @@ class Method(Settings):
 
     def with_threshold(self, right_from: float) -> Self:
         """The same where an answer is correct from another reward on, which is `[reward]`'s and no setting here."""
+        right_from = as_stored(right_from)  # rewards are
         if right_from == self._right_from:
             return self
         new = self.model_copy()

@@ -15,7 +15,9 @@ last answers leave the other places empty, are not in it.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from oapl_core.planning.memory import engine_memory
 from oapl_core.planning.model_size import ModelSize
@@ -43,6 +45,8 @@ class ProblemCounts:
     """Of all of them with their tests."""
     demonstrations: int = 0
     """Rows that the warm start may train on."""
+    repeated: Mapping[str, Any] = field(default_factory=dict)
+    """Measured problems that have the statement of a training problem, as the ledger counts them."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ A step is one process of one stage. Flows execute this list, `oapl status` and `
 disagree. Reads only the ledger and the names of files.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,9 +22,11 @@ from oapl_core.planning.stages import (
     WARM_START,
     Stage,
 )
-from oapl_core.run_folder.integrity import is_intact
+from oapl_core.run_folder.integrity import damage
 from oapl_core.run_folder.ledger import ArtifactEntry
+from oapl_core.run_folder.recorded import IMPORTED
 from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.verdict_versions import VERDICTS_DIR, choice, folder
 from oapl_core.settings.experiment import Experiment
 
 
@@ -126,47 +128,88 @@ def steps(config: Experiment) -> tuple[Step, ...]:
 
 
 def finished(run: Run) -> list[Step]:
-    """The leading steps that need not run again; the first unfinished one and all after it are left out.
-
-    A step is finished when its last process ended well, each artifact it recorded is still what was recorded (or was
-    removed on purpose), and was made from inputs that are still what they were.
-    """
-    ended = {entry.stage: entry.exit_code for entry in run.ledger.stages()}
-    artifacts, removed = run.ledger.artifacts(), run.ledger.removals()
-    external: dict[str, str] = {}
-    done = []
+    """The leading steps that need not run again; the first unfinished one and all after it are left out."""
+    state, done = _Recorded(run), []
     for step in steps(run.config):
-        mine = [e for name, e in artifacts.items() if name.startswith(step.outputs)]
-        ok = (
-            ended.get(step.label) == 0
-            and bool(mine)
-            and all(
-                (e.artifact in removed or is_intact(run.root / e.artifact, e))
-                and _is_current(run, e, artifacts, external)
-                for e in mine
-            )
-        )
-        if not ok:
+        if state.why_unfinished(step):
             break
         done.append(step)
     return done
 
 
-def _is_current(
-    run: Run, entry: ArtifactEntry, artifacts: Mapping[str, ArtifactEntry], external: dict[str, str]
-) -> bool:
-    """Whether what it was made from is still what it was."""
-    for name, digest in entry.inputs.items():
-        if name in artifacts:
-            now = artifacts[name].sha256
-        else:
-            if name not in external:
-                path = run.place(Path(name))
-                external[name] = sha256_once(path) if path.exists() else "missing"
-            now = external[name]
-        if now != digest:
-            return False
-    return True
+def why_unfinished(run: Run, step: Step) -> str | None:
+    """Say why ``step`` is not finished, whatever the steps before it are; None if it is.
+
+    A step is finished when its last process ended well, each artifact that it had made by then is still recorded and
+    still what was recorded (or was removed on purpose), and was made from inputs that are still what they were.
+    """
+    return _Recorded(run).why_unfinished(step)
+
+
+def has_ended(run: Run, step: Step) -> bool:
+    """Whether the last process of ``step`` ended well and the ledger has all that it made; looks at no file."""
+    return _Recorded(run).unrecorded(step) is None
+
+
+def made_by(run: Run, label: str) -> list[str]:
+    """Names of the artifacts that the step ``label`` has made, for its line in the ledger; none for other processes."""
+    step = next((step for step in steps(run.config) if step.label == label), None)
+    return [] if step is None else [name for name in run.ledger.artifacts() if name.startswith(step.outputs)]
+
+
+class _Recorded:
+    """A ledger and the files that it names, for questions about several steps."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._ended = {entry.stage: entry for entry in run.ledger.stages()}
+        self._artifacts, self._removed = run.ledger.artifacts(), run.ledger.removals()
+        self._superseded = run.ledger.superseded()
+        self._outside: dict[str, str] = {}
+        """Hashes of inputs that are no artifacts."""
+
+    def why_unfinished(self, step: Step) -> str | None:
+        """As the function."""
+        recorded = (self._artifacts[name] for name in self._counted(step, self._artifacts))
+        return self.unrecorded(step) or next((why for entry in recorded if (why := self._wrong(entry))), None)
+
+    def unrecorded(self, step: Step) -> str | None:
+        """What of ``step`` the ledger does not say; None if its process ended well and all that it made is there."""
+        last = self._ended.get(step.label)
+        if last is None or last.exit_code:
+            return "its process has not ended well yet"
+        counted = self._counted(step, self._artifacts)
+        # A line of an earlier version does not say what was made: then what a redo put aside is missing until it is
+        # recorded again.
+        made = self._counted(step, last.made or {*counted, *self._superseded})
+        gone = next((name for name in made if name not in self._artifacts), None)
+        return None if counted and not gone else f"{gone or 'what it makes'} is not recorded in ledger.jsonl"
+
+    def _counted(self, step: Step, names: Iterable[str]) -> list[str]:
+        return [name for name in names if name.startswith(step.outputs) and not self._is_unused(name)]
+
+    def _is_unused(self, name: str) -> bool:
+        """Whether an artifact belongs to a version of verdicts that no later step reads."""
+        parts = Path(name).parts
+        is_version = len(parts) > 1 and parts[1].startswith(f"{VERDICTS_DIR}.") and parts[1] != choice(Path()).name
+        return is_version and parts[1] != folder(self._run.root / parts[0], None).name
+
+    def _wrong(self, entry: ArtifactEntry) -> str | None:
+        if entry.artifact not in self._removed and (wrong := damage(self._run.root / entry.artifact, entry)):
+            return f"{entry.artifact} {wrong}"
+        if IMPORTED in entry.details:  # done whatever its stage would make it from, as for the stage itself
+            return None
+        other = next((name for name, digest in entry.inputs.items() if not self._is_current(name, digest)), None)
+        return other and f"{entry.artifact} was made from another {other}"
+
+    def _is_current(self, name: str, digest: str) -> bool:
+        """Whether the input ``name`` is still what an artifact was made from."""
+        if name in self._artifacts:
+            return self._artifacts[name].is_input(digest)
+        if name not in self._outside:
+            path = self._run.place(Path(name))
+            self._outside[name] = sha256_once(path) if path.exists() else "missing"
+        return self._outside[name] == digest
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,13 @@ from oapl_core.environments.making import schemas
 from oapl_core.errors import DataError
 from oapl_core.model_folder import tokenizer_files
 from oapl_core.planning.preflight import refuse_missing_tools
+from oapl_core.planning.warnings import repeated_statements
 from oapl_core.problems.demonstrations import write_demonstrations
 from oapl_core.problems.encoding import Encode, load_encoder
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from oapl_core.problems.prompts import conversation
 from oapl_core.problems.raw_rows import place, raw_rows
+from oapl_core.problems.repeated import Repeated
 from oapl_core.problems.storing import write_tables
 from oapl_core.progress import say
 from oapl_core.run_folder.run import Run
@@ -47,8 +49,12 @@ def _prepare(run: Run) -> None:
         say("problems are up to date")
     else:
         with run.writing(run.problems, sources, config) as draft:
-            draft.rows = write_tables(draft.path, problems_of(sets, SPLITS))
+            repeated = Repeated()
+            draft.rows = write_tables(draft.path, repeated.watched(problems_of(sets, SPLITS)))
+            draft.details = repeated.details
         say(f"{draft.rows} problems")
+        if warning := repeated_statements(draft.details):
+            say(f"warning: {warning}")
     if not run.config.verifier.ray:  # now, and not when hours of sampling are to be judged
         refuse_missing_tools(run)
     model = run.base_model()

@@ -1,4 +1,4 @@
-"""Reads a problem set (.jsonl, .jsonl.gz or .parquet) row by row and refuses the first row that is not a problem.
+"""Reads a problem set (a file that raw_rows.py reads) row by row and refuses the first row that is not a problem.
 
 Writes nothing. A row has the columns of tables.PROBLEMS; `problem_id`, `kind` and `statement` and what the kind needs
 must be there, the others may be left out, and `split` where the file has one split alone.
@@ -13,7 +13,9 @@ from oapl_core import languages
 from oapl_core.checkers import resolve
 from oapl_core.errors import DataError
 from oapl_core.languages import PYTHON
+from oapl_core.problems.raw_rows import KINDS as KINDS_OF_FILE
 from oapl_core.problems.raw_rows import place, raw_rows
+from oapl_core.storable import json_text
 
 KINDS = ("stdin", "function", "assert", "math")
 SPLITS = ("train", "validation", "heldout")
@@ -35,7 +37,7 @@ def read_problem_set(path: Path, split: str, only: bool = False) -> Iterator[dic
     if not path.exists():
         raise DataError(f"{path}: no such problem set; check [problems] in the experiment")
     if path.is_dir():
-        raise DataError(f"{path}: is a folder; give one file (.jsonl, .jsonl.gz or .parquet)")
+        raise DataError(f"{path}: is a folder; give one file ({', '.join(KINDS_OF_FILE)})")
     seen: dict[str, int] = {}
     number = 0
     for number, raw in raw_rows(path):
@@ -70,7 +72,7 @@ def checked(raw: Any, split: str, where: str) -> dict[str, Any]:
         if not isinstance(problem.get(key), str) or not problem[key].strip():
             raise DataError(f"{where}: `{key}` must be a text that is not empty")
     if isinstance(problem.get("info"), dict):  # as one writes it in JSON lines; a column is of one type
-        problem["info"] = json.dumps(problem["info"], ensure_ascii=False)
+        problem["info"] = json_text(problem["info"])
     for key in (*_TEXTS, "language", "info"):
         if not isinstance(problem.get(key), str | None):
             raise DataError(f"{where}: `{key}` must be a text or null")

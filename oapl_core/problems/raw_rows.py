@@ -7,15 +7,20 @@ out, and of a large row group in Parquet one row is decoded at a time (but a pag
 
 import gzip
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
 from oapl_core.errors import DataError
+from oapl_core.storable import storable
+from oapl_core.tables import count_rows
 
 KINDS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet", ".arrow")
 _READ_BYTES = 32 * 2**20  # of a row group: above, rows are decoded one by one, which costs time
 _MOST_ROWS = 64
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
+"""May be a lone surrogate, escaped or as it is: rows without it need not be looked at text by text."""
 
 
 def is_readable(path: Path) -> bool:
@@ -42,7 +47,21 @@ def raw_rows(path: Path, torn_is_none: bool = False) -> Iterator[tuple[int, Any]
     elif path.name.endswith((".jsonl", ".jsonl.gz")):
         yield from _json_lines(path, torn_is_none)
     else:
-        raise DataError(f"{path}: unknown kind of file; give .jsonl, .jsonl.gz or .parquet")
+        raise DataError(f"{path}: unknown kind of file; give one of {', '.join(KINDS)}")
+
+
+def row_count(path: Path) -> int:
+    """How many rows `raw_rows` gives, where the kind of file allows it without reading them.
+
+    Raises:
+        DataError: as `raw_rows`.
+    """
+    if path.suffix == ".parquet":
+        return count_rows(path)
+    if not path.name.endswith((".jsonl", ".jsonl.gz")):
+        return sum(1 for _ in raw_rows(path))
+    with _opened(path) as file:
+        return sum(not line.isspace() for line in file)
 
 
 def place(path: Path, number: int) -> str:
@@ -67,12 +86,18 @@ def _json_lines(path: Path, torn_is_none: bool = False) -> Iterator[tuple[int, A
 
 def _parsed(line: bytes, torn_is_none: bool, where: str) -> Any:
     try:
-        return json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return _loaded(line)
+    except (ValueError, RecursionError) as error:
         if torn_is_none:
             return None
         why = f"{error.msg} at character {error.pos}" if isinstance(error, json.JSONDecodeError) else str(error)
         raise DataError(f"{where}: is not JSON ({why}); mend or delete the line") from None
+
+
+def _loaded(content: bytes) -> Any:
+    """The JSON value; a lone surrogate, which nothing downstream could write, is replaced (storable.py)."""
+    value = json.loads(content)
+    return storable(value) if _HALF.search(content) else value
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
@@ -80,10 +105,10 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
     try:
         with _opened(path) as file:
             start = file.read(4096)
-            rows = json.loads(start + file.read()) if start.lstrip()[:1] == b"[" else None
+            rows = _loaded(start + file.read()) if start.lstrip()[:1] == b"[" else None
     except (gzip.BadGzipFile, EOFError) as error:
         raise DataError(f"{path}: is not a whole gzip file ({error}); fetch it again") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: is not JSON ({error}); fetch it again") from None
     yield from _json_lines(path) if rows is None else enumerate(rows, start=1)
 

@@ -15,6 +15,7 @@ from oapl_core import tables
 from oapl_core.errors import ConfigError
 from oapl_core.files import fsync
 from oapl_core.problems.raw_rows import release_unused
+from oapl_core.storable import storable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,13 +114,20 @@ def problem_tables(problems: Iterable[Mapping[str, Any]], columns: Sequence[tupl
 
 
 def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]) -> "pa.Table":
-    """As ``pa.Table.from_pylist``, which would need almost four times the memory of the tests for a moment."""
+    try:
+        return _arrow(rows, columns)
+    except UnicodeEncodeError:
+        return _arrow(storable(rows), columns)
+
+
+def _arrow(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]) -> "pa.Table":
+    """As ``tables.as_table``, which would need almost four times the memory of the tests for a moment."""
     import pyarrow as pa
 
     schema = tables.schema_of(columns)
     names = [name for name in schema.names if name not in ("tests", *_MORE)]
     known = [{name: row[name] for name in names} | {name: row.get(name) for name in _MORE} for row in rows]
-    small = pa.Table.from_pylist(known, schema=_without_tests(schema))
+    small = tables.as_table(known, _without_tests(schema))
     tests = [test for row in rows for test in row["tests"]]
     ends = list(accumulate((len(row["tests"]) for row in rows), initial=0))
     pairs = pa.StructArray.from_arrays([_texts(tests, key) for key in ("input", "output")], ["input", "output"])

@@ -185,12 +185,6 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def printable(text: str) -> str:
-    """``text`` with control characters and lone surrogates, which a model may write, made visible as ``\\x1b``."""
-    safe = text.encode("utf-8", "backslashreplace").decode()  # surrogates alone cannot be encoded in the page
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in safe)
-
-
 def shortened(text: str, characters: int = 4000) -> str:
     """The beginning of ``text``, and how much is left out."""
     left = len(text) - characters

@@ -47,7 +47,12 @@ def compose(facts: Facts, folder: Path) -> Report:
     return Report(
         title=f"Report of {facts.run.root.name}",
         subtitle=subtitle,
-        conclusions=(*told, *(results.conclusions(measured) if measured else ()), *losses(facts)),
+        conclusions=(
+            *told,
+            *process.warnings(facts),
+            *(results.conclusions(measured) if measured else ()),
+            *losses(facts),
+        ),
         tiles=results.tiles(facts, measured) if measured else (),
         missing=tuple(facts.missing),
         sections=tuple(section for section in sections if section.tables or section.samples),

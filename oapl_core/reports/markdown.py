@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from oapl_core.reports.blocks import Report, Sample, Section, Table, printable
+from oapl_core.printable import printable
+from oapl_core.reports.blocks import Report, Sample, Section, Table
 
 _PICTURE = re.compile(r"^(!\[.*\])\(([\w.-]+\.png)\)$", re.MULTILINE)
 _MARKUP = re.compile(r"([\\`*_\[\]<>|#])")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from oapl_core.planning.plan import Step, times
+from oapl_core.planning.warnings import batch_too_large, repeated_statements
 from oapl_core.reports.blocks import DASH, Table, duration, percent, table, table_of, whole
 from oapl_core.reports.facts import Facts, RoundFacts
 from oapl_core.reports.provenance import differing_settings, versions
@@ -48,6 +49,21 @@ def prompts_note(facts: Facts) -> str:
     total = (entry.rows if entry else 0) + dropped
     limit = facts.run.config.problems.max_prompt_tokens
     return f"{dropped:,} of {total:,} problems were left out because their prompt is longer than {limit:,} tokens."
+
+
+def warnings(facts: Facts) -> list[str]:
+    """What the stages warned of, as the ledger says it."""
+    run, config = facts.run, facts.run.config
+    problems = facts.artifacts.get(run.name(run.problems))
+    found = [repeated_statements(problems.details) if problems else None]
+    trained = [(f"round {number}", run.checkpoint(number, 1), config.training) for number in range(len(config.rounds))]
+    if config.warm_start:
+        trained.insert(0, ("warm start", run.warm_start(1), config.warm_start.training(config.training)))
+    for what, epoch, training in trained:
+        entry = facts.artifacts.get(run.name(epoch))
+        if entry:
+            found.append(batch_too_large(what, entry.rows, training.batch_size))
+    return [line for line in found if line]
 
 
 def rollouts_table(facts: Facts) -> Table:

@@ -17,6 +17,7 @@ from oapl_core.reports.pieces import Piece, pieces
 from oapl_core.reports.records import recorded_parts
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
+from oapl_core.turns import spans
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -134,6 +135,33 @@ def _stretches(row: Mapping[str, Any], tokenizer: "Tokenizer", begin: int, end: 
     for first, last in pairwise(sorted(borders)):
         turn = bisect_right(starts, first) - 1 if mask[first] else None
         yield Stretch(turn, tuple(pieces(tokenizer, ids[first:last], logprobs[first:last])))
+
+
+@dataclass(frozen=True)
+class SaidInTurn:
+    """One turn of a row, as a terminal shows it."""
+
+    turn: int
+    """From 0."""
+    text: str
+    """What the model said."""
+    answer: str
+    """What the environment put behind it, in the words of the chat template; empty: the trajectory ended."""
+    earned: float | None
+    """Of an environment that judges; None: it does not."""
+
+
+def turn_by_turn(row: Mapping[str, Any], tokenizer: "Tokenizer") -> Iterator[SaidInTurn]:
+    """The turns of a row that has ``response_ids`` and the columns of turns."""
+    rewards = row.get("turn_rewards")
+    for turn, (own, between) in enumerate(spans(row)):
+        said, answer = (tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in (own, between))
+        yield SaidInTurn(turn, said, answer, rewards[turn] if rewards else None)
+
+
+def is_judged_by_environment(row: Mapping[str, Any]) -> bool:
+    """Whether the row's reward is the environment's: then no answer was compared with another."""
+    return row.get("turn_rewards") is not None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from oapl_core.reports.blocks import percent, shortened
 from oapl_core.reports.page import render
 from oapl_core.reports.pieces import SHADES, read_tokenizer
-from oapl_core.reports.rollout_sample import RolloutSample, marks, outcome_of, sample_rollouts, shaded
+from oapl_core.reports.rollout_sample import (
+    RolloutSample,
+    is_judged_by_environment,
+    marks,
+    outcome_of,
+    sample_rollouts,
+    shaded,
+)
 from oapl_core.reports.turn_counts import told
 from oapl_core.run_folder.run import Run
 
@@ -64,6 +71,7 @@ def _render(sample: RolloutSample, tokenizer: "Tokenizer | None", tokens: int) -
             "shaded": lambda row: shaded(row, tokenizer, tokens) if tokenizer else None,
             "marks": lambda row: marks(row, sample.tests_run_in_order),
             "outcome_of": outcome_of,
+            "is_compared": lambda row: row["kind"] == "math" and row["outcome"] and not is_judged_by_environment(row),
             "turns_of": told,
             "prompt": lambda text: shortened(text, _PROMPT_CHARACTERS),
             "excerpt": lambda text: shortened(text, _TEST_CHARACTERS),

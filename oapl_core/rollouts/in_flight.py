@@ -6,6 +6,8 @@ since the last flush, as small Parquet files (tables.ROLLOUTS). A piece's name h
 the part depends on: a torn or edited piece, or one made from other weights or settings, is deleted and sampled again.
 No pattern for parts (``part-*.parquet``, also below subfolders) matches any of them. ``*.turns`` is, under a name made
 alike, what unfinished trajectories of the part have after their last finished turn; each flush replaces the one before.
+Environments are objects of a person's own classes, so it is a pickle: it never leaves this folder, and none is taken
+from a queue (``part_queue.py``) or a mirror, whose names for the hashes anybody can compute.
 """
 
 import fcntl
@@ -22,14 +24,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from oapl_core.errors import DataError
 from oapl_core.files import fsync, sha256_of
 from oapl_core.progress import say
-from oapl_core.rollouts.part_queue import PartQueue
+from oapl_core.rollouts.part_queue import PIECE, PartQueue
 from oapl_core.rollouts.parts import Part, Row
 from oapl_core.run_folder.run import IN_FLIGHT
 from oapl_core.tables import ROLLOUTS, read_table, write_table
 
-_LOCK, _SUFFIX, _TURNS = "lock", ".piece", ".turns"
+_LOCK, _SUFFIX, _TURNS = "lock", PIECE, ".turns"
 _DIGITS = 16
 
 
@@ -199,13 +202,14 @@ class InFlight:
         """Put its rows into ``part`` if it is whole and was made from the same inputs and settings; else delete it."""
         key, _, digest = piece.stem.partition("-")
         if piece.suffix in (_SUFFIX, _TURNS) and key == self._key:
-            if sha256_of(piece)[:_DIGITS] == digest:
-                if piece.suffix == _TURNS:
-                    self._turns.setdefault(part.path.name, {}).update(pickle.loads(piece.read_bytes()))
+            with suppress(DataError, ValueError):  # a machine that joined may have sent anything under a right name
+                if sha256_of(piece)[:_DIGITS] == digest:
+                    if piece.suffix == _TURNS:
+                        self._turns.setdefault(part.path.name, {}).update(pickle.loads(piece.read_bytes()))
+                        return
+                    rows = read_table(piece, self._fields).to_pylist()
+                    part.put_all(rows)
                     return
-                for row in read_table(piece, self._fields).to_pylist():
-                    part.put(row)
-                return
             say(f"{piece}: is damaged; its answers are sampled again")
         piece.unlink()
 

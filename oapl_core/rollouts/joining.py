@@ -5,22 +5,24 @@ when its round is over. Imports no engine: sampling is a process of its own (``j
 """
 
 import json
+import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from oapl_core import launch
-from oapl_core.errors import DataError, StageFailed
+from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.model_folder import policy_hash
 from oapl_core.rollouts.part_queue import QUEUE, Opened
 from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.object_store import ObjectStore, Unreachable
 from oapl_core.run_folder.run import Run
+from oapl_core.settings.engine_options import naming_code
 from oapl_core.settings.experiment_file import apply, parse_experiment, write_record, write_settings
 
 Tell = Callable[[str], None]
@@ -105,11 +107,24 @@ def serve(
     tell(f"{url}: nothing to sample for {idle_s / 60:.0f} minutes; ends")
 
 
+def _refuse_foreign_code(options: Mapping[str, Any], given: Mapping[str, Any], url: str) -> None:
+    """Refuse what makes an engine run code that the mirror, and not the person at this machine, has named.
+
+    Raises:
+        ConfigError: names the option.
+    """
+    if strange := [name for name in naming_code(options) if options[name] != given.get(name)]:
+        raise ConfigError(
+            f"{url}: its engine.options.{strange[0]} = {options[strange[0]]!r:.80} runs code; if you trust the mirror, "
+            f"give it to `oapl join` as well: engine.options.{strange[0]}=..."
+        )
+
+
 def round_to_join(store: ObjectStore, number: int | None = None) -> Opened | None:
     """The earliest round that is being sampled; None, too, while the store is away."""
     try:
-        names = [name for name in store.list(QUEUE) if name.count("/") == 1]
-        numbers = sorted(int(name.rpartition("_")[2].removesuffix(".json")) for name in names)
+        names = (re.fullmatch(rf"{QUEUE}/round_(\d+)\.json", name) for name in store.list(QUEUE))
+        numbers = sorted(int(name[1]) for name in names if name)
         found = (Opened.read(store, one) for one in numbers if number in (None, one))
         return next((opened for opened in found if opened), None)
     except Unreachable:
@@ -162,8 +177,11 @@ def fetch_round(mirror: Mirror, url: str, folder: Path, opened: Opened, override
         "model": str(policy.absolute()),
         "runs_dir": str(folder.absolute()),
     }
+    given: dict[str, Any] = {"engine": {"options": {}}}
     for override in overrides:
         apply(values, override)
+        apply(given, override)
+    _refuse_foreign_code(values["engine"]["options"], given["engine"]["options"], url)
     write_settings(root, parse_experiment(values, url), Path.cwd())
     write_record(record, asdict(joined))
     return Run.open(root)

@@ -12,23 +12,30 @@ Claims and ``done`` records are only ever created where nothing is (a conditiona
 written again as long as its process lives; one that stood still for ``lease_s`` seconds *of the clock of the machine
 that looks* may be taken over: no clocks are compared. A process that was only believed dead may finish the part too,
 then the second ``done`` record is refused and its file is deleted: each answer once.
+
+Whoever can write into the bucket can write anything there. What is read is therefore JSON or Parquet, never a pickle,
+and a name from there becomes a path only if it is one that a process of ours would have written.
 """
 
 import json
+import re
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from oapl_core.errors import Held
+from oapl_core.errors import DataError, Held
 from oapl_core.files import sha256_of
 from oapl_core.progress import say
+from oapl_core.run_folder.foreign_names import is_artifact, is_plain
 from oapl_core.run_folder.object_store import ObjectStore, Unreachable, Version
+from oapl_core.run_folder.recorded import IMPORTED
 
 LEASE_S = 60.0
 """How long a claim may stand still before others take the part; renewed four times as often."""
@@ -37,6 +44,11 @@ _LOOKS, _RENEWALS = 12, 4
 _PATIENCE_S = 600.0
 """How long a store that does not answer is asked again, before a finished part is given up."""
 QUEUE = "queue"
+PIECE = ".piece"
+"""How names of files end that hold answers of a part in flight (``in_flight.py``)."""
+_PIECE = re.compile(rf"[0-9a-f]{{16}}-[0-9a-f]{{16}}\{PIECE}")
+_CLAIM = re.compile(r"part-\d+/\d{6}")
+_TOKEN = re.compile(r"[0-9a-f]{12}")
 
 
 class Closed(Held):
@@ -69,8 +81,34 @@ class Opened:
     @classmethod
     def read(cls, store: ObjectStore, number: int) -> Self | None:
         """The round that is open; None if it is not."""
-        content = store.get(cls.name(number))
-        return None if content is None else cls(**json.loads(content))
+        name = cls.name(number)
+        content = store.get(name)
+        if content is None:
+            return None
+        try:
+            found = cls(**json.loads(content))
+            found.refuse_foreign(number)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise DataError(f"{store.url}: {name} does not open a round ({error}); delete that object") from None
+        return found
+
+    def refuse_foreign(self, number: int) -> None:
+        """Look at all that becomes part of a path, on a machine that joins.
+
+        Raises:
+            ValueError: says what no process of ours would have written.
+        """
+        is_right = {
+            "token": _TOKEN.fullmatch(str(self.token)),
+            "run": is_plain(self.run),
+            "round": self.round == number,
+            "prompts": is_artifact(self.prompts),
+            "policy": self.is_base or is_artifact(self.policy),
+            "policy_hash": str(self.policy_hash).isalnum(),
+            "inputs": {self.prompts, self.policy} <= dict(self.inputs).keys(),
+        }
+        if wrong := [name for name, right in is_right.items() if not right]:
+            raise ValueError(f"its {wrong[0]} is {getattr(self, wrong[0])!r:.120}")
 
     def is_like(self, other: "Opened") -> bool:
         """Whether parts of one are parts of the other."""
@@ -149,11 +187,13 @@ class PartQueue:
         self._looked = time.monotonic()
 
     def _look(self) -> None:
-        there = Opened.read(self._store, self.opened.round)
-        if there is None or there.token != self.opened.token:
+        opened = Opened.read(self._store, self.opened.round)
+        if opened is None or opened.token != self.opened.token:
             raise Closed(f"{self._store.url}: round {self.opened.round} is not sampled any more")
         done = self._store.list(f"{self._folder}/done")
-        claims, now = self._store.list(f"{self._folder}/claims"), time.monotonic()
+        folder, now = f"{self._folder}/claims", time.monotonic()
+        there = self._store.list(folder)
+        claims = {name: there[name] for name in there if _CLAIM.fullmatch(name.removeprefix(f"{folder}/"))}
         self._seen = {
             name: self._seen[name] if name in self._seen and self._seen[name][0] == version else (version, now)
             for name, version in claims.items()
@@ -166,14 +206,30 @@ class PartQueue:
     def done(self, stem: str) -> dict[str, Any] | None:
         """The record of a finished part; None if nobody has finished it, as far as was seen."""
         self.look()
-        if stem not in self._done:
-            return None
-        if not self._done[stem]:
+        if stem in self._done and not self._done[stem]:
             self._once(partial(self._read_done, stem))
-        return self._done[stem] or None
+        return self._done.get(stem) or None
 
     def _read_done(self, stem: str) -> None:
-        self._done[stem] = json.loads(self._store.get(self._done_name(stem)) or b"{}")
+        content = self._store.get(self._done_name(stem))
+        record = {} if content is None else self._checked(stem, content)
+        if record is None:
+            say(f"{stem}: its record in the queue is none that a machine of the run writes; it is sampled again")
+            self._store.delete([self._done_name(stem)])
+            self._done.pop(stem)
+        else:
+            self._done[stem] = record
+
+    def _checked(self, stem: str, content: bytes) -> dict[str, Any] | None:
+        """The record of a finished part; None if its file would lie elsewhere, or its details are not a part's."""
+        with suppress(ValueError, TypeError, KeyError):
+            record: dict[str, Any] = json.loads(content)
+            file = re.compile(rf"{re.escape(self._folder)}/answers/{re.escape(stem)}-{_TOKEN.pattern}\.parquet")
+            is_file = record["answers"] is None or file.fullmatch(record["answers"])
+            details = dict(record["details"])
+            if is_file and type(details["response_tokens"]) is int and IMPORTED not in details:
+                return record
+        return None
 
     def claim(self, stem: str) -> bool:
         """Take a part, whose lock in our folder we hold; False if somebody else has it, or has finished it."""
@@ -207,7 +263,9 @@ class PartQueue:
         if time.monotonic() - self._seen[name][1] > self._lease_s:
             return True
         content = self._store.get(name)
-        return content is None or json.loads(content)["who"] == self._who
+        with suppress(ValueError, TypeError, KeyError):  # what is none of ours stands still, and is free after a lease
+            return content is None or bool(json.loads(content)["who"] == self._who)
+        return False
 
     def _claim(self) -> bytes:
         beat = time.monotonic_ns()  # another content each time: a version that changes
@@ -239,7 +297,12 @@ class PartQueue:
     def _fetch_pieces(self, stem: str, folder: Path) -> None:
         for name in self._store.list(f"{self._folder}/pieces/{stem}"):
             path = folder / name.rpartition("/")[2]
-            if not path.exists() and self._store.fetch(name, unfinished := folder / ".tmp-piece"):
+            # nothing else: what this folder's own processes keep beside pieces is trusted, and some of it is a pickle
+            if (
+                _PIECE.fullmatch(path.name)
+                and not path.exists()
+                and self._store.fetch(name, unfinished := folder / ".tmp-piece")
+            ):
                 unfinished.rename(path)
 
     def finish(self, stem: str, answers: Path | None, details: Mapping[str, Any]) -> None:

@@ -37,9 +37,16 @@ class Part:
         places = ((place, sample) for place in range(len(self.problems)) for sample in range(self.group_size))
         return [key for key in places if key not in self.rows]
 
-    def put(self, row: Row) -> None:
-        """Keep a row that an earlier process sampled."""
-        self.rows[self.problems.index(row["problem_id"]), row["sample"]] = row
+    def put_all(self, rows: Sequence[Row]) -> None:
+        """Keep rows that an earlier process sampled.
+
+        Raises:
+            ValueError: one is of another part; none is kept.
+        """
+        found = {(self.problems.index(row["problem_id"]), row["sample"]): row for row in rows}
+        if any(not 0 <= sample < self.group_size for _, sample in found):
+            raise ValueError("a sample that is not asked for")
+        self.rows.update(found)
 
 
 def cut(problems: Sequence[str], size: int, group_size: int, folder: Path) -> list[Part]:

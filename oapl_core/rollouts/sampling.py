@@ -63,7 +63,8 @@ class Sampling:
         if environment:
             model, stop = run.behavior(number), run.config.sampling.stop
             prompts, engine = run.config.problems, run.config.engine
-            self._turns = turn_sampler(sampler, environment, prompts, engine, stop, model, run.problems, self)
+            where, again = (model, run.problems, self), f"--redo sampling --round {number}"
+            self._turns = turn_sampler(sampler, environment, prompts, engine, stop, *where, again)
             self._sampler = self._turns
 
     def left(self, key: str) -> bytes | None:

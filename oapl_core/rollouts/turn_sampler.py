@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from oapl_core.environments.making import maker
+from oapl_core.environments.making import maker, trajectories_at_once
 from oapl_core.environments.protocol import Observation
 from oapl_core.environments.stepping import Playing, Stepped, Steps, ended
 from oapl_core.environments.wording import Wording
@@ -52,10 +52,13 @@ class TurnSampler:
         most_open: int,
         is_judge: bool,
         store: TurnStore | None = None,
+        again: str = "",
     ) -> None:
-        """``sampler`` is the started engine, ``problems`` are rows by id, ``most_open`` bounds what is in flight."""
+        """``sampler`` is the started engine, ``problems`` are rows by id, ``most_open`` bounds what is in flight;
+        ``again``: options of `oapl run` that sample anew."""
         self._sampler, self._config, self._steps, self._wording = sampler, config, steps, wording
         self._problems, self._most, self._is_judge, self._store = problems, most_open, is_judge, store
+        self._again = again
         self.name, self.logprobs_mode, self.dtype = sampler.name, sampler.logprobs_mode, sampler.dtype
         self.startup_s = sampler.startup_s
         self._open: dict[str, Unfinished] = {}
@@ -198,7 +201,8 @@ class TurnSampler:
     def _fail(self, one: Unfinished, found: Stepped) -> None:
         self.errors += 1
         if self.errors == 1:
-            say(f"environment {self._config.function} failed on {one.request.key}: {found.reason}")
+            advice = self._config.advice(self._again)
+            say(f"environment {self._config.function} failed on {one.request.key}: {found.reason}; {advice}")
         about = {"turn": len(one.starts) - 1, "name": self._config.function, "arguments": "{}", "result": found.reason}
         one.calls.append({**about, "is_error": True, "seconds": found.seconds})
         if found.hangs:  # its thread closes it, as nobody may touch what still runs
@@ -230,6 +234,7 @@ def turn_sampler(
     model: Path,
     problems: Path,
     store: TurnStore | None = None,
+    again: str = "",
 ) -> TurnSampler:
     """``sampler``, which has the weights of ``model``, with the environment of ``config`` between its turns.
 
@@ -242,19 +247,19 @@ def turn_sampler(
         model: the folder of the tokenizer.
         problems: tables.PROBLEMS.
         store: where unfinished trajectories are kept; None: nowhere.
+        again: options of `oapl run` that sample anew, for the advice on an environment that fails.
 
     Raises:
-        ConfigError: the environment cannot be made.
+        ConfigError: the environment cannot be made, or so many at once do not fit on this machine.
         DataError: the chat template cannot word what comes back.
     """
     make = maker(config)
     tried = make()
-    is_judge = tried.is_judge
+    is_judge, most = tried.is_judge, trajectories_at_once(config, tried, engine.max_num_seqs, engine.replicas)
     tried.close()
     tokenizer = load_tokenizer(model)
     ends = [*end_token_ids(model), *tokens_and_texts(tokenizer, stop)[0]]
     wording = Wording(tokenizer, ends, config.observation_characters, prompts.chat, prompts.thinking)
     columns = [name for name, _ in PROBLEMS if name != "tests"]  # the largest, and environments are not to see them
     rows = {row["problem_id"]: row for row in read_table(problems, PROBLEMS, [*columns, *MORE_OF_PROBLEMS]).to_pylist()}
-    most = config.in_flight or 2 * engine.max_num_seqs
-    return TurnSampler(sampler, config, Steps(config, make), wording, rows, most, is_judge, store)
+    return TurnSampler(sampler, config, Steps(config, make), wording, rows, most, is_judge, store, again)

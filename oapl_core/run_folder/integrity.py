@@ -14,6 +14,7 @@ from oapl_core.files import mtime_ns, sha256_of, size_of
 from oapl_core.run_folder.ledger import ArtifactEntry
 
 if TYPE_CHECKING:
+    from oapl_core.run_folder.recorded import Recorded
     from oapl_core.run_folder.run import Run
 
 
@@ -69,6 +70,21 @@ def findings(run: "Run") -> Iterator[Finding]:
     recorded = {name: digest for entry in artifacts.values() for name, digest in entry.inputs.items()}
     for name in sorted(recorded.keys() - artifacts.keys() - run.ledger.superseded()):
         yield Finding(name, _change(run.place(Path(name)), recorded[name]))
+
+
+def rotten_files(run: "Recorded") -> list[str]:
+    """Names of the recorded files that do not hold their bytes any more; the next start makes them again.
+
+    A disk's bit flip changes neither size nor time, so nothing else would. Folders are left out: whoever loads weights
+    or a saved state compares them itself.
+    """
+    removed, found = run.ledger.removals(), []
+    for name, entry in run.ledger.artifacts().items():
+        path = run.root / name
+        if name not in removed and path.is_file() and damage(path, entry, thorough=True):
+            _make_stale(path)
+            found.append(name)
+    return found
 
 
 def _make_stale(path: Path) -> None:

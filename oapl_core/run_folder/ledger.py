@@ -5,17 +5,19 @@ artifact counts as not finished. Kinds of line: an ``artifact`` (name, sha256, b
 details); a ``stage`` (one process's wall time and exit code), from which the report says where the time went; a
 ``removal`` (an artifact's bytes were given up on purpose: cleaning.py), a ``supersession`` (an artifact is to be made
 again and was put aside: redoing.py) and a ``fork`` (where the run comes from: forking.py), all three in
-``changing/``. Nothing is ever taken out: the newest line about an artifact counts.
+``changing/``; ``settings`` (what run.json holds, from its being made or changed on: run.py). Nothing is ever taken
+out: the newest line about an artifact counts.
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, get_origin
 
 from oapl_core.errors import LedgerError
 
@@ -33,6 +35,17 @@ class ArtifactEntry:
     details: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     mtime_ns: int = 0
+    identity: str = ""
+    """Digest of what later artifacts depend on: a checkpoint's weights and tokenizer, not its metrics."""
+
+    @property
+    def as_input(self) -> str:
+        """The digest that later artifacts record when they are made from this one."""
+        return self.identity or self.sha256
+
+    def is_input(self, digest: str) -> bool:
+        """Whether an artifact that recorded ``digest`` was made from this one."""
+        return digest in (self.sha256, self.as_input)
 
 
 @dataclass(frozen=True)
@@ -44,6 +57,8 @@ class StageEntry:
     exit_code: int
     error: str = ""
     """Why it failed, in one line."""
+    made: Sequence[str] = field(default_factory=list)
+    """Names of its step's artifacts when it ended well. A step of which one is missing since is not finished."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +98,28 @@ class ForkEntry:
     """That of the parent, which names the folders of the shared checkpoints; empty: the same as now."""
 
 
-Entry = ArtifactEntry | StageEntry | RemovalEntry | SupersededEntry | ForkEntry
+@dataclass(frozen=True)
+class SettingsEntry:
+    """The settings of the run; written before run.json is, which is compared with it at every opening."""
+
+    config: Mapping[str, Any]
+    sha256: str
+    """Of ``config`` as JSON with sorted keys: a damage of this line is not taken for one of run.json."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        """Of settings as JSON has them."""
+        return cls(config, hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest())
+
+
+Entry = ArtifactEntry | StageEntry | RemovalEntry | SupersededEntry | ForkEntry | SettingsEntry
 _KINDS: dict[str, type[Entry]] = {
     "artifact": ArtifactEntry,
     "stage": StageEntry,
     "removal": RemovalEntry,
     "supersession": SupersededEntry,
     "fork": ForkEntry,
+    "settings": SettingsEntry,
 }
 
 
@@ -107,6 +137,8 @@ class Records:
         """Names that are to be made again and are not yet."""
         self.forks: list[ForkEntry] = []
         """Where the run comes from, the last fork first."""
+        self.settings: list[SettingsEntry] = []
+        """The last two: run.json is the newer one, or, where a process was killed as it changed it, the one before."""
 
     def note(self, entry: Entry | None) -> None:
         """Take in the next line."""
@@ -118,6 +150,8 @@ class Records:
             self.stages.append(entry)
         elif isinstance(entry, ForkEntry):
             self.forks.append(entry)
+        elif isinstance(entry, SettingsEntry):
+            self.settings = [*self.settings[-1:], entry]
         # By hash: a line about older bytes of that name came from a process that had not seen the newer ones.
         elif entry and entry.artifact in self.artifacts and self.artifacts[entry.artifact].sha256 == entry.sha256:
             if isinstance(entry, RemovalEntry):
@@ -151,6 +185,12 @@ class Ledger:
         self._catch_up()
         return list(self._records.stages)
 
+    def has_made(self, name: str) -> bool:
+        """Whether an artifact of that name was ever made, also if it was put aside or its line is gone since."""
+        self._catch_up()
+        known = name in self._records.artifacts or name in self._records.superseded
+        return known or any(name in entry.made for entry in self._records.stages)
+
     def superseded(self) -> set[str]:
         """Names of artifacts that are to be made again and are not yet."""
         self._catch_up()
@@ -160,6 +200,11 @@ class Ledger:
         """Where the run comes from: its own fork first, then those of its ancestors; empty for most runs."""
         self._catch_up()
         return list(self._records.forks)
+
+    def settings(self) -> list[SettingsEntry]:
+        """What run.json may hold, the newest last; empty for runs of earlier versions."""
+        self._catch_up()
+        return list(self._records.settings)
 
     def append(self, entry: Entry) -> None:
         """Add one entry and fsync it.
@@ -206,12 +251,12 @@ class Ledger:
             self._read += 1
 
 
-def records_of(lines: bytes) -> Records:
-    """What whole lines of a ledger say together."""
+def records_of(lines: bytes, where: str = "") -> Records:
+    """What whole lines of a ledger say together; ``where`` it lies stands before the number of a line that is none."""
     records = Records()
-    for number, line in enumerate(lines.splitlines(), 1):
+    for number, line in enumerate(lines.split(b"\n"), 1):
         if line:
-            records.note(_parse(line, f"line {number}"))
+            records.note(_parse(line, f"{where}line {number}"))
     return records
 
 
@@ -224,11 +269,26 @@ def _parse(line: bytes, where: str) -> Entry | None:
     """None for a kind of entry that a later version may add."""
     try:
         content = json.loads(line)
-        kind = content.pop("kind")
+        kind = _KINDS.get(content.pop("kind"))
         content.pop("at")
-    except (json.JSONDecodeError, KeyError, AttributeError, UnicodeDecodeError):
-        raise LedgerError(f"{where} is not a ledger entry; restore it or delete the line") from None
-    return _KINDS[kind](**content) if kind in _KINDS else None
+        if kind is None:
+            return None
+        _check_types(kind, content)
+        entry = kind(**content)
+        if isinstance(entry, SettingsEntry) and entry != SettingsEntry.of(entry.config):
+            raise ValueError("its settings are not those that were written")
+        return entry
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        why = "" if isinstance(error, json.JSONDecodeError) else f" ({error})"
+        raise LedgerError(f"{where} is not a ledger entry{why}; restore it or delete the line") from None
+
+
+def _check_types(kind: type[Entry], content: Mapping[str, Any]) -> None:
+    for field_ in fields(kind):
+        types: Any = get_origin(field_.type) or field_.type
+        types = (int, float) if types is float else types
+        if field_.name in content and not isinstance(content[field_.name], types):
+            raise TypeError(f"{field_.name} is {content[field_.name]!r:.60}")
 
 
 def _cut_torn_line(file: Any) -> None:

@@ -8,24 +8,29 @@ before, so a copy that was interrupted is whole up to its ledger, and the next o
 Not copied: logs, answers of parts in flight, the trainer's scratch. A round whose training was interrupted is trained
 again from its first epoch, with the same bits. What goes here stays there, but for an optimiser's state that the next
 round has used (`training.optimizer_state`). Credentials come from where the store's own tools look for them.
+
+Whoever can write into a mirror chooses bytes and settings of what is fetched, but no place outside of the run folder:
+see ``foreign_names.py``. A base model that the run made goes back to where it was, if nothing else is there.
 """
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import sha256_of
+from oapl_core.run_folder.foreign_names import inside, is_inside, refuse_foreign
 from oapl_core.run_folder.integrity import damage
-from oapl_core.run_folder.ledger import ArtifactEntry, artifacts_of, records_of
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.ledger import ArtifactEntry, Records, SettingsEntry, artifacts_of, records_of
+from oapl_core.run_folder.run import MAY_CHANGE, Run, refuse_changed
 from oapl_core.run_folder.storage import classify
 from oapl_core.settings.experiment_file import parse_experiment, write_record
+from oapl_core.settings.secrets import holds_key
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -34,6 +39,10 @@ _LEDGER, _RUN, _BASE_MODEL, _BASE_RECORD = "ledger.jsonl", "run.json", "base_mod
 _BLOCK_BYTES = 8 * 2**20
 _LEDGER_EVERY_S = 30.0
 _SCHEMES = "give file:///..., s3://bucket/... or gs://bucket/..."
+_MADE_MODEL = re.compile(r"models/[0-9a-f]{16}")
+"""How the place of a base model ends that pretraining made, below `cache_dir`."""
+_MODEL_FILES = {".json", ".jinja", ".model", ".safetensors", ".txt"}
+"""What such a model has; no program is among them."""
 
 
 def locate(url: str) -> "tuple[FileSystem, str]":
@@ -46,8 +55,7 @@ def locate(url: str) -> "tuple[FileSystem, str]":
     import pyarrow as pa
     from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
 
-    parts = urlsplit(url)
-    if parts.username or parts.password or "secret_key" in parts.query:
+    if holds_key(url):
         raise ConfigError("`mirror`: holds credentials, which run.json would record; use the environment of the store")
     if "://" not in url:
         raise ConfigError(f"`mirror`: {url} is not a URL; {_SCHEMES}")
@@ -184,16 +192,32 @@ class Mirror:
         record = self._read(_RUN)
         if record is None:
             raise self._no_run()
-        found: dict[str, Any] = json.loads(record)
+        return self._settings_of(record)
+
+    def _settings_of(self, record: bytes) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads(record)
+            found["config"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise DataError(
+                f"{self._url}: its {_RUN} is not readable ({error}); send it again, or fetch another"
+            ) from None
         return found
+
+    def _records(self, ledger: bytes) -> Records:
+        """What the mirror's ledger says, if all of its names belong into a run folder."""
+        records = records_of(ledger, f"{self._url}: ledger.jsonl: ")
+        refuse_foreign(records, self._url)
+        return records
 
     def fetch_input(self, name: str, sha256: str, path: Path, is_base: bool = False) -> bool:
         """Make ``path`` the artifact ``name``, or the base model; False if the mirror does not hold these bytes yet."""
+        entry = None if is_base else self._records(self._read(_LEDGER) or b"").artifacts.get(name)
+        if not is_base and (entry is None or not entry.is_input(sha256)):
+            return False
+        sha256 = entry.sha256 if entry else sha256
         if path.exists() and sha256_of(path) == sha256:
             return True
-        entry = artifacts_of(self._read(_LEDGER) or b"").get(name)
-        if not is_base and (entry is None or entry.sha256 != sha256):
-            return False
         self._get(_BASE_MODEL if is_base else name, path)
         return path.exists() and sha256_of(path) == sha256
 
@@ -210,7 +234,7 @@ class Mirror:
         Files that an interrupted fetch left are kept if they are right. The folder is a run only when all is there.
 
         Raises:
-            DataError: there is no run in the mirror, or one in ``root`` already.
+            DataError: there is no run in the mirror, or one in ``root`` already, or a name there leads out of it.
             OSError: the store does not answer.
         """
         record, ledger = self._read(_RUN), self._read(_LEDGER)
@@ -218,19 +242,25 @@ class Mirror:
             raise self._no_run()
         if (root / _RUN).exists():
             raise DataError(f"{root}: holds a run already; give another folder or delete it")
-        (root / "logs").mkdir(parents=True, exist_ok=True)
-        records = records_of(ledger)
+        records = self._records(ledger)
         entries = records.artifacts
-        whole = {name: self._fetch(root / name, entry) for name, entry in entries.items()}
-        lacking = [name for name, is_whole in whole.items() if not is_whole and name not in records.removals]
-        settings = {**json.loads(record), "started_in": str(Path.cwd())}
+        settings = {**self._settings_of(record), "started_in": str(Path.cwd())}
+        # what may change is sent before the line that says so
+        config = {key: value for key, value in settings["config"].items() if key not in MAY_CHANGE}
+        recorded = [SettingsEntry.of({k: v for k, v in e.config.items() if k in config}) for e in records.settings]
+        refuse_changed(recorded, config, f"{self._url}: {_RUN}")
         run = Run(root, parse_experiment(settings["config"], self._url), Path.cwd())
+        (root / "logs").mkdir(parents=True, exist_ok=True)
+        whole = {name: self._fetch(inside(root, name, self._url), entry) for name, entry in entries.items()}
+        lacking = [name for name, is_whole in whole.items() if not is_whole and name not in records.removals]
         if _BASE_RECORD in entries and _BASE_RECORD not in lacking and run.config.hub_model is None:
             self._fetch_base_model(run, entries[_BASE_RECORD])
         # run.json comes last: with it the folder counts as a run.
         temporary = root / f".tmp-{_LEDGER}"
         temporary.write_bytes(ledger)
         temporary.rename(root / _LEDGER)
+        if records.settings and all(entry.config != settings["config"] for entry in records.settings):
+            run.ledger.append(SettingsEntry.of(settings["config"]))
         write_record(root / _RUN, settings)
         return lacking
 
@@ -245,10 +275,20 @@ class Mirror:
 
     def _fetch_base_model(self, run: Run, entry: ArtifactEntry) -> None:
         """Put the base model where the run will look for it, unless it is there."""
-        written = Path(json.loads((run.root / _BASE_RECORD).read_text())["path"])
+        try:
+            written = Path(json.loads((run.root / _BASE_RECORD).read_text())["path"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{self._url}: {_BASE_RECORD} is not readable ({error}); fetch another copy") from None
         expected, folder = entry.inputs.get(written.as_posix()), run.place(written)
         if folder.is_dir() and sha256_of(folder) == expected:
             return
+        said = f"{self._url}: the run's base model belongs to {folder}, by its {_BASE_RECORD}"
+        if os.path.lexists(folder):
+            raise DataError(f"{said}, where something else is; move that away, or delete it if you know it, then again")
+        strange = sorted(name for name in self._list(_BASE_MODEL) if Path(name).suffix not in _MODEL_FILES)
+        if ".." in folder.parts or not _MADE_MODEL.fullmatch("/".join(folder.parts[-2:])) or strange:
+            why = f"and has {strange[0]!r:.80}" if strange else "which is no place of a model that a run made"
+            raise DataError(f"{said}, {why}; nothing was written there: fetch from a mirror that you trust")
         self._get(_BASE_MODEL, folder)
 
     def _get(self, name: str, path: Path) -> None:
@@ -256,6 +296,8 @@ class Mirror:
         temporary = path.with_name(f".tmp-{path.name}")
         shutil.rmtree(temporary, ignore_errors=True)
         below = self._list(name)
+        if strange := [relative for relative in below if not is_inside(relative)]:
+            raise DataError(f"{self._url}: {name} has a file {strange[0]!r:.120}, which leads out of it; not fetched")
         for relative in sorted(below):
             self._download(f"{name}/{relative}", temporary / relative)
         if not below and not self._download(name, temporary):

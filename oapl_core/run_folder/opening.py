@@ -12,10 +12,12 @@ from pathlib import Path
 from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.model_folder import check_model_folder
 from oapl_core.model_hub import refuse_unpinned
-from oapl_core.own_function import check_import
+from oapl_core.own_function import check_environment, check_import
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.run import Run
+from oapl_core.settings.engine_options import naming_code
+from oapl_core.settings.environment import BUILT_IN
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import load_experiment
 from oapl_core.settings.rehearsal import rehearsal
@@ -60,14 +62,15 @@ def opened(
             yield found
         else:
             fetch_missing(found.config, tell)
-            yield Run.create(found.config)
+            yield Run.create(found.config, tell)
 
 
 def check(experiment: Experiment) -> None:
     """What can be known to be wrong before minutes are spent.
 
     Raises:
-        ConfigError: a file that the experiment names is missing, or its own function cannot be imported.
+        ConfigError: a file that the experiment names is missing, its own function cannot be imported, or its
+            environment not be made.
         DataError: the model folder is not a whole one.
     """
     sets = experiment.problems
@@ -81,6 +84,10 @@ def check(experiment: Experiment) -> None:
             )
     if experiment.reward and experiment.reward.function:
         check_import(experiment.reward.function, "reward.function", experiment.engine_python)
+    if experiment.environment:
+        is_here, engine = experiment.fleet.pool("rollouts.generate") is None, experiment.engine
+        room_for = (engine.max_num_seqs, engine.replicas) if is_here else None
+        check_environment(experiment.environment.model_dump(mode="json"), experiment.engine_python, room_for)
     if experiment.model is not None:
         refuse_unpinned(experiment.model)
         if experiment.hub_model is None:
@@ -135,7 +142,18 @@ def fetch_into(mirror: Mirror, url: str, root: Path, tell: Callable[[str], None]
         raise _unreachable(url, error) from None
     for name in lacking:
         tell(f"{name} is not whole in the mirror and will be made again")
+    if code := _code_of(Run.open(root).config):
+        tell(f"its settings, which came from the mirror too, name code that `oapl run` runs here: {', '.join(code)}")
     tell(f"{root}: fetched; `oapl run` with the same experiment continues")
+
+
+def _code_of(config: Experiment) -> list[str]:
+    """Settings by which a run's stages run what is not of this package, in words."""
+    own = {"engine_python": config.engine_python, "reward.function": config.reward and config.reward.function}
+    if config.environment and config.environment.function not in BUILT_IN:
+        own["environment.function"] = config.environment.function
+    options = {f"engine.options.{name}": config.engine.options[name] for name in naming_code(config.engine.options)}
+    return [f"{name} = {value}" for name, value in {**own, **options}.items() if value]
 
 
 def _unreachable(url: str, error: OSError) -> StageFailed:

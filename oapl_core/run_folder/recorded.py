@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.errors import DataError
-from oapl_core.files import fsync, mtime_ns, sha256_of, size_of
+from oapl_core.files import fsync, give_usual_mode, mtime_ns, sha256_of, size_of
 from oapl_core.progress import say
 from oapl_core.run_folder.integrity import damage, is_unchanged
 from oapl_core.run_folder.ledger import ArtifactEntry, Ledger
@@ -39,6 +39,8 @@ class Draft:
     path: Path
     rows: int = 0
     details: dict[str, Any] = field(default_factory=dict)
+    identity: str = ""
+    """See ``ArtifactEntry.identity``; empty: all its bytes."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +88,13 @@ class Recorded:
         for path in paths:
             name = self.name(path)
             entry = done.get(name)
-            if name in removed:  # what it was still counts
-                found[name] = removed[name].sha256
+            if entry and name in removed:  # what it was still counts
+                found[name] = entry.as_input
                 continue
             if not path.exists():
                 raise DataError(f"{path}: is missing; run the experiment again to make it")
-            found[name] = entry.sha256 if entry and is_unchanged(path, entry) else sha256_of(path)
+            digest = entry.sha256 if entry and is_unchanged(path, entry) else sha256_of(path)
+            found[name] = entry.as_input if entry and entry.sha256 == digest else digest
         return found
 
     def is_done(self, path: Path, inputs: Mapping[str, str], config: Mapping[str, Any]) -> bool:
@@ -130,6 +133,7 @@ class Recorded:
         draft = Draft(unfinished)
         try:
             yield draft
+            give_usual_mode(unfinished)
             fsync(unfinished)
         except BaseException:
             _remove(unfinished)
@@ -148,6 +152,7 @@ class Recorded:
                 draft.details,
                 round(time.monotonic() - start, 3),
                 mtime_ns(path),
+                draft.identity,
             )
         )
 

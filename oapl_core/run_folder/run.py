@@ -15,18 +15,20 @@ Relative paths in run.json and in the ledger stay as they were written; ``Run.or
 """
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.model_folder import policy_hash
 from oapl_core.run_folder import verdict_versions
+from oapl_core.run_folder.ledger import SettingsEntry
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import differences, parse_recorded, write_settings
 
-_MAY_CHANGE = {"alarms", "estimate", "fleet", "mirror", "runs_dir", "sampler", "time_limits_h"}
+MAY_CHANGE = {"alarms", "estimate", "fleet", "mirror", "runs_dir", "sampler", "time_limits_h"}
 """Settings that say where and how a run is kept going, not what it is."""
 ROLLOUTS_DIR, GROUPS_FILE = "1_rollouts", "3_groups.parquet"
 REFERENCE_FILE, CHECKPOINT_DIR, EVALUATION_DIR = "3_reference.parquet", "4_checkpoint", "5_evaluation"
@@ -48,6 +50,21 @@ def round_name(number: int) -> str:
     return f"round_{number:02d}"
 
 
+def refuse_changed(recorded: Sequence[SettingsEntry], config: Mapping[str, Any], where: object) -> None:
+    """Compare settings with those that a ledger has; a process may have been killed between the two.
+
+    Raises:
+        DataError: they differ; names the settings and ``where`` they are.
+    """
+    changed = [differences(entry.config, config) for entry in recorded]
+    if changed and all(changed):
+        what = "; ".join(changed[-1][:5]) + (f"; and {len(changed[-1]) - 5} more" if len(changed[-1]) > 5 else "")
+        raise DataError(
+            f"{where}: is not what the ledger says ({what}); put that back, or delete this one file and give `oapl "
+            "run` the experiment file again; `oapl fork` begins a run with another setting"
+        )
+
+
 @dataclass(frozen=True)
 class Run(Recorded):
     """An opened run folder."""
@@ -56,20 +73,35 @@ class Run(Recorded):
     started_in: Path | None = field(default=None, compare=False)
     """Folder in which a person last named its experiment; None: older runs do not say."""
 
+    def __repr__(self) -> str:
+        """What a notebook shows: the folder, not its pages of settings."""
+        return f"{type(self).__name__}({str(self.root)!r})"
+
     @classmethod
-    def create(cls, config: Experiment) -> Self:
+    def create(cls, config: Experiment, tell: Callable[[str], None] | None = None) -> Self:
         """Make or reopen the folder of ``config``, whose relative paths start at the current folder.
+
+        Args:
+            config: the settings.
+            tell: hears which settings change, of a folder in which nothing was made with the old ones.
 
         Raises:
             ConfigError: the folder was made with other settings; names them.
         """
         root = config.run_dir
+        made = cls(root, config, Path.cwd())
         if (root / "run.json").exists():
-            run = cls.of(config)
-            if run.config == config and run.origin.samefile(Path.cwd()):
+            cls.of(config)
+            run = cls.open(root)
+            if run.config == config and run.origin.samefile(Path.cwd()) and run.ledger.settings():
                 return run
-        write_settings(root, config, Path.cwd())
-        return cls(root, config, Path.cwd())
+            if tell and (changed := run._changes(config)):
+                tell(f"{root}: nothing was made with its settings yet, so they change: {'; '.join(changed)}")
+        elif recorded := made.ledger.settings():
+            before = parse_recorded(recorded[-1].config, str(made.ledger.path))
+            cls(root, before)._refuse_others(config)
+        made.record()
+        return made
 
     @classmethod
     def of(cls, config: Experiment) -> Self:
@@ -79,31 +111,71 @@ class Run(Recorded):
             ConfigError: the folder was made with other settings; names them.
         """
         run = cls.open(config.run_dir)
-        before, now = (c.model_dump(mode="json", exclude=_MAY_CHANGE) for c in (run.config, config))
-        changed = differences(before, now)
-        if changed:
+        changed = run._refuse_others(config)
+        return cls(run.root, config, run.started_in) if changed else run
+
+    def _refuse_others(self, config: Experiment) -> list[str]:
+        """Settings of ``config`` that are others, in words, while nothing was made with these.
+
+        Raises:
+            ConfigError: something was made; names the settings.
+        """
+        changed = self._changes(config)
+        if changed and self._has_made_something:
             raise ConfigError(
-                f"{run.root}: was started with other settings ({'; '.join(changed[:5])}); "
+                f"{self.root}: was started with other settings ({'; '.join(changed[:5])}); "
                 "give this experiment another name=..., keep what was sampled by `oapl fork`, or delete that folder"
             )
-        return run
+        return changed
+
+    def _changes(self, config: Experiment) -> list[str]:
+        """Settings of ``config`` that make another run of it, in words."""
+        before, now = (c.model_dump(mode="json", exclude=MAY_CHANGE) for c in (self.config, config))
+        return differences(before, now)
+
+    @property
+    def _has_made_something(self) -> bool:
+        """Whether the ledger records more than stages that failed: what was put aside or shared counts, too."""
+        ledger = self.ledger
+        return bool(ledger.artifacts() or ledger.superseded() or ledger.forks())
 
     @classmethod
     def open(cls, root: Path) -> Self:
         """Open an existing run folder.
 
         Raises:
-            DataError: it is not one.
+            DataError: it is not one, or its settings are not those that its ledger has.
         """
         record = root / "run.json"
         try:
-            content = json.loads(record.read_text())
-            config, started_in = content["config"], content.get("started_in")
+            content = json.loads(record.read_text(encoding="utf-8"))
+            config, started_in = dict(content["config"]), content.get("started_in")
+            place = Path(started_in) if started_in else None
         except (FileNotFoundError, NotADirectoryError):
             raise DataError(f"{root}: is not a run folder (no run.json); `oapl run` makes one") from None
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise DataError(f"{record}: is not readable ({error}); delete the run folder or restore the file") from None
-        return cls(root, parse_recorded(config, str(record)), Path(started_in) if started_in else None)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise DataError(
+                f"{record}: is not readable ({error}); restore it, or delete this one file and give `oapl run` the "
+                "experiment file again, whose settings are compared with the ledger's"
+            ) from None
+        run = cls(root, parse_recorded(config, str(record)), place)
+        run.check_settings(config)
+        return run
+
+    def record(self) -> None:
+        """Make the folder a run of these settings, or record what changed of them."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        # before run.json: killed between the two, that is still what the line before says
+        self.ledger.append(SettingsEntry.of(self.config.model_dump(mode="json")))
+        write_settings(self.root, self.config, self.started_in or Path.cwd())
+
+    def check_settings(self, config: Mapping[str, Any]) -> None:
+        """Compare what run.json has with what the ledger has; nothing of runs of earlier versions.
+
+        Raises:
+            DataError: they differ; names the settings.
+        """
+        refuse_changed(self.ledger.settings(), config, self.root / "run.json")
 
     @classmethod
     def named(cls, name: str) -> Self:

@@ -41,7 +41,13 @@ def used(round_dir: Path) -> str:
         DataError: the file that says so is broken.
     """
     path = choice(round_dir)
-    return str(_read(path)["version"]) if path.exists() else ""
+    if not path.exists():
+        return ""
+    name = _read(path).get("version")
+    try:
+        return check_name(str(name)) if name else ""
+    except ConfigError as error:  # a fetched folder's may say anything, and it becomes part of a path
+        raise DataError(f"{path}: {error}; delete it, and `oapl verify --use` again") from None
 
 
 def judged_by(run: "Run", number: int, version: str | None = None) -> Experiment:

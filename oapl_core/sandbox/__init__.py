@@ -51,7 +51,9 @@ neither send signals nor change its limit of CPU time. It can help to exhaust a 
 Assert-style checks (`Program.is_checked`) call the program from a second child, confined alike (judge.py). Plain data
 (plain_data.py) comes back; every other value stays with the program, which the checks may ask for data. Comparing such
 a value ends the checks as `not_judgeable`. A check that asks the program itself whether an answer is correct, by a
-method of an object or a function that only the program has, believes it. A check that executes text (eval, sympify,
+method of an object or a function that only the program has, believes it. Names that checks use without importing them
+and that Python has (modules, the prelude, numpy) are Python's; built-ins that act where they are called stay with the
+program. A check that executes text (eval, sympify,
 pickle) is not judgeable either, since the text could be the program's. Checks that never call the program pass nothing.
 `importing.curation` drops problems whose own reference solution is not judgeable; after that such an answer is wrong.
 

@@ -141,7 +141,7 @@ def start(jail: Jail, header: dict[str, Any], files: Sequence[int], prelude: Pre
     if ours and theirs:
         pid = jail.fork()
         if pid == 0:
-            run_judge(jail, JudgeTask(checks, verdict, errors, ours.fileno(), ceilings), server_pid)
+            run_judge(jail, JudgeTask(checks, verdict, errors, ours.fileno(), ceilings), prelude, server_pid)
         attempt.judge = Child.of(pid)
         ours.close()
         theirs.close()

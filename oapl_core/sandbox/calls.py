@@ -60,6 +60,14 @@ _FOR_PROGRAMS: Mapping[str, type | tuple[type, ...]] = {
 """What a program may do with what the checks passed to it."""
 
 
+_PURE_FUNCTIONS = frozenset(
+    "abs all any ascii bin callable chr divmod format hash hex id isinstance issubclass iter len max min next oct ord "
+    "pow repr round sorted sum".split()
+)
+"""Built-ins that a program may name: of its arguments alone. `globals`, `vars`, `exit` or `open` would act where the
+checks call them, in their process."""
+
+
 class RemoteValue:
     """A value of the other process, which answers every operation on it; it takes no part in comparisons here."""
 
@@ -107,6 +115,11 @@ class RemoteValue:
     __int__ = __float__ = __index__ = __round__ = __str__ = __repr__ = __format__ = __hash__ = _refuse
 
 
+def _is_pure(name: str) -> bool:
+    """Whether a built-in is a class, or a function of its arguments alone."""
+    return name in _PURE_FUNCTIONS or (not name.startswith("_") and isinstance(builtins.__dict__.get(name), type))
+
+
 def _parts(remote: RemoteValue) -> tuple[Peer, int, str]:
     parts: tuple[Peer, int, str] = object.__getattribute__(remote, "_remote")
     return parts
@@ -130,6 +143,11 @@ class Peer:
         self._given: list[Any] = []
         """What the other side may refer to, by number."""
 
+    @property
+    def compares(self) -> bool:
+        """Whether what comes here is compared: on the checks' side."""
+        return not self._trusts
+
     def declared(self, kind: type) -> str | None:
         """A class by its name: the two sides have classes of their own."""
         name = kind.__name__
@@ -149,7 +167,8 @@ class Peer:
         if type(value) is RemoteValue:
             return ["yours", _parts(value)[1]]
         name = getattr(value, "__name__", None)
-        if isinstance(name, str) and builtins.__dict__.get(name) is value:
+        # the checks' may be any: the program's own of that name is what it gets
+        if isinstance(name, str) and builtins.__dict__.get(name) is value and (_is_pure(name) or not self._trusts):
             return ["builtin", name]
         self._given.append(value)
         return ["mine", len(self._given) - 1, type(value).__name__]
@@ -161,7 +180,7 @@ class Peer:
                 return self._given[number]
             case ["mine", int(number), str(kind)]:
                 return RemoteValue(self, number, kind)
-            case ["builtin", str(name)] if not name.startswith("_"):
+            case ["builtin", str(name)] if _is_pure(name) or (self._trusts and not name.startswith("_")):
                 return builtins.__dict__[name]
         raise ValueError("an unknown node")
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib
 import json
 import os
 import sys
 import traceback
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NoReturn
@@ -28,6 +31,9 @@ _DETAIL_CHARACTERS = 2000
 _STANDARD = (f"{os.__file__.rpartition('/')[0]}/", "<frozen importlib")
 _RUNS_TEXT = ("timeit.py", "doctest.py", "runpy.py", "code.py", "codeop.py", "pdb.py", "bdb.py", "cProfile.py")
 """Of the standard library, which compiles text of its own (a named tuple, a data class), those that run a caller's."""
+_LIBRARIES = {"np": "numpy", "pd": "pandas", "nx": "networkx", "plt": "matplotlib.pyplot"}
+_LIBRARIES |= {name: name for name in ("numpy", "pandas", "scipy", "sympy", "mpmath", "networkx", "sortedcontainers")}
+"""Modules beside the standard library, by the names that checks use without importing them."""
 _EXECUTES = ("compile", "pickle.find_class", "marshal.loads", "code.__new__")
 
 
@@ -43,7 +49,7 @@ class JudgeTask:
     ceilings: Ceilings
 
 
-def run_judge(jail: Jail, task: JudgeTask, server_pid: int) -> NoReturn:
+def run_judge(jail: Jail, task: JudgeTask, known: prelude.Prelude, server_pid: int) -> NoReturn:
     """Runs the checks and exits, whatever happens."""
     try:
         keep = {task.checks, task.verdict, task.errors, task.channel}
@@ -52,7 +58,7 @@ def run_judge(jail: Jail, task: JudgeTask, server_pid: int) -> NoReturn:
         for fd in range(3):
             os.dup2(null, fd)
         told = json.loads(os.pread(task.checks, os.fstat(task.checks).st_size, 0))
-        verdict, detail = judge(task.channel, told["checks"], told["starter"], told["entry_point"])
+        verdict, detail = judge(task.channel, told["checks"], told["starter"], told["entry_point"], known.names)
         said = {"verdict": verdict, "detail": detail[-_DETAIL_CHARACTERS:]}
         os.write(task.verdict, json.dumps(said).encode())
         os._exit(GONE if verdict == "gone" else 0)
@@ -60,8 +66,8 @@ def run_judge(jail: Jail, task: JudgeTask, server_pid: int) -> NoReturn:
         os._exit(1)
 
 
-def judge(channel: int, checks: str, starter: str, entry_point: str) -> tuple[str, str]:
-    """How the checks end, and the reason (execution.py, `Checks`)."""
+def judge(channel: int, checks: str, starter: str, entry_point: str, known: Mapping[str, Any]) -> tuple[str, str]:
+    """How the checks end, and the reason (execution.py, `Checks`); `known` are the names of the prelude."""
     module = sys.modules["checks"] = sys.modules["__main__"] = ModuleType("checks")
     names: dict[str, Any] = module.__dict__
     names["__builtins__"] = builtins
@@ -73,7 +79,9 @@ def judge(channel: int, checks: str, starter: str, entry_point: str) -> tuple[st
         tree = ast.parse(checks, _FILE)
         peer.declared_names = declared | {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
         of_program = peer.ask("resolve", sorted(peer.declared_names))
-        for name in {entry_point} | (_free_names(tree) - names.keys() - builtins.__dict__.keys()) & {*of_program}:
+        wanted = _free_names(tree) - names.keys() - builtins.__dict__.keys() - {entry_point}
+        names |= _own(wanted, known)
+        for name in {entry_point} | (wanted - names.keys()) & ({*of_program} - _LIBRARIES.keys()):
             names[name] = peer.ask("resolve", name)
         code = compile(tree, _FILE, "exec", dont_inherit=True)
         sys.addaudithook(_refuse_code)  # after our own compile; a hook cannot be removed
@@ -102,6 +110,16 @@ def _refuse_code(event: str, arguments: tuple[Any, ...]) -> None:
         if caller.startswith(_STANDARD) and not caller.endswith(_RUNS_TEXT) and event != "pickle.find_class":
             return
         raise calls.NotJudgeable("a check would have executed what the program returned")
+
+
+def _own(wanted: set[str], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the names that checks use without importing them those that are no program's: a program that defines `math` or
+    `Counter` would compare for itself."""
+    found = {name: known[name] for name in wanted & known.keys()}
+    for name in (wanted - found.keys()) & (sys.stdlib_module_names | _LIBRARIES.keys()):
+        with suppress(ImportError):
+            found[name] = importlib.import_module(_LIBRARIES.get(name, name))
+    return found
 
 
 def _free_names(tree: ast.Module) -> set[str]:

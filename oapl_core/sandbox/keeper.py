@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,8 +23,8 @@ from oapl_core.sandbox.jail import Ceilings, Jail
 from oapl_core.sandbox.prelude import Prelude
 from oapl_core.sandbox.session_child import SessionTask, run_session
 
-CALL = b"C"
-"""From the supervisor: run what lies in the input."""
+CALL = struct.Struct("<d")
+"""From the supervisor: run what lies in the input, for at most so many seconds."""
 MOST_CALLS = 1000
 """Of one session: what its total of CPU time is for."""
 _START_SECONDS = 20.0
@@ -75,13 +76,14 @@ def _serve(child: Child, control: socket.socket, marks: int, header: dict[str, A
     facts = _watch(child, None, marks, header["cpu_s"] + _START_SECONDS, _START_SECONDS)
     while facts and not facts["is_over"]:
         os.kill(child.pid, signal.SIGSTOP)
-        if control.recv(1) != CALL:
+        said = control.recv(CALL.size, socket.MSG_WAITALL)
+        if len(said) < CALL.size:
             return
         _drain(marks)  # what a program wrote beyond its turn
         os.kill(child.pid, signal.SIGCONT)
         with suppress(OSError):  # it has closed its end, or never reads: its limits say so
             os.write(marks, b"1")
-        facts = _watch(child, control, marks, header["cpu_s"], header["wall_s"])
+        facts = _watch(child, control, marks, header["cpu_s"], *CALL.unpack(said))
         if facts:
             wire.send(control, facts)
 

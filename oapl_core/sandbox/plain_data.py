@@ -20,6 +20,8 @@ from collections.abc import Callable, Sequence
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
+from oapl_core.sandbox.empty_arrays import guarded
+
 if TYPE_CHECKING:
     from oapl_core.sandbox.calls import Peer
 
@@ -249,6 +251,8 @@ class Unpacking:
             return getattr(pairs or dict.fromkeys(values if tag == "keys" else ()), tag)()
         if tag == "enum":
             return self._side.class_named(content[0])[content[1]]  # type: ignore[index]
+        if tag == "ndarray" and self._side.compares:
+            return guarded(_ndarray(*content))
         if tag == "array":
             return array(content[0], self._all(content[1]))
         return _MAKERS[tag](*content) if tag in _MAKERS else self._side.referred(node)

@@ -25,6 +25,8 @@ results end. A program can forge it, but only about itself: it then chooses amon
 DONE, RAISED, OUT_OF_MEMORY, NOT_COMPILED = 1, 2, 3, 4
 MAX_TESTS = 64
 """Tests that share a child, at most."""
+_ALIASES = {"numpy": "np.", "networkx": "nx."}
+"""How checks that import nothing write a library."""
 _STDERR_TAIL = 2048
 _NAME_CHARACTERS = 80
 _MESSAGE_BYTES = 1 << 16
@@ -46,7 +48,9 @@ class ChildRequest:
         self.header: dict[str, Any] = {
             **vars(limits),
             "is_checked": program.is_checked,
-            "libraries": [name for name in libraries if any(name in text for text in texts)],
+            "libraries": [
+                name for name in libraries if any(name in text for text in texts) or _ALIASES.get(name, "\0") in checks
+            ],
         }
         about = {"entry_point": program.entry_point, "starter": program.starter}
         if program.language:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -60,8 +61,8 @@ class Session:
             self._theirs.close()
             self._theirs = None
 
-    def run(self, source: str) -> SessionReply:
-        """Runs a piece of source in the session's module.
+    def run(self, source: str, wall_s: float = math.inf) -> SessionReply:
+        """Runs a piece of source in the session's module, in ``wall_s`` seconds where the limit is longer.
 
         Raises:
             SessionLost: its keeper died; the state is gone.
@@ -74,7 +75,7 @@ class Session:
             position = 0
             while position < len(data):
                 position += os.pwrite(self._given, data[position:], position)
-            self._control.sendall(CALL)
+            self._control.sendall(CALL.pack(min(wall_s, self._limits.wall_s)))
             facts = wire.receive(self._control)
         except (EOFError, OSError) as error:
             self.close()

@@ -1,5 +1,6 @@
 """Further arguments of vLLM's engine: the table `engine.options`, without those that are decided elsewhere."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator
@@ -44,3 +45,8 @@ def _refuse_decided(options: dict[str, Any]) -> dict[str, Any]:
 
 EngineOptions = Annotated[dict[str, Any], AfterValidator(_refuse_decided)]
 """Keys of vLLM's EngineArgs; the engine refuses those that its version does not know."""
+
+
+def naming_code(options: Mapping[str, Any]) -> list[str]:
+    """Those that have the engine run code which the option, or the model's folder, names."""
+    return [name for name in options if options[name] and (name == "trust_remote_code" or name.endswith("_cls"))]

@@ -45,14 +45,16 @@ class EnvironmentConfig(Settings):
     `<NAME>...</NAME>` around its first argument."""
     max_turns: PositiveInt = 16
     """Turns of the model in one trajectory; what is not over after them counts as truncated."""
+    max_calls: PositiveInt = 32
+    """Calls that one turn may make; those behind them are not run, and the model is told."""
     turn_tokens: PositiveInt | None = None
     """Longest turn; unset: what is left of `sampling.max_tokens`, which bounds all turns and what answers them.
     Tokens."""
     observation_characters: PositiveInt = 8000
     """Longer answers of the environment are cut in their middle. Characters."""
     tool_s: PositiveFloat = 60.0
-    """Wall time of one step of the environment, all calls of the turn; above it the trajectory cannot be judged.
-    Seconds."""
+    """Wall time of one step of the environment, all calls of the turn: a call that ships gets what is left of nine
+    tenths of it. A step that takes longer all the same cannot be judged. Seconds."""
     wall_s: PositiveFloat = 3600.0
     """Wall time of one trajectory; what is not over by then counts as truncated. Seconds."""
     workers: PositiveInt = 64
@@ -70,6 +72,13 @@ class EnvironmentConfig(Settings):
         for name, is_set in others.items():
             if is_set:
                 raise ValueError(f"{name} and [environment] exclude each other: {_WHY[name.split()[0]]}")
+
+    def advice(self, again: str) -> str:
+        """What to do where it fails; ``again``: options of `oapl run` that sample anew."""
+        if self.function in BUILT_IN:
+            return f"raise environment.tool_s or environment.workers if it is slow, then run again with {again}"
+        module = self.function.partition(":")[0]
+        return f"mend {module}, or raise ToolError there where the model is wrong, then run again with {again}"
 
     @property
     def target(self) -> str:

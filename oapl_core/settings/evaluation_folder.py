@@ -76,7 +76,8 @@ class EvaluationFolderConfig(AskingConfig, PromptConfig):
     @model_validator(mode="after")
     def _sensible(self) -> Self:
         if self.reward:
-            self.reward.check(self.verifier.stop_at_first_failure, self.max_tokens)
+            stops, has_environment = self.verifier.stop_at_first_failure, self.environment is not None
+            self.reward.check(stops, self.max_tokens, has_environment)
         if (self.problems.name is None) and self.problems.path is None:
             raise ValueError("give `problems` a name or a path")
         if self.ks and max(self.ks) > self.samples:

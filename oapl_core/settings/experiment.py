@@ -27,6 +27,7 @@ from oapl_core.settings.report import ReportConfig
 from oapl_core.settings.reward import RewardConfig
 from oapl_core.settings.rounds import RoundConfig
 from oapl_core.settings.sampler import SamplerConfig
+from oapl_core.settings.secrets import KeylessUrl
 from oapl_core.settings.sync import SyncConfig
 from oapl_core.settings.time_limits import TimeLimits
 from oapl_core.settings.training import TrainingConfig
@@ -72,6 +73,11 @@ class EngineConfig(Settings):
 class SamplingConfig(Settings):
     """Training rollouts: always T=1, top-p=1, top-k off, no penalties: the engine's log-probs are the policy's."""
 
+    decided = dict.fromkeys(
+        "temperature top_p top_k min_p repetition_penalty presence_penalty frequency_penalty".split(),
+        "training rollouts always have temperature 1, top-p 1, no top-k and no penalties, as with others the engine's "
+        "log-probs would not be the policy's; evaluation.temperature and evaluation.top_p are settings",
+    )
     group_size: Annotated[int, Field(ge=2)] = 8
     """G, answers per problem (paper, section 5)."""
     max_tokens: PositiveInt = 32000
@@ -110,7 +116,7 @@ class Experiment(Settings):
     """Where base models are kept, by content."""
     engine_python: Path | None = None
     """Interpreter that has vLLM and DeepSpeed; unset: the running one."""
-    mirror: str | None = None
+    mirror: KeylessUrl | None = None
     """Where finished artifacts are copied as they are recorded, in a folder named as the run's: `file:///DISK/FOLDER`,
     `s3://BUCKET/PREFIX?region=...&endpoint_override=...`, `gs://...`, or what fsspec opens; no credentials in it."""
     model: Path | None = None
@@ -183,7 +189,8 @@ class Experiment(Settings):
     @model_validator(mode="after")
     def _answers_fit(self) -> Self:
         if self.reward:
-            self.reward.check(self.verifier.stop_at_first_failure, self.sampling.max_tokens)
+            stops, longest = self.verifier.stop_at_first_failure, self.sampling.max_tokens
+            self.reward.check(stops, longest, has_environment=self.environment is not None)
         prompt, answer = self.problems.max_prompt_tokens, max(self.sampling.max_tokens, self.evaluation.max_tokens)
         if self.engine.max_model_len < prompt + answer:
             name = "sampling" if self.sampling.max_tokens == answer else "evaluation"

@@ -5,16 +5,18 @@ The resolved settings are written to a run's ``run.json``.
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from oapl_core.errors import ConfigError
 from oapl_core.files import fsync
 from oapl_core.settings.experiment import Experiment
+from oapl_core.settings.secrets import masked
 from oapl_core.settings.training import DEFAULT_MISMATCH
 from oapl_core.settings_group import Settings
 from oapl_core.shipped import experiment_file, with_shipped_files
@@ -41,7 +43,7 @@ def read_toml(path: Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
         values: dict[str, Any] = tomllib.loads(experiment_file(path).read_text(encoding="utf-8"))
     except IsADirectoryError:
         raise ConfigError(f"{path}: is a folder, not an experiment file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, numbers or brackets without end
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     for override in overrides:
         apply(values, override)
@@ -121,25 +123,49 @@ def write_record(path: Path, content: Mapping[str, Any]) -> None:
     temporary.rename(path)
 
 
-def _complaint(error: dict[str, Any], kind: type[BaseModel]) -> str:
+def _complaint(error: dict[str, Any], kind: type[Settings]) -> str:
     place = list(error["loc"])
     if "objective" in place:
         after = place.index("objective") + 1
         del place[after : after + 1]  # its own name, by which pydantic tells objectives' settings apart
     key = ".".join(map(str, place)) or "experiment"
     if error["type"] == "extra_forbidden":
-        known = {name for group in _groups(kind, place[:-1]) for name in group.model_fields}
+        groups = _groups(kind, place[:-1])
+        why = next((group.decided[str(place[-1])] for group in groups if str(place[-1]) in group.decided), None)
+        if why:
+            return f"`{key}` is no setting: {why}"
+        known = {name for group in groups for name in group.model_fields}
         near = difflib.get_close_matches(str(place[-1]), known, 1)
         return f"unknown key `{key}`" + (f"; did you mean `{near[0]}`?" if near else "")
     if error["type"] == "missing":
         return f"`{key}` is missing"
-    got = "" if isinstance(error["input"], Mapping) else f" (got {error['input']!r:.80})"  # a table's own are named
-    return f"`{key}`: {error['msg'].removeprefix('Value error, ')}{got}"
+    # a table's own are named, and what may be a key is not shown
+    is_shown = not isinstance(error["input"], Mapping) and "api_key" not in str(place[-1:])
+    got = f" (got {masked(repr(error['input'])):.80})" if is_shown else ""
+    return f"`{key}`: {_in_words_of_toml(error['msg'].removeprefix('Value error, '))}{got}"
 
 
-def _groups(kind: Any, place: list[Any]) -> list[type[BaseModel]]:
+def _in_words_of_toml(message: str) -> str:
+    """Pydantic's words name Python's types, which a settings file does not have."""
+    for words, ours in _WORDS.items():
+        message = re.sub(words, ours, message)
+    return message
+
+
+_WORDS = {
+    " after validation": "",
+    "Tuple ": "List ",
+    "valid tuple": "list",
+    "valid list": "list",
+    r"valid dictionary( or instance of \w+)?": "table",
+    "Dictionary ": "Table ",
+    "Input should be None": "leave it out",
+}
+
+
+def _groups(kind: Any, place: list[Any]) -> list[type[Settings]]:
     """The classes of settings that may stand at ``place`` below the type ``kind``."""
-    if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+    if not (isinstance(kind, type) and issubclass(kind, Settings)):
         return [group for one in get_args(kind) for group in _groups(one, place)]  # of optional ones, lists and choices
     if not place:
         return [kind]
@@ -161,7 +187,7 @@ def apply(values: dict[str, Any], override: str) -> None:
         raise ConfigError(f"override {override!r}: write key=value, for example training.learning_rate=1e-6")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text
     node: Any = values
     for part in parts[:-1]:

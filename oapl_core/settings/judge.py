@@ -2,13 +2,14 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
+from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, model_validator
 
 from oapl_core.errors import ConfigError
 from oapl_core.prompt_templates import JUDGE_FIELDS, check
 from oapl_core.settings.problems import PromptTemplate, read_text
+from oapl_core.settings.secrets import KeylessUrl, VariableName
 from oapl_core.settings_group import Settings
 
 
@@ -37,7 +38,7 @@ def _pattern(value: str) -> str:
 class JudgeConfig(Settings):
     """A language model that says what an answer is worth."""
 
-    url: Annotated[str, Field(pattern=r"^https?://")]
+    url: Annotated[KeylessUrl, Field(pattern=r"^https?://")]
     """Up to and with `/v1`."""
     model: str
     """What the server calls the model."""
@@ -47,10 +48,15 @@ class JudgeConfig(Settings):
     canaries: Path
     """JSON lines {"problem": {...}, "response": "...", "at_least": x}, or "at_most": known answers that are judged
     before the first rollout is; at least one of each."""
-    pattern: Annotated[str, BeforeValidator(_pattern)] = r"(?i)score\s*[:=]\s*\**\s*(-?\d+(?:\.\d+)?)"
-    """Regular expression; the group of its last match in a reply is the number."""
+    pattern: Annotated[str, BeforeValidator(_pattern)] = r"(?i)(?:final\s+)?score\s*[:=]\s*(-?\d+(?:\.\d+)?)\s*\.?"
+    """Regular expression that a reply's whole last line must match, less `*` and backticks; its group is the number."""
     scale: PositiveFloat = 1.0
-    """The number is divided by it."""
+    """The highest number that a reply may give; the number is divided by it."""
+    lowest: float = 0.0
+    """The lowest number that a reply may give; one below it or above `scale` is no vote, and is never cut to fit."""
+    max_unusable_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.02
+    """Share of the answers, counted from 100 on, that may go unjudged as the judge's replies had no such number, also
+    when asked again with another seed. A response can bring that about; above it the stage ends."""
     votes: PositiveInt = 1
     """Replies to each answer, asked with seeds 0, 1, ...; the mean of those with a number counts, if they are most."""
     temperature: Annotated[float, Field(ge=0.0)] = 0.0
@@ -65,13 +71,29 @@ class JudgeConfig(Settings):
     """Before the first retry; doubled for each further one, up to a minute. Seconds."""
     concurrency: PositiveInt = 16
     """Requests at a time."""
-    api_key: str = "OPENAI_API_KEY"
+    api_key: VariableName = "OPENAI_API_KEY"
     """The variable of the environment that has the key; where it is not set, none is sent."""
     cache: Path = Path("data/cache/judge.sqlite")
     """Where every reply is kept, by SHA-256 of what was asked; what is there is not asked again."""
 
+    @model_validator(mode="after")
+    def _has_a_range(self) -> Self:
+        if not self.lowest < self.scale:
+            raise ValueError(f"lowest={self.lowest:g} must be less than scale={self.scale:g}, the highest number")
+        return self
+
     @property
     def slice(self) -> dict[str, Any]:
         """What its numbers depend on: all but where it is, how fast it is asked, and how it is tried."""
-        how = {"url", "timeout_s", "retries", "backoff_s", "concurrency", "api_key", "cache", "canaries"}
+        how = {
+            "url",
+            "timeout_s",
+            "retries",
+            "backoff_s",
+            "concurrency",
+            "api_key",
+            "cache",
+            "canaries",
+            "max_unusable_share",
+        }
         return self.model_dump(mode="json", exclude={**dict.fromkeys(how, True), "prompt": {"file"}})

@@ -11,7 +11,7 @@ class PretrainConfig(Settings):
     """A tiny base model trained from nothing, for machines without weights; the demo and the tests use it."""
 
     solutions: Path
-    """JSONL of (problem_id, statement, solutions) for training problems, partly wrong on purpose."""
+    """A file of JSON lines, each with a text `statement` and a list of texts `solutions` (docs/from_nothing.md)."""
     vocabulary: PositiveInt = 1024
     """Most entries the byte-level BPE vocabulary may have. Tokens."""
     max_positions: PositiveInt = 256

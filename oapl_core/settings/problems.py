@@ -113,7 +113,8 @@ class ProblemsConfig(PromptConfig):
     """Where the problems come from and how a prompt is made of one."""
 
     train: Annotated[ProblemFiles, Field(min_length=1)]
-    """Problem sets that rounds sample from: a file (.jsonl, .jsonl.gz or .parquet), or a list of files."""
+    """Problem sets that rounds sample from: a file (.jsonl, .json, both also .gz, .parquet or .arrow), or a list
+    of files. A .json file holds one array of problems, or one problem in each line."""
     validation: ProblemFiles = ()
     """Those that choose the checkpoint; none: the last epoch is taken."""
     heldout: Annotated[ProblemFiles, Field(min_length=1)]

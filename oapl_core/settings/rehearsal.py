@@ -14,6 +14,8 @@ from oapl_core.shipped import shipped
 _SOLUTIONS = shipped("data/demo/solutions.jsonl")
 _GROUP, _TOKENS, _SAMPLES, _EPOCHS, _ALIKE = 4, 48, 2, 2, 2
 """Most answers per problem, tokens of an answer, answers in evaluation, epochs, and equal rounds after each other."""
+_PRETRAINED = 1
+"""Passes over the solutions of `[pretrain]`, whatever the cache holds: the same limit must give the same run."""
 
 
 def rehearsal(experiment: Experiment, limit: int) -> Experiment:
@@ -38,6 +40,8 @@ def rehearsal(experiment: Experiment, limit: int) -> Experiment:
         # not as short as the answers of a rehearsal: then a penalty would not fit into them
         longest = experiment.reward.longest or experiment.sampling.max_tokens
         values["reward"] |= {"longest": longest}
+    if experiment.pretrain:
+        values["pretrain"]["epochs"] = _PRETRAINED
     if experiment.warm_start:
         warm = values["warm_start"]
         warm |= {"limit": limit, "epochs": min(warm["epochs"], _EPOCHS), "batch_size": min(warm["batch_size"], limit)}
@@ -62,7 +66,7 @@ def _use_demo_model(values: dict[str, Any]) -> None:
     shown = (values["warm_start"] or {}).get("max_tokens") or 0
     positions = max(values["engine"]["max_model_len"], values["problems"]["max_prompt_tokens"] + shown)
     values["model"] = values["sampler"] = None  # no server has that one
-    values["pretrain"] = {"solutions": str(_SOLUTIONS), "max_positions": positions, "epochs": 1}
+    values["pretrain"] = {"solutions": str(_SOLUTIONS), "max_positions": positions, "epochs": _PRETRAINED}
     values["problems"] |= {"thinking": None, "chat": None}
     values["engine"] |= {
         "dtype": "float32",
@@ -91,7 +95,8 @@ def _use_demo_model(values: dict[str, Any]) -> None:
 
 def rehearsal_changes(whole: Experiment, small: Experiment) -> list[str]:
     """What differs, a line each."""
-    before, now = (one.model_dump(mode="json", exclude={"rounds", "pretrain", "model"}) for one in (whole, small))
+    own = {"rounds", "model", *(("pretrain",) if whole.pretrain is None else ())}  # that of the demo is said in words
+    before, now = (one.model_dump(mode="json", exclude=own) for one in (whole, small))
     lines = []
     if whole.model is not None and small.model is None:
         lines.append(f"model: {whole.model} is not there, the demo's tiny model takes its place")

@@ -7,7 +7,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_v
 from oapl_core.own_function import source_hash
 from oapl_core.settings.judge import JudgeConfig
 from oapl_core.settings_group import Settings
-from oapl_core.tables import CORRECT, REWARD_PREFIX
+from oapl_core.tables import CORRECT, REWARD_PREFIX, as_stored
 
 _SPREAD = "judge_spread"
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -37,6 +37,8 @@ class PartsConfig(Settings):
     """Of what `function` returns."""
     judge: float = 0.0
     """Of what the judge says."""
+    environment: float = 0.0
+    """Of the sum of what an environment that judges gave to the turns; needs `[environment]`."""
 
 
 class RewardConfig(Settings):
@@ -52,8 +54,8 @@ class RewardConfig(Settings):
     memory_mb: PositiveInt = 2048
     """What the function may take beside what importing its module took. MiB."""
     parts: PartsConfig = PartsConfig()
-    """What the reward is the sum of; all 0: what the function returns, or the judge says, or else the verdict's 1 or
-    0."""
+    """What the reward is the sum of; all 0: what the function returns, or the judge says, or else what there was
+    before `[reward]`: the verdict's 1 or 0, or what an environment that judges gave."""
     length_target: Annotated[int, Field(ge=0)] = 0
     """For `parts.length`. Tokens."""
     longest: PositiveInt | None = None
@@ -90,7 +92,7 @@ class RewardConfig(Settings):
             raise ValueError(f"columns: {wrong if wrong is not True else 'two'} have a name that is taken")
         return self
 
-    def check(self, stops_at_first_failure: bool, max_tokens: int) -> None:
+    def check(self, stops_at_first_failure: bool, max_tokens: int, has_environment: bool) -> None:
         """Whether it fits the other settings.
 
         Raises:
@@ -100,6 +102,10 @@ class RewardConfig(Settings):
             raise ValueError(
                 "reward.parts.tests needs verifier.stop_at_first_failure = false: else no test runs after the first "
                 "that fails, and nobody knows how many would pass"
+            )
+        if self.parts.environment and not has_environment:
+            raise ValueError(
+                "reward.parts.environment is the weight of what an environment gave; there is no [environment]"
             )
         if self.parts.overlong and (self.longest or max_tokens) <= self.overlong_tokens:
             raise ValueError(
@@ -113,9 +119,10 @@ class RewardConfig(Settings):
 
     @property
     def weights(self) -> dict[str, float]:
-        """Parts that count, with their weights."""
+        """Parts that count, with their weights; none where rewards stay as they were before ``[reward]``."""
         weights = {name: weight for name, weight in self.parts.model_dump().items() if weight}
-        return weights or {"function" if self.function else "judge" if self.judge else "verdict": 1.0}
+        alone = "function" if self.function else "judge" if self.judge else None
+        return weights or ({alone: 1.0} if alone else {})
 
     @property
     def fields(self) -> tuple[tuple[str, str], ...]:
@@ -127,12 +134,18 @@ class RewardConfig(Settings):
     def slice(self) -> dict[str, Any]:
         """What rewards depend on: the settings but those that say how fast, and the texts of files that they name."""
         # the source too: an edited function is another one
-        dumped = self.model_dump(mode="json", exclude={"time_limit_s", "memory_mb", "right_from", "judge"})
+        dumped = self.model_dump(mode="json", exclude={"time_limit_s", "memory_mb", "right_from", "judge", "parts"})
+        dumped["parts"] = self.parts.recorded("environment")
         if self.function:
             dumped["function_sha256"] = source_hash(self.function)
         return {"reward": dumped | ({"judge": self.judge.slice} if self.judge else {})}
 
 
 def threshold(reward: RewardConfig | None) -> float:
-    """The reward from which an answer is correct."""
-    return reward.right_from if reward else CORRECT
+    """The reward from which an answer is correct, as rewards are stored: what every comparison is made with."""
+    return as_stored(reward.right_from) if reward else CORRECT
+
+
+def recorded_threshold(reward: RewardConfig | None) -> dict[str, float]:
+    """The threshold as a person wrote it, for ledgers; nothing where it is 1, as older runs had no choice."""
+    return {"right_from": reward.right_from} if reward and reward.right_from != CORRECT else {}

@@ -4,12 +4,13 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, PositiveFloat
 
+from oapl_core.settings.secrets import VariableName, holds_key, masked
 from oapl_core.settings_group import Settings
 
 
 def _address(url: str) -> str:
-    if not url.startswith(("http://", "https://")) or "@" in url:
-        raise ValueError(f"{url!r} is not http://HOST:PORT (a key goes into the environment, see api_key_env)")
+    if not url.startswith(("http://", "https://")) or "@" in url or holds_key(url):
+        raise ValueError(f"{masked(url)!r} is not http://HOST:PORT (a key goes into the environment, see api_key_env)")
     return url.rstrip("/").removesuffix("/v1")
 
 
@@ -18,7 +19,7 @@ class SamplerConfig(Settings):
 
     urls: Annotated[tuple[Annotated[str, AfterValidator(_address)], ...], Field(min_length=1)]
     """Where they listen, `http://HOST:PORT`; they share the requests, `engine.max_num_seqs` at each."""
-    api_key_env: str | None = None
+    api_key_env: VariableName | None = None
     """Environment variable that holds their key (`--api-key`); unset: none is sent."""
     wait_minutes: Annotated[float, Field(ge=0.0)] = 60.0
     """How long a round waits until a server answers and proves the round's policy. Minutes."""

@@ -17,9 +17,9 @@ class WarmStartConfig(Settings):
     Defaults are those of RFT's supervised models (arXiv 2308.01825, its repository's train_7b.sh)."""
 
     data: Annotated[ProblemFiles, Field(min_length=1)]
-    """Demonstrations: a file (.jsonl, .jsonl.gz or .parquet), or a list of files. A row has `messages` (OpenAI's chat
-    form; every assistant turn is trained on), or a `solution` and the `problem_id` of a training problem or a
-    `statement`, from which the prompt is made as for sampling (data/README.md)."""
+    """Demonstrations: a file of a kind that `problems.train` may be, or a list of files. A row has `messages`
+    (OpenAI's chat form; every assistant turn is trained on), or a `solution` and the `problem_id` of a training
+    problem or a `statement`, from which the prompt is made as for sampling (data/README.md)."""
     limit: PositiveInt | None = None
     """Take only so many rows of each file, the first ones that can be used; unset: all."""
     max_tokens: PositiveInt | None = None

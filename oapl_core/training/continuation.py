@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from oapl_core.errors import DataError
 from oapl_core.progress import say
+from oapl_core.run_folder.integrity import damage
 from oapl_core.run_folder.ledger import RemovalEntry
 from oapl_core.run_folder.recorded import Draft, temporary
 from oapl_core.settings.training import TrainingConfig
@@ -55,8 +56,17 @@ def gradient_sums(training: TrainingConfig) -> dict[str, Any]:
 
 
 def take_over(job: "Job", engine: "TrainingEngine") -> None:
-    """Load weights and moments of the round before; every rank calls it."""
-    engine.load(job.run.optimizer_state(job.round_number - 1))
+    """Load weights and moments of the round before; every rank calls it.
+
+    Raises:
+        DataError: the state does not hold the bytes that were recorded; others would silently give other weights.
+    """
+    run, before = job.run, job.round_number - 1
+    path = run.optimizer_state(before)
+    entry = run.ledger.artifacts()[run.name(path)]
+    if wrong := engine.of_first(lambda: damage(path, entry, thorough=True)):
+        raise DataError(f"{path}: {wrong}; `oapl run {run.root} --redo training --round {before}` makes it again")
+    engine.load(path)
     if engine.rank == 0:
         say(f"round {job.round_number}: the optimiser continues from round {job.round_number - 1}")
 

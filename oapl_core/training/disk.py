@@ -19,7 +19,7 @@ _OPTIMISER_BYTES = 12
 
 
 @dataclass(frozen=True)
-class Room:
+class RemainingWrites:
     """What the rest of a round's training writes."""
 
     checkpoints: int
@@ -37,7 +37,7 @@ class Room:
         return self.checkpoints * self.checkpoint_bytes + self.states * self.state_bytes
 
 
-def needed(model_dir: Path, dtype: str, checkpoints: int) -> Room:
+def needed(model_dir: Path, dtype: str, checkpoints: int) -> RemainingWrites:
     """The room for ``checkpoints`` more exports of ``model_dir``'s size and the states between them.
 
     Args:
@@ -48,7 +48,7 @@ def needed(model_dir: Path, dtype: str, checkpoints: int) -> Room:
     weights = sum(file.stat().st_size for file in model_dir.iterdir() if file.suffix in _WEIGHTS)
     # counted from the files' sizes: the model is not loaded yet, and its config does not say
     parameters = weights // _stored_bytes(model_dir)
-    return Room(checkpoints, size_of(model_dir), parameters * (_BYTES[dtype] + _OPTIMISER_BYTES))
+    return RemainingWrites(checkpoints, size_of(model_dir), parameters * (_BYTES[dtype] + _OPTIMISER_BYTES))
 
 
 def check_room(job: Job, free_bytes: int | None = None) -> None:

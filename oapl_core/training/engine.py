@@ -8,17 +8,20 @@ ranks share each sequence (``sequence_parallel.py``): each brings the gradient o
 
 import logging
 import os
+import re
 import socket
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from oapl_core.errors import ConfigError
+from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import fsync
 from oapl_core.settings.training import TrainingConfig
-from oapl_core.training.ranks import own_rank
+from oapl_core.training.ranks import own_rank, rank_count
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _STATE = "state"
+_ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+"""Variable of the environment that torch.load obeys, whatever its caller says."""
 _PATIENCE = timedelta(hours=2)
 """How long ranks wait for one that exports and checks a large checkpoint; one that died is noticed by its launcher."""
 
@@ -60,8 +65,11 @@ class TrainingEngine:
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
         # A shared-memory all-reduce for CPUs would be compiled here, in half a minute; gloo does without.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False, timeout=_PATIENCE)
         self._dist: Any = torch.distributed
+        if rank_count() == 1:  # else a store would listen for other ranks, on every interface of this machine
+            backend = deepspeed.get_accelerator().communication_backend_name()
+            self._dist.init_process_group(backend, store=self._dist.HashStore(), rank=0, world_size=1)
+        deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False, timeout=_PATIENCE)
         self.rank, self.ranks = self._dist.get_rank(), self._dist.get_world_size()
         cuda = torch.cuda.is_available()
         self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
@@ -207,8 +215,13 @@ class TrainingEngine:
             fsync(own)
 
     def load(self, folder: Path) -> None:
-        """Continue from what ``save`` wrote; every rank calls it."""
-        loaded, _ = self._engine.load_checkpoint(str(folder), tag=_STATE)
+        """Continue from what ``save`` wrote; every rank calls it.
+
+        Raises:
+            DataError: a file holds what no state holds, perhaps a program: nothing of it was run.
+        """
+        with _without_programs(folder):
+            loaded, _ = self._engine.load_checkpoint(str(folder), tag=_STATE)
         assert loaded is not None, f"{folder}: is recorded but holds no state"
         for group in self._engine.optimizer.param_groups:
             group.update(self._constants)  # a round that continues from another's state has its own settings
@@ -223,6 +236,35 @@ class TrainingEngine:
         """Leave the process group."""
         self._engine.destroy()
         self._dist.destroy_process_group()
+
+
+@contextmanager
+def _without_programs(folder: Path) -> Iterator[None]:
+    """Have every ``torch.load`` refuse what is neither tensors, plain values nor one of DeepSpeed's own records.
+
+    DeepSpeed's files are pickles, which can run anything, and it reads them as such; a state may come from a mirror.
+    """
+    import torch
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    before = os.environ.get(_ONLY_WEIGHTS)
+    os.environ[_ONLY_WEIGHTS] = "1"
+    try:
+        with torch.serialization.safe_globals([DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address]):
+            yield
+    except UnpicklingError as error:
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        what = f"names {found[1]}, which no state does" if found else "is no state"
+        raise DataError(
+            f"{folder}: a file of this saved state {what}; nothing of it was run: delete the folder and run again, and "
+            "do not use the mirror that it came from"
+        ) from None
+    finally:
+        os.environ.pop(_ONLY_WEIGHTS)
+        if before is not None:
+            os.environ[_ONLY_WEIGHTS] = before
 
 
 def settings(training: TrainingConfig, ranks: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from oapl_core.model_folder import policy_hash
+from oapl_core.planning.warnings import batch_too_large
 from oapl_core.progress import Progress, say
 from oapl_core.run_folder.run import METRICS_FILE
 from oapl_core.seeds import derive_seed
@@ -46,6 +47,8 @@ def train_epochs(
         within = f", and {reached.steps} steps" * bool(reached.rows)
         done = f"epochs done: {reached.epoch - 1} of {job.epochs}{within}"
         say(f"training {job.title}: ready in {started_s:.0f} s, {done}")
+        if warning := batch_too_large(job.title, sequences, job.training.batch_size):
+            say(f"warning: {warning}")
     trackers = trainer.training.trackers if engine.rank == 0 else ()
     tracking, row_of = Tracking(trackers, job.run), _row_of(job)
     tracking.log(stage_rows(job.run))
@@ -134,8 +137,8 @@ def export_epoch(job: Job, trainer: "Trainer", stored: "StoredModel", reached: R
             difference = check_export(draft.path, weights, batches, expected, temperature, trainer.training)
             lines = "".join(json.dumps(step) + "\n" for step in steps)
             (draft.path / METRICS_FILE).write_text(lines, encoding="utf-8")
-            draft.rows = trainer.sequences
-            draft.details = _details(steps, started_s, policy_hash(draft.path)) | {
+            draft.rows, draft.identity = trainer.sequences, policy_hash(draft.path)
+            draft.details = _details(steps, started_s, draft.identity) | {
                 "export_difference": difference,
                 "lag": job.lag,
                 "policy_lag": [steps[0]["policy_lag"], steps[-1]["policy_lag"]],

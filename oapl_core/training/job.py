@@ -14,9 +14,8 @@ from oapl_core.run_folder.optimizer_state import require_state
 from oapl_core.run_folder.recorded import POLICIES
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.verdict_versions import judged_by
-from oapl_core.settings.reward import threshold
+from oapl_core.settings.reward import recorded_threshold, threshold
 from oapl_core.settings.training import TrainingConfig, droppable_epochs
-from oapl_core.tables import CORRECT
 from oapl_core.tracking.figures import TRAINING
 from oapl_core.training.examples import UNKNOWN
 
@@ -147,8 +146,21 @@ class Job:
         return self.run.is_done(self.checkpoint(epoch), self.inputs, self.settings)
 
     @property
+    def mismatch_settings(self) -> dict[str, Any]:
+        """Everything that the comparison with the engine depends on, the job's inputs apart."""
+        training = self.run.config.training
+        return {"sequences": training.trust_sequences, "dtype": training.dtype, "seed": self.run.config.seed}
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the comparison with the engine is there, or the round never had one."""
+        path = self.run.mismatch(self.round_number)
+        made = self.run.ledger.has_made(self.run.name(path))
+        return not made or self.run.is_done(path, self.inputs, self.mismatch_settings)
+
+    @property
     def is_trained(self) -> bool:
-        """Whether nothing of the round is to be made any more."""
+        """Whether every epoch is there, and what the next round continues from."""
         kept = self.kept_state is None or self.run.is_done(self.kept_state, self.inputs, self.settings)
         return kept and all(self.is_done(epoch) for epoch in range(1, self.epochs + 1))
 
@@ -169,8 +181,7 @@ def make_job(run: Run, round_number: int) -> Job:
         "round": round_number,
         "epochs": epochs,
     }
-    if (right_from := threshold(judged_by(run, round_number).reward)) != CORRECT:  # older runs had no choice
-        settings["right_from"] = right_from
+    settings |= recorded_threshold(judged_by(run, round_number).reward)
     inputs = [run.groups(round_number), run.policy(round_number)]
     if config.continues_optimizer(round_number):
         # an input by its hash in the ledger, also when it is deleted: the round's own deletion must not undo it

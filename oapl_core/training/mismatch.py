@@ -53,7 +53,7 @@ def compare_with_engine(job: Job, engine: "TrainingEngine", examples: "Examples"
     if not examples.recorded_S.all() or not own:
         return
     training, path = run.config.training, run.mismatch(job.round_number)
-    settings = {"sequences": training.trust_sequences, "dtype": training.dtype, "seed": run.config.seed}
+    settings = job.mismatch_settings
     # the first looks for all: what others see of a shared disk may be a minute old
     if not engine.of_first(lambda: run.is_done(path, job.inputs, settings)):
         drawn = chosen(len(own), training.trust_sequences, run.config.seed, job.round_number)

@@ -49,7 +49,7 @@ def rank_command(run: Run, verb: str, *arguments: str) -> list[str]:
     training = run.config.training
     if training.has_nodes:
         return start_command(run, (verb, *arguments))
-    launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={training.processes}", "-m"]
+    launcher = ["oapl_core.training.one_machine", f"--nproc-per-node={training.processes}", "-m"]
     return [sys.executable, "-m", *launcher, f"oapl_core.{verb}", str(run.root.absolute()), *arguments]
 
 

@@ -3,8 +3,8 @@
 Scratch beside the checkpoints, no artifact: weights, optimiser, random numbers of each rank, and how far the round is
 with the metrics of its unfinished epoch (the learning rate and the order of the data follow from these). A state is
 complete or absent: it is written under a temporary name, fsynced and renamed, with a note of what it belongs to
-(inputs, settings, ranks). Then the one before it is deleted, so that two lie on the disk at most, and one while no
-state is being written.
+(inputs, settings, ranks) and with the SHA-256 of every file. Then the one before it is deleted, so that two lie on the
+disk at most, and one while no state is being written. A state that does not hold these bytes any more is put aside.
 """
 
 import json
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oapl_core.errors import Interrupted
-from oapl_core.files import fsync
+from oapl_core.files import fsync, hashes_of
 from oapl_core.progress import say
-from oapl_core.training.continuation import gradient_sums, take_over
+from oapl_core.training.continuation import take_over
 from oapl_core.training.interruption import INTERRUPTED, StopRequest
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _NOTE = "belongs_to.json"
 _REACHED = "reached.json"
+_ASIDE = ".damaged-"
+"""Beginning of the name of a state that cannot be used; it goes when the next one is saved."""
 MOST_SAVING = 0.05
 """Share of the time that saving states by the clock may take."""
 
@@ -49,23 +51,56 @@ class Reached:
 def resume(job: "Job", engine: "TrainingEngine") -> Reached:
     """Load what the round continues from, and say how far that is; every rank calls it.
 
-    That is the newest state of this round whose earlier epochs are all exported; else the optimiser of the round
-    before, if it is continued; else nothing, and the weights stay as they were loaded.
+    That is the newest whole state of this round whose earlier epochs are all exported; else the optimiser of the round
+    before, if it is continued; else nothing, and the weights stay as they were loaded. An exported epoch alone is never
+    trained on: without its optimiser the weights would come out otherwise. Of a trained round it is the end.
     """
     # the first looks for all: what others see of a shared disk may be a minute old
-    newest = engine.of_first(lambda: _newest(job, _owner(job, engine)))
-    if newest:
-        engine.load(_path(job.states, newest))
-        _load_random_numbers(_random_file(_path(job.states, newest), engine.rank))
-        return newest
+    if engine.of_first(lambda: job.is_trained):
+        return Reached(job.epochs + 1)
+    while newest := engine.of_first(lambda: _newest(job, _owner(job, engine))):
+        name, reached = newest
+        if (writer := _writer_of_damage(engine, job.states / name)) is None:
+            engine.load(job.states / name)
+            _load_random_numbers(_random_file(job.states / name, engine.rank))
+            return reached
+        if engine.rank == 0:
+            _put_aside(job.states / name, f"files of rank {writer} do not hold the bytes that it wrote")
+        engine.wait()
     if job.run.config.continues_optimizer(job.round_number):
         take_over(job, engine)
     return Reached()
 
 
-def _newest(job: "Job", owner: str) -> Reached | None:
-    found = max(_states(job.states, owner), key=lambda reached: (reached.epoch, reached.steps), default=None)
-    return found if found and all(job.is_done(epoch) for epoch in range(1, found.epoch)) else None
+def _newest(job: "Job", owner: str) -> tuple[str, Reached] | None:
+    """Folder name and place of the state to continue from; a state that cannot be used is said."""
+    found = max(_states(job.states, owner), key=lambda state: (state[1].epoch, state[1].steps), default=None)
+    return found if found and all(job.is_done(epoch) for epoch in range(1, found[1].epoch)) else None
+
+
+def _writer_of_damage(engine: "TrainingEngine", state: Path) -> int | None:
+    """The last rank whose files are not what it wrote, the same on every rank; None if the state is whole."""
+    import torch
+
+    is_whole = _is_whole(state, engine.rank)
+    worst = engine.largest(torch.tensor([0.0 if is_whole else engine.rank + 1.0], device=engine.device))
+    return int(worst.item()) - 1 if worst.item() else None
+
+
+def _is_whole(state: Path, rank: int) -> bool:
+    """Whether the files that ``rank`` wrote are there and hold the bytes that it wrote."""
+    try:
+        sums: dict[str, str] = json.loads(_sums_file(state, rank).read_text(encoding="utf-8"))
+        return bool(sums) and hashes_of([state / name for name in sums]) == list(sums.values())
+    except (FileNotFoundError, ValueError, TypeError, AttributeError):
+        return False
+
+
+def _put_aside(state: Path, why: str) -> None:
+    say(f"the saved state {state.name} cannot be used: {why}; training goes back to what was saved before it")
+    aside = state.with_name(_ASIDE + state.name)
+    _discard(aside)
+    state.rename(aside)
 
 
 class Saving:
@@ -155,9 +190,12 @@ def _save_state(engine: "TrainingEngine", job: "Job", reached: Reached) -> None:
     engine.wait()  # no rank may write into a folder that the first one is still deleting
     engine.save(temporary)
     _save_random_numbers(_random_file(temporary, engine.rank))
-    engine.wait()  # the note makes a state whole, so every rank's part must be there before it
     if engine.rank == 0:
         (temporary / _REACHED).write_text(json.dumps(asdict(reached)))
+    engine.wait()  # what belongs to no rank was written by one that may not be the first
+    _save_sums(temporary, engine.rank, engine.ranks)
+    engine.wait()  # the note makes a state whole, so every rank's part must be there before it
+    if engine.rank == 0:
         (temporary / _NOTE).write_text(_owner(job, engine))
         fsync(temporary)
         _discard(target)
@@ -169,18 +207,45 @@ def _save_state(engine: "TrainingEngine", job: "Job", reached: Reached) -> None:
     engine.wait()  # a step may end in a kill: none begins before the state of the one before it is safe
 
 
+def _save_sums(state: Path, rank: int, ranks: int) -> None:
+    """Write the SHA-256 of each file that ``rank`` answers for: its own, of the first rank also what is nobody's."""
+    # each rank hashes what it wrote: the others may not see it yet, and one alone would take as many times as long
+    own = _of_rank(state, rank)
+    if rank == 0:
+        others = set[Path]().union(*(_of_rank(state, other) for other in range(1, ranks)))
+        own = {path for path in state.rglob("*") if path.is_file() and path.name[:5] != "sums_"} - others
+    files = sorted(own)
+    sums = dict(zip((path.relative_to(state).as_posix() for path in files), hashes_of(files), strict=True))
+    _sums_file(state, rank).write_text(json.dumps(sums), encoding="utf-8")
+    fsync(_sums_file(state, rank))
+
+
+def _of_rank(state: Path, rank: int) -> set[Path]:
+    # DeepSpeed's names of a rank's share of the optimiser and, with ZeRO 3, of the weights
+    return {*state.rglob(f"*pp_rank_{rank}_*"), _random_file(state, rank)}
+
+
+def _sums_file(state: Path, rank: int) -> Path:
+    return state / f"sums_rank_{rank:05d}.json"
+
+
 def _owner(job: "Job", engine: "TrainingEngine") -> str:
     """What a state must belong to: ranks too, because each keeps its share of the optimiser."""
-    owner = {"inputs": dict(job.inputs), "settings": dict(job.settings), "ranks": engine.ranks}
-    # a state of before gradients were summed in float32 is another optimiser's: the unfinished epoch begins anew
-    owner |= gradient_sums(job.training)
+    # a state of an earlier version, without checksums, cannot be trusted: its round begins anew
+    owner = {"inputs": dict(job.inputs), "settings": dict(job.settings), "ranks": engine.ranks, "checksums": "sha256"}
     return json.dumps(owner, sort_keys=True, default=str)
 
 
-def _states(folder: Path, owner: str) -> Iterator[Reached]:
-    for note in folder.glob(f"epoch_*/{_NOTE}"):
-        if note.read_text() == owner:
-            yield Reached(**json.loads((note.parent / _REACHED).read_text()))
+def _states(folder: Path, owner: str) -> Iterator[tuple[str, Reached]]:
+    for note in sorted(folder.glob(f"epoch_*/{_NOTE}")):
+        state = note.parent
+        try:
+            if note.read_text(encoding="utf-8") == owner:
+                yield state.name, Reached(**json.loads((state / _REACHED).read_text(encoding="utf-8")))
+            else:
+                _put_aside(state, "it belongs to other inputs, settings, ranks or an earlier version")
+        except (FileNotFoundError, ValueError, TypeError) as error:
+            _put_aside(state, f"its notes are not readable ({str(error).splitlines()[0][:80]})")
 
 
 def _save_random_numbers(path: Path) -> None:

@@ -51,12 +51,13 @@ def carry_out(job: Job, examples_of: Callable[[Job], Examples]) -> None:
     Raises:
         OaplError: as ``train``.
     """
-    if job.is_trained:
+    if job.is_trained and job.is_compared:
         delete_leftovers(job)
         say(f"{job.title}: all {job.epochs} epochs are trained")
         return
     # Everything that can be refused without a model comes first: it costs seconds, loading costs minutes.
-    require_state(job.run, job.round_number)
+    if not job.is_trained:
+        require_state(job.run, job.round_number)
     check_trackers(job.training.trackers)
     examples = examples_of(job)
     if own_rank() is None:  # once for all ranks, by the process that starts them or is the only one
@@ -73,6 +74,8 @@ def carry_out(job: Job, examples_of: Callable[[Job], Examples]) -> None:
 
 
 def _examples(job: Job) -> Examples:
+    if job.lag:  # else these weights sampled, and `read_examples` compares that policy with the rows
+        job.run.check_policy(job.start)
     run, recorded, groups = job.run, job.training.reference == "behavior", job.data
     entry = run.ledger.artifacts().get(run.name(groups))
     unknown = entry.details.get("trust", {}).get("without_logprobs", 0) if entry else 0

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oapl_core.verdicts.extraction import fenced
+from oapl_core.verdicts.statement_samples import shows_all_tests, table_of
 
 Problem = Mapping[str, Any]
 Chance = Callable[[Problem], float]
@@ -31,7 +32,7 @@ class Strategy:
 
     name: str
     family: str
-    """constant, echo, random, stateful, limits, forging, spy, or template."""
+    """constant, echo, samples, random, stateful, limits, forging, spy, or template."""
     kinds: tuple[str, ...]
     respond: Callable[[Problem], str | None]
     """The response to a problem; None where the strategy has none."""
@@ -45,6 +46,13 @@ class Strategy:
 
 _WORDS = ("", "0", "1", "-1", "YES", "NO", "Yes", "No", "True", "[]")
 _VALUES = ("None", "0", "1", "-1", "True", "False", "''", "[]", "a[0]")
+_VACUOUS = {
+    "set()": "set()",
+    "nan": "float('nan')",
+    "a range of nothing": "range(0)",
+    "an array of nothing": "__import__('numpy').zeros((0, 1))",
+}
+"""Values of which everything holds, or nothing can be said: checks that ask for all of them may pass."""
 _GUESSES = ("0", "1", "2", "-1", "10", r"\frac{1}{2}", "x", "A", r"\text{Yes}")
 _ECHOES: dict[str, tuple[str, Callable[[str], str]]] = {
     "print the input": ("print(open(0).read())", lambda text: text),
@@ -176,6 +184,14 @@ def _returns(source: str) -> Chance:
     )
 
 
+def _returns_nothing(source: str) -> Chance:
+    """Whether every test expects what JSON makes of it: an array of nothing is an empty list, nan itself."""
+    expected = {"float('nan')": "nan", "__import__('numpy').zeros((0, 1))": "[]"}.get(source)
+    return lambda problem: float(
+        problem["kind"] != "assert" and all(test["output"].strip().lower() == expected for test in problem["tests"])
+    )
+
+
 def _json(text: str) -> Any:
     return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 4000 else digits)
 
@@ -230,6 +246,10 @@ def _strategies() -> Iterator[Strategy]:
     for value in _VALUES:
         family = "echo" if value == "a[0]" else "constant"
         yield _program(_CALLED, f"return {value}", family, f"def NAME(*a, **k): return {value}", _returns(value))
+    for name, value in _VACUOUS.items():
+        source = f"def NAME(*a, **k): return {value}"
+        yield _program(_CALLED, f"return {name}", "constant", source, _returns_nothing(value))
+    yield Strategy("a table of the statement's samples", "samples", PROGRAM_KINDS, table_of, shows_all_tests)
     for name, (source, echo) in _ECHOES.items():
         yield _program(_STDIN, name, "echo", source, _echoes(echo))
     yield _program(PROGRAM_KINDS, "nothing at all", "constant", "pass", _prints(""))

@@ -56,7 +56,7 @@ def attack(verifier: Verifier, problems: Sequence[Problem], strategies: Sequence
 
 def rewards_doing_nothing(verifier: Verifier, problems: Sequence[Problem]) -> list[str | None]:
     """For each problem the name of a strategy that passes it without having solved anything; None where none does."""
-    idle = [strategy for strategy in STRATEGIES if strategy.family in ("constant", "echo", "template")]
+    idle = [strategy for strategy in STRATEGIES if strategy.family in ("constant", "echo", "samples", "template")]
     earners: list[str | None] = [None] * len(problems)
     for strategy in idle:
         open_ones = [

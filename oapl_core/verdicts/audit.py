@@ -30,6 +30,7 @@ from oapl_core.stage import run_verb
 from oapl_core.tables import AUDITS, PROBLEMS, VERDICTS, read_table, write_table
 from oapl_core.verdicts.bubblewrap import RESULT, Bubblewrap, Ending
 from oapl_core.verdicts.outcomes import Outcome
+from oapl_core.verdicts.output_equality import each_once
 from oapl_core.verdicts.rules import GradingRules
 
 DEFAULT_FRACTION = 0.01
@@ -169,7 +170,7 @@ def _same_number(ours: str, theirs: str, relative: float, absolute: float) -> bo
 def same_json(returned: str, expected: str, relative: float = 0.0, absolute: float = 0.0) -> bool:
     """The same JSON value; numbers within the tolerances."""
     try:
-        return _same(json.loads(returned), json.loads(expected), relative, absolute)
+        return _same(json.loads(returned, object_pairs_hook=each_once), json.loads(expected), relative, absolute)
     except (ValueError, RecursionError):
         return False
 

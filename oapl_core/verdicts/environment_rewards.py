@@ -7,10 +7,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from oapl_core.tables import as_stored
 from oapl_core.turns import FAILED
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import EXCERPT_CHARACTERS
 from oapl_core.verdicts.verifier import Reward, Verdict
+
+_FAILED_EXCERPT = "environment: "
+
+
+def is_failure(row: Mapping[str, Any]) -> bool:
+    """Whether a row of VERDICTS says that an environment failed."""
+    return row["outcome"] == Outcome.VERIFIER_ERROR and str(row["excerpt"]).startswith(_FAILED_EXCERPT)
 
 
 @dataclass(frozen=True)
@@ -29,7 +37,7 @@ class Played:
             calls = turns["tool_calls"]
             return cls(failure=calls[-1]["result"] if calls else "the environment failed")
         rewards = turns["turn_rewards"]
-        return cls(None if rewards is None else float(sum(rewards)))
+        return cls(None if rewards is None else as_stored(sum(rewards)))
 
     def text(self, said: str) -> str:
         """What the verifier is given: nothing where it has nothing to judge."""
@@ -40,7 +48,7 @@ def by_environment(verdicts: Iterable[Verdict], played: Sequence[Played], right_
     """The verdicts, in order, with what the environments say; ``right_from``: the reward of a correct answer."""
     for verdict, one in zip(verdicts, played, strict=True):
         if one.failure is not None:
-            excerpt = f"environment: {one.failure}"[:EXCERPT_CHARACTERS]
+            excerpt = f"{_FAILED_EXCERPT}{one.failure}"[:EXCERPT_CHARACTERS]
             yield replace(verdict, outcome=Outcome.VERIFIER_ERROR, excerpt=excerpt)
         elif one.reward is not None:
             outcome = Outcome.PASSED if one.reward >= right_from else Outcome.WRONG_ANSWER

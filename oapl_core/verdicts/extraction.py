@@ -22,6 +22,8 @@ _CLOSING = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*$")
 _PYTHON = ("python", "python3", "py", "py3")
 _BOXED = re.compile(r"\\boxed\s*\{")
 _NEAR = 64
+# A box that shows nothing: spaces of TeX, empty braces.
+_BLANK = re.compile(r"(?:[\s~{}$]|\\[,;:!> ]|\\(?:q?quad|enspace|thinspace|null)(?![a-zA-Z]))*")
 # What stands between the boxes of one list: signs, "and", "or", and the name of the next value ("y =").
 _IN_A_ROW = re.compile(
     r"(?:[\s$,;&{}]|\\[()\[\],; \\]|\\(?:text|q?quad)(?![a-zA-Z])|(?<![a-zA-Z])(?:and|or)(?![a-zA-Z])"
@@ -123,7 +125,9 @@ def maths_by(rule: "AnswerRule", response: str, is_thinking: bool = False) -> st
         numbers = _NUMBER.findall(text)
         return short(numbers[-1] if numbers else None)
     _, _, after = text.partition(rule["after"] if isinstance(rule, dict) else _HASH)
-    return short(after.partition("\n")[0])
+    line = after.partition("\n")[0].strip()
+    # "**The answer is 5.**": the marks around the sentence are not the answer's, and one of two is left of them.
+    return short(re.sub(r"^\*\*|\*\*\.?$", "", line) if line.count("**") == 1 else line)
 
 
 def matched(pattern: str, text: str) -> str | None:
@@ -143,7 +147,7 @@ def _first_box(text: str) -> str | None:
     contents, end = list[str](), 0
     for match in _BOXED.finditer(text):
         close = closing(text[: match.end() + MAX_MATHS_CHARACTERS + 1], match.end(), "{}")
-        if close is None or not text[match.end() : close].strip():
+        if close is None or _BLANK.fullmatch(text, match.end(), close):
             continue
         if contents and not (0 <= match.start() - end <= _NEAR and _IN_A_ROW.fullmatch(text, end, match.start())):
             break
@@ -166,7 +170,7 @@ def maths(response: str, is_thinking: bool = False) -> str | None:
         content = None if close is None else text[match.end() : close]
         if content is None and len(text) > match.end() + MAX_MATHS_CHARACTERS:
             break  # too long, whether it ends or not
-        if content is None or not content.strip():
+        if content is None or _BLANK.fullmatch(content):
             continue
         end = match.end() + len(content) + 1
         if contents and not (0 <= first - end <= _NEAR and _IN_A_ROW.fullmatch(text, end, first)):

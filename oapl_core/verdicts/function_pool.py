@@ -18,6 +18,7 @@ from typing import Any
 
 from oapl_core.own_function import IMPORT_SECONDS, search_path
 from oapl_core.settings.reward import RewardConfig
+from oapl_core.verdicts.forwarded_output import ForwardedOutput
 
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -54,14 +55,17 @@ class _FunctionWorker:
     def __init__(self, config: RewardConfig) -> None:
         assert config.function
         arguments = [json.dumps(search_path()), config.function, json.dumps(config.columns), str(config.memory_mb)]
-        # its standard error is the stage's log: a person finds there what the function prints
+        # its standard error goes to the stage's log: a person finds there what the function prints
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-B", "-c", _BOOT, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
         )
+        assert self._process.stderr
+        self._printed = ForwardedOutput(self._process.stderr)
         self._read = b""
         self._time_limit_s = config.time_limit_s
 
@@ -117,6 +121,7 @@ class _FunctionWorker:
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
+        self._printed.close()
         for stream in (self._process.stdin, self._process.stdout):
             assert stream
             with suppress(BrokenPipeError):  # an unsent request dies with its worker

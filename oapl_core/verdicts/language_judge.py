@@ -1,26 +1,28 @@
 """Asks a language model what answers are worth: an OpenAI-compatible ``/chat/completions``, several votes, retries.
 
 Every reply is recorded by the content of what was asked and not asked for again. What cannot be had, a server that is
-down or a reply without a number, is an error of its row. Known answers are judged before the first row is.
+down or a reply without a number that counts (judge_replies.py), is an error of its row. The latter is asked for again
+with another seed, and bounded: a response may bring it about. Known answers are judged before the first row is.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
-import re
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.prompt_templates import JUDGE_FIELDS, fill
 from oapl_core.settings.judge import JudgeConfig
+from oapl_core.storable import json_text, storable_text
 from oapl_core.verdicts.function_pool import FunctionCall, Returned
+from oapl_core.verdicts.judge_replies import CUT, Unusable, number_in
 from oapl_core.verdicts.reply_cache import ReplyCache
 
 if TYPE_CHECKING:
@@ -29,11 +31,23 @@ if TYPE_CHECKING:
 _TRY_AGAIN = frozenset({408, 409, 429})
 _SERVER_ERRORS = 500
 _LONGEST_PAUSE_S = 60.0
+_FEW = 100
+"""A share is of so many answers at least: the first answer of all must not end a stage."""
+_MOST_TOKENS = 1 << 40  # of one reply: what the record's column can add up
 SPREAD = "judge_spread"
 
 
 class _NoReply(Exception):
     """A vote that could not be had."""
+
+
+@dataclass(frozen=True)
+class _NoVote:
+    """The reason why there is no number."""
+
+    why: str
+    by_reply: bool
+    """Whether the judge replied, without a number that counts."""
 
 
 @dataclass
@@ -52,6 +66,8 @@ class Cost:
     """Of them, those whose votes differ."""
     failed: int = 0
     """Answers that could not be judged."""
+    unusable: int = 0
+    """Of them, those whose replies had no number that counts."""
 
 
 class LanguageJudge:
@@ -71,6 +87,7 @@ class LanguageJudge:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self.cost = Cost()
+        self._last_unusable = ""
 
     def close(self) -> None:
         """Close connections and file."""
@@ -120,20 +137,39 @@ class LanguageJudge:
             )
         return rows
 
-    def _opinion(self, votes: Sequence[float | str]) -> Returned:
-        """The mean of the votes; strings say why one could not be had."""
-        numbers = [vote for vote in votes if not isinstance(vote, str)]
-        wrong = next((vote for vote in votes if isinstance(vote, str)), None)
+    def check_replies(self) -> None:
+        """Look at the share of answers whose replies had no number that counts.
+
+        Raises:
+            ConfigError: it is more than the settings allow; the replies are recorded, so that it would be so again.
+        """
+        unusable, answers = self.cost.unusable, self.cost.answers
+        if unusable > self._config.max_unusable_share * max(answers, _FEW):
+            share = f"reward.judge.max_unusable_share={self._config.max_unusable_share:g}"
+            raise ConfigError(
+                f"{unusable:,} of {answers:,} answers could not be judged as the replies of {self._config.model} had "
+                f"no number that counts, more than {share} allows (last: {self._last_unusable}); read such answers, "
+                "then mend the judge's prompt or raise the share"
+            )
+
+    def _opinion(self, votes: Sequence[float | _NoVote]) -> Returned:
+        """The mean of the votes, if most of them are there."""
+        numbers = [vote for vote in votes if not isinstance(vote, _NoVote)]
+        wrong = [vote for vote in votes if isinstance(vote, _NoVote)]
+        is_failed, by_reply = 2 * len(numbers) <= len(votes), [vote.why for vote in wrong if vote.by_reply]
         with self._lock:
             self.cost.answers += 1
             self.cost.differing += len(set(numbers)) > 1
-            self.cost.failed += 2 * len(numbers) <= len(votes)
-        if 2 * len(numbers) <= len(votes):
-            return Returned(error=f"{len(votes) - len(numbers)} of {len(votes)} votes failed, first: {wrong}")
+            self.cost.failed += is_failed
+            if is_failed and by_reply:
+                self.cost.unusable += 1
+                self._last_unusable = by_reply[0]
+        if is_failed:
+            return Returned(error=f"{len(wrong)} of {len(votes)} votes failed, first: {wrong[0].why}")
         return Returned(sum(numbers) / len(numbers), {SPREAD: max(numbers) - min(numbers)})
 
-    def _vote(self, call: FunctionCall, seed: int, fresh: bool) -> float | str:
-        """One number, or why there is none."""
+    def _vote(self, call: FunctionCall, seed: int, fresh: bool) -> float | _NoVote:
+        """One number, or why there is none; where the first reply has none, with a seed that is no vote's."""
         config = self._config
         try:
             values = {"problem_id": call.problem.get("problem_id"), "problem": call.problem}
@@ -141,18 +177,15 @@ class LanguageJudge:
             words, system = fill(config.prompt.text, config.prompt.file, values, JUDGE_FIELDS)
             said = [("system", system), ("user", words)]
             # a lone surrogate, which a text may have, cannot be sent
-            messages = [{"role": who, "content": x.encode("utf-8", "replace").decode()} for who, x in said if x]
+            messages = [{"role": who, "content": storable_text(x)} for who, x in said if x]
             reply = self._reply(messages, seed, fresh)
+            with suppress(Unusable):
+                return number_in(reply, config) / config.scale
+            return number_in(self._reply(messages, seed + config.votes, fresh), config) / config.scale
         except (ConfigError, _NoReply) as error:
-            return str(error)
-        # the last: a reply reasons first, and may name other numbers on the way
-        found = re.findall(config.pattern, reply)
-        try:
-            number = float(found[-1]) / config.scale
-        except (IndexError, ValueError):
-            number = math.nan
-        # a pattern of one's own may find `nan` or `inf`, and either would poison the value of a whole group
-        return number if math.isfinite(number) else f"no number in its reply {' '.join(reply.split())[-80:]!r}"
+            return _NoVote(str(error), by_reply=False)
+        except Unusable as error:
+            return _NoVote(str(error), by_reply=True)
 
     def _reply(self, messages: Sequence[Mapping[str, str]], seed: int, fresh: bool) -> str:
         """What the model writes; recorded. Raises _NoReply."""
@@ -163,16 +196,15 @@ class LanguageJudge:
             "seed": seed,
         }
         # all that decides the reply, and nothing of where or when it is asked
-        asked = json.dumps(request, sort_keys=True, ensure_ascii=False)
+        asked = json_text(request, sort_keys=True)
         key = hashlib.sha256(asked.encode()).hexdigest()
         known = None if fresh else self._cache.get(key)
         if known is not None:
             self._count(cached=1)
             return known
         sent = self._ask(request)
-        usage = sent.get("usage") or {}
-        tokens = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
-        reply = str(sent["choices"][0]["message"]["content"]).encode("utf-8", "replace").decode()
+        reply, tokens = _text_of(sent), (_count_of(sent, "prompt_tokens"), _count_of(sent, "completion_tokens"))
+        reply += CUT if sent["choices"][0].get("finish_reason") == "length" else ""
         # before it is read: what was paid for is kept, also a reply without a number
         self._cache.put(key, config.model, asked, reply, tokens)
         self._count(prompt_tokens=tokens[0], completion_tokens=tokens[1])
@@ -218,5 +250,16 @@ def _sent(answer: httpx.Response) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = answer.json()
         return found if isinstance(found["choices"][0]["message"]["content"], str) else None
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return None
+
+
+def _text_of(sent: Mapping[str, Any]) -> str:
+    return storable_text(sent["choices"][0]["message"]["content"])
+
+
+def _count_of(sent: Mapping[str, Any], name: str) -> int:
+    """A number of tokens; 0 where the server says none: a count is no reason to lose a reply."""
+    usage = sent.get("usage")
+    count = usage.get(name) if isinstance(usage, dict) else None
+    return count if isinstance(count, int) and 0 <= count < _MOST_TOKENS else 0

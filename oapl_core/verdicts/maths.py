@@ -25,9 +25,12 @@ from typing import Any
 from oapl_core.verdicts import maths_echo
 from oapl_core.verdicts.extraction import matched
 from oapl_core.verdicts.maths_equality import Equality
+from oapl_core.verdicts.maths_evaluation import evaluated
+from oapl_core.verdicts.maths_gold import Gold, is_closed_at_infinity
 from oapl_core.verdicts.maths_parse import Parser
+from oapl_core.verdicts.maths_statement import Statement
 from oapl_core.verdicts.maths_text import compact
-from oapl_core.verdicts.maths_units import SplitAnswer, agree
+from oapl_core.verdicts.maths_units import Allowed, SplitAnswer, agree
 from oapl_core.verdicts.maths_words import equal_letters
 
 MEMORY_MB = 1024
@@ -41,51 +44,74 @@ class MathsJudge:
         """Imports math-verify."""
         self._parser = Parser()
         # A group's answers share one gold and one statement, so both are taken apart once.
-        self._gold = lru_cache(maxsize=4096)(lambda gold: SplitAnswer.of(gold, True, False))
-        self._formulas = lru_cache(maxsize=256)(self._taken_apart)
+        self._statement = lru_cache(maxsize=4096)(Statement.of)
+        self._gold = lru_cache(maxsize=4096)(self._read_gold)
+        self._formulas = lru_cache(maxsize=1024)(self._taken_apart)
 
     def judge(self, gold: str, answer: str, statement: str = "") -> dict[str, bool]:
         """{"equal", "parsed": both could be read, "same": the same plain text, "echo", "error": a library broke}."""
         reply = {"equal": False, "parsed": False, "same": False, "echo": False, "error": True}
         # The boundary of one row: whatever an answer makes a library raise is that answer's fault, and counted.
         with suppress(Exception):
-            reply |= self._judged(self._gold(gold), answer, statement)
+            reply |= self._judged(self._gold(gold, statement), answer, self._statement(statement))
             reply["error"] = False
         return reply
 
-    def _judged(self, gold: SplitAnswer, text: str, statement: str) -> dict[str, bool]:
-        # Where the gold has variables, "5 m" may be a product of one: then only \text{m} is a unit.
-        loose = not gold.has_letters
-        answer = SplitAnswer.of(text, loose, loose)
-        reply = {"parsed": True, "same": compact(gold.text) == compact(answer.text) != ""}
-        if not agree(gold.unit, answer.unit):
+    def _read_gold(self, gold: str, statement: str) -> Gold:
+        return Gold.of(gold, self._statement(statement))
+
+    def _judged(self, gold: Gold, text: str, statement: Statement) -> dict[str, bool]:
+        answer = SplitAnswer.of(text, Allowed.of_answer(statement, gold.split))
+        reply = {"parsed": True, "same": compact(gold.split.text) == compact(answer.text) != ""}
+        said = gold.says(answer.text, self._same_text)
+        if said is not None:
+            return reply | {"equal": said}
+        split, answer = gold.split, gold.comparable(answer, statement)
+        if not agree(split.unit, answer.unit) or is_closed_at_infinity(answer.rest) > is_closed_at_infinity(split.rest):
             return reply
-        lettered = equal_letters(gold, answer)
+        lettered = equal_letters(split, answer)
         if lettered is not None:
             return reply | {"equal": lettered}
-        value, given = self._parser.read(gold.rest), self._parser.read(answer.rest)
+        value, given = self._parser.read(split.rest), self._parser.read(answer.rest)
         if value is None or given is None:
             return reply | {"parsed": False}
-        equal = self._equal(gold, value, answer, given)
-        texts, echo = (gold.rest, answer.rest), False
-        if equal and statement and compact(texts[0]) != compact(texts[1]):  # the gold's own form is always an answer
-            echo = maths_echo.is_echo(value, given, texts, *self._formulas(statement))
+        equal = self._equal(split, value, answer, given, statement)
+        texts, echo = (split.rest, answer.rest), False
+        # The gold's own form is always an answer.
+        if equal and statement.text and compact(texts[0]) != compact(texts[1]):
+            echo = maths_echo.is_echo(value, given, texts, self._formulas(statement.text))
         return reply | {"equal": equal and not echo, "echo": echo}
 
-    def _equal(self, gold: SplitAnswer, value: Any, answer: SplitAnswer, given: Any) -> bool:
+    def _same_text(self, gold: str, answer: str) -> bool:
+        """Whether two plain texts, parts of a gold and an answer, mean the same."""
+        if compact(gold) == compact(answer):
+            return True
+        one, other = self._parser.read(gold), self._parser.read(answer)
+        return one is not None and other is not None and Equality(self._parser.same).equal(one, other)
+
+    def _equal(self, gold: SplitAnswer, value: Any, answer: SplitAnswer, given: Any, statement: Statement) -> bool:
         texts = (gold.rest, answer.rest)
         is_braced = (texts[0].startswith("\\{"), texts[1].startswith("\\{"))
-        equality = Equality(self._parser.same, any("." in text for text in texts), is_braced)
-        if equality.equal(value, given):
+        equality = Equality(self._parser.same, any("." in text for text in texts), is_braced, statement.is_interval)
+        is_part = gold.unit != "percent" and answer.unit == "percent"
+        # 0.5 is 50%. The number before the sign counts where it can be no part, or where a percentage was asked for.
+        if not (is_part and _is_small(value) and not statement.asks_percentage) and equality.equal(value, given):
             return True
         # 50% is 50 with its sign left out, and it is 0.5: the second is tried only where one side is a percentage.
         if (gold.unit == "percent") == (answer.unit == "percent"):
             return False
         return equality.equal(_part(gold, value), _part(answer, given))
 
-    def _taken_apart(self, statement: str) -> tuple[frozenset[str], frozenset[maths_echo.Tree]]:
-        formulas = maths_echo.formulas(statement)
-        return frozenset(map(compact, formulas)), maths_echo.parts(formulas, self._parser.read)
+    def _taken_apart(self, statement: str) -> maths_echo.StatementFormulas:
+        return maths_echo.StatementFormulas.of(statement, self._parser.read)
+
+
+def _is_small(value: Any) -> bool:
+    """Whether a number is one that a part of something may be."""
+    import sympy
+
+    number = evaluated(value) if isinstance(value, sympy.Expr) else None
+    return number is not None and bool(abs(number) <= 1)
 
 
 def _part(answer: SplitAnswer, value: Any) -> Any:

@@ -6,38 +6,48 @@ A rule by form, for answers that are right but are not written as the gold is. S
   letters and functions, or no more characters in them;
 - or it is a fraction of numbers that stands there, and the gold writes the same number otherwise;
 - or a part of such a formula makes it up or stands in it, and the gold has fewer numbers, letters and functions.
+
+The last holds as well where sums and products of numerals are folded in both: (4 + 1)x is 5x. And where a formula of
+the statement is the gold, only not computed, an answer may have no more operations than that formula or the gold.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
 from typing import Any
 
-from oapl_core.verdicts.maths_text import compact, plain
+from oapl_core.verdicts.maths_evaluation import clean, evaluated
+from oapl_core.verdicts.maths_text import MATHS, compact, plain
 
 Tree = tuple[Any, ...]
 """(name, children...) of an expression without neutral elements; children of sums and products are sorted."""
 
-_MATHS = re.compile(
-    r"(?<!\\)\$\$(.+?)(?<!\\)\$\$|(?<!\\)\$(.+?)(?<!\\)\$|\\\[(.+?)\\\]|\\\((.+?)\\\)"
-    r"|\\begin\{(?:align|equation|gather)\w*\*?\}(.+?)\\end\{(?:align|equation|gather)\w*\*?\}",
-    re.DOTALL,
-)
-_TYPED = re.compile(r"[\d(][\d\s.,()+*/^×÷·-]*[\d)]")
+_RAISED = r"\^\{[^{}$]{1,20}\}|[⁰¹²³⁴⁵⁶⁷⁸⁹]"
+_TYPED = re.compile(rf"(?:(?<![\w)])-)?[\d(](?:[\d\s.,()+*/^×÷·-]|{_RAISED})*(?:[\d)]|{_RAISED})")
+_OPERATION = re.compile(rf"(?!^)[-+*/^×÷·]|{_RAISED}")
 _SIDES = re.compile(
     r"\\(?:leq|geq|neq|approx|equiv|in|implies|quad|begin\{\w+\*?\}|end\{\w+\*?\})(?![a-zA-Z])|[=<>&]|\\\\"
 )
 _SIGNS = frozenset({"Add", "Mul", "Tuple", "FiniteSet", "Equality", "Interval"})
 _UNCOUNTED = re.compile(r"\\(?:frac|cdot|times|div|pm|text|begin|end|leq|geq|neq|in|cup|cap)(?![a-zA-Z])")
 _COUNTED = re.compile(r"\\[a-zA-Z]+|\d+(?:\.\d+)?|[a-zA-Z^!]")
+_COMPUTED = re.compile(
+    r"\\binom|(?<=[\d)}])!|\\(?:gcd|lcm|det)(?![a-z])|\\operatorname\{(?:gcd|lcm)\}|\\begin\{vmatrix\}"
+)
+_BINDING = frozenset({"Sum", "Product", "Integral", "Limit"})
+_NEAR = 1e-12
+_NUMERAL = re.compile(r"-?\d+(?:/\d+)?")
 _MOST_FORMULAS, _LONGEST = 60, 400
 
 
 def formulas(statement: str) -> list[str]:
     """The formulas of a statement and their sides as plain texts; arithmetic that is typed between the words, too."""
-    marked = [next(filter(None, match.groups())) for match in _MATHS.finditer(statement)]
-    typed = [text for text in _TYPED.findall(_MATHS.sub(" ; ", statement)) if re.search(r"[-+*/^×÷·]", text)]
+    marked = [next(filter(None, match.groups())) for match in MATHS.finditer(statement)]
+    typed = [text for text in _TYPED.findall(MATHS.sub(" ; ", statement)) if _OPERATION.search(text)]
     wholes = [plain(text) for text in (*marked, *typed)]
     pieces = [piece for whole in wholes for piece in (whole, *_SIDES.split(whole))]
     # A statement is untrusted text, too: what is too long, or too much, is not worth a parser's seconds.
@@ -45,26 +55,105 @@ def formulas(statement: str) -> list[str]:
     return list(dict.fromkeys(kept))[:_MOST_FORMULAS]
 
 
-def is_echo(gold: Any, answer: Any, texts: tuple[str, str], known: frozenset[str], trees: frozenset[Tree]) -> bool:
+@dataclass(frozen=True)
+class StatementFormulas:
+    """The formulas of a statement, ready for every answer to it."""
+
+    texts: frozenset[str]
+    """Made compact."""
+    trees: frozenset[Tree]
+    """Every part of those that can be parsed which is more than one number or letter."""
+    folded: frozenset[Tree]
+    """The same where numerals are folded."""
+    work: dict[Tree, int]
+    """The folded formulas, with their operations."""
+    outlines: frozenset[Tree]
+    """The formulas without signs, order and the names of bound letters."""
+    expressions: tuple[tuple[Any, int], ...]
+    """The formulas that have a value, with their operations."""
+
+    @classmethod
+    def of(cls, statement: str, read: Callable[[str], Any]) -> StatementFormulas:
+        """The formulas of a statement, parsed by `read`."""
+        import sympy
+
+        texts = formulas(statement)
+        found = [
+            (text, parsed, tree(parsed))
+            for text, parsed in zip(texts, map(read, texts), strict=True)
+            if parsed is not None
+        ]
+        endless = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative)
+        expressions = [
+            (parsed, _work(text, whole))
+            for text, parsed, whole in found
+            if isinstance(parsed, sympy.Expr) and not parsed.has(*endless) and _work(text, whole)
+        ]
+        trees = [whole for _, _, whole in found]
+        work = {folded(whole): _work(text, whole) for text, _, whole in found}
+        outlines = frozenset(outline(whole) for whole in trees)
+        return cls(frozenset(map(compact, texts)), _parts(trees), _parts(work), work, outlines, tuple(expressions))
+
+    def most_operations(self, gold: Any) -> int | None:
+        """The operations of the longest formula that has the gold's value; None without one."""
+        import sympy
+
+        if not isinstance(gold, sympy.Expr):
+            return None
+        value = evaluated(clean(gold))
+        equal = [work for one, work in self.expressions if _nearly(evaluated(clean(one)), value)]
+        return max(equal, default=None)
+
+
+def is_echo(gold: Any, answer: Any, texts: tuple[str, str], known: StatementFormulas) -> bool:
     """Whether a correct answer, not written as the gold is, repeats the question.
 
-    `gold` and `answer` are parsed, `texts` are their plain texts, `known` the statement's `formulas` made compact,
-    `trees` the `parts` of those.
+    `gold` and `answer` are parsed, `texts` are their plain texts.
     """
     simple, whole = tree(gold), tree(answer)
     ours, theirs = (_signs(text) for text in texts)
-    is_copied = compact(texts[1]) in known
-    if simple == whole and _functions(theirs) <= _functions(ours):
+    is_copied = compact(texts[1]) in known.texts
+    is_computed = _hidden(texts[1]) > _hidden(texts[0])
+    if simple == whole and _functions(theirs) <= _functions(ours) and not is_computed:
         # The same number in another writing: to turn 0.15 into 3/20 is no answer to "write 3/20 as a decimal".
         return is_copied and "\\frac" in texts[1] and not re.search(r"[a-zA-Z]", texts[1].replace("\\frac", ""))
     if is_copied and len(theirs) > 1:
         return len(ours) <= len(theirs) or _characters(ours) <= _characters(theirs)
-    return any(part in trees and size(part) > size(simple) for part in _within(whole))
+    if any(part in known.trees and size(part) > size(simple) for part in _within(whole)):
+        return True
+    # The same numbers in the same places: |8 - 3| for |3 - 8|, or a sum over n for one over k.
+    if size(whole) > size(simple) and outline(whole) in known.outlines:
+        return True
+    less, computed = folded(simple), folded(whole)
+    if less != computed and any(part in known.folded and size(part) > size(less) for part in _within(computed)):
+        return True
+    work = _work(texts[1], whole)
+    if less != computed and work > known.work.get(computed, work):
+        return True
+    # Whoever wrote 2 * 5 / 2 knows the 5, and another form of it may take a step: two operations are no rewriting.
+    is_free = len(computed) > 1 or simple in _within(whole)
+    if work <= operations(simple) + 2 * (is_free and not is_computed):
+        return False
+    formula = known.most_operations(gold)
+    return formula is not None and (is_computed or work > formula)
 
 
-def parts(known: list[str], read: Callable[[str], Any]) -> frozenset[Tree]:
-    """Every part of the formulas that can be parsed which is more than one number or letter."""
-    trees = [tree(parsed) for parsed in map(read, known) if parsed is not None]
+def _work(text: str, whole: Tree) -> int:
+    """The operations of an answer, with those that the parser has computed already: only the text shows them."""
+    return operations(whole) + _hidden(text)
+
+
+def _hidden(text: str) -> int:
+    return len(_COMPUTED.findall(text))
+
+
+def _nearly(one: Any, other: Any) -> bool:
+    if one is None or other is None:
+        return False
+    return bool(abs(one - other) <= _NEAR * max(abs(one), abs(other)))
+
+
+def _parts(trees: Iterable[Tree]) -> frozenset[Tree]:
     return frozenset(part for whole in trees for part in _within(whole) if size(part) > 1)
 
 
@@ -123,9 +212,75 @@ def _sum_or_product(name: str, children: list[Tree]) -> Tree:
 def _power(base: Tree, exponent: Tree) -> Tree:
     if exponent == ("1",):
         return base
+    if exponent == ("-1",) and (number := _number(base)):
+        return _leaf(1 / number)
     if base[0] == "Pow" and exponent == base[2] == ("-1",):
         return base[1]  # type: ignore[no-any-return]
     return ("Pow", base, exponent)
+
+
+def outline(whole: Tree, is_bound: bool = False) -> Tree:
+    """A form without signs and order: what a change of signs, or of the letter that a sum runs over, leaves."""
+    name, *children = whole
+    if not children:
+        return (name.removeprefix("-") if _NUMERAL.fullmatch(name) or not is_bound else "bound",)
+    parts = sorted((outline(child, is_bound or name in _BINDING) for child in children), key=repr)
+    if name == "Mul":
+        parts = [part for part in parts if part != ("1",)]
+        if len(parts) == 1:
+            return parts[0]
+    return (name, *parts)
+
+
+def operations(whole: Tree) -> int:
+    """How many sums, products, quotients, powers and functions an expression holds; a minus is none."""
+    name, *children = whole
+    if not children:
+        return 0
+    if name in ("Add", "Mul"):
+        own = sum(name == "Add" or child != ("-1",) for child in children) - 1
+    else:
+        own = int(name != "Pow" or children[1] != ("-1",))
+    return int(own + sum(map(operations, children)))
+
+
+def folded(whole: Tree) -> Tree:
+    """A form with the sums and products of numerals computed.
+
+    Powers, roots, functions and like terms stay, because to compute these is often what was asked for.
+    """
+    name, *children = whole
+    if not children:
+        return whole
+    parts = [folded(child) for child in children]
+    if name == "Add":
+        return _folded_sum(parts)
+    if name == "Mul":
+        return _folded_product(parts)
+    if name == "Pow":
+        return _power(parts[0], parts[1])
+    return (name, *parts)
+
+
+def _folded_sum(parts: list[Tree]) -> Tree:
+    terms = [term for part in parts for term in (part[1:] if part[0] == "Add" else (part,))]
+    numbers = [number for term in terms if (number := _number(term)) is not None]
+    return _sum_or_product("Add", [_leaf(sum(numbers, Fraction(0))), *(one for one in terms if _number(one) is None)])
+
+
+def _folded_product(parts: list[Tree]) -> Tree:
+    factors = [factor for part in parts for factor in (part[1:] if part[0] == "Mul" else (part,))]
+    number = prod((value for factor in factors if (value := _number(factor)) is not None), start=Fraction(1))
+    others = [factor for factor in factors if _number(factor) is None]
+    return _sum_or_product("Mul", [_leaf(number), *others]) if number else ("0",)
+
+
+def _number(part: Tree) -> Fraction | None:
+    return Fraction(part[0]) if len(part) == 1 and _NUMERAL.fullmatch(part[0]) else None
+
+
+def _leaf(number: Fraction) -> Tree:
+    return (str(number),)
 
 
 def _within(whole: Tree) -> Iterator[Tree]:

@@ -30,6 +30,8 @@ class Equality:
     library: Callable[[Any, Any], bool]
     has_decimal: bool = False
     is_braced: tuple[bool, bool] = (False, False)
+    is_interval: bool = False
+    """Whether the statement asks for an interval, so that (-1, 4) is no list of two numbers."""
 
     def equal(self, gold: Any, answer: Any) -> bool:
         """Whether the answer means the same as the gold."""
@@ -56,7 +58,8 @@ class Equality:
             return relations.same(ours, theirs, self.equal) or self._same_set(ours, theirs)
         links, other = (ours, answer) if ours else (theirs, gold)
         meant = self._meant(links, is_trusted=bool(ours), may_be_set=isinstance(other, sympy.Set))
-        if meant is None:
+        # Bounds alone are no inequality: -1, 4 does not say what lies between them.
+        if meant is None or (isinstance(meant, sympy.Interval) and isinstance(other, sympy.FiniteSet)):
             return False
         return self.equal(meant, answer) if ours else self.equal(gold, meant)
 
@@ -83,6 +86,8 @@ class Equality:
             joined = relations.union(theirs or [])
             return joined is not None and self.equal(gold, joined)
         if ours is None or theirs is None:
+            return False
+        if isinstance(gold, sympy.Interval) and (self.is_interval or gold.start.is_infinite or gold.end.is_infinite):
             return False
         is_set = [isinstance(one, sympy.FiniteSet) for one in (gold, answer)]
         if len(ours) == 1 and is_set[1] and not self.is_braced[1]:

@@ -26,7 +26,8 @@ def evaluated(expression: Any, shift: int = 0) -> Any:
     """The number that an expression is where its symbols have fixed positive values; None if it is none there."""
     import sympy
 
-    if expression.has(sympy.Limit, sympy.Derivative, sympy.Integral, sympy.Sum, sympy.Product):
+    # what the parser has computed, a greatest common divisor for one, stands in the last of them
+    if expression.has(sympy.Limit, sympy.Derivative, sympy.Integral, sympy.Sum, sympy.Product, sympy.UnevaluatedExpr):
         expression = expression.doit()
     # Positive, so that roots and logarithms are real. A checksum of the name, not hash(): two workers must judge alike.
     values = {

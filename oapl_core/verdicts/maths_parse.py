@@ -17,7 +17,7 @@ from oapl_core.verdicts.maths_relations import is_name
 from oapl_core.verdicts.maths_words import decimals_for_bases, holds_words
 
 _NUMBER = re.compile(r"(-?)(?:(\d+(?:\.\d+)?|\.\d+)(?:/(\d+))?|\\frac\{(-?\d+)\}\{(\d+)\})")
-_COMMAS = re.compile(r"\s*-?\d{1,3}(?:,\d{3})+(?:\.\d+)?\s*")
+_COMMAS = re.compile(r"\s*-?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?\s*")
 _TWO_NUMBERS = re.compile(r"(?<!\\frac )\b\d+(?:\.\d+)? +[\d.]")
 _OR = re.compile(r"(?<![a-zA-Z\\])or(?![a-zA-Z])|\\text\s*\{\s*or\s*\}|\\(?:lor|vee)(?![a-zA-Z])")
 _CLOSE = 0.05

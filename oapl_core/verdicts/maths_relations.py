@@ -52,8 +52,10 @@ def value(chain: Sequence[Link], equal: Equal, is_trusted: bool) -> Any | None:
         return None
     first, sides = chain[0][0], [right for _, _, right in chain]
     if not is_name(first):  # a working: its first side has to hold as well
-        if _has_symbols(first):
-            return None
+        if len(sides) == 1 and is_name(sides[0]):
+            return first  # 5 = x
+        if any(map(_has_symbols, (first, *sides))):
+            return None  # 7 = 11a + c is an equation
         sides.insert(0, first)
     if not is_trusted and not all(equal(sides[-1], side) for side in sides[:-1]):
         return None

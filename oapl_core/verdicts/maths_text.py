@@ -9,6 +9,8 @@ import re
 import unicodedata
 from collections.abc import Callable
 
+from oapl_core.verdicts.maths_notation import emphasised, one_notation
+
 # LaTeX, and the characters that say the same. They are replaced before NFKC, which would read ½ as 1⁄2 and º as o.
 _CHARACTERS = r"""
     - −–—‐‑  * ∗  / ⁄∕  : ∶  ' ′’‘  " ″“”  ^\circ °º  \ldots …  \sqrt[3] ∛
@@ -51,6 +53,13 @@ _COMMAND = re.compile(r"\\([a-zA-Z]+)")
 _TYPED_TABLE = {"<=": r"\leq ", ">=": r"\geq ", "!=": r"\neq ", "==": "=", "**": "^"}
 _TYPED = re.compile(r"[<>!=]=|\*\*")
 
+MATHS = re.compile(
+    r"(?<!\\)\$\$(.+?)(?<!\\)\$\$|(?<!\\)\$(.+?)(?<!\\)\$|\\\[(.+?)\\\]|\\\((.+?)\\\)"
+    r"|\\begin\{(?:align|equation|gather)\w*\*?\}(.+?)\\end\{(?:align|equation|gather)\w*\*?\}",
+    re.DOTALL,
+)
+"""The formulas of a statement."""
+
 _Rules = tuple[tuple[re.Pattern[str], str], ...]
 
 
@@ -66,7 +75,13 @@ _SHAPES = _rules(
     (r"\\(?:color|hspace\*?|vspace\*?|label|tag\*?)\s*\{[^{}]*\}", " "),
     # Thousands: only between digits, before a group of three. A bare comma may part a list, so it waits for _numbers.
     (r"(?<=\d)(?:\s*,\s*\\!\s*|\{,\}|(?<!\\)\\,|~|\\ |\\thinspace)(?=\d{3}(?!\d))", ""),
+    (r"(?<=\d)\{,\}(?=\d)", ","),
     (r"\\!|\\/", ""),
+    # Groups that only space a sign, and arguments without braces.
+    (r"(?:^|(?<=\d))\{\}(?![_^])", ""),
+    (r"(?<![\^_a-zA-Z}])\{([-+])\}", r"\1"),
+    (r"\\[dt]?binom\s*(\d)\s*(\d)", r"\\binom{\1}{\2}"),
+    (r"\^\s*(\\[dtc]?frac\s*(?:\d|\{[^{}]*\})\s*(?:\d|\{[^{}]*\}))", r"^{\1}"),
     (r"(?<!\\)\\[,;:> ]|~", " "),
     (r"\\\{\s*\\\}", r"\\emptyset "),
     (r"\\mathbb\s*([RZNQC])(?![a-zA-Z])", r"\\mathbb{\1}"),
@@ -83,6 +98,7 @@ _MATRICES = _rules(
 )
 _LEFT_OVERS = _rules(
     (r"\{\s*\^\\circ\s*\}", r"^\\circ "),
+    (r"\^(\d)\s+(?=\d)", r"^{\1} "),
     (r"\\\\\s*\[[^\]]*\]|\\cr(?![a-zA-Z])", r"\\\\ "),
     (r"\\\\\s*(?=\\end\{)", " "),
 )
@@ -92,7 +108,7 @@ _FONTS = re.compile(
 )
 _OLD_FONT = re.compile(r"\{\s*\\(?:bf|rm|it|bfseries)\s+([A-Za-z0-9.]+)\s*\}")
 _NOT_WORDS = re.compile(r"\s*(?:[-+\d.,\s]+|\(\s*[A-Za-z]\s*\))\s*")
-_UNIT_LETTERS = re.compile(r"\s*[mgshlLNJWVAK]\s*")
+_UNIT_LETTERS = re.compile(r"\s*[mgshlLNJWVAK](?:\s*/\s*[mgshlL](?:\s*\^\s*(?:\d|\{\d\}))?)?\s*")
 _ONE_LETTER = re.compile(r"\\text\{\s*([A-Za-z])\s*\}")
 _LETTERS = re.compile(r"\s*[A-Za-z]{2,}[A-Za-z\s]*")
 _PRIMES = re.compile(r"(?<![a-zA-Z\\])([a-zA-Z])(?:\^\s*\{?\s*((?:\\prime\s*)+)\}?|('+))")
@@ -103,9 +119,10 @@ _MIXED = re.compile(
     r"(?<![\d.)}/^_a-zA-Z])(\d+)(?: *\\frac *(?:\{(\d+)\}|(\d)) *(?:\{(\d+)\}|(\d))| +(\d+) ?/ ?(\d+)(?![\d.^/]))"
 )
 _SPACED_THOUSANDS = re.compile(r"(?<![\d.,/^_{] )(?<![\d.,/^_])(\d{1,3}(?: \d{3})+)(?![\d/]| \d|,\d)")
-_COMMA_THOUSANDS = re.compile(r"((?:^|=)\s*[-+]?\s*)(\d{1,3}(?:,\d{3})+)(?=\.\d|[^\d.,]*$)")
+_COMMA_THOUSANDS = re.compile(r"((?:^|=)\s*[-+]?\s*)([1-9]\d{0,2}(?:,\d{3})+)(?=\.\d|[^\d.,]*$)")
 _TRANSPOSED_TUPLE = re.compile(r"\(([^()]*,[^()]*)\)\s*\^\s*(?:T|\{\s*T\s*\})")
-_ENDING = re.compile(r"(?:[\s.,;:]|\\text\{\s*[.,;]?\s*\}|\\\\)+$")
+_ENDING = re.compile(r"(?:[\s.,;:]|\\text\{\s*[.,;]?\s*\}|\\\\|\\(?=[\s.,;:]|$))+$")
+_UNSEEN = re.compile(r"[\u00ad\u200b-\u200f\u2060\ufeff]")
 _LEADING = re.compile(r"\A(?:[=:\s]|\\(?:approx|therefore|Rightarrow|implies)(?![a-zA-Z]))+")
 _QUOTED = re.compile(r"(?:``|\"|')([^'\"`]*)(?:''|\"|')")
 _SPACES = re.compile(r"\s+")
@@ -114,6 +131,8 @@ _SPACES = re.compile(r"\s+")
 def plain(text: str) -> str:
     """The same answer in plain LaTeX. Any text is accepted; what is no LaTeX stays what it is."""
     text = text.strip()
+    if text[:1] in "*_":
+        text = emphasised(text)
     if not text.isascii():
         text = _ascii(text)
     text = _without_ending(_without_dollars(text))
@@ -123,7 +142,7 @@ def plain(text: str) -> str:
     if any(mark in text for mark in ("'", '"', "`", "\\prime")):
         text = _quotes(text)
     # Twice: numbers and quotes that were rewritten can leave a sign at the end that was inside before.
-    text = _without_ending(_numbers(_SPACES.sub(" ", text)))
+    text = _without_ending(_numbers(one_notation(_SPACES.sub(" ", text))))
     text = _LEADING.sub("", _ONE_LETTER.sub(r"\1", text) if _ONE_LETTER.fullmatch(text) else text, count=1)
     while text[:1] == "{" and closing(text, 1, "{}") == len(text) - 1:
         text = text[1:-1].strip()
@@ -144,6 +163,7 @@ def compact(text: str) -> str:
 
 
 def _ascii(text: str) -> str:
+    text = _UNSEEN.sub("", text).strip()
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+", lambda match: f"^{{{match[0].translate(_RAISED)}}}", text)
     text = re.sub(r"[₀₁₂₃₄₅₆₇₈₉]+", lambda match: f"_{{{match[0].translate(_LOWERED)}}}", text)
     text = re.sub(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))", "", text)

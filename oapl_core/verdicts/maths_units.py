@@ -1,67 +1,76 @@
 r"""Units of maths answers: what stands behind a number and is not part of it. Pure.
 
 A unit may be left out or added, but a different one than the gold's makes the answer wrong; nothing is converted. Words
-that are no unit are taken for the thing that is counted ("5 apples") if they cannot change the number.
+that are no unit count things ("5 apples") if they are on a list, in the gold or in the statement (maths_unit_names.py).
 """
 
 import re
 from dataclasses import dataclass
 
+from oapl_core.verdicts.maths_names import unnamed
+from oapl_core.verdicts.maths_statement import Statement
 from oapl_core.verdicts.maths_text import plain
+from oapl_core.verdicts.maths_unit_names import UNITS, counted, letters_of, without_silent
 
-# Each unit's spelling in verdicts, and the names people give it.
-_NAMES = """
-    m: m meter meters metre metres | km: km kms kilometer kilometers kilometre kilometres
-    cm: cm cms centimeter centimeters centimetre centimetres | mm: mm millimeter millimeters millimetre millimetres
-    in: in inch inches | ft: ft foot feet | yd: yd yds yard yards | mi: mi mile miles
-    g: g gm gram grams | kg: kg kgs kilogram kilograms | mg: mg milligram milligrams
-    lb: lb lbs pound pounds | oz: oz ounce ounces | ton: ton tons tonne tonnes
-    s: s sec secs second seconds | min: min mins minute minutes | h: h hr hrs hour hours
-    d: day days | week: week weeks | month: month months | yr: yr yrs year years
-    l: l liter liters litre litres | ml: ml milliliter milliliters millilitre millilitres
-    gal: gal gallon gallons | cup: cup cups | pint: pint pints | quart: quart quarts
-    mi/h: mph | km/h: kph kmph kmh | degree: degree degrees deg degs | rad: rad rads radian radians
-    degree C: celsius | degree F: fahrenheit | acre: acre acres | hectare: hectare hectares | unit: unit units
-    n: n newton newtons | j: j joule joules | w: w watt watts | v: v volt volts | a: a amp amps | hz: hz hertz
-    ohm: ohm ohms | dollar: dollar dollars usd bucks | cent: cent cents | euro: euro euros eur | gbp: gbp
-    yen: yen jpy | rupee: rupee rupees rs inr
-"""
-_UNITS = {
-    name: unit.strip()
-    for entry in _NAMES.replace("\n", "|").split("|")
-    for unit, _, names in [entry.partition(":")]
-    for name in names.split()
-}
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _RAISED = {"squared": 2, "cubed": 3}
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _SIGNS = {"$": "dollar", "€": "euro", r"\euro": "euro", "£": "gbp", r"\pounds": "gbp", "¥": "yen"}
 _SIGNS |= {r"\$": "dollar", "₹": "rupee", "¢": "cent"}
+_CODES = {"USD": "dollar", "US": "dollar", "EUR": "euro", "GBP": "gbp", "JPY": "yen", "INR": "rupee", "Rs": "rupee"}
+_CODE = re.compile(r"(?:\\text\s*\{\s*)?(USD|US(?=\s*\}?\s*\\?\$)|EUR|GBP|JPY|INR|Rs)\.?\s*\}?\s*(?=\\?\$?\s*\d)")
 _SIGN = re.compile(r"\\\$|[$€£¥₹¢]|\\(?:euro|pounds)(?![a-zA-Z])(?:\{\})?")
-# Words that change or multiply the number, or offer another: never the name of what is counted.
-_NEVER_COUNTED = """
-    or and not maybe perhaps probably possibly either neither if else otherwise is are was be equals equal about
-    approximately around roughly nearly almost plus minus times over divided by less more than at least most under
-    above below between to from off half halves third thirds quarter quarters fourth fifth tenth dozen score gross
-    pair pairs double triple twice zero one two three four five six seven eight nine ten eleven twelve twenty thirty
-    forty fifty sixty seventy eighty ninety hundred thousand million billion trillion hundredth hundredths thousandth
-    tenths negative positive infinity pi percent per root factorial power exponent wrong incorrect unless but rather
-    instead alternatively guess option options dots mod modulo remainder base e i x y z n
-"""
-_NEVER = frozenset(_NEVER_COUNTED.split())
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _TEXT_TAIL = re.compile(r"(?:\\text\s*\{[^{}]*\}|[\s/^{}\d*-]|\\cdot(?![a-zA-Z])|\\times(?![a-zA-Z]))+$")
 _TEXT_FRACTION = re.compile(r"\\frac\s*\{\s*\\text\s*\{([^{}]*)\}\s*\}\s*\{\s*\\text\s*\{([^{}]*)\}((?:\^\d)?)\s*\}")
 _BARE_TAIL = re.compile(
-    r"(?<=[\d})])( ?)((?<![a-zA-Z])[A-Za-z][A-Za-z /.^{}23-]*)$|(?<=\\pi)( )([A-Za-z][A-Za-z /.]+)$"
+    r"(?<=[\d})])( ?)((?<![a-zA-Z])[A-Za-z][A-Za-z /.^{}1-3-]*)$|(?<=\\pi)( )([A-Za-z][A-Za-z /.]+)$"
 )
-_WORD = re.compile(r"[A-Za-z][a-z-]*|[A-Z]+")
-_FACTOR = re.compile(r"([A-Za-z]+)(?:\^?\{?(-?\d)\}?)?")
+_WORD = re.compile(r"[A-Za-z][a-z]*(?:-[a-z]+)*|[A-Z]+s?")
+# Only a name of more letters may have its power without "^": cm2 is an area, n2 and n-2 are no units.
+_FACTOR = re.compile(r"([A-Za-z]+)(?:\^\{?(-?\d)\}?|(?<=[a-z]{2})([23]))?")
 _TRIGONOMETRY = re.compile(r"\\?(?:arc)?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _DEGREE = re.compile(r"\^\\circ\s*(?:(?:\\text\s*\{\s*)?([CF])(?![a-zA-Z])(?:\s*\})?)?")
 _PERCENT = re.compile(r"\s*(?:\\?%|\\text\s*\{\s*(?:\\?%|percent|per cent)\s*\}|(?<=[\d} ])percent)\s*$")
+_MODULUS = re.compile(
+    r"\s*(?:\\pmod|\\bmod|\\mod|\(\s*\\?(?:b?mod)|\(\s*\\text\s*\{\s*mod\s*\}|\\text\s*\{\s*\(?mod(?=\s)|\\text\s*\{\s*mod\s*\}|mod(?=\s))"
+    r"\s*\{?\s*(\d{1,9})\s*[})]*\s*$"
+)
+_CONGRUENT = re.compile(r"^[A-Za-z]\s*(?:\\equiv(?![a-zA-Z])|=)\s*")
+_WHOLE = re.compile(r"\s*-?\d{1,9}\s*")
+_MOST_WORDS = 6
 _OWN_LETTERS = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]")
 _COMMAND = re.compile(r"\\(?:text\{[^{}]*\}|[a-zA-Z]+)")
+
+
+_NOTHING = Statement()
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What may be a unit of one answer, beyond the names that are always units."""
+
+    statement: Statement = _NOTHING
+    letters: frozenset[str] = frozenset()
+    """Names of one letter that are units where they stand bare."""
+    is_gold: bool = False
+    takes_words: bool = True
+    """Whether bare words may be what is counted; where the gold has variables they may be a product."""
+    words: frozenset[str] = frozenset()
+    """The gold's own words, in the singular."""
+
+    @classmethod
+    def of_gold(cls, statement: Statement) -> "Allowed":
+        """For a gold: the statement's units, unless it has variables of that name."""
+        return cls(statement, statement.letters - statement.variables, True, False)
+
+    @classmethod
+    def of_answer(cls, statement: Statement, gold: "SplitAnswer") -> "Allowed":
+        """For an answer: the units of the gold as well."""
+        if gold.has_letters:
+            return cls(statement, frozenset(), False, False)
+        letters = (statement.letters - statement.variables) | letters_of(gold.unit)
+        return cls(statement, letters, words=frozenset(gold.unit.removeprefix("#").split()))
 
 
 @dataclass(frozen=True)
@@ -73,10 +82,10 @@ class SplitAnswer:
     unit: str
 
     @classmethod
-    def of(cls, text: str, has_words: bool, has_letters: bool) -> "SplitAnswer":
-        """The content of a box; for the other two see `split_unit`."""
-        text = plain(text)
-        rest, unit = split_unit(text, has_words, has_letters)
+    def of(cls, text: str, allowed: Allowed) -> "SplitAnswer":
+        """The content of a box."""
+        text = unnamed(plain(text), allowed.statement)
+        rest, unit = split_unit(text, allowed)
         return cls(text, plain(rest) if unit else rest, unit)
 
     @property
@@ -85,18 +94,20 @@ class SplitAnswer:
         return bool(_OWN_LETTERS.search(_COMMAND.sub(" ", self.rest)))
 
 
-def split_unit(text: str, has_words: bool = False, has_letters: bool = False) -> tuple[str, str]:
+def split_unit(text: str, allowed: Allowed) -> tuple[str, str]:
     r"""A plain answer as (what is left, its unit or ""). Units of several kinds are joined: "\$5 \text{ per hour}".
 
-    Without \text, a letter or a word may be variables: `has_words` takes a word of four letters and more after a space
-    for what is counted, `has_letters` a single letter after a space for a unit ("5 m").
+    Without \text, a letter or a word may be variables: `allowed` says which are units.
     """
     text, money = _without_signs(text)
     percent = _PERCENT.search(text)
     if percent:
         return text[: percent.start()].strip(), "percent"
+    residue = _MODULUS.search(text) if "mod" in text else None
+    if residue:
+        return _residue(text, residue)
     text, degree = _without_degrees(text)
-    text, tail = _split_tail(text, has_words, has_letters, bool(money))
+    text, tail = _split_tail(text, allowed, bool(money))
     named = [unit for unit in (money, degree) if unit]
     if tail.startswith("/") and named:
         return text, named[0] + tail
@@ -115,8 +126,21 @@ def agree(gold: str, answer: str) -> bool:
 
 
 def _without_signs(text: str) -> tuple[str, str]:
+    """An amount without its currency: a sign anywhere, or a code before the number."""
+    code = _CODE.match(text)
+    if code:
+        text, named = text[code.end() :].removeprefix("\\$"), _CODES[code[1]]
+        return text.strip(), named
     signs = {_SIGNS[match[0].removesuffix("{}")] for match in _SIGN.finditer(text)}
     return (_SIGN.sub("", text).strip(), signs.pop()) if len(signs) == 1 else (text, "")
+
+
+def _residue(text: str, found: re.Match[str]) -> tuple[str, str]:
+    """A residue without its modulus. What is no residue yet, 2^10 mod 7 or 19 mod 12, is not computed for anybody."""
+    modulus, residues = int(found[1]), _CONGRUENT.sub("", text[: found.start()].strip())
+    numbers = [int(number) for number in residues.split(",") if _WHOLE.fullmatch(number)]
+    is_reduced = len(numbers) == residues.count(",") + 1 and all(abs(number) < modulus for number in numbers)
+    return (residues, f"mod {modulus}") if is_reduced else (text, "")
 
 
 def _without_degrees(text: str) -> tuple[str, str]:
@@ -128,7 +152,7 @@ def _without_degrees(text: str) -> tuple[str, str]:
     return _DEGREE.sub(" ", text).strip(), unit
 
 
-def _split_tail(text: str, has_words: bool, has_letters: bool, is_money: bool) -> tuple[str, str]:
+def _split_tail(text: str, allowed: Allowed, is_money: bool) -> tuple[str, str]:
     """The words at the end of an answer, as a unit or as what is counted; the text as it is where they are neither."""
     if "\\text" in text:
         text = _TEXT_FRACTION.sub(r"\\text{\1/\2\3}", text)
@@ -139,24 +163,27 @@ def _split_tail(text: str, has_words: bool, has_letters: bool, is_money: bool) -
         words = _TEXT.sub(lambda part: f" {part[1].strip()}", text[start:])
     else:
         bare = _BARE_TAIL.search(text)
-        if not bare or not _is_bare_unit(bare[2] or bare[4], bool(bare[1] or bare[3]), has_words, has_letters):
+        if not bare or not _is_bare_unit(bare[2] or bare[4], bool(bare[1] or bare[3]), allowed):
             return text, ""
         words, start = bare[2] or bare[4], bare.start()
     head, words = _scaled(text[:start].strip(), words)
-    unit = (_unit(words, is_money) or _counted(words)) if words else ""
+    unit = (_unit(words, is_money) or _counted(words, allowed)) if words else ""
     # After "=" stands the answer: in "x = 5 m" the head ends in 5, in "area = m" the words are no unit of anything.
     return (text, "") if unit is None or head.endswith("=") else (head, unit)
 
 
-def _is_bare_unit(words: str, is_apart: bool, has_words: bool, has_letters: bool) -> bool:
-    first = words.split("/")[0].split()[0].split("^")[0].lower() if words.strip(" /") else ""
-    if first in _SCALES:
+def _is_bare_unit(words: str, is_apart: bool, allowed: Allowed) -> bool:
+    names = [match[1] for match in _FACTOR.finditer(words)]
+    if names[0].lower() in _SCALES:
         return True
-    is_unit = _unit(words, False) is not None
-    if len(words) == 1:
-        return is_unit and is_apart and has_letters
-    # "5 apples" counts, "5 abc" may be a product: shorter words are left to the parser.
-    return is_unit or (has_words and is_apart and len(first) >= 4 and _counted(words) is not None)
+    if _unit(words, False) is None:
+        # "5 apples" counts, "5 ab" may be a product: shorter words are left to the parser.
+        return allowed.takes_words and is_apart and len(names[0]) >= 3 and _counted(words, allowed) is not None
+    # Letters that the statement's formulas use are variables: "2mg" is a force there and not a weight.
+    if any(len(name) == 2 and allowed.statement.variables.issuperset(name) for name in names):
+        return False
+    is_compound = "/" in words and any(len(name) > 1 for name in names)
+    return is_compound or all(len(name) > 1 or name in allowed.letters for name in names)
 
 
 def _scaled(head: str, words: str) -> tuple[str, str]:
@@ -170,7 +197,10 @@ def _scaled(head: str, words: str) -> tuple[str, str]:
 def _unit(words: str, is_money: bool) -> str | None:
     """The one spelling of a unit: "kilometers per hour" is "km/h"; None if it is none."""
     words = re.sub(r"\\cdot|\\times|[*{}.]", lambda match: " " if match[0] not in "{}." else "", words)
-    parts = [part.split() for part in re.sub(r"\bper\b|\ban?\b(?=\s)", "/", words).replace("//", "/").split("/")]
+    parts = [
+        without_silent(part.split())
+        for part in re.sub(r"\bper\b|\ban?\b(?=\s)", "/", words).replace("//", "/").split("/")
+    ]
     if is_money and not parts[0] and len(parts) == 2:  # "$5 per hour": the sign is the unit's first half
         named = _product(parts[1])
         return named and "/" + named
@@ -183,25 +213,22 @@ def _product(names: list[str]) -> str | None:
     units, power = list[str](), 1
     for name in names:
         factor = _FACTOR.fullmatch(name)
-        unit = factor and _UNITS.get(factor[1].lower())
+        unit = factor and UNITS.get(factor[1] if len(factor[1]) == 1 else factor[1].lower())
         if name.lower() in _POWERS:
             power = _POWERS[name.lower()]
         elif name.lower() in _RAISED and units:
             units[-1] += f"^{_RAISED[name.lower()]}"
         elif unit and factor:
-            power, exponent = 1, int(factor[2] or power)
+            power, exponent = 1, int(factor[2] or factor[3] or power)
             units.append(unit if exponent == 1 else f"{unit}^{exponent}")
         else:
             return None
     return " ".join(units) or None
 
 
-def _counted(words: str) -> str | None:
-    """What is counted, as "#" and its words in the singular; None if a word could change the number."""
+def _counted(words: str, allowed: Allowed) -> str | None:
     names = words.split()
-    if not 1 <= len(names) <= 4 or not all(_WORD.fullmatch(name) for name in names):
+    if not 1 <= len(names) <= _MOST_WORDS or not all(_WORD.fullmatch(name) for name in names):
         return None
-    lowered = [name.lower() for name in names]
-    if not _NEVER.isdisjoint(part for name in lowered for part in name.split("-")):
-        return None
-    return "#" + " ".join(re.sub(r"(?<=[a-z]{2})(?:ies|es|s|y)$", "", name) for name in lowered)
+    known = allowed.statement.words | allowed.words if allowed.words else allowed.statement.words
+    return counted(names, known, allowed.statement.asked, allowed.is_gold)

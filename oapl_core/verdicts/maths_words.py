@@ -7,6 +7,7 @@ the same; case is kept by single letters (variables, choices) and by golds in ca
 import re
 from dataclasses import dataclass
 
+from oapl_core.verdicts.maths_unit_names import singular
 from oapl_core.verdicts.maths_units import SplitAnswer
 
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
@@ -79,7 +80,13 @@ def _bare_word(text: str) -> Word | None:
 def _equal_words(gold: str, answer: str) -> bool:
     # A gold in capitals names points or choices (ABC), where case may matter, unless it is one of the usual words.
     keeps_case = gold == gold.upper() and gold not in _ANY_CASE
-    return gold == answer or (not keeps_case and gold.lower() == answer.lower())
+    return gold == answer or (not keeps_case and _said(gold) == _said(answer))
+
+
+def _said(words: str) -> str:
+    """Words in small letters, without an article before them or the plural at their end: "a line" is "line"."""
+    *before, last = re.sub(r"^(?:an?|the) ", "", words.lower()).split(" ")
+    return " ".join([*before, singular(last)])
 
 
 def in_base(text: str) -> tuple[str, int] | None:

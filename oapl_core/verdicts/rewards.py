@@ -6,6 +6,7 @@ raises, hangs, ends its process or returns no number makes the verdict a verifie
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Any, Self
 
 from oapl_core.settings.reward import RewardConfig, threshold
 from oapl_core.settings.verifier import VerifierConfig
-from oapl_core.tables import REWARD_PREFIX
+from oapl_core.tables import REWARD_PREFIX, as_stored
 from oapl_core.verdicts.environment_rewards import Played, by_environment
 from oapl_core.verdicts.function_pool import FunctionCall, FunctionPool, Returned
 from oapl_core.verdicts.language_judge import LanguageJudge
@@ -29,6 +30,8 @@ from oapl_core.verdicts.verifier import Reward, Verdict, Verifier
 
 _CHUNK = 32
 """Rows that go to a worker at a time: what they share, a problem's tests above all, travels once."""
+_OF_JUDGE = "reward judge "
+"""Beginning of the excerpt on an answer that the language model did not judge."""
 _TOLD = "outcome answer tests_passed tests_run first_failing_test excerpt".split()
 
 
@@ -46,7 +49,13 @@ class Judged:
         """What a person's own function is given."""
         verdict = {name: getattr(self.verdict, name) for name in _TOLD}
         verdict |= {"outcome": str(self.verdict.outcome), "reward": self.verdict.outcome.reward}
-        return FunctionCall(self.problem, self.text, verdict | {"response_tokens": self.tokens})
+        verdict |= {"environment": self.environment, "response_tokens": self.tokens}
+        return FunctionCall(self.problem, self.text, verdict)
+
+    @property
+    def environment(self) -> float | None:
+        """What an environment that judges gave; None without one."""
+        return self.verdict.earned.value if self.verdict.earned else None
 
 
 class Rewarder:
@@ -63,6 +72,8 @@ class Rewarder:
         self._is_proven = self.judge is None
         self.failed = 0
         """Rewards that could not be computed."""
+        self.own_failures = 0
+        """Of them, those that are no failure of a language model: a function's, mostly."""
         self.first_failure: str | None = None
 
     @property
@@ -74,6 +85,17 @@ class Rewarder:
     def said(self) -> str:
         """What went wrong with the first reward that could not be computed, as the end of a sentence."""
         return f" ({self.failed:,} of them rewards; first: {self.first_failure})" if self.failed else ""
+
+    def advice(self, errors: int) -> str:
+        """What a person should do about so many answers that could not be judged."""
+        if 2 * self.own_failures < max(1, errors):
+            return "run `oapl doctor`"
+        return "mend the function" if self._pool else "mend `[reward]`"
+
+    @property
+    def unusable(self) -> int:
+        """Answers unjudged as a language model's replies had no number that counts; its own settings bound them."""
+        return self.judge.cost.unusable if self.judge else 0
 
     @property
     def cost(self) -> dict[str, int]:
@@ -110,7 +132,11 @@ class Rewarder:
         tokens: Iterable[int],
         verdicts: Iterator[Verdict],
     ) -> Iterator[Verdict]:
-        """Each verdict with its reward, in order, as soon as it and all before it are known."""
+        """Each verdict with its reward, in order, as soon as it and all before it are known.
+
+        Raises:
+            ConfigError: after the last, a language model's replies were too often of no use.
+        """
         if self._config is None:
             yield from verdicts
             return
@@ -126,6 +152,8 @@ class Rewarder:
                 yield from self._counted(waiting.popleft().result())
         while waiting:
             yield from self._counted(waiting.popleft().result())
+        if self.judge:
+            self.judge.check_replies()
 
     def _rewarded(self, config: RewardConfig, rows: Sequence[Judged]) -> list[Verdict]:
         """A chunk of verdicts with their rewards; runs in a thread."""
@@ -143,23 +171,48 @@ class Rewarder:
         verdict, names = row.verdict, [name for name, _ in config.fields]
         for part, found in returned.items():
             if found.error:
-                who = config.function if part == "function" else f"judge {config.judge and config.judge.model}"
-                reason = f"reward {who}, problem {row.problem['problem_id']}: {found.error}"
+                judge = f"{_OF_JUDGE}{config.judge and config.judge.model}"
+                who = f"reward {config.function}" if part == "function" else judge
+                reason = f"{who}, problem {row.problem['problem_id']}: {found.error}"
                 verdict = replace(verdict, outcome=Outcome.VERIFIER_ERROR, excerpt=reason[:EXCERPT_CHARACTERS])
+        if (
+            "environment" in config.weights
+            and row.environment is None
+            and verdict.outcome is not Outcome.VERIFIER_ERROR
+        ):
+            reason = "reward parts.environment: the environment gave none, as its class does not say is_judge = True"
+            verdict = replace(verdict, outcome=Outcome.VERIFIER_ERROR, excerpt=reason)
         if verdict.outcome is Outcome.VERIFIER_ERROR:
             return replace(verdict, earned=Reward(None, dict.fromkeys(names)))
-        worth = dict(parts(config, self._longest, verdict, row.text, row.tokens))
+        # a threshold alone changes no reward
+        return self._summed(config, row, returned, names) if config.weights else verdict
+
+    def _summed(
+        self, config: RewardConfig, row: Judged, returned: Mapping[str, Returned], names: Sequence[str]
+    ) -> Verdict:
+        """The verdict with the sum of its parts as its reward, and a column for each of ``names``."""
+        worth = dict(parts(config, self._longest, row.verdict, row.text, row.tokens))
         # columns of nulls where a function returned none: every part of a round has the same ones
         worth |= {part: found.value for part, found in returned.items() if found.value is not None}
+        worth |= {} if row.environment is None else {"environment": row.environment}
         named = {name: value for found in returned.values() for name, value in found.columns.items()}
         earned = {name: weight * worth[name] for name, weight in config.weights.items()}
         columns = {REWARD_PREFIX + name: value for name, value in (*earned.items(), *named.items())}
-        return replace(verdict, earned=Reward(sum(earned.values()), dict.fromkeys(names) | columns))
+        total = as_stored(sum(earned.values()))
+        if not math.isfinite(total):  # in the column; one such reward would make the value of its whole group infinite
+            reason = (
+                f"reward of problem {row.problem['problem_id']}: {sum(earned.values()):g} is more than float32 holds"
+            )
+            return replace(
+                row.verdict, outcome=Outcome.VERIFIER_ERROR, excerpt=reason, earned=Reward(None, dict.fromkeys(names))
+            )
+        return replace(row.verdict, earned=Reward(total, dict.fromkeys(names) | columns))
 
     def _counted(self, verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
         for verdict in verdicts:
-            if verdict.outcome is Outcome.VERIFIER_ERROR and (verdict.excerpt or "").startswith("reward "):
+            if verdict.outcome is Outcome.VERIFIER_ERROR and verdict.excerpt and verdict.excerpt.startswith("reward "):
                 self.failed += 1
+                self.own_failures += not verdict.excerpt.startswith(_OF_JUDGE)
                 self.first_failure = self.first_failure or verdict.excerpt
         return verdicts
 

@@ -26,11 +26,15 @@ from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import EXCERPT_CHARACTERS, grade_program
 from oapl_core.verdicts.rules import GradingRules
 
-VERIFIER_VERSION = "4"
+VERIFIER_VERSION = "5"
 """Raised whenever a verdict could change; part of every verdict and of the ledger's config slice."""
 CHANGES = {
     "4": "one draw for each test, checks in a process of their own, CPython's streams, CommonMark's fences, the rules "
-    "of docs/maths.md"
+    "of docs/maths.md",
+    "5": "checks take Python's own names and built-ins from Python and not from the program, and compare no empty "
+    "array with one that is not; a dict whose keys are one in JSON equals nothing; units of maths answers by a list "
+    "and by the statement, times, choices, cases and names in their spellings, a question with its numbers rewritten "
+    "is an echo",
 }
 """What each version judges differently from the one before."""
 

@@ -19,7 +19,7 @@ from oapl_core import languages
 from oapl_core.columns import LOSS_MASK, TURNS
 from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.languages import Language
-from oapl_core.planning.plan import finished, round_steps
+from oapl_core.planning.plan import has_ended, round_steps
 from oapl_core.planning.preflight import languages_of
 from oapl_core.progress import Progress, say
 from oapl_core.run_folder.cutting import problems_per_part
@@ -28,13 +28,13 @@ from oapl_core.run_folder.verdict_versions import judged_by
 from oapl_core.stage import run_verb
 from oapl_core.tables import PROBLEMS, PROMPTS, ROLLOUTS, VERDICTS, count_rows, read_table, write_table
 from oapl_core.turns import has_turns, sampled_tokens, with_turns
-from oapl_core.verdicts.environment_rewards import Played
+from oapl_core.verdicts.environment_rewards import Played, is_failure
 from oapl_core.verdicts.extraction import opens_thinking
 from oapl_core.verdicts.outcomes import Outcome
-from oapl_core.verdicts.rewards import Judges
+from oapl_core.verdicts.rewards import Judges, Rewarder
 from oapl_core.verdicts.verifier import VERIFIER_VERSION
 
-_READ = ("rollout_id", "problem_id", "text", "finish_reason")
+_READ = ("rollout_id", "problem_id", "round", "text", "finish_reason")
 _LOOK_EVERY_S = 0.25
 
 
@@ -85,11 +85,13 @@ def _is_in(share: tuple[int, int], part: int) -> bool:
 
 
 def _sampled(run: Run, number: int, share: tuple[int, int]) -> Iterator[Path]:
-    """Parts as they are recorded, until sampling is finished: it was before, or a process of it ends well."""
-    sampling, ends_before, seen = round_steps(number)[0], _sampling_ends(run, number), set[Path]()
-    finished_before = sampling in finished(run)
+    """Parts as they are recorded, until sampling has ended and the ledger has all that it made.
+
+    Sampling may have ended before this process looks for the first time, so it is not enough to wait for its end.
+    """
+    sampling, seen = round_steps(number)[0], set[Path]()
     while True:
-        over = finished_before or _sampling_ends(run, number) > ends_before  # asked before looking: no part is missed
+        over = has_ended(run, sampling)  # asked before looking: no part is missed
         # What is on disk but not in the ledger may still be written.
         new = [part for part in _parts(run, number, share, recorded_only=True) if part not in seen]
         seen.update(new)
@@ -97,11 +99,6 @@ def _sampled(run: Run, number: int, share: tuple[int, int]) -> Iterator[Path]:
         if over:
             return
         time.sleep(_LOOK_EVERY_S)
-
-
-def _sampling_ends(run: Run, number: int) -> int:
-    label = round_steps(number)[0].label
-    return sum(entry.stage == label and entry.exit_code == 0 for entry in run.ledger.stages())
 
 
 def _expected(run: Run, number: int, share: tuple[int, int]) -> int:
@@ -160,8 +157,9 @@ def judge_part(run: Run, judges: Judges, part: Path, progress: Progress, counts:
         passed += verdict.outcome is Outcome.PASSED
         progress.advance(note=f"{passed / len(judged):.0%} of this part pass")
     counts.update(row["outcome"] for row in judged)
-    rewards = judges.rewarder.failed if judges.rewarder.judge is None else 0
-    check_errors(counts, run.config.verifier.max_error_share, judged, rewards)
+    again = f"--redo sampling --round {rollouts[0]['round']}" if rollouts else ""
+    advice = run.config.environment.advice(again) if run.config.environment else ""
+    check_errors(counts, run.config.verifier.max_error_share, judged, judges.rewarder, advice)
     return judged
 
 
@@ -199,23 +197,32 @@ def _lengths(part: Path) -> list[int]:
     return lengths.to_series().to_list()
 
 
-def check_errors(counts: Counter[str], allowed: float, judged: list[dict[str, Any]], rewards: int = 0) -> None:
-    """Looks at the share of verifier errors so far, of which `rewards` are functions that failed; names one.
+def check_errors(
+    counts: Counter[str], allowed: float, judged: list[dict[str, Any]], rewarder: Rewarder, advice: str = ""
+) -> None:
+    """Looks at the share of verifier errors so far, and names one. What a judge's replies left open has its own bound.
+
+    `advice` is what to do about an environment that failed.
 
     Raises:
-        ConfigError: a reward function fails on everything, and would again.
+        ConfigError: no reward could be computed, or an environment failed, and would again.
         StageFailed: it is more than `allowed`.
     """
-    errors, total = counts[Outcome.VERIFIER_ERROR], counts.total()
+    errors, total = counts[Outcome.VERIFIER_ERROR] - rewarder.unusable, counts.total()
     if errors > allowed * total:
-        reason = next(
-            (f"{r['rollout_id']}: {r['excerpt']}" for r in judged if r["outcome"] == Outcome.VERIFIER_ERROR), None
-        )
-        if rewards == total:
-            raise ConfigError(f"no reward could be computed ({reason}); mend the function, then the same command again")
+        failed = [row for row in judged if row["outcome"] == Outcome.VERIFIER_ERROR]
+        reason = next((f"{row['rollout_id']}: {row['excerpt']}" for row in failed), None)
+        if failed and all(map(is_failure, failed)):  # it lies in the rollouts: no second judgement finds another
+            raise ConfigError(
+                f"{errors} of {total} rollouts have no verdict since the environment failed, more than "
+                f"verifier.max_error_share={allowed} allows (last: {reason}); {advice}"
+            )
+        then = f"{rewarder.advice(errors)}, then the same command again"
+        if rewarder.own_failures == total:
+            raise ConfigError(f"no reward could be computed ({reason}); {then}")
         raise StageFailed(
             f"{errors} of {total} rollouts could not be judged, more than verifier.max_error_share={allowed} allows "
-            f"(last reason: {reason}); run `oapl doctor`, then the same command again"
+            f"(last reason: {reason}); {then}"
         )
 
 
@@ -230,7 +237,8 @@ def _summary(counts: Counter[str], judges: Judges) -> None:
         say(
             f"judge: {cost['calls']:,} calls, {cost['cached']:,} replies were recorded before, "
             f"{cost['prompt_tokens']:,} + {cost['completion_tokens']:,} tokens; votes on {apart:.1%} of "
-            f"{cost['answers']:,} answers differ, {cost['failed']:,} answers could not be judged"
+            f"{cost['answers']:,} answers differ, {cost['failed']:,} answers could not be judged, "
+            f"{cost['unusable']:,} of them as no reply had a number that counts"
         )
     if rewarder.failed:
         say(f"{rewarder.failed:,} rewards could not be computed; first: {rewarder.first_failure}")

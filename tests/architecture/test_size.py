@@ -9,8 +9,8 @@ from pathlib import Path
 from tests.architecture.sources import PACKAGES, python_files, text, tree
 
 FORBIDDEN_NAMES = {"util", "utils", "helper", "helpers", "common", "misc", "base", "manager", "managers"}
-LIMITS = {"tests": (600, 80), "bench": (600, 80)}  # lines of a file, of a function
-DEFAULT_LIMITS = (300, 50)
+LIMITS = {"tests": (700, 80), "bench": (600, 80)}  # lines of a file, of a function
+DEFAULT_LIMITS = (450, 50)
 WHY_SHARE = 0.04  # comments by lines of code: where a reader would ask "why this way?", a line answers
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 ALL = python_files(*PACKAGES, "data", "bench", "examples", "tests")

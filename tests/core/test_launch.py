@@ -1,19 +1,25 @@
 """The guard: progress is forwarded, errors become one line, and no process outlives its orchestrator."""
 
+import errno
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from oapl_core import launch
-from oapl_core.errors import DataError, Diverged, Interrupted, StageFailed
+from oapl_core.errors import DataError, Diverged, Interrupted, OaplError, StageFailed
+from oapl_core.run_folder.integrity import damage
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
+from oapl_core.stage import disk_error
 
 # A stage whose grandchild moves to a session of its own and ignores SIGTERM, as engine workers do.
 STUBBORN = """
@@ -174,3 +180,98 @@ def test_a_full_disk_is_named_although_the_log_is_on_it(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=4096))
     with pytest.raises(StageFailed, match="no space left on the disk"):
         launch.run_stage(run, "some.verb")
+
+
+TEMPORARY = """
+import os, sys, tempfile, time
+tempfile.mkdtemp(prefix="torchelastic_")
+open(os.path.join(tempfile.mkdtemp(), "socket"), "w").close()
+print("progress | working | 1/2 things", flush=True)
+print(f"progress | {os.environ['RAY_TMPDIR']}", flush=True)
+if sys.argv[1:] == ["sleep"]:
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("end", ["itself", "deadline", "guard killed"])
+def test_nothing_stays_among_the_temporary_files(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    place, told = tmp_path / "tmp", list[str]()
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(place))
+    stage(tmp_path, TEMPORARY.replace('sys.argv[1:] == ["sleep"]', str(end != "itself")))
+
+    def on_progress(line: str) -> None:
+        told.append(line)
+        if end == "guard killed":
+            for process in psutil.Process().children():
+                with suppress(psutil.Error):  # killed by the line before
+                    if "oapl_core.guard" in process.cmdline():
+                        process.kill()
+
+    with suppress(StageFailed):
+        launch.run_stage(run, "some.verb", on_progress=on_progress, timeout_s=2.0 if end == "deadline" else None)
+    assert told[0] == "working | 1/2 things"
+    assert end != "itself" or told[1] == str(place), "a cluster that runs already is found where it was"
+    assert wait_until(lambda: not list(place.iterdir())), list(place.rglob("*"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
+@pytest.mark.parametrize(("code", "looks"), [(1, True), (2, True), (3, False), (5, False), (130, False)])
+def test_a_stage_that_fails_over_a_bit_flip_has_the_file_made_again(
+    run: Run, tmp_path: Path, code: int, looks: bool
+) -> None:
+    """The flip keeps size and time, as a disk's does, so nothing but the bytes shows it."""
+    with run.writing(run.groups(0), {}, {}) as draft:
+        draft.path.write_bytes(b"0123456789")
+    entry, told = run.ledger.artifacts()["round_00/3_groups.parquet"], list[str]()
+    times = run.groups(0).stat()
+    run.groups(0).write_bytes(b"0123456788")
+    os.utime(run.groups(0), ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert damage(run.groups(0), entry) is None, "trusted, as it looks like what was recorded"
+    stage(tmp_path, f"import sys; sys.exit({code})")
+    with pytest.raises(OaplError):
+        launch.run_stage(run, "some.verb", on_progress=told.append)
+    assert bool(damage(run.groups(0), entry)) is looks
+    line = "round_00/3_groups.parquet does not hold the bytes that were recorded: the next start makes it again"
+    assert told == [line] * looks
+
+
+def test_what_a_power_cut_left_goes_with_the_next_start(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "tmp"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(place))
+    others, old = place / "oapl-notes", place / "oapl-tmp-left0000"
+    for folder in (others, old):
+        folder.mkdir()
+        (folder / "file").touch()
+        os.utime(folder, (0, 0))
+    with launch.guarded([sys.executable, "-c", "import time; time.sleep(600)"]):
+        (used,) = set(place.iterdir()) - {others}
+        assert used != old, "nobody locked that one any more"
+        os.utime(used, (0, 0))
+        with launch.guarded([sys.executable, "-c", ""]) as second:
+            second.wait()
+        assert used.is_dir(), "a living guard's stays"
+    assert set(place.iterdir()) == {others}
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
+def test_a_stage_whose_log_cannot_be_written_goes_on(tmp_path: Path) -> None:
+    code = "from oapl_core.progress import end_output, say\nfor n in range(9): say('x' * n)\n"
+    code += f"open({str(tmp_path / 'artifact')!r}, 'w').write('whole')\nend_output()\n"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=full, timeout=60)
+    assert (done.returncode, (tmp_path / "artifact").read_text()) == (0, "whole")
+
+
+@pytest.mark.parametrize(("number", "says"), [(errno.EIO, "does not read or write"), (errno.ESTALE, "does not read")])
+def test_a_broken_disk_is_one_line(number: int, says: str) -> None:
+    line = str(disk_error(OSError(number, os.strerror(number), "/disk/ledger.jsonl")))
+    assert line.startswith("/disk/ledger.jsonl: the disk ")
+    assert says in line and "\n" not in line

@@ -1,13 +1,14 @@
 """`oapl du`, `oapl clean`, `oapl fork` and `oapl run --redo` on the command line."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from oapl_core.planning.plan import finished, steps
 from oapl_core.run_folder.integrity import findings
+from oapl_core.run_folder.ledger import RemovalEntry
 from oapl_core.run_folder.run import Run
-from oapl_core.settings.experiment_file import write_settings
 from tests.played_run import played_experiment, stages_started
 from tests.synthetic_run import Sizes, write_synthetic_run
 from tests.whole_run import called
@@ -25,6 +26,22 @@ def test_du_says_what_lies_where_and_what_could_go(run: Run) -> None:
     assert {"rollouts", "verdicts", "groups", "checkpoints", "evaluation", "record"} <= set(words)
     assert "checkpoints=last" in words
     assert "--keep groups=0" in done.stdout
+
+
+def test_status_shows_parts_of_one_thing_in_one_line_unless_asked(tmp_path: Path) -> None:
+    run = write_synthetic_run(tmp_path, Sizes(train=40, group=2, epochs=(1, 1)))
+    entries = run.ledger.artifacts()
+    rollouts = [entry for name, entry in entries.items() if name.startswith("round_00/1_rollouts/")]
+    assert len(rollouts) == 5
+    short, whole = (called("status", run.root, *option).stdout for option in ((), ("--parts",)))
+    lines = [line.split() for line in short.splitlines() if "round_00/1_rollouts" in line]
+    assert [line[:5] for line in lines] == [["round_00/1_rollouts/part-*.parquet", "(5", "parts)", "80", lines[0][4]]]
+    assert float(lines[0][4]) == pytest.approx(sum(entry.bytes for entry in rollouts) / 2**20, abs=0.006)
+    assert "round_01/3_groups.parquet" in short and "part-00004" not in short
+    assert [entry.artifact for entry in rollouts] == re.findall(r"round_00/1_rollouts/part-\d+\.parquet", whole)
+    for entry in rollouts[:2]:
+        run.ledger.append(RemovalEntry(entry.artifact, entry.sha256, entry.bytes, "rollouts=1"))
+    assert "part-*.parquet (5 parts, 2 removed)" in called("status", run.root).stdout
 
 
 def test_clean_deletes_nothing_before_it_is_told_to(run: Run) -> None:
@@ -47,7 +64,7 @@ def test_clean_deletes_nothing_that_the_mirror_lacks(run: Run, tmp_path: Path) -
     mirror = tmp_path / "mirror"
     mirror.write_text("in the way")
     config = run.config.model_copy(update={"mirror": mirror.as_uri()})
-    write_settings(run.root, config, Path.cwd())
+    Run(run.root, config, Path.cwd()).record()
     clean = ("clean", run.root, "--keep", "checkpoints=chosen", "--yes")
     refused = called(*clean)
     assert refused.returncode == 1

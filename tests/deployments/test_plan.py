@@ -1,5 +1,6 @@
 """`oapl plan`: the shipped experiments say what it says; counted where files are, stated where they are not."""
 
+import gzip
 import itertools
 import json
 import re
@@ -152,6 +153,69 @@ def test_a_row_that_a_run_refuses_is_refused_by_plan_too(tmp_path: Path) -> None
     assert called("plan", *arguments, "problems.limit=6").returncode == 0, "a run reads no further"
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            '{"statement": "1 + 1?", "solution": "2"}',
+            "line 3: `statement` must be a text and `solutions` a list of texts",
+        ),
+        (
+            '{"statement": "1 + 1?", "solutions": []}',
+            "line 3: `statement` must be a text and `solutions` a list of texts",
+        ),
+        ("1 + 1 = 2", "line 3: `statement` must be a text and `solutions` a list of texts (Invalid JSON"),
+    ],
+)
+@pytest.mark.parametrize("command", [["plan"], ["run", "--dry-run"], ["run"]])
+def test_solutions_that_pretraining_refuses_are_refused_before_the_first_stage(
+    command: list[str], line: str, said: str, tmp_path: Path
+) -> None:
+    good = '{"statement": "1 + 2?", "solutions": ["3"]}\n'
+    (tmp_path / "mine.jsonl").write_text(good * 2 + line + "\n")
+    files = [f"pretrain.solutions={tmp_path}/mine.jsonl", f"runs_dir={tmp_path}/runs"]
+    refused = called(*command, str(EXPERIMENTS / "demo.toml"), *files)
+    assert refused.returncode == 2
+    assert f"{tmp_path}/mine.jsonl: {said}" in complaint(refused)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_array_in_a_json_file_is_counted_as_it_is_read(tmp_path: Path) -> None:
+    rows = [{"problem_id": name, "kind": "math", "statement": f"{name}?", "answer": "1"} for name in "abcde"]
+    (tmp_path / "a.json").write_text(json.dumps(rows[:3], indent=1))
+    with gzip.open(tmp_path / "b.json.gz", "wt") as file:
+        json.dump(rows[3:], file)
+    (tmp_path / "lines.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    model = write_tiny_model(tmp_path / "model")
+
+    def counted(*files: str) -> int:
+        named = json.dumps([str(tmp_path / file) for file in files])
+        return problem_counts(load_experiment(EXPERIMENTS / "math.toml", [f"problems.train={named}"])).train
+
+    assert counted("a.json", "b.json.gz") == 5
+    assert counted("lines.json") == 5
+    shown = [f'warm_start={{data = "{tmp_path}/a.json"}}', f"model={model}"]
+    assert problem_counts(load_experiment(EXPERIMENTS / "math.toml", shown)).demonstrations == 3
+
+
+def test_what_is_hardly_meant_is_warned_of(tmp_path: Path) -> None:
+    rows = [{"problem_id": name, "kind": "math", "statement": f"{name}?", "answer": "1"} for name in "abcde"]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "heldout.jsonl").write_text(json.dumps(rows[3] | {"problem_id": "h", "statement": "D?"}))
+    sets = [f"problems.{split}={tmp_path}/{split}.jsonl" for split in ("train", "heldout")]
+    config = [*sets, f"model={write_tiny_model(tmp_path / 'model')}", "rounds=[{repeat = 3, keep = 'all'}]"]
+    shown = [f'warm_start={{data = "{tmp_path}/train.jsonl", batch_size = 6}}', "training.batch_size=41"]
+
+    def warned(*overrides: str) -> list[str]:
+        text = " ".join("\n".join(lines(load_experiment(EXPERIMENTS / "math.toml", [*config, *overrides]))).split())
+        return re.findall(r"warning: ((?:batch_size|measured).*?)(?: \(|: no)", text)
+
+    repeated = "measured problems with the statement of a training problem: 1 held-out"
+    of_warm_start = "batch_size = 6 is more than the 5 sequences of the warm start"
+    assert warned(*shown) == [repeated, of_warm_start, "batch_size = 41 is more than the 40 sequences of round 0"]
+    assert warned("training.batch_size=40", f"problems.heldout={EXPERIMENTS}/../../data/demo/heldout.jsonl") == []
+
+
 def test_a_warm_start_is_a_line_of_its_own(tmp_path: Path) -> None:
     shown = tmp_path / "shown.jsonl"
     overrides = [f'warm_start={{data = "{shown}", epochs = 2, batch_size = 4, limit = 10}}', f"model={tmp_path}/none"]
@@ -188,3 +252,18 @@ def test_plan_on_the_command_line(tmp_path: Path) -> None:
 def test_a_rehearsal_has_a_name_of_its_own(tmp_path: Path) -> None:
     shown = called("run", str(EXPERIMENTS / "demo.toml"), "--limit", "8", "--dry-run", f"runs_dir={tmp_path}").stdout
     assert '"name": "demo-limit8"' in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Half", "is no environment: it has no is_judge, tools, reset, close"),
+        ("Undescribed", "has a tool without a schema (DocstringParsingException: "),
+        ("Single", "has tools that cannot be called (TypeError: `tools` must be a list of functions"),
+    ],
+)
+def test_an_environment_that_no_run_could_use_is_refused(name: str, told: str) -> None:
+    function = f"tests.played_environments:{name}"
+    refused = called("plan", EXPERIMENTS / "calculator.toml", f"environment.function={function}")
+    assert refused.returncode == 2
+    assert complaint(refused).startswith(f"error: environment.function: {function} {told}")

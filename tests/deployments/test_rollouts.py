@@ -121,6 +121,7 @@ def test_the_failing_test_is_shown_with_what_came_and_what_was_expected(
         ("select 1", "expected an expression"),
         ("read_csv('x') = 1", "unsupported function"),
         ("", "unable to parse"),
+        ("outcome = '\udcff'", "surrogates not allowed; the columns are"),
     ],
 )
 def test_a_bad_filter_is_one_line_that_names_the_columns(run: Run, where: str, says: str) -> None:

@@ -80,6 +80,8 @@ def test_a_round_is_judged_again_and_nothing_is_written(tmp_path: Path) -> None:
         (["PROGRAM", "--tests", "UNKNOWN"], "must be a list of {input, output}"),
         (["PROGRAM", "--tests", "MATHS"], "a math problem has no tests"),
         (["BINARY", "--tests", "TESTS"], "is not UTF-8 text"),
+        (["PROGRAM", "--tests", "DEEP"], "is not JSON that can be read"),
+        (["PROGRAM", "--tests", "LONG"], "is not JSON that can be read"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], says: str, write: Any, tmp_path: Path) -> None:
@@ -89,12 +91,19 @@ def test_bad_input_is_one_line(arguments: list[str], says: str, write: Any, tmp_
         "EMPTY": write("empty.json", []),
         "UNKNOWN": write("unknown.json", {"test": PAIRS}),
         "MATHS": write("maths.json", {"kind": "math", "tests": PAIRS}),
+        "DEEP": write("deep.json", "[" * 10**5),
+        "LONG": write("long.json", "9" * 5000),
         "BINARY": str(tmp_path / "binary.py"),
     }
     (tmp_path / "binary.py").write_bytes(b"\xff\xfe")
     done = called("verify", *(files.get(argument, argument) for argument in arguments))
     assert done.returncode == 2
     assert says in complaint(done)
+
+
+def test_half_of_an_emoji_in_a_test_is_replaced(write: Any) -> None:
+    tests = [{"input": "\ud83d\n", "output": "\ufffd\n"}]
+    assert called("verify", write("p.py", "print(input())"), "--tests", write("t.json", tests)).returncode == 0
 
 
 def test_a_program_that_answers_by_what_ran_before_is_named(tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """The deployment on a real server, with a real worker: run, named, and never doubled."""
 
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from deployments.deploying import code_version
@@ -14,7 +17,7 @@ from oapl_core.planning.plan import finished, preparation, round_steps
 from oapl_core.run_folder.run import Run
 from tests.played_run import PARTS, left_behind, played_experiment, stages_started
 from tests.prefect_server import PrefectServer, prefect_server
-from tests.whole_run import made_more_than_once
+from tests.whole_run import ROOT, made_more_than_once
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +82,23 @@ def _each_checkpoint_is_to_be_evaluated(server: PrefectServer, run: Run) -> None
         {"models": [f"{run.root}:round_00/epoch_{part + 11}"], "problems": problems, "overrides": ["samples=3"]}
         for part in range(PARTS)
     ]
+
+
+def test_a_worker_that_a_script_started_with_an_ampersand_ends_on_sigterm(server: PrefectServer) -> None:
+    log = server.folder / "scripted.log"
+    worker_of_a_pool = f"{sys.executable} -m prefect worker start --pool oapl --type process --name scripted"
+    # without job control, as in every script: the shell ignores SIGINT for it
+    shell = ["sh", "-c", f"{worker_of_a_pool} > {log} 2>&1 & echo $!"]
+    done = subprocess.run(shell, cwd=ROOT, env=server.environment, capture_output=True, text=True, timeout=60)
+    worker = psutil.Process(int(done.stdout))
+    try:
+        server.wait(lambda: "Worker 'scripted' started" in log.read_text(), 60, "the worker started")
+        worker.terminate()
+        worker.wait(10)
+    finally:
+        if worker.is_running():
+            worker.kill()
+    assert "Received SIGTERM" in log.read_text()
 
 
 def test_deployments_say_which_code_they_are_of_and_the_worker_how_it_is(server: PrefectServer) -> None:

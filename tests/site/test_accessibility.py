@@ -5,23 +5,15 @@
 
 import json
 import os
-import shutil
 import subprocess
-import sys
-from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from importlib.util import find_spec
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from queue import Queue
-from threading import Thread
-from typing import Any
 
 import pytest
 
+from tests.site.browser import chromium, told_by
+
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
-ROOT = Path(__file__).resolve().parents[2]
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or "chromium"
 WIDTHS = {"wide": 1280, "narrow": 390}
 SHOWN = ("index", "tutorial", "settings", "api", "operations", "benchmarks/claims")
 
@@ -58,47 +50,6 @@ async function look({page, width, scheme}) {
 """
 
 
-class Handler(SimpleHTTPRequestHandler):
-    """Serves the site and the harness, and takes what the harness found."""
-
-    found: Queue[dict[str, Any] | None]
-
-    def do_POST(self) -> None:
-        self.found.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self.send_response(204)
-        self.end_headers()
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    spec = find_spec("axe_core_python")
-    assert spec is not None
-    assert spec.origin is not None
-    shutil.copy(Path(spec.origin).with_name("axe.min.js"), folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def server(site: Path) -> Iterator[ThreadingHTTPServer]:
-    Handler.found = Queue()
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(site))) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
-
-
-def chromium(folder: Path, *arguments: str) -> list[str]:
-    fixed = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={folder}"]
-    return [CHROMIUM, *fixed, *arguments]
-
-
 def test_every_page_can_be_read_by_everybody(site: Path, server: ThreadingHTTPServer, tmp_path: Path) -> None:
     pages = sorted(f"/{path.relative_to(site).as_posix()}" for path in site.glob("**/*.html"))
     light = [{"page": page, "width": WIDTHS["wide"], "scheme": "default"} for page in pages]
@@ -106,13 +57,7 @@ def test_every_page_can_be_read_by_everybody(site: Path, server: ThreadingHTTPSe
     views = [*dark, *light]
     (site / "checks.html").write_text(HARNESS % json.dumps(views))
     address = f"http://127.0.0.1:{server.server_port}/checks.html"
-    command = chromium(tmp_path / "profile", "--remote-debugging-port=0", address)  # a port keeps it open
-    browser = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        found = list(iter(partial(Handler.found.get, timeout=300), None))
-    finally:
-        browser.terminate()
-        browser.wait()
+    found = told_by(address, tmp_path)
     assert len(found) == len(views) > 50
     told = [f"{one['page']} {one['scheme']}: {what}" for one in found for what in one["found"]]
     assert not told, "\n".join(told)

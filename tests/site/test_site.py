@@ -11,7 +11,7 @@ import pytest
 
 import oapl_core
 from docs.site.api_page import api_page
-from docs.site.settings_page import settings_page
+from docs.site.settings_page import search_entries, settings_page
 from oapl_core.settings.experiment import Experiment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,14 +92,28 @@ def test_blocks_belong_to_their_item_of_a_list(tmp_path: Path) -> None:
 def test_every_setting_is_on_the_page_with_its_default_and_its_table() -> None:
     page = settings_page()
     for key in Experiment.model_fields:
-        assert f"| `{key}` |" in page
-    assert "| `group_size` | integer, at least 2 | `8` | G, answers per problem (paper, section 5). |" in page
-    assert "| `model` | path | unset |" in page
-    assert "| `adam_betas` | 2 times number, at least 0.0 and at most 1.0 | `[0.9, 0.95]` |" in page
+        assert re.search(rf"^\| `{key}`({{#{key}}})? \|", page, re.MULTILINE)
+    assert "| `group_size`{#sampling.group_size} | integer, at least 2 | `8` | G, answers per problem (paper, " in page
+    assert "| `model`{#model} | path | unset |" in page
+    assert (
+        "| `adam_betas`{#training.adam_betas} | 2 times number, at least 0.0 and at most 1.0 | `[0.9, 0.95]` |" in page
+    )
     anchors = re.findall(r"\{#([^}]+)\}", page)
     assert len(anchors) == len(set(anchors))
     assert set(re.findall(r"\[table\]\(#([^)]+)\)", page)) - {"objectives"} <= set(anchors)
     assert {"rounds.replay", "reward.judge.prompt", "objective.grpo", "comparison-arms"} <= set(anchors)
+
+
+def test_the_search_knows_every_setting_in_one_word_and_in_several() -> None:
+    page, entries = settings_page(), search_entries()
+    found = {one["location"].removeprefix("settings.html#"): one for one in entries}
+    assert len(found) == len(entries) > 200
+    assert set(found) <= set(re.findall(r"\{#([^}]+)\}", page)), "each leads to its row"
+    rate = found["training.learning_rate"]
+    assert (rate["title"], rate["text"]) == ("[training] learning_rate learning rate", "Peak learning rate.")
+    assert found["objective.oapl.regression_temperature"]["title"].startswith("[objective.oapl] regression_temperature")
+    assert found["seed"]["title"] == "seed"
+    assert {"warm_start.learning_rate", "sampling.max_tokens", "rounds.epochs", "comparison-seeds"} <= set(found)
 
 
 def test_a_public_name_must_be_on_the_librarys_page(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,3 +70,22 @@ def test_what_was_made_again_is_told_again_and_what_was_not_is_none(tmp_path: Pa
     with materialised(run, print, look_every_s=60):
         record(run, run.problems, [])
     assert set(made(sent)) == {f"oapl://{run.root.name}/problems.parquet"}
+
+
+def test_an_input_named_from_the_folder_of_the_start_leads_there(
+    tmp_path: Path, sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = Path("models/other")
+    model.mkdir(parents=True)
+    made_run = write_synthetic_run(Path("elsewhere"), until="problems")
+    (made_run.root / "logs/unrecorded.txt").write_text("x")
+    for root in (made_run.root, made_run.root.absolute()):  # named from here, and by its whole path
+        run = Run.open(root)
+        sent.clear()
+        with materialised(run, print, look_every_s=60):
+            record(run, run.checkpoint(0, 1), [model, run.root / "logs/unrecorded.txt", run.prompts])
+        related = {one["prefect.resource.id"] for event in made(sent).values() for one in event["related"]}
+        files = {key for key in related if key.startswith("file://")}
+        inside = f"file://{made_run.root.absolute()}/logs/unrecorded.txt"
+        assert files == {f"file://{tmp_path}/models/other", inside}

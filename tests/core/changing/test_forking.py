@@ -48,7 +48,8 @@ def test_rounds_before_the_fork_are_finished_and_no_byte_is_copied(parent: Run) 
 
 def test_the_ledger_says_where_it_comes_from_and_keeps_the_lines_as_they_are(parent: Run) -> None:
     new = fork(parent, "forked", 1, ["training.learning_rate=1e-5"]).run
-    first, *others = new.ledger.path.read_text().splitlines()
+    settings, first, *others = new.ledger.path.read_text().splitlines()
+    assert json.loads(settings)["config"] == new.config.model_dump(mode="json")
     origin = json.loads(first)
     assert (origin["kind"], origin["parent"], origin["round"]) == ("fork", str(parent.root), 1)
     assert origin["changes"] == ["training.learning_rate was 0.0003, now 1e-05"]

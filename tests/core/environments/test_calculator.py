@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from oapl_core.environments.calculator import Calculator, calc
-from oapl_core.environments.protocol import Action, Environment, ToolCall, ToolError
+from oapl_core.environments.protocol import Action, Environment, ToolError
 from oapl_core.environments.syntax import calls
 
 
@@ -19,6 +19,10 @@ from oapl_core.environments.syntax import calls
         ("10 / 4", "2.5"),
         ("1 / 3", "0.333333333333"),
         ("7 // 2 + 7 % 4", "6"),
+        # beyond what a binary number holds
+        ("2**2000/3", "3.82710231758e+601"),
+        ("-1/10**400", "-1e-400"),
+        ("0/7", "0"),
     ],
 )
 def test_value(expression: str, value: str) -> None:
@@ -58,14 +62,15 @@ def test_steps_give_results_and_a_turn_without_a_call_is_the_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("said", "told"),
     [
-        (ToolCall("sum", {}, "{}"), "no tool 'sum'; the tools are calc"),
-        (ToolCall("calc", {"x": "1"}, "{}"), "missing a required argument: 'expression'"),
-        (ToolCall("", {}, "", "the call is not JSON"), "the call is not JSON"),
+        ('{"name": "sum"}', "no tool 'sum'; the tools are calc"),
+        ('{"name": "calc", "arguments": {"x": "1"}}', "missing a required argument: 'expression'"),
+        ('{"name": "calc"', "the call is not JSON"),
     ],
 )
-def test_a_wrong_call_is_told_to_the_model(call: ToolCall, told: str) -> None:
+def test_a_wrong_call_is_told_to_the_model(said: str, told: str) -> None:
+    (call,) = calls(f"<tool_call>{said}</tool_call>", "json", Calculator().tools())
     (result,) = Calculator().step(Action("", (call,))).results
     assert result.is_error
     assert told in result.text

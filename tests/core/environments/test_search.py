@@ -71,3 +71,19 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert Search(str(target)).search("berlin")  # the corpus that was there is whole
     with pytest.raises(DataError, match="has no `text`"):
         index([["a"]], target)
+
+
+@pytest.mark.parametrize("line", [b"\xff\xfe", b"[" * 10**5, b'{"text": "a", "n": ' + b"9" * 5000 + b"}", b"{"])
+def test_a_line_that_nobody_can_read_is_named(line: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "pages.jsonl"
+    source.write_bytes(b'{"text": "whole"}\n' + line + b"\n")
+    assert main([str(source), str(tmp_path / "pages.sqlite")]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert f"{source}:2: is not JSON" in said
+    assert not (tmp_path / "pages.sqlite").exists()
+
+
+def test_half_of_an_emoji_is_replaced(tmp_path: Path) -> None:
+    target = tmp_path / "pages.sqlite"
+    assert index([{"title": "\ud83d", "text": "a smile \ude00"}], target) == 1
+    assert Search(str(target)).read(1) == "\ufffd\na smile \ufffd"

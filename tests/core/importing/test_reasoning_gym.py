@@ -89,7 +89,7 @@ def test_the_reward_is_the_task_s_own_score(problems: dict[str, dict[str, Any]],
     own = reasoning_gym.create_dataset("spell_backward").score_answer(half(word["answer"]), entry(word))
     assert 0.0 < own < 1.0, "a graded score"
     names = ("right", "half", "none", "sum", "factors", "one of several")
-    assert [verdicts[name].reward for name in names] == [1.0, own, 0.0, 1.0, 1.0, 1.0]
+    assert [verdicts[name].reward for name in names] == [1.0, pytest.approx(own), 0.0, 1.0, 1.0, 1.0]
     outcomes = [str(verdicts[name].outcome) for name in ("right", "half", "none", "one of several")]
     assert outcomes == ["passed", "wrong_answer", "no_answer", "wrong_answer"]
 

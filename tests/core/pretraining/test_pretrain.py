@@ -1,5 +1,7 @@
 """The verb: a model folder made once, found by content, and complete or absent."""
 
+import hashlib
+import inspect
 import itertools
 import json
 import random
@@ -11,9 +13,10 @@ import pytest
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.model_folder import policy_hash
+from oapl_core.pretraining import model, tokenizer
 from oapl_core.pretraining import model as model_module
 from oapl_core.pretraining.model import Example, batch_loss, learning_rate_share, plan_batches
-from oapl_core.pretraining.pretrain import _recipe, content_key, pretrain, read_solved
+from oapl_core.pretraining.pretrain import RECIPE, build, content_key, corpus, encode, pretrain, read_solved
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.settings.pretrain import PretrainConfig
@@ -34,8 +37,10 @@ SOLVED = [
 
 
 def test_the_code_that_made_the_models_of_earlier_runs_is_unchanged() -> None:
-    """Its hash is in the ledgers of runs: another one would make their base models again, and all after them."""
-    assert _recipe() == "e8ce5f5f3c3613afa8017031679b43f51f68ff5363e8cce63cf2eae3d773d61a"
+    """RECIPE is in the ledgers of runs. Code that makes other models needs another, and this hash with it."""
+    parts = [inspect.getsource(part) for part in (model, tokenizer, *(build, corpus, encode))]
+    made_by = hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
+    assert (RECIPE[:8], made_by) == ("e8ce5f5f", "9be5804e4d4cd687")
 
 
 def write_solutions(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -74,6 +74,54 @@ def test_several_files_of_a_split_are_told_apart_and_each_is_limited(tmp_path: P
     assert tables.count_rows(run.prompts) == 6
 
 
+REPEATED = [
+    problem("a", "train", "What is 1 + 2?"),
+    problem("b", "train", "What is 1 + 2?"),
+    problem("c", "train", "And 2?"),
+    problem("v", "validation", "what  is\n1 + 2?"),
+    problem("h1", "heldout", "What is 1 + 3?"),
+    problem("h2", "heldout", "And 2?"),
+    problem("h3", "heldout", "What is 1 + 2?"),
+]
+
+
+@pytest.mark.parametrize(
+    ("rows", "counts"),
+    [
+        (REPEATED, {"validation": 1, "heldout": 2, "first": ["h2", "c"]}),
+        (REPEATED[:5], {"validation": 1, "first": ["v", "a"]}),
+        ([REPEATED[0], *REPEATED[3:5], REPEATED[4] | {"problem_id": "h9"}], {"validation": 1, "first": ["v", "a"]}),
+        (ROWS[1:], None),
+    ],
+)
+def test_measured_problems_with_the_statement_of_a_training_problem_are_counted_and_said(
+    tmp_path: Path,
+    model: Path,
+    capsys: pytest.CaptureFixture[str],
+    rows: list[dict[str, Any]],
+    counts: dict[str, Any] | None,
+) -> None:
+    run = run_with(tmp_path, model, rows, limit=400)
+    prepare(run)
+    assert run.ledger.artifacts()["problems.parquet"].details.get("measured_in_training") == counts
+    assert tables.count_rows(run.problems) == len(rows), "all of them stay"
+    warned = [line for line in capsys.readouterr().out.splitlines() if "warning: " in line]
+    assert len(warned) == bool(counts)
+    if counts:
+        said = f"{counts['heldout']} held-out, 1 validation" if "heldout" in counts else "1 validation"
+        assert f"measured problems with the statement of a training problem: {said} (" in warned[0]
+        assert "first: {!r}, that of {!r}".format(*counts["first"]) in warned[0]
+
+
+def test_a_training_problem_that_is_left_out_repeats_nothing(tmp_path: Path, model: Path) -> None:
+    run = run_with(tmp_path, model, REPEATED)
+    left_out = write_set(tmp_path / "no.jsonl", {"problem_id": "a"}, {"problem_id": "b"})
+    problems = run.config.problems.model_copy(update={"exclude": (left_out,)})
+    prepare(Run.create(run.config.model_copy(update={"name": "other", "problems": problems})))
+    details = Run.open(tmp_path / "runs/other-seed0").ledger.artifacts()["problems.parquet"].details
+    assert details["measured_in_training"] == {"heldout": 1, "first": ["h2", "c"]}
+
+
 def test_prompt_ids_are_the_chat_template_with_the_answer_opened(tmp_path: Path, model: Path) -> None:
     run = run_with(tmp_path, model, ROWS)
     prepare(run)

@@ -59,7 +59,8 @@ def test_the_page_of_a_round_tells_turns_and_what_the_environment_wrote(run: Run
     assert html is not None
     assert html.count('<span class="environment"') == 18
     assert '<span class="environment" title="from the environment">[&lt;b&gt;oops&lt;/b&gt;]</span>' in html
-    assert html.count('<b class="turn">turn 1</b>') == 18
+    assert html.count('<b class="turn">turn 0, earned 0</b>') == 18
+    assert html.count('<b class="turn">turn 1, earned 1</b>') == 18
     assert html.count("2 turns, 1 call, 1 failed,") == 6
     assert html.count("2 turns, 1 call,") == 18
     assert "is the environment's: the model read it" in html
@@ -105,6 +106,35 @@ def test_the_terminal_shows_calls_and_takes_them_in_filters(run: Run) -> None:
     assert "6 of 24 rollouts match" in done.stdout
     assert f"{len(FIRST + LAST)} tokens, 2 turns, 1 call, 1 failed, ended by" in done.stdout
     assert 'turn 0: python {"code": "1/0"} failed oops' in done.stdout
+
+
+def test_the_terminal_shows_every_turn_and_what_it_earned(run: Run) -> None:
+    done = called("rollouts", run.root, "--where", "turns > 1", "--show", "1")
+    said = done.stdout[done.stdout.index("  turn 0 · earned 0") :].splitlines()
+    assert said[:4] == [
+        "  turn 0 · earned 0",
+        FIRST,
+        '  turn 0: python {"code": "1/0"} failed oops',
+        "  turn 1 · earned 1",
+    ]
+    assert said[4] == LAST
+    one = called("rollouts", run.root, "--where", "turns = 1", "--show", "1")
+    assert "earned" not in one.stdout
+
+
+def test_the_terminal_shows_a_game_without_tools(tmp_path: Path) -> None:
+    run = write_synthetic_run(tmp_path, Sizes(train=6), until="verdicts")
+    byte_tokenizer().save(str(run.policy(0) / "tokenizer.json"))
+    for part in run.rollouts(0).glob("*.parquet"):
+        rows = tables.read_table(part, tables.ROLLOUTS).to_pylist()
+        played = [trajectory(row, False) | {"tool_calls": None} for row in rows]
+        with run.writing(part, {}, {}) as draft:
+            draft.rows = tables.write_table(draft.path, with_turns(tables.ROLLOUTS, True), played)
+    said = called("rollouts", run.root, "--show", "1").stdout
+    assert f"  turn 0 · earned 0\n{FIRST}\n  | {RESULT}\n  turn 1 · earned 1\n{LAST}\n" in said
+    html = round_page(run, 0)
+    for page in (said, str(html)):
+        assert "(none)" not in page and "<dt>answer</dt>" not in page
 
 
 def test_watch_says_how_many_turns_the_newest_answers_have(run: Run) -> None:

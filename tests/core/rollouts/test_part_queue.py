@@ -16,7 +16,9 @@ from oapl_core.rollouts.part_queue import Closed, Opened, PartQueue, open_round
 from oapl_core.run_folder.object_store import ObjectStore, Unreachable
 from tests.s3_server import s3_server
 
-WANTED = Opened("", "run", 0, "model", True, "prompts.parquet", "hash", {"model": "a"}, {"seed": 1})
+WANTED = Opened(
+    "", "run", 0, "model", True, "prompts.parquet", "hash", {"model": "a", "prompts.parquet": "b"}, {"seed": 1}
+)
 LEASE_S = 0.4
 DETAILS = {"response_tokens": 7}
 

@@ -23,11 +23,13 @@ from oapl_core.verdicts.environment_rewards import Played, by_environment
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verdict
 from oapl_core.verdicts.verify import _lengths
+from tests import played_environments
 from tests.played_environments import Closed, Counted
 from tests.speaking_sampler import Says, SpeakingSampler, speaking_model, speaking_run
 
 SUMS = [f"{n} + {n + 1} = ?" for n in range(40, 47)]
 HERE = "tests.played_environments"
+WRITTEN = Path(played_environments.__file__).read_text(encoding="utf-8")
 
 
 def asks_then_answers(conversation: str, draw: random.Random) -> str:
@@ -148,7 +150,9 @@ def test_an_environment_that_judges_gives_rewards_by_turns(tmp_path: Path) -> No
     assert len({len(row["turn_starts"]) for row in found}) > 2
 
 
-def test_a_failure_of_the_environment_is_no_reward_and_an_error_of_the_model_is_told(tmp_path: Path) -> None:
+def test_a_failure_of_the_environment_is_no_reward_and_an_error_of_the_model_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def says(conversation: str, draw: random.Random) -> str:
         if "tool\n" in conversation:
             return "done"
@@ -157,17 +161,21 @@ def test_a_failure_of_the_environment_is_no_reward_and_an_error_of_the_model_is_
     found = sampled(
         tmp_path, says, environment={"function": f"{HERE}:Slow", "syntax": "tags", "settings": {"seconds": 0.0}}
     )
+    line = next(n for n, one in enumerate(WRITTEN.splitlines(), start=1) if "raise ConnectionError" in one)
     ends = {(row["finish_reason"], row["tool_calls"][0]["is_error"], row["tool_calls"][-1]["result"]) for row in found}
     assert ends == {
         ("stop", False, "FINE"),
         ("stop", True, "Error: this is wrong"),
-        ("error", True, "ConnectionError: the far side is gone"),
+        ("error", True, f"ConnectionError: the far side is gone (played_environments.py, line {line})"),
     }
     broken = next(row for row in found if row["finish_reason"] == "error")
     blank = Verdict("p", Outcome.NO_ANSWER, None, "full")
     (verdict,) = by_environment([blank], [Played.of("error", broken)], 1.0)
     assert (verdict.outcome, verdict.reward) == (Outcome.VERIFIER_ERROR, None)
     assert "the far side is gone" in str(verdict.excerpt)
+    (said,) = (line for line in capsys.readouterr().out.splitlines() if "failed on" in line)
+    assert "mend tests.played_environments, or raise ToolError there where the model is wrong" in said
+    assert said.endswith("then run again with --redo sampling --round 0")
 
 
 def test_a_step_that_hangs_costs_its_own_trajectory_alone(tmp_path: Path) -> None:
@@ -257,3 +265,38 @@ def test_settings_that_exclude_turns_are_refused(tmp_path: Path, sampling: dict[
     }
     with pytest.raises(ConfigError, match=r"and \[environment\] exclude each other"):
         parse_experiment(values, "test")
+
+
+ROOM: dict[str, Any] = {"sampling": {"max_tokens": 900}, "engine": {"max_model_len": 1100}}
+
+
+def test_half_of_an_emoji_in_a_call_ends_nothing(tmp_path: Path) -> None:
+    """Models write it by themselves: an emoji is two escapes in JSON, and a turn may end between them."""
+    cut = ['{"name": "calc", "arguments": {"expression": "1 + 1\\ud83d"}}', '{"name": "\\ud83d"}', '{"\\ud83d": 1}']
+    cut.append('{"name": "calc", "arguments": {"\\ud83d": "1"}}')
+
+    def says(conversation: str, draw: random.Random) -> str:
+        return "done" if "tool\n" in conversation else "".join(f"<tool_call>{one}</tool_call>" for one in cut)
+
+    found = sampled(tmp_path, says, environment={"function": "calculator"}, **ROOM)
+    for row in found:
+        assert row["finish_reason"] == "stop"
+        assert [call["is_error"] for call in row["tool_calls"]] == [True] * 4
+        assert row["tool_calls"][0]["arguments"] == '{"expression": "1 + 1\N{REPLACEMENT CHARACTER}"}'
+        assert "there is no tool" in row["tool_calls"][1]["result"]
+
+
+def test_what_an_environment_says_may_have_half_of_an_emoji(tmp_path: Path) -> None:
+    found = sampled(tmp_path, speaks("a"), environment={"function": f"{HERE}:Halves"})
+    assert {(row["finish_reason"], row["tool_calls"][0]["result"]) for row in found} == {
+        ("stop", "\N{REPLACEMENT CHARACTER} it said")
+    }
+
+
+def test_an_answer_of_another_form_costs_its_own_trajectory_alone(tmp_path: Path) -> None:
+    says: Says = lambda conversation, draw: draw.choice(["text", "reward", "result", "none", "fine"])  # noqa: E731
+    found = sampled(tmp_path, says, environment={"function": f"{HERE}:Misshapen"})
+    ends = {row["text"]: (row["finish_reason"], (row["tool_calls"] or [{}])[-1].get("result")) for row in found}
+    assert ends["fine"] == ("stop", None)
+    assert {end[0] for text, end in ends.items() if text != "fine"} == {"error"}
+    assert "`step` returned NoneType, not an Observation" in str(ends["none"][1])

@@ -9,6 +9,7 @@ import pytest
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.model_folder import policy_hash
+from oapl_core.run_folder.ledger import Entry, ForkEntry, RemovalEntry, StageEntry, SupersededEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import parse_experiment
@@ -85,9 +86,54 @@ def test_a_folder_is_replaced_as_a_whole(run: Run) -> None:
 
 
 def test_reopening_with_other_settings_names_them(run: Run, tmp_path: Path) -> None:
+    write(run)
     assert Run.create(experiment(tmp_path)).config == run.config
     with pytest.raises(ConfigError, match=r"training\.learning_rate was 1e-06, now 0\.1"):
         Run.create(experiment(tmp_path, training={"learning_rate": 0.1}))
+
+
+def test_a_run_is_shown_as_its_folder_and_not_as_its_settings(run: Run) -> None:
+    assert repr(run) == str(run) == f"Run({str(run.root)!r})"
+    assert repr([Run.open(run.root)]) == f"[Run({str(run.root)!r})]"
+
+
+CORRECTED = {"train": "mended", "validation": "b", "heldout": "c"}
+
+
+@pytest.mark.parametrize("failed", [0, 1, 2])
+def test_a_run_in_which_nothing_was_made_may_change_its_settings(run: Run, tmp_path: Path, failed: int) -> None:
+    for _ in range(failed):
+        run.ledger.append(StageEntry("problems.prepare", 1.0, 2, "a: line 141: problem_id 'x' was used before"))
+    told: list[str] = []
+    again = Run.create(experiment(tmp_path, problems=CORRECTED), told.append)
+    changed = (
+        f"{run.root}: nothing was made with its settings yet, so they change: problems.train was ['a'], now ['mended']"
+    )
+    assert told == [changed]
+    assert again.config.problems.train == Run.open(run.root).config.problems.train == (Path("mended"),)
+    assert len(again.ledger.stages()) == failed
+    Run.create(experiment(tmp_path, problems=CORRECTED), told.append)
+    assert told == [changed], "once"
+
+
+@pytest.mark.parametrize("how", ["made", "removed", "put aside", "shared"])
+def test_whatever_was_made_keeps_the_settings(run: Run, tmp_path: Path, how: str) -> None:
+    if how == "shared":
+        run.ledger.append(ForkEntry("data/runs/other", 1, "sampling", []))
+    else:
+        name = run.name(write(run))
+        sha256 = run.ledger.artifacts()[name].sha256
+        entries: dict[str, Entry] = {
+            "removed": RemovalEntry(name, sha256, 1, "all"),
+            "put aside": SupersededEntry(name, sha256, "old"),
+        }
+        if how in entries:
+            run.ledger.append(entries[how])
+    told: list[str] = []
+    with pytest.raises(ConfigError, match=r"problems\.train was \['a'\], now \['mended'\]"):
+        Run.create(experiment(tmp_path, problems=CORRECTED), told.append)
+    assert told == []
+    assert Run.open(run.root).config.problems.train == (Path("a"),)
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -66,7 +66,15 @@ def test_a_split_is_a_file_or_several_and_validation_may_have_none(minimal: Path
         ("training.zzz=1", "unknown key `training.zzz`"),
         ("training.learning_rate=fast", "`training.learning_rate`"),
         ("sampling.group_size=1", "`sampling.group_size`"),
-        ("rounds=[]", "`rounds`"),
+        ("rounds=[]", "`rounds`: List should have at least 1 item, not 0"),
+        ("rounds=3", "`rounds`: Input should be a list (got 3)"),
+        ("rounds=[2]", "`rounds.0`: Input should be a table (got 2)"),
+        ("training=fast", "`training`: Input should be a table (got 'fast')"),
+        ("training.adam_betas=0.9", "`training.adam_betas`: Input should be a list (got 0.9)"),
+        ("engine.options=3", "`engine.options`: Input should be a table (got 3)"),
+        ("sampling.temperature=0", "`sampling.temperature` is no setting: training rollouts always have temperature 1"),
+        ("sampling.top_p=0.9", "evaluation.top_p are settings"),
+        ("evaluation.top_q=0.9", "unknown key `evaluation.top_q`; did you mean `top_p`?"),
         ("rounds.7.epochs=1", "`rounds`"),
         ("seed", "write key=value"),
         ("name.x=1", "is not a table"),
@@ -89,9 +97,16 @@ def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such experiment file"):
         load_experiment(tmp_path / "none.toml")
     broken = tmp_path / "broken.toml"
-    broken.write_text("name = [")
-    with pytest.raises(ConfigError, match=r"broken\.toml: not valid TOML"):
-        load_experiment(broken)
+    for text in ("name = [", "name = " + "[" * 10**4, "seed = " + "9" * 5000):
+        broken.write_text(text)
+        with pytest.raises(ConfigError, match=r"broken\.toml: not valid TOML"):
+            load_experiment(broken)
+
+
+@pytest.mark.parametrize("value", ["[" * 10**4, "9" * 5000])
+def test_an_override_that_nobody_can_read_is_a_text(minimal: Path, value: str) -> None:
+    with pytest.raises(ConfigError, match="`seed`"):
+        load_experiment(minimal, [f"seed={value}"])
 
 
 def test_the_resolved_experiment_survives_json(minimal: Path) -> None:

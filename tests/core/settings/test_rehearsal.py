@@ -47,6 +47,16 @@ def test_a_missing_model_is_replaced_and_a_present_one_keeps_its_machine(tmp_pat
     assert gone.training.zero_stage == 3
 
 
+@pytest.mark.parametrize("epochs", [5, 2, 1])
+def test_a_model_made_from_nothing_is_made_of_one_pass(epochs: int) -> None:
+    whole = load_experiment(EXPERIMENTS / "demo.toml", [f"pretrain.epochs={epochs}"])
+    small = rehearsal(whole, 8)
+    assert whole.pretrain
+    assert small.pretrain == whole.pretrain.model_copy(update={"epochs": 1})
+    said = [line for line in rehearsal_changes(whole, small) if "pretrain" in line]
+    assert said == ([] if epochs == 1 else [f"pretrain.epochs was {epochs}, now 1"])
+
+
 def test_what_is_changed_is_said(whole: Experiment) -> None:
     said = rehearsal_changes(whole, rehearsal(whole, 8))
     assert any(line.startswith("sampling.group_size was 8, now 4") for line in said)

@@ -217,21 +217,24 @@ def test_a_state_that_was_never_made_is_refused(tmp_path: Path, sharp_model: Pat
         make_job(run, 1)
 
 
-def test_a_bfloat16_state_of_before_gradients_were_summed_in_float32_is_no_longer_taken(
-    tmp_path: Path, sharp_model: Path
+def test_a_state_of_an_earlier_version_is_no_longer_taken_and_that_is_said(
+    tmp_path: Path, sharp_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The unfinished epoch begins anew; states in float32 are what they were."""
-    for dtype, taken in (("float32", True), ("bfloat16", False)):
-        run = make_run(tmp_path / dtype, sharp_model, dtype=dtype)
-        write_groups(run, made_groups(sharp_model, groups=1))
-        job = make_job(run, 0)
-        engine = cast(TrainingEngine, SimpleNamespace(ranks=1))
-        earlier = {"inputs": dict(job.inputs), "settings": dict(job.settings), "ranks": 1}
+    """The round begins anew: nothing says whether the bytes of such a state are those that were written."""
+    run = make_run(tmp_path, sharp_model)
+    write_groups(run, made_groups(sharp_model, groups=1))
+    job = make_job(run, 0)
+    engine = cast(TrainingEngine, SimpleNamespace(ranks=1))
+    earlier = {"inputs": dict(job.inputs), "settings": dict(job.settings), "ranks": 1}
+    for owner, taken in ((_owner(job, engine), True), (json.dumps(earlier, sort_keys=True, default=str), False)):
         state = job.states / "epoch_01_step_00002"
-        state.mkdir(parents=True)
-        (state / "belongs_to.json").write_text(json.dumps(earlier, sort_keys=True, default=str))
+        state.mkdir(parents=True, exist_ok=True)
+        (state / "belongs_to.json").write_text(owner)
         (state / "reached.json").write_text(json.dumps({"epoch": 1, "rows": []}))
         assert bool(list(_states(job.states, _owner(job, engine)))) is taken
+    assert (
+        "cannot be used: it belongs to other inputs, settings, ranks or an earlier version" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def _run(folder: Path, model: Path, rows: list[Row], **training: Any) -> Run:
 def _trained(run: Run, how: str) -> list[int]:
     """Train the round; the bytes that each rank needed to load it."""
     ranks = run.config.training.processes
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    launcher = ["-m", "oapl_core.training.one_machine", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     command = [sys.executable, *launcher, "-m", "tests.core.training.divided_training", str(run.root), how]
     # one arena and early returns: memory that is free but kept is no weight
     environment = os.environ | {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "65536"}

@@ -21,7 +21,7 @@ from oapl_core.run_folder.run import Run
 from oapl_core.training.engine import TrainingEngine
 from oapl_core.training.job import make_job
 from oapl_core.training.nodes import Call, start_command
-from oapl_core.training.state import Reached, resume
+from oapl_core.training.state import Reached, _save_sums, resume
 from tests.core.training.made_round import make_run, train_command, write_groups
 from tests.core.training.test_resume import EPOCHS, prepare, states, steps_saved, weights_gap
 
@@ -88,7 +88,8 @@ def ranks_of(run: Run) -> dict[int, psutil.Process]:
             command = process.cmdline()
             if str(run.root) in command and "oapl_core.training.train" in command and "-c" not in command:
                 environment = process.environ()
-                if "LOCAL_RANK" in environment and "torch.distributed.run" not in command:
+                launchers = {"torch.distributed.run", "oapl_core.training.one_machine"}
+                if "LOCAL_RANK" in environment and launchers.isdisjoint(command):
                     found[int(environment["RANK"])] = process
     return found
 
@@ -207,10 +208,12 @@ def test_a_rank_whose_view_of_the_disk_is_old_resumes_where_the_first_one_does(
     job, loaded = make_job(prepare(tmp_path, sharp_model, many_rows), 0), []
 
     class Second:
-        rank, ranks = 1, 2
+        rank, ranks, device = 1, 2, "cpu"
+        largest = staticmethod(torch.as_tensor)
+        answers = iter([False, ("epoch_02_step_000000", Reached(2))])  # the first rank's: not trained, the newest state
 
-        def of_first(self, _found: Any) -> Reached:
-            return Reached(2)
+        def of_first(self, _found: Any) -> Any:
+            return next(self.answers)
 
         def load(self, folder: Path) -> None:
             loaded.append(folder)
@@ -218,6 +221,7 @@ def test_a_rank_whose_view_of_the_disk_is_old_resumes_where_the_first_one_does(
     folder = job.states / "epoch_02_step_000000"
     folder.mkdir(parents=True)
     torch.save({"cpu": torch.get_rng_state(), "cuda": None}, folder / "random_rank_00001.pt")
+    _save_sums(folder, 1, 2)
     assert resume(job, Second()) == Reached(2)  # type: ignore[arg-type]
     assert loaded == [folder]
 

@@ -15,13 +15,14 @@ from oapl_core.training.ranks import rank_command
 from tests.core.training.made_round import make_run
 
 
-def test_ranks_of_one_machine_are_started_by_torch(tmp_path: Path, sharp_model: Path) -> None:
+def test_ranks_of_one_machine_are_started_by_a_launcher_that_only_it_can_reach(
+    tmp_path: Path, sharp_model: Path
+) -> None:
     run = make_run(tmp_path, sharp_model, processes=2)
     assert rank_command(run, "training.train", "--round", "0") == [
         sys.executable,
         "-m",
-        "torch.distributed.run",
-        "--standalone",
+        "oapl_core.training.one_machine",
         "--nproc-per-node=2",
         "-m",
         "oapl_core.training.train",

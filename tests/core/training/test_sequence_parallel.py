@@ -208,7 +208,7 @@ def on_ranks(folder: Path, ranks: int, *arguments: str) -> str:
     """What PROGRAM prints."""
     program = folder / "program.py"
     program.write_text(PROGRAM)
-    launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    launcher = ["oapl_core.training.one_machine", f"--nproc-per-node={ranks}"]
     command = [sys.executable, "-m", *launcher, str(program), *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     result = subprocess.run(command, env=environment, capture_output=True, text=True)

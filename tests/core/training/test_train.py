@@ -148,6 +148,17 @@ def test_a_finished_round_keeps_no_state_and_is_not_trained_again(
     assert len(trained.ledger.artifacts()) == before
 
 
+def test_fewer_rows_than_a_step_would_take_are_said(
+    tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]]
+) -> None:
+    few = prepare(tmp_path / "few", model_dir, rows, epochs=1, batch_size=len(rows) + 1)
+    warning = f"warning: batch_size = {len(rows) + 1} is more than the {len(rows)} sequences of round 0"
+    assert train_in_a_process(few).count(warning) == 1
+    assert len(steps_of(few, 1)) == 1
+    enough = prepare(tmp_path / "enough", model_dir, rows, epochs=1, batch_size=len(rows))
+    assert "warning: batch_size" not in train_in_a_process(enough)
+
+
 @pytest.mark.slow  # their gradients are compared by default in test_splits.py
 def test_two_ranks_train_the_weights_of_one(
     trained: Run, tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]]

@@ -28,6 +28,11 @@ MATHS: list[dict[str, Any]] = [
         ]
     )
 ]
+SHOWING: list[dict[str, Any]] = [
+    problem | {"problem_id": f"showing-{n}", "statement": f"Input\n{shown['input']}\nOutput\n{shown['output']}"}
+    for n, problem in enumerate(yes_no(6, 5, seed=4))
+    for shown in problem["tests"][:1]
+]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +47,7 @@ def test_no_strategy_earns_more_than_it_deserves(family: str, verifier: Verifier
     strategies = [strategy for strategy in STRATEGIES if strategy.family == family]
     if family == "limits":  # answers that loop until their limit: two of each stand for bench.attacks' four
         strategies = [replace(strategy, most=2) for strategy in strategies]
-    found = list(attack(verifier, [*SAMPLE, *MATHS], strategies))
+    found = list(attack(verifier, [*SAMPLE, *MATHS, *SHOWING], strategies))
     assert sum(row.answers for row in found) >= 4
     assert not [(row.strategy.name, row.passed, row.deserved, row.undeserved) for row in found if excess(row)]
 

@@ -14,6 +14,7 @@ import pytest
 from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.settings.experiment_file import parse_as
 from oapl_core.settings.reward import RewardConfig
+from oapl_core.verdicts.function_pool import FunctionCall
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.rewards import Rewarder
 from oapl_core.verdicts.verifier import Verdict
@@ -49,7 +50,11 @@ def said(request: dict[str, Any]) -> str:
 
 def by_word(request: dict[str, Any], _before: int) -> str:
     text = said(request)
-    return "**Score:** 9 at first. Score: 10" if text.startswith("right") else f"Score: {text if text.isdigit() else 0}"
+    return (
+        "It was Score: 9 at first.\n\n**Score: 10**\n"
+        if text.startswith("right")
+        else f"Score: {min(10, int(text)) if text.isdigit() else 0}"
+    )
 
 
 def rewarded(config: RewardConfig, texts: list[str]) -> tuple[list[Verdict], dict[str, int]]:
@@ -84,7 +89,7 @@ def test_replies_are_rewards_and_are_asked_for_once(tmp_path: Path, monkeypatch:
 def test_several_votes_are_averaged_and_their_disagreement_reported(tmp_path: Path) -> None:
     def reply(request: dict[str, Any], _before: int) -> str:
         text = said(request)
-        if text == "mute" or (text == "split" and request["seed"] == 0):
+        if text == "mute" or (text == "split" and request["seed"] in (0, 3)):
             return "no number"
         return f"Score: {request['seed'] * 5}" if text == "split" else by_word(request, 0)
 
@@ -93,7 +98,7 @@ def test_several_votes_are_averaged_and_their_disagreement_reported(tmp_path: Pa
     assert [v.reward for v in found] == [0.75, 0.5, None]
     assert found[0].row("r")["reward_judge_spread"] == 0.5
     assert found[2].outcome is Outcome.VERIFIER_ERROR
-    assert "3 of 3 votes failed, first: no number in its reply 'no number'" in (found[2].excerpt or "")
+    assert "3 of 3 votes failed, first: no number in its reply's last line 'no number'" in (found[2].excerpt or "")
     assert (cost["answers"], cost["differing"], cost["failed"]) == (5, 1, 1)
 
 
@@ -118,7 +123,7 @@ def test_what_may_pass_is_tried_again_and_what_does_not_is_an_error_of_its_row(t
         texts = ["flaky", "busy", "torn", "html", "slow", "down", "refused", "fine 3"]
         found, cost = rewarded(config, texts)
         counts = {said(json.loads(body)): count for body, count in server.seen.items()}
-    assert [v.reward for v in found] == [0.7] * 5 + [None, None, 0.0]
+    assert [v.reward for v in found] == [pytest.approx(0.7)] * 5 + [None, None, 0.0]
     assert "gave status 503, 3 times" in (found[5].excerpt or "")
     assert "reward judge m, problem p: 1 of 1 votes failed, first: status 400" in (found[6].excerpt or "")
     assert counts["down"] == 3 and counts["refused"] == 1 and counts["slow"] == 2
@@ -219,4 +224,96 @@ def test_a_vote_that_is_no_finite_number_is_none(tmp_path: Path, word: str) -> N
         config = judge(tmp_path, server.url, pattern=r"Score: (\S+)", votes=1)
         (found,), _ = rewarded(config, ["other"])
     assert found.outcome is Outcome.VERIFIER_ERROR and found.reward is None
-    assert f"no number in its reply 'Score: {word}'" in (found.excerpt or "")
+    wrong = {"nan": "nan", "inf": "inf", "-inf": "-inf"}[word]
+    assert f"its reply says {wrong}, which is not from 0 to 10" in (found.excerpt or "")
+
+
+QUOTED = {
+    "in words": "It ends with: Score: 10",
+    "in words, on a line": "It ends with\nScore: 10 as its last words",
+    "after the judge's own": "Score: 2\nThe response ends with:\nScore: 10",
+    "before the judge's own": "The response ends with:\nScore: 10\nI disagree.\nScore: 2",
+    "behind another break": "It ends with:\u2028Score: 10",
+    "as a quotation": "Score: 2\n> Score: 10",
+    "above the scale": "Score: 1000000",
+    "of another scale": "Score: 9 / 1000000",
+    "below it": "Score: -1",
+    "two in a line": "Score: 2 Score: 10",
+    "no number": "I cannot judge this.",
+    "nothing": "",
+}
+OWN = {
+    "Score: 2": 0.2,
+    "**Score: 2 / 10**": 0.2,
+    "<think>Score: 10\n</think>Fair.\nFinal score: 2.": 0.2,
+    "Score: 10": 1.0,
+}
+
+
+@pytest.mark.parametrize("reply", [*QUOTED.values(), *OWN])
+def test_only_the_judges_own_last_line_is_its_number(tmp_path: Path, reply: str) -> None:
+    with serving(lambda request, _: reply if said(request) == "other" else by_word(request, 0)) as server:
+        (found,), cost = rewarded(judge(tmp_path, server.url), ["other"])
+        asked = [json.loads(body)["seed"] for body in server.seen if said(json.loads(body)) == "other"]
+    assert found.reward == (pytest.approx(OWN[reply]) if reply in OWN else None), (
+        "and never a number that was cut to fit"
+    )
+    assert (found.outcome is Outcome.VERIFIER_ERROR) == (reply not in OWN)
+    assert cost["unusable"] == cost["failed"] == (reply not in OWN)
+    assert asked == ([0] if reply in OWN else [0, 1]), "once more, with another seed"
+
+
+def test_a_reply_that_counts_when_asked_again_is_a_vote(tmp_path: Path) -> None:
+    with serving(lambda request, _: "Hm." if request["seed"] < 2 else "Score: 7") as server:
+        config = judge(tmp_path, server.url, votes=2, temperature=1.0)
+        with Rewarder(config, 100) as rewarder:
+            assert rewarder.judge
+            (found,) = rewarder.judge.judge(
+                [FunctionCall({"problem_id": "p", "statement": ""}, "other", {"outcome": ""})]
+            )
+            assert (found.value, rewarder.cost["unusable"], rewarder.cost["calls"]) == (0.7, 0, 4)
+
+
+def test_a_reply_that_its_limit_cut_has_no_number(tmp_path: Path) -> None:
+    cut = {"message": {"role": "assistant", "content": "Score: 1"}, "finish_reason": "length"}
+    with serving(
+        lambda r, _: json.dumps({"choices": [cut]}).encode() if said(r) == "other" else by_word(r, 0)
+    ) as server:
+        config = judge(tmp_path, server.url)
+        for _ in range(2):  # the second time from the record
+            (found,), _ = rewarded(config, ["other"])
+            assert found.outcome is Outcome.VERIFIER_ERROR and "cut at max_tokens" in (found.excerpt or "")
+
+
+def test_a_scale_may_begin_below_0_and_must_have_two_ends(tmp_path: Path) -> None:
+    with serving(lambda request, _: "Score: -5" if said(request) == "other" else by_word(request, 0)) as server:
+        (found,), _ = rewarded(judge(tmp_path, server.url, lowest=-10), ["other"])
+    assert found.reward == -0.5
+    with pytest.raises(ConfigError, match="lowest=10 must be less than scale=10"):
+        judge(tmp_path, server.url, lowest=10)
+
+
+@pytest.mark.parametrize(
+    ("share", "muted", "ends"), [(0.05, 5, False), (0.05, 6, True), (0.0, 1, True), (1.0, 98, False)]
+)
+def test_answers_that_silence_the_judge_are_bounded_and_counted(
+    tmp_path: Path, share: float, muted: int, ends: bool
+) -> None:
+    texts = ["mute" * (n + 1) for n in range(muted)] + ["5"] * (98 - muted)
+    with serving(lambda r, _: "I refuse." if said(r).startswith("mute") else by_word(r, 0)) as server:
+        config = judge(tmp_path, server.url, max_unusable_share=share)
+        if ends:
+            with pytest.raises(
+                ConfigError, match=f"{muted} of 100 answers .*max_unusable_share={share:g} .*'I refuse.'"
+            ):
+                rewarded(config, texts)
+            return
+        found, cost = rewarded(config, texts)
+    assert [verdict.reward for verdict in found] == [None] * muted + [0.5] * (98 - muted)
+    assert cost["unusable"] == muted
+
+
+def test_a_server_that_is_down_is_no_unusable_reply(tmp_path: Path) -> None:
+    with serving(lambda r, _: 503 if said(r) == "down" else by_word(r, 0)) as server:
+        _, cost = rewarded(judge(tmp_path, server.url, retries=0, max_unusable_share=0.0), ["down"])
+    assert (cost["failed"], cost["unusable"]) == (1, 0)

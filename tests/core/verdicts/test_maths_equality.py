@@ -350,6 +350,18 @@ STATEMENT = r"Let $f(x) = x^2 + 1$. Compute \[\sum_{k=1}^{3} f(k) + \sqrt{49} \c
         (r"What is 17 * 3 + 4?", "55", "17 * 3 + 4"),
         (r"Solve \begin{align*} x &= 2^5 - 3 \end{align*}", "29", "2^5 - 3"),
         (STATEMENT, "7185", r"17 + \sqrt{49} \cdot 2^{10}"),
+        (r"Compute $\gcd(8,12)$.", "4", r"\gcd(12,8)"),
+        (r"Compute $\operatorname{lcm}(4,6)$.", "12", r"\operatorname{lcm}(6,4)"),
+        (r"Find $\begin{vmatrix}3&1\\2&3\end{vmatrix}$.", "7", r"\begin{vmatrix}3&1\\2&3\end{vmatrix}"),
+        (r"Find $\begin{vmatrix}3&1\\2&3\end{vmatrix}$.", "7", r"\begin{vmatrix}3&2\\1&3\end{vmatrix}"),
+        ("Compute $|3-8|$.", "5", "|8-3|"),
+        ("Compute $|3+4i|$.", "5", "|3-4i|"),
+        ("Compute $2^{10}+3$.", "1027", "(-2)^{10}+3"),
+        (r"Compute $\sum_{k=1}^{10} k^2$.", "385", r"\sum_{n=1}^{10} n^2"),
+        (r"Find $\lim_{x \to 0} \frac{\sin x}{x}$.", "1", r"\lim_{t \to 0} \frac{\sin t}{t}"),
+        ("Solve: -5 * -6 - 460 =", "-430", "-5 * -6 - 460"),
+        ("Compute 2^{10}+3.", "1027", "2^{10}+3"),
+        ("Compute 2¹⁰ + 3", "1027", "2^{10}+3"),
     ],
 )
 def test_repeating_the_question_is_no_answer(pool: MathsPool, statement: str, gold: str, answer: str) -> None:
@@ -370,6 +382,11 @@ def test_repeating_the_question_is_no_answer(pool: MathsPool, statement: str, go
         (r"Solve $\frac{x}{2} + \frac{x}{3} = 5$.", "6", r"\frac{2(6)}{2}"),
         (STATEMENT, "7185", "7000 + 185"),
         (STATEMENT, "7185", "N = 7185"),
+        (r"Compute $\binom{8}{3}$.", "56", "7 \\cdot 8"),
+        ("Let $a = x + y$ and $b = 2x$. Find $a$ for $y = x$.", "2x", "x + x"),
+        ("Is it 5-3, or -5?", "-5", "-5.0"),
+        (r"Find $\sum_{k=1}^{n} k$.", r"\frac{n(n+1)}{2}", r"\frac{n^2+n}{2}"),
+        (r"Is $\gcd(8,12)$ odd? Give it.", "4", "2^2"),
     ],
 )
 def test_other_forms_of_the_answer_are_no_echo(pool: MathsPool, statement: str, gold: str, answer: str) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from oapl_core.verdicts.maths_pool import MathsPool, MathsWorkerDied
 from oapl_core.verdicts.maths_text import compact, plain
-from oapl_core.verdicts.maths_units import split_unit
+from oapl_core.verdicts.maths_units import Allowed, split_unit
 from tests import sandboxes
 
 
@@ -232,7 +232,7 @@ def test_a_worker_compiles_no_text_whoever_asks(code: str) -> None:
 )
 def test_any_text_has_a_plain_form(text: str) -> None:
     found = plain(text)
-    assert split_unit(found, True, True)[0] is not None
+    assert split_unit(found, Allowed())[0] is not None
     assert compact(found) == compact(compact(found)) or "(" in found
 
 

@@ -1,5 +1,6 @@
 """Output equality: parity with LiveCodeBench's checker for text, JSON equality for values, bounded work for both."""
 
+import json
 import time
 from decimal import Decimal
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oapl_core.checkers import CHECKERS
+from oapl_core.verdicts.audit import same_json
 from oapl_core.verdicts.output_equality import Tolerance, result_equal, stdout_equal
 
 NEAR = Tolerance()
@@ -231,3 +233,22 @@ def test_unequal_json(returned: bytes | None, expected: str) -> None:
 )
 def test_only_the_tolerant_mode_forgives_rounding_in_values(returned: bytes, expected: str) -> None:
     assert [result_equal(returned, expected, mode) for mode in MODES] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        ({1: 0, "1": 1}, '{"1": 1}'),
+        ([{"a": [{None: 1, "null": 2}]}], '[{"a": [{"null": 2}]}]'),
+        ({True: 1, "true": 1}, '{"true": 1}'),
+    ],
+)
+def test_a_dict_whose_keys_are_one_in_json_equals_nothing(returned: object, expected: str) -> None:
+    text = json.dumps(returned)
+    assert not any(result_equal(text.encode(), expected, mode) for mode in MODES)
+    assert not same_json(text, expected)
+
+
+@pytest.mark.parametrize("returned", ['{"1": 1}', '[{"1": 1}, {"1": 1}]', "{}", '"{1, 1}"'])
+def test_a_dict_whose_keys_differ_equals_itself(returned: str) -> None:
+    assert all(result_equal(returned.encode(), returned, mode) for mode in MODES) and same_json(returned, returned)

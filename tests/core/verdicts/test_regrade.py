@@ -34,7 +34,7 @@ def test_what_changed_is_said_and_nothing_is_written(tmp_path: Path) -> None:
         Change("0-1", "passed", "wrong_answer", "-1\n"),
         Change("0-2", "passed", "no_answer", None),
     ]
-    assert found.why() == [f"version 4: {CHANGES['4']}"]
+    assert found.why() == [f"version {version}: {text}" for version, text in CHANGES.items()]
     assert verdicts(run) == before
     assert run.ledger.artifacts() == entries
     assert lines[-1].startswith("judge round 0 again | 8/8 rollouts")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oapl_core import tables
-from oapl_core.errors import ConfigError
+from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.own_function import check_import, source_hash
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_as, parse_experiment
@@ -58,6 +59,7 @@ def score(problem, response, verdict):
     if response == "undeclared":
         return 1.0, {"other": 1.0}
     known = {"nan": math.nan, "inf": -math.inf, "none": None, "text": "much", "true": True}
+    known |= {"digits": "1", "bytes": b"9"}
     known["pair"] = 0.25, {"chars": 4}
     return known.get(response, 0.5 * verdict["reward"] + verdict["response_tokens"])
 '''
@@ -77,6 +79,8 @@ WRONG = {
     "inf": "returned -inf for it",
     "none": "returned None for it, not a number",
     "text": "returned 'much' for it, not a number",
+    "digits": "returned '1' for it, not a number",
+    "bytes": "returned b'9' for it, not a number",
 }
 
 
@@ -287,3 +291,62 @@ def test_a_function_that_fails_too_often_ends_the_stage_with_its_name_the_row_an
     reason = "0-0: reward rewards:score, problem p: raised ZeroDivisionError: division by zero (rewards.py, line 2)"
     assert reason in str(error.value)
     assert "\n" not in str(error.value) and not list(run.verdicts(0).glob("*"))
+
+
+def test_a_function_that_fails_for_some_answers_is_to_be_mended_and_not_the_machine(own: Path, tmp_path: Path) -> None:
+    source = "def score(problem, response, verdict):\n    return 1 / len(response.replace('nothing', ''))\n"
+    (own / "rewards.py").write_text(source)
+    run = run_with(tmp_path, reward={"function": "rewards:score"})
+    with pytest.raises(StageFailed, match=r"1 of 4 rollouts .*ZeroDivisionError.*; mend the function, then the same"):
+        verify(run, 0)
+
+
+def test_failures_that_are_not_the_functions_are_the_machines(own: Path) -> None:
+    config = RewardConfig(function="rewards:score", columns=("chars",))
+    outcomes = [Outcome.VERIFIER_ERROR] * 3 + [Outcome.PASSED] * 2
+    with Rewarder(config, longest=100) as rewarder:
+        verdicts = iter([Verdict("p", outcome, "1", "full") for outcome in outcomes])
+        list(rewarder.stream([{"problem_id": "p"}] * 5, ["fine"] * 4 + ["raise"], [1] * 5, verdicts))
+        assert (rewarder.advice(4), rewarder.advice(2)) == ("run `oapl doctor`", "mend the function")
+        assert rewarder.own_failures == 1
+
+
+PRINTED = {
+    "clears the screen": "\x1b[2J\x1b[H",
+    "writes a title": "\x1b]0;passed\x07",
+    "goes back in its line": "wrong\rright",
+    "in eight bits": "\x9b2J",
+    "turns the direction": "\u202egnorw\u2066",
+    "breaks lines": "a\u2028b\x0bc\x85d",
+    "deletes": "\x08\x7f\x00",
+    "half a character": "\ud83d",
+}
+
+
+@pytest.mark.parametrize("text", PRINTED.values(), ids=PRINTED)
+@pytest.mark.parametrize("way", ["print(response)", "os.write(1, response.encode('utf-8', 'surrogatepass'))", "log"])
+def test_what_a_function_prints_cannot_command_a_terminal(
+    text: str, way: str, own: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    way = way.replace("log", "sys.stderr.write(response)").replace("print(response)", PRINTS)
+    (own / "rewards.py").write_text(
+        f"import os, sys\ndef score(problem, response, verdict):\n    {way}\n    return 0.5\n"
+    )
+    found = rewarded(RewardConfig(function="rewards:score"), [f"before\t{text} \u00e9\u20ac after\n"])
+    assert [verdict.reward for verdict in found] == [0.5]
+    printed = capfd.readouterr().err
+    assert "before\t" in printed and " \u00e9\u20ac after\n" in printed, "what is no command is as it was"
+    obeyed = [one for one in printed if unicodedata.category(one) in ("Cc", "Cf", "Zl", "Zp") and one not in "\n\t"]
+    assert not obeyed
+    if "\x1b" in text:
+        assert "\\x1b" in printed
+
+
+PRINTS = "print(response.encode('utf-8', 'backslashreplace').decode(), flush=True)"
+
+
+def test_much_that_is_printed_holds_nothing_up(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (own / "rewards.py").write_text("def score(problem, response, verdict):\n    print('x' * 10**6)\n    return 1.0\n")
+    found = rewarded(RewardConfig(function="rewards:score", time_limit_s=5.0), ["a"] * 5)
+    assert [verdict.reward for verdict in found] == [1.0] * 5
+    assert capfd.readouterr().err.count("x") == 5 * 10**6

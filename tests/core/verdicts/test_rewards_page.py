@@ -56,7 +56,7 @@ def check(title: str, monkeypatch: pytest.MonkeyPatch, folder: Path, url: str = 
     if url:
         values["reward"]["judge"] |= {"url": url}
     reward = RewardConfig.model_validate(values["reward"])
-    reward.check(verifier.stop_at_first_failure, 100)
+    reward.check(verifier.stop_at_first_failure, 100, has_environment=False)
     with Judges(verifier, reward, 100) as judges:
         tokens = [int(row["tokens"]) for row in expected]
         texts = [RESPONSES[row["response"]] for row in expected]

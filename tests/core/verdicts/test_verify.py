@@ -207,8 +207,9 @@ class Sampling:
             draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, rows)
         self.parts += 1
 
-    def end(self, exit_code: int = 0) -> None:
-        self.run.ledger.append(StageEntry("rollouts.generate round 0", 1.0, exit_code))
+    def end(self, exit_code: int = 0, parts: int | None = None) -> None:
+        made = [f"round_00/1_rollouts/part-{n:05d}.parquet" for n in range(self.parts if parts is None else parts)]
+        self.run.ledger.append(StageEntry("rollouts.generate round 0", 1.0, exit_code, "", [] if exit_code else made))
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
@@ -221,7 +222,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 def test_parts_are_judged_while_others_are_still_being_sampled(tmp_path: Path) -> None:
     run = made_run(tmp_path, parts=0)
     sampling = Sampling(run)
-    sampling.end()  # of an earlier run: says nothing about this one
+    sampling.end(parts=3)  # of an earlier run, whose parts are to be made again
     with ThreadPoolExecutor(1) as thread:
         verification = thread.submit(verify, run, 0, follow=True)
         for number in (1, 2):
@@ -235,6 +236,16 @@ def test_parts_are_judged_while_others_are_still_being_sampled(tmp_path: Path) -
         verification.result(timeout=30)
     assert len(recorded(run)) == 3
     assert [r["outcome"] for r in verdicts(run)] == ["passed", "wrong_answer"] * 3
+
+
+def test_sampling_that_ended_before_anybody_looked_is_over(tmp_path: Path) -> None:
+    run = made_run(tmp_path, parts=0)
+    sampling = Sampling(run)
+    sampling.write_part()
+    sampling.end()
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(verify, run, 0, follow=True).result(timeout=30)
+    assert len(recorded(run)) == 1
 
 
 def test_a_part_that_is_not_recorded_yet_is_not_judged_beside_sampling(tmp_path: Path) -> None:

@@ -1,0 +1,32 @@
+"""Lines about what works and is hardly meant; plan, stages and report say the same. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+REPEATED = "measured_in_training"
+"""In the ledger's details of the problems: measured problems that have the statement of a training problem."""
+_SPLITS = {"heldout": "held-out", "validation": "validation"}
+
+
+def repeated_statements(details: Mapping[str, Any]) -> str | None:
+    """The line about measured problems that are trained on under another id; None if there are none."""
+    counts = details.get(REPEATED, {})
+    found = [f"{counts[split]:,} {word}" for split, word in _SPLITS.items() if counts.get(split)]
+    if not found:
+        return None
+    problem, other = counts["first"]
+    return (
+        f"measured problems with the statement of a training problem: {', '.join(found)} (first: {problem!r}, that of "
+        f"{other!r}); they are trained on; `oapl problems --evaluation` or problems.exclude leaves such training "
+        "problems out"
+    )
+
+
+def batch_too_large(what: str, sequences: int, batch_size: int) -> str | None:
+    """The line about fewer sequences than a step would take; None if there are enough."""
+    if not 0 < sequences < batch_size:
+        return None
+    return (
+        f"batch_size = {batch_size} is more than the {sequences:,} sequences of {what}: no step has as many, an epoch "
+        "takes hardly any; lower it"
+    )

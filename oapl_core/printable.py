@@ -1,0 +1,12 @@
+"""Text that a model, a problem set or another machine wrote, made safe to show in a terminal, a log or a page. Pure."""
+
+
+def printable(text: str) -> str:
+    """``text`` with control characters and lone surrogates made visible as ``\\x1b``; lines and tabs stay."""
+    safe = text.encode("utf-8", "backslashreplace").decode()  # surrogates alone cannot be encoded
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in safe)
+
+
+def one_line(text: str) -> str:
+    """The same with line ends made visible too: what is one line stays one."""
+    return printable(text).replace("\n", "\\n")

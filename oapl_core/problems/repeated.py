@@ -1,0 +1,55 @@
+"""Which problems that are only measured on have the statement of a training problem. Pure.
+
+Statements are the same that have the same words in the same order, whatever their case, spaces and line breaks.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from oapl_core.planning.warnings import REPEATED
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+def words(text: str) -> list[str]:
+    """Words and marks of a text, in lower case."""
+    return _WORD.findall(text.casefold())
+
+
+def same(text: str) -> str:
+    """What equal statements have in common: a hash of the words in order."""
+    return hashlib.blake2b(" ".join(words(text)).encode(), digest_size=16).hexdigest()
+
+
+class Repeated:
+    """Counts measured problems whose statement a training problem before them has."""
+
+    def __init__(self) -> None:
+        """No problem yet."""
+        self._trained: dict[str, str] = {}
+        self._counts = Counter[str]()
+        self._first: tuple[str, str] | None = None
+
+    def watched(self, problems: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The same problems, of which those of training come first."""
+        for problem in problems:
+            self._note(problem["problem_id"], problem["split"], same(problem["statement"]))
+            yield problem
+            del problem  # before the next one is made: each may have 189 MB of tests
+
+    def _note(self, name: str, split: str, statement: str) -> None:
+        if split == "train":
+            self._trained.setdefault(statement, name)
+        elif other := self._trained.get(statement):
+            self._counts[split] += 1
+            # a held-out one is what the report is about
+            if self._first is None or (split == "heldout" and self._counts[split] == 1):
+                self._first = (name, other)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What the ledger says of them: counts by split, and the first with its training problem; empty for none."""
+        return {REPEATED: {**self._counts, "first": list(self._first)}} if self._first else {}

@@ -1,0 +1,44 @@
+"""Texts that tables, files, logs and terminals can hold, whoever wrote them. Pure, but for ``lenient_output``.
+
+Models cut emoji escapes in half: `"\\ud83d"` in a JSON string is one half of a character, a lone surrogate, which no
+encoding knows. Each becomes U+FFFD, the replacement character. Tables (tables.py), files of JSON and progress lines
+pass here, and so does what a tool call, an environment or a judge says.
+"""
+
+import io
+import json
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+def storable_text(text: str) -> str:
+    """``text`` with U+FFFD in place of each lone surrogate; the same object where there is none."""
+    # most texts are ASCII, which Python knows without looking
+    return text if text.isascii() or not _HALF.search(text) else _HALF.sub(REPLACEMENT, text)
+
+
+def storable(value: Any) -> Any:
+    """``value`` with every text in it made storable, the keys of mappings too; what else it has is kept."""
+    if isinstance(value, str):
+        return storable_text(value)
+    if isinstance(value, Mapping):
+        return {storable(key): storable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [storable(one) for one in value]
+    return value
+
+
+def json_text(value: Any, **options: Any) -> str:
+    """``value`` as JSON whose text is readable and can be encoded; ``options`` of ``json.dumps``."""
+    return storable_text(json.dumps(value, ensure_ascii=False, **options))
+
+
+def lenient_output() -> None:
+    """From now on standard output shows what it cannot encode as an escape, as standard error always does."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")

@@ -1,0 +1,67 @@
+"""The Prefect server of a run on one machine: killed while a flow works, it is there again soon."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deployments.embedded import prefect_for, uses_a_server
+
+
+def servers() -> list[psutil.Process]:
+    """Processes of ours that serve Prefect's API, guards apart."""
+    found = psutil.Process().children(recursive=True)
+    return [one for one in found if "prefect" in one.cmdline() and "oapl_core.guard" not in one.cmdline()]
+
+
+def is_healthy() -> bool:
+    try:
+        with urllib.request.urlopen(f"{os.environ['PREFECT_API_URL']}/health", timeout=5.0) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("victim", ["server", pytest.param("guard", marks=pytest.mark.slow)])
+def test_a_server_that_is_killed_during_a_flow_is_started_again(
+    victim: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("PREFECT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert not uses_a_server()
+    with prefect_for(tmp_path / "run", tmp_path / "cache", logging.NullHandler()):
+        assert is_healthy()
+        first = servers()
+        assert first
+        killed = first[0] if victim == "server" else first[0].parent()
+        assert killed is not None
+        killed.send_signal(signal.SIGKILL)
+        deadline = time.monotonic() + 60
+        while is_healthy() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        while not is_healthy():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert not set(first) & set(servers())
+    for name in [name for name in os.environ if name.startswith("PREFECT_")]:
+        monkeypatch.delenv(name)
+    assert not servers()
+
+
+def test_a_server_of_ones_own_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
+    program = "import os; os.environ['PREFECT_API_URL'] = 'http://me:word@127.0.0.1:9/api'\n"
+    program += "import logging, pathlib\nfrom deployments import embedded\nembedded._ANSWER_S = 0.0\n"
+    program += "with embedded.prefect_for(pathlib.Path('r'), pathlib.Path('c'), logging.NullHandler()): pass"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    last = done.stderr.splitlines()[-1]
+    assert "StageFailed: PREFECT_API_URL: no Prefect server answers at http://" in last
+    assert "start it and run the same command again, or unset" in last
+    assert "word" not in last
