@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -24,6 +23,7 @@ import yaml
 from deployments.short_names import NAMES
 from oapl_core.settings.secrets import masked
 from oapl_core.shipped import shipped
+from oapl_core.temporary import temporary_folder
 
 if TYPE_CHECKING:
     from prefect.automations import Automation
@@ -76,8 +76,8 @@ def deployments_file() -> Iterator[Path]:
         if not here:
             deployment["entrypoint"] = re.sub(r"(\w+)/(\w+)\.py:", r"\1.\2.", deployment["entrypoint"])
             deployment["work_pool"]["job_variables"] = JOB_VARIABLES
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder, "prefect.yaml")
+    with temporary_folder() as folder:
+        made = folder / "prefect.yaml"
         made.write_text(yaml.safe_dump(content), encoding="utf-8")
         yield made
 

@@ -4,7 +4,6 @@ Between the orchestrator and the stage stands ``guard.py``. Reads the stage's pr
 ``logs/<stage>.log`` and a stage line of the ledger.
 """
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from oapl_core.errors import DataError, Diverged, Interrupted, OaplError, SandboxError, StageFailed
@@ -25,12 +24,10 @@ from oapl_core.run_folder.lock import descriptors
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run
 from oapl_core.stage import ERROR_PREFIX, disk_full
+from oapl_core.temporary import locked_folder
 
 _TIMED_OUT = 124
 _FULL_DISK_BYTES = 2**20
-_TEMPORARY = "oapl-tmp-"
-"""Beginning of the names of trees' folders in TMPDIR; short, as sockets lie below them (paths of 107 characters)."""
-_FRESH_S = 2.0
 _BY_EXIT_CODE: dict[int, type[OaplError]] = {2: DataError, 3: SandboxError, 5: Diverged, 130: Interrupted}
 
 
@@ -149,7 +146,7 @@ def guarded(
     """
     given = os.environ if environment is None else environment
     reading, writing = os.pipe()
-    folder, lock = _own_temporary()
+    folder, lock = locked_folder()
     guard = subprocess.Popen(
         [sys.executable, "-m", "oapl_core.guard", str(reading), folder, *command],
         stdin=subprocess.DEVNULL,
@@ -167,35 +164,6 @@ def guarded(
         guard.wait()
         shutil.rmtree(folder, ignore_errors=True)  # of a guard that was killed itself
         os.close(lock)
-
-
-def _own_temporary() -> tuple[str, int]:
-    """A folder for a tree's temporary files and a descriptor that locks it, until guard and orchestrator are gone.
-
-    Folders that nobody locks any more go: a power cut ends a guard before it can remove its own.
-    """
-    place = Path(tempfile.gettempdir())
-    for old in place.glob(f"{_TEMPORARY}*"):
-        with suppress(OSError):  # another user's, or gone since
-            if _is_free(old):
-                shutil.rmtree(old)
-    folder = tempfile.mkdtemp(prefix=_TEMPORARY)
-    lock = os.open(folder, os.O_RDONLY)
-    with suppress(OSError):  # a file system without locks: then nobody can take it either
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    return folder, lock
-
-
-def _is_free(folder: Path) -> bool:
-    # another process may be about to lock what it has just made
-    if folder.stat().st_uid != os.getuid() or time.time() - folder.stat().st_mtime < _FRESH_S:
-        return False
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    finally:
-        os.close(descriptor)
-    return True
 
 
 def _kept_elsewhere() -> dict[str, str]:

@@ -10,8 +10,6 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, cast
 from uuid import UUID
 
@@ -31,6 +29,7 @@ from oapl_core.evaluation.folder import EvaluationFolder
 from oapl_core.planning.plan import Step
 from oapl_core.progress import Reading
 from oapl_core.run_folder.run import Run
+from oapl_core.temporary import temporary_folder
 
 UPDATE_S = 10.0
 """Between two updates of a bar; a stage that ends sooner has none."""
@@ -119,8 +118,8 @@ def show_round(run: Run, number: int, tell: Tell) -> None:
     from oapl_core.reports.round_summary import summarize
 
     name = key(run.root.name, "round", number)
-    with shown(tell), TemporaryDirectory() as folder:
-        summary = summarize(run, number, Path(folder))
+    with shown(tell), temporary_folder() as folder:
+        summary = summarize(run, number, folder)
         _markdown(name, summary.text, summary.headline)
         rows = [dict(zip(summary.counts.columns, row, strict=True)) for row in summary.counts.rows]
         create_table_artifact(cast(list[dict[str, Any]], rows), key=f"{name}-counts", description=summary.headline)

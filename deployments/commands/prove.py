@@ -1,7 +1,6 @@
 """`oapl prove`: does this machine sample, score and train rightly, and how fast; a card to send with a question."""
 
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +8,7 @@ import typer
 
 from deployments.arguments import Overrides
 from deployments.terminal import console, tell
+from oapl_core.temporary import temporary_folder
 
 
 def prove(
@@ -33,8 +33,8 @@ def prove(
         console.print(f"[{colour}]{state:<5}[/] {rung.name:<10} ", end="")
         console.print(f"{rung.line}  ({rung.seconds:.0f} s)", markup=False, soft_wrap=True)
 
-    with tempfile.TemporaryDirectory(prefix="oapl-prove-") as scratch:
-        folder = to or Path(scratch)
+    with temporary_folder() as scratch:
+        folder = to or scratch
         rungs = climb(folder.resolve(), on_gpu, overrides or (), only or RUNGS, told)
         if to is None:
             for name in ("card.json", "card.md"):

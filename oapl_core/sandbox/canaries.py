@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from oapl_core.errors import SandboxError
 from oapl_core.sandbox.execution import Execution, Limits, Program
+from oapl_core.temporary import temporary_folder
 
 Runner = Callable[[Program, Sequence[bytes], Limits], list[Execution]]
 
@@ -61,10 +61,10 @@ def prove(level: str, runner: Runner) -> None:
     Raises:
         SandboxError: one escaped, or the sandbox cannot run even a harmless program.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        secret, outside = Path(folder, "secret"), Path(folder, "outside")
+    with temporary_folder() as folder:
+        secret, outside = folder / "secret", folder / "outside"
         secret.write_text("a file of the host")
-        Path(folder).chmod(0o755)  # only the sandbox may be what keeps the canary from the file
+        folder.chmod(0o755)  # only the sandbox may be what keeps the canary from the file
         before = _state(secret)
         arguments = json.dumps([str(secret), str(outside), os.getpid()]).encode()
         held = _answer(runner, Program(_CANARY), arguments)

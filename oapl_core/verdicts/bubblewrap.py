@@ -21,6 +21,7 @@ from pathlib import Path
 
 from oapl_core.errors import SandboxError
 from oapl_core.languages import Language
+from oapl_core.temporary import temporary_folder
 
 RESULT = b"\n\x1eresult: "
 """In front of the JSON that a called function returned, at the end of the output."""
@@ -130,32 +131,32 @@ class Bubblewrap:
     def run(self, source: str, kind: str, entry_point: str | None, data: str, starter: str = "") -> Ending:
         """One test in one process; `data` is its standard input, JSON arguments or checks, as the `kind` has it. With
         checks `starter` runs before the program, if it runs by itself."""
-        with tempfile.TemporaryDirectory(prefix="oapl-audit-") as folder:
+        with temporary_folder() as folder:
             for name, text in (("main.py", source), ("input", data), ("starter.py", starter), ("runner.py", _RUNNER)):
-                Path(folder, name).write_bytes(text.encode("utf-8", "replace"))
+                (folder / name).write_bytes(text.encode("utf-8", "replace"))
             arguments = json.dumps([kind, entry_point, self._limits])
             python = os.path.realpath(sys.executable)
-            command = [*self._command, "--ro-bind", folder, "/task", python, *_RUN.split(), arguments]
-            code, ending = _ended(command, Path(folder, "input") if kind == "stdin" else None, self._wall_s)
+            command = [*self._command, "--ro-bind", str(folder), "/task", python, *_RUN.split(), arguments]
+            code, ending = _ended(command, folder / "input" if kind == "stdin" else None, self._wall_s)
         return replace(ending, raised=not ending.timed_out and (code == _RAISED or code > 128))
 
     def run_in(self, language: Language, source: str, inputs: Sequence[str]) -> Iterator[Ending]:
         """A program in another language, compiled once, with each input in a process of its own; if it does not
         compile, the compiler's end alone. Another exit code than 0 is a crash, as the verifier has it."""
-        with tempfile.TemporaryDirectory(prefix="oapl-audit-") as folder:
-            Path(folder, language.file).write_bytes(source.encode("utf-8", "replace"))
+        with temporary_folder() as folder:
+            (folder / language.file).write_bytes(source.encode("utf-8", "replace"))
             if language.compile:
                 limits = {"cpu": int(2 * language.compile_cpu_s), "as": 2 * language.compile_memory_mb << 20}
-                bound = [*self._command, *_TOOLS, "--bind", folder, "/task", "--chdir", "/task"]
+                bound = [*self._command, *_TOOLS, "--bind", str(folder), "/task", "--chdir", "/task"]
                 command = [*bound, *_limited(limits), *language.compile]
                 code, ending = _ended(command, None, 3 * language.compile_cpu_s)
                 if code:
                     yield replace(ending, raised=True, is_compilation=True)
                     return
             limits = {name.removeprefix("RLIMIT_").lower(): value for name, value in self._limits.items()}
-            bound = [*self._command, *_TOOLS, "--ro-bind", folder, "/task", "--chdir", "/task"]
+            bound = [*self._command, *_TOOLS, "--ro-bind", str(folder), "/task", "--chdir", "/task"]
             for data in inputs:
-                given = Path(folder, "input")
+                given = folder / "input"
                 given.write_bytes(data.encode("utf-8", "replace"))
                 code, ending = _ended([*bound, *_limited(limits), *language.run], given, self._wall_s)
                 yield replace(ending, raised=not ending.timed_out and code != 0)

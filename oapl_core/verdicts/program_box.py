@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingMixIn, UnixStreamServer
-from tempfile import TemporaryDirectory
 from threading import Thread
 
 from oapl_core.sandbox import Limits, Program
 from oapl_core.sandbox.sandbox import Sandbox
 from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.temporary import temporary_folder
 
 _KILLED = 137
 """As a shell says it of a program that did not end by itself."""
@@ -35,7 +35,7 @@ def program_box(config: VerifierConfig) -> Iterator[Path]:
     # a path of its own, since a socket's may have 107 bytes
     with (
         Sandbox(config.workers, config.minimum_level, libraries=config.libraries) as sandbox,
-        TemporaryDirectory(prefix="oapl-box-") as folder,
+        temporary_folder() as folder,
     ):
 
         class Asked(StreamRequestHandler):
@@ -48,7 +48,7 @@ def program_box(config: VerifierConfig) -> Iterator[Path]:
                     said = {"exit_code": code, "stdout": done.stdout.decode(errors="replace")}
                     self.wfile.write(json.dumps(said).encode() + b"\n")
 
-        path = Path(folder) / "box"
+        path = folder / "box"
         with _Listener(str(path), Asked) as listener:
             Thread(target=listener.serve_forever, daemon=True).start()
             yield path
