@@ -166,7 +166,7 @@ def page(before: dict[str, Counts], after: dict[str, Counts]) -> str:
         "An importer drops and counts rows that do not.",
         *(f"- {row['unique_id']}: `{row['answer']}`: {why}" for row, why in found),
         "",
-        "*Before* is the verifier of version 3: `git worktree add ../oapl_before 7eb886c`. The rewritings are those of",
+        "*Before* is the verifier of version 4: `git worktree add ../oapl_before 92f8a89`. The rewritings are those of",
         "bench/maths_rewritings.py; a wrong response that is the gold's own text is left out.",
         "",
         *table(before, after),

@@ -41,6 +41,7 @@ def _number(line: str, config: JudgeConfig) -> float | None:
     """What a line says, if the whole of it is the pattern; `/ 10` may follow where the scale is 10."""
     whole = re.fullmatch(config.pattern, re.sub(rf"\s*/\s*{re.escape(f'{config.scale:g}')}$", "", line))
     try:
-        return float(whole[1]) if whole else None
-    except (TypeError, ValueError):  # a group that took no part, or no number
+        # \d and float() know the digits of every script, which no judge was asked to write
+        return float(whole[1]) if whole and whole[1].isascii() else None
+    except (AttributeError, TypeError, ValueError):  # a group that took no part, or no number
         return None

@@ -6,7 +6,10 @@ _LABEL = re.compile(
     r"(?:\\text\s*\{\s*)?(?:\(\s*([A-J])\s*\)|([A-J])[.):](?=[\s}\\]))\s*\}?[:.]?\s*(?![+*/^=,&<>(])(\S.*)", re.DOTALL
 )
 _OTHER = re.compile(
-    r"\([A-J]\)|(?<![a-zA-Z])(?:or|and|not|maybe|perhaps|either|neither|but)(?![a-zA-Z])", re.IGNORECASE
+    r"\([A-J]\)|(?<![a-zA-Z])(?:or|and|not|maybe|perhaps|either|neither|but|wrong|incorrect)(?![a-zA-Z])"
+    # What has a verb says something of the choice; a value has none in front.
+    r"|^(?:\\text\s*\{)?\s*(?:is|isn|are|aren|was|wasn|can|cannot|could|would|should|seems|looks|fails)(?![a-zA-Z])",
+    re.IGNORECASE,
 )
 _SETTING = re.compile(r"\\text(?![a-zA-Z])|[{}()\s]")
 _SEVERAL = re.compile(r"[A-J](?:(?:,|;|&|\\&|,?and)[A-J])+")

@@ -29,6 +29,12 @@ Tree = tuple[Any, ...]
 _RAISED = r"\^\{[^{}$]{1,20}\}|[⁰¹²³⁴⁵⁶⁷⁸⁹]"
 _TYPED = re.compile(rf"(?:(?<![\w)])-)?[\d(](?:[\d\s.,()+*/^×÷·-]|{_RAISED})*(?:[\d)]|{_RAISED})")
 _OPERATION = re.compile(rf"(?!^)[-+*/^×÷·]|{_RAISED}")
+_SPOKEN = tuple(
+    (re.compile(rf"(?<=\d)\s*(?:{words})\s*(?=\d)", re.IGNORECASE), f" {sign} ")
+    for words, sign in (("times|multiplied by|x", "*"), ("plus|added to", "+"), ("minus", "-"), ("divided by", "/"))
+)
+_OF_TWO = re.compile(r"\b(sum|product|difference|quotient)\s+of\s+(\d[\d.]*)\s+and\s+(\d[\d.]*\d|\d)", re.IGNORECASE)
+_SIGN_OF = {"sum": "+", "product": "*", "difference": "-", "quotient": "/"}
 _SIDES = re.compile(
     r"\\(?:leq|geq|neq|approx|equiv|in|implies|quad|begin\{\w+\*?\}|end\{\w+\*?\})(?![a-zA-Z])|[=<>&]|\\\\"
 )
@@ -40,6 +46,9 @@ _COMPUTED = re.compile(
 )
 _BINDING = frozenset({"Sum", "Product", "Integral", "Limit"})
 _NEAR = 1e-12
+_QUOTIENT = re.compile(r"\\(?:frac|div)(?![a-zA-Z])|/")
+_FRACTION = re.compile(r"\\frac\{(\d+)\}\{(\d+)\}")
+_WHOLE = re.compile(r"-?\d+")
 _NUMERAL = re.compile(r"-?\d+(?:/\d+)?")
 _MOST_FORMULAS, _LONGEST = 60, 400
 
@@ -47,7 +56,7 @@ _MOST_FORMULAS, _LONGEST = 60, 400
 def formulas(statement: str) -> list[str]:
     """The formulas of a statement and their sides as plain texts; arithmetic that is typed between the words, too."""
     marked = [next(filter(None, match.groups())) for match in MATHS.finditer(statement)]
-    typed = [text for text in _TYPED.findall(MATHS.sub(" ; ", statement)) if _OPERATION.search(text)]
+    typed = [text for text in _TYPED.findall(_signed(MATHS.sub(" ; ", statement))) if _OPERATION.search(text)]
     wholes = [plain(text) for text in (*marked, *typed)]
     pieces = [piece for whole in wholes for piece in (whole, *_SIDES.split(whole))]
     # A statement is untrusted text, too: what is too long, or too much, is not worth a parser's seconds.
@@ -55,12 +64,19 @@ def formulas(statement: str) -> list[str]:
     return list(dict.fromkeys(kept))[:_MOST_FORMULAS]
 
 
+def _signed(prose: str) -> str:
+    """A statement's words with signs for the operations that it speaks of: 17 times 23, the sum of 4 and 5."""
+    for pattern, sign in _SPOKEN:
+        prose = pattern.sub(sign, prose)
+    return _OF_TWO.sub(lambda found: f"; {found[2]} {_SIGN_OF[found[1].lower()]} {found[3]}", prose)
+
+
 @dataclass(frozen=True)
 class StatementFormulas:
     """The formulas of a statement, ready for every answer to it."""
 
     texts: frozenset[str]
-    """Made compact."""
+    """As `_copied` has them."""
     trees: frozenset[Tree]
     """Every part of those that can be parsed which is more than one number or letter."""
     folded: frozenset[Tree]
@@ -92,7 +108,7 @@ class StatementFormulas:
         trees = [whole for _, _, whole in found]
         work = {folded(whole): _work(text, whole) for text, _, whole in found}
         outlines = frozenset(outline(whole) for whole in trees)
-        return cls(frozenset(map(compact, texts)), _parts(trees), _parts(work), work, outlines, tuple(expressions))
+        return cls(frozenset(map(_copied, texts)), _parts(trees), _parts(work), work, outlines, tuple(expressions))
 
     def most_operations(self, gold: Any) -> int | None:
         """The operations of the longest formula that has the gold's value; None without one."""
@@ -112,11 +128,13 @@ def is_echo(gold: Any, answer: Any, texts: tuple[str, str], known: StatementForm
     """
     simple, whole = tree(gold), tree(answer)
     ours, theirs = (_signs(text) for text in texts)
-    is_copied = compact(texts[1]) in known.texts
+    is_copied = _copied(texts[1]) in known.texts
     is_computed = _hidden(texts[1]) > _hidden(texts[0])
     if simple == whole and _functions(theirs) <= _functions(ours) and not is_computed:
         # The same number in another writing: to turn 0.15 into 3/20 is no answer to "write 3/20 as a decimal".
-        return is_copied and "\\frac" in texts[1] and not re.search(r"[a-zA-Z]", texts[1].replace("\\frac", ""))
+        # A quotient that is a whole number is a question; 1/2 may be how someone writes 0.5.
+        is_quotient = "\\frac" in texts[1] or (_QUOTIENT.search(texts[1]) and _WHOLE.fullmatch(texts[0]))
+        return is_copied and bool(is_quotient) and not re.search(r"[a-zA-Z]", _QUOTIENT.sub(" ", texts[1]))
     if is_copied and len(theirs) > 1:
         return len(ours) <= len(theirs) or _characters(ours) <= _characters(theirs)
     if any(part in known.trees and size(part) > size(simple) for part in _within(whole)):
@@ -136,6 +154,11 @@ def is_echo(gold: Any, answer: Any, texts: tuple[str, str], known: StatementForm
         return False
     formula = known.most_operations(gold)
     return formula is not None and (is_computed or work > formula)
+
+
+def _copied(text: str) -> str:
+    """A compact text with one sign for the quotient of two numbers."""
+    return _FRACTION.sub(r"\1/\2", compact(text)).replace("\\div", "/")
 
 
 def _work(text: str, whole: Tree) -> int:

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from oapl_core.verdicts import maths_cases as cases
 from oapl_core.verdicts import maths_choices as choices
 from oapl_core.verdicts.maths_calendar import Moment, moment
+from oapl_core.verdicts.maths_spoken import measures, number_in_words
 from oapl_core.verdicts.maths_statement import Statement
 from oapl_core.verdicts.maths_units import Allowed, SplitAnswer
 
 _TO = re.compile(r"(\d+(?:\.\d+)?)\s*(?:to|\\text\s*\{\s*to\s*\})\s*(?=\d)")
+_NUMBER = re.compile(r"\d+")
 _DECIMAL = re.compile(r"-?\d*\.\d+")
 _DECIMAL_COMMA = re.compile(r"(-?)(\d+|\d{1,3}(?:[. ]\d{3})+),(\d+)")
 _CLOSED = re.compile(r"\\infty\s*\]|\[\s*[-+]?\s*\\infty")
@@ -32,6 +34,8 @@ class Gold:
     """Letter and value of a choice that names both."""
     is_choice: bool
     cases: list[tuple[str, str]] | None
+    measures: tuple[tuple[str, str], ...] | None
+    """Number and unit of each part of an answer in several units."""
 
     @classmethod
     def of(cls, text: str, statement: Statement) -> "Gold":
@@ -44,7 +48,9 @@ class Gold:
         if several is None and statement.has_choices:
             several = choices.run(split.text)
         label = choices.labelled(split.text)
-        return cls(split, when, several, label, choices.is_choice(split.text), cases.rows(split.text))
+        return cls(
+            split, when, several, label, choices.is_choice(split.text), cases.rows(split.text), measures(split.text)
+        )
 
     def says(self, answer: str, same: Callable[[str, str], bool]) -> bool | None:
         """Whether a plain answer says what this gold says; None where that is for the parser to tell.
@@ -53,6 +59,8 @@ class Gold:
         """
         if self.moment:
             return self.moment.is_said_by(moment(answer))
+        if self.measures:
+            return self.measures == measures(answer)
         if self.choices:
             return self.choices == (choices.several(answer) or choices.run(answer))
         label = choices.labelled(answer) if self.is_choice or self.labelled else None
@@ -67,6 +75,10 @@ class Gold:
     def comparable(self, answer: SplitAnswer, statement: Statement) -> SplitAnswer:
         """The answer with its signs read as the gold's are."""
         rest, gold = answer.rest, self.split.rest
+        # A gold in words may be asked for so: "write 23 in words". Then digits would repeat the question.
+        spoken = number_in_words(answer.text) if _NUMBER.fullmatch(gold) else None
+        if spoken is not None:
+            return SplitAnswer(str(spoken), str(spoken), "")
         if ":" in gold:
             rest = _TO.sub(r"\1:", rest)
         comma = _DECIMAL_COMMA.fullmatch(rest) if "," in rest and _DECIMAL.fullmatch(gold) else None

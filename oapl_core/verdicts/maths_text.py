@@ -91,6 +91,11 @@ _SHAPES = _rules(
     (r"(?<![a-zA-Z\\])(?:pi|PI|Pi)(?![a-zA-Z])", r"\\pi "),
     (r"(?<![a-zA-Z\\])(?:oo|infinity|inf)(?![a-zA-Z])", r"\\infty "),
 )
+# One line that is set as several, and aligns nothing.
+_LINE = re.compile(
+    r"\\begin\{((?:align(?:ed|at)?|gather(?:ed)?|equation|split)\*?)\}((?:(?!\\\\|\\begin).)*?)(?:\\\\\s*)?\\end\{\1\}",
+    re.DOTALL,
+)
 _MATRICES = _rules(
     (r"\\begin\{(?:[bBvV]?|small)matrix\*?\}", r"\\begin{pmatrix}"),
     (r"\\end\{(?:[bBvV]?|small)matrix\*?\}", r"\\end{pmatrix}"),
@@ -136,6 +141,9 @@ def plain(text: str) -> str:
     if not text.isascii():
         text = _ascii(text)
     text = _without_ending(_without_dollars(text))
+    if text.startswith("\\begin"):
+        line = _LINE.fullmatch(text)
+        text = _without_ending(line[2].replace("&", " ")) if line else text
     if text.isdecimal():
         return text
     text = _plain_commands(_fonts(text) if "\\" in text else text)

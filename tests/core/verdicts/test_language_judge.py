@@ -239,6 +239,9 @@ QUOTED = {
     "of another scale": "Score: 9 / 1000000",
     "below it": "Score: -1",
     "two in a line": "Score: 2 Score: 10",
+    "in the digits of another script": "Score: \u0667",
+    "in wide digits": "Score: \uff17",
+    "partly so": "Score: 1\u0660",
     "no number": "I cannot judge this.",
     "nothing": "",
 }

@@ -389,7 +389,50 @@ RESIDUES = (
     """,
 )
 
-ALL = (UNITS, NUMBERS, SETS, PERCENTAGES, TIMES, NAMES, CHOICES, WORDS, RATIOS, CASES, RESIDUES)
+SPOKEN = (
+    r"""
+    5 || five
+    12 || \text{twelve}
+    23 || Twenty-three.
+    205 || two hundred and five
+    1234 || one thousand, two hundred thirty-four
+    3000000 || three million
+    0 || zero
+    \text{five} || Five
+    5 || \begin{aligned}5\end{aligned}
+    5 || \begin{align*} x &= 5 \end{align*}
+    \frac{1}{2} || \begin{gathered} \frac12 \\ \end{gathered}
+    5 feet 3 inches || 5 ft 3 in
+    5 \text{ feet } 3 \text{ inches} || 5 feet, 3 inches
+    2 hours 30 minutes || 2 \text{ h } 30 \text{ min}
+    4 \text{ pounds and } 6 \text{ ounces} || 4 lb 6 oz
+    C || \textbf{(C)} \text{ a hyperbola}
+    A || (A) False
+    """,
+    r"""
+    5 || four
+    23 || twenty three hundred
+    25 || twenty-fifth
+    100 || hundred
+    120 || one twenty
+    15 || five ten
+    32 || two thirty
+    \text{five} || 5
+    5 || \begin{aligned}5 \\ 6\end{aligned}
+    5 || \begin{aligned}6\end{aligned}
+    5 feet 3 inches || 5 feet 4 inches
+    5 feet 3 inches || 3 feet 5 inches
+    5 feet 3 inches || 5 feet
+    5 feet 3 inches || 53
+    \text{(B)} || \text{(B)} is wrong
+    B || (B) \text{ is incorrect}
+    B || (B) isn't it
+    B || (B) would be the first guess
+    """,
+)
+
+
+ALL = (UNITS, NUMBERS, SETS, PERCENTAGES, TIMES, NAMES, CHOICES, WORDS, RATIOS, CASES, RESIDUES, SPOKEN)
 
 
 @pytest.mark.parametrize(("gold", "answer", "statement"), judged(ALL, 0))
@@ -460,6 +503,17 @@ REWRITTEN = r"""
     15x - 80 || 19(x+1-1) + 1 - 4x - 81 || Simplify $19x + 1 - 4x - 81$.
     26000 || \sqrt{263169}^{\sqrt{4}} - \sqrt{237169}^{\sqrt{4}} || Compute $513^2 - 487^2$.
     11\sqrt{2} || \sqrt{241+1} || Simplify $\sqrt{242}$.
+    391 || 17\times 23 || What is 17 times 23?
+    391 || 17*23 || Multiply 17 x 23.
+    391 || 23 \cdot 17 || What is the product of 17 and 23?
+    40 || 17 + 23 || What is 17 plus 23?
+    40 || 23 + 17 || Find the sum of 17 and 23.
+    6 || 23 - 17 || What is 23 minus 17?
+    4 || 68/17 || What is 68 divided by 17?
+    4 || 68/17 || What is $68 / 17$?
+    4 || \frac{68}{17} || What is $68 \div 17$?
+    4 || 68 \div 17 || What is $\frac{68}{17}$?
+    4 || 68 \div 17 || What is $68 \div 17$?
 """
 
 
@@ -481,6 +535,8 @@ HONEST = r"""
     11\sqrt{2} || 11 \cdot 2^{1/2} || Simplify $\sqrt{242}$.
     26 || 5 \cdot 4 + 3 \cdot 2 || Five boxes hold 4 pens, three hold 2.
     \frac{1-i}{2} || \frac12 - \frac12 i || Compute $\frac{1}{1+i}$.
+    \frac{1}{2} || 1/2 || Is 1/2 or 1/3 larger?
+    391 || 400 - 9 || What is 17 times 23?
     x^2 + 8x + 16 || x^2 + 2 \cdot 4x + 16 || Expand $(x+4)^2$.
 """
 
