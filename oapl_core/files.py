@@ -2,12 +2,36 @@
 
 import hashlib
 import os
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
+from typing import BinaryIO
+
+from oapl_core.errors import DataError
 
 _STATUS = Path("/proc/self/status")
 """Says the umask; asking the system for it would set it, for other threads too."""
+
+
+def open_record(path: Path) -> BinaryIO:
+    """Open one of a folder's own records to read it, without waiting for whoever writes into a pipe of that name.
+
+    Raises:
+        DataError: it is no regular file.
+        OSError: as `open` raises.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise DataError(f"{path}: is no regular file; put the file back that was there")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_record(path: Path) -> bytes:
+    """The bytes of one of a folder's own records; raises what `open_record` raises."""
+    with open_record(path) as file:
+        return file.read()
 
 
 def sha256_of(path: Path) -> str:

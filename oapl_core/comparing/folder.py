@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from oapl_core.errors import ConfigError, DataError, Diverged
+from oapl_core.files import read_record
 from oapl_core.planning.plan import Step, conclusion, finished, preparation, round_steps
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.recorded import Recorded
@@ -150,11 +151,11 @@ class Comparison(Recorded):
             DataError: it is not one.
         """
         try:
-            content = json.loads((root / _RECORD).read_text())
+            content = json.loads(read_record(root / _RECORD))
             values, parent = content["config"], Path(content["run"])
         except (FileNotFoundError, NotADirectoryError):
             raise DataError(f"{root}: is not a comparison folder (no {_RECORD}); `oapl compare` makes one") from None
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{root / _RECORD}: is not readable ({error}); run `oapl compare` again") from None
         # the recorded path is relative to the folder of the start; where comparisons lie, the run is found from any
         beside = root.parent.parent / parent.name

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.files import sha256_of
+from oapl_core.files import read_record, sha256_of
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.settings.experiment_file import differences, parse_as, write_record
@@ -70,10 +70,10 @@ class EvaluationFolder(Recorded):
             DataError: it is not one.
         """
         try:
-            content = json.loads((root / RECORD).read_text())
+            content = json.loads(read_record(root / RECORD))
         except (FileNotFoundError, NotADirectoryError):
             raise DataError(f"{root}: is not an evaluation folder (no {RECORD}); `oapl evaluate` makes one") from None
-        except json.JSONDecodeError as error:
+        except ValueError as error:
             raise DataError(f"{root / RECORD}: is not readable ({error}); delete the folder") from None
         return cls(root, parse(content, str(root / RECORD)))
 

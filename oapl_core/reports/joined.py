@@ -4,7 +4,7 @@ Reads round_NN/1_rollouts, round_NN/2_verdicts (the parts that the ledger record
 Nothing is loaded before a query asks for it: token columns and tests of what is not shown stay on the disk.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,20 +53,24 @@ def joined(
         problem_ids: only these problems.
 
     Raises:
-        DataError: a part is torn.
+        DataError: a table is missing or torn, or has other columns.
     """
     import polars as pl
 
-    def scan(folder: Path) -> "pl.LazyFrame | None":
+    def scan(folder: Path, fields: Sequence[tuple[str, str]]) -> "pl.LazyFrame | None":
         wanted = [path for path in recorded_parts(run, folder) if parts is None or path.name in parts]
         for path in wanted:
-            tables.count_rows(path)  # names a part without a footer, which a scan of them all does not
+            with tables.open_table(path, fields):  # names the part that is torn or has other columns; a scan does not
+                pass
         return _of(pl.scan_parquet(wanted, include_file_paths="part"), problem_ids) if wanted else None
 
-    rollouts, verdicts = scan(run.rollouts(number)), scan(run.verdicts(number))
+    rollouts, verdicts = scan(run.rollouts(number), tables.ROLLOUTS), scan(run.verdicts(number), tables.VERDICTS)
     assert rollouts is not None, f"round {number} has no rollouts; chosen_round says so to a person"
     if verdicts is None:
         verdicts = pl.DataFrame(tables.schema_of(tables.VERDICTS).empty_table()).lazy()
+    for path, fields in ((run.problems, tables.PROBLEMS), (run.prompts, tables.PROMPTS)):
+        with tables.open_table(path, fields):
+            pass
     problems = _of(pl.scan_parquet(run.problems), problem_ids).select(
         "problem_id", "kind", "structure", "tests", pl.col("answer").alias("expected_answer")
     )

@@ -12,6 +12,7 @@ out: the newest line about an artifact counts.
 import fcntl
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, Self, get_origin
 
 from oapl_core.errors import LedgerError
+from oapl_core.files import open_record
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,10 @@ _KINDS: dict[str, type[Entry]] = {
     "fork": ForkEntry,
     "settings": SettingsEntry,
 }
+
+
+_LONGEST_PATH, _LONGEST_NAME = 4000, 255
+"""Bytes; what Linux takes, with room for the run folder's own path."""
 
 
 class Records:
@@ -232,7 +238,7 @@ class Ledger:
     def _catch_up(self) -> None:
         """Read the whole lines that follow what was read; everything, if this is no longer the file it was."""
         try:
-            file = self.path.open("rb")
+            file = open_record(self.path)
         except FileNotFoundError:
             self._forget()
             return
@@ -289,6 +295,15 @@ def _check_types(kind: type[Entry], content: Mapping[str, Any]) -> None:
         types = (int, float) if types is float else types
         if field_.name in content and not isinstance(content[field_.name], types):
             raise TypeError(f"{field_.name} is {content[field_.name]!r:.60}")
+    if not 0.0 <= content.get("seconds", 0.0) < math.inf:  # false for NaN, which Python reads and nobody can show
+        raise ValueError(f"seconds is {content['seconds']!r:.60}")
+    for name in filter(None, (content.get("artifact"), content.get("moved_to"))):
+        if "\0" in name or len(os.fsencode(name)) > _LONGEST_PATH or _longest_part(name) > _LONGEST_NAME:
+            raise ValueError(f"no file can be called {name!r:.60}")
+
+
+def _longest_part(name: str) -> int:
+    return max(len(os.fsencode(part)) for part in name.split("/"))
 
 
 def _cut_torn_line(file: Any) -> None:

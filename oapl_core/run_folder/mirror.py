@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.files import sha256_of
+from oapl_core.files import read_record, sha256_of
 from oapl_core.run_folder.foreign_names import inside, is_inside, refuse_foreign
 from oapl_core.run_folder.integrity import damage
 from oapl_core.run_folder.ledger import ArtifactEntry, Records, SettingsEntry, artifacts_of, records_of
@@ -276,7 +276,7 @@ class Mirror:
     def _fetch_base_model(self, run: Run, entry: ArtifactEntry) -> None:
         """Put the base model where the run will look for it, unless it is there."""
         try:
-            written = Path(json.loads((run.root / _BASE_RECORD).read_text())["path"])
+            written = Path(json.loads(read_record(run.root / _BASE_RECORD))["path"])
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{self._url}: {_BASE_RECORD} is not readable ({error}); fetch another copy") from None
         expected, folder = entry.inputs.get(written.as_posix()), run.place(written)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from oapl_core.errors import ConfigError, DataError
+from oapl_core.files import read_record
 from oapl_core.model_folder import policy_hash
 from oapl_core.run_folder import verdict_versions
 from oapl_core.run_folder.ledger import SettingsEntry
@@ -148,7 +149,7 @@ class Run(Recorded):
         """
         record = root / "run.json"
         try:
-            content = json.loads(record.read_text(encoding="utf-8"))
+            content = json.loads(read_record(record))
             config, started_in = dict(content["config"]), content.get("started_in")
             place = Path(started_in) if started_in else None
         except (FileNotFoundError, NotADirectoryError):
@@ -329,7 +330,7 @@ class Run(Recorded):
         record = self.base_record
         if not record.exists():
             raise DataError(f"{record}: is missing; the base model is not there yet, run the experiment again")
-        return self.place(Path(json.loads(record.read_text())["path"]))
+        return self.place(Path(json.loads(read_record(record))["path"]))
 
     def policy(self, number: int) -> Path:
         """The checkpoint that round ``number`` starts training at."""
@@ -365,7 +366,7 @@ class Run(Recorded):
             return None
         record = self.base_record
         if self.config.records_base_model and record.is_file():
-            return str(json.loads(record.read_text())["policy_hash"])
+            return str(json.loads(read_record(record))["policy_hash"])
         first = f"{self.name(self.rollouts(0))}/"
         found = next((e.details.get("policy_hash") for name, e in artifacts.items() if name.startswith(first)), None)
         return None if self.config.warm_start else found  # a warm start's inputs say which model it began from

@@ -152,6 +152,25 @@ def test_a_torn_part_is_named(tmp_path: Path) -> None:
         rollouts(run)
 
 
+@pytest.mark.parametrize("change", ["another type", "gone", "one more"])
+@pytest.mark.parametrize(
+    ("table", "column"), [("rollouts", "logprobs"), ("verdicts", "reward"), ("problems", "kind"), ("prompts", "prompt")]
+)
+def test_a_table_with_other_columns_is_named(tmp_path: Path, table: str, column: str, change: str) -> None:
+    run = write_synthetic_run(tmp_path, until="verdicts")
+    folder = {"rollouts": run.rollouts(0), "verdicts": run.verdicts(0)}.get(table)
+    path = min(folder.glob("*.parquet")) if folder else getattr(run, table)
+    frame = pl.read_parquet(path)
+    changed = {
+        "another type": frame.with_columns(pl.lit(1).cast(pl.Int8).alias(column)),
+        "gone": frame.drop(column),
+        "one more": frame.with_columns(pl.lit(1).alias("another")),
+    }[change]
+    changed.write_parquet(path)
+    with pytest.raises(DataError, match=rf"{path.name}: does not have the documented columns"):
+        rollouts(run)
+
+
 def test_what_is_not_finished_is_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A part without its line in the ledger, and a temporary one, are no data."""
     run = write_synthetic_run(tmp_path, until="rollouts")
