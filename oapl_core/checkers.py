@@ -9,6 +9,7 @@ one of its own as ``module:function``, importable where the problems are prepare
 """
 
 import importlib
+import inspect
 from collections.abc import Callable
 
 Checker = Callable[[str, str, str], bool]
@@ -59,10 +60,28 @@ def resolve(name: str) -> Checker:
         raise ValueError(f"checker {name!r} is unknown; name one of {', '.join(CHECKERS)}, or module:function")
     try:
         checker: Checker = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"checker {name!r} cannot be imported ({error}); install it or mend the name") from None
+    except (
+        ImportError,
+        AttributeError,
+        LookupError,
+        OSError,
+        RuntimeError,
+        SyntaxError,
+        TypeError,
+        ValueError,
+    ) as error:
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(f"checker {name!r} cannot be imported ({why}); install it or mend the name") from None
     if not callable(checker):
         raise ValueError(f"checker {name!r} is not a function")
+    try:
+        inspect.signature(checker).bind("", "", "")
+    except TypeError:
+        raise ValueError(
+            f"checker {name!r} does not take (test_input, expected, printed); write one that does"
+        ) from None
+    except ValueError:  # some functions of C do not say what they take
+        return checker
     return checker
 
 

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import typer
 
@@ -19,6 +18,7 @@ def fetch(
     ] = None,
 ) -> None:
     """Fetch a run from its mirror, so that `oapl run` continues it here."""
-    root = folder or Path("data/runs") / urlsplit(url).path.rstrip("/").rpartition("/")[2]
+    mirror = Mirror(url, tell=tell)
+    root = folder or Path("data/runs") / mirror.name
     with hold(root):  # also a folder that does not exist yet: two fetches into one must not mix
-        fetch_into(Mirror(url, tell=tell), url, root, tell)
+        fetch_into(mirror, url, root, tell)

@@ -3,8 +3,11 @@
 Importing an objective does not import torch: settings are read by programs that never train. Reads and writes no files.
 """
 
+import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import ConfigDict, field_validator
 
 from oapl_core.objectives.group_means import group_mean, standardised
 from oapl_core.objectives.inputs import Inputs, Loss
@@ -21,6 +24,7 @@ Scope = Literal["sequence", "group", "batch"]
 class Method(Settings):
     """An objective: REINFORCE but for what a subclass replaces. It adds `name` (a Literal) and its settings."""
 
+    model_config = ConfigDict(allow_inf_nan=True)  # an infinite bound is none; NaN is refused below
     _right_from: float = CORRECT
     name: str
     """Names the objective, and the folder of the checkpoints it makes."""
@@ -43,6 +47,13 @@ class Method(Settings):
         """How many optimiser steps share pi_old, the trainer's own earlier weights. 1: it is the policy of the step
         itself, held constant. More: before the first of them the trainer scores the sequences of all."""
         return 1
+
+    @field_validator("*")
+    @classmethod
+    def _refuse_nan(cls, value: Any) -> Any:
+        if isinstance(value, float) and math.isnan(value):
+            raise ValueError("is not a number")
+        return value
 
     def with_threshold(self, right_from: float) -> Self:
         """The same where an answer is correct from another reward on, which is `[reward]`'s and no setting here."""

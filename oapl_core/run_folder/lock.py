@@ -104,12 +104,16 @@ def hold(run_dir: Path, beat_s: float = BEAT_S, patience_s: float = PATIENCE_S) 
 
     Raises:
         Held: another live process holds it; names its process id and host.
+        ConfigError: the folder cannot be made where a file is.
     """
     root = run_dir.resolve()
     if root in _holding.get():
         yield
         return
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ConfigError(f"{run_dir}: a file is in the way of this folder; choose another") from None
     lock = root / "run.lock"
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
     try:

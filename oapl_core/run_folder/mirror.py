@@ -55,10 +55,18 @@ def locate(url: str) -> "tuple[FileSystem, str]":
     import pyarrow as pa
     from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
 
-    if holds_key(url):
+    if not url.isprintable():  # half a character of a shell's other encoding, or a control character
+        raise ConfigError(f"`mirror`: {url!r} is not a URL; {_SCHEMES}")
+    try:
+        has_key = holds_key(url)
+    except ValueError as error:  # urlsplit's, of brackets that no host has
+        raise ConfigError(f"`mirror`: {url} is not a URL ({error}); {_SCHEMES}") from None
+    if has_key:
         raise ConfigError("`mirror`: holds credentials, which run.json would record; use the environment of the store")
     if "://" not in url:
         raise ConfigError(f"`mirror`: {url} is not a URL; {_SCHEMES}")
+    if not url.partition("://")[2].partition("?")[0].strip("/"):
+        raise ConfigError(f"`mirror`: {url} names no bucket or folder; {_SCHEMES}")
     try:
         files, path = FileSystem.from_uri(url)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -88,6 +96,11 @@ class Mirror:
         """The ledger's copy; None until it was read."""
         self._forgotten: set[str] = set()
         """Removed artifacts that were looked after."""
+
+    @property
+    def name(self) -> str:
+        """The last part of the URL: the run's name, of a copy that a URL alone names."""
+        return self._root.rpartition("/")[2]
 
     # Sending ------------------------------------------------------------------------------------------------------
 

@@ -46,10 +46,25 @@ def test_fetch_brings_a_run_back_and_refuses_a_second_time(run: Run, tmp_path: P
     assert "holds a run already" in again.stderr
 
 
+@pytest.mark.parametrize("below", ["", "run"])
+def test_a_file_in_the_way_of_the_folder_is_one_clear_line(run: Run, tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").touch()
+    done = called("fetch", f"{run.config.mirror}/{run.root.name}", tmp_path / "file" / below)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "a file is in the way of this folder" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("url", "code", "says"),
     [
         ("file:///nowhere/at/all", 2, "holds no run"),
+        ("s3://", 2, "names no bucket or folder"),
+        ("file://", 2, "names no bucket or folder"),
+        ("file:///", 2, "names no bucket or folder"),
+        ("gs://", 2, "names no bucket or folder"),
+        ("s3://[::1", 2, "is not a URL"),
+        ("file:///tmp/\udcff", 2, "is not a URL"),
+        ("file:///tmp/\x1b[2J", 2, "is not a URL"),
         ("s3://u:p@bucket/run", 2, "holds credentials"),
         ("s3://b/run?region=us-east-1&scheme=http&endpoint_override=127.0.0.1:9", 1, "cannot be read"),
     ],

@@ -143,6 +143,9 @@ def test_a_broken_assert_problem_is_named(tmp_path: Path, change: dict[str, Any]
         ("no_such_module:judge", "cannot be imported"),
         ("json:no_such_function", "cannot be imported"),
         ("json:__doc__", "is not a function"),
+        ("os:system", "does not take (test_input, expected, printed)"),
+        ("builtins:chr", "does not take (test_input, expected, printed)"),
+        ("antigravity:::", "cannot be imported"),
         (7, "`checker` must be a text or null"),
     ],
 )

@@ -1,8 +1,10 @@
 """The experiment file: bad input gets one line that names the file and the key."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from oapl_core.errors import ConfigError
 from oapl_core.objectives import Oapl
@@ -146,3 +148,21 @@ def test_a_measured_bound_is_never_looser_than_the_one_that_is_not_measured() ->
     training = TrainingConfig()
     assert [training.allowed_mismatch(rounding) for rounding in (None, 0.0, 0.03, 1.0)] == [0.2, 0.02, 0.09, 0.2]
     assert TrainingConfig(max_mismatch=0.5).allowed_mismatch(0.0) == 0.5
+
+
+def _floats(group: type[BaseModel], before: str = "") -> Iterator[str]:
+    """Keys of the settings that are numbers with a fraction."""
+    for name, field in group.model_fields.items():
+        if field.annotation is float:
+            yield before + name
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _floats(field.annotation, f"{before}{name}.")
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan"])
+def test_no_number_may_be_infinite_or_none(minimal: Path, value: str) -> None:
+    keys = [*_floats(Experiment), *(["objective.regression_temperature"] if value == "nan" else [])]
+    assert len(keys) > 20
+    for key in keys:
+        with pytest.raises(ConfigError, match=key.partition(".")[2] or key):
+            load_experiment(minimal, [f"{key}={value}"])
