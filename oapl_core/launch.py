@@ -107,8 +107,11 @@ def beside(
 def _look_for_rot(run: Recorded, code: int, on_progress: Callable[[str], None]) -> None:
     """Say which files the disk has changed, if a stage failed of itself: it may have stumbled over one."""
     if code in (DataError.exit_code, StageFailed.exit_code):
-        for name in rotten_files(run):
+        names, unread = rotten_files(run)
+        for name in names:
             on_progress(f"{name} does not hold the bytes that were recorded: the next start makes it again")
+        if unread:
+            on_progress(f"{unread:,} recorded files were not compared with their hashes: `oapl check {run.root}` does")
 
 
 def _record(run: Recorded, label: str, start: float, code: int, failure: OaplError | None) -> None:

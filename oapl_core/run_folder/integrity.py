@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from oapl_core.run_folder.run import Run
 
 
+_MOST_BYTES = 32 * 2**30
+"""To read when a stage has failed: half a minute at a gigabyte a second. `oapl check` reads everything."""
+
+
 def is_unchanged(path: Path, entry: ArtifactEntry) -> bool:
     """Whether size and modification time are the recorded ones; says nothing about a disk's bit flips."""
     return size_of(path) == entry.bytes and mtime_ns(path) == entry.mtime_ns
@@ -72,19 +76,25 @@ def findings(run: "Run") -> Iterator[Finding]:
         yield Finding(name, _change(run.place(Path(name)), recorded[name]))
 
 
-def rotten_files(run: "Recorded") -> list[str]:
-    """Names of the recorded files that do not hold their bytes any more; the next start makes them again.
+def rotten_files(run: "Recorded", most_bytes: int = _MOST_BYTES) -> tuple[list[str], int]:
+    """Names of the recorded files that do not hold their bytes any more, and how many were not looked at.
 
-    A disk's bit flip changes neither size nor time, so nothing else would. Folders are left out: whoever loads weights
-    or a saved state compares them itself.
+    A disk's bit flip changes neither size nor time, so nothing else would find one; the next start makes such a file
+    again. The newest are read first, ``most_bytes`` in all: a stage reads what was made last. Folders are left out:
+    whoever loads weights or a saved state compares them itself.
     """
-    removed, found = run.ledger.removals(), []
-    for name, entry in run.ledger.artifacts().items():
-        path = run.root / name
-        if name not in removed and path.is_file() and damage(path, entry, thorough=True):
-            _make_stale(path)
+    removed, found, left = run.ledger.removals(), list[str](), most_bytes
+    files = [one for one in run.ledger.artifacts().items() if one[0] not in removed and (run.root / one[0]).is_file()]
+    unread = 0
+    for name, entry in reversed(files):
+        if entry.bytes > left:
+            unread += 1
+            continue
+        left -= entry.bytes
+        if damage(run.root / name, entry, thorough=True):
+            _make_stale(run.root / name)
             found.append(name)
-    return found
+    return found, unread
 
 
 def _make_stale(path: Path) -> None:

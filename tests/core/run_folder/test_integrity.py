@@ -10,10 +10,11 @@ import pytest
 from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.rollouts.generate import generate
-from oapl_core.run_folder.integrity import findings
+from oapl_core.run_folder.integrity import findings, rotten_files
 from oapl_core.run_folder.run import Run
 from oapl_core.verdicts.verify import verify
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run
+from tests.synthetic_run import Sizes, write_synthetic_run
 
 
 def truncate(path: Path) -> None:
@@ -99,3 +100,16 @@ def test_a_changed_file_that_artifacts_were_made_from_is_named_with_both_hashes(
     wrong = {finding.name: finding.wrong for finding in findings(run) if finding.wrong}
     assert list(wrong) == [str(model)]
     assert " and is " in (wrong[str(model)] or "")
+
+
+def test_a_failed_stage_reads_the_newest_files_and_says_how_many_are_left(tmp_path: Path) -> None:
+    """A round of terabytes must not keep whoever waits for the error's line."""
+    run = write_synthetic_run(tmp_path, Sizes(train=4, validation=2, heldout=2, group=2, samples=2, epochs=(1, 1)))
+    files = {name: entry for name, entry in run.ledger.artifacts().items() if (run.root / name).is_file()}
+    *_, second, newest = files
+    for name in (second, newest):
+        flip(run.root / name, -1)
+    assert rotten_files(run, files[newest].bytes)[0] == [newest]
+    assert rotten_files(run, 0) == ([], len(files))
+    found, unread = rotten_files(run)
+    assert (set(found), unread) == ({newest, second}, 0)
