@@ -108,8 +108,10 @@ def kill_when(arguments: list[str], log: Path, moment: Callable[[], bool]) -> No
 
 
 def content(run: Run, entry: ArtifactEntry) -> Any:
-    """What an artifact says, without the clock: rows of a table, identity of a checkpoint."""
+    """What an artifact says, without the clock: rows of a table, identity of a checkpoint, results of a card."""
     path = run.root / entry.artifact
+    if path.suffix == ".json":
+        return {part: found for part, found in json.loads(path.read_text()).items() if part in ("asked", "results")}
     if path.is_dir():
         return policy_hash(path)
     return [{k: v for k, v in row.items() if k not in CLOCKS} for row in pq.read_table(path).to_pylist()]
