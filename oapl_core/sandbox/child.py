@@ -35,6 +35,8 @@ MARK_LAST = 1024
 counts bytes and looks at none, so a number is all that a mark can say."""
 UNFIT = 70
 """Exit code of a child that could not confine itself; before the first mark."""
+_PLACES = sorted({f"{os.path.dirname(os.__file__)}/", *(f"{p.rstrip('/')}/" for p in sys.path if len(p) > 1)}, key=len)
+"""Folders that modules are imported from, the longest last: where they lie on this machine is nobody's business."""
 RECURSION_LIMIT = 50_000  # programs that set none of their own recurse through 1e4 nodes
 INT_DIGITS = 50_000  # Python's 4,300 is a guard for servers; problems ask for 2**100000
 CALLED_MODULE = "solution"
@@ -288,6 +290,9 @@ def complain_of(error: BaseException) -> None:
         trace = trace.tb_next
     try:
         lines = traceback.format_exception(type(error), error, trace or error.__traceback__, limit=-8)
-        _complain("".join(lines))
+        said = "".join(lines)
+        for place in reversed(_PLACES):
+            said = said.replace(f'File "{place}', 'File "')
+        _complain(said)
     except BaseException:  # an exception whose own __str__ raises; only its name can be said
         _complain(type(error).__name__)

@@ -29,6 +29,21 @@ def test_output_and_exit_code_come_back(sandbox: Sandbox) -> None:
     assert execution.completed
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import json\njson.loads('x')",
+        "import random\nrandom.sample([1], 5)",
+        "import decimal\ndecimal.Decimal('x')",
+        "import re\nre.compile('(')",
+    ],
+)
+def test_a_traceback_does_not_say_where_python_lies_here(sandbox: Sandbox, source: str) -> None:
+    (done,) = sandbox.run(Program(source), [b""], Limits())
+    assert b'File "main.py", line 2' in done.stderr
+    assert b'File "/' not in done.stderr
+
+
 def test_one_execution_per_input_in_order(sandbox: Sandbox) -> None:
     assert [e.stdout for e in sandbox.run(ECHO, [b"1", b"2", b"3"], LIMITS)] == [b"1\n", b"2\n", b"3\n"]
 
