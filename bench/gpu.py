@@ -119,7 +119,7 @@ def step(model: Path, options: argparse.Namespace) -> dict[str, Any]:
         "zero_stage": options.zero,
         "tokens_per_micro_batch": options.budget,
         "packing": options.packing,
-        "gradient_checkpointing": not options.keep_activations,
+        "recompute": int(options.recompute) if options.recompute.isdigit() else options.recompute,
         "offload_optimizer": options.offload,
         "logprob_chunk": 4096,
         "batch_size": options.sequences,
@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--packing", default="auto")
     parser.add_argument("--offload", default="none")
-    parser.add_argument("--keep-activations", action="store_true")
+    parser.add_argument("--recompute", default="all", help="as `training.recompute`")
     parser.add_argument("--steps", type=int, default=2)
     options = parser.parse_args()
     if options.case == "output":

@@ -58,7 +58,7 @@ def values(folder: Path, on_gpu: bool) -> dict[str, Any]:
             "batch_size": 32,
             "tokens_per_micro_batch": 8192 if on_gpu else 2048,
             "learning_rate": 1e-5,
-            "gradient_checkpointing": on_gpu,
+            "recompute": "all" if on_gpu else "none",
             "trackers": [],
         },
     }

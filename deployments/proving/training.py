@@ -68,16 +68,13 @@ def timed_steps(run: Run, steps: int, rate: float) -> dict[str, Any]:
     import torch
 
     from oapl_core.model_folder import policy_hash
-    from oapl_core.training.checkpoint import load_model
     from oapl_core.training.examples import read_examples
     from oapl_core.training.job import make_job
     from oapl_core.training.loading import load
-    from oapl_core.training.memory import estimate_memory
     from oapl_core.training.steps import Trainer
 
     job, cuda = make_job(run, 0), torch.cuda.is_available()
     examples = read_examples(run.groups(0), policy_hash(job.behavior), job.behavior)
-    estimate = estimate_memory(load_model(job.start).model, job.training, 1, max(examples.lengths))
     if cuda:
         torch.cuda.reset_peak_memory_stats()
     loaded, whole = load(job, examples), list(range(len(examples.lengths)))
@@ -95,7 +92,7 @@ def timed_steps(run: Run, steps: int, rate: float) -> dict[str, Any]:
         "tokens_per_s": found[0]["tokens"] / best,
         "tflops": need / best / 1e12,
         "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if cuda else None,
-        "estimate_gib": estimate.total / 2**30,
+        "estimate_gib": loaded.estimate.total / 2**30,
     }
     loaded.engine._engine.destroy()
     del trainer, loaded

@@ -2,7 +2,8 @@
 
     rollouts    problems x G
     steps       epochs x ceil(kept sequences / batch)
-    training    6 N T + 6 L A T^2 FLOPs for a sequence of T tokens (training/speed.py), 4/3 of it with recomputation
+    training    6 N T + 6 L A T^2 FLOPs for a sequence of T tokens (training/speed.py), up to 4/3 of it where layers are
+                recomputed (recomputation.py)
     sampling    a decoding step reads the weights and the key-value cache of all sequences in it; as many are in it as
                 the GPU's memory holds at their mean length so far, at most engine.max_num_seqs; and each stage that
                 samples starts its engines
@@ -19,9 +20,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from oapl_core.planning.memory import engine_memory
+from oapl_core.planning.memory import engine_memory, planned_training
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.preflight import EVALUATION_BYTES_PER_TOKEN, ROLLOUT_BYTES_PER_TOKEN
+from oapl_core.planning.recomputation import recomputed_share
 from oapl_core.planning.stages import EVALUATION, SAMPLING
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.rounds import RoundConfig
@@ -234,9 +236,12 @@ def _training_s(experiment: Experiment, model: ModelSize, answer_tokens: float, 
     prompt = _prompt(experiment)
     squared = prompt**2 + 2 * prompt * answer_tokens + _square(experiment, answer_tokens, longest)
     flops = 6 * model.parameters * (prompt + answer_tokens) + 6 * model.layers * model.query_width * squared
-    again = 4 / 3 if experiment.training.recomputes(model.parameters) else 1.0
-    assumed = experiment.estimate
-    peak = experiment.training.peak_tflops or assumed.gpu_tflops
+    assumed, training = experiment.estimate, experiment.training
+    ranks = assumed.gpus if training.has_nodes else training.processes
+    choice = planned_training(experiment, model, ranks, assumed.gpu_gb * 1e9).recompute
+    assert choice != "auto", "a plan has decided"
+    again = 1 + recomputed_share(choice, model, prompt + answer_tokens) / 3
+    peak = training.peak_tflops or assumed.gpu_tflops
     return again * flops / (1e12 * peak * assumed.training_share)
 
 

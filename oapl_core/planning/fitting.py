@@ -18,6 +18,8 @@ from oapl_core.planning.memory import (
     EngineMemory,
     MemoryEstimate,
     engine_memory,
+    longest_sequence,
+    planned_training,
     rank_memory,
     state_remedies,
 )
@@ -33,6 +35,8 @@ _FEW_ANSWERS = 32
 _OPTIMISER_BYTES = 12
 """Of a parameter in a state to resume from, beside its weight in the trainer's type (training/disk.py)."""
 _GIB = 2**30
+_SMALL, _LARGE_MICRO_BATCH = 2e9, 65536
+"""Weights of a model whose micro-batches may be larger than usual, and tokens of such a one."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class Fit:
         engine, rank = self.engine, self.rank
         room = engine and engine.tokens / context(self.config, self._answer_tokens, self.config.sampling.max_tokens)
         at_once = f", {min(room, self.config.engine.max_num_seqs):,.0f} answers at once" if room and room > 0 else ""
-        shown = [engine and engine.line() + at_once, rank and rank.line()]
+        shown = [engine and engine.line() + at_once, rank and rank.line() + self._larger(rank)]
         return [line for line in shown if line]
 
     def findings(self) -> Iterator[Obstacle]:
@@ -119,13 +123,27 @@ class Fit:
         """Of one rank; None where there are no GPUs, or other machines train."""
         if self.model is None or not self._trainer_gpus() or not self._does(TRAINING.verb, WARM_START.verb):
             return None
-        config, training = self.config, self.config.training
-        longest = config.problems.max_prompt_tokens + config.sampling.max_tokens
-        # a small batch does not fill a micro-batch
-        rows = -(-training.batch_size * training.sequence_parallel // self._ranks)
-        tokens = min(training.tokens_per_micro_batch, rows * -(-longest // training.sequence_parallel))
-        filled = training.model_copy(update={"tokens_per_micro_batch": tokens})
-        return rank_memory(filled, self.model, self._ranks, longest, GPU_TILE)
+        training = planned_training(self.config, self.model, self._ranks, self._gpu_bytes)
+        return rank_memory(training, self.model, self._ranks, longest_sequence(self.config), GPU_TILE)
+
+    def _larger(self, rank: MemoryEstimate) -> str:
+        """Of a small model, whose steps are short: that larger micro-batches fit as well as those of ``rank``."""
+        assert self.model, "there is a rank"
+        given = self.config.training.tokens_per_micro_batch
+        if self.model.parameters > _SMALL or given >= _LARGE_MICRO_BATCH:
+            return ""
+        larger = self.config.training.model_copy(update={"tokens_per_micro_batch": _LARGE_MICRO_BATCH})
+        config = self.config.model_copy(update={"training": larger})
+        training = planned_training(config, self.model, self._ranks, self._gpu_bytes)
+        found = rank_memory(training, self.model, self._ranks, longest_sequence(config), GPU_TILE)
+        if found.activations == rank.activations or found.recompute != rank.recompute or found.most > self._gpu_bytes:
+            return ""
+        return f"; training.tokens_per_micro_batch = {_LARGE_MICRO_BATCH} would fit, too ({found.total / _GIB:.2g} GiB)"
+
+    @property
+    def _gpu_bytes(self) -> float:
+        """Memory of the smallest GPU that trains."""
+        return min(gpu.bytes for gpu in self._trainer_gpus())
 
     @property
     def _ranks(self) -> int:
@@ -221,7 +239,7 @@ class Fit:
             yield Obstacle(f"{ranks} need a GPU each, and {len(gpus)} are there: lower it", True)
         elif self._ranks < len(gpus):
             yield Obstacle(f"{ranks} leaves {len(gpus) - self._ranks} of {len(gpus)} GPUs idle")
-        memory, there = self.rank, min(gpu.bytes for gpu in gpus)
+        memory, there = self.rank, self._gpu_bytes
         if memory is None:
             return
         needs = f"{memory.line()}, and a GPU has {there / _GIB:.3g}"
@@ -230,6 +248,7 @@ class Fit:
             yield Obstacle(f"{needs}: {state_remedies(training)}", refuses=True)
         elif memory.total > there:
             lower = f"a lower training.tokens_per_micro_batch (now {training.tokens_per_micro_batch})"
+            lower += ", training.recompute = 'auto'" if training.recompute not in ("auto", "all") else ""
             yield Obstacle(f"{needs}: {lower}, {state_remedies(training)}", refuses=memory.least > there)
         held = memory.host * training.processes
         if held > self.machine.host_bytes:

@@ -7,10 +7,14 @@ tokens (where ranks share sequences: the rank's own):
     gradients    P' (w, and 4 in 16 bits) / R with ZeRO 2 and 3; they are summed in float32
     optimiser    P' (8 or 12)           / R with ZeRO 1, 2 and 3; two moments, and a float32 copy of the weights
                                         (ZeRO 0 in float32 has none); on the host with training.offload_optimizer
-    activations  T w per layer times    6 D + 4 (A + 2 K) + 4 I, or D with gradient checkpointing, plus one whole layer
-    logits       8 min(C V, tile)       a tile of logits and its like in the backward pass, float32 (`logprobs.py`)
+    activations  T w per layer          times the numbers that `training.recompute` keeps (`recomputation.py`)
+    output layer 8 min(C V, tile)       a tile of logits and its like in the backward pass, float32 (`logprobs.py`), a
+                 + 12 T D + 8 c D       copy of the hidden states, one scaled and their gradient, and c columns of the
+                                        weights and of their gradient, float32; c = tile / C
+    gathered     w (4 V D + a layer)    with ZeRO 3: what a rank holds whole for a moment, embeddings and output layer,
+                                        their gradients, and a layer; at most 2 w P
 
-D hidden size, A and K widths of query and key heads, I feed-forward size, V vocabulary, C `training.logprob_chunk`.
+D hidden size, V vocabulary, C `training.logprob_chunk`.
 Not in it: the allocator's fragments, communication buffers, the process itself (about 0.5 GiB, on GPUs 1).
 
 An engine's GPU holds its share of the weights, and in what else `engine.gpu_memory_utilization` leaves, keys and
@@ -20,7 +24,15 @@ values: 2 K L numbers a token. Not in it: what a step computes with, captured gr
 from dataclasses import dataclass
 
 from oapl_core.planning.model_size import ModelSize
-from oapl_core.settings.experiment import EngineConfig
+from oapl_core.planning.recomputation import (
+    CHOICES,
+    RECOMPUTED_FROM,
+    Recomputation,
+    in_words,
+    kept_numbers,
+    recomputed_share,
+)
+from oapl_core.settings.experiment import EngineConfig, Experiment
 from oapl_core.settings.training import TrainingConfig
 
 CPU_TILE, GPU_TILE = 2**20, 2**26
@@ -38,14 +50,18 @@ class MemoryEstimate:
     gradients: float
     optimizer: float
     activations: float
-    logits: float
+    output_layer: float
+    gathered: float = 0.0
+    """What ZeRO 3 makes whole for a moment."""
     host: float = 0.0
     """Optimiser's state that was moved to the host's memory."""
+    recompute: Recomputation = "none"
+    """How the activations are kept."""
 
     @property
     def total(self) -> float:
         """Bytes on the rank's own device."""
-        return self.states + self.activations + self.logits
+        return self.states + self.activations + self.output_layer + self.gathered
 
     @property
     def states(self) -> float:
@@ -57,12 +73,19 @@ class MemoryEstimate:
         """A bound from below: activations are estimated within a third, and the process needs something itself."""
         return self.states + 2 / 3 * self.activations + _GIB
 
+    @property
+    def most(self) -> float:
+        """A bound from above, for what chooses by itself: activations a third more, the process and fragments."""
+        return self.total + self.activations / 3 + 2 * _GIB
+
     def line(self) -> str:
         """For the person who waits."""
-        parts = ("weights", "gradients", "optimizer", "activations", "logits")
-        listed = ", ".join(f"{name} {getattr(self, name) / _GIB:.2g}" for name in parts)
+        parts = ["weights", "gradients", "optimizer", *["gathered"] * (self.gathered > 0), "activations"]
+        parts.append("output_layer")
+        listed = ", ".join(f"{name.replace('_', ' ')} {getattr(self, name) / _GIB:.2g}" for name in parts)
         host = f", and {self.host / _GIB:.2g} on the host" if self.host else ""
-        return f"memory of a rank, estimated: {self.total / _GIB:.2g} GiB ({listed}){host}"
+        how = in_words(self.recompute)
+        return f"memory of a rank, estimated: {self.total / _GIB:.2g} GiB ({listed}){host}; {how}"
 
 
 def rank_memory(
@@ -71,7 +94,7 @@ def rank_memory(
     """What training needs on each of ``ranks``.
 
     Args:
-        training: dtype, ZeRO stage, offloading, micro-batch size.
+        training: dtype, ZeRO stage, offloading, micro-batch size, what is recomputed (`auto`: as where no GPU is).
         model: its weights and widths.
         ranks: processes in all.
         longest: tokens of the longest sequence, which may be more than a micro-batch should hold.
@@ -80,6 +103,8 @@ def rank_memory(
     """
     # adapters are counted here from their rank, by the trainer from the model that has them
     trained = trained_weights(training, model) if trained is None else trained
+    choice = _without_gpu(model) if training.recompute == "auto" else training.recompute
+    tokens = _tokens(training, ranks, longest)
     width = 2 if training.dtype == "bfloat16" else 4
     # torch's AdamW steps float32 weights in place; ZeRO keeps a flat copy of its own
     copies = 8 if training.zero_stage == 0 and width == 4 else 12
@@ -89,10 +114,57 @@ def rank_memory(
         weights=model.parameters * width / (ranks if training.zero_stage == 3 else 1),
         gradients=trained * (width if width == 4 else width + 4) / (ranks if training.zero_stage >= 2 else 1),
         optimizer=0.0 if on_host else optimizer,
-        activations=_activations(model, training, longest) * width,
-        logits=8.0 * min(training.logprob_chunk * model.vocabulary, tile),
+        activations=tokens * kept_numbers(choice, model, width == 4) * width,
+        output_layer=_output_layer(training, model, tokens, tile),
+        gathered=_gathered(model) * width if training.zero_stage == 3 else 0.0,
         host=optimizer if on_host else 0.0,
+        recompute=choice,
     )
+
+
+def with_recomputation(
+    training: TrainingConfig,
+    model: ModelSize,
+    ranks: int,
+    longest: int,
+    tile: int,
+    gpu_bytes: float | None,
+    trained: float | None = None,
+) -> TrainingConfig:
+    """``training`` with a `recompute` that is not `auto`: what repeats least of those that fit.
+
+    Args:
+        training: as of ``rank_memory``, like ``model``, ``ranks``, ``longest``, ``tile`` and ``trained``.
+        gpu_bytes: memory of the smallest GPU; None: there is none.
+    """
+    if training.recompute != "auto":
+        return training
+    chosen: Recomputation = _without_gpu(model)
+    if gpu_bytes is not None:
+        ways = sorted(CHOICES, key=lambda choice: recomputed_share(choice, model, longest / 2))
+        made = {choice: training.model_copy(update={"recompute": choice}) for choice in ways}
+        fits = (
+            choice
+            for choice, one in made.items()
+            if rank_memory(one, model, ranks, longest, tile, trained).most <= gpu_bytes
+        )
+        chosen = next(fits, "all")
+    return training.model_copy(update={"recompute": chosen})
+
+
+def planned_training(experiment: Experiment, model: ModelSize, ranks: int, gpu_bytes: float) -> TrainingConfig:
+    """``experiment.training`` as ``ranks`` GPUs of so much memory would train, with what they recompute."""
+    longest = longest_sequence(experiment)
+    return with_recomputation(experiment.training, model, ranks, longest, GPU_TILE, gpu_bytes)
+
+
+def longest_sequence(experiment: Experiment) -> int:
+    """Tokens that a prompt and its answer may have."""
+    return experiment.problems.max_prompt_tokens + experiment.sampling.max_tokens
+
+
+def _without_gpu(model: ModelSize) -> Recomputation:
+    return "all" if model.parameters >= RECOMPUTED_FROM else "none"
 
 
 def trained_weights(training: TrainingConfig, model: ModelSize) -> float:
@@ -103,13 +175,24 @@ def trained_weights(training: TrainingConfig, model: ModelSize) -> float:
     return training.adapter.rank * model.layers * ends
 
 
-def _activations(model: ModelSize, training: TrainingConfig, longest: int) -> float:
-    """Numbers that a forward pass keeps for the backward pass."""
-    layer = 6 * model.hidden + 4 * (model.query_width + 2 * model.key_width) + 4 * model.feed_forward
-    recomputes = training.recomputes(model.parameters)
-    kept = model.layers * model.hidden + layer if recomputes else model.layers * layer
-    # a sequence longer than the budget goes alone, so it is then the largest micro-batch
-    return float(max(training.tokens_per_micro_batch, -(-longest // training.sequence_parallel)) * kept)
+def _tokens(training: TrainingConfig, ranks: int, longest: int) -> int:
+    """Of a rank's largest micro-batch."""
+    own = -(-longest // training.sequence_parallel)
+    # a small batch does not fill it
+    rows = -(-training.batch_size * training.sequence_parallel // ranks)
+    # a sequence longer than the budget goes alone, so it is then the largest one
+    return max(own, min(training.tokens_per_micro_batch, rows * own))
+
+
+def _output_layer(training: TrainingConfig, model: ModelSize, tokens: int, tile: int) -> float:
+    columns = min(model.vocabulary, tile // min(training.logprob_chunk, tokens, tile))
+    logits = min(training.logprob_chunk * model.vocabulary, tile)
+    return 8.0 * logits + 12.0 * tokens * model.hidden + 8.0 * columns * model.hidden
+
+
+def _gathered(model: ModelSize) -> float:
+    ends = model.vocabulary * model.hidden
+    return min(2 * model.parameters, 4 * ends + max(0.0, model.parameters - 2 * ends) / model.layers)
 
 
 def state_remedies(training: TrainingConfig) -> str:

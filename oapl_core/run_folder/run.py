@@ -27,7 +27,7 @@ from oapl_core.run_folder import verdict_versions
 from oapl_core.run_folder.ledger import SettingsEntry
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.settings.experiment import Experiment
-from oapl_core.settings.experiment_file import differences, parse_recorded, write_settings
+from oapl_core.settings.experiment_file import differences, in_todays_words, parse_recorded, write_settings
 
 MAY_CHANGE = {"alarms", "estimate", "fleet", "mirror", "runs_dir", "sampler", "time_limits_h"}
 """Settings that say where and how a run is kept going, not what it is."""
@@ -57,7 +57,7 @@ def refuse_changed(recorded: Sequence[SettingsEntry], config: Mapping[str, Any],
     Raises:
         DataError: they differ; names the settings and ``where`` they are.
     """
-    changed = [differences(entry.config, config) for entry in recorded]
+    changed = [differences(in_todays_words(entry.config), in_todays_words(config)) for entry in recorded]
     if changed and all(changed):
         what = "; ".join(changed[-1][:5]) + (f"; and {len(changed[-1]) - 5} more" if len(changed[-1]) > 5 else "")
         raise DataError(

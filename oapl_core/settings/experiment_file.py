@@ -75,7 +75,17 @@ def parse_recorded(values: Mapping[str, Any], where: str) -> Experiment:
             f"{where}: an earlier version's grpo_token_is clipped around the round's first weights, which is called "
             "grpo_frozen now: train that as a run of another name, or open this one with oapl 0.1.0"
         )
-    return parse_experiment(values, where)
+    return parse_experiment(in_todays_words(values), where)
+
+
+def in_todays_words(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Recorded settings, maybe of an earlier version, under the names that they have now."""
+    training = values.get("training")
+    if not isinstance(training, Mapping) or "gradient_checkpointing" not in training:
+        return values
+    before = training["gradient_checkpointing"]
+    rest = {key: value for key, value in training.items() if key != "gradient_checkpointing"}
+    return {**values, "training": {**rest, "recompute": "auto" if before is None else "all" if before else "none"}}
 
 
 def parse_as(kind: type[_Kind], values: Mapping[str, Any], where: str) -> _Kind:
@@ -92,11 +102,11 @@ def parse_as(kind: type[_Kind], values: Mapping[str, Any], where: str) -> _Kind:
 
 
 _MEANT = {
-    "training.max_mismatch": DEFAULT_MISMATCH,
-    "training.gradient_checkpointing": False,
-    "sampling.problems_per_part": 128,
+    "training.max_mismatch": (None, DEFAULT_MISMATCH),
+    "training.recompute": ("auto", "none"),
+    "sampling.problems_per_part": (None, 128),
 }
-"""What runs of earlier versions recorded for a setting that was left unset."""
+"""A setting's value where nothing is set, and what runs of earlier versions recorded for it."""
 
 
 def differences(old: Any, new: Any, key: str = "") -> list[str]:
@@ -104,7 +114,8 @@ def differences(old: Any, new: Any, key: str = "") -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         keys = sorted(old.keys() | new.keys())
         return [d for k in keys for d in differences(old.get(k), new.get(k), f"{key}.{k}".lstrip("."))]
-    old, new = (_MEANT.get(key) if value is None else value for value in (old, new))
+    unset, meant = _MEANT.get(key, (None, None))
+    old, new = (meant if value == unset else value for value in (old, new))
     return [] if old == new else [f"{key} was {old!r}, now {new!r}"]
 
 

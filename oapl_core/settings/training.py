@@ -4,8 +4,9 @@ Where no other source is named, defaults are those of the DeepCoder replication 
 appendix A).
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -34,8 +35,6 @@ _DECIDED = {
     "zero_optimization.offload_param": "use training.offload_parameters",
 }
 """Keys of DeepSpeed's configuration that would change what a setting means without a word, and what to do instead."""
-RECOMPUTED_FROM = 1e9
-"""Weights of a model whose activations are recomputed unless `gradient_checkpointing` says otherwise."""
 
 
 class AdapterConfig(Settings):
@@ -59,6 +58,10 @@ _LEAST_MISMATCH, _ROUNDINGS = 0.02, 3.0
 
 class TrainingConfig(Settings):
     """DeepSpeed and the optimiser (paper, appendix A)."""
+
+    decided: ClassVar[Mapping[str, str]] = {
+        "gradient_checkpointing": "it is training.recompute now, 'all' where it was true and 'none' where it was false"
+    }
 
     batch_size: PositiveInt = 256
     """Sequences per optimiser step over all ranks."""
@@ -105,9 +108,11 @@ class TrainingConfig(Settings):
     deepspeed: dict[str, Any] = Field(default_factory=dict)
     """Further keys of DeepSpeed's own configuration, merged last, for example
     `{zero_optimization = {reduce_bucket_size = 50000000}}`; those that the settings here decide are refused."""
-    gradient_checkpointing: bool | None = None
-    """Recompute activations in the backward pass: a third more arithmetic, a fraction of the memory. Unset: from a
-    billion weights on, and on GPUs whose memory the estimate without it exceeds."""
+    recompute: Literal["auto", "none", "attention", "all"] | Annotated[int, Field(ge=2)] = "auto"
+    """Activations that the backward pass computes again, in place of keeping them: `all` layers' (a third more
+    arithmetic, a fraction of the memory), `attention` the same but for what attention gives, a number N every N-th
+    layer's, `none`. Gradients are the same. `auto`: on GPUs what costs least of those whose memory, by the estimate of
+    `oapl plan`, fits; elsewhere `all` from a billion weights on."""
     adapter: AdapterConfig | None = None
     """Train low-rank adapters in place of the weights; unset: every weight is trained."""
     router: Literal["trained", "frozen"] = "trained"
@@ -202,14 +207,14 @@ class TrainingConfig(Settings):
         A round's inputs say whether it continues another's optimiser.
         """
         apart = {"trackers", "peak_tflops", "save_minutes", "save_steps", "keep_checkpoints", "optimizer_state"}
-        apart |= {"launcher"}  # who starts ranks changes no number
+        apart |= {"launcher", "recompute"}  # who starts ranks changes no number
         # a setting that is younger than some checkpoints counts only where it says something else than they had
         apart |= {"router"} if self.router == "trained" else set()
         apart |= {"share_prompts"} if self.share_prompts == "off" else set()
-        # likewise what they had where nothing is set now; checkpointing says where numbers are kept, not which
+        # likewise what they had where nothing is set now; recomputing says where numbers are kept, not which
         meant = {
             "max_mismatch": self.max_mismatch or DEFAULT_MISMATCH,
-            "gradient_checkpointing": bool(self.gradient_checkpointing),
+            "gradient_checkpointing": self.recompute == "all",
         }
         return self.model_dump(mode="json", exclude=apart) | meant
 
@@ -223,10 +228,6 @@ class TrainingConfig(Settings):
             return self.max_mismatch
         measured = DEFAULT_MISMATCH if rounding is None else _ROUNDINGS * rounding
         return min(DEFAULT_MISMATCH, max(_LEAST_MISMATCH, measured))
-
-    def recomputes(self, parameters: float) -> bool:
-        """Whether activations of a model of so many weights are computed again in the backward pass."""
-        return parameters >= RECOMPUTED_FROM if self.gradient_checkpointing is None else self.gradient_checkpointing
 
 
 def droppable_epochs(keep: str | int, rounds: int, round_number: int, finished: int) -> range:

@@ -12,6 +12,7 @@ from oapl_core.training.job import Job
 from oapl_core.training.ranks import own_rank, rank_count
 
 if TYPE_CHECKING:
+    from oapl_core.planning.memory import MemoryEstimate
     from oapl_core.training.checkpoint import StoredModel
     from oapl_core.training.engine import TrainingEngine
     from oapl_core.training.examples import Examples
@@ -26,6 +27,8 @@ class Loaded:
     stored: "StoredModel"
     engine: "TrainingEngine"
     flops: "ModelFlops"
+    estimate: "MemoryEstimate"
+    """Of a rank's memory."""
 
 
 def load(job: Job, examples: "Examples") -> Loaded:
@@ -43,6 +46,7 @@ def load(job: Job, examples: "Examples") -> Loaded:
     from oapl_core.training.experts import freeze_routers
     from oapl_core.training.memory import estimate_memory, with_recomputation_decided
     from oapl_core.training.packing import refuse_leaks
+    from oapl_core.training.recomputation import recompute
     from oapl_core.training.sequence_parallel import SharedPolicy
     from oapl_core.training.shared_prompts import refuse_sharing
     from oapl_core.training.speed import ModelFlops
@@ -59,9 +63,8 @@ def load(job: Job, examples: "Examples") -> Loaded:
         add_adapter(model, training.adapter, derive_seed(job.seed, "adapter", job.round_number))
     ranks, longest = rank_count(), max(examples.lengths)
     training = with_recomputation_decided(model, training, ranks, longest)
-    if training.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-        model.train()  # transformers recomputes activations in this mode only
+    assert training.recompute != "auto", "has just been decided"
+    recompute(model, training.recompute)
     # All three before DeepSpeed has the model: ZeRO 3 would leave shards in place of the weights that they count.
     flops = ModelFlops.of(model)
     estimate = estimate_memory(model, training, ranks, longest)
@@ -75,7 +78,7 @@ def load(job: Job, examples: "Examples") -> Loaded:
         refuse_sharing(engine, examples)
     elif policy.packed:
         refuse_leaks(engine, model.config.get_text_config().vocab_size)
-    return Loaded(stored, engine, flops)
+    return Loaded(stored, engine, flops, estimate)
 
 
 def _policy(model: Any, training: TrainingConfig, examples: "Examples") -> "Policy":

@@ -10,7 +10,14 @@ from typing import Any
 import torch
 
 from oapl_core.errors import StageFailed
-from oapl_core.planning.memory import CPU_TILE, GPU_TILE, MemoryEstimate, rank_memory, state_remedies
+from oapl_core.planning.memory import (
+    CPU_TILE,
+    GPU_TILE,
+    MemoryEstimate,
+    rank_memory,
+    state_remedies,
+    with_recomputation,
+)
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.settings.training import TrainingConfig
 
@@ -22,21 +29,27 @@ def estimate_memory(model: Any, training: TrainingConfig, ranks: int, longest: i
 
     Its sizes count, and which of its weights are trained; ``longest``: tokens of the longest sequence.
     """
-    config = model.config.get_text_config()
-    size = ModelSize.shaped(sum(p.numel() for p in model.parameters()), lambda name: getattr(config, name, None))
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    tile = GPU_TILE if torch.cuda.is_available() else CPU_TILE
-    return rank_memory(training, size, ranks, longest, tile, trained)
+    size, trained = _sizes(model)
+    return rank_memory(training, size, ranks, longest, _tile(), trained)
 
 
 def with_recomputation_decided(model: Any, training: TrainingConfig, ranks: int, longest: int) -> TrainingConfig:
-    """``training`` with `gradient_checkpointing` as it is for this model, and on the GPU that is here."""
+    """``training`` with `recompute` as it is for this model, and on the GPU that is here."""
+    size, trained = _sizes(model)
     # each rank decides the same, since all have GPUs of one kind
-    recomputes = training.recomputes(sum(p.numel() for p in model.parameters()))
-    if training.gradient_checkpointing is None and not recomputes and torch.cuda.is_available():
-        kept = estimate_memory(model, training, ranks, longest).total
-        recomputes = kept > torch.cuda.get_device_properties(0).total_memory
-    return training.model_copy(update={"gradient_checkpointing": recomputes})
+    there = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else None
+    return with_recomputation(training, size, ranks, longest, _tile(), there, trained)
+
+
+def _sizes(model: Any) -> tuple[ModelSize, int]:
+    """Of a transformers model, and how many of its weights are trained."""
+    config = model.config.get_text_config()
+    size = ModelSize.shaped(sum(p.numel() for p in model.parameters()), lambda name: getattr(config, name, None))
+    return size, sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def _tile() -> int:
+    return GPU_TILE if torch.cuda.is_available() else CPU_TILE
 
 
 @contextmanager
@@ -63,10 +76,12 @@ def explaining_exhaustion(lengths: Sequence[int] | None, padded: int, training: 
 
 
 def _remedy(lengths: Sequence[int], training: TrainingConfig) -> str:
+    recompute = "training.recompute = 'all'" if training.recompute != "all" else ""
     if len(lengths) > 1:
-        return f"lower training.tokens_per_micro_batch (now {training.tokens_per_micro_batch})"
+        lower = f"lower training.tokens_per_micro_batch (now {training.tokens_per_micro_batch})"
+        return lower + (f", or set {recompute}" if recompute else "")
     remedies = [
-        "training.gradient_checkpointing = true" if not training.gradient_checkpointing else "",
+        recompute,
         f"a lower training.logprob_chunk (now {training.logprob_chunk})",
         "a higher training.zero_stage on more ranks" if training.zero_stage < 3 else "",
         "training.offload_optimizer = 'cpu'" if training.offload_optimizer == "none" else "",

@@ -11,7 +11,7 @@ from oapl_core.settings.experiment_file import load_experiment, parse_experiment
 
 EXPERIMENTS = Path("deployments/experiments")
 GROUPS = ("sampling", "objective", "training", "evaluation", "rounds.0", "rounds.1")
-OF_THE_MACHINE = {"dtype", "processes", "zero_stage", "gradient_checkpointing", "problems_per_part"}
+OF_THE_MACHINE = {"dtype", "processes", "zero_stage", "recompute", "problems_per_part"}
 OF_THE_PIPELINE = {"name", "draw", "repeat", "optimizer_state"}
 """How rounds are made out of what the paper says; the header of math.toml explains them."""
 

@@ -115,7 +115,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "training.processes": 1,
         "training.zero_stage": 1,
         "training.dtype": "float32",
-        "training.gradient_checkpointing": "false",
+        "training.recompute": '"none"',
         "training.batch_size": 4,
         "training.tokens_per_micro_batch": 2048,
         "training.learning_rate": 1e-3,

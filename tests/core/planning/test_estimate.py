@@ -96,7 +96,7 @@ def test_training_is_six_flops_per_weight_and_token_and_the_attention() -> None:
         "estimate.prompt_tokens=1e-9",
         "estimate.answer_tokens=100",
         "estimate.answer_spread=0.5",
-        "training.gradient_checkpointing=false",
+        'training.recompute="none"',
     )
     found = estimate(config, ModelSize(1e9, 10, 512, 128, 512, 1536, 1000), ProblemCounts(800, 0, 1)).rounds[0]
     flops = 6400 * (6 * 1e9 * 100 + 6 * 10 * 512 * 100**2 * (1 + 0.5**2))

@@ -1,5 +1,6 @@
 """What `oapl run` refuses before the first stage, and what it says may be slow, on H100s that are not there."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +10,10 @@ import pytest
 from oapl_core.devices import Gpu, Machine
 from oapl_core.errors import ConfigError
 from oapl_core.planning.fitting import Fit, Obstacle, look_ahead
-from oapl_core.planning.memory import engine_memory
+from oapl_core.planning.memory import GPU_TILE, engine_memory, rank_memory
 from oapl_core.planning.model_size import ModelSize, known_size
 from oapl_core.planning.plan import round_steps, steps
+from oapl_core.run_folder.ledger import SettingsEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import load_experiment
 from tests.sampling_run import made_up_model, make_run
@@ -176,6 +178,38 @@ def test_a_run_is_refused_before_its_first_stage_and_not_for_stages_that_are_don
     ]
 
 
+def test_what_is_recomputed_is_what_fits_and_is_shown() -> None:
+    def lines(*overrides: str, machine: Machine = NODE) -> str:
+        return fit(*overrides, machine=machine).lines()[-1]
+
+    assert lines().endswith("layers are recomputed, but not their attention")
+    assert lines(machine=Machine((Gpu("B200", 192e9, ""),) * 8, 128)).endswith("; 1 layer in 2 is recomputed")
+    assert lines('training.recompute="all"').endswith("; layers are recomputed")
+    assert lines(machine=Machine((Gpu("B300", 288e9, ""),) * 8, 128)).endswith("; activations are kept")
+    kept = only(list(fit('training.recompute="none"').findings()))
+    assert "activations are kept, and a GPU has 79.6" in kept.line
+    assert "training.recompute = 'auto'" in kept.line
+
+
+def test_larger_micro_batches_are_named_where_they_fit_a_small_model() -> None:
+    small = ModelSize(0.6e9, 28, 2048, 1024, 1024, 3072, 151_936, 40_960)
+    more = "training.tokens_per_micro_batch = 65536 would fit, too"
+    assert more in fit('training.recompute="all"', model=small).lines()[-1]
+    assert more not in fit('training.recompute="none"', model=small).lines()[-1], "it would not fit"
+    assert more not in fit("training.batch_size=8", model=small).lines()[-1], "nothing would fill it"
+    assert more not in fit().lines()[-1], "large models have enough to do"
+
+
+def test_zero_3_makes_its_largest_layers_whole_for_a_moment() -> None:
+    config = load_experiment(EXPERIMENTS / "deepcoder.toml").training
+    found = rank_memory(config, FOURTEEN, 8, 36_096, GPU_TILE)
+    ends, width = 152_064 * 5120, 2
+    assert found.gathered == pytest.approx(width * (4 * ends + (14.77e9 - 2 * ends) / 48))
+    assert found.output_layer == 8 * GPU_TILE + 12 * 36_096 * 5120 + 8 * (GPU_TILE // 4096) * 5120
+    other = config.model_copy(update={"zero_stage": 2})
+    assert rank_memory(other, FOURTEEN, 8, 36_096, GPU_TILE).gathered == 0
+
+
 @pytest.mark.parametrize("free", [0, 10**12])
 def test_a_new_run_wants_room_for_a_checkpoint_and_two_states(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int
@@ -191,15 +225,28 @@ def test_a_new_run_wants_room_for_a_checkpoint_and_two_states(
 
 def test_a_run_that_recorded_no_checkpointing_continues_where_nothing_is_set(tmp_path: Path) -> None:
     run = a_run(tmp_path, 512)
-    before = run.config.model_copy(
-        update={"training": run.config.training.model_copy(update={"gradient_checkpointing": False})}
-    )
+    before = run.config.model_copy(update={"training": run.config.training.model_copy(update={"recompute": "none"})})
     (tmp_path / "sampled-seed3" / "run.json").unlink()
     Run.create(before)
     assert Run.create(run.config).config == run.config
-    with pytest.raises(ConfigError, match="gradient_checkpointing was False, now True"):
-        Run.create(
-            before.model_copy(
-                update={"training": run.config.training.model_copy(update={"gradient_checkpointing": True})}
-            )
-        )
+    with pytest.raises(ConfigError, match="training.recompute was 'none', now 'all'"):
+        Run.create(before.model_copy(update={"training": run.config.training.model_copy(update={"recompute": "all"})}))
+
+
+@pytest.mark.parametrize(("recorded", "means"), [(None, "auto"), (False, "none"), (True, "all")])
+def test_a_run_that_recorded_gradient_checkpointing_opens(tmp_path: Path, recorded: bool | None, means: str) -> None:
+    run = a_run(tmp_path, 512)
+    content = json.loads((run.root / "run.json").read_text())
+    del content["config"]["training"]["recompute"]
+    content["config"]["training"]["gradient_checkpointing"] = recorded
+    (run.root / "run.json").write_text(json.dumps(content))
+    (run.root / "ledger.jsonl").unlink()
+    run.ledger.append(SettingsEntry.of(content["config"]))
+    assert Run.open(run.root).config.training.recompute == means
+    other = run.config.training.model_copy(update={"recompute": means})
+    assert Run.create(run.config.model_copy(update={"training": other})).root == run.root
+
+
+def test_an_experiment_with_the_former_name_of_a_setting_is_told_the_new_one() -> None:
+    with pytest.raises(ConfigError, match=r"`training.gradient_checkpointing` is no setting: it is training.recompute"):
+        load_experiment(EXPERIMENTS / "math.toml", ["training.gradient_checkpointing=true"])

@@ -65,7 +65,7 @@ def routed_run(folder: Path, model: Path, **training: Any) -> Run:
     sampling = {"group_size": 4, "max_tokens": 60, "problems_per_part": 8, "flush_s": 0.2, "routes": True}
     engine = CONFIG.model_dump() | {"max_num_seqs": 4, "dtype": "float32"}
     rounds = [{"keep": "all"}, {"keep": "all", "problems": 4}]
-    given = TRAINING | {"processes": 2, "zero_stage": 3, "gradient_checkpointing": True} | training
+    given = TRAINING | {"processes": 2, "zero_stage": 3, "recompute": "all"} | training
     return make_run(folder, model, prompts, sampling=sampling, engine=engine, rounds=rounds, training=given)
 
 

@@ -1,19 +1,25 @@
 """The estimate against what torch really holds, and running out of memory with a process limit."""
 
+import gc
 import re
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from oapl_core.errors import StageFailed
+from oapl_core.planning.memory import CPU_TILE, with_recomputation
+from oapl_core.planning.model_size import ModelSize
+from oapl_core.planning.recomputation import CHOICES, Recomputation
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.memory import estimate_memory, explaining_exhaustion, with_recomputation_decided
+from oapl_core.training.recomputation import recompute
 from tests.core.training.made_round import made_groups, make_run, write_groups
 from tests.core.training.plain_engine import PlainEngine
 from tests.tiny_model import write_tiny_model
@@ -30,6 +36,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def saved_bytes(policy: Policy) -> int:
     """What one forward pass over TOKENS tokens keeps for its backward pass, weights left out."""
     found: dict[int, int] = {}
+    before = storages()
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
@@ -40,9 +47,17 @@ def saved_bytes(policy: Policy) -> int:
         length = TOKENS // 2
         kept = policy(torch.ones(2, length, dtype=torch.long), torch.tensor([1, 1]), torch.tensor([length, length]))
     assert kept.requires_grad
+    # what selective checkpointing keeps is no saved tensor
+    found |= {place: size for place, size in storages().items() if place not in before}
     for weight in policy.parameters():
         found.pop(weight.untyped_storage().data_ptr(), None)
     return sum(found.values())
+
+
+def storages() -> dict[int, int]:
+    """Place and bytes of what Python's tensors hold."""
+    tensors = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
+    return {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
 
 
 def test_activations_are_estimated_within_a_third(model_dir: Path) -> None:
@@ -53,33 +68,59 @@ def test_activations_are_estimated_within_a_third(model_dir: Path) -> None:
 
 def test_checkpointing_is_estimated_to_keep_less_than_without_it_and_more_than_between_layers(model_dir: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(model_dir)
-    estimate = estimate_memory(model, FLOAT32.model_copy(update={"gradient_checkpointing": True}), 1, TOKENS // 2)
+    estimate = estimate_memory(model, FLOAT32.model_copy(update={"recompute": "all"}), 1, TOKENS // 2)
     whole = estimate_memory(model, FLOAT32, 1, TOKENS // 2)
-    model.gradient_checkpointing_enable({"use_reentrant": False})
-    between = saved_bytes(Policy(model.train()))
+    recompute(model, "all")
+    between = saved_bytes(Policy(model))
     assert between < estimate.activations < whole.activations / 2
 
 
-def test_activations_are_recomputed_from_a_billion_weights_unless_something_is_said() -> None:
-    unset, on, off = (TrainingConfig(gradient_checkpointing=value) for value in (None, True, False))
-    assert [unset.recomputes(size) for size in (0.99e9, 1e9)] == [False, True]
-    assert [on.recomputes(1), off.recomputes(1e12)] == [True, False]
-    # what finished checkpoints depend on: unset is what older runs recorded
-    assert unset.slice == off.slice != on.slice
-    assert off.slice["gradient_checkpointing"] is False
-
-
-def test_a_gpu_that_the_estimate_exceeds_recomputes_a_small_model_too(
-    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_every_choice_keeps_is_estimated_within_a_third(
+    tmp_path: Path, dtype: Literal["float32", "bfloat16"]
 ) -> None:
-    model = AutoModelForCausalLM.from_pretrained(model_dir)
-    needed = estimate_memory(model, FLOAT32, 1, TOKENS).total
+    folder = write_tiny_model(tmp_path, hidden_size=128, layers=8)
+    training = FLOAT32.model_copy(update={"dtype": dtype, "zero_stage": 1})
+    kept: dict[Recomputation, float] = {}
+    for choice in ("none", 8, 4, 2, "attention", "all"):
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+        estimate = estimate_memory(model, training.model_copy(update={"recompute": choice}), 1, TOKENS // 2)
+        recompute(model, choice)
+        kept[choice] = saved_bytes(Policy(model))
+        # one layer is computed again while what lies between the layers is there
+        layer = kept["none"] / 8 if choice != "none" else 0
+        assert estimate.activations / (kept[choice] + layer) == pytest.approx(1.0, rel=1 / 3), choice
+        assert estimate.recompute == choice
+    assert kept["none"] > kept[8] > kept[4] > kept[2] > kept["attention"] > kept["all"]
+
+
+def test_without_a_gpu_activations_are_recomputed_from_a_billion_weights() -> None:
+    small, large = (ModelSize.like(size) for size in (0.99e9, 1e9))
+    for given, found in (("auto", ["none", "all"]), ("attention", ["attention"] * 2), (2, [2] * 2)):
+        training = TrainingConfig.model_validate({"recompute": given})
+        decided = [with_recomputation(training, size, 1, 64, CPU_TILE, None).recompute for size in (small, large)]
+        assert decided == found
+
+
+def test_finished_checkpoints_depend_on_recomputation_as_older_runs_recorded_it() -> None:
+    auto, off, on = (TrainingConfig.model_validate({"recompute": value}) for value in ("auto", "none", "all"))
+    assert auto.slice == off.slice != on.slice
+    assert [one.slice["gradient_checkpointing"] for one in (off, on)] == [False, True]
+    assert "recompute" not in on.slice
+
+
+def test_a_gpu_takes_what_repeats_least_of_what_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = AutoModelForCausalLM.from_pretrained(write_tiny_model(tmp_path, layers=16))
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    for memory, recomputes in ((0.9 * needed, True), (1e12, False)):
+    training = FLOAT32.model_copy(update={"tokens_per_micro_batch": 2**22, "batch_size": 2**14})
+    of = {choice: training.model_copy(update={"recompute": choice}) for choice in CHOICES}
+    needed = {choice: estimate_memory(model, one, 1, TOKENS).most for choice, one in of.items()}
+    # the attention of such short sequences costs less than half of a layer
+    assert sorted(needed.values(), reverse=True) == list(needed.values())
+    for memory, chosen in [*((needed[choice], choice) for choice in CHOICES), (1.0, "all")]:
         monkeypatch.setattr("torch.cuda.get_device_properties", lambda _, m=memory: SimpleNamespace(total_memory=m))
-        assert with_recomputation_decided(model, FLOAT32, 1, TOKENS).gradient_checkpointing is recomputes
-        given = FLOAT32.model_copy(update={"gradient_checkpointing": False})
-        assert with_recomputation_decided(model, given, 1, TOKENS) == given
+        assert with_recomputation_decided(model, training, 1, TOKENS).recompute == chosen
+        assert with_recomputation_decided(model, of["none"], 1, TOKENS) == of["none"]
 
 
 def test_weights_gradients_and_optimizer_are_what_torch_holds(model_dir: Path) -> None:
@@ -140,7 +181,7 @@ raise SystemExit(run_verb(verb, has_round=True))
         (10**6, "micro-batch of 4 sequences, .* tokens, longest 20.*: lower training.tokens_per_micro_batch"),
         pytest.param(
             1,
-            "micro-batch of 1 sequences, .* try training.gradient_checkpointing = true, a lower training.logprob_chunk",
+            "micro-batch of 1 sequences, .* try training.recompute = 'all', a lower training.logprob_chunk",
             marks=pytest.mark.slow,
         ),
     ],

@@ -257,7 +257,7 @@ def test_two_ranks_train_the_weights_of_one(
     folder = written("qwen3-moe")
     rows = routed_groups(folder, perturbed(folder, tmp_path / "engine"))
     weights = []
-    for name, given in (("one", {}), ("two", {"processes": 2, "gradient_checkpointing": True, **settings})):
+    for name, given in (("one", {}), ("two", {"processes": 2, "recompute": "all", **settings})):
         run = make_run(tmp_path / name, folder, epochs=1, max_mismatch=9.0, reference="reference", **given)
         write(run, rows)
         said = train_in_a_process(run)

@@ -121,7 +121,7 @@ def test_ranks_share_fewer_key_heads_than_they_are(tmp_path: Path, model_dir: Pa
 def test_steps_with_reference_and_checkpointing_end_with_the_weights_of_one_rank(
     tmp_path: Path, model_dir: Path, rows: list[Row]
 ) -> None:
-    settings: dict[str, Any] = {"reference": "reference", "gradient_checkpointing": True, **OFF}
+    settings: dict[str, Any] = {"reference": "reference", "recompute": "all", **OFF}
     one = trained_run(tmp_path / "one", model_dir, rows, **settings)
     two = trained_run(tmp_path / "two", model_dir, rows, **settings, **SHARED)
     assert weights_gap(one, two) < 1e-5

@@ -190,7 +190,7 @@ def test_every_zero_stage_trains_the_same_weights(
 
 @pytest.mark.slow
 def test_bfloat16_training_exports_the_stored_type(tmp_path: Path, model_dir: Path, rows: list[dict[str, Any]]) -> None:
-    run = prepare(tmp_path, model_dir, rows, epochs=1, dtype="bfloat16", gradient_checkpointing=True)
+    run = prepare(tmp_path, model_dir, rows, epochs=1, dtype="bfloat16", recompute="all")
     train_in_a_process(run)
     assert AutoModelForCausalLM.from_pretrained(run.checkpoint(0, 1)).dtype == torch.float32
     assert steps_of(run, 1)[-1]["loss"] < 1.0
