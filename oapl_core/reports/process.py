@@ -221,7 +221,10 @@ def training_table(facts: Facts) -> Table:
             steps = [i for i, e in enumerate(epochs) if e == epoch]
             means = (_mean(r.metrics[name], steps) for name in _MEANS.values())
             rows.append([r.label, whole(epoch), whole(len(steps)), *means])
+    found = [e.details["computed_with"] for e in facts.artifacts.values() if "computed_with" in e.details]
+    ways = sorted({", ".join(f"training.{key}: {value}" for key, value in one.items()) for one in found})
     note = "Log-ratio: sum over an answer of ln policy - ln behavior, nats."
+    note += f" Computed with {'; or with '.join(ways)}." if ways else ""
     return table("Means over the steps of each epoch", ("round", "epoch>", "steps>", *_MEANS), rows, note)
 
 

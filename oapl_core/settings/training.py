@@ -113,6 +113,14 @@ class TrainingConfig(Settings):
     arithmetic, a fraction of the memory), `attention` the same but for what attention gives, a number N every N-th
     layer's, `none`. Gradients are the same. `auto`: on GPUs what costs least of those whose memory, by the estimate of
     `oapl plan`, fits; elsewhere `all` from a billion weights on."""
+    kernels: Literal["auto", "liger", "off"] = "auto"
+    """Layers' norms, rotary embedding and feed-forward: `liger`, fused kernels of the package liger-kernel, or
+    transformers' own (`off`). `auto`: Liger's on GPUs, where it is installed and agrees with transformers' on the first
+    micro-batch within rounding."""
+    attention: Literal["auto", "flash-4", "flash-3", "torch"] = "auto"
+    """Kernels of the attention: FlashAttention 4 (package flash-attn-4) or 3 (flash_attn_interface) through torch, or
+    those that torch has itself. `auto`: the first of them that is installed, made for the GPU, and agrees with torch's
+    on the first micro-batch within rounding."""
     adapter: AdapterConfig | None = None
     """Train low-rank adapters in place of the weights; unset: every weight is trained."""
     router: Literal["trained", "frozen"] = "trained"
@@ -211,6 +219,7 @@ class TrainingConfig(Settings):
         # a setting that is younger than some checkpoints counts only where it says something else than they had
         apart |= {"router"} if self.router == "trained" else set()
         apart |= {"share_prompts"} if self.share_prompts == "off" else set()
+        apart |= {name for name in ("kernels", "attention") if getattr(self, name) == "auto"}
         # likewise what they had where nothing is set now; recomputing says where numbers are kept, not which
         meant = {
             "max_mismatch": self.max_mismatch or DEFAULT_MISMATCH,

@@ -140,6 +140,7 @@ def export_epoch(job: Job, trainer: "Trainer", stored: "StoredModel", reached: R
             draft.rows, draft.identity = trainer.sequences, policy_hash(draft.path)
             draft.details = _details(steps, started_s, draft.identity) | {
                 "export_difference": difference,
+                "computed_with": dict(trainer.computed_with),
                 "lag": job.lag,
                 "policy_lag": [steps[0]["policy_lag"], steps[-1]["policy_lag"]],
                 **({"pairs": trainer.sequences // 2} if trainer.objective.is_paired else {}),

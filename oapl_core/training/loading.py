@@ -1,5 +1,6 @@
 """Loads the checkpoint that a round starts from into an engine that trains it. Reads its files; writes nothing."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ class Loaded:
     flops: "ModelFlops"
     estimate: "MemoryEstimate"
     """Of a rank's memory."""
+    computed_with: Mapping[str, Any]
+    """What was chosen for this model and machine, for the record."""
 
 
 def load(job: Job, examples: "Examples") -> Loaded:
@@ -44,11 +47,9 @@ def load(job: Job, examples: "Examples") -> Loaded:
     from oapl_core.training.checkpoint import cast, load_model
     from oapl_core.training.engine import TrainingEngine
     from oapl_core.training.experts import freeze_routers
+    from oapl_core.training.kernels import choose_kernels
     from oapl_core.training.memory import estimate_memory, with_recomputation_decided
-    from oapl_core.training.packing import refuse_leaks
     from oapl_core.training.recomputation import recompute
-    from oapl_core.training.sequence_parallel import SharedPolicy
-    from oapl_core.training.shared_prompts import refuse_sharing
     from oapl_core.training.speed import ModelFlops
 
     training, dtype = job.training, getattr(torch, job.training.dtype)
@@ -72,13 +73,27 @@ def load(job: Job, examples: "Examples") -> Loaded:
         say(estimate.line())
     policy = _policy(model, training, examples)
     engine = TrainingEngine(policy, training)
+    _refuse_changes(policy, engine, examples)
+    chosen = {"recompute": training.recompute, **choose_kernels(engine, examples, training)}
+    return Loaded(stored, engine, flops, estimate, chosen)
+
+
+def _refuse_changes(policy: "Policy", engine: "TrainingEngine", examples: "Examples") -> None:
+    """Let ranks share sequences, if they do; then see that no sequence changes another's log-probs.
+
+    Raises:
+        ConfigError: it would.
+    """
+    from oapl_core.training.packing import refuse_leaks
+    from oapl_core.training.sequence_parallel import SharedPolicy
+    from oapl_core.training.shared_prompts import refuse_sharing
+
     if isinstance(policy, SharedPolicy):
         policy.share(engine)
     if policy.shares_prompts:
         refuse_sharing(engine, examples)
     elif policy.packed:
-        refuse_leaks(engine, model.config.get_text_config().vocab_size)
-    return Loaded(stored, engine, flops, estimate)
+        refuse_leaks(engine, policy.model.config.get_text_config().vocab_size)
 
 
 def _policy(model: Any, training: TrainingConfig, examples: "Examples") -> "Policy":

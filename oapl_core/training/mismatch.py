@@ -119,7 +119,7 @@ def _rounding(engine: "TrainingEngine", examples: "Examples", rows: Sequence[int
     it is measured and not assumed.
     """
     rows = rows[:_ROUNDED]
-    with _rounded_once_more(engine.policy.model) as layers:
+    with rounded_once_more(engine.policy.model) as layers:
         if not layers:
             return None
         again = [part.logprob_ST for part in scored(engine, examples, rows, token_budget)]
@@ -133,7 +133,7 @@ def _rounding(engine: "TrainingEngine", examples: "Examples", rows: Sequence[int
 
 
 @contextmanager
-def _rounded_once_more(model: Any) -> Iterator[int]:
+def rounded_once_more(model: Any) -> Iterator[int]:
     """``model`` with noise of a bfloat16's last digit on the output of every block; the number of blocks."""
     kinds = set(getattr(model, "_no_split_modules", None) or ())
     blocks = [module for module in model.modules() if type(module).__name__ in kinds]

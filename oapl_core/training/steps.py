@@ -13,10 +13,10 @@ real, and Adam makes of it, and of what it remembers, the step that it makes of 
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -57,6 +57,8 @@ class Trainer:
     """The reward from which an answer is correct."""
     speed: Speedometer | None = None
     """Tells speed, utilisation and time left of each step; unset: they are not reported."""
+    computed_with: Mapping[str, Any] = field(default_factory=dict)
+    """What was chosen to compute the layers with (``loading.py``)."""
 
     @property
     def packed(self) -> bool:

@@ -137,6 +137,7 @@ def _trainer(job: Job, loaded: "Loaded", examples: Examples) -> "Trainer":
         epochs=job.epochs,
         lag_steps=job.lag_steps,
         right_from=job.right_from,
+        computed_with=loaded.computed_with,
     )
     peak = peak_tflops(training.peak_tflops, training.dtype, engine.device)
     return replace(trainer, speed=Speedometer(loaded.flops, peak, engine.ranks, job.epochs * trainer.steps_per_epoch))

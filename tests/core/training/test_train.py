@@ -96,6 +96,15 @@ def test_deepspeed_gives_the_weights_of_a_plain_torch_loop(
     assert moved > 0.01, "the comparison would mean nothing had the weights not moved"
 
 
+def test_the_ledger_says_what_the_layers_were_computed_with(trained: Run) -> None:
+    details = trained.ledger.artifacts()[trained.name(trained.checkpoint(0, 1))].details
+    assert details["computed_with"] == {
+        "recompute": "none",
+        "kernels": "transformers (Liger: there is no GPU)",
+        "attention": "torch (FlashAttention 4: there is no GPU; FlashAttention 3: there is no GPU)",
+    }
+
+
 def test_an_exported_epoch_scores_what_the_trainer_scored_next(trained: Run, rows: list[dict[str, Any]]) -> None:
     """From the exported folder alone, plain code reproduces the loss of the next epoch's first step."""
     batch = global_batches(epoch_order(len(rows), trained.config.seed, 0, 2), TRAINING["batch_size"])[0]  # type: ignore[arg-type]
