@@ -24,6 +24,8 @@ QUIET_AND_OFFLINE = {
 os.environ.update(QUIET_AND_OFFLINE)
 _prefect_home = tempfile.TemporaryDirectory(prefix="oapl-test-prefect-", ignore_cleanup_errors=True)
 os.environ["PREFECT_HOME"] = _prefect_home.name
+_engine_cache = tempfile.TemporaryDirectory(prefix="oapl-test-vllm-", ignore_cleanup_errors=True)
+os.environ["VLLM_CACHE_ROOT"] = _engine_cache.name
 # How long an example takes says what else the machine does; a test that hangs has pytest's own limit.
 hypothesis.settings.register_profile("oapl", deadline=None)
 hypothesis.settings.load_profile("oapl")
@@ -56,6 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_unconfigure() -> None:
     _prefect_home.cleanup()
+    _engine_cache.cleanup()
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from oapl_core.errors import StageFailed
+from oapl_core.rollouts.engine_cache import stable_path
 from oapl_core.settings.experiment import EngineConfig
 
 MODEL = "served"
@@ -35,7 +36,7 @@ def served(model: Path, config: EngineConfig, log: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model.absolute())]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     command += ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port), "--generation-config", "vllm"]
     command += ["--max-model-len", str(config.max_model_len), "--max-num-seqs", str(config.max_num_seqs)]
     environment, on_cpu = dict(os.environ), not torch.cuda.is_available()
@@ -48,8 +49,8 @@ def served(model: Path, config: EngineConfig, log: Path) -> Iterator[str]:
         command += ["--dtype", config.dtype, "--tensor-parallel-size", str(config.tensor_parallel_size)]
         command += ["--gpu-memory-utilization", str(config.gpu_memory_utilization)]
     url = f"http://127.0.0.1:{port}"
-    with log.open("ab") as sink:
-        server = subprocess.Popen(command, stdout=sink, stderr=sink, env=environment)
+    with stable_path(model, config) as path, log.open("ab") as sink:
+        server = subprocess.Popen([*command, "--model", str(path)], stdout=sink, stderr=sink, env=environment)
         try:
             _await(server, f"{url}/health", log)
             yield url

@@ -28,13 +28,14 @@ def compose(facts: Facts, folder: Path) -> Report:
     # None before the evaluation: the sections that need it are left out, and facts.missing says so
     measured = results.results(facts)
     config, kept = facts.run.config, forgetting_section(facts)
+    starts = process.starts_table(facts)
     sections = [
         *([_heldout(facts, measured, folder), _choice(measured), _by_kind(facts, measured)] if measured else []),
         *([kept] if kept else []),
         *([training_section(facts, folder)] if any(r.metrics for r in facts.rounds) else []),
         *([_rollouts(facts, folder)] if any(r.rollouts for r in facts.rounds) else []),
         *([_answers(facts, measured)] if measured else []),
-        Section("Time", tables=(process.time_table(facts),)),
+        Section("Time", tables=(process.time_table(facts), *([starts] if starts.rows else []))),
         Section(
             "Reproduction",
             tables=(process.settings_table(facts), process.policies_table(facts), process.versions_table(facts)),

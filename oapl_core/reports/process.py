@@ -172,18 +172,43 @@ def time_table(facts: Facts) -> Table:
     return table("Where the time went", columns, rows, note)
 
 
+def starts_table(facts: Facts) -> Table:
+    """Seconds that each stage's engines took to start, by what they were spent on; no rows before one is recorded."""
+    starts = [(time.step.title, _starts(_mine(facts, time.step))) for time in times(facts.run) if not time.step.options]
+    phases = list(dict.fromkeys(phase for _, own in starts for one in own for phase in one))
+    rows = [
+        (title, whole(len(own)), *(_mean_time([one[phase] for one in own if phase in one]) for phase in phases))
+        for title, own in starts
+        if own
+    ]
+    note = (
+        "Mean of the stage's starts. Import: of vLLM. Cache: making room for keys and values, and what else vLLM's own "
+        "lines leave of its start. Engine: what no line of vLLM accounts for."
+    )
+    return table("How engines started", ("stage", "starts>", *(f"{phase}>" for phase in phases)), rows, note)
+
+
+def _starts(entries: Sequence[ArtifactEntry]) -> list[dict[str, float]]:
+    """Every artifact of a process repeats its process's start-up time; different numbers are different processes."""
+    # dumps: a dict cannot be in a set
+    found = {json.dumps(e.details["startup_s"], sort_keys=True): e for e in entries if "startup_s" in e.details}
+    return [entry.details["startup_s"] for entry in found.values()]
+
+
+def _mean_time(seconds: Sequence[float]) -> str:
+    return duration(sum(seconds) / len(seconds)) if seconds else DASH
+
+
 def _mine(facts: Facts, step: Step) -> list[ArtifactEntry]:
     return [entry for name, entry in facts.artifacts.items() if name.startswith(step.outputs)]
 
 
 def _start_up(entries: Sequence[ArtifactEntry]) -> str:
-    """Every artifact of a process repeats its process's start-up time; different numbers are different processes."""
-    # dumps: a dict cannot be in a set
-    engines = {json.dumps(e.details["startup_s"], sort_keys=True) for e in entries if "startup_s" in e.details}
+    engines = _starts(entries)
     trainers = {float(e.details["start_up_s"]) for e in entries if "start_up_s" in e.details}
     if not engines and not trainers:
         return DASH
-    return duration(sum(sum(json.loads(engine).values()) for engine in engines) + sum(trainers))
+    return duration(sum(sum(engine.values()) for engine in engines) + sum(trainers))
 
 
 def settings_table(facts: Facts) -> Table:

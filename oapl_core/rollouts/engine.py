@@ -9,6 +9,7 @@ import gc
 import os
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +19,14 @@ from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.launch import WAITING_THREADS
 from oapl_core.model_folder import check_model_folder, check_same_architecture, end_token_ids
 from oapl_core.progress import say
-from oapl_core.rollouts.engine_start import engine_arguments, printed_so_far, start_failure
+from oapl_core.rollouts.engine_cache import compiled_once, stable_path
+from oapl_core.rollouts.engine_start import (
+    engine_arguments,
+    goes_to_a_file,
+    printed_so_far,
+    start_failure,
+    start_seconds,
+)
 from oapl_core.rollouts.replicas import take_share
 from oapl_core.rollouts.requests import Request, SampledAnswer
 from oapl_core.rollouts.stopping import before_stop, tokens_and_texts
@@ -30,7 +38,8 @@ _ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    "VLLM_LOGGING_LEVEL": "WARNING",
+    # What a start was profiled for, kept beside what was compiled (engine_cache.py says why it is found again).
+    "VLLM_ENABLE_STARTUP_PLAN": "1",
     # Its kernel would be compiled at the start, which needs a CUDA toolkit; requests with seeds never use it.
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
@@ -67,6 +76,7 @@ class SamplingEngine:
         self._model_dir, self._config, self._replica = model_dir, config, replica
         self._end_ids = end_token_ids(model_dir)
         self._engine: Any = None
+        self._held = ExitStack()
 
     def __enter__(self) -> Self:
         """Import vLLM and load the model.
@@ -78,13 +88,18 @@ class SamplingEngine:
         gc.disable()  # a million objects come to stay: looking for garbage among them costs a second
         try:
             self._start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         finally:
             gc.enable()
         return self
 
     def _start(self) -> None:
         start = time.monotonic()
-        for name, value in _ENVIRONMENT.items():
+        # INFO tells how long each phase of a start takes: into a stage's log, never on a person's terminal
+        level = "INFO" if goes_to_a_file() else "WARNING"
+        for name, value in {**_ENVIRONMENT, "VLLM_LOGGING_LEVEL": level}.items():
             os.environ.setdefault(name, value)
         if self._replica is not None:
             take_share(self._replica, self._config)
@@ -97,9 +112,8 @@ class SamplingEngine:
         imported = time.monotonic()
         self._on_cpu = bool(current_platform.is_cpu())
         known = [field.name for field in fields(EngineArgs)]
-        settings = engine_arguments(
-            self._model_dir, self._config, self._on_cpu, self.logprobs_mode, known, bool(self._routing)
-        )
+        link = self._held.enter_context(stable_path(self._model_dir, self._config))
+        settings = engine_arguments(link, self._config, self._on_cpu, self.logprobs_mode, known, bool(self._routing))
         printed = printed_so_far()
         try:
             arguments = EngineArgs(**settings)
@@ -107,16 +121,18 @@ class SamplingEngine:
                 # Cached states of recurrent layers want the prompt prefilled in steps, which CPUs cannot (see there).
                 arguments.enable_prefix_caching = False
             # vLLM's defaults for batch work: a GPU prefills 16,384 tokens in a step, not a server's 2,048 to 8,192
-            self._engine = LLMEngine.from_engine_args(arguments, usage_context=UsageContext.LLM_CLASS)
+            config = arguments.create_engine_config(UsageContext.LLM_CLASS)
+            with nullcontext() if config.model_config.enforce_eager else compiled_once(config.compute_hash()):
+                silent = arguments.disable_log_stats
+                self._engine = LLMEngine.from_vllm_config(config, UsageContext.LLM_CLASS, disable_log_stats=silent)
             self._tokenizer = self._engine.get_tokenizer()
             if self._routing and self._on_cpu:
                 self._keep_routes(self._routing)
             self._try_out()
         except Exception as error:  # a model's own code can raise anything
-            self.__exit__(None, None, None)
-            raise start_failure(self._model_dir, error, printed) from error
+            raise start_failure(self._model_dir, error, printed, link) from error
         self._say_what_computes(vllm.__version__)
-        self.startup_s = {"import": round(imported - start, 3), "engine": round(time.monotonic() - imported, 3)}
+        self.startup_s = start_seconds(imported - start, time.monotonic() - imported, printed)
 
     def _keep_routes(self, routing: Routing) -> None:
         """Where vLLM tells no routes, its worker does (``kept_routes.py``), as long as no step is ahead of another."""
@@ -145,6 +161,7 @@ class SamplingEngine:
         if self._engine is not None:
             self._engine.engine_core.shutdown()
             self._engine = None
+        self._held.close()
 
     def sample(self, requests: Iterable[Request | None], with_logprobs: bool = True) -> Iterator[SampledAnswer]:
         """Yield each answer as soon as it is finished.

@@ -3,7 +3,7 @@
 import difflib
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -19,6 +19,15 @@ _CPU_BLOCK_TOKENS = 32
 _CPU_BATCH_TOKENS = 8192
 _STDERR = 2
 _RAISED = re.compile(r"(?:^|[\s.])([A-Z]\w*(?:Error|Exception|Interrupt)): (.+)$")
+_LOADING, _WHOLE = "load weights", "init engine"
+_PHASES = {
+    _LOADING: re.compile(r"(?:Model loading took .* and|Loading weights took) ([\d.]+) seconds"),
+    "compile": re.compile(r"torch\.compile(?: and .* together)? took ([\d.]+) s in total"),
+    "profile": re.compile(r"Initial profiling/warmup run took ([\d.]+) s"),
+    "capture graphs": re.compile(r"Graph capturing finished in ([\d.]+) secs"),
+    _WHOLE: re.compile(r"init engine \(profile, create kv cache, warmup model\) took ([\d.]+) s"),
+}
+"""Seconds in vLLM's lines of level INFO."""
 _SAYS_NOTHING = ("initialization failed", "root cause", "Engine core", "cancelled")
 _MAY_PASS = ("RuntimeError", "MemoryError", "OutOfMemoryError", "AcceleratorError")
 """What devices, and other processes on them, make of a start that may succeed the next time."""
@@ -86,15 +95,55 @@ def _prepare_cpu() -> None:
     torch._dynamo.config.disable = True
 
 
+def goes_to_a_file() -> bool:
+    """Whether standard error is a file, as that of a stage is: its log."""
+    return S_ISREG(os.fstat(_STDERR).st_mode)
+
+
 def printed_so_far() -> int:
     """How long the file is that standard error goes to; 0 where it is no file."""
-    status = os.fstat(_STDERR)
-    return status.st_size if S_ISREG(status.st_mode) else 0
+    return os.fstat(_STDERR).st_size if goes_to_a_file() else 0
 
 
-def start_failure(model_dir: Path, error: BaseException, offset: int) -> OaplError:
-    """What to raise: ``DataError``, or for what may pass ``StageFailed``, which is tried again."""
+def _printed_since(offset: int) -> list[str]:
+    """Lines in the file since ``offset``; none where standard error is no file."""
+    if not goes_to_a_file():
+        return []
+    with Path(f"/proc/self/fd/{_STDERR}").open("rb") as file:
+        file.seek(offset)
+        return file.read().decode(errors="replace").splitlines()
+
+
+def phases(lines: Iterable[str]) -> dict[str, float]:
+    """Seconds of each phase of a start, by vLLM's own lines; of several workers the slowest. Empty without such lines.
+
+    What vLLM calls `init engine` holds all but loading; `cache` is what its other lines leave of that.
+    """
+    found: dict[str, float] = {}
+    for line in lines:
+        for phase, pattern in _PHASES.items():
+            if match := pattern.search(line):
+                found[phase] = max(found.get(phase, 0.0), float(match[1]))
+    whole = found.pop(_WHOLE, 0.0)
+    rest = whole - sum(seconds for phase, seconds in found.items() if phase != _LOADING)
+    return found | ({"cache": round(max(0.0, rest), 3)} if whole else {})
+
+
+def start_seconds(imported_s: float, engine_s: float, offset: int) -> dict[str, float]:
+    """What a start was spent on: the import, phases that vLLM printed since ``offset``, and the rest of the engine."""
+    told = phases(_printed_since(offset))
+    rest = max(0.0, engine_s - sum(told.values()))
+    return {"import": round(imported_s, 3), **told, "engine": round(rest, 3)}
+
+
+def start_failure(model_dir: Path, error: BaseException, offset: int, link: Path | None = None) -> OaplError:
+    """What to raise: ``DataError``, or for what may pass ``StageFailed``, which is tried again.
+
+    A person knows ``model_dir``, the engine the ``link`` that it was started through.
+    """
     said = reason(error, offset)
+    if link:
+        said = said.replace(str(link), str(model_dir))
     may_pass = said.startswith(tuple(f"{name}: " for name in _MAY_PASS)) or _says_nothing(said)
     return (StageFailed if may_pass else DataError)(f"{model_dir}: vLLM cannot run this model: {said}")
 
@@ -119,12 +168,7 @@ def reason(error: BaseException, offset: int) -> str:
 
 def _printed_reason(offset: int) -> str | None:
     """The last exception that was printed since ``offset`` and says more than that something failed."""
-    if not S_ISREG(os.fstat(_STDERR).st_mode):
-        return None
-    with Path(f"/proc/self/fd/{_STDERR}").open("rb") as file:
-        file.seek(offset)
-        lines = file.read().decode(errors="replace").splitlines()
-    found = [match for match in map(_RAISED.search, lines) if match]
+    found = [match for match in map(_RAISED.search, _printed_since(offset)) if match]
     telling = [m for m in found if not _says_nothing(m[2])]
     return one_line(f"{telling[-1][1]}: {telling[-1][2]}") if telling else None
 

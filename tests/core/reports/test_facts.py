@@ -13,6 +13,7 @@ from oapl_core.reports.process import (
     outcomes_table,
     prompts_note,
     rollouts_table,
+    starts_table,
     time_table,
     trust_table,
 )
@@ -93,6 +94,12 @@ def test_time_is_shown_for_every_stage_that_ran(run: Run) -> None:
     assert titles[0] == "problems and prompts"
     assert titles[-1] == "all"
     assert shown.rows[1][3] == "24.5 s", "the engine's start-up, counted once for all parts of one process"
+
+
+def test_starts_of_engines_are_shown_by_what_they_were_spent_on(run: Run) -> None:
+    shown = starts_table(gather(run))
+    assert shown.columns == ("stage", "starts", "engine", "import")
+    assert shown.rows[0][1:] == ("1", "4.5 s", "20.0 s"), "once for all parts of one process"
 
 
 def test_gathering_writes_nothing(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from oapl_core.errors import ConfigError, DataError, StageFailed
-from oapl_core.rollouts.engine_start import engine_arguments, reason, start_failure
+from oapl_core.rollouts.engine_start import engine_arguments, phases, reason, start_failure
 from oapl_core.rollouts.generate import settings_of
 from oapl_core.settings.experiment import EngineConfig
 from tests.sampling_run import made_up_model, make_run
@@ -34,7 +34,7 @@ if __name__ == "__main__":
     try:
         with SamplingEngine(Path(model), config) as engine:
             answers = {a.request.key: [a.response_ids, a.logprobs] for a in engine.sample(requests)}
-            print(json.dumps([engine.name, engine.dtype, answers]))
+            print(json.dumps([engine.name, engine.dtype, answers, engine.startup_s]))
     except OaplError as error:
         print(json.dumps(str(error)))
 """
@@ -105,6 +105,46 @@ def test_what_a_device_does_is_tried_again_and_what_a_person_must_mend_is_not() 
     assert {type(start_failure(Path("m"), error, 0)) for error in lasting} == {DataError}
 
 
+LINES = (
+    "default_loader.py:501] Loading weights took 1.25 seconds",
+    "model_runner.py:425] Model loading took 7.5 GiB memory and 2.500000 seconds",
+    "monitor.py:60] torch.compile took 12.34 s in total",
+    "monitor.py:96] Initial profiling/warmup run took 3.00 s",
+    "gpu_model_runner.py:6582] Graph capturing finished in 5 secs, took 0.50 GiB",
+    "(Worker_TP1) gpu_model_runner.py:6582] Graph capturing finished in 6 secs, took 0.50 GiB",
+    "core.py:396] init engine (profile, create kv cache, warmup model) took 25.00 s (compilation: 12.34 s)",
+)
+
+
+def test_the_lines_of_vllm_become_seconds_by_phase() -> None:
+    assert phases(LINES) == pytest.approx(
+        {"load weights": 2.5, "compile": 12.34, "profile": 3.0, "capture graphs": 6.0, "cache": 3.66}
+    )
+    assert phases(["nothing of the kind"]) == {}
+
+
+def test_vllm_still_prints_those_lines() -> None:
+    if find_spec("vllm") is None:
+        pytest.skip("the engine is not installed")
+    folder = Path(str(find_spec("vllm").submodule_search_locations[0]))  # type: ignore[union-attr, index]
+    places = {
+        "model_executor/model_loader/default_loader.py": "Loading weights took %.2f seconds",
+        "v1/worker/gpu/model_runner.py": "Model loading took %s GiB memory and %.6f seconds",
+        "compilation/monitor.py": "%storch.compile took %.2f s in total",
+        "v1/engine/core.py": "init engine (profile, create kv cache, warmup model) took %.2f s",
+    }
+    for place, line in places.items():
+        assert line in (folder / place).read_text(), place
+    assert "Initial profiling/warmup run took %.2f s" in (folder / "compilation/monitor.py").read_text()
+    assert "Graph capturing finished in %.0f secs" in (folder / "v1/worker/gpu/model_runner.py").read_text()
+
+
+def test_what_an_engine_says_of_its_link_names_the_model_of_the_settings() -> None:
+    error = ValueError("/cache/oapl/12_0: unknown architecture")
+    assert "epoch_01: unknown" in str(start_failure(Path("epoch_01"), error, 0, Path("/cache/oapl/12_0")))
+    assert "/cache/" not in str(start_failure(Path("epoch_01"), error, 0, Path("/cache/oapl/12_0")))
+
+
 # on a real engine -----------------------------------------------------------------------------------------------------
 
 
@@ -125,10 +165,16 @@ def sampled(model: Path, settings: dict[str, Any], folder: Path, **environment: 
 def test_fp8_keys_and_values_are_recorded_as_what_they_are(tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "model", seed=1, sharpness=8)
     plain = sampled(model, {}, tmp_path)
-    name, dtype, answers = sampled(model, {"options": {"kv_cache_dtype": "fp8"}}, tmp_path)
+    name, dtype, answers, _ = sampled(model, {"options": {"kv_cache_dtype": "fp8"}}, tmp_path)
     assert (name, dtype) == (f"{plain[0]} (fp8 keys and values)", "float32, fp8 keys and values")
     assert answers.keys() == plain[2].keys()
     assert answers != plain[2], "the option reached the engine"
+
+
+@pytest.mark.slow
+def test_a_start_whose_log_is_a_file_is_told_by_phase(tmp_path: Path) -> None:
+    startup_s = sampled(write_tiny_model(tmp_path / "model"), {}, tmp_path)[3]
+    assert {"import", "load weights", "cache", "engine"} <= startup_s.keys()
 
 
 @pytest.mark.slow
@@ -161,7 +207,7 @@ def test_a_hybrid_model_starts_on_a_cpu_and_its_log_probs_are_the_models(tmp_pat
     )
     torch.manual_seed(0)
     GraniteMoeHybridForCausalLM(config).save_pretrained(model)
-    _, dtype, answers = sampled(model, {}, tmp_path)
+    _, dtype, answers, _ = sampled(model, {}, tmp_path)
     assert dtype == "float32"
     trained = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     for key, (ids, logprobs) in answers.items():
