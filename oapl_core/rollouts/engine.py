@@ -27,6 +27,7 @@ from oapl_core.rollouts.engine_start import (
     start_failure,
     start_seconds,
 )
+from oapl_core.rollouts.kept_logprobs import kept_logprobs
 from oapl_core.rollouts.replicas import take_share
 from oapl_core.rollouts.requests import Request, SampledAnswer
 from oapl_core.rollouts.stopping import before_stop, tokens_and_texts
@@ -183,8 +184,7 @@ class SamplingEngine:
             for output in self._engine.step():
                 if output.finished:
                     request = waiting.pop(output.request_id)
-                    answer = self._completion(request, output.outputs[0], with_logprobs)
-                    yield replace(answer, prompt_ids=output.prompt_token_ids)
+                    yield self._completion(request, output, with_logprobs)
 
     def load(self, model_dir: Path) -> None:
         """Replace the weights by those of ``model_dir`` and forget everything computed with the old ones.
@@ -244,16 +244,19 @@ class SamplingEngine:
         )
         self._engine.add_request(request.key, {"prompt_token_ids": list(request.prompt_ids)}, parameters)
 
-    def _completion(self, request: Request, output: Any, with_logprobs: bool) -> SampledAnswer:
+    def _completion(self, request: Request, finished: Any, with_logprobs: bool) -> SampledAnswer:
+        output = finished.outputs[0]
         if output.finish_reason not in ("stop", "length"):
             reason = repr(output.finish_reason)
             raise StageFailed(f"the engine ended request {request.key!r} with {reason}; see the log, then run again")
-        ids = list(output.token_ids)
-        logprobs = list(output.logprobs.logprobs) if with_logprobs else []
-        assert not with_logprobs or output.logprobs.token_ids == ids, "one log-prob for each sampled token"
+        ids, own, logprobs = list(output.token_ids), list[int](), list[float]()
+        if with_logprobs:
+            own, logprobs = kept_logprobs(finished) or (output.logprobs.token_ids, list(output.logprobs.logprobs))
+        assert not with_logprobs or own == ids, "one log-prob for each sampled token"
         stop = output.stop_reason if isinstance(output.stop_reason, str) else None  # else an end token's id
         text = before_stop(self._tokenizer, ids, stop)
-        return SampledAnswer(request, ids, logprobs, output.finish_reason, *text, self._routes(request, output))
+        answer = SampledAnswer(request, ids, logprobs, output.finish_reason, *text, self._routes(request, output))
+        return replace(answer, prompt_ids=finished.prompt_token_ids)
 
     def _routes(self, request: Request, output: Any) -> Any:
         if self._routing is None:

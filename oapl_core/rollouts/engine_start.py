@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from oapl_core.errors import ConfigError, DataError, OaplError, StageFailed
+from oapl_core.rollouts.kept_logprobs import SCHEDULER
 from oapl_core.rollouts.reloading import EXTENSION
 from oapl_core.settings.engine_options import SAME_NAMES
 from oapl_core.settings.experiment import EngineConfig
@@ -55,6 +56,7 @@ def engine_arguments(
         "enable_prefix_caching": True,
         "disable_log_stats": True,
         "worker_extension_cls": EXTENSION,
+        "scheduler_cls": SCHEDULER,
         "seed": 0,  # never drawn from: each request has its own
     }
     if on_cpu:

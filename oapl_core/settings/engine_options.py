@@ -17,6 +17,7 @@ _SECRET = "it would be written into run.json; set HF_TOKEN in the environment"
 _DECIDED = {
     **{name: f"use engine.{name}" for name in SAME_NAMES},
     "worker_extension_cls": "weights are replaced through it",
+    "scheduler_cls": "log-probs are kept through it",
     **dict.fromkeys(
         ("model", "model_weights", "revision", "code_revision", "hf_config_path", "config_format", "download_dir"),
         _WEIGHTS,
