@@ -6,6 +6,7 @@ and tokenizer; loads no weights.
 
 import hashlib
 import json
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,16 @@ def tensors(model_dir: Path) -> dict[str, tuple[int, ...]]:
     for path in sorted(model_dir.glob("*.safetensors")):
         shapes.update(_header(path))
     return shapes
+
+
+def parameters(model_dir: Path) -> int:
+    """Weights in the folder.
+
+    Raises:
+        DataError: a file is cut short or has a broken header.
+    """
+    counted = sum(math.prod(shape) for shape in tensors(model_dir).values())
+    return counted or sum(file.stat().st_size for file in model_dir.glob("*.bin")) // 2  # pickles: not opened
 
 
 def _header(path: Path) -> dict[str, tuple[int, ...]]:

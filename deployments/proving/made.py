@@ -51,7 +51,7 @@ def values(folder: Path, on_gpu: bool) -> dict[str, Any]:
         },
         "evaluation": {"max_tokens": 64},
         "rounds": [{"epochs": 1}],
-        "engine": {"max_model_len": 512, "max_num_seqs": 128, "gpu_memory_utilization": 0.5, "kv_cache_gib": 0.25},
+        "engine": {"max_model_len": 512, "max_num_seqs": 256, "gpu_memory_utilization": 0.5, "kv_cache_gib": 0.25},
         "sampling": {"max_tokens": 256 if on_gpu else 64, "group_size": GROUP},
         "training": {
             "dtype": "bfloat16" if on_gpu else "float32",

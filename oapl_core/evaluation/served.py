@@ -15,6 +15,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from oapl_core.errors import StageFailed
+from oapl_core.model_folder import parameters
 from oapl_core.rollouts.engine_cache import stable_path
 from oapl_core.settings.experiment import EngineConfig
 
@@ -38,8 +39,9 @@ def served(model: Path, config: EngineConfig, log: Path) -> Iterator[str]:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     command += ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port), "--generation-config", "vllm"]
-    command += ["--max-model-len", str(config.max_model_len), "--max-num-seqs", str(config.max_num_seqs)]
     environment, on_cpu = dict(os.environ), not torch.cuda.is_available()
+    at_once = config.at_once(parameters(model), on_cpu)
+    command += ["--max-model-len", str(config.max_model_len), "--max-num-seqs", str(at_once)]
     if on_cpu:  # as engine_start.py starts the engine there
         command += [*_ON_CPU, "--dtype", "float32" if config.dtype == "auto" else config.dtype]
         command += ["--max-num-batched-tokens", str(max(config.max_model_len, 8192))]

@@ -274,7 +274,7 @@ def tokens_per_gpu_s(
     """
     assumed, each = experiment.estimate, context(experiment, answer_tokens, longest)
     memory = engine_memory(experiment.engine, model, assumed.gpu_gb * 1e9)
-    sequences = min(experiment.engine.max_num_seqs, max(1.0, memory.tokens / each))
+    sequences = min(experiment.engine.at_once(model.parameters), max(1.0, memory.tokens / each))
     read = memory.weights + sequences * memory.token * each
     step_s = read / (memory.gpus * assumed.gpu_tb_per_s * 1e12 * assumed.sampling_share)
     return sequences / step_s / memory.gpus

@@ -101,7 +101,8 @@ class Fit:
             return [f"planned for CPUs, but for the hours: {held}; estimate.gpus=N plans for N GPUs"]
         engine, rank = self.engine, self.rank
         room = engine and engine.tokens / context(self.config, self._answer_tokens, self.config.sampling.max_tokens)
-        at_once = f", {min(room, self.config.engine.max_num_seqs):,.0f} answers at once" if room and room > 0 else ""
+        most = self.config.engine.at_once(self.model.parameters) if self.model else 0
+        at_once = f", {min(room, most):,.0f} of at most {most:,} answers at once" if room and room > 0 else ""
         shown = [engine and engine.line() + at_once, rank and rank.line() + self._larger(rank)]
         return [line for line in shown if line]
 
@@ -223,7 +224,7 @@ class Fit:
             )
             return
         at_once = memory.tokens / context(self.config, self._answer_tokens, self.config.sampling.max_tokens)
-        if at_once < min(_FEW_ANSWERS, config.max_num_seqs):
+        if at_once < min(_FEW_ANSWERS, config.max_num_seqs or _FEW_ANSWERS):
             yield Obstacle(
                 f"an engine has room for {at_once:.0f} answers of {self._answer_tokens:,.0f} tokens at once (estimate."
                 f"answer_tokens), fewer than {_FEW_ANSWERS} are slow: engine."

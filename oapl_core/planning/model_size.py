@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oapl_core.model_folder import model_config, tensors
+from oapl_core.model_folder import model_config, parameters
 from oapl_core.model_hub import cached
 from oapl_core.routes import routing
 from oapl_core.settings.estimate import EstimateConfig
@@ -117,9 +117,7 @@ def _stated(estimate: EstimateConfig) -> tuple[ModelSize, str] | None:
 def _stored(folder: Path) -> ModelSize:
     config = model_config(folder)
     config = config.get("text_config", config)  # models that also see images nest their language model
-    parameters = sum(math.prod(shape) for shape in tensors(folder).values())
-    parameters = parameters or sum(file.stat().st_size for file in folder.glob("*.bin")) // 2  # pickles: not opened
-    return ModelSize.shaped(parameters, config.get)
+    return ModelSize.shaped(parameters(folder), config.get)
 
 
 def _pretrained(made: PretrainConfig) -> ModelSize:

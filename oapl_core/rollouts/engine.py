@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.launch import WAITING_THREADS
-from oapl_core.model_folder import check_model_folder, check_same_architecture, end_token_ids
+from oapl_core.model_folder import check_model_folder, check_same_architecture, end_token_ids, parameters
 from oapl_core.progress import say
 from oapl_core.rollouts.engine_cache import compiled_once, stable_path
 from oapl_core.rollouts.engine_start import (
@@ -114,7 +114,10 @@ class SamplingEngine:
         self._on_cpu = bool(current_platform.is_cpu())
         known = [field.name for field in fields(EngineArgs)]
         link = self._held.enter_context(stable_path(self._model_dir, self._config))
-        settings = engine_arguments(link, self._config, self._on_cpu, self.logprobs_mode, known, bool(self._routing))
+        at_once = self._config.at_once(parameters(self._model_dir), self._on_cpu)
+        self._places = round(at_once * (1 + _WAITING_SHARE))
+        asked = self._config.model_copy(update={"max_num_seqs": at_once})
+        settings = engine_arguments(link, asked, self._on_cpu, self.logprobs_mode, known, bool(self._routing))
         printed = printed_so_far()
         try:
             arguments = EngineArgs(**settings)
@@ -173,9 +176,8 @@ class SamplingEngine:
         """
         # Requests are taken one by one as places become free: a round's would fill the memory, and claim its parts.
         source, waiting = iter(requests), dict[str, Request]()
-        places = round(self._config.max_num_seqs * (1 + _WAITING_SHARE))
         while True:
-            while len(waiting) < places and (request := next(source, None)) is not None:
+            while len(waiting) < self._places and (request := next(source, None)) is not None:
                 assert request.key not in waiting, f"request {request.key!r} is in flight already"
                 self._add(request, with_logprobs)
                 waiting[request.key] = request

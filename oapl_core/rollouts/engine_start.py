@@ -18,6 +18,8 @@ from oapl_core.settings.experiment import EngineConfig
 
 _CPU_BLOCK_TOKENS = 32
 _CPU_BATCH_TOKENS = 8192
+_CAPTURED = 512
+"""Requests in a step for which vLLM captures graphs by itself."""
 _STDERR = 2
 _RAISED = re.compile(r"(?:^|[\s.])([A-Z]\w*(?:Error|Exception|Interrupt)): (.+)$")
 _LOADING, _WHOLE = "load weights", "init engine"
@@ -70,7 +72,10 @@ def engine_arguments(
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(config.max_model_len, _CPU_BATCH_TOKENS),
         }
-    elif routes:
+    elif config.max_num_seqs and config.max_num_seqs > _CAPTURED and not config.enforce_eager:
+        # else steps of more requests are launched kernel by kernel; sizes in between are multiples of 16
+        settings["compilation_config"] = {"max_cudagraph_capture_size": -(-config.max_num_seqs // 16) * 16}
+    if routes and not on_cpu:
         settings["enable_return_routed_experts"] = True  # on CPU it refuses that: see kept_routes.py
     return settings | config.options
 

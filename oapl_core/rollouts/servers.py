@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from oapl_core.errors import ConfigError, DataError, OaplError, StageFailed
-from oapl_core.model_folder import check_model_folder, end_token_ids, load_tokenizer
+from oapl_core.model_folder import check_model_folder, end_token_ids, load_tokenizer, parameters
 from oapl_core.progress import say
 from oapl_core.rollouts.probe import Probe
 from oapl_core.rollouts.requests import Request, SampledAnswer
@@ -49,7 +49,7 @@ class ServerSampler:
         check_model_folder(model_dir)
         self.name, self.dtype = "vllm server", "not told by the server"
         self.startup_s: dict[str, float] = {}
-        self._model_dir, self._places, self._config = model_dir, engine.max_num_seqs, sampler
+        self._model_dir, self._places, self._config = model_dir, engine.at_once(parameters(model_dir)), sampler
         self._end_ids, self._tokenizer = end_token_ids(model_dir), load_tokenizer(model_dir)
         self._headers = {}
         if sampler.api_key_env:

@@ -4,6 +4,7 @@ Reads an experiment file or a run folder; makes the run folder with its ``run.js
 """
 
 import errno
+import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -86,7 +87,7 @@ def check(experiment: Experiment) -> None:
         check_import(experiment.reward.function, "reward.function", experiment.engine_python)
     if experiment.environment:
         is_here, engine = experiment.fleet.pool("rollouts.generate") is None, experiment.engine
-        room_for = (engine.max_num_seqs, engine.replicas) if is_here else None
+        room_for = (engine.at_once(math.inf), engine.replicas) if is_here else None
         check_environment(experiment.environment.model_dump(mode="json"), experiment.engine_python, room_for)
     if experiment.model is not None:
         refuse_unpinned(experiment.model)

@@ -35,12 +35,16 @@ from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.settings.warm_start import WarmStartConfig
 from oapl_core.settings_group import Fraction, Settings
 
+_AT_ONCE, _SHORT, _SMALL = 256, 8192, 2e9
+"""Requests decoded at once; tokens of a sequence, and weights of a model, up to which they are twice as many."""
+
 
 class EngineConfig(Settings):
     """What vLLM is started with."""
 
-    max_num_seqs: PositiveInt = 256
-    """Requests decoded at once."""
+    max_num_seqs: PositiveInt | None = None
+    """Requests decoded at once. Unset: 256; on GPUs 512 where `max_model_len` is at most 8,192 tokens, and twice as
+    many of a model of at most 2 billion weights. A GPU's memory may hold fewer (`oapl plan`)."""
     max_model_len: PositiveInt = 69632
     """Longest prompt plus longest response, training or evaluation. Tokens."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -63,6 +67,14 @@ class EngineConfig(Settings):
     options: EngineOptions = Field(default_factory=dict)
     """Further arguments of vLLM's own engine (EngineArgs), merged last, for example `{quantization = "fp8"}`; those
     that are decided elsewhere are refused. Rollouts and evaluations depend on each of them."""
+
+    def at_once(self, parameters: float, on_cpu: bool = False) -> int:
+        """Requests that a model of so many weights decodes at once."""
+        if self.max_num_seqs is not None or on_cpu:
+            return self.max_num_seqs or _AT_ONCE
+        # what a step reads of the weights is shared by all; long answers have no room for more
+        more = (2 if self.max_model_len <= _SHORT else 1) * (2 if parameters <= _SMALL else 1)
+        return _AT_ONCE * more
 
     @property
     def slice(self) -> dict[str, Any]:

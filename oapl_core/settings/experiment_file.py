@@ -105,6 +105,7 @@ _MEANT = {
     "training.max_mismatch": (None, DEFAULT_MISMATCH),
     "training.recompute": ("auto", "none"),
     "sampling.problems_per_part": (None, 128),
+    "engine.max_num_seqs": (None, 256),
 }
 """A setting's value where nothing is set, and what runs of earlier versions recorded for it."""
 

@@ -70,7 +70,7 @@ def _use_demo_model(values: dict[str, Any]) -> None:
     values["problems"] |= {"thinking": None, "chat": None}
     values["engine"] |= {
         "dtype": "float32",
-        "max_num_seqs": min(values["engine"]["max_num_seqs"], 64),
+        "max_num_seqs": min(values["engine"]["max_num_seqs"] or 64, 64),
         "kv_cache_gib": 0.5,
         "tensor_parallel_size": 1,
         "pipeline_parallel_size": 1,

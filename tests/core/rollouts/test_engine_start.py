@@ -78,6 +78,17 @@ def test_options_are_merged_last_and_an_unknown_one_is_refused_with_the_nearest(
         engine_arguments(Path("m"), on_cpu, True, "raw_logprobs", KNOWN)
 
 
+@pytest.mark.parametrize(("at_once", "captured"), [(256, None), (512, None), (1000, 1008), (1024, 1024)])
+def test_graphs_are_captured_for_as_many_requests_as_are_decoded_at_once(at_once: int, captured: int | None) -> None:
+    given: dict[str, Any] = {"max_num_seqs": at_once}
+    wanted = None if captured is None else {"max_cudagraph_capture_size": captured}
+    assert arguments(**given).get("compilation_config") == wanted
+    assert "compilation_config" not in arguments(**given, enforce_eager=True)
+    on_cpu = engine_arguments(Path("m"), EngineConfig(**given), True, "raw_logprobs", KNOWN, routes=True)
+    assert "compilation_config" not in on_cpu
+    assert "enable_return_routed_experts" not in on_cpu
+
+
 def test_rollouts_depend_on_the_options_that_are_given_and_on_nothing_new_without_any(tmp_path: Path) -> None:
     model = made_up_model(tmp_path / "model")
     plain = settings_of(make_run(tmp_path / "plain", model), 0, 3)
