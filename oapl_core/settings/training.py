@@ -121,6 +121,9 @@ class TrainingConfig(Settings):
     """Kernels of the attention: FlashAttention 4 (package flash-attn-4) or 3 (flash_attn_interface) through torch, or
     those that torch has itself. `auto`: the first of them that is installed, made for the GPU, and agrees with torch's
     on the first micro-batch within rounding."""
+    compile: bool = False
+    """Compile each layer that is not recomputed (torch.compile): the first micro-batches wait for the compiler. Needs
+    `recompute` = `none` or a number, zero_stage 2 or lower and, on CPUs, a C++ compiler."""
     adapter: AdapterConfig | None = None
     """Train low-rank adapters in place of the weights; unset: every weight is trained."""
     router: Literal["trained", "frozen"] = "trained"
@@ -177,6 +180,8 @@ class TrainingConfig(Settings):
             raise ValueError("offload_optimizer needs zero_stage 1 or higher")
         if self.offload_parameters != "none" and self.zero_stage < 3:
             raise ValueError("offload_parameters needs zero_stage 3")
+        if self.compile and self.zero_stage == 3:
+            raise ValueError("compile needs zero_stage 2 or lower: with 3, weights come and go within a layer")
         if self.launcher == "ssh" and self.hostfile is None:
             raise ValueError("launcher 'ssh' needs hostfile, a file with a line `HOST slots=RANKS` for each machine")
         if self.launcher in ("srun", "env") and self.hostfile:
@@ -220,6 +225,7 @@ class TrainingConfig(Settings):
         apart |= {"router"} if self.router == "trained" else set()
         apart |= {"share_prompts"} if self.share_prompts == "off" else set()
         apart |= {name for name in ("kernels", "attention") if getattr(self, name) == "auto"}
+        apart |= set() if self.compile else {"compile"}
         # likewise what they had where nothing is set now; recomputing says where numbers are kept, not which
         meant = {
             "max_mismatch": self.max_mismatch or DEFAULT_MISMATCH,

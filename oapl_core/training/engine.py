@@ -56,7 +56,7 @@ class TrainingEngine:
         """
         import torch
 
-        _prepare_environment()
+        _prepare_environment(training.compile)
         import deepspeed
 
         from oapl_core.training.division import divide
@@ -306,7 +306,7 @@ def _merged(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any
     return merged
 
 
-def _prepare_environment() -> None:
+def _prepare_environment(compiles: bool) -> None:
     """What DeepSpeed would otherwise look for at length: the accelerator, the ranks, a place for compiled operators."""
     import torch
 
@@ -316,7 +316,8 @@ def _prepare_environment() -> None:
     # else packed rows of ever other lengths leave holes that no later one fits
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     # DeepSpeed decorates an optimizer that is not used here with torch.compile, which imports a compiler for seconds.
-    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    if not compiles:
+        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     # A killed build leaves a lock that hangs every later start. Nothing here is built, but a private place is safe.
     extensions = Path(tempfile.gettempdir()) / f"oapl-torch-extensions-{os.getuid()}-{os.getpid()}"
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(extensions))

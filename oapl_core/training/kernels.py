@@ -166,6 +166,35 @@ class Flash:
             restore_flash_attention_impl()
 
 
+class Compiled:
+    """Each layer by torch.compile, for rows of any length, but recomputed ones: torch computes those eagerly."""
+
+    name = "torch.compile"
+
+    def obstacle(self, model: Any) -> str:
+        """As ``Kernels``."""
+        if _layers(model):
+            return ""
+        return "every layer is recomputed (set training.recompute to 'none' or a number), or its layers are not known"
+
+    def apply(self, model: Any) -> None:
+        """As ``Kernels``."""
+        for layer in _layers(model):
+            layer.compile(dynamic=True)
+
+    def undo(self, model: Any) -> None:
+        """As ``Kernels``."""
+        for layer in _layers(model):
+            layer._compiled_call_impl = None
+
+
+def _layers(model: Any) -> list[Any]:
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    layers = (module for module in model.modules() if isinstance(module, GradientCheckpointingLayer))
+    return [layer for layer in layers if not layer.gradient_checkpointing]
+
+
 def _is_there(package: str) -> bool:
     try:
         return find_spec(package) is not None
@@ -179,26 +208,18 @@ def choose_kernels(engine: "TrainingEngine", examples: "Examples", training: Tra
     Raises:
         ConfigError: a setting names kernels that cannot be used, or do not agree.
     """
-    layers: Sequence[Kernels] = [] if training.kernels == "off" else [Liger(engine.device)]
+    layers: list[Kernels] = [] if training.kernels == "off" else [Liger(engine.device)]
     generations = {"auto": (4, 3), "flash-4": (4,), "flash-3": (3,), "torch": ()}[training.attention]
-    return {
-        "kernels": choose(
-            engine,
-            examples,
-            training,
-            layers,
-            "transformers",
-            "kernels = 'liger'" if training.kernels == "liger" else "",
-        ),
-        "attention": choose(
-            engine,
-            examples,
-            training,
-            [Flash(generation, engine.device) for generation in generations],
-            "torch",
-            f"attention = {training.attention!r}" if training.attention.startswith("flash") else "",
-        ),
+    attention: list[Kernels] = [Flash(generation, engine.device) for generation in generations]
+    must_layers = "kernels = 'liger'" if training.kernels == "liger" else ""
+    must_attention = f"attention = {training.attention!r}" if training.attention.startswith("flash") else ""
+    found = {
+        "kernels": choose(engine, examples, training, layers, "transformers", must_layers),
+        "attention": choose(engine, examples, training, attention, "torch", must_attention),
     }
+    if training.compile:  # last, so that it compiles what was chosen
+        found["compile"] = choose(engine, examples, training, [Compiled()], "no compiler", "compile = true")
+    return found
 
 
 def choose(
@@ -231,7 +252,7 @@ def choose(
             return kernels.name
         reasons.append(f"{kernels.name}: {why}")
     if demanded:
-        raise ConfigError(f"training.{demanded}: {'; '.join(reasons)}; set it to 'auto', or leave it out")
+        raise ConfigError(f"training.{demanded}: {'; '.join(reasons)}; leave the setting out")
     if not own_rank() and reasons and engine.device.type == "cuda":
         say(f"{usual} computes; {'; '.join(reasons)}")
     return f"{usual} ({'; '.join(reasons)})" if reasons else usual

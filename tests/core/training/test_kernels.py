@@ -1,11 +1,12 @@
 """Faster kernels: taken where they agree with the model's own, taken back where not, on one model alone."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -16,10 +17,12 @@ from transformers.models.qwen3 import modeling_qwen3
 from oapl_core.errors import ConfigError
 from oapl_core.model_folder import policy_hash
 from oapl_core.settings.training import TrainingConfig
+from oapl_core.training import engine as training_engine
 from oapl_core.training.examples import Examples, read_examples
-from oapl_core.training.kernels import Flash, Kernels, Liger, choose, choose_kernels
+from oapl_core.training.kernels import Compiled, Flash, Kernels, Liger, choose, choose_kernels
 from oapl_core.training.logprobs import Policy
-from tests.core.training.made_round import made_groups, make_run, write_groups
+from oapl_core.training.recomputation import recompute
+from tests.core.training.made_round import made_groups, make_run, train_in_a_process, write_groups
 from tests.core.training.plain_engine import PlainEngine
 from tests.tiny_model import write_tiny_model
 
@@ -115,7 +118,7 @@ def test_kernels_that_disagree_or_fail_are_taken_back(
     kernels = Standin(CPU, standin)
     found = choose(engine, examples, FLOAT32, [kernels], "transformers", "")
     assert found.startswith("transformers (Liger: ")
-    with pytest.raises(ConfigError, match=rf"training.kernels = 'liger': .*{why}.*; set it to 'auto', or leave it out"):
+    with pytest.raises(ConfigError, match=rf"training.kernels = 'liger': .*{why}.*; leave the setting out"):
         choose(engine, examples, FLOAT32, [kernels], "transformers", "kernels = 'liger'")
     assert modeling_qwen3.apply_rotary_pos_emb is rotary
     for module, old in zip(engine.policy.modules(), before, strict=True):
@@ -153,7 +156,7 @@ def test_without_a_gpu_nothing_is_changed_and_what_is_demanded_is_refused(model_
         ({"kernels": "liger"}, "kernels = 'liger'"),
         ({"attention": "flash-3"}, "attention = 'flash-3'"),
     ):
-        with pytest.raises(ConfigError, match=rf"training.{setting}: .*there is no GPU; set it to 'auto'"):
+        with pytest.raises(ConfigError, match=rf"training.{setting}: .*there is no GPU; leave the setting out"):
             choose_kernels(engine, examples, TrainingConfig.model_validate(given))
 
 
@@ -186,6 +189,47 @@ def test_checkpoints_depend_on_kernels_only_where_they_are_named() -> None:
     auto, named = TrainingConfig(), TrainingConfig(kernels="off", attention="flash-4")
     assert not {"kernels", "attention"} & auto.slice.keys()
     assert {"kernels": "off", "attention": "flash-4"}.items() <= named.slice.items()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # torch's own, while it imports its compiler and looks at what is compiled
+@pytest.mark.parametrize("recomputed", ["none", 2])
+def test_compiled_layers_agree_with_rows_of_any_length(
+    model_dir: Path, examples: Examples, recomputed: Literal["none"] | int
+) -> None:
+    engine = engine_of(model_dir)
+    model = engine.policy.model
+    recompute(model, recomputed)
+    batch = examples.batch([0, 1])
+    plain = engine(*batch.given(CPU), last=True)
+    torch._dynamo.reset()
+    chosen = TrainingConfig(dtype="float32", compile=True, tokens_per_micro_batch=64)
+    found = choose_kernels(engine, examples, chosen)
+    assert found["compile"] == "torch.compile"
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+    torch.testing.assert_close(engine(*batch.given(CPU), last=True), plain, rtol=0, atol=1e-5)
+    Compiled().undo(model)
+    assert torch.equal(engine(*batch.given(CPU), last=True), plain)
+
+
+def test_recomputed_layers_are_not_compiled(model_dir: Path, examples: Examples) -> None:
+    engine = engine_of(model_dir)
+    recompute(engine.policy.model, "all")
+    with pytest.raises(
+        ConfigError, match=r"training.compile = true: .*every layer is recomputed \(set training.recompute"
+    ):
+        choose_kernels(engine, examples, TrainingConfig(dtype="float32", compile=True))
+
+
+def test_compiled_layers_are_asked_for_and_need_whole_weights(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "compile" not in TrainingConfig().slice
+    assert TrainingConfig(compile=True).slice["compile"] is True
+    with pytest.raises(ValueError, match="compile needs zero_stage 2 or lower"):
+        TrainingConfig(compile=True, zero_stage=3)
+    for compiles, found in ((True, None), (False, "1")):
+        monkeypatch.setattr(os, "environ", {"LOCAL_RANK": "0", "RANK": "0"})
+        training_engine._prepare_environment(compiles)
+        assert os.environ.get("TORCHDYNAMO_DISABLE") == found
 
 
 PROGRAM = """
@@ -241,3 +285,18 @@ def test_trying_them_leaves_a_training_as_it_was_with_every_zero_stage(tmp_path:
     found = [line.split()[1:] for line in result.stdout.splitlines() if line.startswith("FOUND")]
     assert len(found) == 6
     assert found[0::2] == found[1::2]
+
+
+@pytest.mark.slow
+def test_a_round_is_trained_with_compiled_layers(tmp_path: Path, model_dir: Path) -> None:
+    rows, weights = made_groups(model_dir, groups=2), []
+    for compiles in (False, True):
+        settings = {"epochs": 1, "dtype": "float32", "recompute": "none", "compile": compiles, "batch_size": 4}
+        run = make_run(tmp_path / str(compiles), model_dir, **settings)
+        write_groups(run, rows)
+        train_in_a_process(run)
+        details = run.ledger.artifacts()[run.name(run.checkpoint(0, 1))].details
+        assert details["computed_with"].get("compile") == ("torch.compile" if compiles else None)
+        weights.append(AutoModelForCausalLM.from_pretrained(run.checkpoint(0, 1)).state_dict())
+    for name, weight in weights[0].items():
+        torch.testing.assert_close(weight, weights[1][name], rtol=0, atol=2e-5)
