@@ -39,7 +39,8 @@ CPU_TILE, GPU_TILE = 2**20, 2**26
 """Logits that exist at once, by measurement on a CPU (docs/benchmarks/trainer.md); a GPU wants larger products."""
 _GIB = 2**30
 _QUANTISED_BYTES = 0.5
-"""Of a weight, at least, where `engine.options` has a `quantization`: nothing is refused that might fit."""
+"""Of a weight, at least, where `engine.options` has a `quantization`: nothing is refused that might fit. FP8 has twice
+as many."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +237,8 @@ def engine_memory(engine: EngineConfig, model: ModelSize, gpu_bytes: float) -> E
     gpus = engine.tensor_parallel_size * engine.pipeline_parallel_size
     # `auto` is the type of the files, which is 16 bits in every model that is worth a GPU
     width = 4.0 if engine.dtype == "float32" else 2.0
-    weight = _QUANTISED_BYTES if engine.options.get("quantization") else width
+    method = str(engine.options.get("quantization") or "")
+    weight = 1.0 if "fp8" in method else _QUANTISED_BYTES if method else width
     number = 1.0 if str(engine.options.get("kv_cache_dtype", "")).startswith("fp8") else width
     token = model.kept_numbers * number
     # tensor parallelism divides the key heads too, pipelining the layers: all GPUs together hold a token once

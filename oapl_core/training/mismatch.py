@@ -217,8 +217,8 @@ def judge(measured: Mapping[str, Any], allowed: float, path: Path, aloud: bool) 
         raise StageFailed(
             f"{path}: log-probs of engine and trainer differ by {mean:.2g} nats per token over "
             f"{sequences} rollouts (worst: {measured['worst']}), more than the {allowed:.2g} that rounding explains or "
-            "training.max_mismatch allows; look whether both load the same weights, and at engine.dtype and "
-            "training.dtype"
+            "training.max_mismatch allows; look whether both load the same weights, and at engine.dtype, "
+            "engine.options and training.dtype"
         )
     if aloud:
         say(

@@ -36,6 +36,17 @@ def test_the_header_of_an_experiment_is_what_plan_prints(
     assert written == [f"#   {line}".rstrip() for line in lines(load_experiment(path))], "run oapl plan, paste it"
 
 
+def test_the_other_engines_of_an_experiment_are_planned_as_its_header_says() -> None:
+    """Rows of a table: options of the engine, tokens/s of a GPU, hours."""
+    path = EXPERIMENTS / "deepcoder.toml"
+    rows = re.findall(r"^#   engine\.options=(\S+) +([\d,]+) +([\d.]+)$", path.read_text(), re.MULTILINE)
+    assert len(rows) == 3
+    for options, speed, hours in rows:
+        shown = " ".join(lines(load_experiment(path, [f"engine.options={options}"]))).split()
+        assert f"gives {speed} sampled tokens/s" in " ".join(shown)
+        assert f"hours on 8 GPUs: {hours}," in " ".join(shown)
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_fits_the_machines_that_it_is_for(name: str) -> None:
     config = load_experiment(EXPERIMENTS / f"{name}.toml")

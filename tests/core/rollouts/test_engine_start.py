@@ -183,6 +183,13 @@ def test_fp8_keys_and_values_are_recorded_as_what_they_are(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+def test_fp8_weights_are_refused_in_one_line_where_the_device_cannot(tmp_path: Path) -> None:
+    said = sampled(write_tiny_model(tmp_path / "model"), {"options": {"quantization": "fp8"}}, tmp_path)
+    assert isinstance(said, str) and "\n" not in said
+    assert "vLLM cannot run this model" in said and "fp8" in said
+
+
+@pytest.mark.slow
 def test_a_start_whose_log_is_a_file_is_told_by_phase(tmp_path: Path) -> None:
     startup_s = sampled(write_tiny_model(tmp_path / "model"), {}, tmp_path)[3]
     assert {"import", "load weights", "cache", "engine"} <= startup_s.keys()
