@@ -77,10 +77,10 @@ class _StreamedLogprobs(torch.autograd.Function):
         largest_T = hidden.new_full((len(id_T),), -torch.inf)  # of the logits seen so far
         sum_T, own_T = torch.zeros_like(largest_T), torch.zeros_like(largest_T)
         for columns, parts in _tiles(len(id_T), len(weight_VD), chunk, hidden.device):
-            # the temperature goes into the weight: once a column, not once a logit
-            weight = weight_VD[columns].float() / temperature
+            weight = weight_VD[columns].float()
             for rows in parts:
-                logits = hidden[rows] @ weight.T
+                # the temperature goes into the product's result: weights divided by it would have more digits than TF32
+                logits = torch.addmm(largest_T[rows, None], hidden[rows], weight.T, beta=0, alpha=1 / temperature)
                 if cap is not None:
                     logits.div_(cap).tanh_().mul_(cap)
                 place, inside = _place(id_T[rows], columns)
@@ -107,16 +107,18 @@ def _gradients(ctx: Any, upstream_T: Tensor) -> tuple[Tensor | None, ...]:
     hidden, down_T1, cap = hidden_TD.float(), -upstream_T[:, None], ctx.cap
     scaled, excess_T = hidden * (down_T1 / ctx.temperature), torch.zeros_like(lse_T)
     pull_T = torch.zeros_like(lse_T)  # sum_v p_v z_v - z_id
-    is_measured = ctx.entropy_T is not None
+    is_measured, scale = ctx.entropy_T is not None, 1 / ctx.temperature
     hidden_gradient = torch.zeros_like(hidden) if ctx.needs_input_grad[0] or is_measured else None
     weight_gradient = torch.empty_like(weight_VD) if ctx.needs_input_grad[1] else None
     for columns, parts in _tiles(len(id_T), len(weight_VD), ctx.chunk, hidden.device):
-        weight = weight_VD[columns].float() / ctx.temperature
+        weight = weight_VD[columns].float()
         total = torch.zeros_like(weight)
         for rows in parts:
-            bent = None if cap is None else (hidden[rows] @ weight.T).div_(cap).tanh_()
+            # logits; without a cap less their log-sum-exp, at no cost
+            tile = torch.addmm(lse_T[rows, None], hidden[rows], weight.T, beta=-1 if cap is None else 0, alpha=scale)
+            bent = None if cap is None else tile.div_(cap).tanh_()
             if bent is None:
-                softmax = torch.addmm(lse_T[rows, None], hidden[rows], weight.T, beta=-1).exp_()
+                softmax = tile.exp_()
             else:
                 softmax = (bent * cap).sub_(lse_T[rows, None]).exp_()
             place, inside = _place(id_T[rows], columns)
@@ -128,7 +130,7 @@ def _gradients(ctx: Any, upstream_T: Tensor) -> tuple[Tensor | None, ...]:
                 pull_T[rows] += cap * torch.linalg.vecdot(softmax, bent)
                 softmax.mul_(bent.square_().neg_().add_(1))  # the slope of the cap
             if hidden_gradient is not None:
-                hidden_gradient[rows].addmm_(softmax, weight)
+                hidden_gradient[rows].addmm_(softmax, weight, alpha=scale)
             if weight_gradient is not None:
                 total.addmm_(softmax.T, scaled[rows])
         if weight_gradient is not None:

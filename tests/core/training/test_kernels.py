@@ -291,7 +291,13 @@ def test_trying_them_leaves_a_training_as_it_was_with_every_zero_stage(tmp_path:
 def test_a_round_is_trained_with_compiled_layers(tmp_path: Path, model_dir: Path) -> None:
     rows, weights = made_groups(model_dir, groups=2), []
     for compiles in (False, True):
-        settings = {"epochs": 1, "dtype": "float32", "recompute": "none", "compile": compiles, "batch_size": 4}
+        settings: dict[str, Any] = {
+            "epochs": 1,
+            "dtype": "float32",
+            "recompute": "none",
+            "compile": compiles,
+            "batch_size": 4,
+        }
         run = make_run(tmp_path / str(compiles), model_dir, **settings)
         write_groups(run, rows)
         train_in_a_process(run)
