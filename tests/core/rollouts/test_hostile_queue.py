@@ -185,7 +185,7 @@ def test_what_is_no_environment_is_not_made(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.parametrize("options", [{"trust_remote_code": True}, {"worker_cls": "os.system"}, {"scheduler_cls": "x"}])
+@pytest.mark.parametrize("options", [{"trust_remote_code": True}, {"worker_cls": "os.system"}])
 def test_a_machine_that_joins_runs_no_code_that_the_mirror_names(tmp_path: Path, options: dict[str, Any]) -> None:
     machines = Machines(tmp_path, engine={"options": options})
     machines.begin()
