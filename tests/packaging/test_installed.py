@@ -36,14 +36,18 @@ class Environment:
         uv("venv", folder)
         uv("pip", "install", "--python", self.bin / "python", *requirements)
 
-    def oapl(self, here: Path, *arguments: str) -> str:
-        """What `oapl` prints, run in the folder ``here``; it must succeed."""
-        here.mkdir(exist_ok=True)
+    def run(self, here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """``oapl`` in the folder ``here``, as a person would start it."""
         # the newest Prefect would migrate the tests' database, with which this one's server does not start any more
         hidden = ("PYTHONPATH", "PREFECT_", "VIRTUAL_ENV")
         env = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
         command = [str(self.bin / "oapl"), *arguments]
-        done = subprocess.run(command, cwd=here, env=env, capture_output=True, text=True, timeout=1500)
+        return subprocess.run(command, cwd=here, env=env, capture_output=True, text=True, timeout=1500)
+
+    def oapl(self, here: Path, *arguments: str) -> str:
+        """What `oapl` prints, run in the folder ``here``; it must succeed."""
+        here.mkdir(exist_ok=True)
+        done = self.run(here, *arguments)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         return done.stdout
 
@@ -84,8 +88,7 @@ def test_two_commands_and_the_demos_report_without_a_checkout(
 
 
 def test_a_stage_without_its_libraries_says_what_to_do(orchestrator: Environment, tmp_path: Path) -> None:
-    command = [str(orchestrator.bin / "oapl"), *DEMO]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = orchestrator.run(tmp_path, *DEMO)
     assert done.returncode == 2
     (line,) = [one for one in done.stderr.splitlines() if one.startswith("error: ")]
     assert "is not installed for" in line and "engine_python=" in line
