@@ -3,7 +3,8 @@
 A rank, for P weights, P' of them trained, R ranks, w bytes a weight (bfloat16 2, float32 4), and a micro-batch of T
 tokens (where ranks share sequences: the rank's own):
 
-    weights      P w                    / R with ZeRO 3, also while they are loaded, but for the largest of them
+    weights      P w                    / R with ZeRO 3, also while they are loaded, but for the largest of them; with
+                                        zero_hpz_partition_size a copy more for each machine, shared by its ranks
     gradients    P' (w, and 4 in 16 bits) / R with ZeRO 2 and 3; they are summed in float32
     optimiser    P' (8 or 12)           / R with ZeRO 1, 2 and 3; two moments, and a float32 copy of the weights
                                         (ZeRO 0 in float32 has none); on the host with training.offload_optimizer
@@ -112,7 +113,7 @@ def rank_memory(
     optimizer = trained * copies / (ranks if training.zero_stage >= 1 else 1)
     on_host = training.offload_optimizer == "cpu"
     return MemoryEstimate(
-        weights=model.parameters * width / (ranks if training.zero_stage == 3 else 1),
+        weights=model.parameters * width * _weight_share(training, ranks),
         gradients=trained * (width if width == 4 else width + 4) / (ranks if training.zero_stage >= 2 else 1),
         optimizer=0.0 if on_host else optimizer,
         activations=tokens * kept_numbers(choice, model, width == 4) * width,
@@ -166,6 +167,14 @@ def longest_sequence(experiment: Experiment) -> int:
 
 def _without_gpu(model: ModelSize) -> Recomputation:
     return "all" if model.parameters >= RECOMPUTED_FROM else "none"
+
+
+def _weight_share(training: TrainingConfig, ranks: int) -> float:
+    """Of the weights, on a rank: at ZeRO 3 its part, and its part of the machine's own copy if there is one."""
+    if training.zero_stage < 3:
+        return 1.0
+    sharing = training.second_copy(ranks)
+    return 1 / ranks + (1 / sharing if sharing > 1 else 0.0)
 
 
 def trained_weights(training: TrainingConfig, model: ModelSize) -> float:

@@ -166,6 +166,14 @@ class TrainingConfig(Settings):
     """What one GPU can do in `dtype`, for the utilisation (H100, bfloat16 without sparsity: 989); unset: what its data
     sheet says, where the GPU is known, and measured on CPUs. TFLOP/s."""
 
+    def second_copy(self, ranks: int) -> int:
+        """Ranks that share a second copy of the weights at ZeRO 3, those of one machine; 1: there is none.
+
+        Ranks of one machine alone, as a rehearsal's, have none: it would be the first.
+        """
+        sharing = int(self.deepspeed.get("zero_optimization", {}).get("zero_hpz_partition_size", 1))
+        return sharing if sharing > 1 and ranks > sharing and ranks % sharing == 0 else 1
+
     @model_validator(mode="after")
     def _deepspeed_keeps_its_place(self) -> Self:
         zero = self.deepspeed.get("zero_optimization")

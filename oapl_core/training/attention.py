@@ -5,6 +5,7 @@ GPUs. Elsewhere each sequence is given to torch's SDPA by itself: the same mathe
 """
 
 from collections.abc import Callable
+from functools import cache
 from inspect import signature
 from itertools import pairwise
 from typing import Any
@@ -38,11 +39,11 @@ def is_plain(model: Any) -> bool:
 
 def give(model: Any) -> None:
     """Let ``model`` attend with ``attend``."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import flash_attention_mask
+    from transformers import AttentionInterface
 
+    # No mask is registered for it: then transformers makes none, and does not wait for a GPU to tell it whether the
+    # positions are of several sequences.
     AttentionInterface.register(VARIABLE_LENGTH, attend)
-    AttentionMaskInterface.register(VARIABLE_LENGTH, flash_attention_mask)
     model.set_attn_implementation(VARIABLE_LENGTH)
 
 
@@ -92,8 +93,7 @@ def attend(
     """
     assert attention_mask is None and query.shape[0] == 1, "packed rows have no mask and are one"
     tokens, size = query.shape[2], value.shape[3]
-    whole = query.new_tensor([0, tokens], dtype=torch.int32)
-    bounds_of = [whole if bound is None else bound for bound in (cu_seq_lens_q, cu_seq_lens_k)]
+    bounds_of = [_one_sequence(query) if bound is None else bound for bound in (cu_seq_lens_q, cu_seq_lens_k)]
     longest = [tokens if most is None else most for most in (max_length_q, max_length_k)]
     scaling = query.shape[3] ** -0.5 if scaling is None else scaling
     value = pad(value, (0, query.shape[3] - size))  # latent attention has narrower values
@@ -102,6 +102,16 @@ def attend(
     compute = _kernel if query.is_cuda and query.dtype == torch.bfloat16 else _one_by_one
     found = compute(query[0], key[0], value[0], bounds_of, longest, scaling, sliding_window)
     return found[None, ..., :size], None
+
+
+def _one_sequence(query: Tensor) -> Tensor:
+    return torch.tensor([0, query.shape[2]], dtype=torch.int32, device=query.device)
+
+
+@cache
+def _takes(function: Callable[..., Any], argument: str) -> bool:
+    """Whether ``function`` takes it; asked once and not in every layer."""
+    return argument in signature(function).parameters
 
 
 def _kernel(
@@ -117,7 +127,7 @@ def _kernel(
 
     attend_rows: Callable[..., Any] = varlen.varlen_attn
     # before torch 2.13 there is no such argument, and fewer key heads are allowed
-    grouped = {"enable_gqa": True} if "enable_gqa" in signature(attend_rows).parameters else {}
+    grouped = {"enable_gqa": True} if _takes(attend_rows, "enable_gqa") else {}
     size = (-1 if window is None else window - 1, 0)
     q, k, v = (tensor.transpose(0, 1) for tensor in (query, key, value))
     # its causal mask ends with the last query at the last key, also where there are more keys than queries

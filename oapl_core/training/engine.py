@@ -34,6 +34,8 @@ _ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 """Variable of the environment that torch.load obeys, whatever its caller says."""
 _PATIENCE = timedelta(hours=2)
 """How long ranks wait for one that exports and checks a large checkpoint; one that died is noticed by its launcher."""
+_HANG = timedelta(minutes=20)
+"""How long GPUs wait for each other in a step; they would cost _PATIENCE times their number where one hangs."""
 
 
 class TrainingEngine:
@@ -47,6 +49,8 @@ class TrainingEngine:
     sequence_group: Any = None
     """They, as a process group; unset where each rank has sequences of its own."""
     _data_group: Any = None
+    _patient_group: Any = None
+    """Of processes and not of GPUs, for waits of _PATIENCE; unset where the default group waits as long."""
 
     def __init__(self, policy: "Policy", training: TrainingConfig) -> None:
         """Join the other ranks, if a launcher started some, and hand ``policy`` over to DeepSpeed.
@@ -69,10 +73,15 @@ class TrainingEngine:
         if rank_count() == 1:  # else a store would listen for other ranks, on every interface of this machine
             backend = deepspeed.get_accelerator().communication_backend_name()
             self._dist.init_process_group(backend, store=self._dist.HashStore(), rank=0, world_size=1)
-        deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False, timeout=_PATIENCE)
-        self.rank, self.ranks = self._dist.get_rank(), self._dist.get_world_size()
         cuda = torch.cuda.is_available()
         self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+        if cuda:  # before any group: one that is made earlier takes the first GPU on every rank
+            torch.cuda.set_device(self.device)
+        patience = _HANG if cuda else _PATIENCE
+        deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False, timeout=patience)
+        self.rank, self.ranks = self._dist.get_rank(), self._dist.get_world_size()
+        if cuda and self.ranks > 1:
+            self._patient_group = self._dist.new_group(backend="gloo", timeout=_PATIENCE)
         if training.sequence_parallel > 1:
             self.share_sequences(training.sequence_parallel)
         config = settings(training, self.ranks)
@@ -90,12 +99,14 @@ class TrainingEngine:
             fused=(cuda and training.offload_optimizer == "none") or None,
             **self._constants,
         )
-        blocks = {type(block) for block in expert_blocks(policy)} if training.zero_stage == 3 else set()
-        if blocks:
-            # fetched whole: ranks whose tokens choose different experts would wait for each other's weights for ever
-            deepspeed.utils.set_z3_leaf_modules(policy, sorted(blocks, key=lambda kind: kind.__name__))
+        if training.zero_stage == 3:
+            # Fetched whole. Experts: ranks whose tokens choose different ones would wait for each other's weights for
+            # ever. Layers: DeepSpeed's hooks around each part of them cost more of the host than the layer does.
+            leaves = {type(block) for block in (*expert_blocks(policy), *decoder_layers(policy))}
+            if leaves:
+                deepspeed.utils.set_z3_leaf_modules(policy, sorted(leaves, key=lambda kind: kind.__name__))
         self._engine, *_ = deepspeed.initialize(model=policy, optimizer=optimizer, config=config)
-        self.policy = policy
+        self.policy, policy.device = policy, self.device
         self._zero_stage = training.zero_stage
 
     def share_sequences(self, ranks: int) -> None:
@@ -201,12 +212,13 @@ class TrainingEngine:
         if self.ranks == 1:
             return found()
         box: list[Any] = [found() if self.rank == 0 else None]
-        self._dist.broadcast_object_list(box, src=0, device=self.device)
+        device = self.device if self._patient_group is None else None
+        self._dist.broadcast_object_list(box, src=0, group=self._patient_group, device=device)
         return cast("T", box[0])
 
     def wait(self) -> None:
         """Until every rank is here."""
-        self._dist.barrier()
+        self._dist.barrier(group=self._patient_group)
 
     def save(self, folder: Path) -> None:
         """Write weights and optimiser state into ``folder``; every rank calls it."""
@@ -236,6 +248,13 @@ class TrainingEngine:
         """Leave the process group."""
         self._engine.destroy()
         self._dist.destroy_process_group()
+
+
+def decoder_layers(policy: "Policy") -> "list[Any]":
+    """The layers of a transformers model that recomputation knows as such; none of other models."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    return [module for module in policy.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 @contextmanager
@@ -287,6 +306,8 @@ def settings(training: TrainingConfig, ranks: int) -> dict[str, Any]:
         # bfloat16 sums of many micro-batches' gradients lose what is small: 0.6 % of the norm over 24 of them
         "data_types": {"grad_accum_dtype": "fp32"},
         "steps_per_print": None,
+        # it waits for the device at every forward pass; our own clock looks at whole steps (speed.py)
+        "timers": {"throughput": {"enabled": False}},
         "wall_clock_breakdown": False,
     }
     place = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
@@ -294,7 +315,10 @@ def settings(training: TrainingConfig, ranks: int) -> dict[str, Any]:
         ours["zero_optimization"]["offload_optimizer"] = place
     if training.offload_parameters == "cpu":
         ours["zero_optimization"]["offload_param"] = place
-    return _merged(ours, training.deepspeed)
+    merged = _merged(ours, training.deepspeed)
+    if "zero_hpz_partition_size" in merged["zero_optimization"]:
+        merged["zero_optimization"]["zero_hpz_partition_size"] = training.second_copy(ranks)
+    return merged
 
 
 def _merged(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
@@ -312,7 +336,7 @@ def _prepare_environment(compiles: bool) -> None:
 
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(int(_PATIENCE.total_seconds())))
+    os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(int(_HANG.total_seconds())))
     # else packed rows of ever other lengths leave holes that no later one fits
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     # DeepSpeed decorates an optimizer that is not used here with torch.compile, which imports a compiler for seconds.

@@ -21,7 +21,6 @@ from oapl_core.training.group_rows import TOKENS, check_rows, facts
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
-    import torch
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -51,20 +50,19 @@ class Batch:
     sampled_ST: "Tensor | None" = None
     """Which tokens the model sampled, [S, T - 1], anything outside the response; unset: all of a response."""
 
-    def given(self, device: "torch.device") -> "tuple[Tensor | None, ...]":
-        """What a policy is given."""
+    def given(self) -> "tuple[Tensor | None, ...]":
+        """What a policy is given, on the host: it sends on what its device needs (``placing.py``)."""
         more = [self.route_STLK, self.sampled_ST]
         while more and more[-1] is None:  # a policy of single turns is called as it was before there were others
             more.pop()
-        tensors = (self.id_ST, self.prompt_length_S, self.length_S, *more)
-        return tuple(tensor if tensor is None else tensor.to(device) for tensor in tensors)
+        return (self.id_ST, self.prompt_length_S, self.length_S, *more)
 
-    def mask(self, device: "torch.device") -> "Tensor":
-        """[S, T - 1], true where the model sampled a token: what has a log-prob and a gradient."""
+    @cached_property
+    def mask_ST(self) -> "Tensor":
+        """[S, T - 1], true where the model sampled a token: what has a log-prob and a gradient. On the host."""
         from oapl_core.training.response import response_mask
 
-        sampled_ST = None if self.sampled_ST is None else self.sampled_ST.to(device)
-        return response_mask(self.prompt_length_S.to(device), self.length_S.to(device), self.id_ST.shape[1], sampled_ST)
+        return response_mask(self.prompt_length_S, self.length_S, self.id_ST.shape[1], self.sampled_ST)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from oapl_core.errors import ConfigError
 from oapl_core.routes import Routing
+from oapl_core.training.placing import sent
 
 _EXPERTS, _ROUTERS = "experts", ("gate", "router")
 
@@ -76,10 +77,14 @@ class Replay:
                 assert layer, f"{name} is in no layer"
                 module.forward = partial(self._route, module.forward, name, int(layer[1]))
 
-    def hold(self, route_STLK: Tensor | None, is_token_ST: Tensor | None) -> None:
-        """The routes of the next forward pass, and of what is recomputed of it; ``is_token_ST``: of packed tokens."""
+    def hold(self, route_STLK: Tensor | None, is_token_ST: Tensor | None, device: torch.device | None = None) -> None:
+        """The routes of the next forward pass on ``device``, and of what is recomputed of it.
+
+        ``is_token_ST``: of packed tokens.
+        """
         if route_STLK is not None:
             route_STLK = route_STLK.flatten(0, 1) if is_token_ST is None else route_STLK[is_token_ST]
+            route_STLK = sent(route_STLK, device)
         self._route_NLK = route_STLK
 
     def _route(self, choose: Any, name: str, layer: int, *inputs: Any, **options: Any) -> Any:

@@ -19,6 +19,7 @@ from oapl_core.progress import say
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.attention import VARIABLE_LENGTH
 from oapl_core.training.mismatch import rounded_once_more
+from oapl_core.training.placing import sent
 from oapl_core.training.ranks import own_rank
 from oapl_core.training.scoring import rank_share
 
@@ -263,7 +264,7 @@ def _difference(engine: "TrainingEngine", examples: "Examples", training: Traini
     rows = list(range(min(_TRIED, len(examples.lengths))))
     share = rank_share(engine, examples, rows, training.tokens_per_micro_batch)[0]
     model, batch = engine.policy.model, examples.batch(share)
-    inputs, mask_ST = batch.given(engine.device), batch.mask(engine.device)
+    inputs, mask_ST = batch.given(), sent(batch.mask_ST, engine.device)
     plain = _computed(engine, inputs, mask_ST)
     rounding = [0.0, 0.0]
     if training.dtype != "float32":

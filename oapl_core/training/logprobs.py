@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from oapl_core.planning.memory import CPU_TILE, GPU_TILE
 from oapl_core.training.attention import VARIABLE_LENGTH, bounds
 from oapl_core.training.logits import PLAIN, LogitForm, logit_form
+from oapl_core.training.placing import places, sent, spread
 from oapl_core.training.response import response_mask
 
 
@@ -226,6 +227,8 @@ class Policy(nn.Module):
 
     shares_prompts = False
     """Whether a prompt is computed once for all answers to it (``shared_prompts.py``)."""
+    device: torch.device | None = None
+    """Where the model computes; unset: where the inputs lie."""
     replay: Any = None  # experts.py: Replay, where ``forward`` is given the stored experts of tokens
 
     def __init__(self, model: Any, temperature: float = 1.0, chunk: int = 4096, packed: bool = False) -> None:
@@ -263,20 +266,23 @@ class Policy(nn.Module):
             prompt_length_S: tokens of the prompt, >= 1.
             length_S: tokens of prompt and response; what lies behind is padding.
             sampled_ST: as of ``response_mask``; tokens of an environment are read as a prompt is, and not scored.
+
+        Inputs may lie on the host: then nothing waits for the device (``placing.py``).
         """
         is_response_ST = response_mask(prompt_length_S, length_S, id_ST.shape[1], sampled_ST)
+        response_T = sent(places(is_response_ST), self.device)
         column_ST = torch.arange(id_ST.shape[1], device=id_ST.device).expand_as(id_ST)
         # each token with the one after it, and whether that one belongs to the response
         next_ST = id_ST.roll(-1, 1)
         before_ST = torch.cat([is_response_ST, is_response_ST.new_zeros(len(id_ST), 1)], dim=1)
         rows = (id_ST, column_ST, next_ST, before_ST)
         if self.replay:
-            self.replay.hold(route_STLK, column_ST < length_S[:, None] if self.packed else None)
+            self.replay.hold(route_STLK, column_ST < length_S[:, None] if self.packed else None, self.device)
         if self.packed:
             is_token_ST = column_ST < length_S[:, None]
             id_ST, column_ST, next_ST, before_ST = (tensor[is_token_ST][None] for tensor in rows)
         logprob_T = self.score(id_ST, column_ST, next_ST, before_ST)
-        return logprob_T.new_zeros(is_response_ST.shape).masked_scatter(is_response_ST, logprob_T)
+        return spread(logprob_T, response_T, is_response_ST.shape)
 
     def score(
         self, id_RT: Tensor, column_RT: Tensor, next_RT: Tensor, before_RT: Tensor, positions: bool = False
@@ -290,10 +296,15 @@ class Policy(nn.Module):
             before_RT: true where the next token is scored.
             positions: tell the model the places; else only if several sequences are packed.
         """
-        places: dict[str, Any] = {"position_ids": column_RT} if self.packed or positions else {}
+        told: dict[str, Any] = {"position_ids": sent(column_RT, self.device)} if self.packed or positions else {}
         if self.packed and self.model.config._attn_implementation == VARIABLE_LENGTH:
             bound, longest = bounds(column_RT[0])
-            places |= {"cu_seq_lens_q": bound, "cu_seq_lens_k": bound, "max_length_q": longest, "max_length_k": longest}
-        hidden_RTD = self.model.base_model(input_ids=id_RT, use_cache=False, **places).last_hidden_state
-        logprob_T: Tensor = self.model.get_output_embeddings()(hidden_RTD[before_RT], next_RT[before_RT])
+            bound = sent(bound, self.device)
+            told |= {"cu_seq_lens_q": bound, "cu_seq_lens_k": bound, "max_length_q": longest, "max_length_k": longest}
+        place_T = places(before_RT)
+        next_T = sent(next_RT.flatten()[place_T], self.device)
+        place_T = sent(place_T, self.device)
+        found = self.model.base_model(input_ids=sent(id_RT, self.device), use_cache=False, **told)
+        hidden_TD = found.last_hidden_state.flatten(0, 1).index_select(0, place_T)
+        logprob_T: Tensor = self.model.get_output_embeddings()(hidden_TD, next_T)
         return logprob_T

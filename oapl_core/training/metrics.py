@@ -6,7 +6,8 @@ explains each name of a step's metrics. Reads and writes no files.
 
 import resource
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -15,16 +16,19 @@ from oapl_core.objectives import Loss
 
 if TYPE_CHECKING:
     from oapl_core.training.engine import TrainingEngine
+    from oapl_core.training.examples import Batch
 
 Metrics = dict[str, Any]
 
 _NAMES = """
-    loss sequences response_tokens tokens squared_tokens padded_tokens right log_ratio log_ratio_right residuals
-    residual residual_right clippable clipped_tokens token_log_ratio_abs kl compared_logprob
-    shared_tokens shared_squared_tokens ratios squared_ratios
+    loss right log_ratio log_ratio_right residual residual_right residuals clippable clipped_tokens
+    token_log_ratio_abs kl compared_logprob
+    sequences response_tokens tokens squared_tokens padded_tokens shared_tokens shared_squared_tokens
+    ratios squared_ratios
 """
 _SUMS = _NAMES.split()
-"""The last two are made at the end of a step, when its largest ratio is known."""
+"""First what a device measures, in the order of ``StepMeter.add``; then what the host knows (``Counts``). The last two
+are made at the end of a step, when its largest ratio is known."""
 _OF_RATIOS = """
     log_ratio log_ratio_right log_ratio_wrong token_log_ratio token_log_ratio_abs token_log_ratio_max kl kl_k1
     effective_sample_size
@@ -32,21 +36,48 @@ _OF_RATIOS = """
 """What means nothing where the policy is compared with none."""
 
 
+@dataclass(frozen=True)
+class Counts:
+    """What the host knows of a micro-batch."""
+
+    sequences: int
+    response_tokens: int
+    tokens: int
+    squared_tokens: int
+    padded_tokens: int
+    shared_tokens: int
+    """Of prompts that were not computed, as another row has them."""
+    shared_squared_tokens: int
+
+    @classmethod
+    def of(cls, batch: "Batch", packed: bool, repeated: Sequence[int]) -> Self:
+        """Of a micro-batch; ``repeated``: tokens of each prompt that was not computed."""
+        lengths, (rows, width) = batch.length_S.tolist(), batch.id_ST.shape
+        return cls(
+            rows,
+            int(batch.mask_ST.sum()),
+            sum(lengths),
+            sum(n * n for n in lengths),
+            sum(lengths) if packed else rows * width,
+            sum(repeated),
+            sum(n * n for n in repeated),
+        )
+
+
 class StepMeter:
     """Sums over one step's micro-batches on one rank; ``result`` joins the ranks."""
 
-    def __init__(
-        self, device: torch.device, packed: bool = False, compared: bool = True, shares_prompts: bool = False
-    ) -> None:
-        """Sums stay on ``device`` until the step ends; ``packed`` rows have no padding, rows that are not ``compared``
-        no ln b."""
-        self._device, self._packed, self._compared, self._shares_prompts = device, packed, compared, shares_prompts
+    def __init__(self, device: torch.device, compared: bool = True, shares_prompts: bool = False) -> None:
+        """Sums stay on ``device`` until the step ends; rows that are not ``compared`` have no ln b."""
+        self._device, self._compared, self._shares_prompts = device, compared, shares_prompts
         # One vector on the device, in float64: reading a number of it would wait for the GPU at every micro-batch, and
         # a fixed order lets a rank that had no work take part in the sum over ranks with zeros.
         self._sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=device)
         self._entropy = torch.zeros((), dtype=torch.float64, device=device)
         self._largest = torch.zeros(1, dtype=torch.float64, device=device)
         self._log_ratios: list[Tensor] = []
+        self._losses: list[Tensor] = []
+        self._counts = [0] * len(_SUMS)
 
     def add(
         self,
@@ -54,10 +85,9 @@ class StepMeter:
         log_ratio_ST: Tensor,
         compared_ST: Tensor,
         mask_ST: Tensor,
-        length_S: Tensor,
+        counts: Counts,
         right_S: Tensor,
         entropy_T: Tensor,
-        repeated: Sequence[int] = (),
     ) -> None:
         """Count a micro-batch, after its backward pass.
 
@@ -65,23 +95,19 @@ class StepMeter:
             loss: its share of the step's loss, with what the objective reports.
             log_ratio_ST: ln pi - ln b, [S, T - 1], 0 outside the response; so is ``compared_ST``, ln b.
             compared_ST: log-probs that the ratio is taken against.
-            mask_ST: where the response is; ``length_S``: tokens of prompt and response.
+            mask_ST: where the response is.
+            counts: what the host knows of its sizes.
             right_S: 1 for a correct answer, 0 for another.
             entropy_T: of the policy at each response token that this rank scored, nats; where ranks share sequences,
                 that is only its part of them.
-            repeated: tokens of each prompt that was not computed, as another row has it.
         """
         ratio_ST = log_ratio_ST.detach().double()
         ratio_S, size_ST = ratio_ST.sum(1), ratio_ST.abs()
-        padded = int(length_S.sum()) if self._packed else len(ratio_ST) * (ratio_ST.shape[1] + 1)
-        sizes = torch.tensor([len(ratio_ST), padded, sum(repeated), sum(n * n for n in repeated)], device=self._device)
+        for name, count in vars(counts).items():
+            self._counts[_SUMS.index(name)] += count
+        self._losses.append(loss.value.detach())
         numbers = {
             "loss": loss.value.detach(),
-            "sequences": sizes[0],
-            "tokens": length_S.sum(),
-            "response_tokens": mask_ST.sum(),
-            "squared_tokens": length_S.square().sum(),
-            "padded_tokens": sizes[1],
             "right": right_S.sum(),
             "log_ratio": ratio_S.sum(),
             "log_ratio_right": (ratio_S * right_S).sum(),
@@ -90,13 +116,15 @@ class StepMeter:
             # k3 estimates KL(b || pi) and is never negative: ratio - 1 - ln ratio, 0 outside the response
             "kl": (ratio_ST.expm1() - ratio_ST).sum(),
             "compared_logprob": compared_ST.double().sum(),
-            "shared_tokens": sizes[2],
-            "shared_squared_tokens": sizes[3],
         }
-        self._sums[: len(numbers)] += torch.stack([numbers[name].double() for name in _SUMS[: len(numbers)]])
+        self._sums[: len(numbers)] += torch.stack([number.double() for number in numbers.values()])
         self._log_ratios.append(ratio_S)
         self._entropy += entropy_T.double().sum()
         self._largest = torch.maximum(self._largest, size_ST.max())
+
+    def losses(self) -> list[float]:
+        """The loss of each micro-batch that was added; waits for the device."""
+        return torch.stack(self._losses).tolist() if self._losses else []
 
     def result(self, engine: "TrainingEngine") -> Metrics:
         """The step's metrics over all ranks; the same on each."""
@@ -106,6 +134,7 @@ class StepMeter:
         largest, memory_mb, top = engine.largest(torch.cat([self._largest, memory, s_S.max()[None]])).tolist()
         for place, factor in (("ratios", 1), ("squared_ratios", 2)):
             self._sums[_SUMS.index(place)] = (factor * (s_S - top)).exp().sum()
+        self._sums += torch.tensor(self._counts, dtype=torch.float64, device=self._device)
         # Ranks that share a sequence know the same sums of it, so one of them counts; their entropies are of parts.
         total = dict(zip(_SUMS, engine.total(self._sums).tolist(), strict=True))
         entropy = float(engine.total_of_parts(self._entropy))

@@ -8,6 +8,7 @@ import torch
 
 from oapl_core.training.batching import micro_batches
 from oapl_core.training.examples import Batch, Examples
+from oapl_core.training.placing import sent
 
 if TYPE_CHECKING:
     from oapl_core.training.engine import TrainingEngine
@@ -21,8 +22,12 @@ class Scored:
     """Numbers of its sequences; none if this rank had no work left and scored a stand-in."""
     batch: Batch
     logprob_ST: torch.Tensor
-    mask_ST: torch.Tensor
-    """[S, T - 1], true where a token that the model sampled is scored."""
+    """[S, T - 1], on the device; 0 where ``mask_ST`` is false."""
+
+    @property
+    def mask_ST(self) -> torch.Tensor:
+        """[S, T - 1], on the device: true where a token that the model sampled is scored."""
+        return sent(self.batch.mask_ST, self.logprob_ST.device)
 
 
 def rank_share(engine: "TrainingEngine", examples: Examples, rows: Sequence[int], token_budget: int) -> list[list[int]]:
@@ -39,5 +44,5 @@ def scored(engine: "TrainingEngine", examples: Examples, rows: Sequence[int], to
     for share in rank_share(engine, examples, rows, token_budget):
         batch = examples.batch(share)
         with torch.no_grad():
-            logprob_ST = engine(*batch.given(engine.device), last=True)
-        yield Scored(share, batch, logprob_ST, batch.mask(engine.device))
+            logprob_ST = engine(*batch.given(), last=True)
+        yield Scored(share, batch, logprob_ST)

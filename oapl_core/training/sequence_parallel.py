@@ -20,6 +20,7 @@ from torch import Tensor
 
 from oapl_core.errors import ConfigError
 from oapl_core.training.logprobs import Policy
+from oapl_core.training.placing import places, sent, spread
 
 if TYPE_CHECKING:
     from oapl_core.training.engine import TrainingEngine
@@ -63,9 +64,10 @@ class SharedPolicy(Policy):
             tensor.chunk(ranks, dim=1)[rank] for tensor in (id_RT, column_RT, next_RT, scored_RT)
         )
         logprob_T = super().score(id_RT, column_RT, next_RT, scored_RT, positions=True)
-        part_RT = logprob_T.new_zeros(scored_RT.shape).masked_scatter(scored_RT, logprob_T)
+        part_RT = spread(logprob_T, sent(places(scored_RT), self.device), scored_RT.shape)
         whole_RT: Tensor = _Gathered.apply(part_RT, group, rank, ranks)  # type: ignore[no-untyped-call]
-        return whole_RT[:, : before_RT.shape[1]][before_RT]
+        before_T = sent(places(before_RT), self.device)
+        return whole_RT[:, : before_RT.shape[1]].flatten().index_select(0, before_T)
 
     def _share_attention(self, engine: "TrainingEngine", implementation: str) -> None:
         """Put the exchange around the attention function that this model's layers look up by name.

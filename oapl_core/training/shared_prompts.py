@@ -20,6 +20,7 @@ from oapl_core.training.attention import VARIABLE_LENGTH, give, has_kernel, is_p
 from oapl_core.training.batching import computed_tokens
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.packing import refuse_changes
+from oapl_core.training.placing import places, sent, spread
 from oapl_core.training.ranks import own_rank
 from oapl_core.training.response import response_mask
 
@@ -90,15 +91,24 @@ class SharedPromptPolicy(Policy):
         row = SharedRow.of(id_ST, prompt_length_S, length_S)
         column_ST = torch.arange(id_ST.shape[1], device=id_ST.device).expand_as(id_ST)
         if self.replay:
-            self.replay.hold(route_STLK, row.computed_ST)
+            self.replay.hold(route_STLK, row.computed_ST, self.device)
         # with another attention a guard scores sequences one by one
         told = row.attention if self.model.config._attn_implementation == VARIABLE_LENGTH else {}
-        places = {"position_ids": column_ST[row.computed_ST][None], **told}
-        found = self.model.base_model(input_ids=id_ST[row.computed_ST][None], use_cache=False, **places)
+        told = {"position_ids": column_ST[row.computed_ST][None], **told}
+        told = {name: sent(x, self.device) if isinstance(x, Tensor) else x for name, x in told.items()}
         # the prompt's last token comes before the first of every answer to it
-        hidden_TD = found.last_hidden_state[0].index_select(0, row.place_ST[:, :-1][is_response_ST])
-        logprob_T: Tensor = self.model.get_output_embeddings()(hidden_TD, id_ST[:, 1:][is_response_ST])
-        return logprob_T.new_zeros(is_response_ST.shape).masked_scatter(is_response_ST, logprob_T)
+        place_T, next_T, response_T = (
+            sent(found, self.device)
+            for found in (
+                row.place_ST[:, :-1][is_response_ST],
+                id_ST[:, 1:][is_response_ST],
+                places(is_response_ST),
+            )
+        )
+        ids = sent(id_ST[row.computed_ST][None], self.device)
+        hidden_TD = self.model.base_model(input_ids=ids, use_cache=False, **told).last_hidden_state[0]
+        logprob_T: Tensor = self.model.get_output_embeddings()(hidden_TD.index_select(0, place_T), next_T)
+        return spread(logprob_T, response_T, is_response_ST.shape)
 
 
 def shares_prompts(model: Any, training: TrainingConfig, examples: "Examples") -> bool:

@@ -11,6 +11,7 @@ schedule of the learning rate counts it. After the first update, or where an old
 real, and Adam makes of it, and of what it remembers, the step that it makes of any gradient.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +29,8 @@ from oapl_core.tables import CORRECT
 from oapl_core.training.batching import epoch_batches, repeated_prompts
 from oapl_core.training.examples import Examples
 from oapl_core.training.memory import explaining_exhaustion
-from oapl_core.training.metrics import Metrics, StepMeter
+from oapl_core.training.metrics import Counts, Metrics, StepMeter
+from oapl_core.training.placing import places, sent
 from oapl_core.training.schedule import learning_rate
 from oapl_core.training.scoring import rank_share, scored
 from oapl_core.training.speed import Speedometer
@@ -161,7 +163,7 @@ class Trainer:
         # a step that is one micro-batch is known whole when its turn comes
         alone = self.objective.scope == "sequence" or engine.data_ranks == len(share) == 1
         sizes, statistics = self._sizes(batch), None if alone else self._statistics(batch)
-        meter = StepMeter(engine.device, self.packed, self.examples.is_compared, engine.policy.shares_prompts)
+        meter = StepMeter(engine.device, self.examples.is_compared, engine.policy.shares_prompts)
         has_signal = self._has_signal(batch)
         for number, rows in enumerate(share):
             held = [lengths[row] for row in rows]
@@ -173,7 +175,11 @@ class Trainer:
         if has_signal:
             with explaining_exhaustion(None, 0, self.training):
                 norm = engine.step(rate)
-        if not norm < float("inf"):  # also where it is not a number
+        # only now: to ask for a loss earlier would wait for the device. The weights are spoilt, and nobody saves them
+        for rows, loss in zip((rows for rows in share if rows), meter.losses(), strict=True):
+            if not math.isfinite(loss):
+                raise Diverged(f"loss is {loss} over {self._names(rows)}; lower training.learning_rate")
+        if not 0.0 <= norm < math.inf:  # also where it is not a number, of which DeepSpeed may make -1
             raise Diverged(f"gradient norm is {norm} in a step over {self._names(batch)}; lower training.learning_rate")
         clipped = norm > self.training.max_grad_norm
         made = {"grad_norm": norm, "clipped": clipped, "skipped": not has_signal}
@@ -208,29 +214,40 @@ class Trainer:
         """ln pi - ln b of the response tokens of each of ``rows`` under the weights of now; the same on every rank."""
         if not rows:
             return {}
-        scored_rows = zip(rows, *self._scored(rows), strict=True)
-        return {row: log_ratio_T[mask_T] for row, log_ratio_T, mask_T in scored_rows}
+        log_ratio_ST, _ = self._scored(rows)
+        return {row: log_ratio_ST[s, : int(self.examples.sampled_S[row])] for s, row in enumerate(rows)}
 
     def _scored(self, batch: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """ln pi - ln b of the response tokens, from the first column on, and the mask of them; on every rank."""
         engine, examples, rows = self.engine, self.examples, list(batch)
-        sampled_S = torch.from_numpy(examples.sampled_S[rows]).to(engine.device)
+        sampled_S = torch.from_numpy(examples.sampled_S[rows])
         # sampled tokens from the first column on: the prompts' columns would only be joined for nothing
-        log_ratio_ST = torch.zeros(len(rows), int(sampled_S.max()), device=engine.device)
-        place = {row: s for s, row in enumerate(rows)}
+        mask_ST = torch.arange(int(sampled_S.max())) < sampled_S[:, None]
+        log_ratio_ST = torch.zeros(mask_ST.shape, device=engine.device)
+        line = {row: s for s, row in enumerate(rows)}
         for part in scored(engine, examples, rows, self.training.tokens_per_micro_batch):
-            ratio_ST = part.logprob_ST.float() - part.batch.compared_ST.to(engine.device)
-            for s, row in enumerate(part.rows):
-                own_T = ratio_ST[s][part.mask_ST[s]]
-                log_ratio_ST[place[row], : len(own_T)] = own_T
+            if not part.rows:  # a stand-in
+                continue
+            ratio_ST = part.logprob_ST.float() - sent(part.batch.compared_ST, engine.device)
+            own_T = ratio_ST.flatten().index_select(0, sent(places(part.batch.mask_ST), engine.device))
+            to_ST = torch.zeros_like(mask_ST)
+            lines = [line[row] for row in part.rows]
+            to_ST[lines] = mask_ST[lines]
+            # values come in the order of the part's rows, places in that of ours
+            order = sorted(range(len(lines)), key=lines.__getitem__)
+            counts = sampled_S[lines].tolist()
+            pieces = own_T.split(counts)
+            own_T = torch.cat([pieces[s] for s in order])
+            log_ratio_ST.view(-1).index_copy_(0, sent(places(to_ST), engine.device), own_T)
         engine.total(log_ratio_ST)
-        return log_ratio_ST, torch.arange(log_ratio_ST.shape[1], device=engine.device) < sampled_S[:, None]
+        return log_ratio_ST, sent(mask_ST, engine.device)
 
     def _inputs(
         self, log_ratio_ST: torch.Tensor, mask_ST: torch.Tensor, rows: Sequence[int], sizes: StepSizes
     ) -> Inputs:
         index, device = list(rows), log_ratio_ST.device
-        advantage_S, reward_S, group_S = (x[index].to(device) for x in (self.advantage_S, self.reward_S, self.group_S))
+        found = (x[index] for x in (self.advantage_S, self.reward_S, self.group_S))
+        advantage_S, reward_S, group_S = (sent(x_S, device) for x_S in found)
         return Inputs(log_ratio_ST, mask_ST, advantage_S, reward_S, group_S, sizes)
 
     def _micro_batch(
@@ -244,15 +261,16 @@ class Trainer:
         meter: StepMeter,
     ) -> None:
         batch, device = self.examples.batch(rows), self.engine.device
-        compared_ST, mask_ST = batch.compared_ST.to(device), batch.mask(device)
-        log_ratio_ST = self.engine(*batch.given(device), last=last) - compared_ST
+        compared_ST, mask_ST = (sent(x_ST, device) for x_ST in (batch.compared_ST, batch.mask_ST))
+        log_ratio_ST = self.engine(*batch.given(), last=last) - compared_ST
         inputs = self._inputs(log_ratio_ST, mask_ST, batch.row_S.tolist(), sizes)
         if batch.start_ST is not None:
-            inputs = replace(inputs, old_log_ratio_ST=batch.start_ST.to(device) - compared_ST)
+            inputs = replace(inputs, old_log_ratio_ST=sent(batch.start_ST, device) - compared_ST)
         if old:
             old_ST = torch.zeros_like(log_ratio_ST)
-            for s, row in enumerate(rows):
-                old_ST[s][mask_ST[s]] = old[row]
+            if rows:
+                old_T = torch.cat([old[row] for row in rows])
+                old_ST.view(-1).index_copy_(0, sent(places(batch.mask_ST), device), old_T)
             inputs = replace(inputs, old_log_ratio_ST=old_ST)
         if statistics is None:
             reported = self.objective.loss_of_step(inputs)
@@ -261,8 +279,6 @@ class Trainer:
             known_SK = torch.stack([statistics[row] for row in rows or list(statistics)[:1]])
             reported = self.objective.loss(replace(inputs, statistics_SK=known_SK))
         loss = reported.value * batch.weight
-        if not torch.isfinite(loss):
-            raise Diverged(f"loss is {loss.item()} over {self._names(rows)}; lower training.learning_rate")
         # the stand-in goes through it too: DeepSpeed's collective operations need every rank equally often. Without a
         # signal zeros are added to the next step's gradient: the entropies come from the backward pass
         self.engine.backward(loss if has_signal else loss * 0.0)
@@ -272,10 +288,9 @@ class Trainer:
                 log_ratio_ST,
                 compared_ST,
                 mask_ST,
-                batch.length_S.to(device),
+                Counts.of(batch, self.packed, self._repeated(rows)),
                 inputs.reward_S >= self.right_from,
                 self.engine.policy.entropy_T,
-                self._repeated(rows),
             )
 
     def _names(self, rows: Sequence[int]) -> str:

@@ -7,7 +7,7 @@ import torch
 from oapl_core.figures import tracks
 from oapl_core.objectives.inputs import Loss
 from oapl_core.reports import facts
-from oapl_core.training.metrics import StepMeter
+from oapl_core.training.metrics import Counts, StepMeter
 
 
 class _OneRank:
@@ -26,7 +26,9 @@ class _OneRank:
 def test_the_trainer_writes_every_metric_that_reports_read() -> None:
     meter = StepMeter(torch.device("cpu"))
     ones = torch.ones(2, 3)
-    meter.add(Loss(torch.tensor(0.5)), ones, ones, ones, torch.tensor([4, 4]), torch.tensor([1, 0]), torch.ones(6))
+    meter.add(
+        Loss(torch.tensor(0.5)), ones, ones, ones, Counts(2, 6, 8, 32, 8, 0, 0), torch.tensor([1, 0]), torch.ones(6)
+    )
     engine: Any = _OneRank()
     added_by_the_step = {"step", "epoch", "learning_rate", "grad_norm"}
     assert set(facts.METRIC_COLUMNS) <= meter.result(engine).keys() | added_by_the_step

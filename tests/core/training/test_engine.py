@@ -1,12 +1,16 @@
 """DeepSpeed's settings: what a person may add, what is refused because it would change a setting's meaning."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from transformers import AutoModelForCausalLM
 
 from oapl_core.settings.training import TrainingConfig
-from oapl_core.training.engine import settings
+from oapl_core.training.engine import decoder_layers, settings
+from oapl_core.training.logprobs import Policy
+from tests.tiny_model import write_tiny_model
 
 
 def made(**training: Any) -> dict[str, Any]:
@@ -61,3 +65,20 @@ def test_offloading_that_a_stage_cannot_do_is_refused(given: dict[str, Any], nee
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_gradients_are_summed_in_float32(dtype: str) -> None:
     assert made(dtype=dtype)["data_types"] == {"grad_accum_dtype": "fp32"}
+
+
+@pytest.mark.parametrize(("ranks", "used"), [(2, 1), (8, 1), (12, 1), (16, 8), (32, 8)])
+def test_a_second_copy_on_each_machine_is_left_out_where_all_ranks_would_share_the_first(ranks: int, used: int) -> None:
+    training = TrainingConfig(zero_stage=3, deepspeed={"zero_optimization": {"zero_hpz_partition_size": 8}})
+    assert settings(training, ranks)["zero_optimization"] == {"stage": 3, "zero_hpz_partition_size": used}
+    assert training.deepspeed["zero_optimization"]["zero_hpz_partition_size"] == 8
+
+
+def test_no_clock_of_deepspeed_waits_for_the_device() -> None:
+    assert made()["timers"] == {"throughput": {"enabled": False}}
+    assert not made()["wall_clock_breakdown"]
+
+
+def test_decoder_layers_are_found_in_every_family_that_recomputes(tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(write_tiny_model(tmp_path, layers=3))
+    assert decoder_layers(Policy(model)) == [*model.model.layers]

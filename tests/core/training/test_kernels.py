@@ -201,15 +201,15 @@ def test_compiled_layers_agree_with_rows_of_any_length(
     model = engine.policy.model
     recompute(model, recomputed)
     batch = examples.batch([0, 1])
-    plain = engine(*batch.given(CPU), last=True)
+    plain = engine(*batch.given(), last=True)
     torch._dynamo.reset()
     chosen = TrainingConfig(dtype="float32", compile=True, tokens_per_micro_batch=64)
     found = choose_kernels(engine, examples, chosen)
     assert found["compile"] == "torch.compile"
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
-    torch.testing.assert_close(engine(*batch.given(CPU), last=True), plain, rtol=0, atol=1e-5)
+    torch.testing.assert_close(engine(*batch.given(), last=True), plain, rtol=0, atol=1e-5)
     Compiled().undo(model)
-    assert torch.equal(engine(*batch.given(CPU), last=True), plain)
+    assert torch.equal(engine(*batch.given(), last=True), plain)
 
 
 def test_recomputed_layers_are_not_compiled(model_dir: Path, examples: Examples) -> None:
@@ -260,7 +260,7 @@ def train(stage, tried):
         assert found == "Liger", found
     batch = examples.batch([0, 1, 2])
     for step in range(2):
-        engine.backward(engine(*batch.given(engine.device), last=True).sum())
+        engine.backward(engine(*batch.given(), last=True).sum())
         engine.step(1e-3)
     weights = sorted(engine.weights().items())
     digest = hashlib.sha256(b"".join(weight.float().numpy().tobytes() for _, weight in weights))

@@ -113,8 +113,8 @@ def computed(trainer: Trainer, examples: Examples, rows: Sequence[Row]) -> torch
     """The trainer's own log-probs of sampled tokens, [S, T] from the first column on, as float64."""
     batch = examples.batch(range(len(rows)))
     with torch.no_grad():
-        logprob_ST = trainer.engine.policy(*batch.given(torch.device("cpu")))
-    mask_ST = batch.mask(torch.device("cpu"))
+        logprob_ST = trainer.engine.policy(*batch.given())
+    mask_ST = batch.mask_ST
     own = [logprob_T[mask_T].double() for logprob_T, mask_T in zip(logprob_ST, mask_ST, strict=True)]
     return torch.nn.utils.rnn.pad_sequence(own, batch_first=True)
 
@@ -163,7 +163,7 @@ def test_a_token_of_an_environment_gets_no_gradient(model: Any, rows: list[Row],
     """Finite differences: the hidden state before a token is moved, which changes this token's log-prob alone."""
     trainer = trainer_of("oapl", model, examples)
     batch, policy = examples.batch(range(len(rows))), trainer.engine.policy
-    inputs = batch.given(torch.device("cpu"))
+    inputs = batch.given()
     moved = torch.zeros(*batch.id_ST.shape, policy.model.config.hidden_size, requires_grad=True)
 
     def move(_module: Any, _inputs: Any, output: Any) -> Any:
@@ -174,7 +174,7 @@ def test_a_token_of_an_environment_gets_no_gradient(model: Any, rows: list[Row],
 
     def loss() -> torch.Tensor:
         step = trainer._inputs(
-            policy(*inputs) - batch.compared_ST, batch.mask(torch.device("cpu")), range(len(rows)), trainer._sizes([0])
+            policy(*inputs) - batch.compared_ST, batch.mask_ST, range(len(rows)), trainer._sizes([0])
         )
         return replace(step, sizes=StepSizes(len(rows), 6, 1)).log_ratio_S.mul(step.advantage_S).sum()
 
@@ -320,7 +320,7 @@ def test_ranks_that_share_sequences_make_the_gradient_of_plain_code(tmp_path: Pa
     examples = read(tmp_path / "plain", folder, rows)
     batch = examples.batch(range(len(rows)))
     policy = Policy(AutoModelForCausalLM.from_pretrained(folder))
-    log_ratio_ST = policy(*batch.given(torch.device("cpu"))) - batch.compared_ST
+    log_ratio_ST = policy(*batch.given()) - batch.compared_ST
     loss = (BETA2 * log_ratio_ST.double().sum(1) - advantages(examples)).square().mean()
     loss.backward()
     gradients = {name: p.grad for name, p in policy.named_parameters() if p.grad is not None}
