@@ -6,8 +6,10 @@ weights and code fit too. Reads the folder and 3_groups.parquet; writes nothing.
 folder, so no later step can use a wrong one.
 """
 
+import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +33,7 @@ _ALLOWED = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 _ROUNDINGS = 3.0
 """More is allowed where it is the type's own doing: so many times what computing in float32 changes."""
 _TOLD = 0.02
+_ROOM = 1.3
 
 
 def sample(examples: "Examples", seed: int, round_number: int, epoch: int) -> "list[Batch]":
@@ -46,9 +49,8 @@ def trainer_logprobs(engine: "TrainingEngine", batches: "Sequence[Batch]") -> li
     """Log-probs of each batch under the weights being trained, on the CPU; every rank calls it."""
     found = []
     for batch in batches:
-        inputs = [tensor.to(engine.device) for tensor in (batch.id_ST, batch.prompt_length_S, batch.length_S)]
         with torch.no_grad():
-            found.append(engine(*inputs, last=True).float().cpu())
+            found.append(engine(batch.id_ST, batch.prompt_length_S, batch.length_S, last=True).float().cpu())
     return found
 
 
@@ -102,9 +104,34 @@ def check_export(
 
 
 def _scored(policy: Policy, batches: "Sequence[Batch]", dtype: torch.dtype) -> list[Tensor]:
+    """On the CPU, of which the other ranks leave all cores idle, or on this rank's GPU where the model fits beside."""
     cast(policy, dtype)
-    with torch.no_grad():
-        return [policy(batch.id_ST, batch.prompt_length_S, batch.length_S) for batch in batches]
+    policy.device = _place(policy)
+    policy.to(policy.device)
+    with torch.no_grad(), _all_cores():
+        found = [policy(batch.id_ST, batch.prompt_length_S, batch.length_S).cpu() for batch in batches]
+    policy.to("cpu")
+    return found
+
+
+def _place(policy: Policy) -> torch.device:
+    """The current GPU if the weights, and as much again as a short answer needs, fit beside what it holds."""
+    if torch.cuda.is_available():
+        free, _ = torch.cuda.mem_get_info()
+        if free > _ROOM * sum(weight.nbytes for weight in policy.parameters()):
+            return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+@contextmanager
+def _all_cores() -> Iterator[None]:
+    """A rank has its share of the cores; while it checks an export, the others wait."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _apart(one: Sequence[Tensor], other: Sequence[Tensor], batches: "Sequence[Batch]") -> float:

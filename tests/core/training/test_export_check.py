@@ -1,6 +1,7 @@
 """An exported checkpoint that is not what was trained fails the stage before the ledger knows of it."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,13 +12,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from oapl_core.errors import StageFailed
 from oapl_core.model_folder import policy_hash
 from oapl_core.run_folder.run import Run
+from oapl_core.training import export_check
 from oapl_core.training.checkpoint import StoredModel, load_model
 from oapl_core.training.epochs import export_epoch
-from oapl_core.training.examples import read_examples
+from oapl_core.training.examples import Batch, read_examples
 from oapl_core.training.job import Job, make_job
 from oapl_core.training.logprobs import Policy
 from oapl_core.training.state import Reached
@@ -119,6 +122,22 @@ def test_a_damaged_export_fails_before_it_is_recorded(
     run = Run.open(tmp_path / "tiny-seed0")
     assert [name for name in run.ledger.artifacts() if "/4_checkpoint/" in name] == []
     assert [path.name for path in run.checkpoints(0).iterdir()] == [], "nothing that a later step could take for it"
+
+
+def test_the_check_has_every_core_and_gives_them_back(tmp_path: Path, sharp_model: Path) -> None:
+    seen = list[int]()
+    policy = Policy(AutoModelForCausalLM.from_pretrained(sharp_model))
+    policy.register_forward_pre_hook(lambda *_: seen.append(torch.get_num_threads()))
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        ids, one, whole = torch.arange(4)[None], torch.tensor([1]), torch.tensor([4])
+        batch = Batch(ids, one, whole, torch.zeros(1, 3), torch.tensor([0]))
+        (found,) = export_check._scored(policy, [batch], torch.float32)
+        assert (seen, torch.get_num_threads()) == ([len(os.sched_getaffinity(0))], 1)
+    finally:
+        torch.set_num_threads(before)
+    assert found.shape == (1, 3) and found.device.type == "cpu"
 
 
 def test_the_sample_is_the_same_for_every_rank_and_short(tmp_path: Path, sharp_model: Path) -> None:
