@@ -7,13 +7,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deployments.proving import made
 from oapl_core.errors import StageFailed
 from oapl_core.run_folder.run import Run
 from oapl_core.stage import ERROR_PREFIX
+
+if TYPE_CHECKING:
+    from oapl_core.training.loading import Loaded
+    from oapl_core.training.steps import Trainer
 
 _CUT = {"float32": 1e-4, "bfloat16": 0.02}
 """Relative difference of a step's loss or gradient norm, however the step is cut."""
@@ -59,12 +64,9 @@ def step(folder: Path) -> dict[str, Any]:
     return {"figure": figure, "cases": found, "peak_tflops": peak, "mfu": share}
 
 
-def timed_steps(run: Run, steps: int, rate: float) -> dict[str, Any]:
-    """Make ``steps`` optimiser steps, each over every rollout of the run's round 0, at the learning rate ``rate``.
-
-    Returns:
-        The steps' losses and gradient norms; speed of the fastest but the first; peak and estimate of memory, GiB.
-    """
+@contextmanager
+def round_trainer(run: Run) -> "Iterator[tuple[Trainer, Loaded]]":
+    """The trainer of the run's round 0, as its stage starts it, in memory that the one before has left."""
     import torch
 
     from oapl_core.model_folder import policy_hash
@@ -73,33 +75,44 @@ def timed_steps(run: Run, steps: int, rate: float) -> dict[str, Any]:
     from oapl_core.training.loading import load
     from oapl_core.training.steps import Trainer
 
-    job, cuda = make_job(run, 0), torch.cuda.is_available()
+    gc.collect()  # here and not at the end: then the caller still holds what was yielded
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    job = make_job(run, 0)
     examples = read_examples(run.groups(0), policy_hash(job.behavior), job.behavior)
+    loaded = load(job, examples)
+    yield Trainer(loaded.engine, job.objective, examples, job.training, seed=0, round_number=0, epochs=1), loaded
+    loaded.engine._engine.destroy()
+
+
+def timed_steps(run: Run, steps: int, rate: float) -> dict[str, Any]:
+    """Make ``steps`` optimiser steps, each over every rollout of the run's round 0, at the learning rate ``rate``.
+
+    Returns:
+        The steps' losses and gradient norms; speed of the fastest but the first; peak and estimate of memory, GiB.
+    """
+    import torch
+
+    cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.reset_peak_memory_stats()
-    loaded, whole = load(job, examples), list(range(len(examples.lengths)))
-    trainer = Trainer(loaded.engine, job.objective, examples, job.training, seed=0, round_number=0, epochs=1)
-    found = [trainer.step(whole, examples.lengths, rate) for _ in range(steps)]
-    best = min(metrics["seconds"] for metrics in found[1:])
-    need = loaded.flops(found[0]["tokens"], found[0]["response_tokens"], found[0]["squared_tokens"])
-    report = {
-        "loss": [metrics["loss"] for metrics in found],
-        "grad_norm": [metrics["grad_norm"] for metrics in found],
-        "seconds": [metrics["seconds"] for metrics in found],
-        "packed": loaded.engine.policy.packed,
-        "shares_prompts": loaded.engine.policy.shares_prompts,
-        "tokens": found[0]["tokens"],
-        "tokens_per_s": found[0]["tokens"] / best,
-        "tflops": need / best / 1e12,
-        "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if cuda else None,
-        "estimate_gib": loaded.estimate.total / 2**30,
-    }
-    loaded.engine._engine.destroy()
-    del trainer, loaded
-    gc.collect()
-    if cuda:
-        torch.cuda.empty_cache()
-    return report
+    with round_trainer(run) as (trainer, loaded):
+        lengths = trainer.examples.lengths
+        found = [trainer.step(list(range(len(lengths))), lengths, rate) for _ in range(steps)]
+        best = min(metrics["seconds"] for metrics in found[1:])
+        need = loaded.flops(found[0]["tokens"], found[0]["response_tokens"], found[0]["squared_tokens"])
+        return {
+            "loss": [metrics["loss"] for metrics in found],
+            "grad_norm": [metrics["grad_norm"] for metrics in found],
+            "seconds": [metrics["seconds"] for metrics in found],
+            "packed": trainer.packed,
+            "shares_prompts": loaded.engine.policy.shares_prompts,
+            "tokens": found[0]["tokens"],
+            "tokens_per_s": found[0]["tokens"] / best,
+            "tflops": need / best / 1e12,
+            "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if cuda else None,
+            "estimate_gib": loaded.estimate.total / 2**30,
+        }
 
 
 def resume(folder: Path) -> dict[str, Any]:

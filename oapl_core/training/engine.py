@@ -66,22 +66,8 @@ class TrainingEngine:
         from oapl_core.training.division import divide
         from oapl_core.training.experts import expert_blocks
 
-        logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-        # A shared-memory all-reduce for CPUs would be compiled here, in half a minute; gloo does without.
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        self._dist: Any = torch.distributed
-        if rank_count() == 1:  # else a store would listen for other ranks, on every interface of this machine
-            backend = deepspeed.get_accelerator().communication_backend_name()
-            self._dist.init_process_group(backend, store=self._dist.HashStore(), rank=0, world_size=1)
-        cuda = torch.cuda.is_available()
-        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
-        if cuda:  # before any group: one that is made earlier takes the first GPU on every rank
-            torch.cuda.set_device(self.device)
-        patience = _HANG if cuda else _PATIENCE
-        deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False, timeout=patience)
-        self.rank, self.ranks = self._dist.get_rank(), self._dist.get_world_size()
-        if cuda and self.ranks > 1:
-            self._patient_group = self._dist.new_group(backend="gloo", timeout=_PATIENCE)
+        self._join()
+        cuda = self.device.type == "cuda"
         if training.sequence_parallel > 1:
             self.share_sequences(training.sequence_parallel)
         config = settings(training, self.ranks)
@@ -108,6 +94,29 @@ class TrainingEngine:
         self._engine, *_ = deepspeed.initialize(model=policy, optimizer=optimizer, config=config)
         self.policy, policy.device = policy, self.device
         self._zero_stage = training.zero_stage
+
+    def _join(self) -> None:
+        """Take this rank's device and join the others."""
+        import deepspeed
+        import torch
+
+        logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+        # A shared-memory all-reduce for CPUs would be compiled here, in half a minute; gloo does without.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        self._dist: Any = torch.distributed
+        cuda = torch.cuda.is_available()
+        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+        if cuda:  # before any group: one that is made earlier takes the first GPU on every rank
+            torch.cuda.set_device(self.device)
+        # an engine before this one in the process may have made the group
+        if rank_count() == 1 and not self._dist.is_initialized():  # else a store would listen on every interface
+            backend = deepspeed.get_accelerator().communication_backend_name()
+            self._dist.init_process_group(backend, store=self._dist.HashStore(), rank=0, world_size=1)
+        patience = _HANG if cuda else _PATIENCE
+        deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False, timeout=patience)
+        self.rank, self.ranks = self._dist.get_rank(), self._dist.get_world_size()
+        if cuda and self.ranks > 1:
+            self._patient_group = self._dist.new_group(backend="gloo", timeout=_PATIENCE)
 
     def share_sequences(self, ranks: int) -> None:
         """Form the groups of ranks that share sequences, and those that see different ones.
