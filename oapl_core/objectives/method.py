@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, field_validator
+from pydantic import field_validator
 
 from oapl_core.objectives.group_means import group_mean, standardised
 from oapl_core.objectives.inputs import Inputs, Loss
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 Scope = Literal["sequence", "group", "batch"]
 
 
-class Method(Settings):
+class Method(Settings, allow_inf_nan=True):  # an infinite bound is none; NaN is refused below
     """An objective: REINFORCE but for what a subclass replaces. It adds `name` (a Literal) and its settings."""
 
-    model_config = ConfigDict(allow_inf_nan=True)  # an infinite bound is none; NaN is refused below
     _right_from: float = CORRECT
     name: str
     """Names the objective, and the folder of the checkpoints it makes."""

@@ -49,7 +49,7 @@ def test_equal(pool: MathsPool, gold: str, answer: str) -> None:
         ("7", "8"),
         ("x^2", "x^3"),
         (r"\frac{1}{2}", "0.51"),
-        ("7", r"\text{seven}"),
+        ("7", r"\text{seventh}"),
         ("7", "__import__('os').getcwd()"),
         ("7", "{{{"),
     ],
