@@ -154,19 +154,26 @@ def encoded(model: Path, problems: Path, count: int) -> list[list[int]]:
     return [tokenizer.encode(f"Question: {statement}\nAnswer:") for statement in statements]
 
 
-def measure(model: Path, prompts: list[list[int]], tokens: int, config: EngineConfig, folder: Path) -> dict[str, Any]:
-    """What each of the three ways took, in turns."""
+def in_turns(
+    engine: SamplingEngine, llm: Any, model: Path, prompts: list[list[int]], tokens: int, folder: Path
+) -> dict[str, list[dict[str, float]]]:
+    """What each of the three ways took, REPEATS times."""
     sets = {"train": prompts, "validation": [[5]], "heldout": [[5]]}
     sampling = {"group_size": GROUP, "max_tokens": tokens, "problems_per_part": 128}
-    settings = {"sampling": sampling, "engine": config.model_dump()}
+    settings = {"sampling": sampling, "engine": engine._config.model_dump()}
     found: dict[str, list[dict[str, float]]] = {"stage": [], "bare_with_logprobs": [], "bare_without_logprobs": []}
+    for turn in range(REPEATS):
+        run = make_run(folder / str(turn), model, sets, **settings)
+        found["stage"].append(measured(partial(staged, run, engine)))
+        found["bare_with_logprobs"].append(measured(partial(generated, llm, prompts, tokens, 0)))
+        found["bare_without_logprobs"].append(measured(partial(generated, llm, prompts, tokens, None)))
+    return found
+
+
+def measure(model: Path, prompts: list[list[int]], tokens: int, config: EngineConfig, folder: Path) -> dict[str, Any]:
+    """What each of the three ways took, and steps' milliseconds in Python."""
     with SamplingEngine(model, config) as engine:
-        llm = bare(model, config, engine)
-        for turn in range(REPEATS):
-            run = make_run(folder / str(turn), model, sets, **settings)
-            found["stage"].append(measured(partial(staged, run, engine)))
-            found["bare_with_logprobs"].append(measured(partial(generated, llm, prompts, tokens, 0)))
-            found["bare_without_logprobs"].append(measured(partial(generated, llm, prompts, tokens, None)))
+        found = in_turns(engine, bare(model, config, engine), model, prompts, tokens, folder)
         steps = python_ms(engine, (prompts * GROUP)[: config.max_num_seqs], tokens)
     return {**found, "python_ms": steps, "startup_s": engine.startup_s}
 

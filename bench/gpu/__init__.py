@@ -1,1 +1,1 @@
-"""The trainer and the engine on one GPU, by parts and as a card of them all: ``python -m bench.gpu --help``."""
+"""The trainer and the sampler on one GPU: ``python -m bench.gpu`` says what there is."""

@@ -1,93 +1,138 @@
-"""The loop to beat: plain transformers, Liger and FlashAttention where they import, packed rows, bf16, fused AdamW.
+"""The loop to beat: transformers' model, Liger's kernels and FlashAttention where they import, fused AdamW.
 
-The same work as ours: the same rollouts, the same loss (OAPL's), log-probs of answers' tokens only, every layer
-recomputed or none. What it leaves out is what ours is for: float32 sums of gradients and weights, log-probs that are
-exact to 2e-5 nats without the whole matrix, a state to resume from, several ranks.
+The same model, tokens and micro-batches as ``step``. Rows are packed with FlashAttention 2 where its package is
+installed; else they lie one below the other, which loses nothing, as all are equally long. It does less than our step:
+cross-entropy in place of OAPL's loss, no entropies, weights and moments in bfloat16 in place of float32.
 """
 
-import random
+import importlib
+import importlib.util
 import time
-from importlib.util import find_spec
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
 
-from bench.gpu.layers import DEVICE, Work, allocated, wait
+from bench.gpu.shapes import device, forget_peak, peak_gib, synchronize, write_model
+from bench.gpu.step import RATE, STEPS, WARM, gpu_busy_seconds, made_up_rows, utilisation
 from oapl_core.training.speed import ModelFlops
 
-_BETA = 1e-3
+IGNORED, CHUNK = -100, 4096
 
 
-def train(model_dir: Path, work: Work, budget: int, recompute: bool, steps: int = 2) -> dict[str, Any]:
-    """Seconds of steps over ``work`` in packed rows of at most ``budget`` tokens; the first is not counted."""
-    from transformers import AutoModelForCausalLM
-
-    on_gpu = DEVICE.type == "cuda"
-    dtype = torch.bfloat16 if on_gpu else torch.float32
-    has_flash = on_gpu and find_spec("flash_attn") is not None
-    attention = "flash_attention_2" if has_flash else "sdpa"
-    model: Any = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, attn_implementation=attention).to(DEVICE)
-    has_liger = on_gpu and find_spec("liger_kernel") is not None
-    if has_liger:
-        from transformers.integrations.liger import apply_liger_kernel
-
-        apply_liger_kernel(model, {"cross_entropy": False, "fused_linear_cross_entropy": False})
-    model.train()
-    if recompute:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-7, fused=on_gpu or None)
+def peer(options: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """``options`` as of ``step``; of its ``training`` the type, micro-batch and whether layers are recomputed."""
+    training, length = options["training"], options["prompt"] + options["length"]
+    began = time.monotonic()
+    model, used = load(write_model(folder / options["size"], options["size"]), training)
     flops = ModelFlops.of(model)
-    rows = _rows(work, model.config.vocab_size)
-    taken, losses = [], []
-    for _ in range(steps + 1):
-        wait()
-        began = time.perf_counter()
-        losses.append(_step(model, rows, work, budget))
+    sequences = max(1, options["tokens"] // length)
+    rows = made_up_rows("", sequences, options["prompt"], options["length"], 500)
+    batches = micro_batches(rows, max(1, training["tokens_per_micro_batch"] // length), used["packed"])
+    fused = device().type == "cuda" or None
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.01, fused=fused)
+    answers = sequences * options["length"]
+
+    def step() -> float:
+        total = torch.zeros((), device=device())
+        for batch in batches:
+            loss = loss_of(model, batch, used["liger"], answers)
+            loss.backward()
+            total += loss.detach()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        wait()
-        taken.append(time.perf_counter() - began)
-    best, length = min(taken[1:]), work.prompt + work.length
-    need = flops(work.tokens, work.sequences * work.length, work.sequences * length**2)
+        return float(total)
+
+    start_s = time.monotonic() - began
+    forget_peak()
+    losses, taken = timed(step, options.get("steps", STEPS))
+    wall = sorted(taken[options.get("warm", WARM) :])
+    median = wall[len(wall) // 2]
+    need = flops(sequences * length, answers, sequences * length**2)
     return {
-        "model": model_dir.name,
-        "liger": has_liger,
-        "attention": attention,
-        "recompute": recompute,
-        "loss": float(losses[0]),
-        "seconds": [round(one, 4) for one in taken],
-        "tokens": work.tokens,
-        "tokens_per_s": work.tokens / best,
-        "tflops": need / best / 1e12,
-        "peak_gib": allocated(peak=True) / 2**30,
+        "tokens": sequences * length,
+        "tokens_per_s": round(sequences * length / median, 1),
+        "seconds": round(median, 4),
+        "all_seconds": [round(one, 4) for one in taken],
+        **utilisation(need / median / 1e12, training["dtype"]),
+        "peak_gib": peak_gib(),
+        "gpu_busy_s": gpu_busy_seconds(step),
+        "computed_with": used,
+        "loss": losses,
+        "start_s": round(start_s, 2),
     }
 
 
-def _rows(work: Work, vocabulary: int) -> list[list[int]]:
-    draw = random.Random(1)
-    return [[draw.randrange(2, vocabulary) for _ in range(work.prompt + work.length)] for _ in range(work.sequences)]
+def timed(step: Callable[[], float], steps: int) -> tuple[list[float], list[float]]:
+    """Losses and seconds."""
+    losses, taken = [], []
+    for _ in range(steps):
+        synchronize()
+        began = time.perf_counter()
+        losses.append(step())
+        synchronize()
+        taken.append(time.perf_counter() - began)
+    return losses, taken
 
 
-def _step(model: Any, rows: list[list[int]], work: Work, budget: int) -> Tensor:
-    """One pass over all rows, in packed micro-batches; returns the loss."""
-    length, total = work.prompt + work.length, torch.zeros((), device=DEVICE)
-    count = max(1, budget // length)
+def load(model_dir: Path, training: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The model, and what it computes with."""
+    from transformers import AutoModelForCausalLM
+
+    on_gpu = device().type == "cuda"
+    used = {
+        "liger": on_gpu and importlib.util.find_spec("liger_kernel") is not None,
+        "packed": on_gpu and importlib.util.find_spec("flash_attn_2_cuda") is not None,
+        "recompute": training["recompute"],
+    }
+    if used["liger"]:
+        liger: Any = importlib.import_module("liger_kernel.transformers")
+        liger.apply_liger_kernel_to_qwen3(cross_entropy=False, fused_linear_cross_entropy=True)
+    kernel = "flash_attention_2" if used["packed"] else "sdpa"
+    dtype = getattr(torch, training["dtype"])
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, attn_implementation=kernel).to(device())
+    if training["recompute"] == "all":
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.train()
+    return model, used | {"attention": kernel}
+
+
+def micro_batches(rows: list[dict[str, Any]], count: int, packed: bool) -> list[dict[str, Tensor]]:
+    """Ids, labels and, for packed rows, places of ``count`` sequences at a time."""
+    found = []
     for first in range(0, len(rows), count):
-        part = rows[first : first + count]
-        ids = torch.tensor([token for row in part for token in row])[None].to(DEVICE)
-        places = torch.arange(length).repeat(len(part))[None].to(DEVICE)
-        starts = torch.arange(len(part))[:, None] * length
-        scored = (starts + torch.arange(work.prompt - 1, length - 1)).flatten().to(DEVICE)
-        hidden = model.base_model(input_ids=ids, position_ids=places, use_cache=False).last_hidden_state[0]
-        logits = model.get_output_embeddings()(hidden.index_select(0, scored)).float()
-        own = ids[0].index_select(0, scored + 1)
-        logprobs = logits.gather(1, own[:, None])[:, 0] - logits.logsumexp(1)
-        ratio_S = (logprobs + 12.0).view(len(part), work.length).sum(1)
-        reward_S = torch.arange(first, first + len(part), device=DEVICE).remainder(2).float()
-        loss = (_BETA * ratio_S - (reward_S - 0.5)).square().sum() / len(rows)
-        loss.backward()
-        total += loss.detach()
-    return total
+        own = rows[first : first + count]
+        ids = torch.tensor([row["prompt_ids"] + row["response_ids"] for row in own])
+        labels = ids.clone()
+        labels[:, : len(own[0]["prompt_ids"])] = IGNORED
+        place = torch.arange(ids.shape[1]).expand_as(ids)
+        tensors = {"input_ids": ids, "labels": labels} | ({"position_ids": place} if packed else {})
+        if packed:  # the first token of a sequence is never a label, so none is asked of its neighbour
+            tensors = {name: tensor.reshape(1, -1) for name, tensor in tensors.items()}
+        found.append({name: tensor.to(device()) for name, tensor in tensors.items()})
+    return found
+
+
+def loss_of(model: Any, batch: dict[str, Tensor], liger: bool, answers: int) -> Tensor:
+    """This micro-batch's part of the mean over the step's answer tokens."""
+    labels = batch["labels"]
+    if liger:
+        fused: Tensor = model(**batch, use_cache=False, num_items_in_batch=answers).loss
+        return fused
+    given = {name: tensor for name, tensor in batch.items() if name != "labels"}
+    hidden = model.base_model(**given, use_cache=False).last_hidden_state[:, :-1]
+    is_asked = labels[:, 1:] != IGNORED
+    parts = zip(hidden[is_asked].split(CHUNK), labels[:, 1:][is_asked].split(CHUNK), strict=True)
+    weight = model.get_output_embeddings().weight
+    total = [checkpoint(_cross_entropy, part, weight, own, use_reentrant=False) for part, own in parts]
+    return torch.stack(total).sum() / answers
+
+
+def _cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    """Logits of one chunk exist, and again in the backward pass."""
+    return cross_entropy((hidden @ weight.T).float(), labels, reduction="sum")

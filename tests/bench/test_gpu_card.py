@@ -1,123 +1,140 @@
-"""The GPU's card: parts by themselves, resumed, bounded; kernels by kind; the page. A tiny one whole is slow."""
+"""The card of one GPU: every line is kept, a second start measures what is not there, one that is slow ends alone."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from bench.gpu import card
-from bench.gpu.card import MENDS, PLAIN, Part, fill, lines_of, measured, parts, settings_of, tiny_parts
-from bench.gpu.page import PAGE, rows, table
-from bench.gpu.predicted import predict
-from bench.gpu.profiling import Kernel, kind_of, shares
-from oapl_core.settings.training import TrainingConfig
+from bench.gpu import plan, raw_file, runner
+from bench.gpu.measurement import PARTS, Measurement
+from bench.gpu.step import covered
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCTS = Measurement("peaks", "products", {"size": 64})
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", "gemm"),
-        ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_TNT", "gemm"),
-        ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128>", "gemm"),
-        ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128>>", "attention"),
-        ("fmha_cutlassB_f32_aligned_64x64_k64_sm80", "attention"),
-        ("void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>", "optimiser"),
-        ("Memcpy HtoD (Pinned -> Device)", "copies"),
-        ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add>", "elementwise"),
-        ("_rms_norm_forward_kernel", "elementwise"),
-        ("void at::native::(anonymous namespace)::cunn_SoftMaxForward", "output layer"),
-        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "communication"),
-    ],
-)
-def test_a_kernel_is_known_by_its_name(name: str, kind: str) -> None:
-    assert kind_of(name) == kind
+def run(folder: Path, measurements: list[Measurement], **more: Any) -> tuple[list[dict[str, Any]], list[str]]:
+    """Lines of the raw file, and what was said."""
+    said: list[str] = []
+    runner.run(measurements, folder / "card.jsonl", folder, 2.0, say=said.append, **more)
+    return [json.loads(line) for line in (folder / "card.jsonl").read_text().splitlines()], said
 
 
-def test_kernels_that_overlap_are_idle_time_once() -> None:
-    kernels = [Kernel("a_gemm", 0, 40), Kernel("add", 20, 60), Kernel("a_gemm", 100, 110)]
-    assert shares(kernels, 120.0, steps=2) == {"elementwise": 0.02, "gemm": 0.025, "idle": 0.025}
+def test_a_line_that_a_kill_cut_is_none_and_the_last_of_a_key_counts(tmp_path: Path) -> None:
+    path = tmp_path / "card.jsonl"
+    raw_file.append(path, {"key": "a", "n": 1})
+    raw_file.append(path, {"key": "a", "n": 2})
+    with path.open("a") as file:
+        file.write('{"key": "b", "n"')
+    assert raw_file.read(path) == {"a": {"key": "a", "n": 2}}
+    raw_file.append(path, {"key": "c", "n": 3})
+    assert list(raw_file.read(path)) == ["a", "c"]
+    assert len(path.read_text().splitlines()) == 3
 
 
-def test_every_mend_is_a_setting_that_can_be_made() -> None:
-    for mend in MENDS:
-        settings = settings_of(mend)
-        assert settings == PLAIN | MENDS[mend]
-        TrainingConfig(**settings)
-    for whole in (parts(), tiny_parts()):
-        keys = [part.key for part in whole]
+def test_one_that_fails_or_takes_too_long_is_a_line_and_the_next_is_measured(tmp_path: Path) -> None:
+    late = Measurement("peaks", "late", {"size": 64}, bound_s=0.05)
+    failing = Measurement("peaks", "failing", {"size": "none"})
+    unknown = Measurement("step", "unknown", {"training": {"recompute": "all", "no_such_setting": 1}})
+    rows, said = run(tmp_path, [late, failing, unknown, PRODUCTS])
+    assert [row["key"] for row in rows] == ["peaks late", "peaks failing", "step unknown", "peaks products"]
+    assert rows[0]["error"] == "took longer than 0 s"
+    assert rows[1]["error"].startswith("TypeError: ")
+    assert rows[2]["error"] == "unknown setting: training.no_such_setting"
+    assert rows[3]["product_tflops"]["float32"] > 0 and rows[3]["device"] and rows[3]["versions"]["torch"]
+    assert said[0].startswith("0 of 4 measured before; at most 2 min")
+    assert said[-1].startswith("4/4 peaks products: ") and said[-1].endswith("min left")
+    again, said = run(tmp_path, [late, failing, unknown, PRODUCTS])
+    assert again == rows and len(said) == 2
+    mended = Measurement("peaks", "failing", {"size": 64})
+    assert "error" not in run(tmp_path, [mended, PRODUCTS], again=True)[0][-1]
+
+
+def test_a_part_whose_time_is_over_leaves_the_rest_to_a_second_start(tmp_path: Path) -> None:
+    unknown = [Measurement("step", str(n), {"training": {"no_such_setting": 1}}) for n in range(2)]
+    rows, said = run(tmp_path, [*unknown, PRODUCTS], parts={"step": 0.0, "peaks": 60.0})
+    assert [row["key"] for row in rows] == ["peaks products"]
+    assert said[-1].startswith("2 were not reached")
+
+
+def test_one_that_its_part_has_no_time_for_is_no_line(tmp_path: Path) -> None:
+    known = Measurement("step", "known", {"training": {"no_such_setting": 1}})
+    rows, said = run(tmp_path, [known, PRODUCTS, PRODUCTS], parts={"step": 60.0, "peaks": 1.05})
+    assert [row["key"] for row in rows] == ["step known"]
+    assert said[-1].startswith("2 were not reached")
+
+
+def test_the_share_of_the_measured_product_is_of_this_card() -> None:
+    known = {runner.PEAKS: {"product_tflops": {"bfloat16": 800.0}}}
+    assert runner.share_of_product({"tflops": 200.0}, known) == {"share_of_product": 0.25}
+    assert runner.share_of_product({"tflops": 200.0}, {}) == {}
+
+
+def test_the_plan_has_every_variant_of_every_size_and_keys_are_unique() -> None:
+    for planned in (plan.card(), plan.tiny()):
+        keys = [measurement.key for measurement in planned]
         assert len(keys) == len(set(keys))
+        assert {measurement.part for measurement in planned} == set(PARTS) & set(runner_parts())
+        order = list(dict.fromkeys(measurement.part for measurement in planned))
+        assert order == [part for part in PARTS if part in order]
+    names = {m.name for m in plan.card() if m.part == "step"}
+    for variant in plan.VARIANTS:
+        for size in ("0.6B", "1.7B", "4B"):
+            assert f"{size}, 1K answers, 32K micro-batch, {variant}" in names
+            assert f"{size}, 10K answers, 32K micro-batch, {variant}" in names
+    assert sum(PARTS.values()) < 25 * 60
 
 
-def test_a_mend_that_this_tree_does_not_have_is_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(MENDS, "another", {"no_such_setting": 1})
-    assert measured(Part("step", {"mend": "another"}), tmp_path, 1.0) == {
-        "error": "no such setting here: no_such_setting"
-    }
+def runner_parts() -> set[str]:
+    from bench.gpu.worker import FUNCTIONS, function
+
+    assert all(callable(function(part)) for part in FUNCTIONS)
+    return set(FUNCTIONS)
 
 
-def test_a_card_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = list[str]()
-
-    def found(part: Part, _folder: Path, seconds: float) -> dict[str, Any]:
-        asked.append(part.key)
-        assert 0 < seconds <= part.seconds
-        if part.given["number"] == 2 and len(asked) < 4:
-            return {"error": "out of memory"}
-        return {"number": part.given["number"]}
-
-    monkeypatch.setattr(card, "measured", found)
-    chosen, to = [Part("step", {"number": n}) for n in range(4)], tmp_path / "card.jsonl"
-    assert fill(to, chosen[:2], 5.0, tmp_path) == 0
-    with to.open("a") as file:
-        file.write('{"key": "step number=2", "num')  # a kill cut it
-        file.write("\n")
-    assert fill(to, chosen, 0.0, tmp_path) == 2, "no time is left"
-    assert fill(to, chosen, 5.0, tmp_path) == 0
-    assert asked == [f"step number={n}" for n in range(4)], "each once"
-    assert fill(to, chosen, 5.0, tmp_path) == 0 and len(asked) == 4
-    assert fill(to, chosen, 5.0, tmp_path, again=True) == 0 and asked[4:] == ["step number=2"]
-    assert [line["key"] for line in lines_of(to) if "error" in line] == []
+def test_overlapping_kernels_count_once() -> None:
+    assert covered([(0, 10), (5, 12), (20, 30), (21, 22)]) == 22
 
 
-def test_a_part_that_fails_or_runs_over_its_seconds_is_a_line(tmp_path: Path) -> None:
-    failed = measured(Part("output", {"size": "no such size"}), tmp_path, 60.0)
-    assert "no such size" in failed["error"]
-    late = measured(Part("dispatch", {"layers": 2}), tmp_path, 0.2)
-    assert late["error"] == "ran over its 0 s"
-
-
-def test_a_part_of_a_tiny_model_measures(tmp_path: Path) -> None:
-    work = {"size": "tiny", "length": 8, "sequences": 8}
-    peer = measured(Part("peer", {**work, "budget": 64, "recompute": True}), tmp_path, 120.0)
-    assert peer["tokens"] == 8 * 16 and peer["tokens_per_s"] > 0 and peer["tflops"] > 0
-    output = measured(Part("output", {"size": "tiny"}), tmp_path, 120.0)
-    assert output["tf32"]["error_nats"] < 1e-2
-
-
-def test_the_page_has_empty_cells_for_what_nobody_measured() -> None:
-    empty = rows([])
-    assert "26,005 tokens/s" in empty and "| 28 % |" in empty
-    line = {"key": "step size=0.6B length=10240 sequences=8 mend=together budget=32768 zero=1"}
-    full = rows([{**line, "tokens_per_s": 30000.0, "tflops": 296.7}, {**line, "key": "peer size=4B", "error": "none"}])
-    assert "30,000 tokens/s, 30.0%" in full and "30,000" not in empty
-    assert table(PAGE.read_text(), []) == PAGE.read_text(), "python -m bench.gpu page"
-
-
-def test_predictions_are_those_of_the_sizes_alone() -> None:
-    before, after = predict("4B", 10240, mended=False), predict("4B", 10240, mended=True)
-    assert 0.2 < before.utilisation < after.utilisation < 0.5
-    assert predict("0.6B", 1024, mended=True).tokens_per_s > after.tokens_per_s
+def test_several_trainers_one_after_another_in_one_process_make_the_same_step(tmp_path: Path) -> None:
+    steps = [m for m in plan.tiny() if m.part == "step" and m.process == "plain"]
+    plain, kept = run(tmp_path, steps)[0]
+    assert "error" not in plain | kept
+    assert plain["loss"] == pytest.approx(kept["loss"], rel=1e-5) and len(plain["loss"]) == 3
+    assert plain["tokens"] == 128 and plain["tokens_per_s"] == pytest.approx(128 / plain["seconds"], rel=0.01)
+    assert plain["computed_with"]["recompute"] == "all" and kept["computed_with"]["recompute"] == "none"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_tiny_card_is_whole(tmp_path: Path) -> None:
-    to = tmp_path / "card.jsonl"
-    command = [sys.executable, "-m", "bench.gpu", "card", "--tiny", "--to", str(to), "--folder", str(tmp_path / "work")]
-    subprocess.run(command, check=True, cwd=card.ROOT, timeout=1700)
-    failed = {line["key"]: line["error"] for line in map(json.loads, to.read_text().splitlines()) if "error" in line}
-    assert [key for key in failed if "mend=liger" not in key] == [], failed
-    assert len(lines_of(to)) == len(list(tiny_parts()))
+def test_the_whole_card_at_tiny_size_is_killed_and_continued(tmp_path: Path) -> None:
+    path = tmp_path / "card.jsonl"
+    command = [sys.executable, "-m", "bench.gpu", "card", "--tiny", "--file", str(path), "--folder", str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as first:
+        while not raw_file.read(path):
+            time.sleep(0.1)
+        time.sleep(1.0)
+        workers = psutil.Process(first.pid).children(recursive=True)
+        os.kill(first.pid, signal.SIGKILL)
+    assert workers and not psutil.wait_procs(workers, timeout=20)[1], "they would keep the GPU"
+    before = raw_file.read(path)
+    assert 0 < len(before) < len(plan.tiny())
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    rows = raw_file.read(path)
+    assert done.startswith(f"{len(before)} of {len(plan.tiny())} measured before")
+    assert list(rows) == [measurement.key for measurement in plan.tiny()]
+    assert all(rows[key] == row for key, row in before.items())
+    errors = {key: row["error"] for key, row in rows.items() if "error" in row}
+    assert set(errors) <= ALLOWED, errors
+    assert rows["step plain"]["tokens_per_s"] > 0
+    assert rows["step plain"]["loss"][0] == pytest.approx(rows["step kept"]["loss"][0], rel=1e-5)
+
+
+ALLOWED = {"step flash-4", "kv tiny, 4 at once behind 32 tokens, fp8"}
+"""What a CPU cannot do is a line that says so."""
