@@ -1,9 +1,12 @@
 """What every test shares: nothing is phoned home, nothing is fetched, nothing is written outside temporary folders."""
 
+import atexit
 import os
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import hypothesis
@@ -69,10 +72,19 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def prefect() -> Iterator[None]:
-    """A Prefect server of the tests' own, one for each worker: it takes ten seconds to start."""
+    """A Prefect server of the tests' own, one for each worker: it takes ten seconds to start.
+
+    Its database lies in a folder named ``:memory:``: Prefect then opens one connection, as under `make server`. With
+    several, SQLite was locked for a minute in one suite of many, and a flow that ended well lost its state.
+    """
     from prefect.testing.utilities import prefect_test_harness
 
-    with prefect_test_harness(server_startup_timeout=180):
+    folder = tempfile.mkdtemp(prefix="oapl-test-prefect-", suffix=":memory:")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # after the harness's own clean-up
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", folder)
+            stack.enter_context(prefect_test_harness(server_startup_timeout=180))
         yield
 
 
