@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.claims.page import table, written
-from bench.gpu import plan, raw_file
+from bench.gpu import plan, raw_file, speeds
 from bench.gpu.prediction import SHEET, predict
+from oapl_core.planning.speeds import FILE
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 PAGE, RAW = DOCS / "gpu.md", DOCS / "data" / "gpu_card.jsonl"
@@ -37,8 +38,10 @@ Rows = Mapping[str, Mapping[str, Any]]
 
 
 def main(raw: Path | None = None) -> None:
-    """Write them."""
-    PAGE.write_text(page(PAGE.read_text(), measured(raw or RAW)))
+    """Write them, and the speeds that `oapl plan` takes."""
+    rows = measured(raw or RAW)
+    PAGE.write_text(page(PAGE.read_text(), rows))
+    FILE.write_text(speeds.text(rows))
 
 
 def measured(path: Path) -> dict[str, dict[str, Any]]:

@@ -25,6 +25,7 @@ from oapl_core.planning.estimate import (
 )
 from oapl_core.planning.fitting import Fit, planned
 from oapl_core.planning.model_size import ModelSize, known_size
+from oapl_core.planning.speeds import with_speeds
 from oapl_core.planning.warnings import batch_too_large, repeated_statements
 from oapl_core.pretraining.solutions import check_solutions
 from oapl_core.problems.prepare import problems_of
@@ -270,8 +271,11 @@ def _warned(experiment: Experiment, made: Estimate, problems: ProblemCounts) -> 
 
 
 def _assumed(experiment: Experiment, model: ModelSize) -> list[str]:
-    assumed, most = experiment.estimate, experiment.sampling.max_tokens
-    values = ", ".join(f"{key} {getattr(assumed, key):g}" for key in _ASSUMED)
+    most = experiment.sampling.max_tokens
+    assumed, sources = with_speeds(experiment.estimate, model.parameters)
+    values = ", ".join(
+        f"{key} {getattr(assumed, key):g}" + (f" ({sources[key]})" if key in sources else "") for key in _ASSUMED
+    )
     lengths = (min(assumed.answer_tokens, most), most)
     usual, slowest = (f"{tokens_per_gpu_s(experiment, model, length, most):,.0f}" for length in lengths)
     speed = f"which gives {usual} sampled tokens/s per GPU ({slowest} at max_tokens)"

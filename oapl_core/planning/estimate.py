@@ -24,6 +24,7 @@ from oapl_core.planning.memory import engine_memory, planned_training
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.preflight import EVALUATION_BYTES_PER_TOKEN, ROLLOUT_BYTES_PER_TOKEN
 from oapl_core.planning.recomputation import recomputed_share
+from oapl_core.planning.speeds import with_speeds
 from oapl_core.planning.stages import EVALUATION, SAMPLING
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.rounds import RoundConfig
@@ -144,6 +145,7 @@ class Estimate:
 
 def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) -> Estimate:
     """What the run comes to."""
+    experiment = with_every_speed(experiment, model)
     rounds = tuple(_round(experiment, model, one, problems.train) for one in experiment.rounds)
     evaluation = _evaluation(experiment, model, problems)
     tokens = sum((one.tokens for one in rounds), NOTHING)
@@ -168,6 +170,11 @@ def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) 
     trained_h = sum((one.training_h for one in rounds), warm.training_h if warm else NOTHING)
     wall_h = sampled_h + measured_h + trained_h * (1 / _training_gpus(experiment))
     return Estimate(rounds, evaluation, disk, bytes_of_states, warm, wall_h)
+
+
+def with_every_speed(experiment: Experiment, model: ModelSize) -> Experiment:
+    """Fill the speeds that ``[estimate]`` leaves out, for a model of this size."""
+    return experiment.model_copy(update={"estimate": with_speeds(experiment.estimate, model.parameters)[0]})
 
 
 def _engine_gpus(experiment: Experiment, verb: str) -> int:
@@ -242,6 +249,7 @@ def _training_s(experiment: Experiment, model: ModelSize, answer_tokens: float, 
     assert choice != "auto", "a plan has decided"
     again = 1 + recomputed_share(choice, model, prompt + answer_tokens) / 3
     peak = training.peak_tflops or assumed.gpu_tflops
+    assert assumed.training_share is not None, "filled"
     return again * flops / (1e12 * peak * assumed.training_share)
 
 
@@ -253,7 +261,9 @@ def _sampling_hours(
         return NOTHING
     has_servers = experiment.sampler and verb == SAMPLING.verb
     # every GPU of every replica waits for its engine
-    start = 0.0 if has_servers else _engine_gpus(experiment, verb) * experiment.estimate.engine_start_s / 3600
+    start_s = experiment.estimate.engine_start_s
+    assert start_s is not None, "filled"
+    start = 0.0 if has_servers else _engine_gpus(experiment, verb) * start_s / 3600
     speeds = (tokens_per_gpu_s(experiment, model, length, answer.most) for length in (answer.expected, answer.most))
     expected, most = speeds
     hours = answers * answer.expected / expected / 3600, answers * answer.most / most / 3600
@@ -272,7 +282,8 @@ def tokens_per_gpu_s(
 
     Where not even one such sequence fits beside the weights, as if it did.
     """
-    assumed, each = experiment.estimate, context(experiment, answer_tokens, longest)
+    assumed, each = with_every_speed(experiment, model).estimate, context(experiment, answer_tokens, longest)
+    assert assumed.sampling_share is not None, "filled"
     memory = engine_memory(experiment.engine, model, assumed.gpu_gb * 1e9)
     sequences = min(experiment.engine.at_once(model.parameters), max(1.0, memory.tokens / each))
     read = memory.weights + sequences * memory.token * each

@@ -34,9 +34,8 @@ class EstimateConfig(Settings):
     answer_spread: NonNegativeFloat = 0.7
     """Standard deviation of the answers' lengths, as a share of their mean. Long answers weigh twice: they are read
     for longer, and cost the square in attention (a guess; all equally long 0, exponentially distributed 1)."""
-    engine_start_s: NonNegativeFloat = 119.0
-    """Until an engine has loaded, compiled and captured its graphs. Seconds (H100, 0.6 billion weights; with
-    engine.enforce_eager 77)."""
+    engine_start_s: NonNegativeFloat | None = None
+    """Until an engine has loaded, compiled and captured its graphs. Seconds; unset: as in planning/speeds.toml."""
     kept_share: Fraction = 0.55
     """Share of the groups that have a correct answer (paper, section 5: 418 steps of 256 sequences are 13,376 problems,
     of the 24,287 that DeepCoder publishes)."""
@@ -48,11 +47,11 @@ class EstimateConfig(Settings):
     """Its memory's bandwidth, which decoding is bound by. TB/s (H100 SXM, data sheet)."""
     gpu_tflops: PositiveFloat = 989.0
     """Its arithmetic in bfloat16 without sparsity, which training is bound by. TFLOP/s (H100 SXM, data sheet)."""
-    sampling_share: Fraction = 0.6
-    """Share of the bandwidth that sampling reaches (a guess)."""
-    training_share: Fraction = 0.35
-    """Share of the arithmetic that training reaches (public figures for H100: 33-46 % at 7-8 billion parameters,
-    17-50 % in trainers for reinforcement learning)."""
+    sampling_share: Fraction | None = None
+    """Share of the bandwidth that sampling reaches; unset: that of the nearest model in planning/speeds.toml."""
+    training_share: Fraction | None = None
+    """Share of the arithmetic that training reaches, recomputation included; unset: that of the nearest model and
+    length of answers in planning/speeds.toml."""
     gpus: PositiveInt = 8
     """GPUs that the hours are divided over and the settings are compared with; unset, and without a GPU on this
     machine or with [pretrain]: nothing is compared with GPUs."""
