@@ -243,11 +243,11 @@ class Fit:
         memory, there = self.rank, self._gpu_bytes
         if memory is None:
             return
-        needs = f"{memory.line()}, and a GPU has {there / _GIB:.3g}"
+        needs = f"{memory.line()}, and a GPU has {there / _GIB:.3g}, 1 of them for the process"
         # what a step holds beside its states can be cut smaller, so other settings are named for the one and the other
         if memory.states + _GIB > there:
             yield Obstacle(f"{needs}: {state_remedies(training)}", refuses=True)
-        elif memory.total > there:
+        elif memory.total + _GIB > there:
             lower = f"a lower training.tokens_per_micro_batch (now {training.tokens_per_micro_batch})"
             lower += ", training.recompute = 'auto'" if training.recompute not in ("auto", "all") else ""
             yield Obstacle(f"{needs}: {lower}, {state_remedies(training)}", refuses=memory.least > there)

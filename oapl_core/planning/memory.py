@@ -5,7 +5,7 @@ tokens (where ranks share sequences: the rank's own):
 
     weights      P w                    / R with ZeRO 3, also while they are loaded, but for the largest of them; with
                                         zero_hpz_partition_size a copy more for each machine, shared by its ranks
-    gradients    P' (w, and 4 in 16 bits) / R with ZeRO 2 and 3; they are summed in float32
+    gradients    4 P', summed in float32      2 more in 16 bits with ZeRO 2, 3 or offloading; / R with ZeRO 2 and 3
     optimiser    P' (8 or 12)           / R with ZeRO 1, 2 and 3; two moments, and a float32 copy of the weights
                                         (ZeRO 0 in float32 has none); on the host with training.offload_optimizer
     activations  T w per layer          times the numbers that `training.recompute` keeps (`recomputation.py`)
@@ -112,9 +112,11 @@ def rank_memory(
     copies = 8 if training.zero_stage == 0 and width == 4 else 12
     optimizer = trained * copies / (ranks if training.zero_stage >= 1 else 1)
     on_host = training.offload_optimizer == "cpu"
+    # DeepSpeed's optimiser of ZeRO 1 gives gradients of 16 bits back as they are summed, its others keep them
+    sums = 4 if width == 4 or (training.zero_stage == 1 and not on_host) else 6
     return MemoryEstimate(
         weights=model.parameters * width * _weight_share(training, ranks),
-        gradients=trained * (width if width == 4 else width + 4) / (ranks if training.zero_stage >= 2 else 1),
+        gradients=trained * sums / (ranks if training.zero_stage >= 2 else 1),
         optimizer=0.0 if on_host else optimizer,
         activations=tokens * kept_numbers(choice, model, width == 4) * width,
         output_layer=_output_layer(training, model, tokens, tile),

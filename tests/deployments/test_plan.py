@@ -75,9 +75,11 @@ def test_without_gpus_here_and_none_named_nothing_is_compared_with_gpus(
     assert ("engine.kv_cache_gib = 0.5 GiB for keys and values; estimate.gpus=N" in text) != is_for_gpus
 
 
-def test_four_billion_weights_on_one_gpu_need_the_hosts_memory() -> None:
-    found = "\n".join(lines(load_experiment(EXPERIMENTS / "one-gpu.toml", ["training.offload_optimizer=none"])))
-    assert re.search(r"^refused: memory of a rank.*training.offload_optimizer = 'cpu'", found, re.MULTILINE | re.DOTALL)
+@pytest.mark.parametrize(("recompute", "word"), [("auto", "warning"), ("none", "refused")])
+def test_four_billion_weights_on_one_gpu_need_the_hosts_memory(recompute: str, word: str) -> None:
+    given = ["training.offload_optimizer=none", f"training.recompute={recompute}"]
+    found = "\n".join(lines(load_experiment(EXPERIMENTS / "one-gpu.toml", given)))
+    assert re.search(rf"^{word}: memory of a rank.*training.offload_optimizer = 'cpu'", found, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("name", ["deepcoder", "math"])

@@ -46,7 +46,7 @@ def test_four_billion_weights_on_one_gpu_are_refused_with_what_would_fit() -> No
     found = only(list(fit(*one, machine=machine).findings()))
     assert found.refuses
     assert "memory of a rank, estimated" in found.line
-    assert "and a GPU has 79.6: " in found.line
+    assert "and a GPU has 79.6, 1 of them" in found.line
     assert "training.offload_optimizer = 'cpu'" in found.line
     assert list(fit(*one, 'training.offload_optimizer="cpu"', machine=machine).findings()) == []
     adapter = ["training.adapter.rank=16", 'training.optimizer_state="fresh"']

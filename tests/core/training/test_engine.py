@@ -1,5 +1,8 @@
 """DeepSpeed's settings: what a person may add, what is refused because it would change a setting's meaning."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.engine import decoder_layers, settings
 from oapl_core.training.logprobs import Policy
 from tests.tiny_model import write_tiny_model
+from tests.whole_run import ROOT
 
 
 def made(**training: Any) -> dict[str, Any]:
@@ -82,3 +86,17 @@ def test_no_clock_of_deepspeed_waits_for_the_device() -> None:
 def test_decoder_layers_are_found_in_every_family_that_recomputes(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(write_tiny_model(tmp_path, layers=3))
     assert decoder_layers(Policy(model)) == [*model.model.layers]
+
+
+def test_gradients_that_join_the_sum_at_once_make_the_same_step_and_are_not_kept() -> None:
+    """Bits of norms and weights; in 16 bits a gradient would take half as much memory again as the sum."""
+    command = [sys.executable, "-m", "tests.core.training.early_sums"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    lines = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    assert len(lines) == 8
+    for early, late in zip(lines[::2], lines[1::2], strict=True):
+        assert (early["at_once"], late["at_once"]) == (True, False)
+        assert all(early[key] == late[key] for key in ("norms", "weights", "tied", "recompute"))
+        assert early["sums"] == pytest.approx(4 * early["trained"], rel=0.01), "as the memory estimate counts them"
+        assert (early["kept"], late["kept"]) == (0, 2 * late["trained"])
+    assert len({line["weights"] for line in lines}) == 2, "tied and not"
