@@ -173,7 +173,8 @@ def in_turns(
 def measure(model: Path, prompts: list[list[int]], tokens: int, config: EngineConfig, folder: Path) -> dict[str, Any]:
     """What each of the three ways took, and steps' milliseconds in Python."""
     with SamplingEngine(model, config) as engine:
-        found = in_turns(engine, bare(model, config, engine), model, prompts, tokens, folder)
+        llm = bare(model, config, engine)  # kept: its end would take the process group of both
+        found = in_turns(engine, llm, model, prompts, tokens, folder)
         steps = python_ms(engine, (prompts * GROUP)[: config.max_num_seqs], tokens)
     return {**found, "python_ms": steps, "startup_s": engine.startup_s}
 
