@@ -21,7 +21,7 @@ from oapl_core.planning.plan import finished, preparation, steps
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.mirror_thread import mirrored
-from oapl_core.run_folder.opening import opened
+from oapl_core.run_folder.opening import find, opened
 from oapl_core.run_folder.run import Run
 from oapl_core.settings_group import Settings
 from tasks.artifacts import show_report
@@ -68,7 +68,8 @@ def share(comparison: Comparison, file: Path) -> None:
     if exists and needed <= set(finished(parent)):
         return
     tell = telling()
-    with opened(*source_of(config, file), tell) as run, mirrored(run, tell):
+    source, overrides = source_of(config, file)
+    with opened(find(source, overrides), tell, source.is_dir()) as run, mirrored(run, tell):
         run_missing(run, preparation(run.config))
         for number in range(config.round):
             run_round(run, number)

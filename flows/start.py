@@ -80,7 +80,8 @@ def play(start: Start, stages: Callable[[Run], str]) -> State[None]:
     listen()
     tell = telling()
     try:
-        with opened(start.experiment, start.overrides, tell) as run, mirrored(run, tell), materialised(run, tell):
+        named, is_folder = find(start.experiment, start.overrides), start.experiment.is_dir()
+        with opened(named, tell, is_folder) as run, mirrored(run, tell), materialised(run, tell):
             look_ahead(run, tell)
             check_solutions(run)
             return Completed(message=stages(run))

@@ -51,10 +51,10 @@ def prepare(to: Path, heldout: Path, seed: int) -> None:
     """The run folder of a base, by the pipeline's own stages."""
     from oapl_core.launch import run_stage
     from oapl_core.planning.plan import finished, preparation
-    from oapl_core.run_folder.opening import opened
+    from oapl_core.run_folder.opening import find, opened
 
     changes = [f"seed={seed}", f'problems.heldout="{heldout}"', f'runs_dir="{to}/runs"', f'cache_dir="{to}/cache"']
-    with opened(DEMO, changes, print) as run:
+    with opened(find(DEMO, changes), print) as run:
         for step in preparation(run.config):
             if step not in finished(run):
                 run_stage(run, step.verb, step.arguments)

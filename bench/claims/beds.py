@@ -102,13 +102,13 @@ def prepare(bed: str, to: Path, seed: int) -> None:
     """The run folders of a base, by the pipeline's own stages."""
     from oapl_core.launch import run_stage
     from oapl_core.planning.plan import finished, preparation
-    from oapl_core.run_folder.opening import opened
+    from oapl_core.run_folder.opening import find, opened
 
     shared = [f"seed={seed}", f'runs_dir="{to}/runs"', f'cache_dir="{to}/cache"']
     shared.append(f'pretrain.solutions="{to}/{bed}/solutions.jsonl"')
     for ending, changes in VARIANTS[bed].items():
         sets = [f'problems.{split}="{to}/{bed}/{split}{ending}.jsonl"' for split, many in SPLITS.items() if many]
-        with opened(HERE / f"{bed}.toml", [*shared, *sets, *changes], print) as run:
+        with opened(find(HERE / f"{bed}.toml", [*shared, *sets, *changes]), print) as run:
             make_base(run)
             for step in preparation(run.config):
                 if step not in finished(run):

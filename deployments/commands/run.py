@@ -19,7 +19,6 @@ from oapl_core.pretraining.solutions import check_solutions
 from oapl_core.run_folder.mirror_thread import mirrored
 from oapl_core.run_folder.opening import check, find, opened
 from oapl_core.run_folder.run import Run
-from oapl_core.settings.experiment_file import load_experiment
 from oapl_core.settings.rehearsal import rehearsal, rehearsal_changes
 
 
@@ -79,14 +78,13 @@ def _show_plan(path: Path, overrides: Sequence[str], limit: int | None) -> None:
 
 def _carry_out(path: Path, overrides: Sequence[str], again: Again | None, limit: int | None) -> None:
     # a run folder has its settings; only an experiment file is made smaller
-    if limit is not None and not path.is_dir():
-        _tell_what_a_rehearsal_changes(path, overrides, limit)
-    new = find(path, overrides, limit)
-    if not (new.root / "run.json").exists():
+    is_smaller = limit is not None and not path.is_dir()
+    named = _rehearsed(find(path, overrides), limit or 0) if is_smaller else find(path, overrides, limit)
+    if not (named.root / "run.json").exists():
         # before there is a folder with these settings; the flow tells of what may be slow
-        look_ahead(new, lambda _line: None, is_new=True)
-        check_solutions(new)
-    with opened(path, overrides, tell, limit) as found:
+        look_ahead(named, lambda _line: None, is_new=True)
+        check_solutions(named)
+    with opened(named, tell, path.is_dir()) as found:
         if again:
             put_aside(found, again, tell)
         done, planned = finished(found), steps(found.config)
@@ -127,13 +125,13 @@ def _run_flow(run: Run) -> None:
         narrator.close()
 
 
-def _tell_what_a_rehearsal_changes(path: Path, overrides: Sequence[str], limit: int) -> None:
-    """A line for each setting."""
-    whole = load_experiment(path, overrides)
-    small = rehearsal(whole, limit)
+def _rehearsed(whole: Run, limit: int) -> Run:
+    """Make the run smaller, with a line for each setting that changes."""
+    small = rehearsal(whole.config, limit)
     tell(f"--limit {limit}: a rehearsal called {small.name}; what it changes:")
-    for change in rehearsal_changes(whole, small):
+    for change in rehearsal_changes(whole.config, small):
         tell(f"  {change}")
+    return Run(small.run_dir, small)
 
 
 def _show_result(run: Run) -> None:

@@ -6,9 +6,11 @@ Reads an experiment file or a run folder; makes the run folder with its ``run.js
 import errno
 import math
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
+from types import MappingProxyType
 
 from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.model_folder import check_model_folder
@@ -24,10 +26,19 @@ from oapl_core.settings.experiment_file import load_experiment
 from oapl_core.settings.rehearsal import rehearsal
 
 _LEAST_FREE_BYTES = 512 * 2**20
+_NONE: Mapping[Path, Run] = MappingProxyType({})
+_open: ContextVar[Mapping[Path, Run]] = ContextVar("runs that the code around us has opened", default=_NONE)
 
 
 def find(source: Path, overrides: Sequence[str] = (), limit: int | None = None) -> Run:
-    """The run of an experiment file, whose folder need not exist yet, or the run in a folder; ``limit``: its rehearsal.
+    """Find the run of an experiment file, whose folder need not exist yet, or the run in a folder.
+
+    A run that the code around has open is that one, not read again.
+
+    Args:
+        source: experiment file or run folder.
+        overrides: settings KEY=VALUE beside those of the file.
+        limit: problems of each file in a rehearsal.
 
     Raises:
         ConfigError: the file cannot be used, or there are ``overrides`` for a run that has its settings.
@@ -41,29 +52,35 @@ def find(source: Path, overrides: Sequence[str] = (), limit: int | None = None) 
     changes = [*overrides, *([] if limit is None else [f"--limit {limit}"])]
     if changes:
         raise ConfigError(f"{source}: a run keeps its settings; give the experiment file with {' '.join(changes)}")
-    return Run.open(source)
+    return _open.get().get(source.resolve()) or Run.open(source)
 
 
 @contextmanager
-def opened(
-    source: Path, overrides: Sequence[str], tell: Callable[[str], None], limit: int | None = None
-) -> Iterator[Run]:
-    """The run that ``find`` finds, checked, made if it is new, and held while the body works on it.
+def opened(found: Run, tell: Callable[[str], None], is_folder: bool = False) -> Iterator[Run]:
+    """Check the run, make it if it is new, and hold its folder while the body works on it.
+
+    Args:
+        found: as ``find`` gave it.
+        tell: takes a line for the person who waits.
+        is_folder: whether a person named the run's folder, whose settings are not compared with a file's.
 
     Raises:
         Held: another process works on it.
         OaplError: one line that says what is wrong; nothing was started.
     """
-    found, exists = find(source, overrides, limit), source.is_dir()
-    if not exists:
+    if not is_folder:
         check(found.config)
     check_disk(found)
     with hold(found.root):
-        if exists:
-            yield found
-        else:
+        run = found
+        if not is_folder:
             fetch_missing(found.config, tell)
-            yield Run.create(found.config, tell)
+            run = Run.create(found.config, tell)
+        entered = _open.set({**_open.get(), found.root.resolve(): run})
+        try:
+            yield run
+        finally:
+            _open.reset(entered)
 
 
 def check(experiment: Experiment) -> None:
