@@ -191,7 +191,7 @@ def write_round(folder: Path, rows: int, mean_tokens: int) -> tuple[Run, int]:
 def verdict(row: dict[str, Any], right: bool) -> dict[str, Any]:
     empty: dict[str, Any] = dict.fromkeys(name for name, _ in tables.VERDICTS)
     ids = {name: row[name] for name in ("rollout_id", "problem_id")}
-    return empty | ids | {"reward": float(right), "outcome": "passed" if right else "wrong_answer"}
+    return empty | ids | {"reward": float(right), "correct": right, "outcome": "passed" if right else "wrong_answer"}
 
 
 def group(run: Run) -> str:

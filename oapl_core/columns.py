@@ -15,7 +15,7 @@ TURNS = (
     ("turn_rewards", "float64s"),
     ("environment", "str"),
 )
-"""In ROLLOUTS, where the model may speak more than once (turns.py): all of them or none."""
+"""Columns of ROLLOUTS where the model may speak more than once (turns.py); null in a row of one turn."""
 
 
 def arrow_types() -> "dict[str, pa.DataType]":
@@ -36,6 +36,7 @@ def arrow_types() -> "dict[str, pa.DataType]":
         "time": pa.timestamp("us", tz="UTC"),
         "bytes": pa.large_binary(),
         "tests": pa.list_(pa.struct([("input", pa.large_string()), ("output", pa.large_string())])),
+        "bool": pa.bool_(),
         "mask": pa.list_(pa.bool_()),
         "int64s": pa.list_(pa.int64()),
         "float64s": pa.list_(pa.float64()),

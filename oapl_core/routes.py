@@ -5,12 +5,11 @@ experts as [tokens, layers, top_k], one after the other, in a byte each (two whe
 the lower one first). Layers without experts have zeros.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oapl_core import tables
 from oapl_core.model_folder import model_config
 
 if TYPE_CHECKING:
@@ -71,20 +70,3 @@ def routing_of(model_dir: Path) -> Routing | None:
     """
     config = model_config(model_dir)
     return routing(config.get("text_config", config).get)
-
-
-def with_routes(fields: Sequence[tuple[str, str]], routed: bool) -> Sequence[tuple[str, str]]:
-    """Columns of a table, with that of routes if it has them."""
-    return (*fields, (tables.ROUTES, "bytes")) if routed else fields
-
-
-def has_routes(path: Path) -> bool:
-    """Whether a file of rollouts or groups has routes.
-
-    Raises:
-        DataError: the file is missing or torn.
-    """
-    import pyarrow.parquet as pq
-
-    with tables.readable(path):
-        return tables.ROUTES in pq.read_schema(path).names

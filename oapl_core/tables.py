@@ -4,7 +4,7 @@ One row of ROLLOUTS, VERDICTS and GROUPS is one rollout, keyed by ``rollout_id``
 """
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from ctypes import c_float
 from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 CORRECT = 1.0
-"""An answer is correct if its reward is at least this (`[reward] right_from` says otherwise). Null: not judged."""
+"""An answer is correct if its reward is at least this, unless `[reward] right_from` says otherwise."""
 REWARD_PREFIX = "reward_"
 """Beginning of the names of columns that `[reward]` adds to VERDICTS (settings/reward.py)."""
 
@@ -32,6 +32,11 @@ def as_stored(reward: float) -> float:
     return c_float(reward).value
 
 
+def is_correct(reward: float | None, right_from: float = CORRECT) -> bool | None:
+    """Decide the column ``correct`` of a verdict with this reward; None (not judged) where there is no reward."""
+    return None if reward is None else as_stored(reward) >= as_stored(right_from)
+
+
 def schema_of(fields: Sequence[tuple[str, str]]) -> "pa.Schema":
     """The Arrow schema of one of the tables below."""
     import pyarrow as pa
@@ -39,6 +44,9 @@ def schema_of(fields: Sequence[tuple[str, str]]) -> "pa.Schema":
     types = columns.arrow_types()
     return pa.schema([(name, types[kind]) for name, kind in fields])
 
+
+LAG, ROUTES = "lag", "routes"
+"""Rounds between the weights that sampled a row and those that train on it (groups/replay.py); routes.py."""
 
 PROBLEMS = (
     ("problem_id", "str"),
@@ -50,11 +58,9 @@ PROBLEMS = (
     ("tests", "tests"),
     ("answer", "text"),
     *((name, "str") for name in ("checker", "structure", "source", "platform", "difficulty", "released", "flaw")),
+    ("language", "str"),
+    ("info", "text"),
 )
-
-LANGUAGE = "language"
-MORE_OF_PROBLEMS = {LANGUAGE: "str", "info": "text"}
-"""Last columns of PROBLEMS in files of which a problem has one: another language than Python; JSON for `[reward]`."""
 
 PROMPTS = (("problem_id", "str"), ("split", "str"), ("prompt", "text"), ("prompt_ids", "ids"))
 
@@ -76,12 +82,15 @@ ROLLOUTS = (
     ("seed", "int64"),
     ("engine", "str"),
     ("sampled_at", "time"),
+    (ROUTES, "bytes"),
+    *columns.TURNS,
 )
 
 VERDICTS = (
     ("rollout_id", "str"),
     ("problem_id", "str"),
     ("reward", "float32"),
+    ("correct", "bool"),
     ("outcome", "str"),
     ("tests_passed", "int32"),
     ("tests_run", "int32"),
@@ -113,12 +122,14 @@ GROUPS = (
     ("behavior_logprobs", "logprobs"),
     ("temperature", "float32"),
     ("reward", "float32"),
+    ("correct", "bool"),
+    (LAG, "int32"),
+    (ROUTES, "bytes"),
+    (columns.LOSS_MASK, "mask"),
 )
 
-LAG, ROUTES = "lag", "routes"
-"""Last columns of files that have them: GROUPS where a round replays (groups/replay.py); both, routes.py."""
-_OPTIONAL = {LAG: "int32", ROUTES: "bytes", **MORE_OF_PROBLEMS, **dict(columns.TURNS)}
-"""All of that kind, in the order in which they follow a table's own: files older than a column still open."""
+UNUSED = frozenset({"language", "info", LAG, ROUTES, *dict(columns.TURNS)})
+"""Columns that a row may leave out, which is null: those of what its run does not use."""
 TOKEN_BYTES = 8  # id and log-prob
 REFERENCES = (("rollout_id", "str"), ("reference_logprobs", "logprobs"))
 
@@ -137,6 +148,7 @@ EVALUATIONS = (
     ("kind", "str"),
     ("sample", "int32"),
     ("reward", "float32"),
+    ("correct", "bool"),
     ("outcome", "str"),
     ("response_tokens", "int32"),
     ("finish_reason", "str"),
@@ -159,7 +171,8 @@ def write_table(
 ) -> int:
     """Write ``rows`` to ``path`` as Parquet with the schema of ``fields``; returns the number of rows.
 
-    Rows have exactly the schema's columns; lists may be NumPy arrays. Not atomic: callers write inside ``Run.writing``.
+    Rows have the schema's columns, or leave out those of UNUSED; lists may be NumPy arrays. Not atomic: callers write
+    inside ``Run.writing``.
     """
     schema = schema_of(fields)
     chunks = _chunks(rows, {name for name, _ in fields}, rows_per_group, path.name)
@@ -177,15 +190,17 @@ def as_table(rows: Sequence[Mapping[str, Any]], schema: "pa.Schema") -> "pa.Tabl
 
 
 def _chunks(
-    rows: Iterable[Mapping[str, Any]], names: Collection[str], most_rows: int, file: str
+    rows: Iterable[Mapping[str, Any]], names: Set[str], most_rows: int, file: str
 ) -> Iterator[list[Mapping[str, Any]]]:
     """``rows`` in pieces of so many rows or _ROW_GROUP_TOKENS, whichever is less."""
     lists = sorted((_IDS | _STREAMED) & set(names))
     chunk, tokens = list[Mapping[str, Any]](), 0
     for row in rows:
-        assert row.keys() == names, f"{file}: row has columns {sorted(row)}, the table has {sorted(names)}"
+        differs = row.keys() ^ names
+        fits = not differs or (differs <= UNUSED and row.keys() <= names)
+        assert fits, f"{file}: row has columns {sorted(row)}, the table has {sorted(names)}"
         size = max((len(row[name]) for name in lists if row[name] is not None), default=0)
-        size += len(row.get(ROUTES, b"")) // TOKEN_BYTES
+        size += len(row.get(ROUTES) or b"") // TOKEN_BYTES
         if chunk and (len(chunk) == most_rows or tokens + size > _ROW_GROUP_TOKENS):
             yield chunk
             chunk, tokens = [], 0
@@ -249,9 +264,7 @@ def open_table(path: Path, fields: Sequence[tuple[str, str]]) -> "Iterator[pq.Pa
     # without pre_buffer a reader holds one row group, not all that it will read
     with readable(path), pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
         found = pa.schema([field for field in file.schema_arrow if not field.name.startswith(REWARD_PREFIX)])
-        more = set(found.names) - set(schema.names)
-        further = [one for one in _OPTIONAL.items() if one[0] in more]
-        if found != schema_of((*fields, *further)):
+        if found != schema:
             wrong = sorted(set(found.names) ^ set(schema.names)) or "types"
             raise DataError(f"{path}: does not have the documented columns ({wrong}); see data/README.md")
         yield file
@@ -291,8 +304,7 @@ def read_table(
 
     schema = schema_of(fields)
     with open_table(path, fields) as file:
-        there = [name for name in file.schema_arrow.names if name in {*schema.names, *MORE_OF_PROBLEMS}]
-        names = [name for name in there if columns is None or name in columns]
+        names = [name for name in schema.names if columns is None or name in columns]
         if only is None:
             return file.read(columns=names)
         column, values = only

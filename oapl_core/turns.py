@@ -3,7 +3,7 @@
 ``response_ids`` is everything behind the first prompt in the order in which the model saw it: what it sampled, token by
 token, and what an environment put between (a tool's result with the chat template's markers), encoded once. So the
 prompt of a turn is the first prompt and all of ``response_ids`` before the turn; nothing is decoded and encoded again.
-``loss_mask`` tells the two apart. A rollout of one turn is the special case: its columns here are null, or missing.
+``loss_mask`` tells the two apart. A rollout of one turn is the special case: its columns here are null.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
-from oapl_core.columns import LOSS_MASK, TURNS
+from oapl_core.columns import LOSS_MASK
 
 if TYPE_CHECKING:
     import polars as pl
@@ -23,29 +23,22 @@ FAILED = "error"
 """Finish reason of a trajectory whose environment failed; the last of its calls says why."""
 
 
-def with_turns(fields: Sequence[tuple[str, str]], has: bool) -> Sequence[tuple[str, str]]:
-    """Columns of ROLLOUTS, with those of turns if it has them."""
-    return (*fields, *TURNS) if has else fields
-
-
-def has_turns(path: Path) -> bool:
-    """Whether a file of rollouts or groups says which tokens the model sampled.
+def has_turns(part: Path) -> bool:
+    """Look whether a row of a part of ROLLOUTS may have several turns.
 
     Raises:
         DataError: the file is missing or torn.
     """
-    import pyarrow.parquet as pq
-
-    with tables.readable(path):
-        return LOSS_MASK in pq.read_schema(path).names
+    starts = tables.read_table(part, tables.ROLLOUTS, ["turn_starts"])["turn_starts"]
+    return bool(starts.null_count < len(starts))
 
 
-def sampled_tokens(has: bool) -> "pl.Expr":
-    """How many tokens of each row of ROLLOUTS the model sampled, int64; ``has``: the file has turns."""
+def sampled_tokens() -> "pl.Expr":
+    """Count the tokens of each row of ROLLOUTS that the model sampled, int64; reads ``response_ids``, ``loss_mask``."""
     import polars as pl
 
     whole = pl.col("response_ids").list.len().cast(pl.Int64)
-    return pl.col(LOSS_MASK).list.sum().cast(pl.Int64).fill_null(whole) if has else whole
+    return pl.col(LOSS_MASK).list.sum().cast(pl.Int64).fill_null(whole)
 
 
 def spans(row: Mapping[str, Any]) -> Iterator[tuple[list[int], list[int]]]:

@@ -25,7 +25,7 @@ from oapl_core.objectives import Method
 from oapl_core.rows import Rows
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.training import TrainingConfig
-from oapl_core.tables import CORRECT, GROUPS, REFERENCES, write_table
+from oapl_core.tables import GROUPS, REFERENCES, is_correct, write_table
 from oapl_core.training.checkpoint import StoredModel, load_model
 from oapl_core.training.examples import Examples, read_examples
 from oapl_core.training.logprobs import Policy
@@ -215,7 +215,7 @@ class Lagged:
         for number, row in enumerate(rows):
             if row["group"] in groups:
                 members.setdefault(row["group"], []).append(number)
-        right = {g: sum(rows[i]["reward"] >= CORRECT for i in own) for g, own in members.items()}
+        right = {g: sum(rows[i]["correct"] for i in own) for g, own in members.items()}
         # the fewest right answers that a group may have, and the fewest wrong ones
         fewest, missing = {"all": (0, 0), "any_correct": (1, 0), "mixed": (1, 1)}[self.arm.keep]
         kept = [g for g, own in members.items() if fewest <= right[g] <= len(own) - missing] or list(members)
@@ -259,6 +259,7 @@ class Lagged:
                 "behavior_logprobs": answer.logprobs,
                 "temperature": 1.0,
                 "reward": answer.reward,
+                "correct": is_correct(answer.reward),
             }
             for number, (one, answer) in enumerate(zip(asked, answers, strict=True))
             if answer.reward is not None  # could not be judged: missing, not wrong

@@ -139,9 +139,8 @@ def _rows(run: Run, number: int, shown: "pl.DataFrame") -> list[dict[str, Any]]:
         return []
     frame = joined(run, number, shown["part"].unique().to_list(), shown["problem_id"].unique().to_list())
     mine = frame.filter(pl.col("rollout_id").is_in(shown["rollout_id"].to_list()))
-    there = frame.collect_schema().names()
     return (
-        mine.select(*_SHOWN, *(["response_ids", *_OF_TURNS] if LOSS_MASK in there else []))
+        mine.select(*_SHOWN, "response_ids", *_OF_TURNS)
         .sort("problem_id", "sample")
         .collect(engine="streaming")
         .to_dicts()

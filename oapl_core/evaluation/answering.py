@@ -30,7 +30,7 @@ from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import IN_FLIGHT
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.settings.reward import threshold
-from oapl_core.tables import EVALUATIONS, PROBLEMS, read_table, write_table
+from oapl_core.tables import EVALUATIONS, PROBLEMS, is_correct, read_table, write_table
 from oapl_core.turns import FAILED
 from oapl_core.verdicts.environment_rewards import Played, by_environment
 from oapl_core.verdicts.rewards import Rewarder
@@ -226,7 +226,7 @@ class Answering:
         verdicts, unusable_before = self._judged(verifier, problems, answers), self._rewarder.unusable
         verdicts = self._rewarder.stream(problems, texts, [a.sampled_tokens for a in answers], verdicts)
         rows = [
-            _row(target, known[problem], sample, answer, verdict)
+            _row(target, known[problem], sample, answer, verdict, threshold(self._config.reward))
             for answer, (problem, sample), verdict in zip(answers, places, verdicts, strict=True)
         ]
         # of each part, so that a verifier that breaks ends the stage at once and leaves no part to be believed
@@ -255,8 +255,8 @@ class Answering:
         return [{name: row[name] for name in KEPT_COLUMNS} for row in rows]
 
 
-def _row(target: Target, problem: Row, sample: int, answer: SampledAnswer, verdict: Verdict) -> Row:
-    """A row of tables.EVALUATIONS."""
+def _row(target: Target, problem: Row, sample: int, answer: SampledAnswer, verdict: Verdict, right_from: float) -> Row:
+    """Make a row of tables.EVALUATIONS."""
     request = answer.request
     return {
         "checkpoint": target.label,
@@ -264,6 +264,7 @@ def _row(target: Target, problem: Row, sample: int, answer: SampledAnswer, verdi
         **{name: problem[name] for name in ("split", "problem_id", "kind")},
         "sample": sample,
         "reward": verdict.reward,
+        "correct": is_correct(verdict.reward, right_from),
         "outcome": verdict.outcome.value,
         "response_tokens": answer.sampled_tokens,
         "finish_reason": answer.finish_reason,

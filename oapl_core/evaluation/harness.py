@@ -23,7 +23,6 @@ from oapl_core.evaluation.served import served
 from oapl_core.progress import say
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig, ModelConfig
-from oapl_core.settings.reward import threshold
 from oapl_core.stage import run_verb
 
 CACHE = Path("data/cache/harnesses")
@@ -93,9 +92,9 @@ def _measured(
         n, correct = theirs.get(problem, (0, 0))
         theirs[problem] = n + 1, correct + is_correct
     # ours of the same problems, and of correct answers, whatever `[reward]` makes of one
-    columns, mine = ("checkpoint", "problem_id", "reward"), ("checkpoint", (model.label,))
+    columns, mine = ("checkpoint", "problem_id", "correct"), ("checkpoint", (model.label,))
     rows = tables.read_table(folder.answers, tables.EVALUATIONS, columns, mine).to_pylist()
-    ours = {p: pair for p, pair in counts(rows, threshold(config.reward)).items() if p in theirs}
+    ours = {p: pair for p, pair in counts(rows).items() if p in theirs}
     seed = derive_seed(config.seed, "bootstrap")
     averages = [estimate(list(each.values()), 1, config.bootstrap_resamples, seed) for each in (theirs, ours)]
     difference = averages[0].mean - averages[1].mean

@@ -25,8 +25,7 @@ from oapl_core.evaluation.pass_at_k import (
     paired_difference,
     pass_at_k_by_problem,
 )
-from oapl_core.settings.reward import RewardConfig, threshold
-from oapl_core.tables import CORRECT
+from oapl_core.settings.reward import RewardConfig
 
 Row = Mapping[str, Any]
 Counts = Mapping[str, tuple[int, int]]
@@ -37,12 +36,12 @@ _EVERY_K = 16
 _NORMAL_95 = 1.959964
 
 
-def counts(rows: Iterable[Row], right_from: float = CORRECT) -> dict[str, tuple[int, int]]:
+def counts(rows: Iterable[Row]) -> dict[str, tuple[int, int]]:
     """(n, c) by problem; a problem none of whose answers could be judged has (0, 0)."""
     n, c = defaultdict[str, int](int), defaultdict[str, int](int)
     for row in rows:
-        n[row["problem_id"]] += row["reward"] is not None
-        c[row["problem_id"]] += row["reward"] is not None and row["reward"] >= right_from
+        n[row["problem_id"]] += row["correct"] is not None
+        c[row["problem_id"]] += bool(row["correct"])
     return {problem: (n[problem], c[problem]) for problem in n}
 
 
@@ -77,7 +76,7 @@ def measures(
     Raises:
         ValueError: nothing could be judged, or nothing k times for one of ``ks``.
     """
-    by_problem, earned = counts(rows, threshold(reward)), rewards(rows)
+    by_problem, earned = counts(rows), rewards(rows)
     pairs = list(by_problem.values())
     curve = {k: estimate(pairs, k, resamples, seed) for k in ks or curve_of(max(n for n, _ in pairs))}
     outcomes = Counter(str(row["outcome"]) for row in rows)
@@ -103,10 +102,9 @@ def comparisons(
     ks: Sequence[int],
     resamples: int,
     seed: int,
-    right_from: float = CORRECT,
 ) -> list[dict[str, Any]]:
     """Every pair of checkpoints, the earlier named first, at each k that both answered some problem so often."""
-    by_label, lines = {label: counts(rows, right_from) for label, rows in rows_by_label.items()}, []
+    by_label, lines = {label: counts(rows) for label, rows in rows_by_label.items()}, []
     for (first, one), (second, other) in combinations(by_label.items(), 2):
         for k in ks:
             shares = pass_at_k_by_problem(one, k), pass_at_k_by_problem(other, k)
@@ -165,9 +163,7 @@ def lengths(tokens: Sequence[int]) -> dict[str, float]:
     return {"mean": round(float(sizes.mean()), 3), **shown, "max": float(sizes.max())}
 
 
-def table(
-    rows: Sequence[Row], labels: Mapping[str, str | None], resamples: int, seed: int, right_from: float = CORRECT
-) -> list[dict[str, Any]]:
+def table(rows: Sequence[Row], labels: Mapping[str, str | None], resamples: int, seed: int) -> list[dict[str, Any]]:
     """pass@1 by label of the problems (a difficulty, a platform, a set); ``labels`` maps problem_id to it.
 
     A line for each label, the largest first; problems without one are ``unknown``. Empty if no problem has any.
@@ -178,12 +174,12 @@ def table(
     groups = defaultdict[str, list[Row]](list)
     for row in rows:
         groups[labels.get(row["problem_id"]) or "unknown"].append(row)
-    lines = [_line(label, mine, resamples, seed, right_from) for label, mine in groups.items()]
+    lines = [_line(label, mine, resamples, seed) for label, mine in groups.items()]
     return sorted(lines, key=lambda line: (-line["problems"], line["label"]))
 
 
-def _line(label: str, rows: Sequence[Row], resamples: int, seed: int, right_from: float) -> dict[str, Any]:
-    pairs = list(counts(rows, right_from).values())
+def _line(label: str, rows: Sequence[Row], resamples: int, seed: int) -> dict[str, Any]:
+    pairs = list(counts(rows).values())
     is_judged = any(n for n, _ in pairs)
     return {
         "label": label,

@@ -19,7 +19,7 @@ from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig, ModelConfig
-from oapl_core.settings.reward import threshold
+from oapl_core.settings.reward import recorded_threshold
 from oapl_core.tables import EVALUATIONS, PROBLEMS, open_table, read_table, write_batches
 from oapl_core.verdicts.verifier import VERIFIER_VERSION
 
@@ -58,7 +58,7 @@ def target(
         sampling["environment"] = config.environment.slice
     judging = {"verifier_version": VERIFIER_VERSION, **config.verifier.slice}
     if config.reward:
-        judging |= config.reward.slice
+        judging |= config.reward.slice | recorded_threshold(config.reward)
     settings = {"split": asked.split, **sampling, **config.engine.slice, **judging}
     inputs = folder.inputs([asked.table, prompts, model.path])
     return Target(model.label, model.path, policy_hash, asked, beginning, inputs, settings)
@@ -84,21 +84,20 @@ def write_results(
     folder, config = made.folder, made.config
     seed, resamples = derive_seed(config.seed, "bootstrap"), config.bootstrap_resamples
     measured = dict[str, dict[str, dict[str, Any]]]()
-    right_from = threshold(config.reward)
     if config.reward:
         settings = {**settings, "right_from": config.reward.right_from}
     for split, named in answers.items():
         rows = {name: one.rows() for name, one in named.items()}
         measured[split] = {
             name: measures(mine, resamples, seed, config.ks, config.reward)
-            | {"tables": _tables(folder.problems, mine, resamples, seed, right_from)}
+            | {"tables": _tables(folder.problems, mine, resamples, seed)}
             for name, mine in rows.items()
         }
         details = {**details, split: measured[split]}
     reported, named = next(iter(answers.items()))
     ks = config.ks or sorted({1, config.samples})
     # differences need few k: every pair of checkpoints costs a bootstrap at each
-    pairs = comparisons({name: one.rows() for name, one in named.items()}, ks, resamples, seed, right_from)
+    pairs = comparisons({name: one.rows() for name, one in named.items()}, ks, resamples, seed)
     # inputs after rows(): only then are all parts written
     inputs = folder.inputs(path for named in answers.values() for one in named.values() for path in one.target.files)
     if not folder.is_done(made.answers, inputs, settings):
@@ -109,15 +108,13 @@ def write_results(
     return measured[reported]
 
 
-def _tables(
-    problems: Path, rows: Sequence[Row], resamples: int, seed: int, right_from: float
-) -> dict[str, list[dict[str, Any]]]:
+def _tables(problems: Path, rows: Sequence[Row], resamples: int, seed: int) -> dict[str, list[dict[str, Any]]]:
     """Results by what is known of the problems, for each column that divides them (measures.table)."""
     with open_table(problems, PROBLEMS) as file:
         known = [name for name in _DIVIDING if name in file.schema_arrow.names]  # sets are older than some columns
         columns = file.read(columns=["problem_id", *known]).to_pydict()
     labels = {name: dict(zip(columns["problem_id"], columns[name], strict=True)) for name in known}
-    lines = {name: table(rows, labels[name], resamples, seed, right_from) for name in known}
+    lines = {name: table(rows, labels[name], resamples, seed) for name in known}
     return {name: each for name, each in lines.items() if len(each) > 1}
 
 

@@ -26,7 +26,6 @@ from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.settings.problems import PromptConfig
 from oapl_core.stage import run_verb
 from oapl_core.storable import json_text
-from oapl_core.turns import has_turns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,13 +34,12 @@ _SAMPLING = "policy_hash logprobs logprobs_mode finish_reason temperature top_p 
 _ROWS_PER_WRITE = 64  # each repeats its problem's tests
 
 
-def schema(has_turns: bool = False) -> "pa.Schema":
-    """Arrow schema of an export; rollouts with turns have a column more."""
+def schema() -> "pa.Schema":
+    """Make the Arrow schema of an export; ``turns`` is null in rows of one turn."""
     import pyarrow as pa
 
     text, number = pa.string(), pa.float64()
     sampling = pa.struct([tables.schema_of(tables.ROLLOUTS).field(name) for name in _SAMPLING])
-    more = [("turns", pa.struct(list(tables.schema_of(TURNS))))] * has_turns
     return pa.schema(
         [
             ("data_source", text),
@@ -54,7 +52,7 @@ def schema(has_turns: bool = False) -> "pa.Schema":
             ("response_rewards", pa.list_(number)),
             ("response_token_ids", pa.list_(pa.int32())),
             ("sampling", sampling),
-            *more,
+            ("turns", pa.struct(list(tables.schema_of(TURNS)))),
         ]
     )
 
@@ -89,7 +87,7 @@ def export(run: Run, round_number: int, to: Path, tell: Callable[[str], None] = 
 def _write_parquet(path: Path, run: Run, round_number: int, parts: Sequence[Path], left_out: Counter[str]) -> int:
     import pyarrow.parquet as pq
 
-    written, index, columns = 0, 0, schema(any(map(has_turns, parts)))
+    written, index, columns = 0, 0, schema()
     with pq.ParquetWriter(path, columns, compression="zstd") as writer:
         for part in parts:
             problems = _problems(run, part, index)

@@ -37,8 +37,6 @@ class GroupedRows:
         """By a group's key, the byte at which each of its rows begins."""
         self.rows = 0
         """Rows seen, usable or not."""
-        self.has_turns = False
-        """Whether a usable row has several turns."""
         self.first_refused: str | None = None
         """Where the first one stands that is not usable, and why."""
 
@@ -57,7 +55,6 @@ class GroupedRows:
                     refused[reason] += 1
                     self.first_refused = self.first_refused or (where and f"{where}: {reason}")
                     continue
-                self.has_turns |= bool(raw.get("turns") or raw.get("turn_messages"))
                 self._offsets.setdefault(group_key(raw), []).append(file.tell())
                 file.write(json.dumps(raw, default=str).encode() + b"\n")
         return refused

@@ -49,8 +49,9 @@ from oapl_core.run_folder.cutting import problems_per_part
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.recorded import IMPORTED, POLICIES
 from oapl_core.run_folder.run import Run, parts_of
+from oapl_core.settings.reward import threshold
 from oapl_core.stage import run_verb
-from oapl_core.turns import spans, with_turns
+from oapl_core.turns import spans
 
 
 @dataclass
@@ -216,7 +217,7 @@ def _write_round(job: _Import) -> None:
         rollouts, verdicts = run.rollouts(number) / name, run.verdicts(number) / name
         with run.writing(rollouts, run.inputs([run.prompts]), {}) as draft:
             rows = _rows(job, in_part, policies, judged, details)
-            draft.rows = tables.write_table(draft.path, with_turns(tables.ROLLOUTS, job.rows.has_turns), rows)
+            draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, rows)
             draft.details = {**origin, **details, POLICIES: sorted(policies)}
         with run.writing(verdicts, run.inputs([rollouts]), {}) as draft:
             draft.rows = tables.write_table(draft.path, tables.VERDICTS, judged)
@@ -235,13 +236,14 @@ def _rows(
     details: Counter[str],
 ) -> Iterator[dict[str, Any]]:
     """Rows of tables.ROLLOUTS; fills ``judged`` with those of tables.VERDICTS, ``policies``, and counts."""
+    right_from = threshold(job.run.config.reward)
     for problem, group in groups:
         details["problems"] += 1
         for sample, given in enumerate(group.rows):
             raw = job.prompts.with_ids(given, job.assumed.end_token)
             row = rollout_row(job.run, job.round_number, problem, sample, raw, job.prompts.tokenizer, job.assumed)
-            row |= turns_of(raw) if job.rows.has_turns else {}
-            judged.append(verdict_row(row, raw["precomputed_reward"]))
+            row |= turns_of(raw)
+            judged.append(verdict_row(row, raw["precomputed_reward"], right_from))
             policies.add(row["policy_hash"])
             details["response_tokens"] += sum(len(sampled) for sampled, _ in spans(row))
             details["truncated"] += row["finish_reason"] == "length"

@@ -163,14 +163,15 @@ def broken_turns(rows: Sequence[Mapping[str, Any]], prompt_ids: Sequence[int]) -
     return None
 
 
-def verdict_row(rollout: Mapping[str, Any], reward: float) -> dict[str, Any]:
-    """A row of tables.VERDICTS."""
+def verdict_row(rollout: Mapping[str, Any], reward: float, right_from: float) -> dict[str, Any]:
+    """Make a row of tables.VERDICTS; an answer is correct from a reward of ``right_from`` on."""
     empty: dict[str, Any] = dict.fromkeys(name for name, _ in tables.VERDICTS)
     return empty | {
         "rollout_id": rollout["rollout_id"],
         "problem_id": rollout["problem_id"],
         "reward": float(reward),
-        "outcome": "passed" if tables.as_stored(reward) >= tables.CORRECT else "wrong_answer",
+        "correct": tables.is_correct(reward, right_from),
+        "outcome": "passed" if tables.is_correct(reward) else "wrong_answer",
         "verifier_version": "imported",
         "sandbox_level": "imported",
     }

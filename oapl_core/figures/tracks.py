@@ -26,7 +26,7 @@ METRICS = ("right_share", "entropy", "token_entropy", "token_log_ratio", "respon
 """Of a training step (docs/objectives.md); each may be missing in what an earlier version wrote."""
 _OLD_ENTROPY = "policy_entropy"
 """What earlier versions wrote: mean of -(policy / behavior) ln policy of the sampled tokens, noisy and off-policy."""
-_COLUMNS = ("checkpoint", "policy_hash", "split", "problem_id", "reward", "finish_reason")
+_COLUMNS = ("checkpoint", "policy_hash", "split", "problem_id", "reward", "correct", "finish_reason")
 
 
 @dataclass(frozen=True)

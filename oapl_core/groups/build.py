@@ -25,22 +25,18 @@ from oapl_core.groups.replay import batches as replayed_batches
 from oapl_core.groups.selection import SelectionCounts, select
 from oapl_core.groups.trust import sampling_facts
 from oapl_core.progress import say
-from oapl_core.routes import has_routes, with_routes
 from oapl_core.rows import Rows
 from oapl_core.run_folder.run import Run, parts_of
-from oapl_core.run_folder.verdict_versions import judged_by
-from oapl_core.settings.reward import recorded_threshold, threshold
 from oapl_core.stage import run_verb
-from oapl_core.turns import has_turns
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-Fields = Sequence[tuple[str, str]]
 _KEYS = (
     "rollout_id problem_id sample policy_hash response_ids logprobs_mode temperature top_p top_k finish_reason"
 ).split()
+_STORED = ("response_ids", "logprobs", tables.ROUTES, LOSS_MASK)
 _ROW_GROUP_TOKENS = 2**16
 """What reading one row at random decodes: docs/benchmarks/store.md."""
 
@@ -63,22 +59,19 @@ def build(run: Run, round_number: int) -> None:
         settings["truncated"] = chosen_by.truncated
     if chosen_by.replay:  # the seed decides nothing else here, so that ledgers of other rounds stay as they were
         settings |= {"replay": chosen_by.replay.model_dump(), "seed": run.config.seed}
-    reward = judged_by(run, round_number).reward
-    settings |= recorded_threshold(reward)
     inputs = run.inputs([run.prompts, *rollouts, *verdicts, *map(run.groups, chosen_by.replayed(round_number))])
     if run.is_done(path, inputs, settings):
         say(f"groups of round {round_number}: done")
         return
     keys = _keys(rollouts)
     _check_sampling(keys, run.rollouts(round_number), sampling_policies(run, round_number))
-    judged = _read(verdicts, tables.VERDICTS, ("rollout_id", "reward", "outcome"))
-    chosen, counts = select(keys, judged, chosen_by.keep, chosen_by.truncated, threshold(reward))
+    judged = _read(verdicts, tables.VERDICTS, ("rollout_id", "reward", "correct", "outcome"))
+    chosen, counts = select(keys, judged, chosen_by.keep, chosen_by.truncated)
     replayed = draw(run, round_number, counts.kept_rollouts)
     with run.writing(path, inputs, settings) as draft:
         lag = lag_of(run, round_number, round_number) if chosen_by.replay else None
-        fields = _fields(rollouts, replayed, lag)
-        batches = chain(_batches(chosen, rollouts, run.prompts, fields, lag), _again(replayed, counts, fields))
-        draft.rows = tables.write_batches(draft.path, fields, batches)
+        batches = chain(_batches(chosen, rollouts, run.prompts, lag), _again(replayed, counts))
+        draft.rows = tables.write_batches(draft.path, tables.GROUPS, batches)
         again = sum(one.rollouts for one in replayed)
         assert draft.rows == counts.kept_rollouts + again, "every chosen rollout is written once"
         policies = keys["policy_hash"].unique(maintain_order=True).to_list()
@@ -152,26 +145,17 @@ def _check_sampling(keys: "pl.DataFrame", folder: Path, known: Collection[str]) 
         )
 
 
-def _fields(rollouts: Sequence[Path], replayed: Sequence[Drawn], lag: int | None) -> Fields:
-    own: Fields = tables.GROUPS if lag is None else (*tables.GROUPS, (tables.LAG, "int32"))
-    fields = with_routes(own, any(map(has_routes, rollouts)))
-    turned = any(map(has_turns, [*rollouts, *(one.path for one in replayed)]))
-    return (*fields, (LOSS_MASK, "mask")) if turned else fields
-
-
-def _again(replayed: Sequence[Drawn], counts: SelectionCounts, fields: Any) -> "Iterator[pa.Table]":
+def _again(replayed: Sequence[Drawn], counts: SelectionCounts) -> "Iterator[pa.Table]":
     """The replayed groups, numbered after those of the round."""
     number = counts.kept_groups
     for drawn in replayed:
-        for batch in replayed_batches(drawn, number, [name for name, _ in fields], _ROW_GROUP_TOKENS):
-            yield batch.cast(tables.schema_of(fields))
+        for batch in replayed_batches(drawn, number, _ROW_GROUP_TOKENS):
+            yield batch.cast(tables.schema_of(tables.GROUPS))
         number += len(drawn.places)
 
 
-def _batches(
-    chosen: "pl.DataFrame", rollouts: Sequence[Path], prompts: Path, fields: Fields, lag: int | None
-) -> "Iterator[pa.Table]":
-    """Tables of ``fields`` in order, of _ROW_GROUP_TOKENS or a single row; fewer tokens if they have routes."""
+def _batches(chosen: "pl.DataFrame", rollouts: Sequence[Path], prompts: Path, lag: int | None) -> "Iterator[pa.Table]":
+    """Tables of GROUPS in order, of _ROW_GROUP_TOKENS or a single row; fewer tokens if they have routes."""
     import polars as pl
 
     asked = tables.read_table(prompts, tables.PROMPTS, ("problem_id", "prompt_ids"))
@@ -189,13 +173,12 @@ def _batches(
                 f"{prompts}: has no prompt for problem {unknown[0]} of {path}; delete the round's folder and run again"
             )
         asked_row = rows["problem_id"].replace_strict(index, return_dtype=pl.Int64)
-        more = [name for name, _ in fields if name == tables.ROUTES or (name == LOSS_MASK and has_turns(path))]
-        stored = Rows(path, with_routes(tables.ROLLOUTS, tables.ROUTES in more), ("response_ids", "logprobs", *more))
+        stored = Rows(path, tables.ROLLOUTS, _STORED)
         tokens = sizes.gather(asked_row) + rows["response_tokens"]
-        if tables.ROUTES in more:
-            tokens *= 1 + stored[rows["place"][0]][tables.ROUTES].nbytes // (tokens[0] * tables.TOKEN_BYTES)
+        if (routes := stored[rows["place"][0]][tables.ROUTES][0]).is_valid:
+            tokens *= 1 + routes.as_buffer().size // (tokens[0] * tables.TOKEN_BYTES)
         for start, stop in _cuts(tokens.to_list()):
-            yield _batch(rows[start:stop], stored, prompt_ids.take(asked_row[start:stop].to_arrow()), fields, lag)
+            yield _batch(rows[start:stop], stored, prompt_ids.take(asked_row[start:stop].to_arrow()), lag)
 
 
 def _cuts(tokens: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -209,7 +192,7 @@ def _cuts(tokens: Sequence[int]) -> Iterator[tuple[int, int]]:
     yield start, len(tokens)
 
 
-def _batch(rows: "pl.DataFrame", stored: Rows, prompt_ids: "pa.Array", fields: Fields, lag: int | None) -> "pa.Table":
+def _batch(rows: "pl.DataFrame", stored: Rows, prompt_ids: "pa.Array", lag: int | None) -> "pa.Table":
     """The chosen ``rows`` of one part with their tokens and prompts."""
     import pyarrow as pa
 
@@ -217,10 +200,9 @@ def _batch(rows: "pl.DataFrame", stored: Rows, prompt_ids: "pa.Array", fields: F
     columns = {name: rows[name].to_arrow() for name, _ in tables.GROUPS if name in rows.columns}
     columns |= {"prompt_ids": prompt_ids, "response_ids": tokens["response_ids"]}
     columns["behavior_logprobs"] = tokens["logprobs"]
-    columns |= {} if lag is None else {tables.LAG: pa.repeat(lag, len(rows))}
-    columns |= {LOSS_MASK: pa.nulls(len(rows))}  # of a part whose rollouts have one turn, beside others
-    columns |= {name: tokens[name] for name in (tables.ROUTES, LOSS_MASK) if name in tokens.column_names}
-    return pa.table({name: columns[name] for name, _ in fields}).cast(tables.schema_of(fields))
+    columns[tables.LAG] = pa.nulls(len(rows), pa.int32()) if lag is None else pa.repeat(lag, len(rows))
+    columns |= {name: tokens[name] for name in (tables.ROUTES, LOSS_MASK)}
+    return pa.table({name: columns[name] for name, _ in tables.GROUPS}).cast(tables.schema_of(tables.GROUPS))
 
 
 if __name__ == "__main__":

@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
-from oapl_core.columns import LOSS_MASK
 from oapl_core.errors import DataError
 from oapl_core.rows import Rows
 from oapl_core.run_folder.recorded import POLICIES
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
-from oapl_core.turns import has_turns
 
 if TYPE_CHECKING:
     import polars as pl
@@ -119,7 +117,7 @@ def sampling_policies(run: Run, number: int) -> set[str]:
     return one.union(*(details.get(POLICIES, ()) for details in mine))
 
 
-def batches(drawn: Drawn, first_group: int, columns: Sequence[str], most_tokens: int) -> "Iterator[pa.Table]":
+def batches(drawn: Drawn, first_group: int, most_tokens: int) -> "Iterator[pa.Table]":
     """Rows of the drawn groups with new numbers from ``first_group`` on, in tables of so many tokens or a single row.
 
     Raises:
@@ -127,9 +125,8 @@ def batches(drawn: Drawn, first_group: int, columns: Sequence[str], most_tokens:
     """
     import pyarrow as pa
 
-    # the lag of an earlier file, if it has one, was that of another training
-    absent = {tables.LAG, *[LOSS_MASK] * (not has_turns(drawn.path))}
-    read = [name for name in columns if name not in absent]
+    # the lag that an earlier file has was that of another training
+    read = [name for name, _ in tables.GROUPS if name != tables.LAG]
     stored, held, tokens = Rows(drawn.path, tables.GROUPS, read), list[pa.Table](), 0
     for number, places in enumerate(drawn.places, start=first_group):
         for place in places:
@@ -138,11 +135,8 @@ def batches(drawn: Drawn, first_group: int, columns: Sequence[str], most_tokens:
             if held and tokens + size > most_tokens:
                 yield pa.concat_tables(held)
                 held, tokens = [], 0
-            # a file without a mask is of rollouts of one turn
             new = {"group": pa.array([number], pa.int32()), tables.LAG: pa.array([drawn.lag], pa.int32())}
-            new |= {LOSS_MASK: pa.nulls(1)} if LOSS_MASK in absent else {}
-            given = {name: new[name] if name in new else row[name] for name in columns}
-            held.append(pa.table(given))
+            held.append(pa.table({name: new[name] if name in new else row[name] for name, _ in tables.GROUPS}))
             tokens += size
     if held:
         yield pa.concat_tables(held)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oapl_core.errors import DataError
-from oapl_core.tables import CORRECT
 
 if TYPE_CHECKING:
     import polars as pl
@@ -49,20 +48,19 @@ class SelectionCounts:
 
 
 def select(
-    keys: "pl.DataFrame", verdicts: "pl.DataFrame", keep: str, truncated: str, right_from: float = CORRECT
+    keys: "pl.DataFrame", verdicts: "pl.DataFrame", keep: str, truncated: str
 ) -> "tuple[pl.DataFrame, SelectionCounts]":
     """Choose rollouts.
 
     Args:
         keys: one row per rollout: rollout_id, problem_id, policy_hash, sample, finish_reason, response_tokens, part
             (its file's number).
-        verdicts: rollout_id, reward (null: not judged), outcome.
+        verdicts: rollout_id, reward and correct (null: not judged), outcome.
         keep: ``any_correct``, ``mixed`` or ``all``.
         truncated: ``keep`` or ``drop`` those that were cut.
-        right_from: the reward from which an answer is correct.
 
     Returns:
-        The kept rows of ``keys`` with ``reward`` and ``group`` (0, 1, ... by first appearance), and the counts.
+        The kept rows of ``keys`` with ``reward``, ``correct``, ``group`` (0, 1, ... by first appearance); the counts.
 
     Raises:
         DataError: a rollout id occurs twice, or a problem's rollouts lie in several parts.
@@ -84,14 +82,14 @@ def select(
         .with_row_index("row")
         .join(verdicts.lazy().with_columns(judged=pl.lit(True)), on="rollout_id", how="left", maintain_order="left")
         .with_columns(reason=_row_reason(truncated))
-        .with_columns(reason=pl.coalesce("reason", _group_reason(keep, right_from)))
+        .with_columns(reason=pl.coalesce("reason", _group_reason(keep)))
         .with_columns(first=pl.col("row").min().over(_GROUP))
         .collect()
     )
     kept = judged.filter(pl.col("reason").is_null()).with_columns(
         group=(pl.col("first").rank("dense") - 1).cast(pl.Int32)  # numbered without gaps, in the order of sampling
     )
-    return kept.drop("row", "judged", "outcome", "reason", "first"), _count(judged, right_from)
+    return kept.drop("row", "judged", "outcome", "reason", "first"), _count(judged)
 
 
 def _row_reason(truncated: str) -> "pl.Expr":
@@ -111,12 +109,12 @@ def _row_reason(truncated: str) -> "pl.Expr":
     )
 
 
-def _group_reason(keep: str, right_from: float) -> "pl.Expr":
+def _group_reason(keep: str) -> "pl.Expr":
     """Looks only at rows without a reason of their own."""
     import polars as pl
 
     valid = pl.col("reason").is_null()
-    correct = valid & (pl.col("reward") >= right_from)
+    correct = valid & pl.col("correct")
     valids, corrects = valid.sum().over(_GROUP), correct.sum().over(_GROUP)
     needs_correct, needs_wrong = pl.lit(keep in ("any_correct", "mixed")), pl.lit(keep == "mixed")
     return (
@@ -129,7 +127,7 @@ def _group_reason(keep: str, right_from: float) -> "pl.Expr":
     )
 
 
-def _count(judged: "pl.DataFrame", right_from: float) -> SelectionCounts:
+def _count(judged: "pl.DataFrame") -> SelectionCounts:
     import polars as pl
 
     kept = judged.filter(pl.col("reason").is_null())
@@ -147,7 +145,7 @@ def _count(judged: "pl.DataFrame", right_from: float) -> SelectionCounts:
         judged.select(_GROUP).n_unique(),
         len(kept),
         kept.select(_GROUP).n_unique(),
-        len(judged.filter((pl.col("outcome") != "verifier_error") & (pl.col("reward") >= right_from))),
+        len(judged.filter((pl.col("outcome") != "verifier_error") & pl.col("correct"))),
         {reason: by_row[reason] for reason in order if reason in by_row},
         {reason: by_group[reason] for reason in order if reason in by_group},
     )

@@ -16,6 +16,7 @@ from pydantic import NonNegativeFloat, PositiveFloat
 
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method, Scope
+from oapl_core.tables import CORRECT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,10 +34,11 @@ class Kto(Method):
     """lambda of the others (HALOs)."""
 
     scope: ClassVar[Scope] = "batch"
+    of_correct: ClassVar[bool] = True
 
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
         """lambda, negative for an answer that is not correct."""
-        right_S = reward_S >= self._right_from
+        right_S = reward_S >= CORRECT
         return right_S.double() * self.weight_right - (~right_S).double() * self.weight_wrong
 
     def statistics(self, step: Inputs) -> "Tensor":

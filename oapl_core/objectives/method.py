@@ -5,7 +5,7 @@ Importing an objective does not import torch: settings are read by programs that
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import field_validator
 
@@ -13,7 +13,6 @@ from oapl_core.objectives.group_means import group_mean, standardised
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.tokens import weighted_logprobs
 from oapl_core.settings_group import Settings
-from oapl_core.tables import CORRECT, as_stored
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +23,6 @@ Scope = Literal["sequence", "group", "batch"]
 class Method(Settings, allow_inf_nan=True):  # an infinite bound is none; NaN is refused below
     """An objective: REINFORCE but for what a subclass replaces. It adds `name` (a Literal) and its settings."""
 
-    _right_from: float = CORRECT
     name: str
     """Names the objective, and the folder of the checkpoints it makes."""
     scope: ClassVar[Scope] = "sequence"
@@ -36,6 +34,8 @@ class Method(Settings, allow_inf_nan=True):  # an infinite bound is none; NaN is
     needs_start: ClassVar[bool] = False
     """Whether the trainer scores every rollout with the weights that the round starts from (once a round)."""
 
+    of_correct: ClassVar[bool] = False
+    """Whether it looks at correct answers and others, whatever their rewards: ``reward_S`` is then 1 and 0."""
     is_paired: ClassVar[bool] = False
     """Whether what is trained on are pairs of rollouts, which the ledger counts."""
     trains_on: ClassVar[str] = "rollout"
@@ -54,14 +54,9 @@ class Method(Settings, allow_inf_nan=True):  # an infinite bound is none; NaN is
             raise ValueError("is not a number")
         return value
 
-    def with_threshold(self, right_from: float) -> Self:
-        """The same where an answer is correct from another reward on, which is `[reward]`'s and no setting here."""
-        right_from = as_stored(right_from)  # rewards are
-        if right_from == self._right_from:
-            return self
-        new = self.model_copy()
-        new._right_from = right_from
-        return new
+    def judging(self, reward_S: "Tensor", correct_S: "Tensor") -> "Tensor":
+        """Return what is given to the other methods as ``reward_S``: rewards, or 1 for correct answers and 0 else."""
+        return correct_S.to(reward_S) if self.of_correct else reward_S
 
     def kept(self, reward_S: "Tensor", group_S: "Tensor", seed: int) -> "Tensor":
         """Which rollouts take part, [S] of bool; the others cost nothing. From whole groups, once a round."""

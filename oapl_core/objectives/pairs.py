@@ -23,6 +23,7 @@ from oapl_core.objectives.group_means import group_sum
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method, Scope
 from oapl_core.seeds import derive_seed
+from oapl_core.tables import CORRECT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +38,7 @@ class Paired(Method):
     """Of a group, at most: half of the paper's G is the most that there can be."""
 
     scope: ClassVar[Scope] = "group"
+    of_correct: ClassVar[bool] = True
     is_paired: ClassVar[bool] = True
     trains_on: ClassVar[str] = "group with a correct and another answer"
 
@@ -44,7 +46,7 @@ class Paired(Method):
         """The answers of the pairs; the draw is seeded for each group."""
         right, other = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
         for row, (group, reward) in enumerate(zip(group_S.tolist(), reward_S.tolist(), strict=True)):
-            (right if reward >= self._right_from else other)[group].append(row)
+            (right if reward >= CORRECT else other)[group].append(row)
         kept_S = reward_S.new_zeros(len(reward_S)).bool()
         for group in right.keys() & other.keys():
             count = min(len(right[group]), len(other[group]), self.pairs)
@@ -59,10 +61,10 @@ class Paired(Method):
         """
         met, number_S = defaultdict[tuple[int, bool], int](int), reward_S.double().clone()
         for row, (group, reward) in enumerate(zip(group_S.tolist(), reward_S.tolist(), strict=True)):
-            met[group, reward >= self._right_from] += 1
-            number_S[row] = met[group, reward >= self._right_from]
+            met[group, reward >= CORRECT] += 1
+            number_S[row] = met[group, reward >= CORRECT]
         size_S = reward_S.new_tensor([min(met[group, True], met[group, False]) for group in group_S.tolist()])
-        sign_S = (reward_S >= self._right_from).double() * 2.0 - 1.0
+        sign_S = (reward_S >= CORRECT).double() * 2.0 - 1.0
         return (sign_S * number_S).where(number_S <= size_S, 0.0)
 
     def statistics(self, step: Inputs) -> "Tensor":

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method
 from oapl_core.objectives.tokens import TokenAverage, weighted_logprobs
+from oapl_core.tables import CORRECT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,7 +48,8 @@ class Rft(Supervised):
 
     name: Literal["rft"] = "rft"
     trains_on: ClassVar[str] = "correct answer"
+    of_correct: ClassVar[bool] = True
 
     def kept(self, reward_S: "Tensor", group_S: "Tensor", seed: int) -> "Tensor":
         """The correct ones: an optimiser step has `batch_size` of them."""
-        return reward_S >= self._right_from
+        return reward_S >= CORRECT

@@ -19,7 +19,7 @@ from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import GROUPS_FILE, ROLLOUTS_DIR, Run
 from oapl_core.run_folder.storage import readable
 from oapl_core.run_folder.verdict_versions import VERDICTS_DIR
-from oapl_core.tables import LANGUAGE, PROBLEMS, PROMPTS, read_table
+from oapl_core.tables import PROBLEMS, PROMPTS, read_table
 from oapl_core.tables import readable as whole
 
 ROLLOUT_BYTES_PER_TOKEN = 6.25
@@ -76,15 +76,11 @@ def refuse_missing_tools(run: Run) -> None:
 
 def languages_of(run: Run) -> list[str]:
     """Names of the languages that the run's problems ask for, beside Python."""
-    import pyarrow.parquet as pq
-
     if not run.problems.is_file():
         return []
     with whole(run.problems):
-        if LANGUAGE not in pq.read_schema(run.problems).names:
-            return []
-    asked = read_table(run.problems, PROBLEMS, [LANGUAGE])[LANGUAGE].to_pylist()
-    return sorted({name for name in asked if name})
+        asked = read_table(run.problems, PROBLEMS, ["language"])["language"].unique().to_pylist()
+    return sorted(name for name in asked if name)
 
 
 def _reads(run: Run, verb: str, number: int | None) -> tuple[str, ...]:

@@ -107,6 +107,7 @@ class _Demonstrations:
             "behavior_logprobs": None,
             "temperature": 1.0,
             "reward": 1.0,
+            "correct": True,
         }
 
     def _turns(self, row: Any, where: str) -> list[tuple[Turns, str]]:

@@ -6,8 +6,8 @@ and in row groups that are bounded by their size as Parquet.
 
 import gzip
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 # A reader decodes a row group at a time: these bound what it holds, whatever the rows are like.
 _MOST_ROWS = 64
 _GROUP_BYTES = 32 * 2**20
-_MORE = tuple(tables.MORE_OF_PROBLEMS)
 
 
 def write_problem_set(path: Path, problems: Iterable[Mapping[str, Any]]) -> int:
@@ -47,48 +46,10 @@ def write_problem_set(path: Path, problems: Iterable[Mapping[str, Any]]) -> int:
     return rows
 
 
-def write_tables(
-    path: Path, problems: Iterable[Mapping[str, Any]], columns: Sequence[tuple[str, str]] = tables.PROBLEMS
-) -> int:
-    """Write complete problems as Parquet, in row groups that memory can hold; returns their number. Not atomic.
-
-    The file has those of tables.MORE_OF_PROBLEMS that a problem has.
-    """
-    rest = iter(problems)
-    first = list[Mapping[str, Any]]()
-    names = {name for name, _ in columns}
+def write_tables(path: Path, problems: Iterable[Mapping[str, Any]]) -> int:
+    """Write complete problems as Parquet, in row groups that memory can hold; returns their number. Not atomic."""
     # 8 values: Arrow looks only so often whether a page is large enough, and 8 tests can have megabytes.
-    known = problem_tables(_until_more(rest, names, first), columns)
-    rows = tables.write_batches(path, columns, known, values_per_batch=8)
-    if not first:
-        return rows
-    # The columns of a file are settled with its first row: what was written is copied behind them.
-    names |= {name for name in _MORE if first[0].get(name)}
-    wider = (*tables.PROBLEMS, *(one for one in tables.MORE_OF_PROBLEMS.items() if one[0] in names))
-    earlier = path.with_name(f"{path.name}.{len(columns)}")
-    path.rename(earlier)
-    try:
-        return write_tables(path, chain(_stored(earlier), first, rest), wider)
-    finally:
-        earlier.unlink()
-
-
-def _until_more(
-    problems: Iterator[Mapping[str, Any]], names: Collection[str], first: list[Mapping[str, Any]]
-) -> Iterator[Mapping[str, Any]]:
-    """The problems before the one that has another column than `names`, which is put into `first`."""
-    for problem in problems:
-        if any(problem.get(name) for name in _MORE if name not in names):
-            first.append(problem)
-            return
-        yield problem
-        del problem  # before the next one is made
-
-
-def _stored(path: Path) -> Iterator[Mapping[str, Any]]:
-    with tables.open_table(path, tables.PROBLEMS) as file:
-        for group in range(file.num_row_groups):
-            yield from file.read_row_group(group).to_pylist()
+    return tables.write_batches(path, tables.PROBLEMS, problem_tables(problems), values_per_batch=8)
 
 
 def check_name(path: Path) -> None:
@@ -97,36 +58,37 @@ def check_name(path: Path) -> None:
         raise ConfigError(f"{path}: name the file .jsonl, .jsonl.gz or .parquet")
 
 
-def problem_tables(problems: Iterable[Mapping[str, Any]], columns: Sequence[tuple[str, str]]) -> "Iterator[pa.Table]":
-    """Arrow tables of these columns; one ends after 64 rows, or after the row with which it has 32 MiB of tests."""
+def problem_tables(problems: Iterable[Mapping[str, Any]]) -> "Iterator[pa.Table]":
+    """Make Arrow tables of PROBLEMS; one ends after 64 rows, or after the row with which it has 32 MiB of tests."""
     rows, size = list[Mapping[str, Any]](), 0
     for problem in problems:
         rows.append(problem)
         size += size_of_tests(problem)
         del problem  # before the next one is made
         if len(rows) == _MOST_ROWS or size >= _GROUP_BYTES:
-            table, rows, size = _table(rows, columns), [], 0
+            table, rows, size = _table(rows), [], 0
             yield table
             del table
             release_unused()
     if rows:
-        yield _table(rows, columns)
+        yield _table(rows)
 
 
-def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]) -> "pa.Table":
+def _table(rows: Sequence[Mapping[str, Any]]) -> "pa.Table":
     try:
-        return _arrow(rows, columns)
+        return _arrow(rows)
     except UnicodeEncodeError:
-        return _arrow(storable(rows), columns)
+        return _arrow(storable(rows))
 
 
-def _arrow(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]) -> "pa.Table":
+def _arrow(rows: Sequence[Mapping[str, Any]]) -> "pa.Table":
     """As ``tables.as_table``, which would need almost four times the memory of the tests for a moment."""
     import pyarrow as pa
 
-    schema = tables.schema_of(columns)
-    names = [name for name in schema.names if name not in ("tests", *_MORE)]
-    known = [{name: row[name] for name in names} | {name: row.get(name) for name in _MORE} for row in rows]
+    schema = tables.schema_of(tables.PROBLEMS)
+    needed = [name for name in schema.names if name != "tests" and name not in tables.UNUSED]
+    more = [name for name in schema.names if name in tables.UNUSED]
+    known = [{name: row[name] for name in needed} | {name: row.get(name) for name in more} for row in rows]
     small = tables.as_table(known, _without_tests(schema))
     tests = [test for row in rows for test in row["tests"]]
     ends = list(accumulate((len(row["tests"]) for row in rows), initial=0))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oapl_core import tables
-from oapl_core.columns import LOSS_MASK
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.reports.records import recorded_parts
 from oapl_core.run_folder.run import Run
@@ -43,8 +42,8 @@ def joined(
 
     Columns: those of rollouts and verdicts; ``part`` (file name), ``kind``, ``structure``, ``prompt``,
     ``expected_answer`` (of a maths problem), ``problem_tests`` (how many), ``failing_input`` and ``failing_expected``
-    (of the first failing test), ``response_tokens`` and ``mean_logprob`` (nats) of what the model sampled; of rollouts
-    with turns ``turns``, ``calls`` and ``failed_calls``. A rollout that is not judged yet has nulls for its verdict.
+    (of the first failing test), ``response_tokens`` and ``mean_logprob`` (nats) of what the model sampled;
+    ``turns``, ``calls`` and ``failed_calls``. A rollout that is not judged yet has nulls for its verdict.
 
     Args:
         run: an opened run.
@@ -82,7 +81,7 @@ def joined(
         .join(problems, on="problem_id", how="left", maintain_order="left")
         .join(prompts, on="problem_id", how="left", maintain_order="left")
     )
-    return side_by_side.with_columns(**_computed(LOSS_MASK in rollouts.collect_schema().names())).drop("tests")
+    return side_by_side.with_columns(**_computed()).drop("tests")
 
 
 def _of(frame: "pl.LazyFrame", problem_ids: Collection[str] | None) -> "pl.LazyFrame":
@@ -91,26 +90,18 @@ def _of(frame: "pl.LazyFrame", problem_ids: Collection[str] | None) -> "pl.LazyF
     return frame if problem_ids is None else frame.filter(pl.col("problem_id").is_in(list(problem_ids)))
 
 
-def _computed(has_turns: bool) -> "dict[str, pl.Expr]":
+def _computed() -> "dict[str, pl.Expr]":
     import polars as pl
 
-    sampled = sampled_tokens(has_turns)  # the environment's have a log-prob of 0
-    calls = pl.col("tool_calls") if has_turns else None
-    turns = (
-        {}
-        if calls is None
-        else {
-            "turns": pl.col("turn_starts").list.len().cast(pl.Int64).fill_null(1),
-            "calls": calls.list.len().cast(pl.Int64),
-            "failed_calls": calls.list.eval(pl.element().struct.field("is_error")).list.sum().cast(pl.Int64),
-        }
-    )
+    sampled, calls = sampled_tokens(), pl.col("tool_calls")
     # null where the index is: no test failed, or the problem has none
     failing = pl.col("tests").list.get(pl.col("first_failing_test"), null_on_oob=True)
     return {
         "response_tokens": sampled,
-        "mean_logprob": pl.col("logprobs").list.sum() / sampled if has_turns else pl.col("logprobs").list.mean(),
-        **turns,
+        "mean_logprob": pl.col("logprobs").list.sum() / sampled,  # the environment's are 0
+        "turns": pl.col("turn_starts").list.len().cast(pl.Int64).fill_null(1),
+        "calls": calls.list.len().cast(pl.Int64),
+        "failed_calls": calls.list.eval(pl.element().struct.field("is_error")).list.sum().cast(pl.Int64),
         "problem_tests": pl.col("tests").list.len().cast(pl.Int64),
         "failing_input": failing.struct.field("input"),
         "failing_expected": failing.struct.field("output"),

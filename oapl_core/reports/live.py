@@ -19,9 +19,7 @@ from oapl_core.reports.records import frame, metric_lines, recorded_parts
 from oapl_core.reports.turn_counts import told
 from oapl_core.run_folder.lock import PATIENCE_S, owner
 from oapl_core.run_folder.run import Run
-from oapl_core.run_folder.verdict_versions import judged_by
-from oapl_core.settings.reward import threshold
-from oapl_core.turns import has_turns, sampled_tokens, with_turns
+from oapl_core.turns import sampled_tokens
 
 DONE, WORKING, STOPPED, TO_DO = "done", "working", "stopped", "to do"
 _TAIL_BYTES = 64 * 2**10
@@ -184,7 +182,7 @@ class LiveRun:
                 counted.rollouts[part] = _rollouts_of(part)
         for part in recorded_parts(run, run.verdicts(number)):
             if part not in counted.verdicts:
-                counted.verdicts[part] = _verdicts_of(part, threshold(judged_by(self.run, number).reward))
+                counted.verdicts[part] = _verdicts_of(part)
         rows, cut, tokens = map(sum, zip((0, 0, 0), *counted.rollouts.values(), strict=True))
         judged, right, broken = map(sum, zip((0, 0, 0), *counted.verdicts.values(), strict=True))
         return LiveRound(number, rows, judged, right, broken, cut, tokens)
@@ -251,19 +249,16 @@ def _stretches(values: Sequence[float]) -> list[float]:
 def _rollouts_of(part: Path) -> tuple[int, int, int]:
     import polars as pl
 
-    turned = has_turns(part)
-    columns = ("finish_reason", "response_ids", *[LOSS_MASK] * turned)
-    rows = frame([part], with_turns(tables.ROLLOUTS, turned), columns)
-    tokens = rows.select(sampled_tokens(turned)).to_series().sum()
+    rows = frame([part], tables.ROLLOUTS, ("finish_reason", "response_ids", LOSS_MASK))
+    tokens = rows.select(sampled_tokens()).to_series().sum()
     return rows.height, rows.filter(pl.col("finish_reason") == "length").height, int(tokens or 0)
 
 
-def _verdicts_of(part: Path, right_from: float) -> tuple[int, int, int]:
-    import polars as pl
+def _verdicts_of(part: Path) -> tuple[int, int, int]:
 
-    rows = frame([part], tables.VERDICTS, ("reward", "outcome"))
-    judged = rows.filter(pl.col("reward").is_not_null())  # a failure of the verifier is no wrong answer
-    return judged.height, judged.filter(pl.col("reward") >= right_from).height, rows.height - judged.height
+    rows = frame([part], tables.VERDICTS, ("correct",))
+    judged = rows.drop_nulls("correct")  # a failure of the verifier is no wrong answer
+    return judged.height, judged.filter("correct").height, rows.height - judged.height
 
 
 def _samples_of(answers: Path, verdicts: Path) -> tuple[LiveSample, ...]:
@@ -271,8 +266,7 @@ def _samples_of(answers: Path, verdicts: Path) -> tuple[LiveSample, ...]:
     # one of each problem: the answers to one are often the same
     chosen = rows.unique("problem_id", keep="last", maintain_order=True).tail(_SAMPLES).to_dicts()
     wanted = ("rollout_id", [row["rollout_id"] for row in chosen])
-    fields = with_turns(tables.ROLLOUTS, has_turns(answers))
-    read = frame([answers], fields, ("rollout_id", "text", "turn_starts", "tool_calls"), wanted)
+    read = frame([answers], tables.ROLLOUTS, ("rollout_id", "text", "turn_starts", "tool_calls"), wanted)
     found = {one["rollout_id"]: one for one in read.to_dicts()}
     return tuple(
         LiveSample(

@@ -107,9 +107,9 @@ def training_score(run: Run, number: int, facts: Facts) -> Score | None:
     parts = recorded_parts(run, run.verdicts(number))
     if not parts:
         return None
-    rows = frame(parts, tables.VERDICTS, ("problem_id", "reward"))
+    rows = frame(parts, tables.VERDICTS, ("problem_id", "reward", "correct"))
     reward = judged_by(run, number).reward
-    counts = judged(rows, reward)
+    counts = judged(rows)
     if not any(n for n, _ in counts.values()):
         return None
     one, config = facts.rounds[0], run.config

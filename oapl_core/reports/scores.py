@@ -19,7 +19,7 @@ from oapl_core.evaluation.pass_at_k import (
 )
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.experiment import Experiment
-from oapl_core.settings.reward import RewardConfig, threshold
+from oapl_core.settings.reward import RewardConfig
 
 if TYPE_CHECKING:
     import polars as pl
@@ -96,7 +96,7 @@ def score(rows: "pl.DataFrame", resampling: Resampling) -> list[Score]:
             answers=len(mine),
             truncated=len(mine.filter(pl.col("finish_reason") == "length")),
             verifier_errors=mine["reward"].null_count(),
-            judged_P=judged(mine, resampling.reward),
+            judged_P=judged(mine),
             resampling=resampling,
             rewards_P=mean_rewards(mine) if resampling.reward else None,
         )
@@ -112,13 +112,13 @@ def mean_rewards(rows: "pl.DataFrame") -> dict[str, float]:
     return dict(means.agg(pl.col("reward").mean()).iter_rows())
 
 
-def judged(rows: "pl.DataFrame", reward: RewardConfig | None) -> dict[str, tuple[int, int]]:
-    """problem_id -> (judged answers n, correct ones c), from rows with ``problem_id`` and ``reward``."""
+def judged(rows: "pl.DataFrame") -> dict[str, tuple[int, int]]:
+    """problem_id -> (judged answers n, correct ones c), from rows with ``problem_id`` and ``correct``."""
     import polars as pl
 
     # in the order of the rows: the bootstrap draws problems by their place, so another order is another interval
     counts = rows.group_by("problem_id", maintain_order=True)
-    counted = counts.agg(n=pl.col("reward").count(), c=(pl.col("reward") >= threshold(reward)).sum())
+    counted = counts.agg(n=pl.col("correct").count(), c=pl.col("correct").sum())
     return {problem: (n, c) for problem, n, c in counted.iter_rows()}
 
 

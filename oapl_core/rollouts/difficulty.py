@@ -23,9 +23,7 @@ from typing import TYPE_CHECKING, Any
 from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.run_folder.run import Run, parts_of
-from oapl_core.run_folder.verdict_versions import judged_by
 from oapl_core.seeds import derive_seed
-from oapl_core.settings.reward import threshold
 from oapl_core.settings.rounds import DifficultyConfig
 
 if TYPE_CHECKING:
@@ -138,10 +136,10 @@ def known_so_far(run: Run, number: int) -> dict[str, Known]:
         parts = parts_of(run.verdicts(earlier))
         if len(parts) < len(parts_of(run.rollouts(earlier))) or not parts:
             raise DataError(f"{run.verdicts(earlier)}: is not complete, and round {number} draws by it; run again")
-        read = (tables.read_table(part, tables.VERDICTS, ["problem_id", "reward"]) for part in parts)
-        frame = pl.concat([pl.DataFrame(table) for table in read]).drop_nulls("reward")
+        read = (tables.read_table(part, tables.VERDICTS, ["problem_id", "correct"]) for part in parts)
+        frame = pl.concat([pl.DataFrame(table) for table in read]).drop_nulls("correct")
         # a verifier that failed says nothing of a problem; its rows went with the nulls
-        right = (pl.col("reward") >= threshold(judged_by(run, earlier).reward)).sum().alias("correct")
+        right = pl.col("correct").sum()
         counted = frame.group_by("problem_id").agg(pl.len().alias("judged"), right)
         frames.append(counted.with_columns(round=pl.lit(earlier, pl.Int32)))
     if not frames:

@@ -17,7 +17,7 @@ import os
 import pickle
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -49,13 +49,12 @@ class InFlight:
         settings: Mapping[str, Any],
         flush_s: float,
         queue: PartQueue | None = None,
-        fields: Sequence[tuple[str, str]] = ROLLOUTS,
     ) -> None:
-        """``folder`` holds the round's parts, of columns ``fields``, which depend on ``inputs`` and ``settings``.
+        """``folder`` holds the round's parts, which depend on ``inputs`` and ``settings``.
 
         With ``queue`` a part must be claimed there too, and its pieces are kept there as well.
         """
-        self._queue, self._fields = queue, fields
+        self._queue = queue
         self._folder, self._flush_s = folder / IN_FLIGHT, flush_s
         content = json.dumps([dict(inputs), dict(settings)], sort_keys=True, default=str)
         self._key = hashlib.sha256(content.encode()).hexdigest()[:_DIGITS]
@@ -178,7 +177,7 @@ class InFlight:
     def _write(self, folder: Path, rows: list[Row]) -> None:
         temporary = folder / ".tmp-piece"
         try:
-            write_table(temporary, self._fields, rows)
+            write_table(temporary, ROLLOUTS, rows)
             fsync(temporary)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -207,7 +206,7 @@ class InFlight:
                     if piece.suffix == _TURNS:
                         self._turns.setdefault(part.path.name, {}).update(pickle.loads(piece.read_bytes()))
                         return
-                    rows = read_table(piece, self._fields).to_pylist()
+                    rows = read_table(piece, ROLLOUTS).to_pylist()
                     part.put_all(rows)
                     return
             say(f"{piece}: is damaged; its answers are sampled again")

@@ -17,11 +17,10 @@ from oapl_core.rollouts.replicas import Others
 from oapl_core.rollouts.requests import Request, SampledAnswer, Sampler
 from oapl_core.rollouts.sharing import Provenance, Sharing
 from oapl_core.rollouts.turn_sampler import TurnSampler, turn_sampler
-from oapl_core.routes import with_routes
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 from oapl_core.tables import ROLLOUTS, ROUTES, write_table
-from oapl_core.turns import spans, with_turns
+from oapl_core.turns import spans
 
 TEMPERATURE, TOP_P, TOP_K = 1.0, 1.0, 0
 
@@ -48,10 +47,9 @@ class Sampling:
         self._run, self._number, self._provenance = run, number, provenance
         self._sampler, self._more, self._sharing = sampler, more, sharing
         environment = run.config.environment
-        self._fields = with_turns(with_routes(ROLLOUTS, run.config.sampling.routes), environment is not None)
         flush_s, queue = run.config.sampling.flush_s, sharing.queue if sharing else None
         made_of = provenance.inputs, provenance.settings
-        self._in_flight = InFlight(run.rollouts(number), *made_of, flush_s, queue, self._fields)
+        self._in_flight = InFlight(run.rollouts(number), *made_of, flush_s, queue)
         self._open: dict[str, Part] = {}
         """Parts that are not recorded and that this process has not claimed, by their name in the ledger."""
         self._whole: list[Part] = []
@@ -216,7 +214,7 @@ class Sampling:
         start = time.monotonic()
         rows = [part.rows[key] for key in sorted(part.rows)]
         with self._run.writing(part.path, self._provenance.inputs, self._provenance.settings) as draft:
-            draft.rows = write_table(draft.path, self._fields, rows)
+            draft.rows = write_table(draft.path, ROLLOUTS, rows)
             draft.details = {
                 "policy_hash": self._provenance.policy_hash,
                 "problems": len(part.problems),

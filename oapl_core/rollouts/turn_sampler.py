@@ -23,7 +23,7 @@ from oapl_core.rollouts.unfinished import Unfinished
 from oapl_core.settings.environment import EnvironmentConfig
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.problems import PromptConfig
-from oapl_core.tables import MORE_OF_PROBLEMS, PROBLEMS, read_table
+from oapl_core.tables import PROBLEMS, read_table
 from oapl_core.turns import FAILED, prompt_hash
 
 
@@ -262,5 +262,5 @@ def turn_sampler(
     ends = [*end_token_ids(model), *tokens_and_texts(tokenizer, stop)[0]]
     wording = Wording(tokenizer, ends, config.observation_characters, prompts.chat, prompts.thinking)
     columns = [name for name, _ in PROBLEMS if name != "tests"]  # the largest, and environments are not to see them
-    rows = {row["problem_id"]: row for row in read_table(problems, PROBLEMS, [*columns, *MORE_OF_PROBLEMS]).to_pylist()}
+    rows = {row["problem_id"]: row for row in read_table(problems, PROBLEMS, columns).to_pylist()}
     return TurnSampler(sampler, config, Steps(config, make), wording, rows, most, is_judge, store, again)

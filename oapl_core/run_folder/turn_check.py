@@ -15,12 +15,12 @@ from typing import Any
 
 from oapl_core import tables
 from oapl_core.chat import Refused, render
-from oapl_core.columns import LOSS_MASK
+from oapl_core.columns import LOSS_MASK, TURNS
 from oapl_core.errors import DataError
 from oapl_core.model_folder import load_tokenizer
 from oapl_core.run_folder.integrity import Finding
 from oapl_core.run_folder.run import Run, parts_of
-from oapl_core.turns import fault, has_turns, with_turns
+from oapl_core.turns import fault, has_turns
 
 _COLUMNS = ("rollout_id", "problem_id", "response_ids", "logprobs")
 _NEXT = "?"
@@ -66,11 +66,10 @@ def _prompts(run: Run) -> dict[str, list[int]]:
 
 
 def _rows(part: Any) -> Iterator[dict[str, Any]]:
-    fields = with_turns((), True)
     with tables.open_table(part, tables.ROLLOUTS) as file:
         for number in range(file.num_row_groups):
             # tokens of one row group at a time, however long the round's trajectories are
-            yield from file.read_row_group(number, columns=[*_COLUMNS, *(name for name, _ in fields)]).to_pylist()
+            yield from file.read_row_group(number, columns=[*_COLUMNS, *dict(TURNS)]).to_pylist()
 
 
 def _template(run: Run) -> "Template | None":

@@ -7,7 +7,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_v
 from oapl_core.own_function import source_hash
 from oapl_core.settings.judge import JudgeConfig
 from oapl_core.settings_group import Settings
-from oapl_core.tables import CORRECT, REWARD_PREFIX, as_stored
+from oapl_core.tables import CORRECT, REWARD_PREFIX
 
 _SPREAD = "judge_spread"
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -142,8 +142,8 @@ class RewardConfig(Settings):
 
 
 def threshold(reward: RewardConfig | None) -> float:
-    """The reward from which an answer is correct, as rewards are stored: what every comparison is made with."""
-    return as_stored(reward.right_from) if reward else CORRECT
+    """Return the reward from which an answer is correct; who makes a verdict compares with it, nobody else."""
+    return reward.right_from if reward else CORRECT
 
 
 def recorded_threshold(reward: RewardConfig | None) -> dict[str, float]:

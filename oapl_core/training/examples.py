@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 UNKNOWN = "unknown"
 """Policy of imported rollouts whose sampler nobody recorded."""
 _BY_TOKEN = (tables.ROUTES, LOSS_MASK)
-"""Columns beside the tokens that only some files have."""
+"""Columns beside the tokens that only some rows have."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ class Examples:
     sampled_S: "NDArray[np.int32]"
     """Tokens of each response that the model sampled: all but those of an environment."""
     reward_S: "NDArray[np.float32]"
+    correct_S: "NDArray[np.bool_]"
     group_S: "NDArray[np.int32]"
     temperature: float
     tokens: Rows
@@ -185,8 +186,7 @@ def read_examples(
     Raises:
         DataError: no row, rows of another policy or of several temperatures, rows that are too long or damaged.
     """
-    longest, vocabulary = limits(model_dir)
-    routing = routing_of(model_dir)
+    (longest, vocabulary), routing = limits(model_dir), routing_of(model_dir)
     table = facts(path, vocabulary, routing)
     if not table.num_rows:
         raise DataError(f"{path}: has no group to train on; the ledger counts why every rollout was dropped")
@@ -199,25 +199,25 @@ def read_examples(
     temperatures = table["temperature"].unique().to_pylist()
     # one temperature: the output layer divides all logits by the same
     if len(temperatures) != 1 or not temperatures[0] > 0:
-        raise DataError(
-            f"{path}: was sampled at temperatures {temperatures}, not at one above 0; sample the round again"
-        )
+        raise DataError(f"{path}: was sampled at temperatures {temperatures}, not at one above 0; sample it again")
     check_rows(table, path, longest, vocabulary, recorded)
-    own_S, more = table["policy_hash"].to_numpy() == expected_hash, [n for n in _BY_TOKEN if n in table.column_names]
+    own_S = table["policy_hash"].to_numpy() == expected_hash
+    used = [name for name in _BY_TOKEN if any(table[name].to_pylist())]  # flags, in place of lists
     return Examples(
         rollout_ids=table["rollout_id"],
         prompt_length_S=table["prompt_ids"].to_numpy(),
         response_length_S=table["response_ids"].to_numpy(),
         sampled_S=table["sampled"].to_numpy(),
+        correct_S=table["correct"].to_numpy().copy(),
         reward_S=table["reward"].to_numpy().copy(),  # torch wants arrays that it may write to
         group_S=table["group"].to_numpy().copy(),
         temperature=float(temperatures[0]),
-        tokens=Rows(path, tables.GROUPS, (*TOKENS, *more)),
+        tokens=Rows(path, tables.GROUPS, (*TOKENS, *used)),
         recorded_S=table["behavior_logprobs"].to_numpy() > 0,
-        routing=routing if tables.ROUTES in more else None,
-        is_masked=LOSS_MASK in more,
+        routing=routing if tables.ROUTES in used else None,
+        is_masked=LOSS_MASK in used,
         own_S=None if own_S.all() else own_S,
-        lag_S=table[tables.LAG].to_numpy() if tables.LAG in table.column_names else None,
+        lag_S=table[tables.LAG].to_numpy() if table[tables.LAG].null_count == 0 else None,
     )
 
 

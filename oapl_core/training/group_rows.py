@@ -45,12 +45,23 @@ def _without_tokens(table: "pa.Table", vocabulary: float, routing: Routing | Non
         # lengths take the lists' place: they are all that must be known of every row at once
         lengths = pc.list_value_length(lists).fill_null(0)
         table = table.set_column(table.column_names.index(name), name, lengths)
-    if tables.ROUTES in table.column_names:
-        lengths = pc.add(table["prompt_ids"], table["response_ids"]).to_pylist()
-        routes = zip(table[tables.ROUTES], lengths, strict=True)
-        fit = [routing is not None and routing.fits(one, length - 1) for one, length in routes]
-        table = table.set_column(table.column_names.index(tables.ROUTES), tables.ROUTES, pa.array(fit, pa.bool_()))
+    flags = {tables.ROUTES: _fitting(table, routing), LOSS_MASK: pc.is_valid(table[LOSS_MASK])}
+    for name, flag in flags.items():
+        table = table.set_column(table.column_names.index(name), name, flag)
     return table.append_column("foreign", pa.array(foreign)).append_column("infinite", pa.array(infinite))
+
+
+def _fitting(table: "pa.Table", routing: Routing | None) -> "pa.Array":
+    """Whether the routes of each row are those of its tokens through experts that exist; null where it has none."""
+    import pyarrow as pa
+
+    routes = table[tables.ROUTES]
+    if routes.null_count == len(routes):
+        return pa.nulls(len(routes), pa.bool_())
+    prompts, responses = (table[name].to_pylist() for name in ("prompt_ids", "response_ids"))
+    rows = zip(routes, prompts, responses, strict=True)
+    fit = [routing is not None and routing.fits(one, p + r - 1) if one.is_valid else None for one, p, r in rows]
+    return pa.array(fit, pa.bool_())
 
 
 def _with_sampled(table: "pa.Table") -> "pa.Table":
@@ -61,10 +72,8 @@ def _with_sampled(table: "pa.Table") -> "pa.Table":
 
     responses, logprobs = (table[name].combine_chunks() for name in ("response_ids", "behavior_logprobs"))
     tokens = pc.list_value_length(responses).to_numpy(zero_copy_only=False).astype(np.int32)
-    for row in [] if LOSS_MASK not in table.column_names else range(len(tokens)):
-        if not (mask := table[LOSS_MASK][row]).is_valid:
-            continue
-        sampled = np.asarray(mask.values)
+    for row in pc.indices_nonzero(pc.is_valid(table[LOSS_MASK])).to_pylist():
+        sampled = np.asarray(table[LOSS_MASK][row].values)
         recorded = np.asarray(logprobs[row].values) if logprobs[row].is_valid else np.zeros(len(sampled))
         # a log-prob of what nobody sampled would be taken for a ratio
         fits = len(sampled) == tokens[row] == len(recorded) and not recorded[~sampled].any()
@@ -94,6 +103,8 @@ def check_rows(table: "pa.Table", path: Path, longest: float, vocabulary: float,
     refuse(prompt + response > longest, f"is longer than the model's {longest} positions")
     refuse(table["infinite"].to_numpy(), "has a log-prob that is not finite")
     refuse(~np.isfinite(table["reward"].to_numpy()), "has a reward that is not finite")
-    if tables.ROUTES in table.column_names:
-        refuse(~table[tables.ROUTES].to_numpy(), "has not the routes of each token through the experts of this model")
+    routes = table[tables.ROUTES]
+    if routes.null_count < len(routes):  # of no row, or of all
+        fits = routes.fill_null(False).to_numpy()
+        refuse(~fits, "has not the routes of each token through the experts of this model")
     refuse(table["foreign"].to_numpy(), f"has a token outside the {vocabulary} that the model knows")

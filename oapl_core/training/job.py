@@ -13,8 +13,6 @@ from oapl_core.objectives import Method
 from oapl_core.run_folder.optimizer_state import require_state
 from oapl_core.run_folder.recorded import POLICIES
 from oapl_core.run_folder.run import Run
-from oapl_core.run_folder.verdict_versions import judged_by
-from oapl_core.settings.reward import recorded_threshold, threshold
 from oapl_core.settings.training import TrainingConfig, droppable_epochs
 from oapl_core.tracking.figures import TRAINING
 from oapl_core.training.examples import UNKNOWN
@@ -53,12 +51,7 @@ class Job:
     @property
     def objective(self) -> Method:
         """The loss."""
-        return self.run.config.objective.with_threshold(self.right_from)
-
-    @property
-    def right_from(self) -> float:
-        """The reward from which an answer is correct."""
-        return threshold(judged_by(self.run, self.round_number).reward)
+        return self.run.config.objective
 
     @property
     def seed(self) -> int:
@@ -181,7 +174,6 @@ def make_job(run: Run, round_number: int) -> Job:
         "round": round_number,
         "epochs": epochs,
     }
-    settings |= recorded_threshold(judged_by(run, round_number).reward)
     inputs = [run.groups(round_number), run.policy(round_number)]
     if config.continues_optimizer(round_number):
         # an input by its hash in the ledger, also when it is deleted: the round's own deletion must not undo it

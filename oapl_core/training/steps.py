@@ -25,7 +25,6 @@ from oapl_core.errors import Diverged
 from oapl_core.objectives import Inputs, Method, StepSizes
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.training import TrainingConfig
-from oapl_core.tables import CORRECT
 from oapl_core.training.batching import epoch_batches, repeated_prompts
 from oapl_core.training.examples import Examples
 from oapl_core.training.memory import explaining_exhaustion
@@ -55,7 +54,6 @@ class Trainer:
     epochs: int
     lag_steps: int = 0
     """Optimiser steps between the policy that sampled and the one that the round starts from."""
-    right_from: float = CORRECT
     """The reward from which an answer is correct."""
     speed: Speedometer | None = None
     """Tells speed, utilisation and time left of each step; unset: they are not reported."""
@@ -70,7 +68,8 @@ class Trainer:
     @cached_property
     def reward_S(self) -> torch.Tensor:
         """Of every example."""
-        return torch.from_numpy(self.examples.reward_S)
+        of_rewards, correct_S = (torch.from_numpy(x_S) for x_S in (self.examples.reward_S, self.examples.correct_S))
+        return self.objective.judging(of_rewards, correct_S)
 
     @cached_property
     def group_S(self) -> torch.Tensor:
@@ -289,7 +288,7 @@ class Trainer:
                 compared_ST,
                 mask_ST,
                 Counts.of(batch, self.packed, self._repeated(rows)),
-                inputs.reward_S >= self.right_from,
+                sent(torch.from_numpy(self.examples.correct_S)[batch.row_S], device),
                 self.engine.policy.entropy_T,
             )
 

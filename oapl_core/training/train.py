@@ -114,8 +114,9 @@ def _train_rank(job: Job, examples: Examples, request: StopRequest) -> None:
 def _refuse_nothing(job: Job, examples: Examples) -> None:
     import torch
 
-    objective, reward_S, group_S = job.objective, examples.reward_S, examples.group_S
-    if not objective.kept(torch.from_numpy(reward_S), torch.from_numpy(group_S), 0).any():
+    objective = job.objective
+    found = objective.judging(torch.from_numpy(examples.reward_S), torch.from_numpy(examples.correct_S))
+    if not objective.kept(found, torch.from_numpy(examples.group_S), 0).any():
         raise DataError(
             f"{job.data}: has no {objective.trains_on}, and the objective {objective.name} trains on "
             "nothing else; sample more answers, or easier problems"
@@ -136,7 +137,6 @@ def _trainer(job: Job, loaded: "Loaded", examples: Examples) -> "Trainer":
         round_number=job.round_number,
         epochs=job.epochs,
         lag_steps=job.lag_steps,
-        right_from=job.right_from,
         computed_with=loaded.computed_with,
     )
     peak = peak_tflops(training.peak_tflops, training.dtype, engine.device)

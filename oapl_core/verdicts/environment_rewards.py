@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from oapl_core.tables import as_stored
+from oapl_core.tables import as_stored, is_correct
 from oapl_core.turns import FAILED
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import EXCERPT_CHARACTERS
@@ -51,7 +51,7 @@ def by_environment(verdicts: Iterable[Verdict], played: Sequence[Played], right_
             excerpt = f"{_FAILED_EXCERPT}{one.failure}"[:EXCERPT_CHARACTERS]
             yield replace(verdict, outcome=Outcome.VERIFIER_ERROR, excerpt=excerpt)
         elif one.reward is not None:
-            outcome = Outcome.PASSED if one.reward >= right_from else Outcome.WRONG_ANSWER
+            outcome = Outcome.PASSED if is_correct(one.reward, right_from) else Outcome.WRONG_ANSWER
             yield replace(verdict, outcome=outcome, excerpt=None, earned=Reward(one.reward, {}))
         else:
             yield verdict

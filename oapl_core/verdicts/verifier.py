@@ -19,6 +19,7 @@ from oapl_core.languages import Language
 from oapl_core.sandbox import Limits
 from oapl_core.sandbox.sandbox import Level, Sandbox
 from oapl_core.settings.verifier import AnswerRule, VerifierConfig
+from oapl_core.tables import CORRECT, is_correct
 from oapl_core.verdicts import extraction
 from oapl_core.verdicts.canaries import KINDS, canaries
 from oapl_core.verdicts.maths_pool import MathsPool, MathsWorkerDied
@@ -70,12 +71,13 @@ class Verdict:
         """1, 0, or None after a verifier error; with ``[reward]`` what that says."""
         return self.outcome.reward if self.earned is None else self.earned.value
 
-    def row(self, rollout_id: str) -> dict[str, Any]:
-        """A row of tables.VERDICTS."""
+    def row(self, rollout_id: str, right_from: float = CORRECT) -> dict[str, Any]:
+        """Make a row of tables.VERDICTS; an answer is correct from a reward of ``right_from`` on."""
         columns = {name: value for name, value in self.__dict__.items() if name not in ("outcome", "earned")}
         return {
             "rollout_id": rollout_id,
             "reward": self.reward,
+            "correct": is_correct(self.reward, right_from),
             "outcome": self.outcome.value,
             "verifier_version": VERIFIER_VERSION,
             **columns,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core import languages
-from oapl_core.columns import LOSS_MASK, TURNS
+from oapl_core.columns import LOSS_MASK
 from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.languages import Language
 from oapl_core.planning.plan import has_ended, round_steps
@@ -25,9 +25,10 @@ from oapl_core.progress import Progress, say
 from oapl_core.run_folder.cutting import problems_per_part
 from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.run_folder.verdict_versions import judged_by
+from oapl_core.settings.reward import recorded_threshold
 from oapl_core.stage import run_verb
 from oapl_core.tables import PROBLEMS, PROMPTS, ROLLOUTS, VERDICTS, count_rows, read_table, write_table
-from oapl_core.turns import has_turns, sampled_tokens, with_turns
+from oapl_core.turns import has_turns, sampled_tokens
 from oapl_core.verdicts.environment_rewards import Played, is_failure
 from oapl_core.verdicts.extraction import opens_thinking
 from oapl_core.verdicts.outcomes import Outcome
@@ -116,6 +117,7 @@ def settings_of(run: Run, number: int, version: str | None = None) -> dict[str, 
     # How a language is compiled and run decides verdicts, too; runs in Python alone have nothing of it.
     described = {name: asdict(languages.language(name)) for name in languages_of(run)}
     settings = config.verifier.slice | {"version": VERIFIER_VERSION} | (config.reward.slice if config.reward else {})
+    settings |= recorded_threshold(config.reward)
     return settings | ({"languages": described} if described else {})
 
 
@@ -153,7 +155,7 @@ def judge_part(run: Run, judges: Judges, part: Path, progress: Progress, counts:
     verdicts = judges.stream(asked, texts, reasons, tokens, played)
     judged, passed = [], 0
     for rollout, verdict in zip(rollouts, verdicts, strict=True):
-        judged.append(verdict.row(rollout["rollout_id"]))
+        judged.append(verdict.row(rollout["rollout_id"], judges.right_from))
         passed += verdict.outcome is Outcome.PASSED
         progress.advance(note=f"{passed / len(judged):.0%} of this part pass")
     counts.update(row["outcome"] for row in judged)
@@ -167,7 +169,7 @@ def _played(part: Path, reasons: Sequence[str | None]) -> list[Played] | None:
     """What the environments of a part's trajectories say; None where an answer is one turn."""
     if not has_turns(part):
         return None
-    rows = read_table(part, (*ROLLOUTS, *TURNS), ["tool_calls", "turn_rewards"]).to_pylist()
+    rows = read_table(part, ROLLOUTS, ["tool_calls", "turn_rewards"]).to_pylist()
     return [Played.of(reason, row) for reason, row in zip(reasons, rows, strict=True)]
 
 
@@ -191,10 +193,8 @@ def _lengths(part: Path) -> list[int]:
     """Tokens that the model sampled for each response of a part, whose ids become no Python numbers."""
     import polars as pl
 
-    turned = has_turns(part)
-    columns = ["response_ids", *[LOSS_MASK] * turned]
-    lengths = pl.DataFrame(read_table(part, with_turns(ROLLOUTS, turned), columns)).select(sampled_tokens(turned))
-    return lengths.to_series().to_list()
+    read = pl.DataFrame(read_table(part, ROLLOUTS, ["response_ids", LOSS_MASK]))
+    return read.select(sampled_tokens()).to_series().to_list()
 
 
 def check_errors(

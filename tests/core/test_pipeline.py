@@ -110,7 +110,9 @@ def lagged(folder: Path, sampled_by_the_newest: bool) -> Run:
         draft.details = {"steps": 3}
     sampler = run.checkpoint(0, 1) if sampled_by_the_newest else base
     with run.writing(run.groups(1), {}, {}) as draft:
-        draft.rows = tables.write_table(draft.path, tables.GROUPS, made_groups(sampler, groups=2))
+        draft.rows = tables.write_table(
+            draft.path, tables.GROUPS, [{"correct": True, **row} for row in made_groups(sampler, groups=2)]
+        )
     return run
 
 

@@ -64,7 +64,9 @@ def pandas(path: Path) -> list[dict[str, Any]]:
     assert frame["logprobs"][0].dtype == "float32"
     assert str(frame["seed"].dtype) == "int64"
     lists = {name: frame[name].map(list) for name in ("response_ids", "logprobs")}
-    return [{str(k): v for k, v in row.items()} for row in frame.assign(**lists).to_dict("records")]
+    frame = frame.assign(**lists)
+    frame = frame.astype(object).where(frame.notna(), None)  # pandas has NaN and NaT for nulls
+    return [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
 
 
 def hugging_face(path: Path) -> list[dict[str, Any]]:

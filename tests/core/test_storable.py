@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from oapl_core import tables
-from oapl_core.columns import TURNS
 from oapl_core.exchange.messages import _parsed
 from oapl_core.problems.problem_set import read_problem_set
 from oapl_core.problems.raw_rows import raw_rows
@@ -49,11 +48,11 @@ def test_text_that_is_storable_is_not_copied() -> None:
 
 
 def test_a_table_takes_texts_of_any_column(tmp_path: Path) -> None:
-    row: dict[str, Any] = dict.fromkeys(name for name, _ in (*tables.ROLLOUTS, *TURNS))
+    row: dict[str, Any] = dict.fromkeys(name for name, _ in tables.ROLLOUTS)
     call = {"turn": 0, "name": HALF, "arguments": HALF, "result": f"{HALF}!", "is_error": True, "seconds": 0.0}
     row |= {"text": f"said {HALF}", "problem_id": HALF, "tool_calls": [call], "response_ids": [1], "logprobs": [0.0]}
     fine = row | {"text": "fine", "problem_id": "p", "tool_calls": None}
-    assert tables.write_table(tmp_path / "r.parquet", (*tables.ROLLOUTS, *TURNS), [row, fine]) == 2
+    assert tables.write_table(tmp_path / "r.parquet", tables.ROLLOUTS, [row, fine]) == 2
     one, other = pq.read_table(tmp_path / "r.parquet").to_pylist()
     assert (one["text"], one["problem_id"], other["text"]) == (f"said {KEPT}", KEPT, "fine")
     assert one["tool_calls"] == [call | {"name": KEPT, "arguments": KEPT, "result": f"{KEPT}!"}]

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from oapl_core.tables import ROLLOUTS, open_table, read_table, write_table
-from oapl_core.turns import fault, has_turns, prompt_hash, with_turns
+from oapl_core.columns import TURNS
+from oapl_core.tables import ROLLOUTS, UNUSED, read_table, write_table
+from oapl_core.turns import fault, has_turns, prompt_hash
 from tests.synthetic_run import Sizes, write_synthetic_run
 
 PROMPT = [5, 6, 7]
@@ -34,17 +35,17 @@ def trajectory(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_trajectories_come_back_and_files_without_turns_open_as_before(tmp_path: Path) -> None:
+def test_trajectories_come_back_and_columns_that_a_row_leaves_out_are_null(tmp_path: Path) -> None:
     plain = plain_rows(tmp_path / "run")
-    single = plain[1] | dict.fromkeys(name for name, _ in with_turns((), True))
-    rows, path, old = [trajectory(plain[0]), single], tmp_path / "new.parquet", tmp_path / "old.parquet"
-    write_table(path, with_turns(ROLLOUTS, True), rows)
-    write_table(old, ROLLOUTS, plain)
-    assert read_table(path, with_turns(ROLLOUTS, has_turns(path))).to_pylist() == rows
-    assert read_table(old, with_turns(ROLLOUTS, has_turns(old))).to_pylist() == plain
-    assert read_table(path, ROLLOUTS)["response_ids"].to_pylist() == [row["response_ids"] for row in rows]
-    with open_table(path, ROLLOUTS) as file:
-        assert file.schema_arrow.names[-6] == "loss_mask"
+    rows, path, single = [trajectory(plain[0]), plain[1]], tmp_path / "turns.parquet", tmp_path / "single.parquet"
+    write_table(path, ROLLOUTS, rows)
+    write_table(single, ROLLOUTS, [{name: row[name] for name in row.keys() - UNUSED} for row in plain])
+    assert read_table(path, ROLLOUTS).to_pylist() == rows
+    assert read_table(single, ROLLOUTS).to_pylist() == plain
+    assert plain[0].keys() >= {"routes", *dict(TURNS)}
+    assert (has_turns(path), has_turns(single)) == (True, False)
+    with pytest.raises(AssertionError, match="row has columns"):
+        write_table(path, ROLLOUTS, [{name: value for name, value in plain[0].items() if name != "text"}])
 
 
 def test_a_sound_row_has_no_fault() -> None:
@@ -53,7 +54,7 @@ def test_a_sound_row_has_no_fault() -> None:
     ends_with_a_tool = row | {"response_ids": row["response_ids"][:5], "logprobs": row["logprobs"][:5]}
     ends_with_a_tool |= {"loss_mask": row["loss_mask"][:5], "turn_starts": [0], "turn_rewards": [0.0]}
     assert fault(ends_with_a_tool | {"prompt_hashes": row["prompt_hashes"][:1]}, PROMPT) is None
-    single = dict.fromkeys(name for name, _ in with_turns((), True))
+    single = dict.fromkeys(name for name, _ in TURNS)
     assert fault(row | single | {"logprobs": [-1.0] * 6}, PROMPT) is None
     assert fault(row | single | {"response_ids": [], "logprobs": []}, PROMPT) is None
 

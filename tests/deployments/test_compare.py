@@ -50,10 +50,14 @@ def test_tables_of_today_are_taken(parent: Run) -> None:
 
 
 OLDER = [
-    ("problems", PROBLEMS[:-1], r"problems\.parquet: .*'flaw'.*--redo problems-and-prompts` makes it again"),
+    ("problems", PROBLEMS[:-1], r"problems\.parquet: .*'info'.*--redo problems-and-prompts` makes it again"),
     ("prompts", (*PROMPTS, ("old", "str")), r"prompts\.parquet: .*'old'.*--redo problems-and-prompts`"),
     ("groups", GROUPS[1:], r"3_groups\.parquet: .*'rollout_id'.*--redo groups --round 0`"),
-    ("groups", [*GROUPS[:-1], ("reward", "int32")], r"3_groups\.parquet: .*types.*--redo groups"),
+    (
+        "groups",
+        [(name, "int32" if name == "reward" else kind) for name, kind in GROUPS],
+        r"3_groups\.parquet: .*types.*--redo groups",
+    ),
 ]
 
 

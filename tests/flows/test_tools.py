@@ -8,7 +8,6 @@ from typing import Any
 import polars as pl
 import pytest
 
-from oapl_core.columns import TURNS
 from oapl_core.model_folder import load_tokenizer, policy_hash
 from oapl_core.planning.plan import finished, steps
 from oapl_core.run_folder.run import METRICS_FILE, Run
@@ -59,7 +58,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def rows(run: Run) -> list[dict[str, Any]]:
     parts = sorted(run.rollouts(0).glob("*.parquet"))
-    return [row for part in parts for row in read_table(part, (*ROLLOUTS, *TURNS)).to_pylist()]
+    return [row for part in parts for row in read_table(part, ROLLOUTS).to_pylist()]
 
 
 def test_every_step_is_finished_and_nothing_was_made_twice(run: Run) -> None:

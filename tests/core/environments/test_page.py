@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.columns import TURNS
 from oapl_core.rollouts.generate import generate
 from oapl_core.settings.environment import BUILT_IN, EnvironmentConfig
 from oapl_core.tables import ROLLOUTS, read_table
@@ -34,9 +33,7 @@ def test_a_round_with_the_environment_of_the_page(tmp_path: Path, monkeypatch: p
         return str((low + high) // 2)
 
     generate(run, 0, lambda model, config: SpeakingSampler(halves, model, config))
-    rows = [
-        row for part in run.rollouts(0).glob("*.parquet") for row in read_table(part, (*ROLLOUTS, *TURNS)).to_pylist()
-    ]
+    rows = [row for part in run.rollouts(0).glob("*.parquet") for row in read_table(part, ROLLOUTS).to_pylist()]
     earned = [Played.of(row["finish_reason"], row).reward for row in rows]
     assert len(earned) == 16
     # five halvings find 31 of 100 numbers

@@ -3,10 +3,11 @@
 from typing import Any
 
 from oapl_core.evaluation.choice import ON, WARNING, basis, best
+from oapl_core.tables import is_correct
 
 
 def answers(problem: str, *rewards: float | None) -> list[dict[str, Any]]:
-    return [{"problem_id": problem, "reward": reward} for reward in rewards]
+    return [{"problem_id": problem, "reward": reward, "correct": is_correct(reward)} for reward in rewards]
 
 
 def test_the_best_epoch_has_the_highest_mean_and_of_equals_the_first() -> None:

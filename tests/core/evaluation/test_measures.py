@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from oapl_core.evaluation.measures import counts, curve_of, lengths, mean_reward, measures, repeat_interval, table
+from oapl_core.tables import is_correct
 
 
 def answers(problem: str, *rewards: float | None, tokens: int = 5, reason: str = "stop") -> list[dict[str, Any]]:
@@ -14,6 +15,7 @@ def answers(problem: str, *rewards: float | None, tokens: int = 5, reason: str =
         {
             "problem_id": problem,
             "reward": reward,
+            "correct": is_correct(reward),
             "policy_hash": "abc",
             "response_tokens": tokens,
             "finish_reason": reason,

@@ -16,7 +16,7 @@ from oapl_core.groups.build import build
 from oapl_core.model_folder import load_tokenizer, policy_hash
 from oapl_core.problems.prepare import prepare
 from oapl_core.run_folder.run import Run
-from oapl_core.turns import fault, has_turns, prompt_hash, with_turns
+from oapl_core.turns import fault, prompt_hash
 from tests.chat_templates import FAMILIES, QWEN
 from tests.core.exchange import dumps
 from tests.core.exchange.exchanged import REWARDS, Row, left_out, make_run, write_jsonl
@@ -121,7 +121,7 @@ def played(run: Run, tokenizer: Any) -> None:
                 turns |= {"prompt_hashes": seen, "turn_rewards": [0.0, 0.5, 1.0], "environment": "asking"}
                 logprobs = [-0.25 * own for own in turns[LOSS_MASK]]
                 made_rows.append(rollout(problem, i, **known, response_ids=ids, logprobs=logprobs, text="Yes.") | turns)
-        put(run, run.rollouts(0) / f"part-{part:05d}.parquet", with_turns(tables.ROLLOUTS, True), made_rows)
+        put(run, run.rollouts(0) / f"part-{part:05d}.parquet", tables.ROLLOUTS, made_rows)
         judged = [verdict(p, i, REWARDS[p][i]) for p in problems for i in range(3)]
         put(run, run.verdicts(0) / f"part-{part:05d}.parquet", tables.VERDICTS, judged)
 
@@ -136,7 +136,7 @@ def original(tmp_path: Path, model: Path, tokenizer: Any) -> Run:
 
 def rollouts(run: Run) -> list[Row]:
     parts = sorted(run.rollouts(0).glob("part-*"))
-    return [row for p in parts for row in tables.read_table(p, with_turns(tables.ROLLOUTS, has_turns(p))).to_pylist()]
+    return [row for p in parts for row in tables.read_table(p, tables.ROLLOUTS).to_pylist()]
 
 
 OF_TOKENS = ("response_ids", LOSS_MASK, "turn_starts")
@@ -153,7 +153,7 @@ def test_ids_come_back_whole(original: Run, tmp_path: Path, model: Path) -> None
     counted = [row[LOSS_MASK] or [True] * len(row["response_ids"]) for row in before if row["problem_id"] != "square"]
     assert details["response_tokens"] == sum(map(sum, counted))
     build(copy, 0)
-    masks = tables.read_table(copy.groups(0), (*tables.GROUPS, (LOSS_MASK, "mask")))[LOSS_MASK].to_pylist()
+    masks = tables.read_table(copy.groups(0), tables.GROUPS)[LOSS_MASK].to_pylist()
     assert {None} < {mask and tuple(mask) for mask in masks}
 
 

@@ -120,6 +120,7 @@ def _answers(checkpoint: str, counts: Mapping[str, tuple[int, int]]) -> list[dic
             "kind": "math",
             "sample": sample,
             "reward": None if sample >= judged else float(sample < right),
+            "correct": None if sample >= judged else sample < right,
             "outcome": "passed",
             "response_tokens": 1,
             "finish_reason": "stop",

@@ -55,11 +55,11 @@ def rollout(problem: str, sample: int, **changes: Any) -> dict[str, Any]:
     return row | changes
 
 
-def verdict(problem: str, sample: int, reward: float | None) -> dict[str, Any]:
+def verdict(problem: str, sample: int, reward: float | None, right_from: float = 1.0) -> dict[str, Any]:
     empty: dict[str, Any] = dict.fromkeys(name for name, _ in tables.VERDICTS)
     outcome = "verifier_error" if reward is None else "passed" if reward else "wrong_answer"
     ids = {"rollout_id": f"{problem}/{sample}", "problem_id": problem}
-    return empty | ids | {"reward": reward, "outcome": outcome}
+    return empty | ids | {"reward": reward, "correct": tables.is_correct(reward, right_from), "outcome": outcome}
 
 
 def write_round(run: Run, parts: list[list[dict[str, Any]]], verdicts: list[list[dict[str, Any]]]) -> None:

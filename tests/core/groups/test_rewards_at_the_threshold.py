@@ -9,16 +9,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import torch
 
 from oapl_core import tables
 from oapl_core.evaluation.measures import comparisons, counts, measures
 from oapl_core.exchange.imported_rows import verdict_row
 from oapl_core.groups.build import build
-from oapl_core.objectives import Method
-from oapl_core.objectives.kto import Kto
-from oapl_core.objectives.pairs import Dpo, Ipo
-from oapl_core.objectives.supervised import Rft
 from oapl_core.reports.live import _verdicts_of
 from oapl_core.reports.scores import Resampling, judged, score
 from oapl_core.rollouts.difficulty import known_so_far
@@ -50,14 +45,14 @@ def stored(rewards: list[float], folder: Path) -> list[float]:
 @pytest.mark.parametrize("right_from", THRESHOLDS)
 def test_evaluations_and_reports(right_from: float, tmp_path: Path) -> None:
     reward = RewardConfig(right_from=right_from)
-    rows = rows_of([[*stored([right_from, below(right_from)], tmp_path)]])
-    assert counts(rows, threshold(reward)) == {"p0": (2, 1)}
+    rows = rows_of([[*stored([right_from, below(right_from)], tmp_path)]], right_from)
+    assert counts(rows) == {"p0": (2, 1)}
     assert measures(rows, 10, 0, (1,), reward)["pass_at_k"]["1"][0] == 0.5
-    (line,) = comparisons({"a": rows[1:], "b": rows[:1]}, [1], 10, 0, threshold(reward))
+    (line,) = comparisons({"a": rows[1:], "b": rows[:1]}, [1], 10, 0)
     assert line["difference"] == 1.0
     for dtype in (pl.Float32, pl.Float64):
         frame = pl.DataFrame(rows, schema_overrides={"reward": dtype}, infer_schema_length=None)
-        assert judged(frame, reward) == {"p0": (2, 1)}
+        assert judged(frame) == {"p0": (2, 1)}
         assert score(frame, Resampling(10, 0, reward))[0].judged_P == {"p0": (2, 1)}
 
 
@@ -74,7 +69,9 @@ def made_run(folder: Path, right_from: float) -> Run:
     run, low = Run.create(parse_experiment(values, "test")), below(right_from)
     rewards = {"some": [right_from, low], "none": [low, low]}
     rows = [rollout(name, i) for name in rewards for i in range(2)]
-    write_round(run, [rows], [[verdict(name, i, r) for name, mine in rewards.items() for i, r in enumerate(mine)]])
+    write_round(
+        run, [rows], [[verdict(name, i, r, right_from) for name, mine in rewards.items() for i, r in enumerate(mine)]]
+    )
     return run
 
 
@@ -84,27 +81,11 @@ def test_groups_what_is_drawn_next_and_the_page_of_a_run_as_it_goes(right_from: 
     build(run, 0)
     assert pl.read_parquet(run.groups(0))["problem_id"].to_list() == ["some", "some"]
     entry = run.ledger.artifacts()[run.name(run.groups(0))]
-    assert entry.config["right_from"] == right_from, "as a person wrote it"
+    assert pl.read_parquet(run.groups(0))["correct"].to_list() == [True, False]
     assert entry.details["correct_rollouts"] == 1
     assert {name: known.correct for name, known in known_so_far(run, 1).items()} == {"some": 1, "none": 0}
     (part,) = run.verdicts(0).glob("*.parquet")
-    assert _verdicts_of(part, threshold(run.config.reward)) == (4, 1, 0)
-
-
-@pytest.mark.parametrize("right_from", THRESHOLDS)
-@pytest.mark.parametrize("objective", [Rft(), Dpo(), Ipo(), Kto()], ids=lambda one: one.name)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_objectives(right_from: float, objective: Method, dtype: torch.dtype, tmp_path: Path) -> None:
-    rewards = torch.tensor(stored([right_from, below(right_from)], tmp_path), dtype=dtype)
-    groups = torch.zeros(2, dtype=torch.long)
-    # from settings, and as a person may call it
-    for one in (threshold(RewardConfig(right_from=right_from)), right_from):
-        told = objective.with_threshold(one)
-        if objective.name == "rft":
-            assert told.kept(rewards, groups, 0).tolist() == [True, False]
-        else:
-            assert told.kept(rewards, groups, 0).tolist() == [True, True], "they make a pair"
-            assert told.advantages(rewards, groups).sign().tolist() == [1.0, -1.0]
+    assert _verdicts_of(part) == (4, 1, 0)
 
 
 @pytest.mark.parametrize("right_from", THRESHOLDS)
@@ -113,7 +94,7 @@ def test_a_reward_is_what_a_table_holds_as_soon_as_it_is_one(right_from: float, 
     with Rewarder(reward, 100) as rewarder:
         given = iter([Verdict("p", Outcome.PASSED, "1", "full")])
         (found,) = rewarder.stream([{"problem_id": "p"}], [""], [1], given)
-    assert found.reward is not None and found.reward >= threshold(reward)
+    assert found.row("r", right_from)["correct"] is True and found.reward is not None
     assert [found.reward] == stored([found.reward], tmp_path)
 
 
@@ -128,7 +109,9 @@ def test_turns_that_sum_up_to_the_threshold(turns: list[float]) -> None:
 
 def test_an_imported_reward_that_is_stored_as_1_is_correct() -> None:
     row: dict[str, Any] = {"rollout_id": "r", "problem_id": "p"}
-    assert [verdict_row(row, one)["outcome"] for one in (0.99999999, 0.999)] == ["passed", "wrong_answer"]
+    found = [verdict_row(row, one, 1.0) for one in (0.99999999, 0.999)]
+    assert [(one["outcome"], one["correct"]) for one in found] == [("passed", True), ("wrong_answer", False)]
+    assert verdict_row(row, 0.9, 0.9)["correct"] is True
 
 
 def test_a_reward_that_no_table_can_hold_is_a_failure_and_not_infinite() -> None:

@@ -19,6 +19,7 @@ from oapl_core.objectives.pairs import Dpo
 from oapl_core.objectives.supervised import Rft
 from oapl_core.reports.scores import Resampling, score
 from oapl_core.settings.reward import RewardConfig
+from oapl_core.tables import is_correct
 
 REWARDS = st.one_of(
     st.none(),
@@ -29,7 +30,7 @@ GROUPS = st.lists(st.lists(REWARDS, min_size=1, max_size=6), min_size=1, max_siz
 THRESHOLDS = st.sampled_from([-1.0, 0.0, 0.25, 0.5, 1.0])
 
 
-def rows_of(groups: list[list[float | None]]) -> list[dict[str, Any]]:
+def rows_of(groups: list[list[float | None]], right_from: float = 1.0) -> list[dict[str, Any]]:
     """Answers as the evaluation has them."""
     return [
         {
@@ -38,6 +39,7 @@ def rows_of(groups: list[list[float | None]]) -> list[dict[str, Any]]:
             "problem_id": f"p{g}",
             "sample": i,
             "reward": reward,
+            "correct": is_correct(reward, right_from),
             "outcome": "verifier_error" if reward is None else "wrong_answer",
             "response_tokens": 3,
             "finish_reason": "stop",
@@ -53,7 +55,7 @@ def known(group: list[float | None]) -> list[float]:
 
 @given(GROUPS, THRESHOLDS, st.sampled_from(["any_correct", "mixed", "all"]))
 def test_groups_are_kept_by_the_threshold(groups: list[list[float | None]], right_from: float, keep: str) -> None:
-    rows = rows_of(groups)
+    rows = rows_of(groups, right_from)
     keys = pl.DataFrame(
         [
             {"rollout_id": f"{r['problem_id']}-{r['sample']}", "response_tokens": 3, "part": 0}
@@ -65,10 +67,11 @@ def test_groups_are_kept_by_the_threshold(groups: list[list[float | None]], righ
         {
             "rollout_id": keys["rollout_id"],
             "reward": pl.Series([r["reward"] for r in rows], dtype=pl.Float32),
+            "correct": [r["correct"] for r in rows],
             "outcome": [r["outcome"] for r in rows],
         }
     )
-    kept, found = select(keys, verdicts, keep, "keep", right_from)
+    kept, found = select(keys, verdicts, keep, "keep")
     expected = set()
     for g, group in enumerate(groups):
         rewards = known(group)
@@ -84,7 +87,7 @@ def test_groups_are_kept_by_the_threshold(groups: list[list[float | None]], righ
 def test_pass_at_k_is_of_correct_answers_and_the_mean_reward_of_all(
     groups: list[list[float | None]], right_from: float
 ) -> None:
-    rows, reward = rows_of(groups), RewardConfig(right_from=right_from)
+    rows, reward = rows_of(groups, right_from), RewardConfig(right_from=right_from)
     judged = [known(group) for group in groups if known(group)]
     pairs = [(len(rewards), sum(r >= right_from for r in rewards)) for rewards in judged]
     average = np.mean([np.mean(rewards) for rewards in judged])
@@ -94,9 +97,9 @@ def test_pass_at_k_is_of_correct_answers_and_the_mean_reward_of_all(
     mean, low, high = found["reward"]
     assert low - 1e-6 <= mean <= high + 1e-6 and mean == pytest.approx(average, abs=1e-6)
     # the report reads the same rows in another way
-    frame = pl.DataFrame(rows, schema_overrides={"reward": pl.Float64}, infer_schema_length=None)
+    frame = pl.DataFrame(rows, schema_overrides={"reward": pl.Float64, "correct": pl.Boolean}, infer_schema_length=None)
     (shown,) = score(frame, Resampling(50, 0, reward))
-    assert shown.judged_P == counts(rows, right_from)
+    assert shown.judged_P == counts(rows)
     assert shown.mean_reward is not None and shown.mean_reward.mean == pytest.approx(average, abs=1e-9)
     (plain,) = score(frame, Resampling(50, 0))
     assert plain.mean_reward is None and plain.judged_P == counts(rows)
@@ -115,10 +118,10 @@ def test_of_zeros_and_ones_it_is_what_it_was_to_the_last_digit(groups: list[list
 
 
 def test_a_threshold_moves_the_difference_of_two_checkpoints() -> None:
-    first, second = rows_of([[0.2, 0.4]] * 3), rows_of([[0.6, 0.7]] * 3)
-    at_half = comparisons({"a": first, "b": second}, [1], 20, 0, 0.5)
-    assert [line["difference"] for line in at_half] == [1.0]
-    assert [line["difference"] for line in comparisons({"a": first, "b": second}, [1], 20, 0)] == [0.0]
+    for right_from, expected in ((0.5, 1.0), (1.0, 0.0)):
+        first, second = (rows_of([list(rewards)] * 3, right_from) for rewards in ((0.2, 0.4), (0.6, 0.7)))
+        (line,) = comparisons({"a": first, "b": second}, [1], 20, 0)
+        assert line["difference"] == expected
 
 
 @given(
@@ -142,17 +145,11 @@ def test_oapl_is_numpys_for_any_rewards(groups: list[list[float]], beta1: float)
     assert oapl_loss(log_ratio, advantage, 0.1, len(reward)).item() == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
-def test_rft_trains_on_what_is_correct_by_the_threshold_and_records_no_setting_for_it() -> None:
-    rewards, groups = torch.tensor([-1.0, 0.4, 0.5, 2.0]), torch.zeros(4, dtype=torch.long)
-    assert Rft().kept(rewards, groups, 0).tolist() == [False, False, False, True]
-    objective = Rft().with_threshold(0.5)
-    assert objective.kept(rewards, groups, 0).tolist() == [False, False, True, True]
-    assert objective.model_dump() == Rft().model_dump()
-
-
-def test_what_tells_correct_from_wrong_answers_does_so_by_the_threshold() -> None:
+def test_what_tells_correct_from_other_answers_goes_by_the_verdict_and_not_by_the_reward() -> None:
     rewards, groups = torch.tensor([0.2, 0.4, 0.6, 0.8]), torch.zeros(4, dtype=torch.long)
-    assert not Dpo().kept(rewards, groups, 0).any(), "no answer is correct, so there is no pair"
-    assert Dpo().with_threshold(0.5).kept(rewards, groups, 0).all()
-    signs = Kto().with_threshold(0.5).advantages(rewards, groups).sign()
-    assert signs[0] == signs[1] != signs[2] == signs[3]
+    for correct, right in ([False] * 4, 0), ([False, False, True, True], 2):
+        judged = torch.tensor(correct)
+        assert Rft().kept(Rft().judging(rewards, judged), groups, 0).tolist() == correct
+        assert int(Dpo().kept(Dpo().judging(rewards, judged), groups, 0).sum()) == 2 * right, "pairs need both"
+        assert (Kto().advantages(Kto().judging(rewards, judged), groups) > 0).tolist() == correct
+    assert torch.equal(Oapl().judging(rewards, torch.tensor([True] * 4)), rewards)

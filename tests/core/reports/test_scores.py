@@ -4,6 +4,7 @@ import polars as pl
 import pytest
 
 from oapl_core.reports.scores import Resampling, difference, score, shown_ks
+from oapl_core.tables import is_correct
 
 RESAMPLING = Resampling(200, 0)
 
@@ -16,12 +17,13 @@ def rows(rewards_by_problem: dict[str, list[float | None]], checkpoint: str = "b
             "policy_hash": "h",
             "problem_id": problem,
             "reward": reward,
+            "correct": is_correct(reward),
             "finish_reason": "stop" if reward else "length",
         }
         for problem, rewards in rewards_by_problem.items()
         for reward in rewards
     ]
-    return pl.DataFrame(answers, schema_overrides={"reward": pl.Float32})
+    return pl.DataFrame(answers, schema_overrides={"reward": pl.Float32, "correct": pl.Boolean})
 
 
 def test_a_verifier_error_counts_neither_as_right_nor_as_wrong() -> None:

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from oapl_core import tables
-from oapl_core.columns import LOSS_MASK
+from oapl_core.columns import LOSS_MASK, TURNS
 from oapl_core.reports.facts import gather
 from oapl_core.reports.joined import joined
 from oapl_core.reports.live import LiveRun
@@ -15,7 +15,6 @@ from oapl_core.reports.process import turns_table
 from oapl_core.reports.round_page import round_page
 from oapl_core.reports.turn_counts import TurnCounts, turn_counts
 from oapl_core.run_folder.run import Run
-from oapl_core.turns import with_turns
 from tests.core.reports.test_round_page import byte_tokenizer
 from tests.synthetic_run import Sizes, write_synthetic_run
 from tests.whole_run import called
@@ -45,12 +44,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Of every four rollouts one has one turn, and one call of the others' three failed."""
     run = write_synthetic_run(tmp_path_factory.mktemp("runs"), Sizes(train=6), until="verdicts")
     byte_tokenizer().save(str(run.policy(0) / "tokenizer.json"))
-    empty: dict[str, Any] = dict.fromkeys(name for name, _ in with_turns((), True))
+    empty: dict[str, Any] = dict.fromkeys(name for name, _ in TURNS)
     for part in sorted(run.rollouts(0).glob("*.parquet")):
         rows = tables.read_table(part, tables.ROLLOUTS).to_pylist()
         made = [row | empty if i % 4 == 0 else trajectory(row, i % 4 == 1) for i, row in enumerate(rows)]
         with run.writing(part, {}, {}) as draft:
-            draft.rows = tables.write_table(draft.path, with_turns(tables.ROLLOUTS, True), made)
+            draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, made)
     return run
 
 
@@ -129,7 +128,7 @@ def test_the_terminal_shows_a_game_without_tools(tmp_path: Path) -> None:
         rows = tables.read_table(part, tables.ROLLOUTS).to_pylist()
         played = [trajectory(row, False) | {"tool_calls": None} for row in rows]
         with run.writing(part, {}, {}) as draft:
-            draft.rows = tables.write_table(draft.path, with_turns(tables.ROLLOUTS, True), played)
+            draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, played)
     said = called("rollouts", run.root, "--show", "1").stdout
     assert f"  turn 0 · earned 0\n{FIRST}\n  | {RESULT}\n  turn 1 · earned 1\n{LAST}\n" in said
     html = round_page(run, 0)

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from oapl_core.columns import TURNS
 from oapl_core.environments.stepping import Steps
 from oapl_core.environments.wording import Wording
 from oapl_core.errors import ConfigError, DataError
@@ -130,7 +129,7 @@ def by_template(
         )
         generate(run, 0, partial(Borrowed, engine))
         check, parts = check_turns(run), sorted(run.rollouts(0).glob("*.parquet"))
-        rows = [row for part in parts for row in read_table(part, (*ROLLOUTS, *TURNS)).to_pylist()]
+        rows = [row for part in parts for row in read_table(part, ROLLOUTS).to_pylist()]
         between = [tokenizer.decode(other) for row in rows for _, other in spans(row) if other]
         turns = [len(row["prompt_hashes"]) for row in rows]
         found[name] = {**asdict(check), "turns": turns, "between": sorted(set(between))}

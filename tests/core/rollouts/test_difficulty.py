@@ -102,7 +102,14 @@ def judge(run: Run, number: int, correct: dict[str, int | None], answers: int = 
     """Verdicts of a sampled round; None: the verifier failed."""
     empty: dict[str, Any] = dict.fromkeys(name for name, _ in tables.VERDICTS)
     rows = [
-        empty | {"rollout_id": f"{p}/r{number}/s{i}", "problem_id": p, "outcome": "x", "reward": reward}
+        empty
+        | {
+            "rollout_id": f"{p}/r{number}/s{i}",
+            "problem_id": p,
+            "outcome": "x",
+            "reward": reward,
+            "correct": tables.is_correct(reward),
+        }
         for p, count in correct.items()
         for i in range(answers)
         for reward in [None if count is None else float(i < count)]

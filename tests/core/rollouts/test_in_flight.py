@@ -101,7 +101,7 @@ def test_flushing_without_news_writes_nothing(part: Part) -> None:
 def test_what_was_flushed_is_taken_over_as_it_was(part: Part) -> None:
     leave(part, ("b", 1), ("a", 0))
     assert taken_over(part) == [(0, 0), (1, 1)]
-    assert part.rows[1, 1] == row("b", 1)
+    assert part.rows[1, 1] == dict.fromkeys(name for name, _ in ROLLOUTS) | row("b", 1)
     assert part.missing == [(0, 1), (1, 0)]
 
 

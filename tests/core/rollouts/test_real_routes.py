@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from oapl_core.groups.build import build
-from oapl_core.routes import with_routes
 from oapl_core.run_folder.run import Run
 from oapl_core.tables import GROUPS, ROLLOUTS, ROUTES, read_table
 from tests.core.rollouts.engine_session import CONFIG, requests
@@ -82,12 +81,12 @@ def test_a_round_that_is_killed_trains_on_its_routes_and_the_next_one_starts(roo
     generate_in_a_process(run, root)
     assert content(run, "run", "logprobs") == content(whole, "run", "logprobs")
     parts = [sorted(one.rollouts(0).glob("part-*.parquet")) for one in (run, whole)]
-    fields = with_routes(ROLLOUTS, True)
+    fields = ROLLOUTS
     rows, others = ([row for path in of for row in read_table(path, fields).to_pylist()] for of in parts)
     assert [row[ROUTES] for row in rows] == [row[ROUTES] for row in others]
     judge(run)
     build(run, 0)
-    groups = read_table(run.groups(0), with_routes(GROUPS, True)).to_pylist()
+    groups = read_table(run.groups(0), GROUPS).to_pylist()
     assert {row["rollout_id"]: row[ROUTES] for row in groups} == {row["rollout_id"]: row[ROUTES] for row in rows}
     said = train_in_a_process(run)
     assert "tokens go to the experts that the engine chose, 2 in each layer" in said

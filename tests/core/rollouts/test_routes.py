@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from oapl_core.devices import Machine
-from oapl_core.errors import ConfigError, DataError, StageFailed
+from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.groups.build import build
 from oapl_core.planning.fitting import Fit
 from oapl_core.planning.model_size import known_size
@@ -18,7 +18,7 @@ from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.engine_start import engine_arguments
 from oapl_core.rollouts.generate import generate
 from oapl_core.rollouts.requests import Request, SampledAnswer
-from oapl_core.routes import Routing, with_routes
+from oapl_core.routes import Routing
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig, SamplingConfig
 from oapl_core.tables import GROUPS, ROLLOUTS, ROUTES, VERDICTS, read_table
@@ -49,7 +49,7 @@ def routed_run(folder: Path, **sampling: Any) -> Run:
 
 def rollouts(run: Run) -> list[dict[str, Any]]:
     parts = sorted(run.rollouts(0).glob("part-*.parquet"))
-    return [row for part in parts for row in read_table(part, with_routes(ROLLOUTS, True)).to_pylist()]
+    return [row for part in parts for row in read_table(part, ROLLOUTS).to_pylist()]
 
 
 def check(rows: list[dict[str, Any]], prompts: dict[str, list[int]]) -> None:
@@ -66,7 +66,10 @@ def judge(run: Run) -> None:
             run,
             run.verdicts(0) / part.name,
             VERDICTS,
-            [empty | row | {"reward": float(i % 2), "outcome": "passed"} for i, row in enumerate(ids)],
+            [
+                empty | row | {"reward": float(i % 2), "correct": bool(i % 2), "outcome": "passed"}
+                for i, row in enumerate(ids)
+            ],
         )
 
 
@@ -82,21 +85,24 @@ def test_routes_go_with_their_tokens_through_a_broken_engine_into_the_groups(tmp
     check(rollouts(run), prompts)
     judge(run)
     build(run, 0)
-    groups = read_table(run.groups(0), with_routes(GROUPS, True)).to_pylist()
+    groups = read_table(run.groups(0), GROUPS).to_pylist()
     assert len(groups) == 14
     check(groups, prompts)
     entry = run.ledger.artifacts()["round_00/1_rollouts/part-00000.parquet"]
     assert entry.config["routes"] is True
 
 
-def test_parts_with_and_without_routes_make_no_groups(tmp_path: Path) -> None:
+def test_routes_stay_with_their_rows_beside_rows_without_any(tmp_path: Path) -> None:
+    """Training refuses such a file: tests/core/training/test_routes.py."""
     run = routed_run(tmp_path)
     generate(run, 0, Routed)
     judge(run)
     part = run.rollouts(0) / "part-00001.parquet"
-    write(run, part, ROLLOUTS, read_table(part, ROLLOUTS).to_pylist())
-    with pytest.raises(DataError, match=r"part-00001.parquet: does not have the documented columns \(\['routes'\]\)"):
-        build(run, 0)
+    write(run, part, ROLLOUTS, [row | {"routes": None} for row in read_table(part, ROLLOUTS).to_pylist()])
+    build(run, 0)
+    bare = set(read_table(part, ROLLOUTS, ["rollout_id"])["rollout_id"].to_pylist())
+    groups = read_table(run.groups(0), GROUPS).to_pylist()
+    assert {(row["rollout_id"] in bare, row["routes"] is None) for row in groups} == {(True, True), (False, False)}
 
 
 def test_rounds_without_routes_depend_on_what_they_did() -> None:

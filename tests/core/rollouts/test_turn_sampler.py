@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from oapl_core.columns import TURNS
 from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.model_folder import load_tokenizer, policy_hash
@@ -44,7 +43,7 @@ def asks_then_answers(conversation: str, draw: random.Random) -> str:
 def rows(run: Run) -> list[dict[str, Any]]:
     found = []
     for part in sorted(run.rollouts(0).glob("part-*.parquet")):
-        found += read_table(part, (*ROLLOUTS, *TURNS)).to_pylist()
+        found += read_table(part, ROLLOUTS).to_pylist()
     return found
 
 

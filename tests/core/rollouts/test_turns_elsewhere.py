@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from oapl_core.columns import TURNS
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.turn_check import check_turns
 from oapl_core.tables import ROLLOUTS, read_table
@@ -43,7 +42,7 @@ def sampled(folder: Path, model: Path, **changes: Any) -> dict[str, dict[str, An
 
 def rows(run: Run) -> dict[str, dict[str, Any]]:
     parts = sorted(run.rollouts(0).glob("part-*.parquet"))
-    found = [row for part in parts for row in read_table(part, (*ROLLOUTS, *TURNS)).to_pylist()]
+    found = [row for part in parts for row in read_table(part, ROLLOUTS).to_pylist()]
     for row in found:
         for call in row["tool_calls"]:
             del call["seconds"]

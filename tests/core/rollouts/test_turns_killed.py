@@ -10,7 +10,6 @@ from typing import Any
 import psutil
 import pytest
 
-from oapl_core.columns import TURNS
 from oapl_core.run_folder.run import Run
 from oapl_core.tables import ROLLOUTS, read_table
 from tests.speaking_sampler import speaking_run
@@ -34,7 +33,7 @@ def start(run: Run, root: Path) -> "psutil.Popen":
 def content(run: Run) -> list[dict[str, Any]]:
     """Every row without the clock."""
     parts = sorted(run.rollouts(0).glob("part-*.parquet"))
-    rows = [row for part in parts for row in read_table(part, (*ROLLOUTS, *TURNS)).to_pylist()]
+    rows = [row for part in parts for row in read_table(part, ROLLOUTS).to_pylist()]
     for row in rows:
         del row["sampled_at"], row["run"]
         for call in row["tool_calls"]:

@@ -9,7 +9,7 @@ from oapl_core import tables
 from oapl_core.columns import LOSS_MASK
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.turn_check import Template, check_turns
-from oapl_core.turns import has_turns, prompt_hash, with_turns
+from oapl_core.turns import has_turns, prompt_hash
 from tests.chat_templates import FAMILIES
 from tests.synthetic_run import Sizes, write_synthetic_run
 from tests.tiny_model import END, tiny_tokenizer
@@ -74,7 +74,7 @@ def write_turns(run: Run, tokenizer: Any, first: dict[int, str]) -> list[str]:
             made.append(two_turns(tokenizer, row, prompts[row["problem_id"]], first.get(len(names), PLAIN)))
             names.append(row["rollout_id"])
         with run.writing(part, {}, {}) as draft:
-            draft.rows = tables.write_table(draft.path, with_turns(tables.ROLLOUTS, True), made)
+            draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, made)
     return names
 
 
@@ -107,10 +107,10 @@ def test_a_prompt_that_the_engine_was_not_given_is_named_and_fails_the_check(run
     assert f"1 of them a server that renders messages would show otherwise (first {names[2]}, turn 0)" in done.stdout
     part = min(run.rollouts(0).glob("*.parquet"))
     assert has_turns(part)
-    rows = tables.read_table(part, with_turns(tables.ROLLOUTS, True)).to_pylist()
+    rows = tables.read_table(part, tables.ROLLOUTS).to_pylist()
     rows[1]["prompt_hashes"][1] += 1
     with run.writing(part, {}, {}) as draft:
-        draft.rows = tables.write_table(draft.path, with_turns(tables.ROLLOUTS, True), rows)
+        draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, rows)
     done = called("check", run.root)
     assert done.returncode == 2
     assert f"{names[1]} was given another prompt in turn 1 than the tokens before it" in done.stdout

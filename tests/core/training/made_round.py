@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core import tables
-from oapl_core.columns import LOSS_MASK
 from oapl_core.model_folder import policy_hash
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
@@ -98,10 +97,10 @@ def plain_entropies(model_dir: Path, rows: list[dict[str, Any]], temperature: fl
 
 
 def write_groups(run: Run, rows: list[dict[str, Any]], number: int = 0) -> None:
-    """The groups file of a round, recorded; with a loss mask if the rows have one."""
-    fields = (*tables.GROUPS, *[(LOSS_MASK, "mask")] * any(LOSS_MASK in row for row in rows))
+    """Write the groups file of a round; rows that do not say it are correct from a reward of 1 on."""
+    judged = [{"correct": tables.is_correct(row["reward"]), **row} for row in rows]
     with run.writing(run.groups(number), {}, {}) as draft:
-        draft.rows = tables.write_table(draft.path, fields, rows)
+        draft.rows = tables.write_table(draft.path, tables.GROUPS, judged)
 
 
 def train_command(run: Run, number: int = 0) -> list[str]:

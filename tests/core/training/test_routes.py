@@ -12,7 +12,7 @@ from torch import Tensor
 from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.model_folder import policy_hash
-from oapl_core.routes import Routing, routing_of, with_routes
+from oapl_core.routes import Routing, routing_of
 from oapl_core.run_folder.run import Run
 from oapl_core.training.checkpoint import load_model
 from oapl_core.training.examples import Examples, read_examples
@@ -194,7 +194,9 @@ def routed_groups(folder: Path, sampling: Path) -> list[Row]:
 def write(run: Run, rows: list[Row], routed: bool = True) -> None:
     kept = [{k: v for k, v in row.items() if routed or k != tables.ROUTES} for row in rows]
     with run.writing(run.groups(0), {}, {}) as draft:
-        draft.rows = tables.write_table(draft.path, with_routes(tables.GROUPS, routed), kept)
+        draft.rows = tables.write_table(
+            draft.path, tables.GROUPS, [{"correct": row["reward"] >= 1, **row} for row in kept]
+        )
 
 
 def read(run: Run, folder: Path) -> Examples:
@@ -219,11 +221,11 @@ def test_the_mismatch_is_smaller_where_the_engine_chose_otherwise(
 
 @pytest.mark.parametrize(
     "spoil",
-    [lambda stored: stored[:-1], lambda stored: b"\x08" + stored[1:], lambda _: b""],
-    ids=["cut", "an expert that does not exist", "none"],
+    [lambda stored: stored[:-1], lambda stored: b"\x08" + stored[1:], lambda _: b"", lambda _: None],
+    ids=["cut", "an expert that does not exist", "empty", "null beside others"],
 )
 def test_routes_that_are_not_of_this_model_are_refused(
-    spoil: Callable[[bytes], bytes], written: Callable[[str], Path], tmp_path: Path
+    spoil: Callable[[bytes], bytes | None], written: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder, run = written("qwen3-moe"), make_run(tmp_path, written("qwen3-moe"))
     rows = routed_groups(folder, folder)

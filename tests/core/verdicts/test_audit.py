@@ -43,7 +43,7 @@ def forge(run: Run, forged: Callable[[dict[str, Any]], bool]) -> None:
     part = run.verdicts(0) / "part-00000.parquet"
     rows = tables.read_table(part, tables.VERDICTS).to_pylist()
     with run.writing(part, {}, {}) as draft:
-        new = [row | ({"outcome": "passed", "reward": 1.0} if forged(row) else {}) for row in rows]
+        new = [row | ({"outcome": "passed", "reward": 1.0, "correct": True} if forged(row) else {}) for row in rows]
         draft.rows = tables.write_table(draft.path, tables.VERDICTS, new)
 
 

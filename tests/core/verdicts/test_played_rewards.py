@@ -6,7 +6,6 @@ from typing import Any
 import polars as pl
 import pytest
 
-from oapl_core.columns import TURNS
 from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.rollouts.generate import generate
 from oapl_core.settings.experiment_file import parse_experiment
@@ -38,7 +37,7 @@ def judged(
     generate(run, 0, lambda model, config: SpeakingSampler(counts_up, model, config))
     verify(run, 0)
     parts = sorted(run.rollouts(0).glob("*.parquet"))
-    rows = [row for part in parts for row in read_table(part, (*ROLLOUTS, *TURNS)).to_pylist()]
+    rows = [row for part in parts for row in read_table(part, ROLLOUTS).to_pylist()]
     found = pl.concat(pl.read_parquet(part) for part in sorted(run.verdicts(0).glob("*.parquet")))
     return found, {row["rollout_id"]: sum(row["turn_rewards"] or []) for row in rows}
 

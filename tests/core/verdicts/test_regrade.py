@@ -16,7 +16,7 @@ from tests.core.verdicts.test_verify import made_run, verdicts
 def judged_wrongly(run: Run, version: str = "3") -> None:
     """Every verdict of part 0 becomes a pass, as an older verifier might have had it."""
     part = run.verdicts(0) / "part-00000.parquet"
-    wrong = {"outcome": "passed", "reward": 1.0, "verifier_version": version}
+    wrong = {"outcome": "passed", "reward": 1.0, "correct": True, "verifier_version": version}
     rows = [row | wrong for row in tables.read_table(part, tables.VERDICTS).to_pylist()]
     with run.writing(part, {}, {}) as draft:
         draft.rows = tables.write_table(draft.path, tables.VERDICTS, rows)

@@ -58,7 +58,9 @@ def test_a_version_lies_beside_the_old_one_and_groups_use_what_was_chosen(tmp_pa
     assert run.verdicts(0).name == "2_verdicts.credit" and judged_by(run, 0).reward is not None
     assert kept(run) == [third, 0.0, 0.0, third]
     entry = run.ledger.artifacts()[run.name(run.groups(0))]
-    assert "round_00/2_verdicts.credit/part-00000.parquet" in entry.inputs and entry.config["right_from"] == 0.3
+    part = "round_00/2_verdicts.credit/part-00000.parquet"
+    made = run.ledger.artifacts()[part]
+    assert part in entry.inputs and made.config["right_from"] == 0.3, "as a person wrote it"
     use(run, 0, "")
     assert kept(run) == [] and content(run) == before
     assert Run.open(run.root).config.reward is None, "the run's own settings stay"
