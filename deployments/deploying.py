@@ -52,7 +52,6 @@ def main(stage_pools: Sequence[str] = ()) -> int:
     except httpx.TransportError as error:
         print(unreachable(error))
         return 1
-    keep_old_schedules()
     # the pool comes first: `prefect deploy` refuses a deployment whose pool does not exist
     with deployments_file() as file:
         command = ["--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
@@ -108,29 +107,6 @@ def make_pool(name: str) -> None:
             # without one the template stays empty until a worker of the pool has started
             template = ProcessWorker.get_default_base_job_template()
             client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
-
-
-def keep_old_schedules() -> None:
-    """Let schedules of `oapl-evaluate` start the end of a run, which it was in the version before; the next drops this.
-
-    A schedule without parameters of its own has those of the deployment, which are about to be replaced.
-    """
-    from prefect.client.orchestration import get_client
-    from prefect.exceptions import ObjectNotFound
-
-    with get_client(sync_client=True) as client:
-        try:
-            before = client.read_deployment_by_name("oapl-evaluate/oapl-evaluate")
-        except ObjectNotFound:
-            return
-        if "experiment" not in before.parameters.get("start", {}):
-            return
-        for schedule in before.schedules:
-            if "start" not in schedule.parameters:
-                client.update_deployment_schedule(before.id, schedule.id, parameters=before.parameters)
-            print(
-                "a schedule of oapl-evaluate still starts the end of a run, which is oapl-conclude now: move it there"
-            )
 
 
 def deploy_stages(pool: str) -> None:

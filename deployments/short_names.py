@@ -10,7 +10,7 @@ import sys
 from prefect.plugins import HookContext, register_hook
 
 PREFECT_PLUGIN_API_REQUIRES = ">=0.1,<0.2"
-NAMES = ("oapl-round", "oapl-experiment", "oapl-conclude", "oapl-evaluate", "oapl-compare", "oapl-measure")
+NAMES = ("oapl-round", "oapl-experiment", "oapl-conclude", "oapl-evaluate", "oapl-compare")
 """Flows whose deployment has the same name (prefect.yaml); the last is the former name of oapl-evaluate."""
 
 

@@ -13,8 +13,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 from pydantic import Field
 
-from flows.conclude import conclude
-from flows.start import Start, listen, play
+from flows.start import listen
 from oapl_core.errors import Held
 from oapl_core.evaluation import card
 from oapl_core.evaluation.card_text import headline
@@ -40,17 +39,12 @@ class EvaluateStart(Settings):
     """Each one KEY=VALUE, for example samples=8, prompt_style=plain, max_tokens=4096 or engine.max_num_seqs=64."""
     to: Path | None = Field(default=None, title="Evaluation folder")
     """Folder of the answers and the card; unset: below data/evaluations, named as the set and the models."""
-    experiment: Path | None = Field(default=None, title="Experiment file or run folder (former parameter)")
-    """What this flow took when it was the end of a run, as `oapl-conclude` is now. It is still done, until the next
-    version: with this, `overrides` are those of the experiment, and the other fields mean nothing."""
 
 
 def evaluation_name() -> str:
     """Name of a flow run: ``demo-seed0 on heldout``."""
     given = flow_run.parameters.get("start") or {}
     start = given if isinstance(given, EvaluateStart) else EvaluateStart.model_validate(given)
-    if start.experiment:
-        return f"{start.experiment}"
     more = f" and {len(start.models) - 1} more" if len(start.models) > 1 else ""
     problems = start.problems.name or Path(str(start.problems.path)).name.partition(".")[0]
     return f"{start.models[0]}{more} on {problems}"
@@ -58,21 +52,12 @@ def evaluation_name() -> str:
 
 @flow(name="oapl-evaluate", flow_run_name=evaluation_name)
 def oapl_evaluate(start: EvaluateStart) -> State[None]:
-    """Evaluate checkpoints on a problem set and write the evaluation card."""
-    listen()
-    if start.experiment is None:
-        return evaluate_models(start)
-    # a schedule of the version before, whose oapl-evaluate was the end of a run
-    progress.warning("the end of a run is the flow oapl-conclude now; oapl-evaluate does it until the next version")
-    return play(Start(experiment=start.experiment, overrides=start.overrides), conclude)
-
-
-def evaluate_models(start: EvaluateStart) -> State[None]:
-    """Evaluate in a folder that nobody else holds.
+    """Evaluate checkpoints on a problem set, in a folder that nobody else holds, and write the evaluation card.
 
     Raises:
         OaplError: the evaluation failed, or what was given cannot be used; the flow run fails with that line.
     """
+    listen()
     problems = start.problems.model_dump(mode="json", exclude_defaults=True)
     config = settings_of(start.models, problems, {}, start.overrides)
     root = start.to or default_folder(config)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from oapl_core.verdicts.outcomes import Outcome
     from oapl_core.verdicts.verifier import Verdict, Verifier
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # What a type checker reads above, once more for the interpreter, which must not import a stage for the name of another.
 _HOMES = {

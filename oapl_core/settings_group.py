@@ -1,7 +1,7 @@
 """What every group of settings is: frozen, without unknown keys, each field explained by the text below it."""
 
-from collections.abc import Collection, Mapping
-from typing import Annotated, Any, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,10 +16,3 @@ class Settings(BaseModel):
     )
     decided: ClassVar[Mapping[str, str]] = {}
     """Keys that people look for here and that are no choice: each with the reason, for the error's line."""
-
-    def recorded(self, younger: str, include: Collection[str] | None = None) -> dict[str, Any]:
-        """The settings, or those of ``include``, as ledgers have them: of the ``younger`` ones, which runs were made
-        without, only those that are not their default."""
-        fields, chosen = type(self).model_fields, set(type(self).model_fields if include is None else include)
-        unused = {name for name in younger.split() if getattr(self, name) == fields[name].default}
-        return self.model_dump(mode="json", include=chosen - unused)

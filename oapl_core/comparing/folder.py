@@ -25,7 +25,14 @@ from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.comparison import ArmConfig, ComparisonConfig
 from oapl_core.settings.experiment import Experiment
-from oapl_core.settings.experiment_file import differences, parse_as, parse_experiment, write_record
+from oapl_core.settings.experiment_file import (
+    FORMAT,
+    check_format,
+    differences,
+    parse_as,
+    parse_experiment,
+    write_record,
+)
 
 MEASURING = Step("measuring the arms", "evaluation.together", None, ())
 REPORTING = Step("report of the comparison", "figures.together", None, ("report",))
@@ -140,7 +147,8 @@ class Comparison(Recorded):
                 )
         for arm in made.arms:  # before the record is written: what is refused changes nothing
             made.check(arm)
-        write_record(made.root / _RECORD, {"config": config.model_dump(mode="json"), "run": str(parent.root)})
+        record = {"format": FORMAT, "config": config.model_dump(mode="json"), "run": str(parent.root)}
+        write_record(made.root / _RECORD, record)
         return made
 
     @classmethod
@@ -152,10 +160,11 @@ class Comparison(Recorded):
         """
         try:
             content = json.loads(read_record(root / _RECORD))
+            check_format(content, root / _RECORD)
             values, parent = content["config"], Path(content["run"])
         except (FileNotFoundError, NotADirectoryError):
             raise DataError(f"{root}: is not a comparison folder (no {_RECORD}); `oapl compare` makes one") from None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{root / _RECORD}: is not readable ({error}); run `oapl compare` again") from None
         # the recorded path is relative to the folder of the start; where comparisons lie, the run is found from any
         beside = root.parent.parent / parent.name

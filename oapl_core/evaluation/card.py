@@ -21,6 +21,8 @@ from oapl_core.model_folder import end_token_ids, model_config
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
+from oapl_core.settings.reward import RewardConfig
+from oapl_core.settings_group import Settings
 from oapl_core.storable import json_text
 from oapl_core.tables import EVALUATIONS, read_table
 from oapl_core.verdicts.verifier import VERIFIER_VERSION
@@ -64,6 +66,9 @@ EXACT_ON_GPU = (
 _WRITERS = ("transformers_version", "_name_or_path")
 # what two evaluations on CPU share to the letter; not the label, nor what follows from the settings
 _SAME_PLACES = ("problem_id", "sample", "response_tokens", "finish_reason", "text")
+
+
+_SAID_WHERE_SET = frozenset({"template", "system", "examples", "chat", "answer"})
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -127,13 +132,30 @@ def asked(basis: Basis, targets: Sequence[Target]) -> dict[str, Any]:
         "prompts": {
             "style": config.prompt_style if config.template is None else "template",
             "style_hash": style_hash(config),
-            **{name: value for name, value in config.prompting.items() if name != "prompt_style"},
+            **_said(config, {k: v for k, v in config.prompting.items() if k != "prompt_style"}),
         },
         # top_k and so on are no settings of ours, but a card must say that nothing else acts on the sampling
         "sampling": {**sampling, "top_k": 0, "min_p": 0.0, "penalties": "none", "stop": stop, "seeds": SEEDS},
-        "verifier": {"version": VERIFIER_VERSION, **config.verifier.slice, "extraction": _extraction(config)},
-        **({**config.reward.slice, "right_from": config.reward.right_from} if config.reward else {}),
+        "verifier": {
+            "version": VERIFIER_VERSION,
+            **_said(config.verifier, config.verifier.slice),
+            "extraction": _extraction(config),
+        },
+        **(_reward(config.reward) if config.reward else {}),
     }
+
+
+def _said(group: Settings, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out the settings that cards of release 0.1.0 had only where they were set: cards are compared."""
+    fields = type(group).model_fields
+    return {k: v for k, v in values.items() if k not in _SAID_WHERE_SET or v != fields[k].default}
+
+
+def _reward(reward: RewardConfig) -> dict[str, Any]:
+    whole = dict(reward.slice["reward"])
+    if not whole["parts"]["environment"]:
+        whole["parts"] = {k: v for k, v in whole["parts"].items() if k != "environment"}
+    return {"right_from": whole.pop("right_from"), "reward": whole}
 
 
 def _extraction(config: EvaluationFolderConfig) -> dict[str, str]:

@@ -19,7 +19,7 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import read_record, sha256_of
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
-from oapl_core.settings.experiment_file import differences, parse_as, write_record
+from oapl_core.settings.experiment_file import FORMAT, check_format, differences, parse_as, write_record
 
 RECORD = "evaluation.json"
 """Its settings; what has it is an evaluation folder."""
@@ -59,7 +59,7 @@ class EvaluationFolder(Recorded):
         elif root.exists() and any(path.name != "run.lock" for path in root.iterdir()):
             raise ConfigError(f"{root}: is not empty and no evaluation folder; choose another with --to")
         # also where nothing else changed: engine_python may have
-        write_record(record, config.model_dump(mode="json"))
+        write_record(record, {"format": FORMAT, **config.model_dump(mode="json")})
         return cls(root, config)
 
     @classmethod
@@ -71,10 +71,12 @@ class EvaluationFolder(Recorded):
         """
         try:
             content = json.loads(read_record(root / RECORD))
+            check_format(content, root / RECORD)
         except (FileNotFoundError, NotADirectoryError):
             raise DataError(f"{root}: is not an evaluation folder (no {RECORD}); `oapl evaluate` makes one") from None
-        except ValueError as error:
+        except (ValueError, AttributeError) as error:
             raise DataError(f"{root / RECORD}: is not readable ({error}); delete the folder") from None
+        del content["format"]
         return cls(root, parse(content, str(root / RECORD)))
 
     @property

@@ -19,7 +19,6 @@ from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig, ModelConfig
-from oapl_core.settings.reward import recorded_threshold
 from oapl_core.tables import EVALUATIONS, PROBLEMS, open_table, read_table, write_batches
 from oapl_core.verdicts.verifier import VERIFIER_VERSION
 
@@ -52,13 +51,12 @@ def target(
     config = asked.config
     # samples too: the parts' borders depend on it
     sampling = config.model_dump(include={"seed", "samples", "temperature", "top_p", "max_tokens"})
-    if config.stop:  # as it was recorded before there were any
-        sampling["stop"] = config.stop
+    sampling["stop"] = config.stop
     if config.environment:
         sampling["environment"] = config.environment.slice
     judging = {"verifier_version": VERIFIER_VERSION, **config.verifier.slice}
     if config.reward:
-        judging |= config.reward.slice | recorded_threshold(config.reward)
+        judging |= config.reward.slice
     settings = {"split": asked.split, **sampling, **config.engine.slice, **judging}
     inputs = folder.inputs([asked.table, prompts, model.path])
     return Target(model.label, model.path, policy_hash, asked, beginning, inputs, settings)
@@ -84,8 +82,6 @@ def write_results(
     folder, config = made.folder, made.config
     seed, resamples = derive_seed(config.seed, "bootstrap"), config.bootstrap_resamples
     measured = dict[str, dict[str, dict[str, Any]]]()
-    if config.reward:
-        settings = {**settings, "right_from": config.reward.right_from}
     for split, named in answers.items():
         rows = {name: one.rows() for name, one in named.items()}
         measured[split] = {

@@ -54,9 +54,7 @@ def build(run: Run, round_number: int) -> None:
     if unjudged:
         where = f"{run.verdicts(round_number)}: has no {unjudged[0]} ({len(unjudged)} such parts)"
         raise DataError(f"{where}; run the experiment again to verify them")
-    path, settings = run.groups(round_number), dict[str, Any](keep=chosen_by.keep)
-    if chosen_by.truncated != "keep":  # as it was recorded before there was a choice
-        settings["truncated"] = chosen_by.truncated
+    path, settings = run.groups(round_number), chosen_by.model_dump(mode="json", include={"keep", "truncated"})
     if chosen_by.replay:  # the seed decides nothing else here, so that ledgers of other rounds stay as they were
         settings |= {"replay": chosen_by.replay.model_dump(), "seed": run.config.seed}
     inputs = run.inputs([run.prompts, *rollouts, *verdicts, *map(run.groups, chosen_by.replayed(round_number))])

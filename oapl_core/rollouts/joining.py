@@ -23,7 +23,7 @@ from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.object_store import ObjectStore, Unreachable
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.engine_options import naming_code
-from oapl_core.settings.experiment_file import apply, parse_recorded, write_record, write_settings
+from oapl_core.settings.experiment_file import apply, parse_experiment, write_record, write_settings
 
 Tell = Callable[[str], None]
 VERB = "rollouts.join"
@@ -182,6 +182,6 @@ def fetch_round(mirror: Mirror, url: str, folder: Path, opened: Opened, override
         apply(values, override)
         apply(given, override)
     _refuse_foreign_code(values["engine"]["options"], given["engine"]["options"], url)
-    write_settings(root, parse_recorded(values, url), Path.cwd())
+    write_settings(root, parse_experiment(values, url), Path.cwd())
     write_record(record, asdict(joined))
     return Run.open(root)

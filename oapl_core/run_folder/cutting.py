@@ -1,7 +1,7 @@
 """How many problems a part of a round has where `sampling.problems_per_part` leaves it open: decided once for a round.
 
 Reads the ledger and ``1_rollouts/.in_flight/problems_per_part``; ``generate`` writes that file when a round begins, so
-that a change of `[fleet]` cuts no unfinished round anew. Rounds that were begun before there was such a file have 128.
+that a change of `[fleet]` cuts no unfinished round anew.
 """
 
 from contextlib import suppress
@@ -44,7 +44,7 @@ def _begun(run: Run, number: int) -> int | None:
             return int(entry.config["problems_per_part"])
     with suppress(FileNotFoundError):
         return int(_record(run, number).read_text())
-    return MOST if any(run.in_flight(number).glob("part-*")) else None
+    return None
 
 
 def _fresh(run: Run, problems: int) -> int:

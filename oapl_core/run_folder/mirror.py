@@ -29,7 +29,7 @@ from oapl_core.run_folder.integrity import damage
 from oapl_core.run_folder.ledger import ArtifactEntry, Records, SettingsEntry, artifacts_of, records_of
 from oapl_core.run_folder.run import MAY_CHANGE, Run, refuse_changed
 from oapl_core.run_folder.storage import classify
-from oapl_core.settings.experiment_file import parse_recorded, write_record
+from oapl_core.settings.experiment_file import check_format, parse_experiment, write_record
 from oapl_core.settings.secrets import holds_key
 
 if TYPE_CHECKING:
@@ -211,7 +211,8 @@ class Mirror:
         try:
             found: dict[str, Any] = json.loads(record)
             found["config"]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            check_format(found, self._url)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(
                 f"{self._url}: its {_RUN} is not readable ({error}); send it again, or fetch another"
             ) from None
@@ -262,7 +263,7 @@ class Mirror:
         config = {key: value for key, value in settings["config"].items() if key not in MAY_CHANGE}
         recorded = [SettingsEntry.of({k: v for k, v in e.config.items() if k in config}) for e in records.settings]
         refuse_changed(recorded, config, f"{self._url}: {_RUN}")
-        run = Run(root, parse_recorded(settings["config"], self._url), Path.cwd())
+        run = Run(root, parse_experiment(settings["config"], self._url), Path.cwd())
         (root / "logs").mkdir(parents=True, exist_ok=True)
         whole = {name: self._fetch(inside(root, name, self._url), entry) for name, entry in entries.items()}
         lacking = [name for name, is_whole in whole.items() if not is_whole and name not in records.removals]

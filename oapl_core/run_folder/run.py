@@ -27,7 +27,7 @@ from oapl_core.run_folder import verdict_versions
 from oapl_core.run_folder.ledger import SettingsEntry
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.settings.experiment import Experiment
-from oapl_core.settings.experiment_file import differences, in_todays_words, parse_recorded, write_settings
+from oapl_core.settings.experiment_file import check_format, differences, parse_experiment, write_settings
 
 MAY_CHANGE = {"alarms", "estimate", "fleet", "mirror", "runs_dir", "sampler", "time_limits_h"}
 """Settings that say where and how a run is kept going, not what it is."""
@@ -57,7 +57,7 @@ def refuse_changed(recorded: Sequence[SettingsEntry], config: Mapping[str, Any],
     Raises:
         DataError: they differ; names the settings and ``where`` they are.
     """
-    changed = [differences(in_todays_words(entry.config), in_todays_words(config)) for entry in recorded]
+    changed = [differences(entry.config, config) for entry in recorded]
     if changed and all(changed):
         what = "; ".join(changed[-1][:5]) + (f"; and {len(changed[-1]) - 5} more" if len(changed[-1]) > 5 else "")
         raise DataError(
@@ -99,7 +99,7 @@ class Run(Recorded):
             if tell and (changed := run._changes(config)):
                 tell(f"{root}: nothing was made with its settings yet, so they change: {'; '.join(changed)}")
         elif recorded := made.ledger.settings():
-            before = parse_recorded(recorded[-1].config, str(made.ledger.path))
+            before = parse_experiment(recorded[-1].config, str(made.ledger.path))
             cls(root, before)._refuse_others(config)
         made.record()
         return made
@@ -159,7 +159,8 @@ class Run(Recorded):
                 f"{record}: is not readable ({error}); restore it, or delete this one file and give `oapl run` the "
                 "experiment file again, whose settings are compared with the ledger's"
             ) from None
-        run = cls(root, parse_recorded(config, str(record)), place)
+        check_format(content, record)
+        run = cls(root, parse_experiment(config, str(record)), place)
         run.check_settings(config)
         return run
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.settings.experiment import Experiment
-from oapl_core.settings.experiment_file import parse_recorded
+from oapl_core.settings.experiment_file import parse_experiment
 
 if TYPE_CHECKING:
     from oapl_core.run_folder.run import Run
@@ -61,7 +61,7 @@ def judged_by(run: "Run", number: int, version: str | None = None) -> Experiment
         return run.config
     path = folder(place, version) / SETTINGS_FILE
     # a version has both groups whole, so nothing of the run's own can mix in
-    return parse_recorded(run.config.model_dump(mode="json") | _read(path), str(path))
+    return parse_experiment(run.config.model_dump(mode="json") | _read(path), str(path))
 
 
 def check_name(name: str) -> str:

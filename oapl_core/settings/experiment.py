@@ -79,7 +79,7 @@ class EngineConfig(Settings):
     @property
     def slice(self) -> dict[str, Any]:
         """What answers depend on: the rest is how fast they come."""
-        return {"dtype": self.dtype, **({"engine_options": self.options} if self.options else {})}
+        return {"dtype": self.dtype, "engine_options": self.options}
 
 
 class SamplingConfig(Settings):
@@ -112,7 +112,7 @@ class SamplingConfig(Settings):
     @property
     def slice(self) -> dict[str, Any]:
         """What rollouts depend on: all settings but those of durability."""
-        return self.recorded("stop stop_tokens routes", type(self).model_fields.keys() - {"flush_s"})
+        return self.model_dump(mode="json", exclude={"flush_s"})
 
 
 class Experiment(Settings):

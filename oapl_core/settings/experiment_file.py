@@ -13,14 +13,16 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
-from oapl_core.errors import ConfigError
+from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import fsync
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.secrets import masked
-from oapl_core.settings.training import DEFAULT_MISMATCH
 from oapl_core.settings_group import Settings
 from oapl_core.shipped import experiment_file, with_shipped_files
 
+FORMAT = 2
+"""Form of run.json, of the ledger and of the tables; 1, which no folder says, is that of release 0.1.0."""
+_RELEASES = {1: "0.1.0"}
 _Kind = TypeVar("_Kind", bound=Settings)
 
 
@@ -67,25 +69,17 @@ def parse_experiment(values: Mapping[str, Any], where: str) -> Experiment:
     return parse_as(Experiment, values, where)
 
 
-def parse_recorded(values: Mapping[str, Any], where: str) -> Experiment:
-    """As ``parse_experiment``, of what a run folder recorded, maybe by an earlier version."""
-    objective = values.get("objective", {})
-    if objective.get("name") == "grpo_token_is" and "refresh" not in objective:
-        raise ConfigError(
-            f"{where}: an earlier version's grpo_token_is clipped around the round's first weights, which is called "
-            "grpo_frozen now: train that as a run of another name, or open this one with oapl 0.1.0"
-        )
-    return parse_experiment(in_todays_words(values), where)
+def check_format(record: Mapping[str, Any], where: object) -> None:
+    """See that a folder has the form of this version.
 
-
-def in_todays_words(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Recorded settings, maybe of an earlier version, under the names that they have now."""
-    training = values.get("training")
-    if not isinstance(training, Mapping) or "gradient_checkpointing" not in training:
-        return values
-    before = training["gradient_checkpointing"]
-    rest = {key: value for key, value in training.items() if key != "gradient_checkpointing"}
-    return {**values, "training": {**rest, "recompute": "auto" if before is None else "all" if before else "none"}}
+    Raises:
+        DataError: it has another; names the release that opens it.
+    """
+    found = record.get("format", 1)
+    if found != FORMAT:
+        release = _RELEASES.get(found) if isinstance(found, int) else None
+        by = f"oapl {release}, which opens it" if release else "a later version of oapl: update this one"
+        raise DataError(f"{where}: was made by {by} (format {found}; this version has format {FORMAT})")
 
 
 def parse_as(kind: type[_Kind], values: Mapping[str, Any], where: str) -> _Kind:
@@ -101,29 +95,18 @@ def parse_as(kind: type[_Kind], values: Mapping[str, Any], where: str) -> _Kind:
         raise ConfigError(f"{where}: " + "; ".join(complaints)) from None
 
 
-_MEANT = {
-    "training.max_mismatch": (None, DEFAULT_MISMATCH),
-    "training.recompute": ("auto", "none"),
-    "sampling.problems_per_part": (None, 128),
-    "engine.max_num_seqs": (None, 256),
-}
-"""A setting's value where nothing is set, and what runs of earlier versions recorded for it."""
-
-
 def differences(old: Any, new: Any, key: str = "") -> list[str]:
     """What differs between two dumps of settings, in words: ``training.learning_rate was 1e-06, now 1e-05``."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = sorted(old.keys() | new.keys())
         return [d for k in keys for d in differences(old.get(k), new.get(k), f"{key}.{k}".lstrip("."))]
-    unset, meant = _MEANT.get(key, (None, None))
-    old, new = (meant if value == unset else value for value in (old, new))
     return [] if old == new else [f"{key} was {old!r}, now {new!r}"]
 
 
 def write_settings(root: Path, config: Experiment, started_in: Path) -> None:
     """Make ``root`` a run folder of ``config``, whose relative paths start at ``started_in``, or record the change."""
     content = {"run": config.run_dir.name, "started_in": str(started_in), "config": config.model_dump(mode="json")}
-    write_record(root / "run.json", content)
+    write_record(root / "run.json", {"format": FORMAT, **content})
 
 
 def write_record(path: Path, content: Mapping[str, Any]) -> None:

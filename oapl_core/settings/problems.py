@@ -105,7 +105,7 @@ class PromptConfig(Settings):
     @property
     def prompting(self) -> dict[str, Any]:
         """What prompts depend on beside problems and tokenizer: of a template its text, not its file."""
-        dumped = self.recorded("template system examples chat", set(PromptConfig.model_fields))
+        dumped = self.model_dump(mode="json", include=set(PromptConfig.model_fields))
         return dumped if self.template is None else dumped | {"template": self.template.text}
 
 
@@ -132,5 +132,4 @@ class ProblemsConfig(PromptConfig):
     @property
     def slice(self) -> dict[str, Any]:
         """What problems and prompts depend on beside their inputs."""
-        own = set(ProblemsConfig.model_fields) - set(PromptConfig.model_fields)
-        return self.recorded("exclude", own) | self.prompting
+        return self.model_dump(mode="json", exclude=set(PromptConfig.model_fields)) | self.prompting

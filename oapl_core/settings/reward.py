@@ -134,8 +134,7 @@ class RewardConfig(Settings):
     def slice(self) -> dict[str, Any]:
         """What rewards depend on: the settings but those that say how fast, and the texts of files that they name."""
         # the source too: an edited function is another one
-        dumped = self.model_dump(mode="json", exclude={"time_limit_s", "memory_mb", "right_from", "judge", "parts"})
-        dumped["parts"] = self.parts.recorded("environment")
+        dumped = self.model_dump(mode="json", exclude={"time_limit_s", "memory_mb", "judge"})
         if self.function:
             dumped["function_sha256"] = source_hash(self.function)
         return {"reward": dumped | ({"judge": self.judge.slice} if self.judge else {})}
@@ -144,8 +143,3 @@ class RewardConfig(Settings):
 def threshold(reward: RewardConfig | None) -> float:
     """Return the reward from which an answer is correct; who makes a verdict compares with it, nobody else."""
     return reward.right_from if reward else CORRECT
-
-
-def recorded_threshold(reward: RewardConfig | None) -> dict[str, float]:
-    """The threshold as a person wrote it, for ledgers; nothing where it is 1, as older runs had no choice."""
-    return {"right_from": reward.right_from} if reward and reward.right_from != CORRECT else {}

@@ -228,18 +228,9 @@ class TrainingConfig(Settings):
         A round's inputs say whether it continues another's optimiser.
         """
         apart = {"trackers", "peak_tflops", "save_minutes", "save_steps", "keep_checkpoints", "optimizer_state"}
-        apart |= {"launcher", "recompute"}  # who starts ranks changes no number
-        # a setting that is younger than some checkpoints counts only where it says something else than they had
-        apart |= {"router"} if self.router == "trained" else set()
-        apart |= {"share_prompts"} if self.share_prompts == "off" else set()
-        apart |= {name for name in ("kernels", "attention") if getattr(self, name) == "auto"}
-        apart |= set() if self.compile else {"compile"}
-        # likewise what they had where nothing is set now; recomputing says where numbers are kept, not which
-        meant = {
-            "max_mismatch": self.max_mismatch or DEFAULT_MISMATCH,
-            "gradient_checkpointing": self.recompute == "all",
-        }
-        return self.model_dump(mode="json", exclude=apart) | meant
+        # who starts ranks changes no number, nor does it where activations are kept
+        apart |= {"launcher", "recompute"}
+        return self.model_dump(mode="json", exclude=apart)
 
     def allowed_mismatch(self, rounding: float | None) -> float:
         """Largest mean difference of a log-prob between engine and trainer, nats per token.

@@ -86,4 +86,4 @@ class VerifierConfig(Settings):
     @property
     def slice(self) -> dict[str, Any]:
         """What verdicts depend on: all settings but those that only say where and how fast."""
-        return self.recorded("answer", type(self).model_fields.keys() - {"workers", "ray"})
+        return self.model_dump(mode="json", exclude={"workers", "ray"})

@@ -25,7 +25,6 @@ from oapl_core.progress import Progress, say
 from oapl_core.run_folder.cutting import problems_per_part
 from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.run_folder.verdict_versions import judged_by
-from oapl_core.settings.reward import recorded_threshold
 from oapl_core.stage import run_verb
 from oapl_core.tables import PROBLEMS, PROMPTS, ROLLOUTS, VERDICTS, count_rows, read_table, write_table
 from oapl_core.turns import has_turns, sampled_tokens
@@ -117,7 +116,6 @@ def settings_of(run: Run, number: int, version: str | None = None) -> dict[str, 
     # How a language is compiled and run decides verdicts, too; runs in Python alone have nothing of it.
     described = {name: asdict(languages.language(name)) for name in languages_of(run)}
     settings = config.verifier.slice | {"version": VERIFIER_VERSION} | (config.reward.slice if config.reward else {})
-    settings |= recorded_threshold(config.reward)
     return settings | ({"languages": described} if described else {})
 
 

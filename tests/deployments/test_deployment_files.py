@@ -7,17 +7,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 import yaml
 
-from deployments.deploying import POOL, keep_old_schedules
+from deployments.deploying import POOL
 from deployments.short_names import NAMES, lengthen
-from flows.conclude import oapl_conclude
-from flows.evaluate import EvaluateStart, oapl_evaluate
+from flows.evaluate import EvaluateStart
 from flows.start import Start
 from oapl_core.settings_group import Settings
 from tests.whole_run import ROOT
@@ -47,24 +44,6 @@ def test_every_flow_is_deployed_once_and_one_of_them_nightly() -> None:
 def test_the_form_explains_each_parameter(start: type[Settings]) -> None:
     for field in start.model_json_schema()["properties"].values():
         assert field["title"] and len(field["description"]) > 40
-
-
-def test_schedules_of_a_flow_whose_meaning_changed_keep_theirs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before, own = {"start": {"experiment": "my.toml"}}, {"start": {"experiment": "other.toml"}}
-    schedules = [SimpleNamespace(id=0, parameters={}), SimpleNamespace(id=1, parameters=own)]
-    client = MagicMock()
-    client.__enter__.return_value = client
-    monkeypatch.setattr("prefect.client.orchestration.get_client", lambda sync_client: client)
-    for parameters in (before, {"start": {"models": ["m"]}}):
-        found = SimpleNamespace(id=7, parameters=parameters, schedules=schedules)
-        client.read_deployment_by_name.return_value = found
-        keep_old_schedules()
-    client.update_deployment_schedule.assert_called_once_with(7, 0, parameters=before)
-    assert capsys.readouterr().out.count("which is oapl-conclude now") == 2
-    for name, flow in (("oapl-evaluate", oapl_evaluate), ("oapl-conclude", oapl_conclude)):
-        assert flow.name == name and flow.validate_parameters(before), "what a schedule has is still taken"
 
 
 @pytest.mark.parametrize(

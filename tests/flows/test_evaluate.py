@@ -9,8 +9,6 @@ import pytest
 from prefect.client.schemas.objects import State
 
 from flows.evaluate import EvaluateStart, evaluation_name, oapl_evaluate
-from flows.measure import oapl_measure
-from oapl_core.errors import DataError
 from oapl_core.evaluation import card
 from oapl_core.evaluation.wanted import default_folder, settings_of
 from oapl_core.run_folder.ledger import Ledger
@@ -110,16 +108,3 @@ def test_of_two_starts_one_is_skipped(start: EvaluateStart, tmp_path: Path) -> N
         thread.start()
         thread.join()
     assert [state.name for state in found] == ["Skipped"]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("prefect")
-def test_the_former_names_do_what_they_did_and_say_the_new_ones(
-    start: EvaluateStart, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert oapl_measure(start, return_state=True).is_completed() and (tmp_path / "e" / "card.json").exists()
-    assert "oapl-measure is called oapl-evaluate now" in caplog.text
-    run = make_run(tmp_path, made_up_model(tmp_path / "base"))
-    with pytest.raises(DataError, match="round 0 is not finished"):
-        oapl_evaluate(EvaluateStart.model_validate({"experiment": run.root, "overrides": []}))
-    assert "the end of a run is the flow oapl-conclude now" in caplog.text

@@ -222,6 +222,6 @@ def test_a_round_without_replay_writes_what_it_always_wrote(tmp_path: Path) -> N
     run = make_run(tmp_path)
     write_rounds(run)
     entry = run.ledger.artifacts()["round_01/3_groups.parquet"]
-    assert entry.config == {"keep": "any_correct"}
+    assert entry.config == {"keep": "any_correct", "truncated": "keep"}
     assert "replay" not in entry.details
     assert pq.read_schema(run.groups(1)).names == [name for name, _ in tables.GROUPS]

@@ -7,7 +7,7 @@ import pytest
 from oapl_core.planning.estimate import NOTHING, ProblemCounts, estimate, tokens_per_gpu_s
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.settings.experiment import EngineConfig, Experiment
-from oapl_core.settings.experiment_file import differences, load_experiment
+from oapl_core.settings.experiment_file import load_experiment
 
 EXPERIMENTS = Path(__file__).parents[3] / "deployments" / "experiments"
 FOURTEEN = ModelSize(14.77e9, 48, 5120, 1024, 5120, 13_824, 152_064)
@@ -152,9 +152,3 @@ def test_more_requests_are_decoded_at_once_where_answers_are_short_or_the_model_
     assert short.at_once(6e8, on_cpu=True) == 256
     given = EngineConfig(max_num_seqs=100)
     assert [given.at_once(weights, on_cpu) for weights in (14e9, 6e8) for on_cpu in (False, True)] == [100] * 4
-
-
-def test_a_run_that_recorded_256_requests_at_once_continues_under_settings_that_leave_them_unset() -> None:
-    recorded, unset = {"engine": {"max_num_seqs": 256}}, {"engine": {"max_num_seqs": None}}
-    assert differences(recorded, unset) == []
-    assert differences({"engine": {"max_num_seqs": 64}}, unset)

@@ -1,6 +1,5 @@
 """What `oapl run` refuses before the first stage, and what it says may be slow, on H100s that are not there."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,6 @@ from oapl_core.planning.fitting import Fit, Obstacle, look_ahead
 from oapl_core.planning.memory import GPU_TILE, engine_memory, rank_memory
 from oapl_core.planning.model_size import ModelSize, known_size
 from oapl_core.planning.plan import round_steps, steps
-from oapl_core.run_folder.ledger import SettingsEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import load_experiment
 from tests.sampling_run import made_up_model, make_run
@@ -221,30 +219,6 @@ def test_a_new_run_wants_room_for_a_checkpoint_and_two_states(
         return
     with pytest.raises(ConfigError, match=r"a checkpoint and two states .* runs_dir"):
         look_ahead(run, print, is_new=True)
-
-
-def test_a_run_that_recorded_no_checkpointing_continues_where_nothing_is_set(tmp_path: Path) -> None:
-    run = a_run(tmp_path, 512)
-    before = run.config.model_copy(update={"training": run.config.training.model_copy(update={"recompute": "none"})})
-    (tmp_path / "sampled-seed3" / "run.json").unlink()
-    Run.create(before)
-    assert Run.create(run.config).config == run.config
-    with pytest.raises(ConfigError, match="training.recompute was 'none', now 'all'"):
-        Run.create(before.model_copy(update={"training": run.config.training.model_copy(update={"recompute": "all"})}))
-
-
-@pytest.mark.parametrize(("recorded", "means"), [(None, "auto"), (False, "none"), (True, "all")])
-def test_a_run_that_recorded_gradient_checkpointing_opens(tmp_path: Path, recorded: bool | None, means: str) -> None:
-    run = a_run(tmp_path, 512)
-    content = json.loads((run.root / "run.json").read_text())
-    del content["config"]["training"]["recompute"]
-    content["config"]["training"]["gradient_checkpointing"] = recorded
-    (run.root / "run.json").write_text(json.dumps(content))
-    (run.root / "ledger.jsonl").unlink()
-    run.ledger.append(SettingsEntry.of(content["config"]))
-    assert Run.open(run.root).config.training.recompute == means
-    other = run.config.training.model_copy(update={"recompute": means})
-    assert Run.create(run.config.model_copy(update={"training": other})).root == run.root
 
 
 def test_an_experiment_with_the_former_name_of_a_setting_is_told_the_new_one() -> None:

@@ -61,20 +61,3 @@ def test_a_round_that_was_begun_keeps_its_parts(tmp_path: Path) -> None:
     generate(run, 0, MadeUpSampler)
     assert problems_per_part(faster, 0, 130) == 128, "its parts say so"
     assert len(parts_of(run.rollouts(0))) == 2
-
-
-def test_runs_of_before_open_and_keep_what_they_have(tmp_path: Path) -> None:
-    old = begun(tmp_path, sampling={"problems_per_part": 128, "flush_s": 0.01})
-    interrupted(old, answers=50)
-    (old.in_flight(0) / "problems_per_part").unlink(missing_ok=True)  # they had no such file
-    now = Run.create(with_overrides(old.config, ["engine.replicas=1"], "test"))
-    unset = old.config.model_copy(
-        update={"sampling": old.config.sampling.model_copy(update={"problems_per_part": None})}
-    )
-    reopened = Run.create(unset)
-    assert reopened.root == now.root
-    assert reopened.config.sampling.problems_per_part is None
-    assert problems_per_part(changed(reopened, "engine.replicas=8"), 0, 130) == 128
-    sampler = MadeUpSampler(tmp_path / "model", reopened.config.engine)
-    generate(reopened, 0, lambda *_: sampler)
-    assert len(sampler.answered) <= 260 - 50, "nothing that lay there was sampled again"

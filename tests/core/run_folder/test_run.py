@@ -177,14 +177,3 @@ def test_an_incomplete_model_folder_is_named(tmp_path: Path, missing: str, says:
     (folder / missing).unlink()
     with pytest.raises(DataError, match=says):
         policy_hash(folder)
-
-
-def test_an_objective_that_an_earlier_version_called_so_is_refused_with_its_new_name(tmp_path: Path) -> None:
-    run = Run.create(experiment(tmp_path, objective={"name": "grpo_token_is"}))
-    assert Run.open(run.root).config == run.config
-    record = run.root / "run.json"
-    content = json.loads(record.read_text())
-    del content["config"]["objective"]["refresh"]
-    record.write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match="is called grpo_frozen now: train that as a run of another name"):
-        Run.open(run.root)

@@ -134,14 +134,6 @@ def test_every_setting_explains_itself() -> None:
     assert undocumented(Experiment) == []
 
 
-def test_what_older_runs_recorded_for_an_unset_bound_is_no_other_setting() -> None:
-    from oapl_core.settings.experiment_file import differences
-
-    assert not differences({"training": {"max_mismatch": 0.2}}, {"training": {"max_mismatch": None}})
-    assert differences({"training": {"max_mismatch": 0.3}}, {"training": {"max_mismatch": None}})
-    assert differences({"training": {"seed": None}}, {"training": {"seed": 0.2}})
-
-
 def test_a_measured_bound_is_never_looser_than_the_one_that_is_not_measured() -> None:
     from oapl_core.settings.training import TrainingConfig
 
