@@ -84,7 +84,7 @@ def measure(budget: int, rollouts: int, tokens: int, long_groups: int) -> None:
         engine = PlainEngine(policy, run.config.training)
         trainer = Trainer(
             engine=engine,
-            objective=run.config.objective,
+            objective=run.config.objective.loaded("behavior"),
             examples=examples,
             training=run.config.training,
             seed=0,

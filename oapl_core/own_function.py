@@ -48,6 +48,18 @@ except OaplError as error:
     sys.exit(str(error))
 sys.exit(73)
 """
+_TRY_OBJECTIVE = """
+import json, sys
+sys.path[:0] = json.loads(sys.argv[1])
+from oapl_core.errors import OaplError
+from oapl_core.objectives.own import OwnObjective
+asked = json.loads(sys.argv[2])
+try:
+    OwnObjective.model_validate(asked["table"]).loaded(asked["reference"])
+except OaplError as error:
+    sys.exit(str(error))
+sys.exit(73)
+"""
 
 
 def search_path() -> list[str]:
@@ -93,6 +105,16 @@ def check_environment(
             trajectories do not fit on this machine.
     """
     if reason := _tried(_TRY_ENVIRONMENT, json.dumps({"table": dict(table), "room_for": room_for}), python):
+        raise ConfigError(reason)
+
+
+def check_objective(table: Mapping[str, Any], reference: str, python: Path | None = None) -> None:
+    """Load an objective of a person's own once, as ``check_import`` imports a function.
+
+    Raises:
+        ConfigError: it cannot be imported, is no objective, or has other settings.
+    """
+    if reason := _tried(_TRY_OBJECTIVE, json.dumps({"table": dict(table), "reference": reference}), python):
         raise ConfigError(reason)
 
 

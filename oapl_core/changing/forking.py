@@ -68,7 +68,7 @@ def fork_as(parent: Run, config: Experiment, number: int, stage: str, root: Path
     refuse_removed(parent, first.verb, first.round)
     _refuse_removed_samplers(parent, config, number)
     _refuse_lost_optimizer(parent, config, number)
-    changes, objective = _changes(parent.config, config), parent.config.objective.name
+    changes, objective = _changes(parent.config, config), parent.config.objective.folder
     return _write(parent, config, root, shared, ForkEntry(str(parent.root), number, stage, changes, objective))
 
 

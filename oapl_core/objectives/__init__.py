@@ -1,11 +1,12 @@
 """Everything that differs between the methods, and only that: one file per objective (docs/objectives.md).
 
-A new objective is one file with its settings class, and its name in the list below.
+A new objective is one file with its settings class, and its name in the list below; or a class of a person's own
+anywhere (own.py).
 """
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidatorFunctionWrapHandler, WrapValidator
 
 from oapl_core.objectives.bapo import Bapo
 from oapl_core.objectives.cispo import Cispo
@@ -20,6 +21,7 @@ from oapl_core.objectives.max_at_k import MaxAtK
 from oapl_core.objectives.method import Method
 from oapl_core.objectives.minpro import Minpro
 from oapl_core.objectives.oapl import AStarPo, Dro, Oapl, Opmd
+from oapl_core.objectives.own import OwnObjective
 from oapl_core.objectives.pairs import Dpo, Ipo
 from oapl_core.objectives.pairwise_weighted import PairwiseWeighted
 from oapl_core.objectives.rec import RecGspo, RecOneSide, RecRing, RecTwoSide
@@ -72,7 +74,22 @@ def _oapl_by_default(value: Any) -> Any:
     return {"name": "oapl", **value} if isinstance(value, dict) else value
 
 
-Objective = Annotated[Family, Field(discriminator="name"), BeforeValidator(_oapl_by_default)]
-"""The `objective` group of an experiment's settings; without a `name` it is OAPL."""
+def _of_ones_own(value: Any, builtin: ValidatorFunctionWrapHandler) -> Any:
+    if isinstance(value, OwnObjective):
+        return value
+    is_own = isinstance(value, dict) and ":" in str(value.get("name"))
+    return OwnObjective.model_validate(value) if is_own else builtin(value)
 
-__all__ = ["Inputs", "Loss", "Method", "Oapl", "Objective", "Sft", "StepSizes"]
+
+if TYPE_CHECKING:
+    Objective = Family | OwnObjective
+else:
+    Objective = Annotated[
+        SerializeAsAny[Family],
+        Field(discriminator="name"),
+        BeforeValidator(_oapl_by_default),
+        WrapValidator(_of_ones_own),
+    ]
+"""The `objective` group of an experiment's settings; without a `name` OAPL, with `module:Class` an OwnObjective."""
+
+__all__ = ["Inputs", "Loss", "Method", "Oapl", "Objective", "OwnObjective", "Sft", "StepSizes"]

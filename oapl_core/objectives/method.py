@@ -42,6 +42,20 @@ class Method(Settings, allow_inf_nan=True):  # an infinite bound is none; NaN is
     """What must be among the rollouts so that ``kept`` keeps any."""
 
     @property
+    def folder(self) -> str:
+        """Name of the folder of its checkpoints."""
+        return self.name
+
+    @property
+    def slice(self) -> dict[str, Any]:
+        """Settings that checkpoints depend on."""
+        return self.model_dump(mode="json")
+
+    def loaded(self, reference: str) -> "Method":
+        """Return the objective that trains; one of a person's own is imported here (own.py)."""
+        return self
+
+    @property
     def refresh_steps(self) -> int:
         """How many optimiser steps share pi_old, the trainer's own earlier weights. 1: it is the policy of the step
         itself, held constant. More: before the first of them the trainer scores the sequences of all."""

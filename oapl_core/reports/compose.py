@@ -42,7 +42,7 @@ def compose(facts: Facts, folder: Path) -> Report:
         ),
     ]
     told = [alarm.line for one in facts.rounds for alarm in alarms(facts.run, one.number)]
-    objective = config.objective.name.upper()
+    objective = config.objective.folder.upper()
     rounds = f"{len(config.rounds)} round{'s' * (len(config.rounds) != 1)}"
     subtitle = f"{objective}, {rounds}, seed {config.seed}. Every number is computed from files of this run."
     return Report(

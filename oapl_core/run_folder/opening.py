@@ -15,7 +15,8 @@ from types import MappingProxyType
 from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.model_folder import check_model_folder
 from oapl_core.model_hub import refuse_unpinned
-from oapl_core.own_function import check_environment, check_import
+from oapl_core.objectives import OwnObjective
+from oapl_core.own_function import check_environment, check_import, check_objective
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.run import Run
@@ -106,6 +107,9 @@ def check(experiment: Experiment) -> None:
         is_here, engine = experiment.fleet.pool("rollouts.generate") is None, experiment.engine
         room_for = (engine.at_once(math.inf), engine.replicas) if is_here else None
         check_environment(experiment.environment.model_dump(mode="json"), experiment.engine_python, room_for)
+    if isinstance(experiment.objective, OwnObjective):
+        table, reference = experiment.objective.model_dump(mode="json"), experiment.training.reference
+        check_objective(table, reference, experiment.engine_python)
     if experiment.model is not None:
         refuse_unpinned(experiment.model)
         if experiment.hub_model is None:
@@ -170,6 +174,8 @@ def _code_of(config: Experiment) -> list[str]:
     own = {"engine_python": config.engine_python, "reward.function": config.reward and config.reward.function}
     if config.environment and config.environment.function not in BUILT_IN:
         own["environment.function"] = config.environment.function
+    if isinstance(config.objective, OwnObjective):
+        own["objective.name"] = config.objective.name
     options = {f"engine.options.{name}": config.engine.options[name] for name in naming_code(config.engine.options)}
     return [f"{name} = {value}" for name, value in {**own, **options}.items() if value]
 

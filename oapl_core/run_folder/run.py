@@ -281,7 +281,7 @@ class Run(Recorded):
 
     def _objective(self, number: int) -> str:
         """That of the run, or for a round that it shares with what it was forked from, of the run that made it."""
-        name: str = self.config.objective.name
+        name: str = self.config.objective.folder
         for fork in self.ledger.forks():  # its own first, then those of its ancestors
             if number >= fork.round:
                 break
@@ -306,7 +306,7 @@ class Run(Recorded):
 
     def evaluations(self) -> Path:
         """Folder of the evaluation parts: one for each checkpoint and split (tables.EVALUATIONS)."""
-        return self.round_dir(len(self.config.rounds) - 1) / EVALUATION_DIR / self.config.objective.name
+        return self.round_dir(len(self.config.rounds) - 1) / EVALUATION_DIR / self.config.objective.folder
 
     def evaluation(self) -> Path:
         """Every held-out and validation row of the run (tables.EVALUATIONS)."""
@@ -314,7 +314,7 @@ class Run(Recorded):
 
     def card(self) -> Path:
         """The evaluation card of the held-out problems: all that is needed to repeat that, and the results."""
-        return self.evaluations().with_name(f"{self.config.objective.name}_card.json")
+        return self.evaluations().with_name(f"{self.config.objective.folder}_card.json")
 
     def card_text(self) -> Path:
         """The same for people."""

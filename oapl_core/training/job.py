@@ -5,6 +5,7 @@ A round's is a Job. The warm start's is one too, with other answers (``warm_star
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,14 @@ class Job:
         """How the policy is trained."""
         return self.run.config.training
 
-    @property
+    @cached_property
     def objective(self) -> Method:
-        """The loss."""
-        return self.run.config.objective
+        """The loss.
+
+        Raises:
+            ConfigError: it is a person's own and cannot be loaded.
+        """
+        return self.run.config.objective.loaded(self.training.reference)
 
     @property
     def seed(self) -> int:
@@ -169,7 +174,7 @@ def make_job(run: Run, round_number: int) -> Job:
     epochs = config.rounds[round_number].epochs
     settings = {
         "training": config.training.slice,
-        "objective": config.objective.model_dump(mode="json"),
+        "objective": config.objective.slice,
         "seed": config.seed,
         "round": round_number,
         "epochs": epochs,

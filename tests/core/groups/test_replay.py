@@ -119,7 +119,7 @@ def test_values_are_those_of_each_problem_and_policy(tmp_path: Path) -> None:
     known = make_job_policies(run)
     examples = read_examples(run.groups(2), "ccc", model, known=known)
     assert known == {"aaa", "bbb"}
-    advantage_S = run.config.objective.advantages(
+    advantage_S = run.config.objective.loaded("behavior").advantages(
         torch.from_numpy(examples.reward_S), torch.from_numpy(examples.group_S)
     )
     value = math.log((1 + math.e) / 2)  # beta1 ln mean exp(r / beta1) of two correct answers of four

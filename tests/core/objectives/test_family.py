@@ -20,7 +20,9 @@ from oapl_core.settings.experiment_file import parse_experiment
 from tests.core.objectives.transcriptions import CASES, Scene, Transcription, scene
 
 NAMES = {member.model_fields["name"].default for member in get_args(Family)}
-DEFAULTS: dict[str, Method] = {name: TypeAdapter(Objective).validate_python({"name": name}) for name in NAMES}
+DEFAULTS: dict[str, Method] = {
+    name: TypeAdapter(Objective).validate_python({"name": name}).loaded("behavior") for name in NAMES
+}
 IDS = [f"{number}-{objective.name}" for number, (objective, _) in enumerate(CASES)]
 
 
@@ -204,7 +206,7 @@ HAND: list[tuple[str, dict[str, object], list[float]]] = [
 
 @pytest.mark.parametrize(("name", "settings", "expected"), HAND, ids=[f"{i}-{case[0]}" for i, case in enumerate(HAND)])
 def test_gradient_of_a_hand_computed_group(name: str, settings: dict[str, object], expected: list[float]) -> None:
-    objective = TypeAdapter(Objective).validate_python({"name": name, **settings})
+    objective = TypeAdapter(Objective).validate_python({"name": name, **settings}).loaded("behavior")
     assert gradient(objective, HAND_SCENE)[:2].flatten().tolist() == pytest.approx(expected, rel=1e-9, abs=1e-15)
 
 

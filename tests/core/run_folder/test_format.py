@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from oapl_core import tables
 from oapl_core.comparing.folder import Comparison
 from oapl_core.errors import DataError
 from oapl_core.evaluation.folder import RECORD, EvaluationFolder
@@ -48,3 +49,11 @@ def test_other_folders_of_another_format_are_refused(kind: Any, name: str, tmp_p
     (tmp_path / name).write_text(json.dumps({"config": {}, "run": "r"}))
     with pytest.raises(DataError, match=OLDER):
         kind.open(tmp_path)
+
+
+def test_a_table_of_release_0_1_0_is_told_from_a_broken_one(tmp_path: Path) -> None:
+    older = [one for one in tables.VERDICTS if one[0] != "correct"]
+    for fields, said in ((older, "oapl 0.1.0 wrote it, and opens it"), (older[1:], "see data/README.md")):
+        tables.write_table(tmp_path / "t.parquet", fields, [])
+        with pytest.raises(DataError, match=rf"does not have the documented columns .*; {said}$"):
+            tables.read_table(tmp_path / "t.parquet", tables.VERDICTS)

@@ -67,7 +67,7 @@ def export(folder: Path, model: Path, damage: Callable[[Path], None]) -> Job:
     engine = PlainEngine(Policy(stored.model.float()), run.config.training)
     trainer = Trainer(
         engine=engine,
-        objective=run.config.objective,
+        objective=run.config.objective.loaded("behavior"),
         examples=examples,
         training=run.config.training,
         seed=0,

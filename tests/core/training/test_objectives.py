@@ -40,7 +40,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def objective_of(name: str) -> Method:
-    made: Method = TypeAdapter(Objective).validate_python({"name": name, **SETTINGS.get(name, {})})
+    made: Method = TypeAdapter(Objective).validate_python({"name": name, **SETTINGS.get(name, {})}).loaded("behavior")
     return made
 
 

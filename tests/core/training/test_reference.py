@@ -64,7 +64,7 @@ def first_step(run: Run, examples: Examples, engine: CountingEngine) -> tuple[di
     """Metrics of a first step over every row, and the advantages."""
     trainer = Trainer(
         engine=engine,
-        objective=run.config.objective,
+        objective=run.config.objective.loaded("behavior"),
         examples=examples,
         training=run.config.training,
         seed=0,

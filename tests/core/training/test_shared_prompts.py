@@ -254,7 +254,9 @@ def trainer_of(folder: Path, model_dir: Path, rows: list[dict[str, Any]], share:
     model = AutoModelForCausalLM.from_pretrained(model_dir)
     policy = SharedPromptPolicy(model) if share else Policy(model)
     engine = PlainEngine(policy, run.config.training)
-    return Trainer(engine, run.config.objective, examples, run.config.training, seed=0, round_number=0, epochs=3)
+    return Trainer(
+        engine, run.config.objective.loaded("behavior"), examples, run.config.training, seed=0, round_number=0, epochs=3
+    )
 
 
 @pytest.mark.parametrize("budget", [1, 60, 10**6])

@@ -45,7 +45,7 @@ def make_trainer(folder: Path, model_dir: Path, rows: list[dict[str, Any]], **tr
     policy = Policy(model, examples.temperature, config.training.logprob_chunk, packed)
     return Trainer(
         engine=PlainEngine(policy, config.training),
-        objective=config.objective,
+        objective=config.objective.loaded("behavior"),
         examples=examples,
         training=config.training,
         seed=0,

@@ -74,7 +74,7 @@ def test_deepspeed_gives_the_weights_of_a_plain_torch_loop(
     engine = PlainEngine(policy, config.training)
     trainer = Trainer(
         engine=engine,
-        objective=config.objective,
+        objective=config.objective.loaded("behavior"),
         examples=examples,
         training=config.training,
         seed=config.seed,
