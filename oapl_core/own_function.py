@@ -52,7 +52,7 @@ _TRY_OBJECTIVE = """
 import json, sys
 sys.path[:0] = json.loads(sys.argv[1])
 from oapl_core.errors import OaplError
-from oapl_core.objectives.own import OwnObjective
+from oapl_core.objectives import OwnObjective
 asked = json.loads(sys.argv[2])
 try:
     OwnObjective.model_validate(asked["table"]).loaded(asked["reference"])

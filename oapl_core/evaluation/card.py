@@ -153,8 +153,7 @@ def _said(group: Settings, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _reward(reward: RewardConfig) -> dict[str, Any]:
     whole = dict(reward.slice["reward"])
-    if not whole["parts"]["environment"]:
-        whole["parts"] = {k: v for k, v in whole["parts"].items() if k != "environment"}
+    whole["parts"] = {k: v for k, v in whole["parts"].items() if v or k != "environment"}
     return {"right_from": whole.pop("right_from"), "reward": whole}
 
 

@@ -116,8 +116,7 @@ def _measured(
 def _problems(folder: EvaluationFolder, name: str, model: Path) -> tuple[list[dict[str, Any]], int]:
     """Those that the harness can judge, with the prompts that our engine gets; and how many it cannot."""
     with tables.open_table(folder.problems, tables.PROBLEMS) as file:
-        languages = ["language"] if "language" in file.schema_arrow.names else []  # sets may be older than the column
-        rows = file.read(columns=[*_PROBLEM, *languages]).to_pylist()
+        rows = file.read(columns=[*_PROBLEM, "language"]).to_pylist()
     problems = {row["problem_id"]: row for row in rows if HARNESSES[name].judges(row)}
     if not problems:
         raise ConfigError(f"--harness {name}: can judge none of the {len(rows)} problems (docs/harnesses.md)")

@@ -107,10 +107,9 @@ def write_results(
 def _tables(problems: Path, rows: Sequence[Row], resamples: int, seed: int) -> dict[str, list[dict[str, Any]]]:
     """Results by what is known of the problems, for each column that divides them (measures.table)."""
     with open_table(problems, PROBLEMS) as file:
-        known = [name for name in _DIVIDING if name in file.schema_arrow.names]  # sets are older than some columns
-        columns = file.read(columns=["problem_id", *known]).to_pydict()
-    labels = {name: dict(zip(columns["problem_id"], columns[name], strict=True)) for name in known}
-    lines = {name: table(rows, labels[name], resamples, seed) for name in known}
+        columns = file.read(columns=["problem_id", *_DIVIDING]).to_pydict()
+    labels = {name: dict(zip(columns["problem_id"], columns[name], strict=True)) for name in _DIVIDING}
+    lines = {name: table(rows, labels[name], resamples, seed) for name in _DIVIDING}
     return {name: each for name, each in lines.items() if len(each) > 1}
 
 

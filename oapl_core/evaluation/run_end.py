@@ -155,7 +155,6 @@ def _conclude(
 
 def _basis(run: Run, config: EvaluationFolderConfig, targets: Sequence[Target]) -> card.Basis:
     count = read_table(run.problems, PROBLEMS, ["split"], only=("split", [_REPORTED])).num_rows
-    # runs that were begun by an older version do not say how many prompts of each split were dropped
     entry = run.ledger.artifacts().get(run.name(run.prompts))
     dropped = {TOO_LONG: entry.details.get("dropped_by_split", {}).get(_REPORTED, 0) if entry else 0}
     prompts = {one.label: Prompted.read(run.prompts, _REPORTED, one.folder, dropped) for one in targets}

@@ -1,12 +1,12 @@
 """Everything that differs between the methods, and only that: one file per objective (docs/objectives.md).
 
 A new objective is one file with its settings class, and its name in the list below; or a class of a person's own
-anywhere (own.py).
+anywhere (OwnObjective).
 """
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import Field, SerializeAsAny, ValidatorFunctionWrapHandler, WrapValidator
 
 from oapl_core.objectives.bapo import Bapo
 from oapl_core.objectives.cispo import Cispo
@@ -18,10 +18,9 @@ from oapl_core.objectives.inputs import Inputs, Loss, StepSizes
 from oapl_core.objectives.kto import Kto
 from oapl_core.objectives.m2po import M2po
 from oapl_core.objectives.max_at_k import MaxAtK
-from oapl_core.objectives.method import Method
+from oapl_core.objectives.method import Method, OwnObjective
 from oapl_core.objectives.minpro import Minpro
 from oapl_core.objectives.oapl import AStarPo, Dro, Oapl, Opmd
-from oapl_core.objectives.own import OwnObjective
 from oapl_core.objectives.pairs import Dpo, Ipo
 from oapl_core.objectives.pairwise_weighted import PairwiseWeighted
 from oapl_core.objectives.rec import RecGspo, RecOneSide, RecRing, RecTwoSide
@@ -69,27 +68,18 @@ Family = (
 )
 
 
-# before the union is looked into: pydantic wants the discriminator that a file of OAPL's settings leaves out
-def _oapl_by_default(value: Any) -> Any:
-    return {"name": "oapl", **value} if isinstance(value, dict) else value
-
-
-def _of_ones_own(value: Any, builtin: ValidatorFunctionWrapHandler) -> Any:
-    if isinstance(value, OwnObjective):
-        return value
-    is_own = isinstance(value, dict) and ":" in str(value.get("name"))
-    return OwnObjective.model_validate(value) if is_own else builtin(value)
+def _chosen(value: Any, builtin: ValidatorFunctionWrapHandler) -> Any:
+    if isinstance(value, dict) and ":" in str(value.get("name")):
+        return OwnObjective.model_validate(value)
+    # before the union is looked into: pydantic wants the discriminator that a file of OAPL's settings leaves out
+    is_own = isinstance(value, OwnObjective)
+    return value if is_own else builtin({"name": "oapl", **value} if isinstance(value, dict) else value)
 
 
 if TYPE_CHECKING:
     Objective = Family | OwnObjective
 else:
-    Objective = Annotated[
-        SerializeAsAny[Family],
-        Field(discriminator="name"),
-        BeforeValidator(_oapl_by_default),
-        WrapValidator(_of_ones_own),
-    ]
+    Objective = Annotated[SerializeAsAny[Family], Field(discriminator="name"), WrapValidator(_chosen)]
 """The `objective` group of an experiment's settings; without a `name` OAPL, with `module:Class` an OwnObjective."""
 
 __all__ = ["Inputs", "Loss", "Method", "Oapl", "Objective", "OwnObjective", "Sft", "StepSizes"]

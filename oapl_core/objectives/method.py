@@ -3,15 +3,18 @@
 Importing an objective does not import torch: settings are read by programs that never train. Reads and writes no files.
 """
 
+import importlib
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import field_validator
+from pydantic import ConfigDict, ValidationError, field_validator
 
+from oapl_core.errors import ConfigError
 from oapl_core.objectives.group_means import group_mean, standardised
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.tokens import weighted_logprobs
+from oapl_core.own_function import source_hash
 from oapl_core.settings_group import Settings
 
 if TYPE_CHECKING:
@@ -52,7 +55,7 @@ class Method(Settings, allow_inf_nan=True):  # an infinite bound is none; NaN is
         return self.model_dump(mode="json")
 
     def loaded(self, reference: str) -> "Method":
-        """Return the objective that trains; one of a person's own is imported here (own.py)."""
+        """Return the objective that trains; one of a person's own is imported here."""
         return self
 
     @property
@@ -96,3 +99,61 @@ class Method(Settings, allow_inf_nan=True):  # an infinite bound is none; NaN is
     def loss_of_step(self, step: Inputs) -> Loss:
         """The loss of a step whose sequences are all given."""
         return self.loss(step if self.scope == "sequence" else replace(step, statistics_SK=self.statistics(step)))
+
+
+class OwnObjective(Settings):
+    """Objective of a person's own: a class that derives from ``Method``, by name, and values of its settings.
+
+    Programs that never train read settings too. So only the trainer, and a check before the run, import the class.
+    """
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=True)
+    name: str
+    """``module:Class``; the module is looked for where the run was started, then where Python looks."""
+    needs_start: ClassVar[bool] = False
+    """Unknown before the class is loaded, which checks it."""
+
+    @field_validator("name")
+    @classmethod
+    def _has_both_names(cls, name: str) -> str:
+        module, _, found = name.partition(":")
+        if not (all(part.isidentifier() for part in module.split(".")) and found.isidentifier()):
+            raise ValueError("write module:Class, for example my_objectives:Mine")
+        return name
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder of its checkpoints: the class's."""
+        return self.name.partition(":")[2]
+
+    @property
+    def slice(self) -> dict[str, Any]:
+        """Settings that checkpoints depend on, with the source of the class: an edited one is another."""
+        return self.model_dump(mode="json") | {"source_sha256": source_hash(self.name)}
+
+    def loaded(self, reference: str) -> Method:
+        """Import the class and make the objective.
+
+        Args:
+            reference: `training.reference`, which some objectives need to be "behavior".
+
+        Raises:
+            ConfigError: it cannot be imported, is no objective, or has other settings; one line.
+        """
+        module, _, name = self.name.partition(":")
+        where = f"`objective.name`: {self.name}"
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, SyntaxError) as error:
+            raise ConfigError(f"{where} cannot be imported ({type(error).__name__}: {error})") from None
+        if not (isinstance(found, type) and issubclass(found, Method)):
+            raise ConfigError(f"{where} does not derive from oapl_core.objectives.Method")
+        try:
+            made = found(**(self.model_extra or {}))
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(map(str, first["loc"])) or "settings"
+            raise ConfigError(f"`objective.{key}`: {first['msg']} (a setting of {self.name})") from None
+        if made.needs_start and reference != "behavior":
+            raise ConfigError(f"{where} needs the round's first weights, so training.reference = 'behavior'")
+        return made

@@ -179,8 +179,6 @@ class _Recorded:
         if last is None or last.exit_code:
             return "its process has not ended well yet"
         counted = self._counted(step, self._artifacts)
-        # A line of an earlier version does not say what was made: then what a redo put aside is missing until it is
-        # recorded again.
         made = self._counted(step, last.made or {*counted, *self._superseded})
         gone = next((name for name in made if name not in self._artifacts), None)
         return None if counted and not gone else f"{gone or 'what it makes'} is not recorded in ledger.jsonl"

@@ -158,7 +158,6 @@ def _round(run: Run, number: int, artifacts: Mapping[str, ArtifactEntry]) -> Rou
         kept=records.detail(groups, "kept_rollouts") if groups else None,
         kept_groups=records.detail(groups, "kept_groups") if groups else None,
         dropped=records.detail(groups, "dropped") if groups else {},
-        # earlier versions counted nothing of the kind; the table leaves such rounds out
         trust=groups.details.get("trust", {}) if groups else {},
         mismatch=mismatch.details if mismatch else {},
         epochs=epochs,
@@ -176,7 +175,7 @@ def _sampled(run: Run, number: int, artifacts: Mapping[str, ArtifactEntry]) -> d
     if not parts:
         return {}
     rollouts = records.frame(parts, tables.ROLLOUTS, ("problem_id", "finish_reason", "policy_hash", "engine"))
-    # token columns stay on the disk: the ledger has the sum of each part, but for parts of an earlier version
+    # token columns stay on the disk: the ledger has the sum of each part
     tokens = [artifacts[run.name(part)].details.get("response_tokens") for part in parts]
     return {
         "rollouts": len(rollouts),

@@ -208,7 +208,7 @@ class Ledger:
         return list(self._records.forks)
 
     def settings(self) -> list[SettingsEntry]:
-        """What run.json may hold, the newest last; empty for runs of earlier versions."""
+        """What run.json may hold, the newest last."""
         self._catch_up()
         return list(self._records.settings)
 

@@ -72,7 +72,7 @@ class Run(Recorded):
 
     config: Experiment
     started_in: Path | None = field(default=None, compare=False)
-    """Folder in which a person last named its experiment; None: older runs do not say."""
+    """Folder in which a person last named its experiment; None: unknown."""
 
     def __repr__(self) -> str:
         """What a notebook shows: the folder, not its pages of settings."""
@@ -172,7 +172,7 @@ class Run(Recorded):
         write_settings(self.root, self.config, self.started_in or Path.cwd())
 
     def check_settings(self, config: Mapping[str, Any]) -> None:
-        """Compare what run.json has with what the ledger has; nothing of runs of earlier versions.
+        """Compare what run.json has with what the ledger has.
 
         Raises:
             DataError: they differ; names the settings.

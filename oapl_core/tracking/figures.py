@@ -107,7 +107,7 @@ def _round(run: Run, number: int) -> Row:
 
 def _sampling(parts: list[ArtifactEntry]) -> dict[str, float]:
     rollouts = sum(part.rows for part in parts)
-    # parts of an earlier version, or imported ones, may not say everything
+    # imported parts may not say everything
     known = {key: sum(part.details.get(key, 0) for part in parts) for key in ("problems", "truncated")}
     tokens = sum(part.details.get("response_tokens", 0) for part in parts)
     if not rollouts:
@@ -123,7 +123,7 @@ def _verification(parts: list[ArtifactEntry]) -> dict[str, float]:
 
 
 def _groups(details: Mapping[str, Any]) -> dict[str, float]:
-    if "dropped" not in details:  # imported rounds, and runs of earlier versions, may not say
+    if "dropped" not in details:  # imported rounds may not say
         return {}
     dropped = details["dropped"]
     judged = details["rollouts"] - dropped.get("missing_verdict", 0) - dropped.get("verifier_error", 0)

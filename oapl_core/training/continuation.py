@@ -47,12 +47,7 @@ def refuse_other_layout(job: "Job", ranks: int) -> None:
 
 
 def _layout(training: TrainingConfig, ranks: int) -> dict[str, Any]:
-    return {"ranks": ranks, **training.model_dump(mode="json", include=_LAYOUT), **gradient_sums(training)}
-
-
-def gradient_sums(training: TrainingConfig) -> dict[str, Any]:
-    """What tells a state in bfloat16 from those of earlier versions, which summed gradients in bfloat16, too."""
-    return {"gradient_sums": "float32"} if training.dtype == "bfloat16" else {}
+    return {"ranks": ranks, **training.model_dump(mode="json", include=_LAYOUT)}
 
 
 def take_over(job: "Job", engine: "TrainingEngine") -> None:

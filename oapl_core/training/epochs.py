@@ -151,7 +151,6 @@ def _details(steps: "Sequence[Metrics]", started_s: float, identity: str) -> dic
     """What the ledger says about an epoch: sums, and means weighted by sequences or tokens."""
 
     def mean(key: str, weight: str = "sequences") -> float:
-        # a state that an earlier version saved may miss a metric of the first steps
         rows = [(float(s[key]), int(s[weight])) for s in steps if s.get(key) is not None]
         return sum(value * w for value, w in rows) / max(1, sum(w for _, w in rows))
 

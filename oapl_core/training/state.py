@@ -231,8 +231,7 @@ def _sums_file(state: Path, rank: int) -> Path:
 
 def _owner(job: "Job", engine: "TrainingEngine") -> str:
     """What a state must belong to: ranks too, because each keeps its share of the optimiser."""
-    # a state of an earlier version, without checksums, cannot be trusted: its round begins anew
-    owner = {"inputs": dict(job.inputs), "settings": dict(job.settings), "ranks": engine.ranks, "checksums": "sha256"}
+    owner = {"inputs": dict(job.inputs), "settings": dict(job.settings), "ranks": engine.ranks}
     return json.dumps(owner, sort_keys=True, default=str)
 
 
@@ -243,7 +242,7 @@ def _states(folder: Path, owner: str) -> Iterator[tuple[str, Reached]]:
             if note.read_text(encoding="utf-8") == owner:
                 yield state.name, Reached(**json.loads((state / _REACHED).read_text(encoding="utf-8")))
             else:
-                _put_aside(state, "it belongs to other inputs, settings, ranks or an earlier version")
+                _put_aside(state, "it belongs to other inputs, settings or ranks")
         except (FileNotFoundError, ValueError, TypeError) as error:
             _put_aside(state, f"its notes are not readable ({str(error).splitlines()[0][:80]})")
 

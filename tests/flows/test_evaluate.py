@@ -65,7 +65,6 @@ def test_a_flow_run_is_named_by_models_and_set(monkeypatch: pytest.MonkeyPatch) 
     for given, name in [
         (EvaluateStart(), "demo-seed0:base and 1 more on heldout"),
         (EvaluateStart(models=("m",), problems=SetConfig(name="aime25")), "m on aime25"),
-        (EvaluateStart.model_validate({"experiment": "my.toml", "overrides": ["seed=1"]}), "my.toml"),
     ]:
         parameters = {"start": given.model_dump(mode="json")}
         monkeypatch.setattr("prefect.runtime.flow_run.parameters", parameters, raising=False)

@@ -94,7 +94,7 @@ def test_an_answer_that_many_wrong_forms_equal_is_named(tmp_path: Path, judge: V
     assert "wrong forms equal its answer, for example '(12)+1'" in named[1][0]
 
 
-def test_the_list_leaves_training_problems_out_and_old_ledgers_stay(tmp_path: Path) -> None:
+def test_the_list_leaves_training_problems_out_and_is_part_of_what_problems_depend_on(tmp_path: Path) -> None:
     sets = {}
     for split in ("train", "validation", "heldout"):
         sets[split] = tmp_path / f"{split}.jsonl"
@@ -105,7 +105,7 @@ def test_the_list_leaves_training_problems_out_and_old_ledgers_stay(tmp_path: Pa
     some = ProblemsConfig.model_validate({**sets, "exclude": tmp_path / "list.jsonl"})
     names = [row["problem_id"] for row in problems_of(some, ("train", "heldout"))]
     assert names == ["train-0", "train-2", "heldout-0", "heldout-1", "heldout-2"]
-    assert "exclude" not in plain.slice
+    assert plain.slice["exclude"] == []
     assert some.slice["exclude"] == [str(tmp_path / "list.jsonl")]
     (tmp_path / "list.jsonl").write_text('{"id": "train-1"}\n')
     with pytest.raises(DataError, match=r"list.jsonl: line 1: has no `problem_id`"):

@@ -20,7 +20,7 @@ from oapl_core.rollouts.generate import generate
 from oapl_core.rollouts.requests import Request, SampledAnswer
 from oapl_core.routes import Routing
 from oapl_core.run_folder.run import Run
-from oapl_core.settings.experiment import EngineConfig, SamplingConfig
+from oapl_core.settings.experiment import EngineConfig
 from oapl_core.tables import GROUPS, ROLLOUTS, ROUTES, VERDICTS, read_table
 from tests.family_models import write_family
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, write
@@ -103,11 +103,6 @@ def test_routes_stay_with_their_rows_beside_rows_without_any(tmp_path: Path) -> 
     bare = set(read_table(part, ROLLOUTS, ["rollout_id"])["rollout_id"].to_pylist())
     groups = read_table(run.groups(0), GROUPS).to_pylist()
     assert {(row["rollout_id"] in bare, row["routes"] is None) for row in groups} == {(True, True), (False, False)}
-
-
-def test_rounds_without_routes_depend_on_what_they_did() -> None:
-    assert "routes" not in SamplingConfig().slice
-    assert SamplingConfig(routes=True).slice["routes"] is True
 
 
 def test_what_cannot_tell_routes_is_refused_in_one_line(tmp_path: Path) -> None:

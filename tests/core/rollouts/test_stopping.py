@@ -9,7 +9,6 @@ import pytest
 from oapl_core.errors import ConfigError
 from oapl_core.rollouts.generate import generate
 from oapl_core.rollouts.requests import Request, SampledAnswer
-from oapl_core.settings.experiment import SamplingConfig
 from oapl_core.tables import ROLLOUTS, read_table
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run
 
@@ -42,11 +41,6 @@ def test_the_tokens_of_a_stop_text_are_kept_or_cut_with_their_logprobs(
         entry = run.ledger.artifacts()[run.name(part)]
         assert entry.config["stop"] == sampling["stop"]
         assert entry.details["response_tokens"] == sum(len(row["response_ids"]) for row in rows)
-        assert not {"stop", "stop_tokens"} & whole.ledger.artifacts()[f"round_00/1_rollouts/{part.name}"].config.keys()
-
-
-def test_rounds_without_stop_texts_depend_on_what_they_did() -> None:
-    assert SamplingConfig().slice.keys() == {"group_size", "max_tokens", "problems_per_part"}
 
 
 def test_an_empty_stop_text_is_one_line(tmp_path: Path) -> None:

@@ -1,9 +1,7 @@
 """Rounds that share one optimiser are one training; what they pass on is an artifact, never replaced unsaid."""
 
-import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
@@ -21,9 +19,7 @@ from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.batching import epoch_order
 from oapl_core.training.continuation import LET_GO, refuse_other_layout
-from oapl_core.training.engine import TrainingEngine
 from oapl_core.training.job import make_job
-from oapl_core.training.state import _owner, _states
 from oapl_core.training.train import train
 from tests.core.training.forked_training import trained
 from tests.core.training.made_round import made_groups, make_run, train_in_a_process, write_groups
@@ -215,26 +211,6 @@ def test_a_state_that_was_never_made_is_refused(tmp_path: Path, sharp_model: Pat
     run = run_of(tmp_path, sharp_model, 2, optimizer_state="continued")
     with pytest.raises(DataError, match="round 1 continues from .*/optimizer_state, which is not there; `oapl run"):
         make_job(run, 1)
-
-
-def test_a_state_of_an_earlier_version_is_no_longer_taken_and_that_is_said(
-    tmp_path: Path, sharp_model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The round begins anew: nothing says whether the bytes of such a state are those that were written."""
-    run = make_run(tmp_path, sharp_model)
-    write_groups(run, made_groups(sharp_model, groups=1))
-    job = make_job(run, 0)
-    engine = cast(TrainingEngine, SimpleNamespace(ranks=1))
-    earlier = {"inputs": dict(job.inputs), "settings": dict(job.settings), "ranks": 1}
-    for owner, taken in ((_owner(job, engine), True), (json.dumps(earlier, sort_keys=True, default=str), False)):
-        state = job.states / "epoch_01_step_00002"
-        state.mkdir(parents=True, exist_ok=True)
-        (state / "belongs_to.json").write_text(owner)
-        (state / "reached.json").write_text(json.dumps({"epoch": 1, "rows": []}))
-        assert bool(list(_states(job.states, _owner(job, engine)))) is taken
-    assert (
-        "cannot be used: it belongs to other inputs, settings, ranks or an earlier version" in capsys.readouterr().out
-    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from oapl_core.errors import ConfigError
-from oapl_core.settings.training import AdapterConfig, TrainingConfig
+from oapl_core.settings.training import AdapterConfig
 from oapl_core.training.adapters import add_adapter, merged_weights
 from oapl_core.training.checkpoint import load_model
 from oapl_core.training.experts import expert_blocks, freeze_routers, routers
@@ -61,11 +61,6 @@ def test_a_frozen_router_gets_no_gradient_and_all_else_does(root: Path, family: 
 def test_a_model_without_experts_has_no_router_to_freeze(root: Path) -> None:
     with pytest.raises(ConfigError, match=r"training.router = 'frozen': Qwen3ForCausalLM has 0 blocks of experts"):
         freeze_routers(loaded(root, "qwen3"))
-
-
-def test_the_setting_is_part_of_what_checkpoints_depend_on_only_where_it_is_used() -> None:
-    assert "router" not in TrainingConfig().slice
-    assert TrainingConfig(router="frozen").slice["router"] == "frozen"
 
 
 @pytest.mark.slow_if(case=lambda given: given["family"] not in ("qwen3-moe", "deepseek-v3"))

@@ -185,12 +185,6 @@ def test_an_attention_whose_package_is_missing_is_taken_back(model_dir: Path, ex
     assert torch.nn.attention.current_flash_attention_impl() is None
 
 
-def test_checkpoints_depend_on_kernels_only_where_they_are_named() -> None:
-    auto, named = TrainingConfig(), TrainingConfig(kernels="off", attention="flash-4")
-    assert not {"kernels", "attention"} & auto.slice.keys()
-    assert {"kernels": "off", "attention": "flash-4"}.items() <= named.slice.items()
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's own, while it imports its compiler and looks at what is compiled
 @pytest.mark.parametrize("recomputed", ["none", 2])
@@ -222,8 +216,6 @@ def test_recomputed_layers_are_not_compiled(model_dir: Path, examples: Examples)
 
 
 def test_compiled_layers_are_asked_for_and_need_whole_weights(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "compile" not in TrainingConfig().slice
-    assert TrainingConfig(compile=True).slice["compile"] is True
     with pytest.raises(ValueError, match="compile needs zero_stage 2 or lower"):
         TrainingConfig(compile=True, zero_stage=3)
     for compiles, found in ((True, None), (False, "1")):

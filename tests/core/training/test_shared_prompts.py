@@ -194,11 +194,6 @@ def test_settings_that_cannot_share_are_refused(change: dict[str, Any]) -> None:
         TrainingConfig(share_prompts="on", **change)
 
 
-def test_what_is_off_is_no_part_of_what_checkpoints_depend_on() -> None:
-    assert "share_prompts" not in TrainingConfig().slice
-    assert TrainingConfig(share_prompts="auto").slice["share_prompts"] == "auto"
-
-
 def test_a_model_that_shares_well_is_accepted(tmp_path: Path, sharp_model: Path, rows: list[dict[str, Any]]) -> None:
     examples = examples_of(tmp_path, sharp_model, rows)[1]
     model: Any = AutoModelForCausalLM.from_pretrained(sharp_model)

@@ -72,11 +72,6 @@ def test_a_rule_that_is_none_is_one_line(rule: Any, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_verdicts_of_the_last_box_depend_on_what_they_did() -> None:
-    assert "answer" not in VerifierConfig().slice
-    assert VerifierConfig(answer={"after": "A:"}).slice["answer"] == {"after": "A:"}
-
-
 @pytest.mark.parametrize("rule", ["hash", {"regex": r"#### (\S+)"}])
 def test_the_verifier_judges_by_the_rule_and_its_canaries_all_the_same(rule: Any) -> None:
     with Verifier(VerifierConfig(answer=rule, workers=1)) as verifier:

@@ -163,7 +163,7 @@ def test_an_edit_of_the_module_is_another_setting(own: Path) -> None:
     (own / "rewards.py").write_text(OWN + "\n")
     assert RewardConfig(function="rewards:score").slice != before
     assert source_hash("nothing_such:x") is None and source_hash("json.decoder:loads") is not None
-    quick = {"time_limit_s": 1.0, "memory_mb": 64, "right_from": 0.3}
+    quick = {"time_limit_s": 1.0, "memory_mb": 64}
     assert RewardConfig.model_validate(quick).slice == RewardConfig().slice, "what rewards do not depend on"
 
 

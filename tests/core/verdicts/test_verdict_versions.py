@@ -60,7 +60,7 @@ def test_a_version_lies_beside_the_old_one_and_groups_use_what_was_chosen(tmp_pa
     entry = run.ledger.artifacts()[run.name(run.groups(0))]
     part = "round_00/2_verdicts.credit/part-00000.parquet"
     made = run.ledger.artifacts()[part]
-    assert part in entry.inputs and made.config["right_from"] == 0.3, "as a person wrote it"
+    assert part in entry.inputs and made.config["reward"]["right_from"] == 0.3
     use(run, 0, "")
     assert kept(run) == [] and content(run) == before
     assert Run.open(run.root).config.reward is None, "the run's own settings stay"
