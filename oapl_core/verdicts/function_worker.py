@@ -50,7 +50,7 @@ def main() -> None:
         module, _, function = name.partition(":")
         found = getattr(importlib.import_module(module), function)
     except BaseException as error:  # sys.exit() in a module, too
-        _write(replies, {"error": f"cannot be imported ({_said(error)})"})
+        _write(replies, {"error": _said(error)})
         return
     _confine(memory_mb)
     _write(replies, {"ready": True})

@@ -1,7 +1,7 @@
 r"""The door to math-verify and its parser: plain texts become sympy objects, unevaluated, and two of them are compared.
 
 The libraries' own reading of units and of side-by-side numbers is off: maths_units.py and `_product` do it by the rules
-of docs/maths.md. Their timeouts are off too (they need signals); maths_pool.py bounds the CPU time from outside.
+of docs/maths.md. Their timeouts are off too (they need signals); worker_pool.py bounds the CPU time from outside.
 """
 
 from __future__ import annotations

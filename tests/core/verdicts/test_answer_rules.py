@@ -84,7 +84,7 @@ def test_the_verifier_judges_by_the_rule_and_its_canaries_all_the_same(rule: Any
 def test_a_pattern_that_never_ends_is_ended_and_said_in_one_line() -> None:
     start = time.monotonic()
     with Verifier(VerifierConfig(answer=SLOW, workers=1)) as verifier:
-        verifier._maths._cpu_s = 0.5
+        verifier._maths.cpu_s = 0.5
         (once,) = verifier.verify([SIX], ["a" * 60 + "!"], ["stop"])
         assert once.outcome is Outcome.VERIFIER_ERROR
         assert "more than 0.5 s" in str(once.excerpt)

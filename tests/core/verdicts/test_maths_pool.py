@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from oapl_core.verdicts.maths_pool import MathsPool, MathsWorkerDied
 from oapl_core.verdicts.maths_text import compact, plain
 from oapl_core.verdicts.maths_units import Allowed, split_unit
-from tests import sandboxes
 
 
 @pytest.fixture(scope="module")
@@ -234,11 +233,3 @@ def test_any_text_has_a_plain_form(text: str) -> None:
     found = plain(text)
     assert split_unit(found, Allowed())[0] is not None
     assert compact(found) == compact(compact(found)) or "(" in found
-
-
-def test_closing_leaves_no_process() -> None:
-    before = sandboxes.descendants(os.getpid())
-    pool = MathsPool(workers=2)
-    pool.judge("1", "2")
-    pool.close()
-    assert sandboxes.descendants(os.getpid()) <= before
