@@ -133,10 +133,9 @@ def not_installed(error: ModuleNotFoundError) -> ConfigError:
     library = (error.name or "").partition(".")[0]
     if library in ("", "oapl_core", "tasks", "flows", "deployments"):
         raise error
-    extras = "oapl[store]" if library == "obstore" else "oapl[cpu], oapl[cuda] or oapl[ray]"
     return ConfigError(
-        f"{library} is not installed for {sys.executable}: this needs {extras}; stages run "
-        "in another environment that has it where engine_python=/its/bin/python says so (docs/installing.md)"
+        f"{library} is not installed for {sys.executable}: this needs oapl[cpu], oapl[cuda] or oapl[ray]; stages "
+        "run in another environment that has it where engine_python=/its/bin/python says so (docs/installing.md)"
     )
 
 

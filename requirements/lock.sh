@@ -22,7 +22,7 @@ compile() { # name, then further arguments for uv
     wanted=$scratch/$name
     sed '/^torch==/d' "$name.lock" >"$wanted" 2>/dev/null || true
     "$uv" pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 ${UPGRADE:+--upgrade} \
-        --no-header --no-annotate "$@" orchestrator.in ray.in store.in dev.in engine.in "$name.in" --output-file "$wanted" >/dev/null
+        --no-header --no-annotate "$@" orchestrator.in ray.in dev.in engine.in "$name.in" --output-file "$wanted" >/dev/null
     sed -E 's/\+[a-z0-9.]+$//' "$wanted" >"$name.lock"
     echo "lock: requirements/$name.lock has $(wc -l <"$name.lock") packages"
 }

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
 
@@ -26,8 +27,6 @@ def main(port: int) -> None:
 @contextmanager
 def s3_server(log: Path) -> Iterator[str]:
     """``s3://runs/{}?...`` with the bucket ``runs``; the credentials are in the environment."""
-    from pyarrow.fs import S3FileSystem
-
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         where = f"127.0.0.1:{free.getsockname()[1]}"
@@ -41,9 +40,8 @@ def s3_server(log: Path) -> Iterator[str]:
                 if client.connect_ex(("127.0.0.1", int(where.partition(":")[2]))) == 0:
                     break
             time.sleep(0.1)
-        files = S3FileSystem(endpoint_override=where, scheme="http", region="us-east-1", allow_bucket_creation=True)
-        files.create_dir("runs")
-        yield f"s3://runs/{{}}?region=us-east-1&scheme=http&endpoint_override={where}"
+        urlopen(Request(f"http://{where}/runs", method="PUT")).close()
+        yield f"s3://runs/{{}}?region=us-east-1&endpoint=http://{where}"
     finally:
         server.terminate()
         server.wait()

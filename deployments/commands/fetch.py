@@ -21,4 +21,4 @@ def fetch(
     mirror = Mirror(url, tell=tell)
     root = folder or Path("data/runs") / mirror.name
     with hold(root):  # also a folder that does not exist yet: two fetches into one must not mix
-        fetch_into(mirror, url, root, tell)
+        fetch_into(mirror, root, tell)

@@ -9,8 +9,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -80,9 +79,7 @@ def serve(
         StageFailed: the engine failed again and again, or the store does not answer.
     """
     mirror, store = Mirror(url, tell=tell), ObjectStore(url)
-    store.list(QUEUE)  # its errors are one line each, the mirror's are not
-    with _readable(url):
-        mirror.settings()  # there is a run
+    mirror.settings()  # there is a run
     failures, since, waiting_for = 0, time.monotonic(), ""
     while time.monotonic() - since < idle_s:
         opened = round_to_join(store, number)
@@ -131,16 +128,6 @@ def round_to_join(store: ObjectStore, number: int | None = None) -> Opened | Non
         return None
 
 
-@contextmanager
-def _readable(url: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.filename:  # this machine's disk
-            raise
-        raise StageFailed(f"{url}: cannot be read ({str(error).splitlines()[0][:200]})") from None
-
-
 def _sweep(folder: Path, opened: Opened | None) -> None:
     """Remove what earlier rounds left; their weights are as large as the model."""
     for old in folder.iterdir() if folder.is_dir() else ():
@@ -162,10 +149,9 @@ def fetch_round(mirror: Mirror, url: str, folder: Path, opened: Opened, override
     record = root / _RECORD
     joined = Joined.read(root) if record.exists() else Joined(url, uuid.uuid4().hex, opened)
     policy = joined.policy(root)
-    with _readable(url):
-        is_here = mirror.fetch_input(opened.prompts, opened.inputs[opened.prompts], root / opened.prompts)
-        is_here = is_here and mirror.fetch_input(opened.policy, opened.inputs[opened.policy], policy, opened.is_base)
-        settings = mirror.settings()
+    is_here = mirror.fetch_input(opened.prompts, opened.inputs[opened.prompts], root / opened.prompts)
+    is_here = is_here and mirror.fetch_input(opened.policy, opened.inputs[opened.policy], policy, opened.is_base)
+    settings = mirror.settings()
     if not is_here:
         return None
     if policy_hash(policy) != opened.policy_hash:

@@ -7,7 +7,7 @@ before, so a copy that was interrupted is whole up to its ledger, and the next o
 
 Not copied: logs, answers of parts in flight, the trainer's scratch. A round whose training was interrupted is trained
 again from its first epoch, with the same bits. What goes here stays there, but for an optimiser's state that the next
-round has used (`training.optimizer_state`). Credentials come from where the store's own tools look for them.
+round has used (`training.optimizer_state`). Credentials: see ``object_store.py``.
 
 Whoever can write into a mirror chooses bytes and settings of what is fetched, but no place outside of the run folder:
 see ``foreign_names.py``. A base model that the run made goes back to where it was, if nothing else is there.
@@ -20,63 +20,24 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import read_record, sha256_of
 from oapl_core.run_folder.foreign_names import inside, is_inside, refuse_foreign
 from oapl_core.run_folder.integrity import damage
 from oapl_core.run_folder.ledger import ArtifactEntry, Records, SettingsEntry, artifacts_of, records_of
+from oapl_core.run_folder.object_store import ObjectStore
 from oapl_core.run_folder.run import MAY_CHANGE, Run, refuse_changed
 from oapl_core.run_folder.storage import classify
 from oapl_core.settings.experiment_file import check_format, parse_experiment, write_record
-from oapl_core.settings.secrets import holds_key
-
-if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
 
 _LEDGER, _RUN, _BASE_MODEL, _BASE_RECORD = "ledger.jsonl", "run.json", "base_model", "base_model.json"
-_BLOCK_BYTES = 8 * 2**20
 _LEDGER_EVERY_S = 30.0
-_SCHEMES = "give file:///..., s3://bucket/... or gs://bucket/..."
 _MADE_MODEL = re.compile(r"models/[0-9a-f]{16}")
 """How the place of a base model ends that pretraining made, below `cache_dir`."""
 _MODEL_FILES = {".json", ".jinja", ".model", ".safetensors", ".txt"}
 """What such a model has; no program is among them."""
-
-
-def locate(url: str) -> "tuple[FileSystem, str]":
-    """File system and path of a URL: what pyarrow knows (file, s3, gs, abfs, hdfs), else what fsspec knows.
-
-    Raises:
-        ConfigError: the URL holds credentials, or nobody can read such URLs here.
-    """
-    import fsspec
-    import pyarrow as pa
-    from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
-
-    if not url.isprintable():  # half a character of a shell's other encoding, or a control character
-        raise ConfigError(f"`mirror`: {url!r} is not a URL; {_SCHEMES}")
-    try:
-        has_key = holds_key(url)
-    except ValueError as error:  # urlsplit's, of brackets that no host has
-        raise ConfigError(f"`mirror`: {url} is not a URL ({error}); {_SCHEMES}") from None
-    if has_key:
-        raise ConfigError("`mirror`: holds credentials, which run.json would record; use the environment of the store")
-    if "://" not in url:
-        raise ConfigError(f"`mirror`: {url} is not a URL; {_SCHEMES}")
-    if not url.partition("://")[2].partition("?")[0].strip("/"):
-        raise ConfigError(f"`mirror`: {url} names no bucket or folder; {_SCHEMES}")
-    try:
-        files, path = FileSystem.from_uri(url)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        try:
-            handler, path = fsspec.core.url_to_fs(url)
-        except (ValueError, ImportError):
-            why = str(error).splitlines()[0]
-            raise ConfigError(f"`mirror`: {url} cannot be opened ({why}); {_SCHEMES}") from None
-        files = PyFileSystem(FSSpecHandler(handler))
-    return files, path.rstrip("/")
 
 
 class Mirror:
@@ -86,12 +47,10 @@ class Mirror:
         """``url`` is the mirror's and ``run_name`` the run folder's, or ``url`` is that of the run's copy itself.
 
         Raises:
-            ConfigError: as ``locate``.
+            ConfigError: as ``ObjectStore``.
         """
         self._url, self._tell = url, tell
-        self._files, self._root = locate(url)
-        if run_name:
-            self._root = f"{self._root}/{run_name}"
+        self._store = ObjectStore(url, run_name or "")
         self._sent: bytes | None = None
         """The ledger's copy; None until it was read."""
         self._forgotten: set[str] = set()
@@ -100,7 +59,7 @@ class Mirror:
     @property
     def name(self) -> str:
         """The last part of the URL: the run's name, of a copy that a URL alone names."""
-        return self._root.rpartition("/")[2]
+        return self._store.url.partition("?")[0].rstrip("/").rpartition("/")[2]
 
     # Sending ------------------------------------------------------------------------------------------------------
 
@@ -109,7 +68,8 @@ class Mirror:
 
         Raises:
             ConfigError: the mirror holds another run's ledger.
-            OSError: the store does not answer, or a copy came out wrong; calling again continues.
+            Unreachable, StoreRefused: the store does not answer, or refuses us; calling again continues.
+            OSError: a copy came out wrong, or this machine's disk does not read.
         """
         ledger = _whole_lines(run.ledger.path)
         if self._sent is None:
@@ -134,7 +94,7 @@ class Mirror:
 
     def _start(self, run: Run, ledger: bytes) -> bytes:
         """What the mirror has; refuses to mix two runs."""
-        there = self._read(_LEDGER) or b""
+        there = self._store.get(_LEDGER) or b""
         if not ledger.startswith(there):
             raise ConfigError(
                 f"{self._url}: holds a run {run.root.name} with another history than {run.root}; if this folder is the "
@@ -165,33 +125,24 @@ class Mirror:
     def _forget_states(self, ledger: bytes) -> None:
         """Delete what rounds left to next ones that have used it: some would come to more than all checkpoints."""
         for name in records_of(ledger).removals.keys() - self._forgotten:
-            if classify(Path(name).parts)[0] == "optimiser states" and self._list(name):
-                self._files.delete_dir(f"{self._root}/{name}")
+            if classify(Path(name).parts)[0] == "optimiser states":
+                self._store.delete(list(self._store.list(name)))
             self._forgotten.add(name)
 
     def _send_folder(self, folder: Path, name: str) -> None:
         files = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_file()}
         for relative, path in sorted(files.items()):
             self._put(path, f"{name}/{relative}")
-        for relative in self._list(name) - files.keys():
-            self._files.delete_file(f"{self._root}/{name}/{relative}")
+        self._store.delete([f"{name}/{relative}" for relative in self._list(name) - files.keys()])
 
     def _put(self, source: Path, name: str) -> None:
-        target = f"{self._root}/{name}"
-        if self._files.type_name not in ("s3", "gcs", "abfs"):  # those have no folders
-            self._files.create_dir(target.rpartition("/")[0], recursive=True)
-        with source.open("rb") as file, self._files.open_output_stream(target) as stream:
-            shutil.copyfileobj(file, stream, _BLOCK_BYTES)
-        there = self._files.get_file_info(target).size
+        self._store.put(name, source)
+        there = self._store.size(name)
         if there != source.stat().st_size:
             raise OSError(f"{name} has {there} bytes in the mirror, {source.stat().st_size} here")
 
     def _send_ledger(self, content: bytes) -> None:
-        """The old copy stays whole until the new one is."""
-        target = f"{self._root}/{_LEDGER}"
-        with self._files.open_output_stream(f"{target}.new") as stream:
-            stream.write(content)
-        self._files.move(f"{target}.new", target)
+        self._store.put(_LEDGER, content)
         self._sent = content
 
     # Fetching -----------------------------------------------------------------------------------------------------
@@ -202,7 +153,7 @@ class Mirror:
         Raises:
             DataError: there is none.
         """
-        record = self._read(_RUN)
+        record = self._store.get(_RUN)
         if record is None:
             raise self._no_run()
         return self._settings_of(record)
@@ -226,7 +177,7 @@ class Mirror:
 
     def fetch_input(self, name: str, sha256: str, path: Path, is_base: bool = False) -> bool:
         """Make ``path`` the artifact ``name``, or the base model; False if the mirror does not hold these bytes yet."""
-        entry = None if is_base else self._records(self._read(_LEDGER) or b"").artifacts.get(name)
+        entry = None if is_base else self._records(self._store.get(_LEDGER) or b"").artifacts.get(name)
         if not is_base and (entry is None or not entry.is_input(sha256)):
             return False
         sha256 = entry.sha256 if entry else sha256
@@ -236,11 +187,11 @@ class Mirror:
         return path.exists() and sha256_of(path) == sha256
 
     def _no_run(self) -> DataError:
-        return DataError(f"{self._url}: holds no run (no {_RUN} and {_LEDGER} in {self._root}); look at the URL")
+        return DataError(f"{self._url}: holds no run (no {_RUN} and {_LEDGER} in {self._store.url}); look at the URL")
 
     def holds_a_run(self) -> bool:
         """Whether there is something to fetch."""
-        return self._read(_RUN) is not None and self._read(_LEDGER) is not None
+        return self._store.get(_RUN) is not None and self._store.get(_LEDGER) is not None
 
     def fetch(self, root: Path) -> list[str]:
         """Make the run folder ``root`` what the mirror holds; returns the names that are not whole there.
@@ -249,9 +200,9 @@ class Mirror:
 
         Raises:
             DataError: there is no run in the mirror, or one in ``root`` already, or a name there leads out of it.
-            OSError: the store does not answer.
+            Unreachable, StoreRefused: the store does not answer, or refuses us.
         """
-        record, ledger = self._read(_RUN), self._read(_LEDGER)
+        record, ledger = self._store.get(_RUN), self._store.get(_LEDGER)
         if record is None or ledger is None:
             raise self._no_run()
         if (root / _RUN).exists():
@@ -313,40 +264,15 @@ class Mirror:
         if strange := [relative for relative in below if not is_inside(relative)]:
             raise DataError(f"{self._url}: {name} has a file {strange[0]!r:.120}, which leads out of it; not fetched")
         for relative in sorted(below):
-            self._download(f"{name}/{relative}", temporary / relative)
-        if not below and not self._download(name, temporary):
+            self._store.fetch(f"{name}/{relative}", temporary / relative)
+        if not below and not self._store.fetch(name, temporary):
             return
         shutil.rmtree(path, ignore_errors=True)
         temporary.replace(path)
 
-    def _download(self, name: str, path: Path) -> bool:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with self._files.open_input_stream(f"{self._root}/{name}") as stream, path.open("wb") as file:
-                shutil.copyfileobj(stream, file, _BLOCK_BYTES)
-                file.flush()
-                os.fsync(file.fileno())
-        except FileNotFoundError:
-            return False
-        return True
-
-    def _read(self, name: str) -> bytes | None:
-        try:
-            with self._files.open_input_stream(f"{self._root}/{name}") as stream:
-                content: bytes = stream.read()
-                return content
-        except FileNotFoundError:
-            return None
-
     def _list(self, name: str) -> set[str]:
         """Relative names of the files in a folder of the mirror."""
-        from pyarrow.fs import FileSelector, FileType
-
-        folder = f"{self._root}/{name}"
-        if self._files.get_file_info(folder).type != FileType.Directory:
-            return set()
-        found = self._files.get_file_info(FileSelector(folder, allow_not_found=True, recursive=True))
-        return {info.path.removeprefix(f"{folder}/") for info in found if info.type == FileType.File}
+        return {path.removeprefix(f"{name}/") for path in self._store.list(name)}
 
 
 def _whole_lines(path: Path) -> bytes:

@@ -10,11 +10,14 @@ from contextlib import contextmanager
 
 from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.run_folder.mirror import Mirror
+from oapl_core.run_folder.object_store import StoreRefused, Unreachable
 from oapl_core.run_folder.run import Run
 
 _LOOK_EVERY_S = 2.0
 _LONGEST_PAUSE_S = 60.0
 _LAST_TRIES = 6
+_AWAY = (OSError, Unreachable, StoreRefused)
+"""What may be mended while a run continues: credentials and buckets too."""
 
 
 @contextmanager
@@ -54,7 +57,7 @@ def catch_up(run: Run, tell: Callable[[str], None]) -> None:
         return
     try:
         Mirror(run.config.mirror, run.root.name, tell).update(run)
-    except OSError as error:
+    except _AWAY as error:
         why = str(error).splitlines()[0][:200]
         raise StageFailed(
             f"mirror: {run.config.mirror} does not take what it misses ({why}); nothing was deleted; mend that and run "
@@ -74,7 +77,7 @@ class _Copying:
         """Copy what is new; whether the store answered."""
         try:
             self._mirror.update(self._run)
-        except OSError as error:
+        except _AWAY as error:
             self._failures += 1
             if self._failures == 1:
                 what = f"mirror: {self._run.config.mirror} does not take copies ({str(error).splitlines()[0][:200]})"

@@ -1,22 +1,32 @@
-"""An object store behind a URL of a mirror: create what must not be there, put, get, list, delete; the door to obstore.
+"""What lies below one URL (s3, gs, az, file, or a path): put, create, get, list, delete; the door to obstore.
 
-The mirror itself copies files through pyarrow, which has no conditional put. Only ``create`` is asked of a store
-(S3: If-None-Match, Google: ifGenerationMatch=0, Azure: If-None-Match, a folder: a hard link), never an update.
+``create`` writes only where nothing is (S3: If-None-Match, Google: ifGenerationMatch=0, Azure: If-None-Match, a disk: a
+hard link). Every write is whole or not there. Credentials come from the environment, or from the machine's role.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from oapl_core.errors import ConfigError, StageFailed
+from oapl_core.settings.secrets import holds_key
 
 # A start in front of a store that is away should say so in seconds; who can wait asks again (`PartQueue`).
 _RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
-_S3_NAMES = {"endpoint_override": "endpoint", "region": "region"}
-"""Words of a mirror's URL (pyarrow's) as obstore has them."""
+_BLOCK_BYTES = 8 * 2**20
+_CLASSES = {"s3": "S3Store", "gs": "GCSStore", "az": "AzureStore", "file": "LocalStore"}
+_SCHEMES = "give file:///..., a path from /, s3://bucket/..., gs://bucket/... or az://container/..."
+_OPTIONS = ("region", "endpoint")
+"""What may follow the question mark of s3://."""
+
+
+class StoreRefused(ConfigError):
+    """The store knows neither us nor the bucket."""
 
 
 class Unreachable(StageFailed):
@@ -34,15 +44,30 @@ class ObjectStore:
     """What lies below one URL."""
 
     def __init__(self, url: str, folder: str = "") -> None:
-        """``url`` as `mirror` has it, and a folder below it.
+        """``url`` as `mirror` has it, and a folder below it. Asks the store nothing yet.
 
         Raises:
-            ConfigError: it is of no store that can be written conditionally.
+            ConfigError: it is no URL of a store, or holds credentials.
         """
         import obstore
 
         self.url = below(url, folder)
-        self._obstore, self._store = obstore, _open(self.url)
+        self._obstore = obstore
+        self._scheme, self._bucket, self._prefix, self._options = _parsed(self.url)
+
+    @cached_property
+    def _store(self) -> Any:
+        from obstore import store
+
+        values: dict[str, Any] = dict(self._options)
+        if self._scheme == "file":
+            return store.LocalStore()
+        if values.get("endpoint", "").startswith("http://"):
+            values["client_options"] = {"allow_http": True}
+        return getattr(store, _CLASSES[self._scheme])(self._bucket, retry_config=_RETRIES, **values)
+
+    def _at(self, name: str) -> str:
+        return f"{self._prefix}/{name}".strip("/")
 
     def create(self, name: str, content: bytes) -> bool:
         """Write an object that is not there; False if it is. Content that is there from us already counts as written.
@@ -52,7 +77,7 @@ class ObjectStore:
         """
         with self._errors():
             try:
-                self._obstore.put(self._store, name, content, mode="create")
+                self._obstore.put(self._store, self._at(name), content, mode="create")
             except self._obstore.exceptions.AlreadyExistsError:
                 # an answer that was lost on its way is asked for again, and then our own object is in the way
                 return self.get(name) == content
@@ -61,34 +86,43 @@ class ObjectStore:
     def put(self, name: str, content: "bytes | Path") -> None:
         """Write an object, there or not."""
         with self._errors():
-            self._obstore.put(self._store, name, content)
+            self._obstore.put(self._store, self._at(name), content)
 
     def get(self, name: str) -> bytes | None:
         """Its content; None if there is none."""
         with self._errors():
             try:
-                return bytes(self._obstore.get(self._store, name).bytes())
+                return bytes(self._obstore.get(self._store, self._at(name)).bytes())
             except FileNotFoundError as error:
                 self._refuse_without_bucket(error)
                 return None
 
     def fetch(self, name: str, path: Path) -> bool:
-        """Write its content to ``path``; False if there is none."""
+        """Write its content to ``path``, whose folders are made; False if there is none."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         with self._errors():
             try:
-                stream = self._obstore.get(self._store, name).stream(min_chunk_size=8 * 2**20)
+                stream = self._obstore.get(self._store, self._at(name)).stream(min_chunk_size=_BLOCK_BYTES)
             except FileNotFoundError:
                 return False
             with path.open("wb") as file:
                 for chunk in stream:
                     file.write(chunk)
+                file.flush()
+                os.fsync(file.fileno())
         return True
+
+    def size(self, name: str) -> int:
+        """Bytes of an object that is there."""
+        with self._errors():
+            return int(self._obstore.head(self._store, self._at(name))["size"])
 
     def list(self, folder: str) -> dict[str, Version]:
         """Names of all objects in ``folder`` and below."""
         with self._errors():
-            found = self._obstore.list(self._store, folder).collect()
-        return {one["path"]: Version(one["e_tag"], str(one["last_modified"])) for one in found}
+            found = self._obstore.list(self._store, self._at(folder)).collect()
+        start = len(self._prefix) + 1 if self._prefix else 0
+        return {one["path"][start:]: Version(one["e_tag"], str(one["last_modified"])) for one in found}
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects, there or not."""
@@ -96,7 +130,7 @@ class ObjectStore:
         with self._errors():
             for name in names:
                 try:
-                    self._obstore.delete(self._store, name)
+                    self._obstore.delete(self._store, self._at(name))
                 except FileNotFoundError:
                     continue
 
@@ -106,11 +140,11 @@ class ObjectStore:
         try:
             yield
         except (errors.UnauthenticatedError, errors.PermissionDeniedError) as error:
-            raise ConfigError(f"{self.url}: the store refuses these credentials ({_first(error)})") from None
+            raise StoreRefused(f"{self.url}: the store refuses these credentials ({_first(error)})") from None
         except (errors.BaseError, FileNotFoundError) as error:
             self._refuse_without_bucket(error)
             if "169.254.169.254" in str(error) or "/latest/api/token" in str(error):  # asked last, when nothing is set
-                raise ConfigError(
+                raise StoreRefused(
                     f"{self.url}: no credentials; set those of the store in the environment (AWS_ACCESS_KEY_ID and "
                     "AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_...), or give the machine "
                     "a role"
@@ -119,13 +153,13 @@ class ObjectStore:
 
     def _refuse_without_bucket(self, error: Exception) -> None:
         if "NoSuchBucket" in str(error):
-            raise ConfigError(f"{self.url}: there is no such bucket; make it, or look at the URL") from None
+            raise StoreRefused(f"{self.url}: there is no such bucket; make it, or look at the URL") from None
 
 
 def below(url: str, folder: str) -> str:
     """The URL of a folder below ``url``; what follows its question mark stays."""
-    parts = urlsplit(url)
-    return parts._replace(path=f"{parts.path.rstrip('/')}/{folder}".rstrip("/")).geturl()
+    place, mark, options = url.partition("?") if "://" in url else (url, "", "")
+    return f"{place.rstrip('/')}/{folder}".rstrip("/") + mark + options if folder else url
 
 
 def _first(error: Exception) -> str:
@@ -133,28 +167,29 @@ def _first(error: Exception) -> str:
     return " ".join(text.split())[:200]
 
 
-def _open(url: str) -> Any:
-    from obstore.store import LocalStore, S3Store, from_url
-
-    parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query))
-    if parts.scheme == "file":
-        return LocalStore(Path(unquote(parts.path)), mkdir=True)
-    # One URL serves pyarrow, which copies the files, and obstore: the words after the question mark are pyarrow's.
-    if parts.scheme == "s3":
-        values: dict[str, Any] = {_S3_NAMES[key]: value for key, value in options.items() if key in _S3_NAMES}
-        scheme = options.get("scheme", "https")
-        if "://" not in values.get("endpoint", "://"):
-            values["endpoint"] = f"{scheme}://{values['endpoint']}"
-        return S3Store(
-            parts.netloc,
-            prefix=parts.path.strip("/") or None,
-            client_options={"allow_http": scheme == "http"},
-            retry_config=_RETRIES,
-            **values,
-        )
-    if parts.scheme in ("gs", "gcs", "abfs", "abfss", "az"):
-        return from_url(url.partition("?")[0].replace("gcs://", "gs://"), retry_config=_RETRIES)
-    raise ConfigError(
-        f"{url}: parts of a round cannot be shared through {parts.scheme}://; give mirror = s3://, gs://, abfs:// or file://"
-    )
+def _parsed(url: str) -> tuple[str, str, str, dict[str, str]]:
+    """Scheme, bucket, path below it without slashes around it, and options of a URL. Raises ConfigError."""
+    if not url.isprintable():  # half a character of a shell's other encoding, or a control character
+        raise ConfigError(f"`mirror`: {url!r} is not a URL; {_SCHEMES}")
+    try:
+        parts = urlsplit(url, allow_fragments=False) if "://" in url else urlsplit("file://")._replace(path=url)
+        has_key = holds_key(url)
+    except ValueError as error:  # urlsplit's, of brackets that no host has
+        raise ConfigError(f"`mirror`: {url} is not a URL ({error}); {_SCHEMES}") from None
+    if has_key:
+        raise ConfigError("`mirror`: holds credentials, which run.json would record; use the environment of the store")
+    path = unquote(parts.path) if "://" in url and parts.scheme == "file" else parts.path
+    names = [name for name in path.split("/") if name]
+    if "://" not in url and not path.startswith("/"):
+        raise ConfigError(f"`mirror`: {url} is not a URL; {_SCHEMES}")
+    if parts.scheme not in _CLASSES:
+        raise ConfigError(f"`mirror`: {url} cannot be opened, {parts.scheme}:// is no store known here; {_SCHEMES}")
+    if not (names if parts.scheme == "file" else parts.netloc):
+        raise ConfigError(f"`mirror`: {url} names no bucket or folder; {_SCHEMES}")
+    if {".", ".."} & set(names) or (parts.scheme == "file" and parts.netloc):
+        raise ConfigError(f"`mirror`: {url} is no whole path; {_SCHEMES}")
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if strange := [name for name in options if parts.scheme != "s3" or name not in _OPTIONS]:
+        says = "s3:// takes region=... and endpoint=http://HOST:PORT after its question mark, others nothing"
+        raise ConfigError(f"`mirror`: {url}: `{strange[0]}` is no option; {says}")
+    return parts.scheme, parts.netloc, "/".join(names), options

@@ -3,7 +3,6 @@
 Reads an experiment file or a run folder; makes the run folder with its ``run.json``, from the mirror if it is there.
 """
 
-import errno
 import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -141,28 +140,18 @@ def fetch_missing(experiment: Experiment, tell: Callable[[str], None]) -> None:
     if experiment.mirror is None or (experiment.run_dir / "run.json").exists():
         return
     mirror = Mirror(experiment.mirror, experiment.run_dir.name, tell)
-    try:
-        there = mirror.holds_a_run()
-    except OSError as error:
-        raise _unreachable(experiment.mirror, error) from None
-    if there:
-        fetch_into(mirror, experiment.mirror, experiment.run_dir, tell)
+    if mirror.holds_a_run():
+        fetch_into(mirror, experiment.run_dir, tell)
 
 
-def fetch_into(mirror: Mirror, url: str, root: Path, tell: Callable[[str], None]) -> None:
-    """Copy ``mirror``, which ``url`` names, to ``root``; the caller holds that folder.
+def fetch_into(mirror: Mirror, root: Path, tell: Callable[[str], None]) -> None:
+    """Copy ``mirror`` to ``root``; the caller holds that folder.
 
     Raises:
         DataError: there is no run at the URL, or one in the folder.
         StageFailed: the store does not answer.
     """
-    try:
-        lacking = mirror.fetch(root)
-    except OSError as error:
-        if error.filename or error.errno == errno.ENOSPC:  # this machine's disk
-            raise
-        raise _unreachable(url, error) from None
-    for name in lacking:
+    for name in mirror.fetch(root):
         tell(f"{name} is not whole in the mirror and will be made again")
     if code := _code_of(Run.open(root).config):
         tell(f"its settings, which came from the mirror too, name code that `oapl run` runs here: {', '.join(code)}")
@@ -178,10 +167,3 @@ def _code_of(config: Experiment) -> list[str]:
         own["objective.name"] = config.objective.name
     options = {f"engine.options.{name}": config.engine.options[name] for name in naming_code(config.engine.options)}
     return [f"{name} = {value}" for name, value in {**own, **options}.items() if value]
-
-
-def _unreachable(url: str, error: OSError) -> StageFailed:
-    why = str(error).splitlines()[0][:200]
-    return StageFailed(
-        f"mirror: {url} cannot be read ({why}); mend that and run the same command again, or leave `mirror` out"
-    )

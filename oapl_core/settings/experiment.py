@@ -130,7 +130,7 @@ class Experiment(Settings):
     """Interpreter that has vLLM and DeepSpeed; unset: the running one."""
     mirror: KeylessUrl | None = None
     """Where finished artifacts are copied as they are recorded, in a folder named as the run's: `file:///DISK/FOLDER`,
-    `s3://BUCKET/PREFIX?region=...&endpoint_override=...`, `gs://...`, or what fsspec opens; no credentials in it."""
+    `s3://BUCKET/PREFIX?region=...&endpoint=http://HOST:PORT`, `gs://...`, `az://CONTAINER/...`; no keys in it."""
     model: Path | None = None
     """Hugging Face folder to start from, or a model on the hub at one commit, `org/name@` and 40 hex digits, which the
     first step fetches; unset: [pretrain] makes one."""

@@ -14,14 +14,12 @@ _WORDS = "secret|access_?key|session_?token|password|passwd|pwd|api_?key|auth|cr
 _SECRET = re.compile(rf"(?:{_WORDS})(?:_?(?:id|key|token))?", re.IGNORECASE)
 _VALUE = re.compile(rf"(?<=[?&])((?:[^=&\s]*-)?{_SECRET.pattern})=[^&\s'\"]*", re.IGNORECASE)
 _USER = re.compile(r"(?<=://)[^/@\s]+@")
-_NAMES_A_PLACE = {"abfs", "abfss", "wasb", "wasbs", "hdfs", "ssh", "sftp"}
-"""Kinds of URL whose user is a container, or a person, and no key."""
 
 
 def holds_key(url: str) -> bool:
-    """Whether a URL has a user with a key, or a query with one."""
+    """Whether a URL has a user, who may be a key, or a query with one."""
     parts = urlsplit(url)
-    if parts.password or (parts.username and parts.scheme.partition("+")[0] not in _NAMES_A_PLACE):
+    if parts.username or parts.password:
         return True
     return any(_SECRET.fullmatch(name.split("-")[-1]) for name, _ in parse_qsl(parts.query, keep_blank_values=True))
 

@@ -10,7 +10,7 @@ from tests.architecture.sources import ROOT
 
 REQUIREMENTS = ROOT / "requirements"
 PIN = re.compile(r"([a-z0-9][a-z0-9-]*)==([0-9][0-9a-z.]*)")
-COMMON = ("orchestrator", "engine", "ray", "store", "dev")
+COMMON = ("orchestrator", "engine", "ray", "dev")
 MANY = 150  # a full lock, not the direct requirements alone
 
 

@@ -235,7 +235,7 @@ def test_a_version_of_verdicts_whose_name_leads_elsewhere_is_refused(tmp_path: P
 def test_settings_that_name_code_are_told_of_when_they_are_fetched(tmp_path: Path) -> None:
     _, copy = mirrored(tmp_path / "there")
     told = list[str]()
-    fetch_into(Mirror(f"file://{copy}"), f"file://{copy}", tmp_path / "plain", told.append)
+    fetch_into(Mirror(f"file://{copy}"), tmp_path / "plain", told.append)
     assert len(told) == 1
     lines = (copy / "ledger.jsonl").read_text().splitlines(keepends=True)
     (copy / "ledger.jsonl").write_text("".join(line for line in lines if '"kind": "settings"' not in line))
@@ -243,5 +243,5 @@ def test_settings_that_name_code_are_told_of_when_they_are_fetched(tmp_path: Pat
     record["config"]["engine_python"] = "/tmp/python"
     record["config"]["engine"]["options"] = {"trust_remote_code": True}
     (copy / "run.json").write_text(json.dumps(record))
-    fetch_into(Mirror(f"file://{copy}"), f"file://{copy}", tmp_path / "hostile", told.append)
+    fetch_into(Mirror(f"file://{copy}"), tmp_path / "hostile", told.append)
     assert "engine_python = /tmp/python, engine.options.trust_remote_code = True" in told[1]

@@ -49,12 +49,12 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["file", "s3", "memory"])
+@pytest.fixture(params=["file", "s3", "path"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A fresh mirror on each kind of file system: pyarrow's two, and one of fsspec's."""
+    """A fresh mirror on a disk, in an object store, and where a plain path leads."""
     if request.param == "s3":
         return str(request.getfixturevalue("s3")).format(tmp_path.name)
-    return f"file://{tmp_path}/mirror" if request.param == "file" else f"memory://{tmp_path.name}"
+    return f"file://{tmp_path}/mirror" if request.param == "file" else f"{tmp_path}/mirror of runs"
 
 
 def test_a_run_comes_back_as_it_was_and_nothing_is_redone(tmp_path: Path, url: str) -> None:
@@ -231,7 +231,14 @@ def test_two_runs_are_not_mixed(tmp_path: Path) -> None:
     [
         ("s3://key:secret@bucket/runs", "holds credentials"),
         ("s3://bucket/runs?access_key=a&secret_key=b", "holds credentials"),
-        ("nonsense://bucket", "cannot be opened"),
+        ("nonsense://bucket", "nonsense:// is no store known here"),
+        ("memory://run", "memory:// is no store known here"),
+        ("https://host/runs", "https:// is no store known here"),
+        ("s3://bucket/runs?endpoint_override=localhost:1", "`endpoint_override` is no option"),
+        ("gs://bucket/runs?region=x", "`region` is no option"),
+        ("file:///runs/../../etc", "is no whole path"),
+        ("file://runs/mirror", "is no whole path"),
+        ("/", "names no bucket or folder"),
         ("runs/mirror", "is not a URL"),
     ],
 )
@@ -250,7 +257,7 @@ def test_polars_reads_a_table_from_the_mirror(tmp_path: Path, s3: str) -> None:
     run = sampled(tmp_path, s3.format("remote"))
     Mirror(run.config.mirror or "", run.root.name).update(run)
     options = {
-        "aws_endpoint_url": "http://" + s3.rpartition("=")[2],
+        "aws_endpoint_url": s3.rpartition("=")[2],
         "aws_region": "us-east-1",
         "aws_allow_http": "true",
         "aws_access_key_id": "test",
