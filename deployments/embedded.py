@@ -6,7 +6,6 @@ outlive a SIGKILL of its client; this one stands under the same guard as the sta
 
 import logging
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import partial
 from pathlib import Path
 
+from oapl_core.devices import free_port
 from oapl_core.errors import StageFailed
 from oapl_core.launch import guarded
 from oapl_core.settings.secrets import masked
@@ -115,7 +115,7 @@ def _server(log: Path, cache_dir: Path) -> Iterator[None]:
     for key, value in settings(home).items():
         os.environ.setdefault(key, value)  # not in Prefect's profile: that is the person's
     # another process may take the port before the server does; then the server ends, and we say so
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "prefect", "server", "start", "--no-ui", "--no-services"]
     with log.open("ab") as sink, ExitStack() as started:
         start = partial(guarded, [*command, "--host", "127.0.0.1", "--port", str(port)], sink.fileno())
@@ -160,12 +160,6 @@ def _kept_alive(
     finally:
         over.set()
         thread.join()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _is_healthy(port: int) -> bool:

@@ -1,13 +1,20 @@
-"""What this machine computes with: its GPUs as the driver names them, and the cores that this process may use.
+"""What this machine is: GPUs as the driver names them, cores that this process may use, versions, a free port.
 
 Asks nvidia-smi, and not torch: it is quick, touches no GPU, and answers also where nothing else is installed.
 """
 
 import os
+import platform
 import shutil
+import socket
 import subprocess
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
 from math import inf
+from pathlib import Path
 
 CORES_PER_GPU = 4
 """At least: an engine's core and its worker, the trainer and what it reads."""
@@ -73,3 +80,38 @@ def visible_gpus() -> tuple[Gpu, ...]:
     names = [name.strip() for name in visible.split(",") if name.strip()]
     # GPUs may also be named by their UUIDs: then as many of the first kind
     return tuple(gpus[int(name) if name.isdecimal() and int(name) < len(gpus) else 0] for name in names)
+
+
+@cache
+def hardware() -> str:
+    """Kind of GPUs, or of the processor where there are none: two machines of one kind compute the same."""
+    gpus = sorted({f"{gpu.name} driver {gpu.driver}" for gpu in listed_gpus()})
+    return ", ".join(gpus) or f"CPU {_processor()}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    # the widest vector instructions decide which kernels libraries choose, and so the order of sums
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
+    widest = next((flag for flag in ("avx512f", "avx2", "avx") if flag in flags), "no avx")
+    return f"{names[0] if names else platform.machine()} ({widest}, {len(names)} cores)"
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Version of each package that is installed here, and of ``python``; imports none of them."""
+    found = {}
+    for name in packages:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = platform.python_version() if name == "python" else metadata.version(name)
+    return found
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port where nobody listens just now."""
+    with socket.socket() as server:
+        server.bind((address, 0))
+        return int(server.getsockname()[1])

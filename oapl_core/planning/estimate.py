@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oapl_core.planning.memory import engine_memory, planned_training
-from oapl_core.planning.model_size import ModelSize
+from oapl_core.planning.model_size import OPTIMISER_BYTES, ModelSize
 from oapl_core.planning.preflight import EVALUATION_BYTES_PER_TOKEN, ROLLOUT_BYTES_PER_TOKEN
 from oapl_core.planning.recomputation import recomputed_share
 from oapl_core.planning.speeds import with_speeds
@@ -33,8 +33,6 @@ _GROUP_BYTES_PER_TOKEN = 5.76
 """Ids and log-probs in row groups of 64 K tokens (docs/benchmarks/store.md)."""
 _VERDICT_BYTES = 2000
 """A program and what is said of it, compressed (a guess; maths less)."""
-_OPTIMISER_BYTES = 12
-"""Of a parameter, in a state to resume from; its weight in the trainer's type comes on top (training/disk.py)."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +161,7 @@ def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) 
         "evaluation": evaluation.tokens * (2 * EVALUATION_BYTES_PER_TOKEN),
     }
     states = 3 if any(experiment.continues_optimizer(number) for number in range(len(rounds))) else 2
-    bytes_of_states = states * model.parameters * (width + _OPTIMISER_BYTES)
+    bytes_of_states = states * model.parameters * (width + OPTIMISER_BYTES)
     warm = _warm_start(experiment, model, problems)
     sampled_h = sum((one.sampling_h for one in rounds), NOTHING) * (1 / _engine_gpus(experiment, SAMPLING.verb))
     measured_h = evaluation.sampling_h * (1 / _engine_gpus(experiment, EVALUATION.verb))

@@ -23,7 +23,7 @@ from oapl_core.planning.memory import (
     rank_memory,
     state_remedies,
 )
-from oapl_core.planning.model_size import ModelSize, known_size
+from oapl_core.planning.model_size import OPTIMISER_BYTES, ModelSize, known_size
 from oapl_core.planning.plan import Step, finished, steps
 from oapl_core.planning.stages import EVALUATION, SAMPLING, TRAINING, WARM_START
 from oapl_core.run_folder.run import Run
@@ -32,8 +32,6 @@ from oapl_core.settings.experiment import Experiment
 
 _FEW_ANSWERS = 32
 """At once in an engine: fewer read the weights for too little."""
-_OPTIMISER_BYTES = 12
-"""Of a parameter in a state to resume from, beside its weight in the trainer's type (training/disk.py)."""
 _GIB = 2**30
 _SMALL, _LARGE_MICRO_BATCH = 2e9, 65536
 """Weights of a model whose micro-batches may be larger than usual, and tokens of such a one."""
@@ -282,7 +280,7 @@ def _disk(run: Run, model: ModelSize | None) -> Iterator[Obstacle]:
     if model is None:
         return
     width = 2 if run.config.training.dtype == "bfloat16" else 4
-    needed = model.parameters * (width + 2 * (width + _OPTIMISER_BYTES))
+    needed = model.parameters * (width + 2 * (width + OPTIMISER_BYTES))
     folder = next(path for path in (run.root, *run.root.absolute().parents) if path.exists())
     free = shutil.disk_usage(folder).free
     if needed > free:

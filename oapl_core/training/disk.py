@@ -10,12 +10,11 @@ from pathlib import Path
 
 from oapl_core.errors import StageFailed
 from oapl_core.files import size_of
+from oapl_core.planning.model_size import OPTIMISER_BYTES
 from oapl_core.training.job import Job
 
 _WEIGHTS = (".safetensors", ".bin")
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-_OPTIMISER_BYTES = 12
-"""Of a parameter: AdamW's two moments and the weights that it steps, all float32."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ def needed(model_dir: Path, dtype: str, checkpoints: int) -> RemainingWrites:
     weights = sum(file.stat().st_size for file in model_dir.iterdir() if file.suffix in _WEIGHTS)
     # counted from the files' sizes: the model is not loaded yet, and its config does not say
     parameters = weights // _stored_bytes(model_dir)
-    return RemainingWrites(checkpoints, size_of(model_dir), parameters * (_BYTES[dtype] + _OPTIMISER_BYTES))
+    return RemainingWrites(checkpoints, size_of(model_dir), parameters * (_BYTES[dtype] + OPTIMISER_BYTES))
 
 
 def check_room(job: Job, free_bytes: int | None = None) -> None:

@@ -9,7 +9,6 @@ ranks share each sequence (``sequence_parallel.py``): each brings the gradient o
 import logging
 import os
 import re
-import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from oapl_core.devices import free_port
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import fsync
 from oapl_core.settings.training import TrainingConfig
@@ -356,10 +356,6 @@ def _prepare_environment(compiles: bool) -> None:
     extensions = Path(tempfile.gettempdir()) / f"oapl-torch-extensions-{os.getuid()}-{os.getpid()}"
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(extensions))
     if own_rank() is None:
-        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=_free_port())
-
-
-def _free_port() -> str:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return str(server.getsockname()[1])
+        os.environ.update(
+            RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port())
+        )

