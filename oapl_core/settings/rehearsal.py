@@ -83,7 +83,6 @@ def _use_demo_model(values: dict[str, Any]) -> None:
         "processes": 1,
         "sequence_parallel": 1,
         "launcher": None,
-        "hostfile": None,
         "offload_optimizer": "none",
         "offload_parameters": "none",
         "peak_tflops": None,

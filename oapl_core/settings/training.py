@@ -5,7 +5,6 @@ appendix A).
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
@@ -60,7 +59,8 @@ class TrainingConfig(Settings):
     """DeepSpeed and the optimiser (paper, appendix A)."""
 
     decided: ClassVar[Mapping[str, str]] = {
-        "gradient_checkpointing": "it is training.recompute now, 'all' where it was true and 'none' where it was false"
+        "gradient_checkpointing": "it is training.recompute now, 'all' where it was true and 'none' where it was false",
+        "hostfile": "each node starts `python -m oapl_core.training.node RUN_DIR`, with training.launcher = 'env'",
     }
 
     batch_size: PositiveInt = 256
@@ -131,18 +131,15 @@ class TrainingConfig(Settings):
     balances the experts' load is in no objective."""
     processes: PositiveInt = 1
     """Ranks started on this machine, or on each node of several (one per GPU)."""
-    launcher: Literal["srun", "ssh", "env"] | None = None
-    """Who starts ranks on several nodes: `srun` inside a Slurm job, on all of its nodes; `ssh` on the hosts of
-    `hostfile`; `env`: somebody starts a process on each node, this run on the first and
-    `python -m oapl_core.training.node RUN_DIR` on the others, with NODE_RANK and NNODES or their like. Unset: this
-    machine alone, or ssh where there is a hostfile. MASTER_ADDR and MASTER_PORT count where they are set."""
+    launcher: Literal["srun", "env"] | None = None
+    """Who starts ranks on several nodes: `srun` inside a Slurm job, on all of its nodes; `env`: somebody
+    starts a process on each node, this run on the first and `python -m oapl_core.training.node RUN_DIR` on the others,
+    with NODE_RANK and NNODES or their like. Unset: this machine alone. MASTER_ADDR and MASTER_PORT count where they
+    are set. The nodes see the run folder and this environment under the same paths."""
     sequence_parallel: PositiveInt = 1
     """Ranks that share each sequence, for those that are too long for one (DeepSpeed-Ulysses): each holds its part of
     the tokens, and in the attention all tokens of its part of the heads. It must divide the number of ranks and the
     model's attention heads."""
-    hostfile: Path | None = None
-    """Machines for ssh without passwords, a line `HOST slots=RANKS` for each (without slots: `processes`), the first
-    with rank 0; they see the run folder and this environment under the same paths."""
     save_minutes: PositiveFloat | None = 15.0
     """The state to resume from after a kill is saved at the first step after so long; unset: not by time. On a disk so
     slow that this were more than 5 % of the time, less often. Minutes."""
@@ -190,10 +187,6 @@ class TrainingConfig(Settings):
             raise ValueError("offload_parameters needs zero_stage 3")
         if self.compile and self.zero_stage == 3:
             raise ValueError("compile needs zero_stage 2 or lower: with 3, weights come and go within a layer")
-        if self.launcher == "ssh" and self.hostfile is None:
-            raise ValueError("launcher 'ssh' needs hostfile, a file with a line `HOST slots=RANKS` for each machine")
-        if self.launcher in ("srun", "env") and self.hostfile:
-            raise ValueError(f"hostfile is for launcher 'ssh'; '{self.launcher}' knows its nodes")
         if self.share_prompts == "on" and (self.packing == "off" or self.sequence_parallel > 1):
             raise ValueError("share_prompts = 'on' needs packed rows and sequence_parallel = 1")
         if not self.has_nodes and self.processes % self.sequence_parallel:
@@ -219,7 +212,7 @@ class TrainingConfig(Settings):
     @property
     def has_nodes(self) -> bool:
         """Whether ranks are started on several machines."""
-        return self.launcher is not None or self.hostfile is not None
+        return self.launcher is not None
 
     @property
     def slice(self) -> dict[str, Any]:

@@ -130,7 +130,7 @@ class TrainingEngine:
         if self.ranks % ranks:
             raise ConfigError(
                 f"`training.sequence_parallel` = {ranks} does not divide the number of ranks, {self.ranks}; "
-                "change it, `training.processes` or the hostfile's slots"
+                "change it, or `training.processes`"
             )
         from deepspeed.runtime.sequence_parallel import parallel_state_sp
 

@@ -2,17 +2,14 @@
 
 ``python -m oapl_core.training.node RUN_DIR`` on every node but the first, where `training.launcher` is "env": joins
 each training of the run until its holder gives the run folder back. With a CALL (``nodes.py``) it joins that one, which
-is what ssh and srun start. The node's processes end when the one that started them goes (its pipe closes, or its call
-is withdrawn), and when nobody holds the run folder any more: until then they keep ``run.helpers``, for which the next
-holder waits (``run_folder/helping.py``).
+is what srun starts. The node's processes end when its call is withdrawn, and when nobody holds the run folder any more:
+until then they keep ``run.helpers``, for which the next holder waits (``run_folder/helping.py``).
 """
 
 import argparse
-import json
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -34,8 +31,6 @@ def join(root: Path, call: Call, number: int, announce: bool = False) -> int:
         Held: whoever called is gone.
     """
     with tied(root, call.holder) if call.holder else nullcontext():
-        # A scheduler's SIGUSR1 goes to every process of the job: launchers must survive it, the ranks answer it.
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         # what a cluster tells torch's launcher by PET_... would count more than what it is told here
         ours = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
         ours.setdefault("OMP_NUM_THREADS", str(threads_of(call.ranks[number])))
@@ -106,31 +101,19 @@ def announced(root: Path, call: Call) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def _tether() -> None:
-    """Take over the environment that the first line of standard input has; end when that closes."""
-    os.environ |= json.loads(sys.stdin.readline())
-
-    def until_closed() -> None:
-        sys.stdin.read()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=until_closed, daemon=True).start()
-
-
 def main() -> int:
     """Returns the exit code of torch's launcher."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run_dir", type=Path, help="run folder, under the path that node 0 has it")
     parser.add_argument("call", nargs="?", help="given by who starts the nodes of one training")
     parser.add_argument("--number", type=int, help="of this node; unset: NODE_RANK or its like")
-    parser.add_argument("--tethered", action="store_true", help="end when standard input closes")
     parser.add_argument("--announce", action="store_true", help="call the nodes that others start")
     args = parser.parse_args()
+    # A scheduler's SIGUSR1 goes to every process of the job: launchers must survive it, the ranks answer it.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     # so that what was begun is ended in order, and a call withdrawn
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        if args.tethered:
-            _tether()
         number = own_number() if args.number is None else args.number
         if args.call is None:
             return serve(args.run_dir.absolute(), number)

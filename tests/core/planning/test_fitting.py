@@ -99,7 +99,7 @@ def test_stages_that_are_done_or_run_elsewhere_are_not_compared() -> None:
     training = [round_steps(0)[-1]]
     found = list(Fit(config, FOUR, NODE, training).findings())
     assert ["training.processes = 9" in one.line for one in found] == [True]
-    hosts = config.model_copy(update={"training": config.training.model_copy(update={"hostfile": Path("hosts")})})
+    hosts = config.model_copy(update={"training": config.training.model_copy(update={"launcher": "env"})})
     assert list(Fit(hosts, FOUR, NODE, training).findings()) == []
 
 
@@ -221,6 +221,8 @@ def test_a_new_run_wants_room_for_a_checkpoint_and_two_states(
         look_ahead(run, print, is_new=True)
 
 
-def test_an_experiment_with_the_former_name_of_a_setting_is_told_the_new_one() -> None:
+def test_an_experiment_with_a_former_setting_is_told_what_is_there_now() -> None:
     with pytest.raises(ConfigError, match=r"`training.gradient_checkpointing` is no setting: it is training.recompute"):
         load_experiment(EXPERIMENTS / "math.toml", ["training.gradient_checkpointing=true"])
+    with pytest.raises(ConfigError, match=r"`training.hostfile` is no setting: .*training.launcher = 'env'"):
+        load_experiment(EXPERIMENTS / "math.toml", ["training.hostfile=hosts"])

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from oapl_core import stage
-from oapl_core.errors import ConfigError
+from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
-from oapl_core.training.ranks import rank_command
+from oapl_core.training.interruption import INTERRUPTED
+from oapl_core.training.ranks import _complain, rank_command
 from tests.core.training.made_round import make_run
 
 
@@ -64,3 +65,8 @@ def test_where_gpus_are_engine_and_trainer_do_not_share_them(
         return
     stage._choose_gpus(run, "training.train")
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
+
+
+def test_a_lost_node_counts_more_than_what_its_ranks_were_asked_to_do() -> None:
+    with pytest.raises(StageFailed, match=r"node b was lost \(code 137\) and the others were ended"):
+        _complain([f"error: {INTERRUPTED} after step 7", "node b ended with code 137", "node a ended with code 1"], 1)

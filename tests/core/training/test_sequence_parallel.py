@@ -272,8 +272,8 @@ def model_config(**changes: Any) -> SimpleNamespace:
 def test_a_number_that_does_not_divide_the_ranks_is_refused(tmp_path: Path, model_dir: Path) -> None:
     with pytest.raises(ValidationError, match="sequence_parallel = 3 must divide the number of ranks, processes = 4"):
         TrainingConfig(processes=4, sequence_parallel=3)
-    # how many there are on the hosts of a file shows only when they have started
-    training = TrainingConfig(sequence_parallel=3, hostfile=tmp_path / "hosts")
+    # how many there are on other machines shows only when they have started
+    training = TrainingConfig(sequence_parallel=3, launcher="env")
     engine = PlainEngine(Policy(AutoModelForCausalLM.from_pretrained(model_dir)), training)
     with pytest.raises(ConfigError, match="= 3 does not divide the number of ranks, 1"):
         engine.share_sequences(training.sequence_parallel)
