@@ -22,8 +22,7 @@ from oapl_core.prompt_templates import JUDGE_FIELDS, fill
 from oapl_core.settings.judge import JudgeConfig
 from oapl_core.storable import json_text, storable_text
 from oapl_core.verdicts.function_pool import FunctionCall, Returned
-from oapl_core.verdicts.judge_replies import CUT, Unusable, number_in
-from oapl_core.verdicts.reply_cache import ReplyCache
+from oapl_core.verdicts.judge_replies import CUT, ReplyCache, Unusable, number_in
 
 if TYPE_CHECKING:
     import httpx

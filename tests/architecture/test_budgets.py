@@ -14,28 +14,28 @@ from oapl_core.settings_group import Settings
 from tests.architecture import budgets
 from tests.architecture.sources import PACKAGES, python_files, text
 
-CORE_LINES = 37_847
+CORE_LINES = 37_611
 """Lines in the import closure of the verbs of `make demo`; goal 24,000."""
 MENTIONS = {
-    "turns and tools": 16,
+    "turns and tools": 9,
     "routes of experts": 14,
-    "reward threshold": 13,
-    "languages of programs": 22,
+    "reward threshold": 5,
+    "languages of programs": 21,
     "mirror": 12,
     "warm start": 17,
     "fleet": 10,
     "replay and difficulty": 11,
-    "servers that sample": 9,
+    "servers that sample": 8,
     "trackers": 5,
 }
 """Files outside of a feature's own that have its words in their code; 5 is the goal for each."""
-SETTINGS, OPTIONS = 299, 140
+SETTINGS, OPTIONS = 298, 140
 """Fields of classes of settings but the objectives', goal 300; options and arguments of `oapl`, goal 100."""
 FOLDER = 20
 FOLDERS = {
     "deployments/commands": 26,
     "oapl_core": 25,
-    "oapl_core/evaluation": 24,
+    "oapl_core/evaluation": 23,
     "oapl_core/objectives": 25,
     "oapl_core/reports": 24,
     "oapl_core/rollouts": 25,
@@ -46,9 +46,9 @@ FOLDERS = {
 }
 """Folders with more files than 20, which is the goal."""
 DIALECT = {
-    "begins with What, Of, As or Those": 651,
-    "three words or fewer": 106,
-    "a sentence over 25 words": 315,
+    "begins with What, Of, As or Those": 645,
+    "three words or fewer": 104,
+    "a sentence over 25 words": 312,
 }
 """Docstrings of source; the goal is 0."""
 README_LINES = 110
