@@ -129,6 +129,7 @@ class OwnObjective(Settings):
     @property
     def slice(self) -> dict[str, Any]:
         """Settings that checkpoints depend on, with the source of the class: an edited one is another."""
+        # the settings alone would let an edited class pass for the one that trained
         return self.model_dump(mode="json") | {"source_sha256": source_hash(self.name)}
 
     def loaded(self, reference: str) -> Method:

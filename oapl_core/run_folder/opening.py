@@ -76,6 +76,7 @@ def opened(found: Run, tell: Callable[[str], None], is_folder: bool = False) -> 
         if not is_folder:
             fetch_missing(found.config, tell)
             run = Run.create(found.config, tell)
+        # parameters of a flow are text: inside, the folder's path stands for the run that is open here
         entered = _open.set({**_open.get(), found.root.resolve(): run})
         try:
             yield run

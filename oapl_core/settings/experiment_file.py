@@ -75,6 +75,7 @@ def check_format(record: Mapping[str, Any], where: object) -> None:
     Raises:
         DataError: it has another; names the release that opens it.
     """
+    # release 0.1.0 wrote no number
     found = record.get("format", 1)
     if found != FORMAT:
         release = _RELEASES.get(found) if isinstance(found, int) else None
