@@ -28,7 +28,7 @@ from tests.tiny_model import write_tiny_model
 from tests.whole_run import made_more_than_once
 
 PROBLEMS, GROUP, REPLICAS, KILLS = 60, 4, 3, 20
-A_FEW_KILLS = 6
+A_FEW_KILLS = 4
 _LATE_S = 3.0
 """A busy machine starts guards and replicas so late; then something else is killed."""
 REAL = (sys.executable, "-m", "oapl_core.rollouts.generate")

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from oapl_core.model_folder import policy_hash
+from oapl_core.planning.warnings import batch_too_large
 from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.tables import MISMATCHES, read_table
 from oapl_core.training.batching import epoch_order, global_batches
@@ -164,8 +165,7 @@ def test_fewer_rows_than_a_step_would_take_are_said(
     warning = f"warning: batch_size = {len(rows) + 1} is more than the {len(rows)} sequences of round 0"
     assert train_in_a_process(few).count(warning) == 1
     assert len(steps_of(few, 1)) == 1
-    enough = prepare(tmp_path / "enough", model_dir, rows, epochs=1, batch_size=len(rows))
-    assert "warning: batch_size" not in train_in_a_process(enough)
+    assert batch_too_large("round 0", len(rows), len(rows)) is None
 
 
 @pytest.mark.slow  # their gradients are compared by default in test_splits.py
