@@ -11,7 +11,7 @@ from prefect.plugins import HookContext, register_hook
 
 PREFECT_PLUGIN_API_REQUIRES = ">=0.1,<0.2"
 NAMES = ("oapl-round", "oapl-experiment", "oapl-conclude", "oapl-evaluate", "oapl-compare")
-"""Flows whose deployment has the same name (prefect.yaml); the last is the former name of oapl-evaluate."""
+"""Flows whose deployment has the same name (prefect.yaml)."""
 
 
 @register_hook

@@ -17,9 +17,9 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
-from oapl_core.settings.reward import RewardConfig
+from oapl_core.settings.reward import RewardConfig, threshold
 from oapl_core.settings.verifier import VerifierConfig
-from oapl_core.tables import CORRECT, REWARD_PREFIX, as_stored
+from oapl_core.tables import REWARD_PREFIX, as_stored
 from oapl_core.verdicts.environment_rewards import Played, by_environment
 from oapl_core.verdicts.function_pool import FunctionCall, FunctionPool, Returned
 from oapl_core.verdicts.language_judge import LanguageJudge
@@ -223,7 +223,7 @@ class Judges:
     def __init__(self, verifier: VerifierConfig, reward: RewardConfig | None, longest: int) -> None:
         """As ``Verifier`` and ``Rewarder``."""
         self.verifier, self.rewarder = Verifier(verifier), Rewarder(reward, longest, verifier.workers)
-        self.right_from = reward.right_from if reward else CORRECT
+        self.right_from = threshold(reward)
         """Reward from which an answer is correct."""
         self._stack = ExitStack()
 

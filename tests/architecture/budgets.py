@@ -18,8 +18,8 @@ VERBS = (
 ).split()
 """Modules that `make demo` starts: the command, its flow and the verbs of the stages."""
 FEATURES = {
-    "turns and tools": (r"has_turns|with_turns|turn_starts|TurnSampler|tool_calls", ("environments",)),
-    "routes of experts": (r"\broutes?\b|has_routes|with_routes", ("routes",)),
+    "turns and tools": (r"has_turns|turn_starts|TurnSampler|tool_calls|LOSS_MASK|TURNS", ("environments",)),
+    "routes of experts": (r"\broutes?\b|ROUTES", ("routes",)),
     "reward threshold": (r"right_from|with_threshold", ("verdicts", "settings/reward")),
     "languages of programs": (r"\blanguages?\b", ("languages",)),
     "mirror": (r"\bmirror", ("mirror", "publishing")),
