@@ -6,8 +6,8 @@ one line on standard error.
 """
 
 import ast
-import importlib
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-COMMANDS = (
-    "run plan fork compare status watch report figures rollouts problems gym prompt evaluate verify check du clean "
-    "fetch join import export push convert doctor prove"
-).split()
-"""In the order of `oapl --help`. Each is the function of its name in the module of its name in deployments/commands/;
-`import`, a word of Python's own, is `import_`."""
+from oapl_core.plugins import names, place, resolve
+
+COMMANDS = list(names("command"))
+"""In the order of `oapl --help`: those of oapl_core/plugins.py, then those of installed packages (`oapl.command`)."""
 
 
 class _Commands(TyperGroup):
@@ -46,22 +44,20 @@ class _Commands(TyperGroup):
 
 def _summary(name: str) -> str:
     """The first line of a command's docstring, read without importing its module."""
-    module = _module(name)
-    source = (Path(__file__).parent / "commands" / f"{module}.py").read_text(encoding="utf-8")
+    module, _, function = place("command", name).partition(":")
+    spec = find_spec(module)
+    if not (spec and spec.origin):
+        return f"cannot be found: there is no module {module}"
+    source = Path(spec.origin).read_text(encoding="utf-8")
     functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
-    return (ast.get_docstring(next(one for one in functions if one.name == module)) or "").partition("\n")[0]
-
-
-def _module(name: str) -> str:
-    return "import_" if name == "import" else name
+    return next((ast.get_docstring(one) or "" for one in functions if one.name == function), "").partition("\n")[0]
 
 
 def load(name: str) -> Any:
     """The click command ``name`` with its options."""
-    module = _module(name)
     # an app of one command is what turns a function's annotations into options
     one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    one.command(name)(getattr(importlib.import_module(f"deployments.commands.{module}"), module))
+    one.command(name)(resolve("command", name))
     return get_command(one)
 
 

@@ -14,7 +14,6 @@ from rich.console import Console
 from deployments.arguments import ExperimentFile, Limit, Overrides
 from deployments.terminal import numbers_table, tell
 from oapl_core.errors import ConfigError
-from oapl_core.own_function import check_environment
 from oapl_core.planning.estimate import (
     NOTHING,
     Amount,
@@ -27,6 +26,7 @@ from oapl_core.planning.fitting import Fit, planned
 from oapl_core.planning.model_size import ModelSize, known_size
 from oapl_core.planning.speeds import with_speeds
 from oapl_core.planning.warnings import batch_too_large, repeated_statements
+from oapl_core.plugins.own_function import check_environment
 from oapl_core.pretraining.solutions import check_solutions
 from oapl_core.problems.prepare import problems_of
 from oapl_core.problems.problem_set import SPLITS

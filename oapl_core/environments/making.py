@@ -1,16 +1,14 @@
 """From ``[environment]`` to objects: the class is imported, tried once, and made anew for each trajectory."""
 
-import importlib
 import pickle
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from oapl_core import plugins
 from oapl_core.environments.arguments import types_of
 from oapl_core.environments.protocol import Bounded, Environment, tools_of
 from oapl_core.errors import ConfigError, OaplError
-from oapl_core.own_function import search_path
 from oapl_core.progress import say
 from oapl_core.settings.environment import EnvironmentConfig
 
@@ -23,11 +21,8 @@ def maker(config: EnvironmentConfig) -> Callable[[], Environment]:
     Raises:
         ConfigError: the class cannot be imported, made with `settings`, or pickled, or it is no environment.
     """
-    module, _, name = config.target.partition(":")
-    for path in reversed([path for path in search_path() if path not in sys.path]):
-        sys.path.insert(0, path)
     try:
-        kind = getattr(importlib.import_module(module), name)
+        kind = plugins.resolve("environment", config.function)
         # before it is made: what a run's settings name may do anything when it is, and be no environment at all
         missing = [part for part in _PARTS if not hasattr(kind, part)]
         if set(missing) - {"is_judge"}:  # which may also be given to each object

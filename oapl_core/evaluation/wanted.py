@@ -14,7 +14,7 @@ from oapl_core.evaluation.folder import parse
 from oapl_core.importing.import_set import window
 from oapl_core.importing.sources import released_files, source
 from oapl_core.model_hub import fetched, hub_model, refuse_unpinned
-from oapl_core.own_function import check_import
+from oapl_core.plugins.own_function import check_import
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.settings.experiment_file import apply
@@ -63,8 +63,8 @@ def checked(values: Mapping[str, Any], where: str) -> EvaluationFolderConfig:
     config = parse(values, where)
     if config.problems.path is not None and not config.problems.path.exists():
         raise ConfigError(f"{config.problems.path}: no such problem set")
-    if config.reward and config.reward.function:
-        check_import(config.reward.function, "reward.function", config.engine_python)
+    if config.reward and config.reward.place:
+        check_import(config.reward.place, "reward.function", config.engine_python)
     return config
 
 

@@ -14,14 +14,11 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
+from oapl_core import plugins
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import sha256_of
-from oapl_core.importing.assert_sets import humaneval, mbpp
 from oapl_core.importing.curation import ProblemVerifier, Tally, proven, uncontaminated, unlike, with_tests
 from oapl_core.importing.imported import Dropped, Imported, solutions
-from oapl_core.importing.livecodebench import livecodebench
-from oapl_core.importing.maths_sets import aime, gsm8k, maths, svamp
-from oapl_core.importing.program_sets import deepcoder, primeintellect, taco
 from oapl_core.importing.sources import Source
 from oapl_core.problems.problem_set import checked
 from oapl_core.problems.raw_rows import place, raw_rows
@@ -39,15 +36,7 @@ def plain(row: dict[str, Any], name: str, number: int) -> Imported:
 
 
 Reader = Callable[[dict[str, Any], str, int], Imported]
-READERS: dict[str, Reader] = {
-    reader.__name__: reader
-    for reader in (
-        *(deepcoder, livecodebench, taco, primeintellect),
-        *(maths, aime, gsm8k, svamp),
-        *(humaneval, mbpp, plain),
-    )
-}
-"""By the key `format` of data/sources.toml."""
+"""Makes a problem of a row: the row, the name of its set, its number from 0; raises Dropped with a reason."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +131,7 @@ def converted(
     Raises:
         DataError: a row is not of this set's shape.
     """
-    reader = READERS[source.format]
+    reader: Reader = plugins.resolve("importer", source.format)
     start = said = time.monotonic()
     seen: set[str] = set()
     for path in files:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from oapl_core import plugins
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.problems.raw_rows import is_readable
 from oapl_core.settings_group import Settings
@@ -48,8 +49,14 @@ def sources() -> dict[str, Source]:
 def source(name: str) -> Source:
     """The set of that name. Raises ConfigError if there is none; names those that are."""
     known = sources()
+    theirs = [given for given in plugins.names("importer") if given not in plugins.BUILT_IN["importer"]]
+    if name in theirs or plugins.is_place(name):
+        return Source(name=name.rpartition(":")[2], format=name, files=(), licence="not said")
     if name not in known:
-        raise ConfigError(f"there is no problem set {name!r}; known are {', '.join(known)}")
+        raise ConfigError(
+            f"there is no problem set {name!r}; known are {', '.join([*known, *theirs])}, or name a reader of "
+            "your own as module:function"
+        )
     return known[name]
 
 

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from oapl_core import plugins
 from oapl_core.errors import DataError, SandboxError
 
 PYTHON = "python"
@@ -93,8 +94,9 @@ class Language:
 
 @cache
 def languages() -> Mapping[str, Language]:
-    """Every language with a file here, by name."""
-    return {path.stem: _read(path) for path in sorted(_FOLDER.glob("*.toml"))}
+    """Every language with a file here or in an installed package (entry point `oapl.language`: a Language), by name."""
+    here = {path.stem: _read(path) for path in sorted(_FOLDER.glob("*.toml"))}
+    return {name: plugins.resolve("language", name) for name in plugins.names("language")} | here
 
 
 def language(name: str) -> Language:

@@ -1,7 +1,7 @@
 """Everything that differs between the methods, and only that: one file per objective (docs/objectives.md).
 
-A new objective is one file with its settings class, and its name in the list below; or a class of a person's own
-anywhere (OwnObjective).
+A new objective is one file with its settings class, and its name in the list below. Or it is a class anywhere else,
+by `module:Class` or an installed package's name for it (OwnObjective).
 """
 
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +18,7 @@ from oapl_core.objectives.inputs import Inputs, Loss, StepSizes
 from oapl_core.objectives.kto import Kto
 from oapl_core.objectives.m2po import M2po
 from oapl_core.objectives.max_at_k import MaxAtK
-from oapl_core.objectives.method import Method, OwnObjective
+from oapl_core.objectives.method import Method, OwnObjective, is_own
 from oapl_core.objectives.minpro import Minpro
 from oapl_core.objectives.oapl import AStarPo, Dro, Oapl, Opmd
 from oapl_core.objectives.pairs import Dpo, Ipo
@@ -69,17 +69,18 @@ Family = (
 
 
 def _chosen(value: Any, builtin: ValidatorFunctionWrapHandler) -> Any:
-    if isinstance(value, dict) and ":" in str(value.get("name")):
+    if isinstance(value, dict) and is_own(value.get("name")):
         return OwnObjective.model_validate(value)
     # before the union is looked into: pydantic wants the discriminator that a file of OAPL's settings leaves out
-    is_own = isinstance(value, OwnObjective)
-    return value if is_own else builtin({"name": "oapl", **value} if isinstance(value, dict) else value)
+    if isinstance(value, dict):
+        value = {"name": "oapl", **value}
+    return value if isinstance(value, OwnObjective) else builtin(value)
 
 
 if TYPE_CHECKING:
     Objective = Family | OwnObjective
 else:
     Objective = Annotated[SerializeAsAny[Family], Field(discriminator="name"), WrapValidator(_chosen)]
-"""The `objective` group of an experiment's settings; without a `name` OAPL, with `module:Class` an OwnObjective."""
+"""The `objective` group of an experiment's settings; without a `name` OAPL, with a foreign one an OwnObjective."""
 
 __all__ = ["Inputs", "Loss", "Method", "Oapl", "Objective", "OwnObjective", "Sft", "StepSizes"]

@@ -3,18 +3,18 @@
 Importing an objective does not import torch: settings are read by programs that never train. Reads and writes no files.
 """
 
-import importlib
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, ValidationError, field_validator
 
+from oapl_core import plugins
 from oapl_core.errors import ConfigError
 from oapl_core.objectives.group_means import group_mean, standardised
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.tokens import weighted_logprobs
-from oapl_core.own_function import source_hash
+from oapl_core.plugins.own_function import source_hash
 from oapl_core.settings_group import Settings
 
 if TYPE_CHECKING:
@@ -101,6 +101,11 @@ class Method(Settings, allow_inf_nan=True):  # an infinite bound is none; NaN is
         return self.loss(step if self.scope == "sequence" else replace(step, statistics_SK=self.statistics(step)))
 
 
+def is_own(name: object) -> bool:
+    """Whether ``name`` is ``module:Class`` or one that an installed package gives to an objective."""
+    return ":" in str(name) or name in plugins.names("objective")
+
+
 class OwnObjective(Settings):
     """Objective of a person's own: a class that derives from ``Method``, by name, and values of its settings.
 
@@ -109,28 +114,33 @@ class OwnObjective(Settings):
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=True)
     name: str
-    """``module:Class``; the module is looked for where the run was started, then where Python looks."""
+    """``module:Class``, looked for where the run was started and then where Python looks, or an installed package's
+    name for it (entry point `oapl.objective`)."""
     needs_start: ClassVar[bool] = False
     """Unknown before the class is loaded, which checks it."""
 
     @field_validator("name")
     @classmethod
     def _has_both_names(cls, name: str) -> str:
-        module, _, found = name.partition(":")
-        if not (all(part.isidentifier() for part in module.split(".")) and found.isidentifier()):
+        if ":" in name and not plugins.is_place(name):
             raise ValueError("write module:Class, for example my_objectives:Mine")
         return name
 
     @property
+    def place(self) -> str:
+        """Place of the class, ``module:Class``."""
+        return plugins.place("objective", self.name)
+
+    @property
     def folder(self) -> str:
         """Name of the folder of its checkpoints: the class's."""
-        return self.name.partition(":")[2]
+        return self.name.rpartition(":")[2]
 
     @property
     def slice(self) -> dict[str, Any]:
         """Settings that checkpoints depend on, with the source of the class: an edited one is another."""
         # the settings alone would let an edited class pass for the one that trained
-        return self.model_dump(mode="json") | {"source_sha256": source_hash(self.name)}
+        return self.model_dump(mode="json") | {"source_sha256": source_hash(self.place)}
 
     def loaded(self, reference: str) -> Method:
         """Import the class and make the objective.
@@ -141,12 +151,8 @@ class OwnObjective(Settings):
         Raises:
             ConfigError: it cannot be imported, is no objective, or has other settings; one line.
         """
-        module, _, name = self.name.partition(":")
         where = f"`objective.name`: {self.name}"
-        try:
-            found = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, SyntaxError) as error:
-            raise ConfigError(f"{where} cannot be imported ({type(error).__name__}: {error})") from None
+        found = plugins.resolve("objective", self.name)
         if not (isinstance(found, type) and issubclass(found, Method)):
             raise ConfigError(f"{where} does not derive from oapl_core.objectives.Method")
         try:

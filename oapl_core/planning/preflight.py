@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.languages import language
-from oapl_core.own_function import check_import
 from oapl_core.planning.plan import steps
 from oapl_core.planning.stages import BY_VERB, EVALUATION, GROUPS, SAMPLING, VERIFICATION
+from oapl_core.plugins.own_function import check_import
 from oapl_core.progress import say
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import GROUPS_FILE, ROLLOUTS_DIR, Run
@@ -44,8 +44,8 @@ def before_stage(run: Run, verb: str, number: int | None) -> None:
         refuse_missing_tools(run)
     # a minute before the first verdict, not after the first part
     reward = run.config.reward
-    if reward and reward.function and verb in (VERIFICATION.verb, EVALUATION.verb):
-        check_import(reward.function, "reward.function")
+    if reward and reward.place and verb in (VERIFICATION.verb, EVALUATION.verb):
+        check_import(reward.place, "reward.function")
     need = estimate(run, verb, number)
     if need:
         need.compare(run, shutil.disk_usage(run.root).free)

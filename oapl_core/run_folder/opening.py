@@ -15,12 +15,11 @@ from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.model_folder import check_model_folder
 from oapl_core.model_hub import refuse_unpinned
 from oapl_core.objectives import OwnObjective
-from oapl_core.own_function import check_environment, check_import, check_objective
+from oapl_core.plugins.own_function import check_environment, check_import, check_objective
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.engine_options import naming_code
-from oapl_core.settings.environment import BUILT_IN
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import load_experiment
 from oapl_core.settings.rehearsal import rehearsal
@@ -101,8 +100,8 @@ def check(experiment: Experiment) -> None:
             raise ConfigError(
                 f"`{key}`: {path} is not a file (relative paths start at the current folder, {Path.cwd()})"
             )
-    if experiment.reward and experiment.reward.function:
-        check_import(experiment.reward.function, "reward.function", experiment.engine_python)
+    if experiment.reward and experiment.reward.place:
+        check_import(experiment.reward.place, "reward.function", experiment.engine_python)
     if experiment.environment:
         is_here, engine = experiment.fleet.pool("rollouts.generate") is None, experiment.engine
         room_for = (engine.at_once(math.inf), engine.replicas) if is_here else None
@@ -162,7 +161,7 @@ def fetch_into(mirror: Mirror, root: Path, tell: Callable[[str], None]) -> None:
 def _code_of(config: Experiment) -> list[str]:
     """Settings by which a run's stages run what is not of this package, in words."""
     own = {"engine_python": config.engine_python, "reward.function": config.reward and config.reward.function}
-    if config.environment and config.environment.function not in BUILT_IN:
+    if config.environment and not config.environment.ships:
         own["environment.function"] = config.environment.function
     if isinstance(config.objective, OwnObjective):
         own["objective.name"] = config.objective.name

@@ -5,16 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 
-from oapl_core.own_function import source_hash
+from oapl_core import plugins
+from oapl_core.plugins.own_function import source_hash
 from oapl_core.settings_group import Settings
-
-BUILT_IN = {
-    "calculator": "oapl_core.environments.calculator:Calculator",
-    "python": "oapl_core.environments.python_session:PythonSession",
-    "search": "oapl_core.environments.search:Search",
-    "attempts": "oapl_core.environments.attempts:Attempts",
-}
-"""Environments that ship, by the name that `function` takes."""
 
 _WHY = {
     "sampling.routes": "routes are those of one request, and each turn is one",
@@ -23,20 +16,12 @@ _WHY = {
 }
 
 
-def _named(function: str) -> str:
-    module, _, name = function.partition(":")
-    is_own = all(part.isidentifier() for part in module.split(".")) and name.isidentifier()
-    if function not in BUILT_IN and not is_own:
-        raise ValueError(f"{function!r} is neither of {', '.join(BUILT_IN)} nor module:Class")
-    return function
-
-
 class EnvironmentConfig(Settings):
     """Several turns: what the model may call or play, and the limits of one trajectory. docs/trajectories.md."""
 
-    function: Annotated[str, AfterValidator(_named)]
-    """`calculator`, `python`, `search`, `attempts`, or `module:Class` of one's own. Modules are looked for in the
-    current folder first."""
+    function: Annotated[str, AfterValidator(plugins.known("environment"))]
+    """`calculator`, `python`, `search`, `attempts`, the name that an installed package gives, or `module:Class`.
+    Modules are looked for in the current folder first."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """What the class is made with, for example `{corpus = "pages.sqlite"}`."""
     syntax: Literal["json", "llama", "fence", "tags"] = "json"
@@ -75,19 +60,24 @@ class EnvironmentConfig(Settings):
 
     def advice(self, again: str) -> str:
         """What to do where it fails; ``again``: options of `oapl run` that sample anew."""
-        if self.function in BUILT_IN:
+        if self.ships:
             return f"raise environment.tool_s or environment.workers if it is slow, then run again with {again}"
-        module = self.function.partition(":")[0]
+        module = self.target.partition(":")[0]
         return f"mend {module}, or raise ToolError there where the model is wrong, then run again with {again}"
 
     @property
     def target(self) -> str:
-        """Where the class is, `module:Class`."""
-        return BUILT_IN.get(self.function, self.function)
+        """Place of the class, `module:Class`."""
+        return plugins.place("environment", self.function)
+
+    @property
+    def ships(self) -> bool:
+        """Whether the class is one of this package."""
+        return self.function in plugins.BUILT_IN["environment"]
 
     @property
     def slice(self) -> dict[str, Any]:
         """What rollouts depend on: all but how many run at once, and the source of one's own class."""
         dumped = self.model_dump(mode="json", exclude={"workers", "in_flight"})
         # an edited class is another one; ours change with the version
-        return dumped if self.function in BUILT_IN else dumped | {"sha256": source_hash(self.function)}
+        return dumped if self.ships else dumped | {"sha256": source_hash(self.target)}

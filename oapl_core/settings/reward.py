@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_validator
 
-from oapl_core.own_function import source_hash
+from oapl_core import plugins
+from oapl_core.plugins.own_function import source_hash
 from oapl_core.settings.judge import JudgeConfig
 from oapl_core.settings_group import Settings
 from oapl_core.tables import CORRECT, REWARD_PREFIX
@@ -42,11 +43,12 @@ class PartsConfig(Settings):
 
 
 class RewardConfig(Settings):
-    """What a rollout earns, and from where on it counts as correct."""
+    """Reward of a rollout, and the reward from which on it counts as correct."""
 
-    function: str | None = None
-    """`module:function` of one's own, called as function(problem, response, verdict), which returns a number, or a
-    number and a dict of the `columns`. Modules are looked for in the current folder first."""
+    function: Annotated[str, AfterValidator(plugins.known("reward"))] | None = None
+    """`module:function` of one's own, or an installed package's name for one (entry point `oapl.reward`). It is called
+    as function(problem, response, verdict) and returns a number, or a number and a dict of the `columns`. Modules are
+    looked for in the current folder first."""
     columns: tuple[Annotated[str, Field(pattern=f"^{_NAME}$")], ...] = ()
     """Names of further numbers that the function returns; kept as `reward_NAME` beside each verdict."""
     time_limit_s: PositiveFloat = 10.0
@@ -69,13 +71,10 @@ class RewardConfig(Settings):
     right_from: float = CORRECT
     """An answer is correct if its reward is at least this: for the groups that are kept, pass@k, `rft` and metrics."""
 
-    @field_validator("function")
-    @classmethod
-    def _has_both_names(cls, function: str | None) -> str | None:
-        module, _, name = (function or "a:b").partition(":")
-        if not (all(part.isidentifier() for part in module.split(".")) and name.isidentifier()):
-            raise ValueError("write module:function, for example rewards:score")
-        return function
+    @property
+    def place(self) -> str | None:
+        """Place of `function`, ``module:function``."""
+        return plugins.place("reward", self.function) if self.function else None
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -135,8 +134,8 @@ class RewardConfig(Settings):
         """What rewards depend on: the settings but those that say how fast, and the texts of files that they name."""
         # the source too: an edited function is another one
         dumped = self.model_dump(mode="json", exclude={"time_limit_s", "memory_mb", "judge"})
-        if self.function:
-            dumped["function_sha256"] = source_hash(self.function)
+        if self.place:
+            dumped["function_sha256"] = source_hash(self.place)
         return {"reward": dumped | ({"judge": self.judge.slice} if self.judge else {})}
 
 

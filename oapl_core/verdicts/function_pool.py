@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from oapl_core.own_function import IMPORT_SECONDS, search_path
+from oapl_core.plugins.own_function import IMPORT_SECONDS, search_path
 from oapl_core.settings.reward import RewardConfig
 from oapl_core.verdicts.worker_pool import Fault, WorkerPool
 
@@ -40,8 +40,8 @@ class FunctionPool(WorkerPool):
 
     def __init__(self, config: RewardConfig, workers: int) -> None:
         """Starts nothing yet."""
-        assert config.function
-        arguments = (config.function, json.dumps(config.columns), str(config.memory_mb))
+        assert config.place
+        arguments = (config.place, json.dumps(config.columns), str(config.memory_mb))
         # its standard error goes to the stage's log: a person finds there what the function prints
         module = "oapl_core.verdicts.function_worker"
         super().__init__(workers, module, search_path(), *arguments, stderr=subprocess.PIPE)

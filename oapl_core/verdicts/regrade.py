@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.own_function import check_import
+from oapl_core.plugins.own_function import check_import
 from oapl_core.progress import Progress
 from oapl_core.run_folder import verdict_versions
 from oapl_core.run_folder.run import ROLLOUTS_DIR, Run, parts_of
@@ -136,8 +136,8 @@ def begin(run: Run, number: int, version: str, changed: Mapping[str, Any]) -> No
     # table by table: what the file leaves out stays as the run has it
     values |= {key: {**(values[key] or {}), **changed[key]} for key in changed}
     config = parse_experiment(values, f"version {version}")
-    if config.reward and config.reward.function:
-        check_import(config.reward.function, "reward.function")
+    if config.reward and config.reward.place:
+        check_import(config.reward.place, "reward.function")
     chosen = config.model_dump(mode="json", include={"verifier", "reward"})
     path = verdict_versions.folder(place, verdict_versions.check_name(version)) / verdict_versions.SETTINGS_FILE
     if path.exists():

@@ -11,7 +11,7 @@ from oapl_core.environments.search import index
 from oapl_core.environments.syntax import calls
 from oapl_core.errors import ConfigError
 from oapl_core.files import sha256_of
-from oapl_core.own_function import check_environment, source_hash
+from oapl_core.plugins.own_function import check_environment, source_hash
 from oapl_core.settings.environment import EnvironmentConfig
 
 
@@ -112,7 +112,7 @@ def test_tools_may_be_a_plain_list(shop: str, name: str, price: str) -> None:
         ("Text", "has tools that cannot be called (TypeError: `tools` must be a list of functions"),
         ("Untyped", "has a tool without a schema"),
         ("Strange", "has tools that cannot be called (NameError: name 'Nowhere' is not defined"),
-        ("Missing", "cannot be made (AttributeError"),
+        ("Missing", "cannot be imported (AttributeError"),
     ],
 )
 def test_tools_of_another_form_are_refused_in_one_line(shop: str, name: str, told: str) -> None:

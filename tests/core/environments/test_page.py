@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from oapl_core.plugins import BUILT_IN
 from oapl_core.rollouts.generate import generate
-from oapl_core.settings.environment import BUILT_IN, EnvironmentConfig
+from oapl_core.settings.environment import EnvironmentConfig
 from oapl_core.tables import ROLLOUTS, read_table
 from oapl_core.verdicts.environment_rewards import Played
 from tests.architecture.sources import ROOT
@@ -44,6 +45,6 @@ def test_a_round_with_the_environment_of_the_page(tmp_path: Path, monkeypatch: p
 def test_every_built_in_and_every_syntax_is_on_the_page() -> None:
     section = PAGE.split("## Environments\n")[1]
     named = re.findall(r"^\| `(\w+)` \| (?!tools|a call)", section, re.MULTILINE)
-    assert named == [*BUILT_IN, "json", "llama", "fence", "tags"]
+    assert named == [*BUILT_IN["environment"], "json", "llama", "fence", "tags"]
     for example in re.findall(r"```toml\n(.*?)```", section, re.DOTALL):
         EnvironmentConfig.model_validate(tomllib.loads(example)["environment"])

@@ -15,10 +15,11 @@ import pytest
 from oapl_core.errors import DataError
 from oapl_core.importing.compressed_tests import RefusedPickle, pickled_text, private_tests
 from oapl_core.importing.curation import Tally
-from oapl_core.importing.import_set import READERS, Choice, chosen, converted, import_set, window
+from oapl_core.importing.import_set import Choice, chosen, converted, import_set, window
 from oapl_core.importing.livecodebench import FAULTY
 from oapl_core.importing.program_tests import function_name
 from oapl_core.importing.sources import Source, source, sources
+from oapl_core.plugins import BUILT_IN
 from tests.core.importing import foreign_rows as rows
 from tests.core.importing.foreign_rows import Row, write_rows
 from tests.reference_sets import SAMPLE, humaneval, math500, shared_file
@@ -52,7 +53,7 @@ def refused(name: str, tmp_path: Path, row: Row) -> str:
 
 
 def test_every_set_names_a_reader_and_every_reader_has_a_set() -> None:
-    assert {found.format for found in sources().values()} == READERS.keys()
+    assert {found.format for found in sources().values()} == BUILT_IN["importer"].keys()
 
 
 # DeepCoder ------------------------------------------------------------------------------------------------------------

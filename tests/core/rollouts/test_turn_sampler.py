@@ -238,8 +238,8 @@ def test_a_broken_engine_costs_no_finished_turn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("function", "told"),
     [
-        ("nowhere:Class", "cannot be made (ModuleNotFoundError"),
-        (f"{HERE}:Nothing", "cannot be made (AttributeError"),
+        ("nowhere:Class", "cannot be imported (ModuleNotFoundError"),
+        (f"{HERE}:Nothing", "cannot be imported (AttributeError"),
         (f"{HERE}:Unpicklable", "cannot be pickled (TypeError"),
         (f"{HERE}:Half", "is no environment: it has no is_judge, tools, reset, close"),
     ],

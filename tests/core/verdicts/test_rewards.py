@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from oapl_core import tables
 from oapl_core.errors import ConfigError, StageFailed
-from oapl_core.own_function import check_import, source_hash
+from oapl_core.plugins.own_function import check_import, source_hash
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_as, parse_experiment
 from oapl_core.settings.rehearsal import rehearsal
@@ -170,7 +170,7 @@ def test_an_edit_of_the_module_is_another_setting(own: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"function": "rewards.score"}, "write module:function"),
+        ({"function": "rewards.score"}, "write module:object"),
         ({"parts": {"function": 1.0}}, "`function`, which is not given"),
         ({"function": "a:b", "parts": {"tests": 1.0}}, "parts.function must say"),
         ({"columns": ["x"]}, "there is none"),

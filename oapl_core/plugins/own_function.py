@@ -19,7 +19,7 @@ IMPORT_SECONDS = 300.0
 """A module that imports torch from a network disk is slow, and not stuck."""
 _IMPORTED = 73
 """No module that ends the process ends it with this."""
-_CODE_ROOT = str(Path(__file__).resolve().parents[1])
+_CODE_ROOT = str(Path(__file__).resolve().parents[2])
 _TRY = """
 import importlib, json, sys
 sys.path[:0] = json.loads(sys.argv[1])

@@ -1,0 +1,146 @@
+"""One lookup by name for everything that can be chosen or added without an edit here (docs/architecture.md).
+
+A name is looked for in the table below, then among entry points of the group ``oapl.KIND`` of installed packages, then
+read as ``module:object``. The table holds names and not objects: whatever a run does not use is never imported. Reads
+the metadata of installed packages; writes nothing.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from oapl_core.errors import ConfigError
+from oapl_core.plugins.own_function import search_path
+
+Kind = Literal[
+    "command",
+    "environment",
+    "importer",
+    "language",
+    "objective",
+    "reward",
+]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""Kinds of things that can be named."""
+
+BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
+    "command": {
+        # `import` is a word of Python's own, so its module is `import_`
+        name: "deployments.commands.{0}:{0}".format("import_" if name == "import" else name)
+        for name in (
+            "run plan fork compare status watch report figures rollouts problems gym prompt evaluate verify check du "
+            "clean fetch join import export push convert doctor prove"
+        ).split()
+    },
+    "environment": {
+        "calculator": "oapl_core.environments.calculator:Calculator",
+        "python": "oapl_core.environments.python_session:PythonSession",
+        "search": "oapl_core.environments.search:Search",
+        "attempts": "oapl_core.environments.attempts:Attempts",
+    },
+    "importer": {
+        name: f"oapl_core.importing.{module}:{name}"
+        for module, functions in (
+            ("program_sets", "deepcoder taco primeintellect"),
+            ("livecodebench", "livecodebench"),
+            ("maths_sets", "maths aime gsm8k svamp"),
+            ("assert_sets", "humaneval mbpp"),
+            ("import_set", "plain"),
+        )
+        for name in functions.split()
+    },
+    "language": {},
+    "objective": {},
+    "reward": {},
+}
+"""Places of what ships, ``module:object``, by kind and name."""
+
+_SETTINGS: Mapping[Kind, str] = {
+    "environment": "environment.function",
+    "objective": "objective.name",
+    "reward": "reward.function",
+}
+"""Settings that name things of a kind, for messages."""
+
+
+def names(kind: Kind) -> tuple[str, ...]:
+    """List the names of a kind: those that ship, then those of installed packages."""
+    return (*BUILT_IN[kind], *(name for name in _installed(kind) if name not in BUILT_IN[kind]))
+
+
+def is_place(name: str) -> bool:
+    """Whether ``name`` reads as ``module:object``."""
+    module, _, found = name.partition(":")
+    return all(part.isidentifier() for part in module.split(".")) and found.isidentifier()
+
+
+def place(kind: Kind, name: str) -> str:
+    """Find where a thing lies, without importing it.
+
+    Args:
+        kind: one of KINDS.
+        name: a name of ``names(kind)``, or ``module:object``.
+
+    Returns:
+        ``module:object``.
+
+    Raises:
+        ConfigError: nothing has that name; one line with those that there are.
+    """
+    found = BUILT_IN[kind].get(name) or _installed(kind).get(name)
+    if found is None and not is_place(name):
+        there_are = f"known are {', '.join(names(kind))}, or " if names(kind) else ""
+        raise ConfigError(f"there is no {kind} {name!r}; {there_are}write module:object, one of your own")
+    return found or name
+
+
+def known(kind: Kind) -> Callable[[str], str]:
+    """Make a validator of a setting that names a thing of ``kind``; it imports nothing.
+
+    Returns:
+        Function that returns its argument, or raises ValueError where nothing has that name.
+    """
+
+    def check(name: str) -> str:
+        try:
+            place(kind, name)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return name
+
+    return check
+
+
+def resolve(kind: Kind, name: str) -> Any:
+    """Import the thing of that name; a module of one's own is looked for in the current folder first.
+
+    Raises:
+        ConfigError: nothing has that name, or one's own module cannot be imported; one line.
+        ImportError: what ships needs a library that is not installed.
+    """
+    where = place(kind, name)
+    module, _, attribute = where.partition(":")
+    if name in BUILT_IN[kind]:
+        return getattr(importlib.import_module(module), attribute)
+    for path in reversed([path for path in search_path() if path not in sys.path]):
+        sys.path.insert(0, path)
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # a person's own module can raise anything
+        raise ConfigError(
+            f"{_SETTINGS.get(kind, kind)}: {name} cannot be imported ({type(error).__name__}: {error}); modules are "
+            f"looked for in {Path.cwd()} first"
+        ) from None
+
+
+@cache
+def _installed(kind: Kind) -> dict[str, str]:
+    """Places by the names that installed packages give; of two with one name the first counts."""
+    found: dict[str, str] = {}
+    for point in entry_points(group=f"oapl.{kind}"):
+        found.setdefault(point.name, point.value)
+    return found
