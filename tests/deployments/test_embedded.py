@@ -17,8 +17,15 @@ from deployments.embedded import prefect_for, uses_a_server
 
 def servers() -> list[psutil.Process]:
     """Processes of ours that serve Prefect's API, guards apart."""
-    found = psutil.Process().children(recursive=True)
-    return [one for one in found if "prefect" in one.cmdline() and "oapl_core.guard" not in one.cmdline()]
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            command = process.cmdline()
+        except psutil.NoSuchProcess:  # it ended between the listing and the question, or waits to be reaped
+            continue
+        if "prefect" in command and "oapl_core.guard" not in command:
+            found.append(process)
+    return found
 
 
 def is_healthy() -> bool:
