@@ -15,10 +15,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.maths_rewritings import RIGHT, WRONG
-from oapl_core.evaluation.harness import CACHE, HARNESSES
-from oapl_core.evaluation.harness_program import environment
+from oapl_core import plugins
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.verdicts.verifier import Verifier
+from oapl_extras.harnesses.harness import CACHE
+from oapl_extras.harnesses.harness_program import environment
 from tests import reference_sets as sets
 
 DATA = Path("docs/benchmarks/data/harness_answers.json")
@@ -79,14 +80,17 @@ def judged_by(name: str, rows: Sequence[Mapping[str, Any]]) -> list[bool | None]
     config = EvaluationFolderConfig.model_validate(values)
     python = environment(name, CACHE, print)
     with TemporaryDirectory() as folder, answering(texts) as url:
-        found = dict(HARNESSES[name].measure(python, url, Path(folder), asked, config, []).scores)
+        found = dict(plugins.resolve("harness", name).measure(python, url, Path(folder), asked, config, []).scores)
     return [found.get(str(i)) for i in range(len(rows))]
 
 
 def main() -> None:
     """Judge, count, write."""
     counts: list[dict[str, Any]] = []
-    for of, rows, names in (("HumanEval", [*programs()], ["inspect"]), ("MATH-500", [*maths()], list(HARNESSES))):
+    for of, rows, names in (
+        ("HumanEval", [*programs()], ["inspect"]),
+        ("MATH-500", [*maths()], ["lm-eval", "inspect"]),
+    ):
         with Verifier() as verifier:
             verdicts = verifier.verify(rows, [str(row["text"]) for row in rows], ["stop"] * len(rows))
         ours = [verdict.reward == 1 for verdict in verdicts]

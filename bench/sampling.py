@@ -26,13 +26,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deployments.proving.made import LARGE, write_model
 from oapl_core.devices import listed_gpus
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.generate import generate
 from oapl_core.rollouts.requests import Request
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
+from oapl_extras.prove.made import LARGE, write_model
 from tests.sampling_run import make_run
 from tests.tiny_model import write_tiny_model
 

@@ -7,7 +7,6 @@ what is there; a work pool that exists keeps its settings.
 """
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -73,7 +72,7 @@ def deployments_file() -> Iterator[Path]:
     for deployment in content["deployments"]:
         deployment.setdefault("version", code_version())
         if not here:
-            deployment["entrypoint"] = re.sub(r"(\w+)/(\w+)\.py:", r"\1.\2.", deployment["entrypoint"])
+            deployment["entrypoint"] = deployment["entrypoint"].replace("/", ".").replace(".py:", ".")
             deployment["work_pool"]["job_variables"] = JOB_VARIABLES
     with temporary_folder() as folder:
         made = folder / "prefect.yaml"

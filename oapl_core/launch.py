@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from oapl_core.errors import DataError, Diverged, Interrupted, OaplError, SandboxError, StageFailed
-from oapl_core.planning.plan import made_by, stage_label
+from oapl_core.planning.plan import made_by, module_of, stage_label
 from oapl_core.progress import PREFIX
 from oapl_core.run_folder.integrity import rotten_files
 from oapl_core.run_folder.ledger import StageEntry
@@ -125,7 +125,7 @@ def _process(run: Recorded, verb: str, arguments: Sequence[str]) -> tuple[str, P
     log = run.log(label)
     log.parent.mkdir(parents=True, exist_ok=True)
     python = str(run.python or sys.executable)
-    return label, log, [python, "-m", f"oapl_core.{verb}", str(run.root), *arguments]
+    return label, log, [python, "-m", module_of(verb), str(run.root), *arguments]
 
 
 WAITING_THREADS = {"GOMP_SPINCOUNT": "2000"}

@@ -10,7 +10,8 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, Protocol, cast
 from uuid import UUID
 
 import httpx
@@ -23,7 +24,6 @@ from prefect.artifacts import (
 )
 from prefect.exceptions import PrefectException
 
-from oapl_core.comparing.folder import Comparison
 from oapl_core.errors import Interrupted, OaplError, StageFailed
 from oapl_core.evaluation.folder import EvaluationFolder
 from oapl_core.planning.plan import Step
@@ -125,7 +125,19 @@ def show_round(run: Run, number: int, tell: Tell) -> None:
         create_table_artifact(cast(list[dict[str, Any]], rows), key=f"{name}-counts", description=summary.headline)
 
 
-def show_report(run: Run | Comparison, tell: Tell) -> None:
+class Reported(Protocol):
+    """Folder with a report: a run's, or a comparison's."""
+
+    @property
+    def root(self) -> Path:
+        """Folder of the run or comparison."""
+
+    @property
+    def report(self) -> Path:
+        """Folder of the report."""
+
+
+def show_report(run: Reported, tell: Tell) -> None:
     """The report with its figures, and where it lies."""
     from oapl_core.reports.markdown import with_pictures
 

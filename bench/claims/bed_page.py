@@ -47,7 +47,7 @@ def page(text: str) -> str:
 
 def draw() -> None:
     """claims_chains.png: curves of bed 3 by length. claims_countdown.png: pass@k of bed 2."""
-    from oapl_core.figures.panels import Line, Panel, draw_panels
+    from oapl_extras.compare.panels import Line, Panel, draw_panels
 
     panels = []
     for length in LENGTHS:

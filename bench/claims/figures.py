@@ -8,7 +8,7 @@ import polars as pl
 from bench.bandit import figure as bandit
 from bench.claims.bootstrap import estimate
 from bench.claims.results import Results
-from oapl_core.figures.panels import Line, Panel, draw_panels
+from oapl_extras.compare.panels import Line, Panel, draw_panels
 
 
 def draw(results: Results, to: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from bench.claims.page import table, written
 from bench.gpu import plan, raw_file, speeds
 from bench.gpu.prediction import SHEET, predict
-from oapl_core.planning.speeds import FILE
+from oapl_extras.plan.speeds import FILE
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 PAGE, RAW = DOCS / "gpu.md", DOCS / "data" / "gpu_card.jsonl"

@@ -17,7 +17,7 @@ from unittest import mock
 from bench.gpu.kernel_names import KINDS, kind
 from bench.gpu.shapes import synchronize
 from bench.gpu.step import RATE, covered, made_run, timed_step
-from deployments.proving.training import round_trainer
+from oapl_extras.prove.training import round_trainer
 
 if TYPE_CHECKING:
     from oapl_core.training.steps import Trainer

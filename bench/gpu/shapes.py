@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from deployments.proving import made
+from oapl_extras.prove import made
 
 SIZES = {  # hidden size, feed-forward size, layers, heads, tied output layer
     "tiny": (64, 128, 2, 2, True),

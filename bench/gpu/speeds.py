@@ -1,4 +1,4 @@
-"""oapl_core/planning/speeds.toml, which `oapl plan` reads: measured where the card has a line, else predicted.
+"""oapl_extras/plan/speeds.toml, which `oapl plan` reads: measured where the card has a line, else predicted.
 
 training_share    what a step's layers compute, with what they compute again, of 989 TFLOP/s
 sampling_share    what a decoding step reads, weights and key-value cache, of the data sheet's bandwidth

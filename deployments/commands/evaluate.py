@@ -17,16 +17,16 @@ from oapl_core.errors import ConfigError, Interrupted
 from oapl_core.evaluation import agreement, card
 from oapl_core.evaluation.card_text import headline
 from oapl_core.evaluation.folder import EvaluationFolder
-from oapl_core.evaluation.harness import HARNESSES
 from oapl_core.evaluation.wanted import checked, default_folder, model_of, settings_of
 from oapl_core.launch import run_stage
+from oapl_core.plugins import names
 from oapl_core.progress import Reading
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.run import EVALUATION_DIR
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.settings.experiment_file import apply
 
-_VERB, _HARNESS = "evaluation.evaluate", "evaluation.harness"
+_VERB, _HARNESS = "evaluation.evaluate", "oapl_extras.harnesses.harness"
 _SETTING = re.compile(r"(engine|verifier)(\.\w+)+=|(template|system|examples|chat|stop)=")
 _LOG_EVERY_S = 30.0
 
@@ -74,8 +74,9 @@ def evaluate(
     asked: dict[str, Any] = {"prompt_style": style, "thinking": thinking, "samples": samples, "ks": ks, "seed": seed}
     asked |= {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
     asked |= {"max_prompt_tokens": max_prompt_tokens}
-    if harness not in (None, *HARNESSES) or (tasks and not harness):
-        raise ConfigError(f"--harness {harness or 'is missing: --tasks are its own'}; choose {' or '.join(HARNESSES)}")
+    harnesses = names("harness")
+    if harness not in (None, *harnesses) or (tasks and not harness):
+        raise ConfigError(f"--harness {harness or 'is missing: --tasks are its own'}; choose {' or '.join(harnesses)}")
     others = ["--harness", harness, *(["--tasks", tasks] if tasks else [])] if harness else []
     raise typer.Exit(measure_or_repeat(models or [], problems, asked, card, to, others))
 

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from oapl_core.settings.comparison import ComparisonConfig
 from oapl_core.settings.experiment import Experiment
+from oapl_extras.compare.settings import ComparisonConfig
 
 Schema = dict[str, Any]
 _ROW = re.compile(r"\| `(?P<key>\w+)`\{#(?P<path>[^}]+)\} \|.*\| (?P<meaning>[^|]*) \|$")

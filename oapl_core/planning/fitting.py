@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from oapl_core.devices import CORES_PER_GPU, Gpu, Machine, here
 from oapl_core.errors import ConfigError
-from oapl_core.planning.estimate import context
 from oapl_core.planning.memory import (
     GPU_TILE,
     EngineMemory,
     MemoryEstimate,
+    context,
     engine_memory,
     longest_sequence,
     planned_training,

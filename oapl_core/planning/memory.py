@@ -22,6 +22,7 @@ An engine's GPU holds its share of the weights, and in what else `engine.gpu_mem
 values: 2 K L numbers a token. Not in it: what a step computes with, captured graphs (a few GB).
 """
 
+import math
 from dataclasses import dataclass
 
 from oapl_core.planning.model_size import ModelSize
@@ -255,3 +256,18 @@ def engine_memory(engine: EngineConfig, model: ModelSize, gpu_bytes: float) -> E
     # tensor parallelism divides the key heads too, pipelining the layers: all GPUs together hold a token once
     allowed = gpus * gpu_bytes * engine.gpu_memory_utilization
     return EngineMemory(gpus, model.parameters * weight, allowed, token)
+
+
+def prompt_tokens(experiment: Experiment) -> float:
+    """Return the expected tokens of a prompt."""
+    return min(experiment.estimate.prompt_tokens, experiment.problems.max_prompt_tokens)
+
+
+def mean_square(experiment: Experiment, tokens: float, longest: float) -> float:
+    """Return the mean square of answers' lengths with mean ``tokens``; none is longer than ``longest``."""
+    return tokens * min(longest, tokens * (1 + experiment.estimate.answer_spread**2))
+
+
+def context(experiment: Experiment, answer_tokens: float, longest: float = math.inf) -> float:
+    """Return the mean tokens of a sequence at a moment of its decoding."""
+    return prompt_tokens(experiment) + mean_square(experiment, answer_tokens, longest) / (2 * answer_tokens)

@@ -70,6 +70,11 @@ class Step:
         return stage_label(self.verb, self.arguments)
 
 
+def module_of(verb: str) -> str:
+    """Return the module of a verb: one of two words lies below ``oapl_core``, any other is named in full."""
+    return verb if verb.count(".") > 1 else f"oapl_core.{verb}"
+
+
 def stage_label(verb: str, arguments: Sequence[str]) -> str:
     """``rollouts.generate round 0`` for the verb with ``--round 0``."""
     return " ".join([verb, *(argument.lstrip("-") for argument in arguments)])

@@ -161,7 +161,10 @@ REPORT = Stage("report", "reports.write", ("report",), retries=0)
 
 OF_A_ROUND = (SAMPLING, VERIFICATION, GROUPS, TRAINING)
 """In order."""
-_BY_HAND = (Stage("audit", "verdicts.audit", reads=_judged), Stage("export", "exchange.export", reads=_judged))
+_BY_HAND = (
+    Stage("audit", "oapl_extras.audit.audit", reads=_judged),
+    Stage("export", "oapl_extras.exchange.export", reads=_judged),
+)
 """What a person starts, outside of the plan."""
 _BEFORE_ROUNDS = (BASE_MODEL, FETCHED_MODEL, PREPARATION, WARM_START)
 BY_VERB = {one.verb: one for one in (*_BEFORE_ROUNDS, *OF_A_ROUND, EVALUATION, REPORT, *_BY_HAND)}

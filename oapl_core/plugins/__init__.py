@@ -19,28 +19,56 @@ from oapl_core.plugins.own_function import search_path
 Kind = Literal[
     "command",
     "environment",
+    "harness",
     "importer",
+    "judge",
     "language",
+    "launcher",
     "objective",
     "reward",
+    "sampler",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds of things that can be named."""
 
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "command": {
-        # `import` is a word of Python's own, so its module is `import_`
-        name: "deployments.commands.{0}:{0}".format("import_" if name == "import" else name)
-        for name in (
-            "run plan fork compare status watch report figures rollouts problems gym prompt evaluate verify check du "
-            "clean fetch join import export push convert doctor prove"
-        ).split()
+        # `import` is a word of Python's own, so its function is `import_`; the order is that of `oapl --help`
+        "run": "deployments.commands.run:run",
+        "plan": "oapl_extras.plan.plan_command:plan",
+        "fork": "deployments.commands.fork:fork",
+        "compare": "oapl_extras.compare.compare_command:compare",
+        "status": "deployments.commands.status:status",
+        "watch": "oapl_extras.watch.watch_command:watch",
+        "report": "deployments.commands.report:report",
+        "figures": "oapl_extras.compare.figures_command:figures",
+        "rollouts": "deployments.commands.rollouts:rollouts",
+        "problems": "deployments.commands.problems:problems",
+        "gym": "deployments.commands.gym:gym",
+        "prompt": "deployments.commands.prompt:prompt",
+        "evaluate": "deployments.commands.evaluate:evaluate",
+        "verify": "deployments.commands.verify:verify",
+        "check": "deployments.commands.check:check",
+        "du": "deployments.commands.du:du",
+        "clean": "deployments.commands.clean:clean",
+        "fetch": "deployments.commands.fetch:fetch",
+        "join": "deployments.commands.join:join",
+        "import": "oapl_extras.exchange.import_command:import_",
+        "export": "oapl_extras.exchange.export_command:export",
+        "push": "oapl_extras.exchange.push_command:push",
+        "convert": "oapl_extras.gguf.convert_command:convert",
+        "doctor": "oapl_extras.prove.doctor_command:doctor",
+        "prove": "oapl_extras.prove.prove_command:prove",
     },
     "environment": {
         "calculator": "oapl_core.environments.calculator:Calculator",
         "python": "oapl_core.environments.python_session:PythonSession",
         "search": "oapl_core.environments.search:Search",
         "attempts": "oapl_core.environments.attempts:Attempts",
+    },
+    "harness": {
+        "lm-eval": "oapl_extras.harnesses.lm_eval:HARNESS",
+        "inspect": "oapl_extras.harnesses.inspect_harness:HARNESS",
     },
     "importer": {
         name: f"oapl_core.importing.{module}:{name}"
@@ -53,9 +81,12 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         )
         for name in functions.split()
     },
+    "judge": {"language model": "oapl_extras.judge.language_judge:LanguageJudge"},
     "language": {},
+    "launcher": dict.fromkeys(("srun", "env"), "oapl_extras.nodes.nodes:start_command"),
     "objective": {},
     "reward": {},
+    "sampler": {"servers": "oapl_extras.servers.servers:ServerSampler"},
 }
 """Places of what ships, ``module:object``, by kind and name."""
 
@@ -141,6 +172,7 @@ def resolve(kind: Kind, name: str) -> Any:
 def _installed(kind: Kind) -> dict[str, str]:
     """Places by the names that installed packages give; of two with one name the first counts."""
     found: dict[str, str] = {}
+    # in the order of Python's path, so that what a person puts first wins as it does for modules
     for point in entry_points(group=f"oapl.{kind}"):
         found.setdefault(point.name, point.value)
     return found

@@ -12,12 +12,12 @@ def page(report: Report) -> str:
     return render("page.html.jinja", {"report": report})
 
 
-def render(template: str, values: Mapping[str, Any]) -> str:
-    """A template of this package; every text is escaped and its control characters are made visible."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+def render(template: str, values: Mapping[str, Any], package: str = "oapl_core.reports") -> str:
+    """Fill a template of ``package``, which may include ours; texts are escaped, their control characters visible."""
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("oapl_core.reports", ""),
+        loader=ChoiceLoader([PackageLoader(one, "") for one in (package, "oapl_core.reports")]),
         # texts of models are on the page
         autoescape=True,
         # a misspelt name in a template would otherwise be empty text

@@ -21,6 +21,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from oapl_core import plugins
 from oapl_core.errors import DataError
 from oapl_core.planning.plan import round_steps
 from oapl_core.progress import Progress, say
@@ -33,7 +34,6 @@ from oapl_core.rollouts.parts import Part, cut
 from oapl_core.rollouts.replicas import others
 from oapl_core.rollouts.requests import Sampler
 from oapl_core.rollouts.sampling import TEMPERATURE, TOP_K, TOP_P, Prompts, Sampling
-from oapl_core.rollouts.servers import ServerSampler
 from oapl_core.rollouts.sharing import Provenance, Sharing
 from oapl_core.run_folder.cutting import decide
 from oapl_core.run_folder.draws import DRAWS, draw_file, told
@@ -163,7 +163,7 @@ def _shared(work: Work, store: ObjectStore | None, lease_s: float) -> Iterator[S
 
 def _sampler(run: Run, replica: int) -> Callable[[Path, EngineConfig], Sampler]:
     if run.config.sampler:
-        return partial(ServerSampler, sampler=run.config.sampler)
+        return partial(plugins.resolve("sampler", "servers"), sampler=run.config.sampler)
     return partial(SamplingEngine, replica=replica, routes=run.config.sampling.routes)
 
 

@@ -60,7 +60,7 @@ class TrainingConfig(Settings):
 
     decided: ClassVar[Mapping[str, str]] = {
         "gradient_checkpointing": "it is training.recompute now, 'all' where it was true and 'none' where it was false",
-        "hostfile": "each node starts `python -m oapl_core.training.node RUN_DIR`, with training.launcher = 'env'",
+        "hostfile": "each node starts `python -m oapl_extras.nodes.node RUN_DIR`, with training.launcher = 'env'",
     }
 
     batch_size: PositiveInt = 256
@@ -133,7 +133,7 @@ class TrainingConfig(Settings):
     """Ranks started on this machine, or on each node of several (one per GPU)."""
     launcher: Literal["srun", "env"] | None = None
     """Who starts ranks on several nodes: `srun` inside a Slurm job, on all of its nodes; `env`: somebody
-    starts a process on each node, this run on the first and `python -m oapl_core.training.node RUN_DIR` on the others,
+    starts a process on each node, this run on the first and `python -m oapl_extras.nodes.node RUN_DIR` on the others,
     with NODE_RANK and NNODES or their like. Unset: this machine alone. MASTER_ADDR and MASTER_PORT count where they
     are set. The nodes see the run folder and this environment under the same paths."""
     sequence_parallel: PositiveInt = 1

@@ -13,13 +13,13 @@ import subprocess
 import sys
 from collections.abc import Iterable
 
+from oapl_core import plugins
 from oapl_core.errors import Interrupted, StageFailed
 from oapl_core.launch import guarded
 from oapl_core.run_folder.run import Run
 from oapl_core.stage import ERROR_PREFIX
 from oapl_core.training.interruption import INTERRUPTED, listening
 from oapl_core.training.job import Job
-from oapl_core.training.nodes import start_command
 
 _LOST = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+)")  # torch.distributed.run
 _NODE = re.compile(r"^node (?P<node>\S+) ended with code (?P<code>-?\d+)$")  # node.py, and nodes.py of one that is away
@@ -47,8 +47,10 @@ def rank_command(run: Run, verb: str, *arguments: str) -> list[str]:
         ConfigError: of several machines it is not known which.
     """
     training = run.config.training
-    if training.has_nodes:
-        return start_command(run, (verb, *arguments))
+    if training.launcher:
+        # by name: several machines are an extra, and a cluster may have a launcher of its own
+        command: list[str] = plugins.resolve("launcher", training.launcher)(run, (verb, *arguments))
+        return command
     launcher = ["oapl_core.training.one_machine", f"--nproc-per-node={training.processes}", "-m"]
     return [sys.executable, "-m", *launcher, f"oapl_core.{verb}", str(run.root.absolute()), *arguments]
 

@@ -15,14 +15,14 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
+from oapl_core import plugins
 from oapl_core.settings.reward import RewardConfig, threshold
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.tables import REWARD_PREFIX, as_stored
 from oapl_core.verdicts.environment_rewards import Played, by_environment
 from oapl_core.verdicts.function_pool import FunctionCall, FunctionPool, Returned
-from oapl_core.verdicts.language_judge import LanguageJudge
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import EXCERPT_CHARACTERS
 from oapl_core.verdicts.reward_parts import parts
@@ -58,6 +58,25 @@ class Judged:
         return self.verdict.earned.value if self.verdict.earned else None
 
 
+class Judge(Protocol):
+    """Language model that judges answers, beside the verifier; kind ``judge`` of oapl_core/plugins."""
+
+    cost: Any
+    """Dataclass of counts; ``unusable`` of them are answers whose replies had no number that counts."""
+
+    def judge(self, calls: Sequence[FunctionCall]) -> list[Returned]:
+        """Judge answers, in order; one that cannot be judged says why, and is no 0."""
+
+    def check_canaries(self) -> None:
+        """Judge known answers. Raises StageFailed: one was misjudged."""
+
+    def check_replies(self) -> None:
+        """Count the replies. Raises ConfigError: too many were of no use."""
+
+    def close(self) -> None:
+        """End what it started."""
+
+
 class Rewarder:
     """Gives verdicts their rewards on every core. Use as a context manager."""
 
@@ -67,7 +86,9 @@ class Rewarder:
         self._workers = workers or len(os.sched_getaffinity(0))
         self._pool = FunctionPool(config, self._workers) if config and config.function else None
         self._threads: ThreadPoolExecutor | None = None
-        self.judge = LanguageJudge(config.judge) if config and config.judge else None
+        self.judge: Judge | None = None
+        if config and config.judge:
+            self.judge = plugins.resolve("judge", "language model")(config.judge)
         """The language model that judges, if there is one."""
         self._is_proven = self.judge is None
         self.failed = 0

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PACKAGES = ("deployments", "flows", "tasks", "oapl_core")
+PACKAGES = ("oapl_extras", "deployments", "flows", "tasks", "oapl_core")
 
 
 @cache

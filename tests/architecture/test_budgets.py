@@ -14,7 +14,7 @@ from oapl_core.settings_group import Settings
 from tests.architecture import budgets
 from tests.architecture.sources import PACKAGES, python_files, text
 
-CORE_LINES = 37_615
+CORE_LINES = 35_486
 """Lines in the import closure of the verbs of `make demo`; goal 24,000."""
 MENTIONS = {
     "turns and tools": 21,
@@ -25,7 +25,7 @@ MENTIONS = {
     "warm start": 17,
     "fleet": 10,
     "replay and difficulty": 11,
-    "servers that sample": 8,
+    "servers that sample": 6,
     "trackers": 5,
 }
 """Files outside of a feature's own that have its words in their code; 5 is the goal for each."""
@@ -33,16 +33,14 @@ SETTINGS, OPTIONS = 298, 140
 """Fields of classes of settings but the objectives', goal 300; options and arguments of `oapl`, goal 100."""
 FOLDER = 20
 FOLDERS = {
-    "deployments/commands": 26,
-    "oapl_core": 25,
-    "oapl_core/evaluation": 23,
+    "oapl_core": 24,
     "oapl_core/objectives": 25,
-    "oapl_core/reports": 24,
-    "oapl_core/rollouts": 25,
+    "oapl_core/reports": 22,
+    "oapl_core/rollouts": 22,
     "oapl_core/sandbox": 25,
-    "oapl_core/settings": 26,
-    "oapl_core/training": 42,
-    "oapl_core/verdicts": 46,
+    "oapl_core/settings": 25,
+    "oapl_core/training": 40,
+    "oapl_core/verdicts": 41,
 }
 """Folders with more files than 20, which is the goal."""
 DIALECT = {

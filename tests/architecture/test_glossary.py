@@ -17,13 +17,13 @@ HEAD = "| word | what it is | where | not |"
 NAMES = re.compile(r"\{[^{}]*\}")
 NOT_OURS = {
     Path("docs/log.md"): "",  # a log is not rewritten
-    Path("oapl_core/rollouts/server.py"): "completions",  # in an address of vLLM's
-    Path("oapl_core/exchange/formats.py"): "completion|episode",  # columns of TRL's and records of prime-rl's
+    Path("oapl_extras/servers/server.py"): "completions",  # in an address of vLLM's
+    Path("oapl_extras/exchange/formats.py"): "completion|episode",  # columns of TRL's and records of prime-rl's
     Path("docs/data.md"): "completion",
-    Path("oapl_core/verdicts/rubrics.py"): "completion|trajectory",  # arguments of functions of verifiers
+    Path("oapl_extras/judge/rubrics.py"): "completion|trajectory",  # arguments of functions of verifiers
     Path("docs/rewards.md"): "completion|rubric",
-    Path("oapl_core/evaluation/lm_eval.py"): "completions",  # in an address of vLLM's
-    Path("oapl_core/verdicts/language_judge.py"): "completions",  # in an address of the protocol
+    Path("oapl_extras/harnesses/lm_eval.py"): "completions",  # in an address of vLLM's
+    Path("oapl_extras/judge/language_judge.py"): "completions",  # in an address of the protocol
     PAGE: "",  # names what it forbids
 }
 """Files in which a forbidden word may stand, and which words (a regular expression; empty: any)."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.gpu import page, plan, raw_file, speeds
-from oapl_core.planning.speeds import FILE
+from oapl_extras.plan.speeds import FILE
 
 
 def test_the_tables_are_what_the_raw_file_gives() -> None:

@@ -17,12 +17,12 @@ from oapl_core.rollouts.difficulty import draw, draw_rows, known_so_far
 from oapl_core.run_folder.draws import DRAWS, draw_file
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import load_experiment
-from tests.core.exchange import dumps
-from tests.core.exchange.exchanged import PROBLEMS, sample
-from tests.core.exchange.exchanged import make_run as make_sampled_run
 from tests.core.groups.test_replay import PROBLEMS as NAMES
 from tests.core.groups.test_replay import make_run, write_rounds
 from tests.core.importing.test_screening import BAD, GOOD
+from tests.extras.exchange import dumps
+from tests.extras.exchange.exchanged import PROBLEMS, sample
+from tests.extras.exchange.exchanged import make_run as make_sampled_run
 from tests.tiny_model import write_tiny_model
 from tests.whole_run import called
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from deployments.commands import doctor
 from oapl_core.devices import listed_gpus, visible_gpus
+from oapl_extras.prove import doctor_command as doctor
 
 TWO = "NVIDIA H100 80GB HBM3, 81559, 580.159\nNVIDIA GH200, [N/A], 580.159"
 

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from oapl_core import tables
-from oapl_core.exchange.messages import _parsed
 from oapl_core.problems.problem_set import read_problem_set
 from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.problems.storing import write_problem_set
 from oapl_core.progress import say
 from oapl_core.storable import json_text, storable, storable_text
+from oapl_extras.exchange.messages import _parsed
 from tests.architecture.sources import PACKAGES, python_files, text
 
 HALF, WHOLE = "\ud83d", "\N{GRINNING FACE}"

@@ -13,10 +13,7 @@ from oapl_core.changing.redoing import Again, put_aside
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.evaluation.wanted import model_of
-from oapl_core.figures.series import shown_checkpoints
-from oapl_core.figures.tracks import read_track
 from oapl_core.model_folder import policy_hash
-from oapl_core.planning.estimate import ProblemCounts, estimate
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.plan import finished, steps
 from oapl_core.planning.preflight import before_stage
@@ -26,6 +23,9 @@ from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.run_folder.storage import classify
 from oapl_core.settings.rehearsal import rehearsal
+from oapl_extras.compare.series import shown_checkpoints
+from oapl_extras.compare.tracks import read_track
+from oapl_extras.plan.estimate import ProblemCounts, estimate
 from tests.core.evaluation.made_up_verifier import MadeUpVerifier
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train, warm_start
 

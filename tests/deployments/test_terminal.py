@@ -15,10 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from deployments import cli, terminal
-from deployments.commands.watch import shown
 from oapl_core.progress import say
-from oapl_core.reports.live import LiveRun, LiveSample
 from oapl_core.stage import _complain
+from oapl_extras.watch.live import LiveRun, LiveSample
+from oapl_extras.watch.watch_command import shown
 from tests.synthetic_run import write_synthetic_run
 
 ROOT = Path(__file__).parents[2]

@@ -10,13 +10,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from deployments.commands.plan import model_size, problem_counts
-from oapl_core.planning.estimate import Estimate, estimate
 from oapl_core.planning.plan import finished, steps
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import load_experiment
 from oapl_core.settings.rehearsal import rehearsal
 from oapl_core.tables import count_rows
+from oapl_extras.plan.estimate import Estimate, estimate
+from oapl_extras.plan.plan_command import model_size, problem_counts
 from tests.rehearsal_sources import (
     EACH_CONTEST,
     GOOD,

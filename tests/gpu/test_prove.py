@@ -2,8 +2,8 @@
 
 import pytest
 
-from deployments.proving.ladder import Rung, climb
-from deployments.proving.rungs import RUNGS
+from oapl_extras.prove.ladder import Rung, climb
+from oapl_extras.prove.rungs import RUNGS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1200)]
 

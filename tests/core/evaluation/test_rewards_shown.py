@@ -6,19 +6,19 @@ import pytest
 
 from oapl_core.evaluation import card, card_text
 from oapl_core.evaluation.evaluate import evaluate
-from oapl_core.figures import series
-from oapl_core.figures.arms import Means
-from oapl_core.figures.side_by_side import write_figures
-from oapl_core.figures.side_tables import rewards_table
-from oapl_core.figures.tracks import read_track
 from oapl_core.reports.facts import Facts
 from oapl_core.reports.records import frame
 from oapl_core.reports.results import heldout_table, results, validation_table
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.reward import RewardConfig
 from oapl_core.tables import EVALUATIONS, read_table
+from oapl_extras.compare import series
+from oapl_extras.compare.arms import Means
+from oapl_extras.compare.side_by_side import write_figures
+from oapl_extras.compare.side_tables import rewards_table
+from oapl_extras.compare.tracks import read_track
 from tests.core.evaluation.test_run_card import JUDGE, trained
-from tests.core.figures.measured_run import write_measured_run
+from tests.extras.compare.measured_run import write_measured_run
 from tests.sampling_run import MadeUpSampler
 
 REWARD = {"parts": {"verdict": 0.6, "length": 0.01}, "right_from": 0.3}

@@ -12,9 +12,7 @@ import pytest
 
 from oapl_core import tables
 from oapl_core.evaluation.measures import comparisons, counts, measures
-from oapl_core.exchange.imported_rows import verdict_row
 from oapl_core.groups.build import build
-from oapl_core.reports.live import _verdicts_of
 from oapl_core.reports.scores import Resampling, judged, score
 from oapl_core.rollouts.difficulty import known_so_far
 from oapl_core.run_folder.run import Run
@@ -24,6 +22,8 @@ from oapl_core.verdicts.environment_rewards import Played, by_environment
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.rewards import Rewarder
 from oapl_core.verdicts.verifier import Verdict
+from oapl_extras.exchange.imported_rows import verdict_row
+from oapl_extras.watch.live import _verdicts_of
 from tests.core.groups.test_build import rollout, verdict, write_round
 from tests.core.groups.test_thresholds import rows_of
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from deployments.commands.plan import lines
 from oapl_core.checkers import resolve
 from oapl_core.pretraining.pretrain import read_solved
 from oapl_core.run_folder.opening import check
 from oapl_core.settings.experiment_file import load_experiment
 from oapl_core.settings.rehearsal import rehearsal
+from oapl_extras.plan.plan_command import lines
 from tests.whole_run import ROOT, command
 
 PAGE = (ROOT / "docs/from_nothing.md").read_text(encoding="utf-8")

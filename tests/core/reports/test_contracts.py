@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 
-from oapl_core.figures import tracks
 from oapl_core.objectives.inputs import Loss
 from oapl_core.reports import facts
 from oapl_core.training.metrics import Counts, StepMeter
+from oapl_extras.compare import tracks
 
 
 class _OneRank:

@@ -15,7 +15,7 @@ from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.turn_check import check_turns
 from oapl_core.tables import ROLLOUTS, read_table
 from tests.core.rollouts.engine_session import CONFIG, GROUP, PROMPTS, requests
-from tests.core.rollouts.test_servers import start_server
+from tests.extras.servers.test_servers import start_server
 from tests.sampling_run import make_run
 from tests.tiny_model import write_tiny_model
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from deployments.commands.plan import plan
 from oapl_core.changing.forking import fork
 from oapl_core.evaluation.wanted import model_of
 from oapl_core.planning.plan import finished
@@ -19,6 +18,7 @@ from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import parse_experiment
+from oapl_extras.plan.plan_command import plan
 from tests.sampling_run import made_up_model
 
 STEPS = ["problems and prompts", "round 0: sampling"]

@@ -20,8 +20,8 @@ from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.run import Run
 from oapl_core.training.engine import TrainingEngine
 from oapl_core.training.job import make_job
-from oapl_core.training.nodes import Call, start_command
 from oapl_core.training.state import Reached, _save_sums, resume
+from oapl_extras.nodes.nodes import Call, start_command
 from tests.core.training.made_round import make_run, write_groups
 from tests.core.training.test_resume import EPOCHS, prepare, states, steps_saved, weights_gap
 
@@ -55,7 +55,7 @@ def _ranks_meet_here(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def second_node(run: Run) -> Iterator[subprocess.Popen[str]]:
     """Node 1, which joins each training of the run."""
-    command = [sys.executable, "-m", "oapl_core.training.node", str(run.root)]
+    command = [sys.executable, "-m", "oapl_extras.nodes.node", str(run.root)]
     environment = {**os.environ, **PLACE, "RANK": "1"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:

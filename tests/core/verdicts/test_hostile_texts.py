@@ -25,9 +25,9 @@ from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.tables import read_table, write_table
 from oapl_core.verdicts import extraction
 from oapl_core.verdicts.function_pool import FunctionCall
-from oapl_core.verdicts.language_judge import LanguageJudge, _NoVote
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier
+from oapl_extras.judge.language_judge import LanguageJudge, _NoVote
 from tests import sandboxes
 from tests.core.verdicts import hostile_texts
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oapl_core.checkers import CHECKERS
-from oapl_core.verdicts.audit import same_json
 from oapl_core.verdicts.output_equality import Tolerance, result_equal, stdout_equal
+from oapl_extras.audit.audit import same_json
 
 NEAR = Tolerance()
 MODES = (None, NEAR)

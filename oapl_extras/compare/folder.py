@@ -1,0 +1,307 @@
+"""A comparison: several objectives, each with several seeds, trained from one checkpoint on one groups file.
+
+Layout::
+
+    data/runs/compare/<name>/compare.json  ledger.jsonl  logs/
+      arms/<label>-seed<seed>/     a run folder each: a fork that shares problems, rollouts, verdicts and groups
+      report/index.html  report/report.md  report/table.csv  report/*.png
+
+An arm is a run as any other (`oapl status`, `oapl report`, `oapl figures` read it). It does its own training and
+evaluation; the rest are hard links to what the common run made: an arm costs its training and its measurement.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+from oapl_core.errors import ConfigError, DataError, Diverged
+from oapl_core.files import read_record
+from oapl_core.planning.plan import Step, conclusion, finished, preparation, round_steps
+from oapl_core.run_folder.ledger import StageEntry
+from oapl_core.run_folder.recorded import Recorded
+from oapl_core.run_folder.run import Run
+from oapl_core.settings.experiment import Experiment
+from oapl_core.settings.experiment_file import (
+    FORMAT,
+    check_format,
+    differences,
+    parse_as,
+    parse_experiment,
+    write_record,
+)
+from oapl_extras.compare.settings import ArmConfig, ComparisonConfig
+
+MEASURING = Step("measuring the arms", "oapl_extras.compare.measuring", None, ())
+REPORTING = Step("report of the comparison", "oapl_extras.compare.together", None, ("report",))
+"""What no arm does by itself."""
+_RECORD = "compare.json"
+_PLACES = {"runs_dir", "cache_dir", "engine_python", "mirror", "time_limits_h", "report", "fleet"}
+"""Settings of an arm that may change: they do not say what it is."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One arm with one seed."""
+
+    label: str
+    seed: int
+    config: Experiment
+    """Of its run."""
+    stage: str
+    """The first of the round that it does itself: `training`, or `groups` where it keeps other groups."""
+
+    @property
+    def name(self) -> str:
+        """``GRPO, seed 1``."""
+        return f"{self.label}, seed {self.seed}"
+
+    @property
+    def root(self) -> Path:
+        """Its run folder."""
+        return self.config.run_dir
+
+    @property
+    def round(self) -> int:
+        """The round that it trains: its last."""
+        return len(self.config.rounds) - 1
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Those that it does itself before it is measured."""
+        *_, groups, training = round_steps(self.round)
+        return (groups, training) if self.stage == "groups" else (training,)
+
+    @property
+    def training(self) -> Step:
+        """The last of them."""
+        return self.steps[-1]
+
+    def called(self, step: Step) -> Step:
+        """One of its steps, called so that a person can tell it from other arms'."""
+        return replace(step, title=f"{self.name}: {step.word}")
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether it has a run folder."""
+        return (self.root / "run.json").exists()
+
+    def run(self) -> Run:
+        """Its run; the folder exists."""
+        return Run.open(self.root)
+
+    def last(self, step: Step) -> StageEntry | None:
+        """How the last process of ``step`` ended; None if there was none."""
+        if not self.is_begun:
+            return None
+        return next((e for e in reversed(self.run().ledger.stages()) if e.stage == step.label), None)
+
+    @property
+    def failure(self) -> str | None:
+        """Why it was not trained to its end, if its last process failed."""
+        ended = [self.last(step) for step in self.steps]
+        # a process that was killed leaves no line of its own
+        return next((entry.error or "it was interrupted" for entry in ended if entry and entry.exit_code), None)
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether training ended in numbers that are not finite, which it would do again."""
+        entry = self.last(self.training)
+        return entry is not None and entry.exit_code == Diverged.exit_code
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether its training is finished."""
+        return self.is_begun and self.training in finished(self.run())
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether its evaluation is finished too."""
+        return self.is_begun and conclusion(self.config)[0] in finished(self.run())
+
+
+@dataclass(frozen=True)
+class Comparison(Recorded):
+    """An opened comparison folder."""
+
+    config: ComparisonConfig
+    parent: Run
+    """The run whose rollouts the arms share."""
+
+    @classmethod
+    def create(cls, config: ComparisonConfig, parent: Run) -> Self:
+        """Make or reopen the folder. Arms and seeds may be added; settings of an arm that was begun may not change.
+
+        Raises:
+            ConfigError: the folder belongs to another run's rollouts, or an arm cannot be what it is to be.
+        """
+        made = cls(folder_of(config, parent), config, parent)
+        if (made.root / _RECORD).exists():
+            before = cls.open(made.root)
+            if before.parent.root.resolve() != parent.root.resolve() or before.config.round != config.round:
+                raise ConfigError(
+                    f"{made.root}: compares arms on round {before.config.round} of {before.parent.root}; give this "
+                    "comparison another name"
+                )
+        for arm in made.arms:  # before the record is written: what is refused changes nothing
+            made.check(arm)
+        record = {"format": FORMAT, "config": config.model_dump(mode="json"), "run": str(parent.root)}
+        write_record(made.root / _RECORD, record)
+        return made
+
+    @classmethod
+    def open(cls, root: Path) -> Self:
+        """Open an existing folder.
+
+        Raises:
+            DataError: it is not one.
+        """
+        try:
+            content = json.loads(read_record(root / _RECORD))
+            check_format(content, root / _RECORD)
+            values, parent = content["config"], Path(content["run"])
+        except (FileNotFoundError, NotADirectoryError):
+            raise DataError(f"{root}: is not a comparison folder (no {_RECORD}); `oapl compare` makes one") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{root / _RECORD}: is not readable ({error}); run `oapl compare` again") from None
+        # the recorded path is relative to the folder of the start; where comparisons lie, the run is found from any
+        beside = root.parent.parent / parent.name
+        run = Run.open(beside if (beside / "run.json").exists() else parent)
+        return cls(root, parse_as(ComparisonConfig, values, str(root / _RECORD)), run)
+
+    @property
+    def python(self) -> Path | None:
+        """The stages' interpreter."""
+        return self.parent.python
+
+    @property
+    def origin(self) -> Path:
+        """That of the run whose rollouts are shared, and of every arm."""
+        return self.parent.origin
+
+    @property
+    def report(self) -> Path:
+        """Folder of the report."""
+        return self.root / "report"
+
+    @cached_property
+    def arms(self) -> tuple[Arm, ...]:
+        """Every arm with every seed: all arms of the first seed, then those of the next.
+
+        Raises:
+            ConfigError: an arm's settings cannot be used.
+        """
+        return tuple(self._arm(arm, seed) for seed in self.config.seeds for arm in self.config.arms)
+
+    def _arm(self, arm: ArmConfig, seed: int) -> Arm:
+        config, number, values = self.config, self.config.round, self.parent.config.model_dump(mode="json")
+        before = values["rounds"][number]
+        mine = {
+            "epochs": arm.epochs or config.epochs or before["epochs"],
+            "keep": arm.keep or before["keep"],
+            "truncated": arm.truncated or before["truncated"],
+        }
+        # resolved settings of the run, so that a default that changes later changes no arm that was begun
+        values |= {
+            "name": arm.folder,
+            "seed": seed,
+            "runs_dir": self.root / "arms",
+            "mirror": None,
+            "objective": arm.objective.model_dump(mode="json"),
+            "training": values["training"] | config.training | arm.training,
+            "evaluation": values["evaluation"] | config.evaluation,
+            "rounds": [*values["rounds"][:number], before | mine],
+        }
+        # other epochs read the same groups; another filter needs its own
+        stage = "groups" if before | {"epochs": mine["epochs"]} != before | mine else "training"
+        return Arm(arm.label, seed, parse_experiment(values, f"arm {arm.label!r}"), stage)
+
+    @property
+    def titles(self) -> list[str]:
+        """Of every step that there may be, in order."""
+        common = [step.title for step in needed_steps(self.config, self.parent)]
+        own = [arm.called(step).title for arm in self.arms for step in arm.steps]
+        return [*common, *own, MEASURING.title, REPORTING.title]
+
+    def check(self, arm: Arm) -> None:
+        """See that an arm that was begun is still what it is to be.
+
+        Raises:
+            ConfigError: it has other settings.
+        """
+        if not arm.is_begun:
+            return
+        old, new = (c.model_dump(mode="json", exclude=_PLACES) for c in (arm.run().config, arm.config))
+        changed = differences(old, new)
+        if changed:
+            raise ConfigError(
+                f"{arm.name}: was begun with other settings ({'; '.join(changed[:3])}); give it another label, or "
+                f"delete {arm.root}"
+            )
+
+    def data_of(self, arm: Arm) -> "Data":
+        """What ``arm`` was trained on, as its ledger says.
+
+        Raises:
+            DataError: it is not trained, or not on the common rollouts and from the common checkpoint.
+        """
+        run, number = arm.run(), arm.round
+        entry = run.ledger.artifacts().get(run.name(run.checkpoint(number, 1)))
+        if entry is None:
+            raise DataError(f"{arm.root}: is not trained")
+        # what the trainer recorded as its inputs, not what lies there now: that may have been made again since
+        groups, start = (entry.inputs[run.name(path)] for path in (run.groups(number), run.policy(number)))
+        round_config = run.config.rounds[number]
+        kept = round_config.keep + (", none that was cut" if round_config.truncated == "drop" else "")
+        rollouts = _digests(run, number)
+        if rollouts != _digests(self.parent, number):
+            raise DataError(
+                f"{arm.root}: its rollouts or verdicts are not those of {self.parent.root}; delete the folder to train "
+                "the arm again"
+            )
+        return Data(rollouts, groups, start, kept)
+
+
+@dataclass(frozen=True)
+class Data:
+    """What an arm was trained on."""
+
+    rollouts: Mapping[str, str]
+    """sha256 of every part of rollouts and verdicts."""
+    groups: str
+    """sha256 of the groups file."""
+    start: str
+    """sha256 of the checkpoint that training started from."""
+    kept: str
+    """Which groups."""
+
+
+def _digests(run: Run, number: int) -> dict[str, str]:
+    folders = tuple(f"{run.name(folder)}/" for folder in (run.rollouts(number), run.verdicts(number)))
+    return {name: entry.sha256 for name, entry in run.ledger.artifacts().items() if name.startswith(folders)}
+
+
+def folder_of(config: ComparisonConfig, parent: Run) -> Path:
+    """Where the comparison lies."""
+    return parent.root.parent / "compare" / config.name
+
+
+def needed_steps(config: ComparisonConfig, parent: Run) -> Iterator[Step]:
+    """Steps of the common run that must be finished before any arm can begin, in order."""
+    yield from preparation(parent.config)
+    for number in range(config.round):
+        yield from round_steps(number)
+    yield from round_steps(config.round)[:-1]
+
+
+def state_of(arm: Arm) -> str:
+    """``measured``, ``trained``, ``diverged``, ``failed`` or ``to do``."""
+    if arm.is_measured:
+        return "measured"
+    if arm.is_trained:
+        return "trained"
+    if arm.has_diverged:
+        return "diverged"
+    return "failed" if arm.failure else "to do"

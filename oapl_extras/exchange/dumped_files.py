@@ -1,0 +1,52 @@
+"""The files of a data set or dump, and what a format makes of each of their rows.
+
+Reads Parquet, .jsonl and .jsonl.gz.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from oapl_core.errors import ConfigError, DataError
+from oapl_core.problems.raw_rows import place, raw_rows
+from oapl_extras.exchange.formats import NATIVE, Format
+
+_SUFFIXES = (".parquet", ".jsonl", ".jsonl.gz")
+
+
+def weights_of(reward: str | None) -> dict[str, float]:
+    """``a=1,b=0.5`` by name.
+
+    Raises:
+        ConfigError: a weight is no number.
+    """
+    try:
+        pairs = [one.rpartition("=")[::2] for one in reward.split(",")] if reward else []
+        return {name: float(weight) for name, weight in pairs if name}
+    except ValueError:
+        raise ConfigError(f"--reward {reward}: write COLUMN=WEIGHT,COLUMN=WEIGHT with numbers") from None
+
+
+def converted(files: Sequence[Path], chosen: Format, weights: Mapping[str, float]) -> Iterator[tuple[str, Any]]:
+    """What ``chosen`` makes of each row, with its place."""
+    # A line that is not JSON is one more unusable row, counted like the others, and no reason to refuse the file.
+    for path in files:
+        for number, raw in raw_rows(path, torn_is_none=True):
+            for row in ["not_an_object"] if raw is None else chosen.convert(raw, weights):
+                yield place(path, number), row
+
+
+def files_of(source: Path, chosen: Format) -> list[Path]:
+    """The files of ``source``, by name.
+
+    Raises:
+        DataError: there are none.
+    """
+    if not source.exists():
+        raise DataError(f"{source}: is missing; give a file or a folder")
+    listed = sorted(source.glob(chosen.pattern)) if source.is_dir() else [source]
+    files = [path for path in listed if path.name.endswith(_SUFFIXES)]
+    if not files:
+        wanted = ", ".join(_SUFFIXES) if chosen is NATIVE else chosen.pattern
+        raise DataError(f"{source}: has no {wanted}; convert the data set to one of them, or give a file")
+    return files

@@ -1,0 +1,185 @@
+"""``python -m oapl_extras.exchange.export RUN_DIR --round N --to FILE``: a round in the authors' schema or as messages.
+
+Reads 1_rollouts, 2_verdicts and problems.parquet; writes one file outside the run, complete or not at all: .parquet in
+the authors' schema (columns: ``exchange/__init__.py``), .jsonl as chat messages (``messages.py``), a rollout a line.
+Rollouts whose verdict is missing or ``verifier_error`` have no reward: they are left out and counted. One row group of
+rollouts and the problems of one part are in memory at a time.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oapl_core import tables
+from oapl_core.columns import TURNS
+from oapl_core.environments.making import schemas
+from oapl_core.errors import ConfigError, DataError
+from oapl_core.model_folder import load_tokenizer
+from oapl_core.problems.prompts import conversation
+from oapl_core.progress import say
+from oapl_core.run_folder.recorded import IMPORTED
+from oapl_core.run_folder.run import Run, parts_of
+from oapl_core.settings.problems import PromptConfig
+from oapl_core.stage import run_verb
+from oapl_core.storable import json_text
+from oapl_extras.exchange.ground_truth import to_text
+from oapl_extras.exchange.messages import conversations_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SAMPLING = "policy_hash logprobs logprobs_mode finish_reason temperature top_p top_k max_tokens seed engine".split()
+_ROWS_PER_WRITE = 64  # each repeats its problem's tests
+
+
+def schema() -> "pa.Schema":
+    """Make the Arrow schema of an export; ``turns`` is null in rows of one turn."""
+    import pyarrow as pa
+
+    text, number = pa.string(), pa.float64()
+    sampling = pa.struct([tables.schema_of(tables.ROLLOUTS).field(name) for name in _SAMPLING])
+    return pa.schema(
+        [
+            ("data_source", text),
+            ("prompt", pa.list_(pa.struct([("role", text), ("content", text)]))),
+            ("ability", text),
+            ("reward_model", pa.struct([("style", text), ("ground_truth", pa.large_string())])),
+            ("extra_info", pa.struct([("split", text), ("index", pa.int64()), ("problem_id", text)])),
+            ("response", pa.large_string()),  # offsets of 32 bits would end a column's piece at 2 GiB
+            ("precomputed_reward", number),
+            ("response_rewards", pa.list_(number)),
+            ("response_token_ids", pa.list_(pa.int32())),
+            ("sampling", sampling),
+            ("turns", pa.struct(list(tables.schema_of(TURNS)))),
+        ]
+    )
+
+
+def export(run: Run, round_number: int, to: Path, tell: Callable[[str], None] = say) -> None:
+    """Write every judged rollout of the round to ``to``.
+
+    Raises:
+        ConfigError: ``to`` exists already, or is neither a .parquet nor a .jsonl file.
+        DataError: the round has no rollouts, or they answer unknown problems.
+    """
+    if to.suffix not in {".parquet", ".jsonl"} or to.exists():
+        why = "exists already" if to.exists() else "is neither a .parquet nor a .jsonl file"
+        raise ConfigError(f"{to}: {why}; give another name")
+    parts = parts_of(run.rollouts(round_number))
+    if not parts:
+        raise DataError(f"{run.rollouts(round_number)}: has no rollouts; run the experiment to sample them")
+    left_out, written = Counter[str](), 0
+    to.parent.mkdir(parents=True, exist_ok=True)
+    # Renamed when it is complete: another project that watches the folder never reads half of a file.
+    temporary = to.with_name(f".tmp-{to.name}")
+    try:
+        write = _write_parquet if to.suffix == ".parquet" else _write_messages
+        written = write(temporary, run, round_number, parts, left_out)
+        temporary.rename(to)
+    finally:
+        temporary.unlink(missing_ok=True)
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items()) or "none"
+    tell(f"{written:,} rollouts are in {to}; left out: {reasons}")
+
+
+def _write_parquet(path: Path, run: Run, round_number: int, parts: Sequence[Path], left_out: Counter[str]) -> int:
+    import pyarrow.parquet as pq
+
+    written, index, columns = 0, 0, schema()
+    with pq.ParquetWriter(path, columns, compression="zstd") as writer:
+        for part in parts:
+            problems = _problems(run, part, index)
+            index += len(problems)
+            rows = _rows(run, round_number, part, problems, left_out)
+            while chunk := list(islice(rows, _ROWS_PER_WRITE)):
+                writer.write_table(tables.as_table(chunk, columns))
+                written += len(chunk)
+    return written
+
+
+def _write_messages(path: Path, run: Run, round_number: int, parts: Sequence[Path], left_out: Counter[str]) -> int:
+    environment, written = run.config.environment, 0
+    conversations = conversations_of(run, load_tokenizer(run.base_model()))
+    tools = {"tools": schemas(environment)} if environment else {}
+    with path.open("w", encoding="utf-8") as file:
+        for part in parts:
+            problems = _problems(run, part, 0)
+            for rollout, reward, _ in _judged(run, round_number, part, left_out):
+                problem = problems[rollout["problem_id"]]
+                said = {"messages": [*problem["prompt"], *conversations.decoded(rollout)], **tools, "reward": reward}
+                known = {name: rollout[name] for name in ("problem_id", "rollout_id", "policy_hash", "finish_reason")}
+                truth = {"ground_truth": problem["reward_model"]["ground_truth"]}
+                file.write(json_text({**said, **known, **truth}) + "\n")
+                written += 1
+    return written
+
+
+def _problems(run: Run, part: Path, first_index: int) -> dict[str, dict[str, Any]]:
+    """The columns that rows of a problem share, by problem id."""
+    asked = list(dict.fromkeys(tables.read_table(part, tables.ROLLOUTS, ["problem_id"])["problem_id"].to_pylist()))
+    rows = tables.read_table(run.problems, tables.PROBLEMS, only=("problem_id", asked)).to_pylist()
+    known = {row["problem_id"]: row for row in rows}
+    unknown = [problem for problem in asked if problem not in known]
+    if unknown:
+        raise DataError(f"{part}: answers problem {unknown[0]!r}, which is not in {run.problems}; restore that file")
+    entry = run.ledger.artifacts().get(run.name(run.prompts))
+    # the statement of an imported problem is its whole prompt
+    is_imported = entry is not None and IMPORTED in entry.details
+    wording = PromptConfig(prompt_style="plain") if is_imported else run.config.problems
+    return {
+        name: {
+            "data_source": known[name]["structure"] or run.root.name,
+            "prompt": conversation(known[name], wording),
+            "ability": "math" if known[name]["kind"] == "math" else "code",
+            "reward_model": {"style": "rule", "ground_truth": to_text(known[name])},
+            "extra_info": {"split": known[name]["split"], "index": first_index + i, "problem_id": name},
+        }
+        for i, name in enumerate(asked)
+    }
+
+
+def _rows(
+    run: Run, round_number: int, part: Path, problems: Mapping[str, Mapping[str, Any]], left_out: Counter[str]
+) -> Iterator[dict[str, Any]]:
+    for rollout, reward, rewards in _judged(run, round_number, part, left_out):
+        turned = rollout.get("turn_starts") is not None
+        yield {
+            **problems[rollout["problem_id"]],
+            "response": rollout["text"],
+            "precomputed_reward": reward,
+            "response_rewards": rewards,
+            "response_token_ids": rollout["response_ids"],
+            "sampling": {name: rollout[name] for name in _SAMPLING},
+            "turns": {name: rollout[name] for name, _ in TURNS} if turned else None,
+        }
+
+
+def _judged(
+    run: Run, round_number: int, part: Path, left_out: Counter[str]
+) -> Iterator[tuple[dict[str, Any], float, list[float]]]:
+    """Rollouts of a part that have a reward, with it and those of their group."""
+    verdicts = tables.read_table(
+        run.verdicts(round_number) / part.name, tables.VERDICTS, ["rollout_id", "problem_id", "reward"]
+    ).to_pylist()
+    # A rollout without a reward is not in its group's list either: importers refuse a group whose list is not the
+    # rewards of the rows that are there.
+    reward = {row["rollout_id"]: row["reward"] for row in verdicts}
+    rewards: dict[str, list[float]] = {}
+    for row in verdicts:
+        if row["reward"] is not None:
+            rewards.setdefault(row["problem_id"], []).append(row["reward"])
+    with tables.open_table(part, tables.ROLLOUTS) as file:
+        for number in range(file.num_row_groups):
+            for rollout in file.read_row_group(number).to_pylist():
+                judged = reward.get(rollout["rollout_id"])
+                if judged is None:
+                    left_out["verifier_error" if rollout["rollout_id"] in reward else "missing_verdict"] += 1
+                    continue
+                yield rollout, judged, rewards[rollout["problem_id"]]
+
+
+if __name__ == "__main__":
+    options = {"to": {"type": Path, "required": True, "metavar": "FILE", "help": "file to make"}}
+    raise SystemExit(run_verb(export, has_round=True, options=options))

@@ -1,0 +1,286 @@
+"""``python -m oapl_extras.exchange.import_rollouts RUN_DIR --round N --source PATH``: foreign rollouts of a round.
+
+Reads a data set in the authors' schema (``exchange/__init__.py``) or what another trainer dumps (``formats.py``).
+Writes round_NN/1_rollouts and 2_verdicts, which later stages take as they are. In a run that has no prompts yet it also
+writes problems.parquet and prompts.parquet: the data set's problems are the training split, the experiment's validation
+and held-out sets stay. In a run that has them, a group belongs to the problem with the same prompt.
+
+A conversation goes through the model's chat template. A dump that leaves out special tokens cannot say how the model
+was asked: its groups belong to those problems of the experiment that are asked in the same words, others are left out.
+A response without ``response_token_ids`` is encoded as it stands, an end token added only where a person asks for it
+(``engine`` says so). What a data set does not say is null or ``unknown``, but for what a person says of it: the
+temperature, 1 if nobody does. Every row left out is counted by
+reason in the ledger. Memory holds one group and one row group to be written; the rows lie in a temporary file meanwhile
+(``grouping.py``).
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from oapl_core import tables
+from oapl_core.environments.making import schemas
+from oapl_core.errors import ConfigError, DataError
+from oapl_core.files import sha256_of
+from oapl_core.model_folder import load_tokenizer
+from oapl_core.problems.encoding import load_encoder
+from oapl_core.problems.prepare import prepare, problems_of
+from oapl_core.problems.prompts import conversation
+from oapl_core.problems.repeated import Repeated
+from oapl_core.problems.storing import write_tables
+from oapl_core.progress import say
+from oapl_core.run_folder.cutting import problems_per_part
+from oapl_core.run_folder.ledger import ArtifactEntry
+from oapl_core.run_folder.recorded import IMPORTED, POLICIES
+from oapl_core.run_folder.run import Run, parts_of
+from oapl_core.settings.reward import threshold
+from oapl_core.stage import run_verb
+from oapl_core.turns import spans
+from oapl_extras.exchange.dumped_files import converted, files_of, weights_of
+from oapl_extras.exchange.formats import FORMATS
+from oapl_extras.exchange.ground_truth import from_text
+from oapl_extras.exchange.grouping import Group, GroupedRows
+from oapl_extras.exchange.imported_rows import (
+    NOTHING_SAID,
+    Assumed,
+    Prompts,
+    broken_turns,
+    rollout_row,
+    turns_of,
+    verdict_row,
+)
+
+
+@dataclass
+class _Import:
+    """One data set on its way into a round."""
+
+    run: Run
+    round_number: int
+    origin: dict[str, Any]
+    rows: GroupedRows
+    prompts: Prompts
+    assumed: Assumed
+    refused: Counter[str]
+    accepted: dict[str, str] = field(default_factory=dict)
+    """Key of each usable group -> problem id."""
+    first_broken: str | None = None
+    """The first trajectory whose turns are not what its model saw, and why."""
+
+    def groups(self) -> Iterator[tuple[str, Group]]:
+        """Problem id and rows of every usable group."""
+        return ((self.accepted[g.key], g) for g in self.rows.groups() if g.key in self.accepted)
+
+
+def import_rollouts(
+    run: Run,
+    round_number: int,
+    source: Path,
+    form: str = "oapl",
+    reward: str | None = None,
+    assumed: Assumed = NOTHING_SAID,
+) -> None:
+    """Take every whole group of ``source`` as round ``round_number``'s rollouts and verdicts.
+
+    ``form`` names one of FORMATS, ``reward`` the columns that TRL's rewards are in, with their weights: ``a=1,b=0.5``.
+
+    Raises:
+        ConfigError: there is no such format, or a weight is no number.
+        DataError: the source is missing, unreadable or has no usable group; the round has rollouts from elsewhere.
+    """
+    run.check_round(round_number)
+    if form not in FORMATS:
+        raise ConfigError(f"--format {form}: choose one of {', '.join(FORMATS)}")
+    weights, chosen = weights_of(reward), FORMATS[form]
+    files = files_of(source, chosen)
+    origin = {IMPORTED: source.name, "sha256": sha256_of(source), **assumed.said}
+    recorded = run.ledger.artifacts()
+    for part in parts_of(run.rollouts(round_number)):
+        if not _came_from(origin, recorded.get(run.name(part))):
+            raise DataError(
+                f"{part}: the round has rollouts from elsewhere; import into another round or run, or delete the folder"
+            )
+    # before the rows are read: a mistake in the experiment's problem sets is told in seconds
+    if not chosen.has_ids:
+        prepare(run)  # whose words are looked for
+        recorded = run.ledger.artifacts()
+    waiting = run.root / ".tmp-import.jsonl"
+    try:
+        rows = GroupedRows(waiting)
+        refused = rows.fill_from(converted(files, chosen, weights))
+        sets, model = run.config.problems, run.base_model()
+        entry = recorded.get(run.name(run.prompts))
+        is_known = entry is not None and not _came_from(origin, entry)
+        environment = run.config.environment
+        encode = load_encoder(model, sets.thinking, sets.chat, schemas(environment) if environment else ())
+        prompts = Prompts.of(run, encode, load_tokenizer(model), is_known)
+        job = _Import(run, round_number, origin, rows, prompts, assumed, refused)
+        _accept(job)  # before anything is written, so that a data set of no use leaves no trace in the run
+        if not is_known:
+            _write_problems(job)
+        _write_round(job)
+    finally:
+        waiting.unlink(missing_ok=True)
+
+
+def _came_from(origin: Mapping[str, Any], entry: ArtifactEntry | None) -> bool:
+    return entry is not None and all(entry.details.get(key) == value for key, value in origin.items())
+
+
+def _accept(job: _Import) -> None:
+    """Decide about each group, and count the rows of those that cannot be used."""
+    limit, taken = job.run.config.problems.max_prompt_tokens, set[str]()
+    for group in job.rows.groups():
+        _, ids = job.prompts.rendered(group)
+        problem, broken = job.prompts.problem(group), broken_turns(group.rows, ids)
+        job.first_broken = job.first_broken or (broken and f"group {group.key} {broken}")
+        reasons = {
+            "broken_turns": broken is not None,
+            "rewards_disagree": not group.agrees,
+            "prompt_too_long": len(ids) > limit,
+            "unknown_problem": problem is None,
+            "repeated_problem": problem in taken,  # two conversations that the template renders alike
+        }
+        reason = next((name for name, holds in reasons.items() if holds), None)
+        if reason or problem is None:
+            job.refused[str(reason)] += len(group.rows)
+        else:
+            taken.add(problem)
+            job.accepted[group.key] = problem
+    if not job.accepted:
+        counts = ", ".join(f"{count} {reason}" for reason, count in job.refused.most_common()) or "it is empty"
+        raise DataError(
+            f"{job.origin[IMPORTED]}: no group can be used ({counts}); see oapl_extras/exchange/offline_row.py"
+        )
+
+
+def _write_problems(job: _Import) -> None:
+    run, sets = job.run, job.run.config.problems
+
+    def measured() -> Iterator[dict[str, Any]]:
+        yield from problems_of(sets, ("validation", "heldout"))
+
+    def problems() -> Iterator[dict[str, Any]]:
+        yield from (_problem(problem, group, job.prompts.statement(group)) for problem, group in job.groups())
+        yield from measured()
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for problem, group in job.groups():
+            text, ids = job.prompts.rendered(group)
+            yield {"problem_id": problem, "split": "train", "prompt": text, "prompt_ids": ids}
+        for row in measured():
+            text, ids = job.prompts.encode(conversation(row, sets))
+            if len(ids) <= sets.max_prompt_tokens:
+                yield {"problem_id": row["problem_id"], "split": row["split"], "prompt": text, "prompt_ids": ids}
+            else:
+                dropped[row["split"]] += 1
+
+    dropped = dict.fromkeys(("train", "validation", "heldout"), 0)
+    # No inputs and settings: an imported artifact is up to date whatever its stage would make it from
+    # (`Recorded.is_done`).
+    with run.writing(run.problems, {}, {}) as draft:
+        repeated = Repeated()
+        draft.rows = write_tables(draft.path, repeated.watched(problems()))
+        draft.details = {**job.origin, **repeated.details}
+    with run.writing(run.prompts, run.inputs([run.problems]), {}) as draft:
+        draft.rows = tables.write_table(draft.path, tables.PROMPTS, rows())
+        counts = {"dropped": {"prompt too long": sum(dropped.values())}, "dropped_by_split": dropped}
+        draft.details = {**job.origin, **counts}
+
+
+def _problem(problem_id: str, group: Group, statement: str) -> dict[str, Any]:
+    row = group.rows[0]
+    truth = row.get("reward_model")
+    text = truth.get("ground_truth") if isinstance(truth, Mapping) else None
+    return {
+        "problem_id": problem_id,
+        "split": "train",
+        "statement": statement,
+        "starter_code": None,
+        "structure": str(row.get("data_source") or ""),
+        "source": str(row.get("data_source") or "imported"),
+        **dict.fromkeys(("platform", "difficulty", "released", "flaw")),
+        **from_text(text if isinstance(text, str | None) else str(text)),
+    }
+
+
+def _write_round(job: _Import) -> None:
+    run, number, origin = job.run, job.round_number, job.origin
+    groups, totals = job.groups(), Counter[str]()
+    size = problems_per_part(run, number, len(job.accepted))
+    for part in range(-(-len(job.accepted) // size)):
+        in_part, policies = islice(groups, size), set[str]()
+        name, judged, details = f"part-{part:05d}.parquet", list[dict[str, Any]](), Counter[str]()
+        rollouts, verdicts = run.rollouts(number) / name, run.verdicts(number) / name
+        with run.writing(rollouts, run.inputs([run.prompts]), {}) as draft:
+            rows = _rows(job, in_part, policies, judged, details)
+            draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, rows)
+            draft.details = {**origin, **details, POLICIES: sorted(policies)}
+        with run.writing(verdicts, run.inputs([rollouts]), {}) as draft:
+            draft.rows = tables.write_table(draft.path, tables.VERDICTS, judged)
+            draft.details = {**origin, "outcomes": dict(Counter(row["outcome"] for row in judged))}
+            if part == 0:  # once for the round: rows that were left out belong to no part
+                draft.details["left_out"] = dict(job.refused)
+        totals.update(details, rollouts=len(judged))
+    _tell(job, totals)
+
+
+def _rows(
+    job: _Import,
+    groups: Iterator[tuple[str, Group]],
+    policies: set[str],
+    judged: list[dict[str, Any]],
+    details: Counter[str],
+) -> Iterator[dict[str, Any]]:
+    """Rows of tables.ROLLOUTS; fills ``judged`` with those of tables.VERDICTS, ``policies``, and counts."""
+    right_from = threshold(job.run.config.reward)
+    for problem, group in groups:
+        details["problems"] += 1
+        for sample, given in enumerate(group.rows):
+            raw = job.prompts.with_ids(given, job.assumed.end_token)
+            row = rollout_row(job.run, job.round_number, problem, sample, raw, job.prompts.tokenizer, job.assumed)
+            row |= turns_of(raw)
+            judged.append(verdict_row(row, raw["precomputed_reward"], right_from))
+            policies.add(row["policy_hash"])
+            details["response_tokens"] += sum(len(sampled) for sampled, _ in spans(row))
+            details["truncated"] += row["finish_reason"] == "length"
+            details["without_logprobs"] += row["logprobs"] is None
+            details["encoded_here"] += given.get("response_token_ids") is None
+            yield row
+
+
+def _tell(job: _Import, totals: Mapping[str, int]) -> None:
+    left = ", ".join(f"{count:,} {reason}" for reason, count in job.refused.most_common()) or "none"
+    say(f"imported {totals['rollouts']:,} of {job.rows.rows:,} rows as {len(job.accepted):,} groups; left out: {left}")
+    if job.rows.first_refused:
+        say(f"the first row that was left out: {job.rows.first_refused}")
+    if job.first_broken:
+        say(f"the first whose turns are not what the model saw: {job.first_broken}")
+    if totals["encoded_here"]:
+        end = "with" if job.assumed.end_token else "without"
+        say(f"{totals['encoded_here']:,} rollouts had no token ids: their text was encoded, {end} an end token")
+    if totals["without_logprobs"]:
+        say(
+            f"{totals['without_logprobs']:,} rollouts have no log-probs of the policy that sampled them: they can be "
+            "grouped and looked at, but training, which compares with those, refuses them"
+        )
+
+
+def _as_asked(run: Run, number: int, source: Path, form: str, reward: str | None, **assumed: Any) -> None:
+    import_rollouts(run, number, source, form, reward, Assumed(**assumed))
+
+
+if __name__ == "__main__":
+    options: dict[str, dict[str, Any]] = {
+        "source": {"type": Path, "required": True, "help": "Parquet, .jsonl or .jsonl.gz file, or a folder"},
+        "form": {"default": "oapl", "help": f"one of {', '.join(FORMATS)}"},
+        "reward": {"help": "of TRL: the columns of its rewards, as a=1,b=0.5"},
+    }
+    options |= {
+        "temperature": {"type": float, "default": 1.0, "help": "at which rollouts were sampled that do not say it"},
+        "end_token": {"action": "store_true", "help": "added to texts that are encoded"},
+    }
+    raise SystemExit(run_verb(_as_asked, has_round=True, options=options))

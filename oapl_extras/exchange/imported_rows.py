@@ -1,0 +1,177 @@
+"""A foreign row and its group's prompt as ours: which problem of the run it answers, its tokens, its verdict; pure."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
+
+from oapl_core import tables
+from oapl_core.columns import TURNS
+from oapl_core.problems.encoding import Encode, load_encoder
+from oapl_core.run_folder.run import Run
+from oapl_core.turns import fault
+from oapl_extras.exchange.grouping import Group
+from oapl_extras.exchange.messages import Conversations, conversations_of
+from oapl_extras.exchange.offline_row import extra
+
+UNKNOWN = "unknown"
+Key = str | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """What groups were asked, and which problems of the run are asked so."""
+
+    encode: Encode
+    tokenizer: Any
+    known: Mapping[Key, str] | None
+    """Unset: the data set's problems become the run's."""
+    with_tools: Callable[[str], Encode]
+    """``encode`` with other tools, given as JSON."""
+    conversations: Callable[[], Conversations]
+    """What makes tokens of messages; made when it is asked for, as not every template can."""
+
+    def with_ids(self, raw: Mapping[str, Any], end_token: bool) -> Mapping[str, Any]:
+        """A row whose turns are messages, with their tokens; any other as it is."""
+        if "turn_messages" not in raw:
+            return raw
+        said = {**raw["sampling"], "engine": f"{raw['sampling'].get('engine') or 'imported'}, encoded here"}
+        return {**raw, **self.conversations().encoded(raw["turn_messages"], end_token), "sampling": said}
+
+    @classmethod
+    def of(cls, run: Run, encode: Encode, tokenizer: Any, is_known: bool) -> "Prompts":
+        """With the run's own prompts, if it has some that this data set did not bring."""
+        sets, model = run.config.problems, run.base_model()
+        with_tools = lru_cache(lambda tools: load_encoder(model, sets.thinking, sets.chat, json.loads(tools)))
+        conversations = cache(lambda: conversations_of(run, tokenizer))
+        if not is_known:
+            return cls(encode, tokenizer, None, with_tools, conversations)
+        known: dict[Key, str] = {}
+        for row in tables.read_table(run.prompts, tables.PROMPTS).to_pylist():
+            if row["split"] == "train":
+                # as the model was asked, in text or ids; and as a dump shows it that leaves out special tokens
+                plain = tokenizer.decode(row["prompt_ids"], skip_special_tokens=True)
+                for key in (plain, tuple(row["prompt_ids"]), row["prompt"]):
+                    known[key] = row["problem_id"]
+        return cls(encode, tokenizer, known, with_tools, conversations)
+
+    def rendered(self, group: Group) -> tuple[str, list[int]]:
+        """The text that the model was given, and its ids; of a dump without ids the words alone."""
+        row = group.rows[0]
+        # nothing is rendered of words alone: the problem that is asked so has the ids
+        if "prompt_text" in row:
+            return row["prompt_text"], []
+        if "prompt_token_ids" not in row:
+            if row.get("tools"):  # what the model was told that it may call
+                return self.with_tools(json.dumps(row["tools"]))(conversation_of(group))
+            return self.encode(conversation_of(group))
+        # ids as they were sampled from; decoding is for people, and never encoded again
+        ids: list[int] = row["prompt_token_ids"]
+        return self.tokenizer.decode(ids), ids
+
+    def problem(self, group: Group) -> str | None:
+        """Id of the problem that the group answers; None if the run does not have it."""
+        if self.known is None:
+            return str(extra(group.rows[0]).get("problem_id") or f"imported-{group.key}")
+        text, ids = self.rendered(group)
+        # A run's own problem is known by its rendered prompt: that, and not a name, is what a model was asked.
+        return self.known.get(tuple(ids) if "prompt_token_ids" in group.rows[0] else text)
+
+    def statement(self, group: Group) -> str:
+        """All turns, system and examples too: an export in style `plain` has to give the model the same words again."""
+        # of a template's markers a reader of the statement has no use
+        if "prompt_token_ids" in group.rows[0]:
+            words: str = self.tokenizer.decode(group.rows[0]["prompt_token_ids"], skip_special_tokens=True)
+            return words
+        return "\n\n".join(turn["content"] for turn in group.rows[0]["prompt"])
+
+
+def conversation_of(group: Group) -> list[dict[str, str]]:
+    """The turns of a group whose rows have them."""
+    return [{"role": turn["role"], "content": turn["content"]} for turn in group.rows[0]["prompt"]]
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """What a person says of rollouts that do not say it themselves."""
+
+    temperature: float = 1.0
+    """The paper's; the policy's log-probs are taken at it."""
+    end_token: bool = False
+    """Whether texts get the model's end token when they are encoded, but for those that fill `sampling.max_tokens`."""
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What differs from saying nothing, for the ledger."""
+        return {f"assumed_{key}": value for key, value in vars(self).items() if value != getattr(Assumed(), key)}
+
+
+NOTHING_SAID = Assumed()
+
+
+def rollout_row(
+    run: Run,
+    round_number: int,
+    problem: str,
+    sample: int,
+    raw: Mapping[str, Any],
+    tokenizer: Any,
+    assumed: Assumed = NOTHING_SAID,
+) -> dict[str, Any]:
+    """A row of tables.ROLLOUTS."""
+    said: Mapping[str, Any] = raw.get("sampling") or {}
+    ids, text, known = raw.get("response_token_ids"), raw.get("response"), said.get("logprobs") is not None
+    engine = said.get("engine") or "imported"
+    if ids is None:
+        ids, engine = tokenizer(text, add_special_tokens=False)["input_ids"], f"{engine}, encoded here"
+        # what fills the limit was cut there: the policy never sampled an end
+        if assumed.end_token and len(ids) < run.config.sampling.max_tokens:
+            ids, engine = [*ids, tokenizer.eos_token_id], f"{engine}, end token added"
+    return {
+        "run": run.root.name,
+        "round": round_number,
+        "problem_id": problem,
+        "rollout_id": f"{problem}/r{round_number:02d}/s{sample}",
+        "sample": sample,
+        "policy_hash": said.get("policy_hash") or UNKNOWN,
+        "response_ids": ids,
+        "logprobs": said.get("logprobs"),
+        "logprobs_mode": (said.get("logprobs_mode") or "imported") if known else UNKNOWN,
+        "finish_reason": said.get("finish_reason") or UNKNOWN,
+        "text": tokenizer.decode(ids, skip_special_tokens=True) if text is None else text,
+        "temperature": said.get("temperature") or assumed.temperature,
+        **{name: said.get(name) for name in ("top_p", "top_k", "max_tokens", "seed")},
+        "engine": engine,
+        "sampled_at": None,
+    }
+
+
+def turns_of(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of TURNS; null for a row of one turn."""
+    return {name: (raw.get("turns") or {}).get(name) for name, _ in TURNS}
+
+
+def broken_turns(rows: Sequence[Mapping[str, Any]], prompt_ids: Sequence[int]) -> str | None:
+    """What is wrong with the turns of the first of a group's rows that is not what its model saw; None if all are."""
+    for sample, raw in enumerate(rows):
+        if raw.get("turns"):
+            said = raw.get("sampling") or {}
+            row = {"response_ids": raw["response_token_ids"], "logprobs": said.get("logprobs"), **turns_of(raw)}
+            if wrong := fault(row, prompt_ids):
+                return f"(sample {sample}) {wrong}"
+    return None
+
+
+def verdict_row(rollout: Mapping[str, Any], reward: float, right_from: float) -> dict[str, Any]:
+    """Make a row of tables.VERDICTS; an answer is correct from a reward of ``right_from`` on."""
+    empty: dict[str, Any] = dict.fromkeys(name for name, _ in tables.VERDICTS)
+    return empty | {
+        "rollout_id": rollout["rollout_id"],
+        "problem_id": rollout["problem_id"],
+        "reward": float(reward),
+        "correct": tables.is_correct(reward, right_from),
+        "outcome": "passed" if tables.is_correct(reward) else "wrong_answer",
+        "verifier_version": "imported",
+        "sandbox_level": "imported",
+    }

@@ -1,0 +1,123 @@
+"""`oapl watch`: a run as it goes, in the terminal or as a page that renews itself."""
+
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.text import Text
+
+from deployments.arguments import OpenedRun
+from deployments.terminal import console, numbers_table, tell
+from oapl_core.printable import one_line, printable
+from oapl_extras.watch.live import DONE, STOPPED, WORKING, LiveRun, LiveSample, LiveStep, Look
+from oapl_extras.watch.live_page import live_page
+
+_MARKS = {DONE: "[green]done[/]", WORKING: "[bold cyan]working[/]", STOPPED: "[yellow]stopped[/]"}
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def watch(
+    run: OpenedRun,
+    every: Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="Between two looks.")] = 2.0,
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write a page that renews itself, instead of the terminal.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
+) -> None:
+    """Follow a run: its steps, rates, rewards, loss and newest answers; ends when the run does."""
+    seen = LiveRun(run)
+    if page:
+        tell(f"page: {page}")
+    # a pipe or a file has no screen to redraw: one look
+    is_live = console.is_terminal and not page and not once
+    with Live(console=console, auto_refresh=False, screen=False) if is_live else _Plain() as live:
+        while True:
+            look = seen.look()
+            if page:
+                _write(page, live_page(look, every))
+            else:
+                live.update(shown(look), refresh=True)
+            if once or look.is_over or not (is_live or page):
+                return
+            try:
+                time.sleep(every)
+            except KeyboardInterrupt:  # the watcher's own way to end, not a failure
+                return
+
+
+def _write(page: Path, text: str) -> None:
+    draft = page.with_name(f".tmp-{page.name}")  # a browser never reads half a page
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(page)
+
+
+class _Plain:
+    """Prints what ``Live`` would redraw."""
+
+    def __enter__(self) -> "_Plain":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.stdout.flush()
+
+    def update(self, renderable: RenderableType, refresh: bool = True) -> None:
+        console.print(renderable)
+
+
+def shown(look: Look) -> RenderableType:
+    """The screen."""
+    at = datetime.fromtimestamp(look.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    head = f"{look.name}: {look.finished} of {len(look.steps)} steps finished"
+    where = f"{look.holder or 'nobody works on it'}, {at}"
+    return Group(
+        Text(head, style="bold"), Text(where, style="dim"), _steps(look), _rounds(look), *_curve(look), *_samples(look)
+    )
+
+
+def _steps(look: Look) -> RenderableType:
+    table = numbers_table("step", "state", "seconds", "", "", text=("state", ""))
+    for step in look.steps:
+        spent = f"{step.seconds:.0f}" if step.seconds else ""
+        table.add_row(step.title, _MARKS.get(step.state, step.state), spent, _bar(step), Text(step.line))
+    return table
+
+
+def _bar(step: LiveStep) -> RenderableType:
+    is_shown = step.percent is not None and step.state != DONE
+    return ProgressBar(total=100, completed=step.percent or 0, width=20) if is_shown else ""
+
+
+def _rounds(look: Look) -> RenderableType:
+    table = numbers_table("round", "rollouts", "judged", "right", "not judged", "tokens", "cut")
+    for one in look.rounds:
+        right = "" if one.right_share is None else f"{one.right_share:.1%}"
+        counts = (f"{one.rollouts:,}", f"{one.judged:,}", right, f"{one.broken:,}")
+        table.add_row(str(one.number), *counts, f"{one.mean_tokens:.1f}", f"{one.cut_share:.1%}")
+    return table if table.row_count else Text("no finished rollouts yet", style="dim")
+
+
+def _curve(look: Look) -> list[RenderableType]:
+    if not look.losses:
+        return []
+    low, high = min(look.losses), max(look.losses)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    bars = "".join(_BARS[int((loss - low) * scale)] for loss in look.losses)
+    return [Text(f"loss {bars} {look.losses[-1]:.4f} (from {low:.4f} to {high:.4f})")]
+
+
+def _head_of(one: LiveSample) -> tuple[str, ...]:
+    return one.problem_id, one.outcome, f"reward {one.reward}", one.turns
+
+
+def _samples(look: Look) -> list[RenderableType]:
+    return [
+        Panel(Text(printable(one.text)), title=Text(one_line(" | ".join(filter(None, _head_of(one))))))
+        for one in look.samples
+    ]
