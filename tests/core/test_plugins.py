@@ -1,6 +1,7 @@
 """One lookup by name: the table, installed packages, then module:object; one clear line where nothing is found."""
 
 import importlib
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,3 +90,8 @@ def test_a_module_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert plugins.resolve("reward", "from_here:score")(None, None, None) == 0.5
+
+
+def test_every_kind_is_a_row_of_its_page() -> None:
+    page = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == sorted(plugins.KINDS)

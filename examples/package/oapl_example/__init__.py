@@ -1,0 +1,1 @@
+"""Examples of what a package can add to OAPL; each module is one kind (docs/plugins.md)."""
