@@ -86,7 +86,8 @@ def _table(schema: Schema, prefix: str) -> str:
     rows = []
     for key, field in fields.items():
         named = f"`{key}`{_anchor(field, prefix + key)}"
-        cells = (named, _values(field, prefix + key), _default(field, key in needed), _text(field))
+        meaning = _text(field) + (" *Changes no number.*" if "changesNothing" in field else "")
+        cells = (named, _values(field, prefix + key), _default(field, key in needed), meaning)
         rows.append(f"| {' | '.join(cells)} |\n")
     return "\n| key | values | default | meaning |\n|---|---|---|---|\n" + "".join(rows)
 

@@ -49,11 +49,6 @@ class Method(Settings, allow_inf_nan=True):  # an infinite bound is none; NaN is
         """Name of the folder of its checkpoints."""
         return self.name
 
-    @property
-    def slice(self) -> dict[str, Any]:
-        """Settings that checkpoints depend on."""
-        return self.model_dump(mode="json")
-
     def loaded(self, reference: str) -> "Method":
         """Return the objective that trains; one of a person's own is imported here."""
         return self
@@ -140,7 +135,7 @@ class OwnObjective(Settings):
     def slice(self) -> dict[str, Any]:
         """Settings that checkpoints depend on, with the source of the class: an edited one is another."""
         # the settings alone would let an edited class pass for the one that trained
-        return self.model_dump(mode="json") | {"source_sha256": source_hash(self.place)}
+        return super().slice | {"source_sha256": source_hash(self.place)}
 
     def loaded(self, reference: str) -> Method:
         """Import the class and make the objective.

@@ -19,6 +19,7 @@ _WHY = {
 class EnvironmentConfig(Settings):
     """Several turns: what the model may call or play, and the limits of one trajectory. docs/trajectories.md."""
 
+    changes_nothing = frozenset({"workers", "in_flight"})
     function: Annotated[str, AfterValidator(plugins.known("environment"))]
     """`calculator`, `python`, `search`, `attempts`, the name that an installed package gives, or `module:Class`.
     Modules are looked for in the current folder first."""
@@ -78,6 +79,6 @@ class EnvironmentConfig(Settings):
     @property
     def slice(self) -> dict[str, Any]:
         """What rollouts depend on: all but how many run at once, and the source of one's own class."""
-        dumped = self.model_dump(mode="json", exclude={"workers", "in_flight"})
+        dumped = super().slice
         # an edited class is another one; ours change with the version
         return dumped if self.ships else dumped | {"sha256": source_hash(self.target)}

@@ -42,6 +42,10 @@ _AT_ONCE, _SHORT, _SMALL = 256, 8192, 2e9
 class EngineConfig(Settings):
     """What vLLM is started with."""
 
+    changes_nothing = frozenset(
+        "max_num_seqs max_model_len gpu_memory_utilization kv_cache_gib tensor_parallel_size pipeline_parallel_size "
+        "distributed_executor_backend replicas enforce_eager".split()
+    )
     max_num_seqs: PositiveInt | None = None
     """Requests decoded at once. Unset: 256; on GPUs 512 where `max_model_len` is at most 8,192 tokens, and twice as
     many of a model of at most 2 billion weights. A GPU's memory may hold fewer (`oapl plan`)."""
@@ -78,8 +82,9 @@ class EngineConfig(Settings):
 
     @property
     def slice(self) -> dict[str, Any]:
-        """What answers depend on: the rest is how fast they come."""
-        return {"dtype": self.dtype, "engine_options": self.options}
+        """Settings that answers depend on; they stand beside those of sampling, so `options` is named in full."""
+        dumped = super().slice
+        return {"dtype": dumped.pop("dtype"), "engine_options": dumped.pop("options"), **dumped}
 
 
 class SamplingConfig(Settings):
@@ -90,6 +95,7 @@ class SamplingConfig(Settings):
         "training rollouts always have temperature 1, top-p 1, no top-k and no penalties, as with others the engine's "
         "log-probs would not be the policy's; evaluation.temperature and evaluation.top_p are settings",
     )
+    changes_nothing = frozenset({"flush_s"})
     group_size: Annotated[int, Field(ge=2)] = 8
     """G, answers per problem (paper, section 5)."""
     max_tokens: PositiveInt = 32000
@@ -109,15 +115,13 @@ class SamplingConfig(Settings):
     flush_s: PositiveFloat = 30.0
     """Finished answers of parts in flight are written at least this often: what a crash can lose at most. Seconds."""
 
-    @property
-    def slice(self) -> dict[str, Any]:
-        """What rollouts depend on: all settings but those of durability."""
-        return self.model_dump(mode="json", exclude={"flush_s"})
-
 
 class Experiment(Settings):
     """A whole run: N rounds from one base model, then its evaluation and report."""
 
+    changes_nothing = frozenset(
+        "runs_dir cache_dir engine_python mirror sampler fleet report alarms estimate time_limits_h".split()
+    )
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     """With the seed it names the run folder."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0

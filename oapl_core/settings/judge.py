@@ -38,6 +38,9 @@ def _pattern(value: str) -> str:
 class JudgeConfig(Settings):
     """A language model that says what an answer is worth."""
 
+    changes_nothing = frozenset(
+        "url timeout_s retries backoff_s concurrency api_key cache canaries max_unusable_share".split()
+    )
     url: Annotated[KeylessUrl, Field(pattern=r"^https?://")]
     """Up to and with `/v1`."""
     model: str
@@ -81,19 +84,3 @@ class JudgeConfig(Settings):
         if not self.lowest < self.scale:
             raise ValueError(f"lowest={self.lowest:g} must be less than scale={self.scale:g}, the highest number")
         return self
-
-    @property
-    def slice(self) -> dict[str, Any]:
-        """What its numbers depend on: all but where it is, how fast it is asked, and how it is tried."""
-        how = {
-            "url",
-            "timeout_s",
-            "retries",
-            "backoff_s",
-            "concurrency",
-            "api_key",
-            "cache",
-            "canaries",
-            "max_unusable_share",
-        }
-        return self.model_dump(mode="json", exclude={**dict.fromkeys(how, True), "prompt": {"file"}})

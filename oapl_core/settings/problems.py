@@ -14,6 +14,7 @@ from oapl_core.settings_group import Settings
 class PromptTemplate(Settings):
     """A template as it was read, so that a run keeps it whatever happens to the file."""
 
+    changes_nothing = frozenset({"file"})
     file: Path
     """Where it was read; what prompts depend on is its text."""
     text: str
@@ -132,4 +133,4 @@ class ProblemsConfig(PromptConfig):
     @property
     def slice(self) -> dict[str, Any]:
         """What problems and prompts depend on beside their inputs."""
-        return self.model_dump(mode="json", exclude=set(PromptConfig.model_fields)) | self.prompting
+        return super().slice | self.prompting

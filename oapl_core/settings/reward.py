@@ -45,6 +45,7 @@ class PartsConfig(Settings):
 class RewardConfig(Settings):
     """Reward of a rollout, and the reward from which on it counts as correct."""
 
+    changes_nothing = frozenset({"time_limit_s", "memory_mb"})
     function: Annotated[str, AfterValidator(plugins.known("reward"))] | None = None
     """`module:function` of one's own, or an installed package's name for one (entry point `oapl.reward`). It is called
     as function(problem, response, verdict) and returns a number, or a number and a dict of the `columns`. Modules are
@@ -133,10 +134,12 @@ class RewardConfig(Settings):
     def slice(self) -> dict[str, Any]:
         """What rewards depend on: the settings but those that say how fast, and the texts of files that they name."""
         # the source too: an edited function is another one
-        dumped = self.model_dump(mode="json", exclude={"time_limit_s", "memory_mb", "judge"})
+        dumped = super().slice
         if self.place:
             dumped["function_sha256"] = source_hash(self.place)
-        return {"reward": dumped | ({"judge": self.judge.slice} if self.judge else {})}
+        if self.judge is None:  # as it was before there were judges
+            del dumped["judge"]
+        return {"reward": dumped}
 
 
 def threshold(reward: RewardConfig | None) -> float:

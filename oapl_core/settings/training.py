@@ -58,6 +58,11 @@ _LEAST_MISMATCH, _ROUNDINGS = 0.02, 3.0
 class TrainingConfig(Settings):
     """DeepSpeed and the optimiser (paper, appendix A)."""
 
+    # who starts ranks changes no number, nor does it where activations are kept
+    changes_nothing = frozenset(
+        "trackers peak_tflops save_minutes save_steps keep_checkpoints optimizer_state launcher recompute".split()
+    )
+    """A round's inputs say whether it continues another's optimiser."""
     decided: ClassVar[Mapping[str, str]] = {
         "gradient_checkpointing": "it is training.recompute now, 'all' where it was true and 'none' where it was false",
         "hostfile": "each node starts `python -m oapl_extras.nodes.node RUN_DIR`, with training.launcher = 'env'",
@@ -213,17 +218,6 @@ class TrainingConfig(Settings):
     def has_nodes(self) -> bool:
         """Whether ranks are started on several machines."""
         return self.launcher is not None
-
-    @property
-    def slice(self) -> dict[str, Any]:
-        """What checkpoints depend on: all settings but those of durability and of what is shown.
-
-        A round's inputs say whether it continues another's optimiser.
-        """
-        apart = {"trackers", "peak_tflops", "save_minutes", "save_steps", "keep_checkpoints", "optimizer_state"}
-        # who starts ranks changes no number, nor does it where activations are kept
-        apart |= {"launcher", "recompute"}
-        return self.model_dump(mode="json", exclude=apart)
 
     def allowed_mismatch(self, rounding: float | None) -> float:
         """Largest mean difference of a log-prob between engine and trainer, nats per token.

@@ -41,6 +41,7 @@ class RayConfig(Settings):
 class VerifierConfig(Settings):
     """How answers are judged."""
 
+    changes_nothing = frozenset({"workers", "ray"})
     workers: PositiveInt | None = None
     """Fork servers; unset: one per core."""
     cpu_s: PositiveFloat = 6.0
@@ -82,8 +83,3 @@ class VerifierConfig(Settings):
     def shares(self) -> int:
         """Processes that verification during sampling is divided over."""
         return self.ray.shares if self.ray else 1
-
-    @property
-    def slice(self) -> dict[str, Any]:
-        """What verdicts depend on: all settings but those that only say where and how fast."""
-        return self.model_dump(mode="json", exclude={"workers", "ray"})
