@@ -27,10 +27,24 @@ Limit = Annotated[
 SetFile = Annotated[
     Path | None, typer.Option("--from", metavar="PATH", help="The set's file or folder; unset: the hub.")
 ]
-Revision = Annotated[str | None, typer.Option(metavar="COMMIT", help="Of the set's repository on the hub.")]
 Split = Annotated[str | None, typer.Option(help="train, validation or heldout.")]
-Release = Annotated[str | None, typer.Option(metavar="vN", help="LiveCodeBench's, cumulative.")]
 Solutions = Annotated[
     Path | None, typer.Option(metavar="FILE.jsonl", help="Write the set's own solutions, for [warm_start].")
 ]
-Window = Annotated[str | None, typer.Option(metavar="FIRST:END", help="Days; END is outside.")]
+
+
+_MOVED = {
+    "evaluate": "style=prompt_style thinking k=ks temperature top-p max-tokens max-prompt-tokens seed "
+    "window=problems.window revision=problems.revision split=problems.split release=problems.release "
+    "faulty=problems.faulty",
+    "problems": "revision release split window faulty minimum-tests longest-tests cpu-s similarity distinct limit",
+    "prompt": "style=prompt_style template system examples chat thinking",
+}
+"""Options of release 0.1.0 that are settings now, by command; goes with release 0.3.0."""
+
+
+def moved(command: str, option: str) -> str | None:
+    """Return the setting that an option of the release before has become; None: it was none."""
+    pairs = (word.partition("=") for word in _MOVED.get(command, "").split())
+    keys = {name: key or name.replace("-", "_") for name, _, key in pairs}
+    return keys.get(option.lstrip("-").removeprefix("no-")) if option.startswith("-") else None

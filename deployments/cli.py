@@ -42,6 +42,25 @@ class _Commands(TyperGroup):
         return name, load(name), rest
 
 
+class _Command(TyperCommand):
+    """A command that knows what its options of the release before are called now."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse as typer does.
+
+        Raises:
+            ConfigError: an option is a setting now; one line that says how it is written.
+        """
+        from deployments.arguments import moved
+        from oapl_core.errors import ConfigError
+
+        for word in args:
+            option = word.partition("=")[0]
+            if key := moved(self.name or "", option):
+                raise ConfigError(f"{option}: is a setting since release 0.2.0; write {key}=VALUE")
+        return super().parse_args(ctx, args)
+
+
 def _summary(name: str) -> str:
     """The first line of a command's docstring, read without importing its module."""
     module, _, function = place("command", name).partition(":")
@@ -57,7 +76,7 @@ def load(name: str) -> Any:
     """The click command ``name`` with its options."""
     # an app of one command is what turns a function's annotations into options
     one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    one.command(name)(resolve("command", name))
+    one.command(name, cls=_Command)(resolve("command", name))
     return get_command(one)
 
 

@@ -3,7 +3,6 @@
 Reads models, runs and cards; makes an evaluation folder, holds it, and starts the stage ``evaluation.evaluate``.
 """
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deployments.arguments import Release, Revision, SetFile, Split, Window
+from deployments.arguments import SetFile
 from deployments.terminal import console, tell
 from oapl_core.errors import ConfigError, Interrupted
 from oapl_core.evaluation import agreement, card
@@ -27,7 +26,9 @@ from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.settings.experiment_file import apply
 
 _VERB, _HARNESS = "evaluation.evaluate", "oapl_extras.harnesses.harness"
-_SETTING = re.compile(r"(engine|verifier)(\.\w+)+=|(template|system|examples|chat|stop)=")
+_SETTINGS = set(EvaluationFolderConfig.model_fields) - {"models", "repeats"}
+_FREE = {"engine", "verifier", "engine_python"}
+"""Settings that may differ from those of a card that is repeated."""
 _LOG_EVERY_S = 30.0
 
 
@@ -37,28 +38,16 @@ def evaluate(
         typer.Argument(
             metavar="[LABEL=]MODEL... [KEY=VALUE]...",
             help="A Hugging Face folder, RUN (its chosen epoch, else the last), RUN:base, RUN:round_00 or "
-            "RUN:round_00/epoch_01; then settings such as engine.max_num_seqs=64 or template=FILE.jinja.",
+            "RUN:round_00/epoch_01; then settings such as temperature=0.6, ks=[1,10], problems.window=2024-08-01: or "
+            "engine.max_num_seqs=64.",
         ),
     ] = None,
     name: Annotated[
         str | None, typer.Option("--set", metavar="SET", help="A set of `oapl problems`, or a file.")
     ] = None,
     path: SetFile = None,
-    revision: Revision = None,
-    split: Split = None,
-    release: Release = None,
-    window: Window = None,
-    faulty: Annotated[str | None, typer.Option(help="Problems known to be faulty: keep, drop or only.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many problems.")] = None,
-    style: Annotated[str | None, typer.Option(help="plain, deepcoder, livecodebench or matharena.")] = None,
-    thinking: Annotated[bool | None, typer.Option(help="The chat template's enable_thinking.")] = None,
     samples: Annotated[int | None, typer.Option("-n", min=1, help="Answers to each problem.")] = None,
-    ks: Annotated[str | None, typer.Option("-k", metavar="1,5,10", help="Of pass@k; unset: a curve up to n.")] = None,
-    temperature: Annotated[float | None, typer.Option(min=0.0, help="Of sampling.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Nucleus.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.")] = None,
-    max_prompt_tokens: Annotated[int | None, typer.Option(min=1, help="Longer prompts are dropped.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Every random choice is derived from it.")] = None,
     card: Annotated[
         Path | None, typer.Option(metavar="card.json", help="Repeat this evaluation and compare; 1 if they disagree.")
     ] = None,
@@ -69,11 +58,8 @@ def evaluate(
     ] = None,
 ) -> None:
     """Measure checkpoints on a problem set and write the evaluation card; the same command again continues."""
-    problems: dict[str, Any] = {"name": name, "path": path, "revision": revision, "split": split, "release": release}
-    problems |= {"window": window, "faulty": faulty, "limit": limit}
-    asked: dict[str, Any] = {"prompt_style": style, "thinking": thinking, "samples": samples, "ks": ks, "seed": seed}
-    asked |= {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
-    asked |= {"max_prompt_tokens": max_prompt_tokens}
+    problems: dict[str, Any] = {"name": name, "path": path, "limit": limit}
+    asked: dict[str, Any] = {"samples": samples}
     harnesses = names("harness")
     if harness not in (None, *harnesses) or (tasks and not harness):
         raise ConfigError(f"--harness {harness or 'is missing: --tasks are its own'}; choose {' or '.join(harnesses)}")
@@ -102,12 +88,13 @@ def measure_or_repeat(
     Raises:
         OaplError: one line that says what is wrong; nothing that was finished is lost.
     """
-    overrides = [word for word in words if _SETTING.match(word)]
+    overrides = [word for word in words if "=" in word and _first(word) in _SETTINGS]
     models = [word for word in words if word not in overrides]
     if repeated is None:
         config = _wanted(models, problems, asked, overrides)
     else:
-        values = _again(card.read(repeated), repeated, models, problems, asked)
+        words_of_card = {word.partition("=")[0]: word for word in overrides if _first(word) not in _FREE}
+        values = _again(card.read(repeated), repeated, models, problems, {**asked, **words_of_card})
         for override in overrides:
             apply(values, override)
         config = checked(values, str(repeated))
@@ -128,6 +115,11 @@ def measure_or_repeat(
         tell(line)
     tell(f"card: {folder.card_text}")
     return _compared(card.read(repeated), content) if repeated else 0
+
+
+def _first(word: str) -> str:
+    """Return the table or key that KEY=VALUE begins with."""
+    return word.partition("=")[0].partition(".")[0]
 
 
 def beside(repeated: Path, config: EvaluationFolderConfig) -> Path:
@@ -168,23 +160,13 @@ def _wanted(
         raise ConfigError("say what to evaluate on with --set: a set of `oapl problems`, or a problem file")
     chosen = {key: value for key, value in problems.items() if value is not None}
     if Path(name).suffix and problems["path"] is None:
-        foreign = [key for key in ("revision", "release", "window", "faulty") if key in chosen]
-        if foreign:
-            raise ConfigError(
-                f"--{foreign[0]} is for a set of `oapl problems`; {name} is a file, which is taken as it is"
-            )
+        foreign = [f"problems.{key}" for key in ("revision", "release", "window", "faulty")]
+        given = {word.partition("=")[0] for word in overrides}
+        if wrong := [key for key in foreign if key in given]:
+            raise ConfigError(f"{wrong[0]} is for a set of `oapl problems`; {name} is a file, which is taken as it is")
         chosen = {**chosen, "name": None, "path": name}
     values = {key: value for key, value in asked.items() if value is not None}
-    if "ks" in values:
-        values["ks"] = _numbers(values["ks"])
     return settings_of(models, chosen, values, overrides)
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(word) for word in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"-k {text!r}: write numbers with commas between them, as in 1,5,10") from None
 
 
 def _again(

@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
+from pydantic import Field, PositiveFloat, PositiveInt
 
-from deployments.arguments import Release, Revision, SetFile, Solutions, Split, Window
+from deployments.arguments import SetFile, Solutions
 from deployments.curation_judge import VerifierJudge
 from deployments.terminal import tell
 from oapl_core.errors import ConfigError
@@ -15,39 +16,60 @@ from oapl_core.importing import import_set as importing
 from oapl_core.importing.curation import Tally
 from oapl_core.importing.screening import screened
 from oapl_core.importing.sources import Source, fetch, local_files, released_files, source, sources
-from oapl_core.problems.problem_set import SPLITS
 from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.problems.storing import check_name
+from oapl_core.settings.experiment_file import apply, parse_as
 from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.settings_group import Settings
 from oapl_core.storable import json_text
 
-_Distinct = Annotated[
-    bool | None, typer.Option(help="Whether a statement may come once only; unset: in training sets.")
-]
 _Screen = Annotated[
     Path | None, typer.Option(metavar="LIST.jsonl", help="Write no set, but which of its problems pay for nothing.")
 ]
-_FAULTY = ("keep", "drop", "only")
+
+
+class ChoiceConfig(Settings):
+    """Settings of an import, KEY=VALUE on the command line."""
+
+    split: Literal["train", "validation", "heldout"] | None = None
+    """What the problems are for; unset: what the set is meant for."""
+    revision: str | None = None
+    """Commit of the set's repository on the hub; unset: the one that was checked."""
+    release: str | None = None
+    """LiveCodeBench's, cumulative: `v5`."""
+    window: str | None = None
+    """Days, FIRST:END; END is outside."""
+    faulty: Literal["keep", "drop", "only"] = "keep"
+    """What becomes of problems that are known to be faulty."""
+    minimum_tests: PositiveInt = 1
+    """Programs with fewer are dropped."""
+    longest_tests: PositiveInt | None = None
+    """Tests of a problem that are kept, those with the longest inputs; unset: all."""
+    cpu_s: PositiveFloat = 12.0
+    """With --check: CPU seconds for a test."""
+    similarity: Annotated[float, Field(ge=0.5, le=1.0)] = 0.8
+    """Jaccard similarity from which on statements are the same."""
+    distinct: bool | None = None
+    """Whether a statement may come once only; unset: in training sets."""
+    limit: PositiveInt | None = None
+    """Problems after which the import stops; unset: all."""
 
 
 def problems(
     name: Annotated[str | None, typer.Argument(metavar="[SET]", help="Unset: list the sets.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="split, revision, release=v5, window=2024-08-01:2025-02-01, faulty=drop, minimum_tests, "
+            "longest_tests, cpu_s, similarity, distinct, limit.",
+        ),
+    ] = None,
     to: Annotated[Path | None, typer.Option(metavar="FILE", help=".jsonl, .jsonl.gz or .parquet to write.")] = None,
     path: SetFile = None,
-    revision: Revision = None,
-    split: Split = None,
-    release: Release = None,
-    window: Window = None,
-    faulty: Annotated[str, typer.Option(help="Problems known to be faulty: keep, drop or only.")] = "keep",
-    minimum_tests: Annotated[int, typer.Option(min=1, help="Programs with fewer are dropped.")] = 1,
-    longest_tests: Annotated[int | None, typer.Option(min=1, help="Keep those with the longest inputs.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Run reference solutions, verify gold answers.")] = False,
-    cpu_s: Annotated[float, typer.Option(help="With --check: CPU seconds for a test.")] = 12.0,
     against: Annotated[list[Path] | None, typer.Option(help="Drop what is in this set; again for more.")] = None,
     evaluation: Annotated[list[Path] | None, typer.Option(help="Drop what this set is contaminated by.")] = None,
-    similarity: Annotated[float, typer.Option(min=0.5, max=1.0, help="From which on statements are the same.")] = 0.8,
-    distinct: _Distinct = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
     solutions: Solutions = None,
     screen: _Screen = None,
 ) -> None:
@@ -56,29 +78,35 @@ def problems(
         _show_sets()
         return
     origin = source(name)
-    split = _one_of(SPLITS, "--split", split or origin.split)
+    values: dict[str, Any] = {}
+    for word in settings or []:
+        apply(values, word)
+    asked = parse_as(ChoiceConfig, values, "oapl problems")
+    split = asked.split or origin.split
     choice = importing.Choice(
         split=split,
-        window=importing.window(window),
-        faulty=_one_of(_FAULTY, "--faulty", faulty),
-        minimum_tests=minimum_tests,
-        longest_tests=longest_tests,
-        similarity=similarity,
+        window=importing.window(asked.window),
+        faulty=asked.faulty,
+        minimum_tests=asked.minimum_tests,
+        longest_tests=asked.longest_tests,
+        similarity=asked.similarity,
         # a published evaluation set stays as it is, with all that is alike in it
-        distinct=split == "train" or bool(against) if distinct is None else distinct,
-        limit=limit,
+        distinct=split == "train" or bool(against) if asked.distinct is None else asked.distinct,
+        limit=asked.limit,
     )
     to = _target(screen or to)
-    files, published = files_of(origin, path, release, revision)
+    files, published = files_of(origin, path, asked.release, asked.revision)
     if screen:
-        _screen(origin, files, split, screen, cpu_s)
+        _screen(origin, files, split, screen, asked.cpu_s)
         return
     # a solution that waits for a core is not slow: only its CPU time decides
-    with VerifierJudge(VerifierConfig(cpu_s=cpu_s, wall_s=3 * cpu_s)) if check else nullcontext() as judge:
+    with VerifierJudge(VerifierConfig(cpu_s=asked.cpu_s, wall_s=3 * asked.cpu_s)) if check else nullcontext() as judge:
         # statements only, earlier ones one at a time: the tests of a set of 25,000 programs take gigabytes
         earlier, shown = _statements(against), list(_statements(evaluation))
         tally = importing.import_set(origin, files, to, choice, earlier, shown, judge, tell, solutions)
-    _summary(to, tally, published if limit is None else None)  # with a limit fewer rows are read than are published
+    _summary(
+        to, tally, published if asked.limit is None else None
+    )  # with a limit fewer rows are read than are published
 
 
 def _target(to: Path | None) -> Path:
@@ -107,12 +135,6 @@ def _show_sets() -> None:
     for found in sources().values():
         rows = found.rows or (found.releases[-1] if found.releases else "")
         tell(f"{found.name:<25}{rows:>6}  {found.split:<8} {found.hub or 'a file'}, {found.licence}")
-
-
-def _one_of(words: Sequence[str], option: str, word: str) -> str:
-    if word not in words:
-        raise ConfigError(f"{option} {word!r}: choose one of {', '.join(words)}")
-    return word
 
 
 def files_of(

@@ -17,7 +17,7 @@ from oapl_core.problems.encoding import load_encoder
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from oapl_core.problems.prompts import conversation
 from oapl_core.problems.raw_rows import raw_rows
-from oapl_core.settings.experiment_file import load_experiment, parse_as
+from oapl_core.settings.experiment_file import apply, load_experiment, parse_as
 from oapl_core.settings.problems import PromptConfig
 
 
@@ -28,20 +28,21 @@ def prompt(
             metavar="SET", help="File of a problem set, a set of `oapl problems`, or an experiment (.toml) and its own."
         ),
     ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="prompt_style=plain, template=FILE.jinja, system, examples=FILE.jsonl; with --model chat, thinking.",
+        ),
+    ] = None,
     path: SetFile = None,
-    style: Annotated[str | None, typer.Option(help="plain, deepcoder, livecodebench or matharena.")] = None,
-    template: Annotated[Path | None, typer.Option(metavar="FILE.jinja", help="Your own in a style's place.")] = None,
-    system: Annotated[str | None, typer.Option(help="The system turn.")] = None,
-    examples: Annotated[Path | None, typer.Option(metavar="FILE.jsonl", help="Worked problems shown before.")] = None,
     show: Annotated[int, typer.Option(min=1, help="How many to print.")] = 1,
     model: Annotated[Path | None, typer.Option(metavar="DIR", help="As this model reads it.")] = None,
-    chat: Annotated[bool | None, typer.Option(help="With --model: whether through its chat template.")] = None,
-    thinking: Annotated[bool | None, typer.Option(help="With --model: its template's enable_thinking.")] = None,
 ) -> None:
     """Print what a model is given for the first problems of a set, and what ends its answers."""
-    given: dict[str, Any] = {"prompt_style": style, "template": template, "system": system, "examples": examples}
-    given |= {"chat": chat, "thinking": thinking}
-    settings = {key: value for key, value in given.items() if value is not None}
+    settings: dict[str, Any] = {}
+    for override in overrides or []:
+        apply(settings, override)
     stop: tuple[str, ...] = ()
     if name.endswith(".toml"):
         experiment = load_experiment(Path(name))

@@ -175,9 +175,7 @@ def questions(folder: EvaluationFolder, model: Path) -> Questions:
                 name = {"problem_id": problem["problem_id"], "split": problem["split"]}
                 rows.append({**name, "prompt": text, "prompt_ids": ids})
             if not rows:
-                raise DataError(
-                    f"every prompt is longer than {config.max_prompt_tokens} tokens; see --max-prompt-tokens"
-                )
+                raise DataError(f"every prompt is longer than {config.max_prompt_tokens} tokens; see max_prompt_tokens")
             draft.rows = write_table(draft.path, PROMPTS, rows)
             draft.details = {"dropped": {TOO_LONG: dropped}}
         say(f"{draft.rows} prompts, {dropped} dropped for more than {config.max_prompt_tokens} tokens")

@@ -39,13 +39,14 @@ def settings_of(
     Raises:
         ConfigError: one line that says what is wrong; no folder was made.
     """
-    # names are looked up before anything is made or downloaded
-    if problems.get("name") is not None:
-        released_files(source(problems["name"]), problems.get("release"))
-        window(problems.get("window"))
-    values = {**asked, "models": [model_of(word) for word in models], "problems": with_shipped_files(dict(problems))}
+    values: dict[str, Any] = {**asked, "problems": with_shipped_files(dict(problems))}
     for override in overrides:
         apply(values, override)
+    # names are looked up before a model is downloaded
+    if values["problems"].get("name") is not None:
+        released_files(source(values["problems"]["name"]), values["problems"].get("release"))
+        window(values["problems"].get("window"))
+    values["models"] = [model_of(word) for word in models]
     fields = EvaluationFolderConfig.model_fields
     # no more context than is asked for: its size decides how many answers fit at once
     lengths = [values.get(key, fields[key].default) for key in ("max_prompt_tokens", "max_tokens")]

@@ -69,7 +69,7 @@ def window(text: str | None) -> tuple[str | None, str | None]:
         return None, None
     first, colon, end = text.partition(":")
     if not colon or not (first or end) or not all(_DAY.fullmatch(day) for day in (first, end) if day):
-        raise ConfigError(f"--window {text!r}: write FIRST:END as in 2024-08-01:2025-02-01; END itself is outside")
+        raise ConfigError(f"window {text!r}: write FIRST:END as in 2024-08-01:2025-02-01; END itself is outside")
     return first or None, end or None
 
 

@@ -116,7 +116,7 @@ def fetch(source: Source, files: Sequence[str], revision: str | None) -> Path:
     commit = revision or source.revision or ""
     if not _COMMIT.fullmatch(commit):
         raise ConfigError(
-            f"{source.name}: say which commit of {source.hub} to read with --revision (40 hex digits, from the "
+            f"{source.name}: say which commit of {source.hub} to read with revision= (40 hex digits, from the "
             "repository's history), or give a copy with --from PATH; a name alone may mean other rows tomorrow"
         )
     from huggingface_hub import snapshot_download

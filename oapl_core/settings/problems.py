@@ -86,7 +86,7 @@ class PromptConfig(Settings):
 
     prompt_style: Literal["plain", "deepcoder", "livecodebench", "matharena"] = "deepcoder"
     """`plain` shows the statement alone; `deepcoder` is the DeepCoder replication's single user turn; `livecodebench`
-    and `matharena` are those benchmarks' own words. `oapl prompt SET --style STYLE` prints one."""
+    and `matharena` are those benchmarks' own words. `oapl prompt SET prompt_style=STYLE` prints one."""
     template: Annotated[PromptTemplate | None, BeforeValidator(_template)] = None
     """A file of your own in place of a style: Jinja over `statement`, `kind` and so on (docs/prompts.md).
     Its text is kept in run.json; prompts depend on that and not on the file's name."""

@@ -88,13 +88,13 @@ def test_a_place_that_no_run_has_is_refused(run: Run, place: str) -> None:
         ([], {"name": "x.jsonl"}, {}, "which model"),
         (["model"], {}, {}, "say what to evaluate on with --set"),
         (["nowhere"], {"name": "x.jsonl"}, {}, "neither a model folder"),
-        (["model"], {"name": "x.jsonl", "window": "2024-01-01:"}, {}, "--window is for a set"),
+        (["model", "problems.window=2024-01-01:"], {"name": "x.jsonl"}, {}, "problems.window is for a set"),
         (["model"], {"name": "livecodebenhc"}, {}, "there is no problem set"),
-        (["model"], {"name": "livecodebench", "window": "2024"}, {}, "--window"),
-        (["model"], {"name": "livecodebench", "release": "v99"}, {}, "no release"),
+        (["model", "problems.window=20:24"], {"name": "livecodebench"}, {}, "window .20:24.: write FIRST:END"),
+        (["model", "problems.release=v99"], {"name": "livecodebench"}, {}, "no release"),
         (["model"], {"name": "x.jsonl"}, {}, "no such problem set"),
-        (["model"], {"name": "x.jsonl"}, {"ks": "1;2"}, "with commas"),
-        (["model"], {"name": "x.jsonl"}, {"samples": 2, "ks": "1,4"}, "pass@4 needs"),
+        (["model", "ks=1;2"], {"name": "x.jsonl"}, {}, "`ks`: Input should be a list"),
+        (["model", "ks=[1,4]"], {"name": "x.jsonl"}, {"samples": 2}, "pass@4 needs"),
         (["model", "engine.max_num_seq=3"], {"name": "x.jsonl"}, {}, "engine.max_num_seq"),
         (["model"], {"name": "x.jsonl"}, {"prompt_style": "odd"}, "prompt_style"),
     ],
@@ -161,8 +161,16 @@ def test_an_evaluation_and_its_repetition_agree_exactly_and_another_model_does_n
 @pytest.mark.slow
 def test_a_killed_evaluation_goes_on_where_it_was_and_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     model, place = write_tiny_model(tmp_path / "one"), tmp_path / "killed"
-    arguments = ["evaluate", str(model), "--set", str(ROOT / "data/demo/heldout.jsonl"), "--style", "plain", "-n", "4"]
-    arguments += ["--max-tokens", "24", "--max-prompt-tokens", "256", "engine.kv_cache_gib=0.25", "--to", str(place)]
+    arguments = [
+        "evaluate",
+        str(model),
+        "--set",
+        str(ROOT / "data/demo/heldout.jsonl"),
+        "prompt_style=plain",
+        "-n",
+        "4",
+    ]
+    arguments += ["max_tokens=24", "max_prompt_tokens=256", "engine.kv_cache_gib=0.25", "--to", str(place)]
     kill_when(arguments, tmp_path / "log", lambda: any(place.glob("answers/one-0*.parquet")))
     kept = {path: path.stat().st_mtime_ns for path in place.glob("answers/one-0*.parquet")}
     assert 1 <= len(kept) < 3

@@ -24,8 +24,8 @@ def livecodebench(folder: Path) -> Path:
 def test_sets_are_listed_and_a_window_of_a_release_is_imported_and_shown(tmp_path: Path) -> None:
     assert "livecodebench/code_generation_lite" in called("problems").stdout
     folder, target = livecodebench(tmp_path / "lite"), tmp_path / "lcb.jsonl"
-    command = ["problems", "livecodebench", "--from", str(folder), "--to", str(target), "--release", "v2"]
-    done = called(*command, "--window", "2024-08-01:2025-02-01", "--faulty", "drop")
+    command = ["problems", "livecodebench", "--from", str(folder), "--to", str(target), "release=v2"]
+    done = called(*command, "window=2024-08-01:2025-02-01", "faulty=drop")
     assert done.returncode == 0, done.stderr
     for line in (
         f"{target}: kept 2 of 4 problems",
@@ -38,7 +38,7 @@ def test_sets_are_listed_and_a_window_of_a_release_is_imported_and_shown(tmp_pat
         "livecodebench/b",
         "livecodebench/3000",
     ]
-    shown = called("prompt", str(target), "--style", "livecodebench", "--show", "2").stdout
+    shown = called("prompt", str(target), "prompt_style=livecodebench", "--show", "2").stdout
     assert shown.count("### Question:") == 2
     assert "class Solution:" in shown
 
@@ -73,7 +73,7 @@ def test_solutions_are_run_and_other_sets_compared(tmp_path: Path) -> None:
         tmp_path / "taco.jsonl", rows.taco(), rows.taco_call(), rows.taco_call(problem="Other.", solutions=["1"])
     )
     command = ["problems", "deepcoder-taco", "--from", str(source), "--to", str(tmp_path / "out.parquet"), "--check"]
-    done = called(*command, "--evaluation", str(evaluation), "--minimum-tests", "5")
+    done = called(*command, "--evaluation", str(evaluation), "minimum_tests=5")
     assert done.returncode == 0, done.stderr
     assert "kept 1 of 3 problems" in done.stdout
     assert "1  in an evaluation set" in done.stdout
@@ -90,10 +90,15 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path) -> None:
         (["nothing", *given, *out], "there is no problem set 'nothing'"),
         (["deepcoder-taco", *given], "--to FILE.jsonl"),
         (["deepcoder-taco", *given, "--to", str(tmp_path / "out.csv")], "name the file .jsonl"),
-        (["deepcoder-taco", *given, *out, "--window", "2024"], "write FIRST:END"),
-        (["deepcoder-taco", *given, *out, "--release", "v2"], "has no release"),
+        (["deepcoder-taco", *given, *out, "window=20:24"], "write FIRST:END"),
+        (["deepcoder-taco", *given, *out, "release=v2"], "has no release"),
+        (["deepcoder-taco", *given, *out, "faulty=maybe"], "faulty"),
+        (
+            ["deepcoder-taco", *given, *out, "--faulty", "drop"],
+            "--faulty: is a setting since release 0.2.0; write faulty=VALUE",
+        ),
         (["math500", *given, *out], "is this a file of math500?"),
-        (["deepcoder-taco", *out], "--revision"),
+        (["deepcoder-taco", *out], "revision"),
     ]:
         assert expected in complaint(called("problems", *arguments))
     assert not list(tmp_path.glob("out*"))
