@@ -23,6 +23,7 @@ Kind = Literal[
     "language",
     "objective",
     "reward",
+    "runner",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds of things that can be named."""
@@ -56,6 +57,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "language": {},
     "objective": {},
     "reward": {},
+    "runner": {"here": "oapl_core.launch:Here", "prefect": "tasks.fleet:Pool", "ray": "tasks.cluster:Ray"},
 }
 """Places of what ships, ``module:object``, by kind and name."""
 
@@ -63,6 +65,7 @@ _SETTINGS: Mapping[Kind, str] = {
     "environment": "environment.function",
     "objective": "objective.name",
     "reward": "reward.function",
+    "runner": "fleet.STAGE.runner",
 }
 """Settings that name things of a kind, for messages."""
 
