@@ -20,7 +20,6 @@ from oapl_core.planning.plan import (
 )
 from oapl_core.run_folder.run import Run
 from tasks.artifacts import show_round
-from tasks.cluster import beside_on_ray
 from tasks.stage import beside, progress, run_step
 
 
@@ -85,9 +84,5 @@ def run_missing(run: Run, steps: tuple[Step, ...]) -> None:
 
 
 def verifying(run: Run, number: int) -> AbstractContextManager[None]:
-    """Verification during sampling: on a Ray cluster when the experiment names one, else on this machine."""
-    settings = run.config.verifier
-    steps = verification_beside_sampling(number, settings.shares)
-    if settings.ray is None:
-        return beside(run.root, steps[0])
-    return beside_on_ray(run.root, steps, settings.ray, settings.workers or 1)
+    """Verify what is sampled during sampling, where the settings say."""
+    return beside(run.root, verification_beside_sampling(number))

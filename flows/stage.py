@@ -10,31 +10,28 @@ from prefect.states import Completed, Failed
 from flows.start import listen
 from oapl_core.errors import Held, OaplError
 from oapl_core.planning.plan import Step
-from oapl_core.run_folder.helping import helping
+from oapl_core.runner import Order
+from tasks.elsewhere import carry_out
 from tasks.fleet import FLOW
-from tasks.stage import execute_here, execute_joined
+from tasks.stage import telling
 
 
 def run_and_step() -> str:
     """Name of a flow run: ``demo-seed0, round 1: sampling``."""
-    given = flow_run.parameters
-    step = given["step"] if isinstance(given["step"], Step) else Step(**given["step"])
-    return f"{Path(given['run_dir']).name}, {step.title}"
+    given = flow_run.parameters["order"]
+    order = given if isinstance(given, Order) else Order(**given | {"step": Step(**given["step"])})
+    return f"{Path(order.run_dir).name}, {order.step.title}"
 
 
 @flow(name=FLOW, flow_run_name=run_and_step)
-def oapl_stage(run_dir: Path, step: Step, holder: str, mirror: str | None = None) -> State[None]:
-    """Do ``step`` for ``holder``, the token in run.lock, or a part of it where only the run's ``mirror`` is seen.
+def oapl_stage(order: Order) -> State[None]:
+    """Do the step of ``order``, or a part of it where only the run's mirror is seen.
 
     Started by other flows, not by people.
     """
     listen()
     try:
-        if mirror:
-            execute_joined(mirror, step)
-        else:
-            with helping(run_dir, holder, step.label):
-                execute_here(run_dir, step)
+        carry_out(order, telling())
     except Held as error:
         return Completed(name="Skipped", message=f"nothing was done: {error}")
     except OaplError as error:  # its kind travels as the state's name

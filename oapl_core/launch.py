@@ -9,14 +9,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from oapl_core.errors import DataError, Diverged, Interrupted, OaplError, SandboxError, StageFailed
-from oapl_core.planning.plan import made_by, module_of, stage_label
+from oapl_core.planning.plan import Step, made_by, module_of, stage_label
 from oapl_core.progress import PREFIX
 from oapl_core.run_folder.integrity import rotten_files
 from oapl_core.run_folder.ledger import StageEntry
@@ -27,8 +26,80 @@ from oapl_core.stage import ERROR_PREFIX, disk_full
 from oapl_core.temporary import locked_folder
 
 _TIMED_OUT = 124
+_POLL_S = 0.1
 _FULL_DISK_BYTES = 2**20
 _BY_EXIT_CODE: dict[int, type[OaplError]] = {2: DataError, 3: SandboxError, 5: Diverged, 130: Interrupted}
+
+
+class Process:
+    """A process tree of our own under a guard (``runner.py: Started``)."""
+
+    def __init__(
+        self,
+        label: str,
+        command: Sequence[str],
+        log: Path,
+        tell: Callable[[str], None],
+        limit_s: float | None = None,
+        ended: Callable[[int, OaplError | None], None] = lambda _code, _failure: None,
+        advice: str = "; run the same command again to continue",
+    ) -> None:
+        """Start ``command``.
+
+        Args:
+            label: what a failure calls it.
+            command: the program and its arguments.
+            log: gets what it prints, behind what is there.
+            tell: gets each of its progress lines.
+            limit_s: seconds of waiting after which the whole tree is ended.
+            ended: called once, with the exit code and the error, when it has ended or run past its limit.
+            advice: end of the error that has nothing better to say than that it failed.
+        """
+        self._label, self._log, self._limit_s, self._ended, self._advice = label, log, limit_s, ended, advice
+        self._deadline: float | None = None
+        self._stack = ExitStack()
+        sink = self._stack.enter_context(log.open("ab"))
+        self._offset = sink.tell()
+        self._forward = following(log, self._offset, tell)
+        self._guard = self._stack.enter_context(guarded(command, sink.fileno()))
+
+    def wait(self, patience_s: float | None = None) -> bool:
+        """Wait for its end, as ``Started`` says."""
+        now = time.monotonic()
+        until = None if patience_s is None else now + patience_s
+        if self._limit_s is not None and self._deadline is None and patience_s != 0:
+            self._deadline = now + self._limit_s
+        while (code := self._guard.poll()) is None:
+            self._forward()
+            now = time.monotonic()
+            if self._deadline is not None and now > self._deadline:
+                code = _TIMED_OUT
+                break
+            if until is not None and now >= until:
+                return False
+            time.sleep(_POLL_S)
+        self.cancel()
+        self._forward()
+        failure = _failure(self._label, code, self._log, self._offset, self._advice) if code else None
+        self._ended(code, failure)
+        if failure:
+            raise failure
+        return True
+
+    def cancel(self) -> None:
+        """End the whole tree, and return when it is gone."""
+        self._stack.close()
+
+
+class Here:
+    """This machine, as a runner (``runner.py``)."""
+
+    def __init__(self, at: str | None = None) -> None:
+        """``at`` is what others have as their address; it is not looked at."""
+
+    def start(self, run: Run, step: Step, tell: Callable[[str], None]) -> Process:
+        """Start the process of ``step`` under a guard; its end becomes a line of the ledger."""
+        return _stage(run, step.verb, step.arguments, tell, run.config.time_limits_h.seconds(step.verb))
 
 
 def run_stage(
@@ -38,7 +109,7 @@ def run_stage(
     on_progress: Callable[[str], None] = print,
     timeout_s: float | None = None,
 ) -> None:
-    """Run ``python -m oapl_core.<verb> RUN_DIR ...`` to its end, forwarding its progress lines.
+    """Run ``python -m oapl_core.<verb> RUN_DIR ...`` here to its end, forwarding its progress lines.
 
     Args:
         run: the run folder; its config names the engine's interpreter.
@@ -50,58 +121,28 @@ def run_stage(
     Raises:
         OaplError: the stage's own one-line error, or StageFailed with the last lines of its log.
     """
-    label, log, command = _process(run, verb, arguments)
-    start = time.monotonic()
-    with log.open("ab") as sink:
-        offset = sink.tell()
-        code = _watch(command, sink.fileno(), lambda: following(log, offset, on_progress), timeout_s)
-    failure = _failure(label, code, log, offset) if code else None
-    _record(run, label, start, code, failure)
-    if failure:
-        _look_for_rot(run, code, on_progress)
-        raise failure
+    process = _stage(run, verb, arguments, on_progress, timeout_s)
+    try:
+        process.wait()
+    finally:
+        process.cancel()
 
 
-@contextmanager
-def beside(
-    run: Recorded,
-    verb: str,
-    arguments: Sequence[str],
-    on_progress: Callable[[str], None],
-    timeout_s: float | None = None,
-) -> Iterator[None]:
-    """Run a stage during the body of the context: the body's end waits for it, the body's failure ends it.
+def _stage(
+    run: Recorded, verb: str, arguments: Sequence[str], tell: Callable[[str], None], limit_s: float | None
+) -> Process:
+    label = stage_label(verb, arguments)
+    log, start = run.log(label), time.monotonic()
+    log.parent.mkdir(parents=True, exist_ok=True)
 
-    After ``timeout_s`` seconds of waiting the whole tree is killed.
+    def ended(code: int, failure: OaplError | None) -> None:
+        made = made_by(run, label) if isinstance(run, Run) and not code else []
+        run.ledger.append(StageEntry(label, round(time.monotonic() - start, 3), code, str(failure or ""), made))
+        if failure:
+            _look_for_rot(run, code, tell)
 
-    That it failed is said through ``on_progress`` and recorded, but not raised: the same work follows as a step.
-    """
-    label, log, command = _process(run, verb, arguments)
-    start, over = time.monotonic(), threading.Event()
-    with log.open("ab") as sink:
-        offset = sink.tell()
-        poll = following(log, offset, on_progress)
-
-        def forward() -> None:
-            while not over.wait(0.2):
-                poll()
-
-        thread = threading.Thread(target=forward, name=label)
-        with guarded(command, sink.fileno()) as guard:
-            thread.start()
-            try:
-                yield
-                code = guard.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                code = _TIMED_OUT
-            finally:
-                over.set()
-                thread.join()
-    poll()
-    failure = _failure(label, code, log, offset) if code else None
-    _record(run, label, start, code, failure)
-    if failure:
-        on_progress(str(failure))
+    command = [str(run.python or sys.executable), "-m", module_of(verb), str(run.root), *arguments]
+    return Process(label, command, log, tell, limit_s, ended)
 
 
 def _look_for_rot(run: Recorded, code: int, on_progress: Callable[[str], None]) -> None:
@@ -112,20 +153,6 @@ def _look_for_rot(run: Recorded, code: int, on_progress: Callable[[str], None]) 
             on_progress(f"{name} does not hold the bytes that were recorded: the next start makes it again")
         if unread:
             on_progress(f"{unread:,} recorded files were not compared with their hashes: `oapl check {run.root}` does")
-
-
-def _record(run: Recorded, label: str, start: float, code: int, failure: OaplError | None) -> None:
-    made = made_by(run, label) if isinstance(run, Run) and not code else []
-    run.ledger.append(StageEntry(label, round(time.monotonic() - start, 3), code, str(failure or ""), made))
-
-
-def _process(run: Recorded, verb: str, arguments: Sequence[str]) -> tuple[str, Path, list[str]]:
-    """Label, log file and command of a stage's process."""
-    label = stage_label(verb, arguments)
-    log = run.log(label)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    python = str(run.python or sys.executable)
-    return label, log, [python, "-m", module_of(verb), str(run.root), *arguments]
 
 
 WAITING_THREADS = {"GOMP_SPINCOUNT": "2000"}
@@ -175,22 +202,6 @@ def _kept_elsewhere() -> dict[str, str]:
     return {"RAY_TMPDIR": place, "TORCHINDUCTOR_CACHE_DIR": f"{place}/torchinductor_{os.getuid()}"}
 
 
-def _watch(
-    command: Sequence[str], sink: int, forward: Callable[[], Callable[[], None]], timeout_s: float | None
-) -> int:
-    """Run ``command`` under a guard to its end, forwarding what it says; returns its exit code."""
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    timed_out = False
-    with guarded(command, sink) as guard:
-        poll = forward()
-        while guard.poll() is None and not timed_out:
-            time.sleep(0.1)
-            poll()
-            timed_out = deadline is not None and time.monotonic() > deadline
-    poll()
-    return _TIMED_OUT if timed_out else guard.wait()
-
-
 def following(log: Path, offset: int, on_progress: Callable[[str], None]) -> Callable[[], None]:
     """A function that hands over the progress lines that the log gained since its last call."""
     state = {"offset": offset}
@@ -208,7 +219,7 @@ def following(log: Path, offset: int, on_progress: Callable[[str], None]) -> Cal
     return poll
 
 
-def _failure(label: str, code: int, log: Path, offset: int) -> OaplError:
+def _failure(label: str, code: int, log: Path, offset: int, advice: str) -> OaplError:
     with log.open("rb") as file:
         file.seek(offset)
         lines = file.read().decode(errors="replace").splitlines()
@@ -220,4 +231,4 @@ def _failure(label: str, code: int, log: Path, offset: int) -> OaplError:
     how = f"was killed by signal {code - 128}" if code > 128 else f"exited with code {code}"
     how = "ran past its time limit and was ended" if code == _TIMED_OUT else how
     last = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
-    return StageFailed(f"{label} {how}; last line: {last[:300]!r}; see {log}; run the same command again to continue")
+    return StageFailed(f"{label} {how}; last line: {last[:300]!r}; see {log}{advice}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from oapl_core.errors import ConfigError, OaplError, StageFailed
 from oapl_core.planning.preflight import before_stage
-from oapl_core.planning.stages import BY_VERB, SAMPLING
+from oapl_core.planning.stages import BY_VERB, SAMPLING, TRAINING
 from oapl_core.printable import one_line
 from oapl_core.progress import end_output, written
 from oapl_core.run_folder.recorded import Recorded
@@ -93,8 +93,9 @@ def _choose_gpus(run: Run, verb: str) -> None:
     pipeline, known = run.config.pipeline, BY_VERB.get(verb)
     if not (pipeline and known and known.gpus):
         return
-    pools, lists = run.config.fleet, (set(pipeline.engine_gpus), set(pipeline.trainer_gpus))
-    is_here = pools.pool(SAMPLING.verb) is None and pools.training is None  # other machines may have other GPUs
+    lists = (set(pipeline.engine_gpus), set(pipeline.trainer_gpus))
+    # other machines may have other GPUs
+    is_here = not any(map(run.config.is_elsewhere, (SAMPLING.verb, TRAINING.verb)))
     if is_here and any(_DEVICES.glob("nvidia[0-9]*")) and (not all(lists) or lists[0] & lists[1]):
         raise ConfigError(
             f"{run.root}: with [pipeline] sampling and training would share GPUs and run out of memory: give each "

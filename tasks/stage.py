@@ -9,11 +9,10 @@ proven, nothing that was asked to stop.
 import contextvars
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -22,15 +21,12 @@ from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.events import emit_event
 from prefect.tasks import Task, exponential_backoff
 
-from oapl_core import launch
+from oapl_core import runner
 from oapl_core.errors import Diverged, StageFailed
 from oapl_core.planning.plan import Step
 from oapl_core.planning.stages import BY_VERB
 from oapl_core.reports.alarms import alarms
-from oapl_core.rollouts.joining import serve
-from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.run import Run
-from tasks import fleet
 from tasks.artifacts import watched
 
 progress = logging.getLogger("oapl_core.progress")
@@ -39,8 +35,6 @@ RETRY_DELAY_S = 10.0
 """Pause before the first retry; twice as long before each further one."""
 _SERVER_AWAY_S = 600.0
 _ASK_AGAIN_S = 5.0
-_IDLE_S = 300.0
-"""How long a machine that joined waits for the round to be opened, or to be closed."""
 
 
 def execute(run_dir: Path, step: Step) -> None:
@@ -51,13 +45,8 @@ def execute(run_dir: Path, step: Step) -> None:
     """
     progress.info("%s: starting", step.title)
     run = Run.open(run_dir)
-    pool = run.config.fleet.pool(step.verb)
     with watched(run, step, lambda line: progress.info("%s", line)) as tell:
-        if pool:
-            fleet.run_stage(run, step, pool, tell)
-        else:
-            with fleet.joined(run, step, tell) as tell_and_look:
-                _launch(run, step, tell_and_look)
+        runner.do(run, step, tell)
         if step.round is not None:
             raise_alarms(run, step.round, step.verb)
 
@@ -70,47 +59,15 @@ def raise_alarms(run: Run, number: int, verb: str) -> None:
         emit_event(f"oapl.{alarm.rule}", resource, payload={"round": number, "message": alarm.line})
 
 
-def execute_here(run_dir: Path, step: Step) -> None:
-    """As ``execute``, on this machine whatever `[fleet]` says, and without pages of its own: for who is asked to."""
-    _launch(Run.open(run_dir), step, lambda line: progress.info("%s", line))
-
-
-def execute_joined(mirror: str, step: Step) -> None:
-    """Take part in ``step`` of the run that ``mirror`` is the copy of, on a machine that does not see its folder.
-
-    Raises:
-        OaplError: as `oapl join`.
-    """
-    folder = Path("data/joined", urlsplit(mirror).path.rpartition("/")[2], step.label.replace(" ", "_"))
-    with hold(folder):
-        serve(mirror, folder, lambda line: progress.info("%s", line), idle_s=_IDLE_S, number=step.round)
-
-
-def _launch(run: Run, step: Step, tell: Callable[[str], None]) -> None:
-    launch.run_stage(run, step.verb, step.arguments, tell, run.config.time_limits_h.seconds(step.verb))
-
-
 def telling() -> Callable[[str], None]:
     """Logs a line as of the run around this call, from whatever thread: Prefect refuses what belongs to no run."""
     context = contextvars.copy_context()
     return lambda line: context.copy().run(progress.info, "%s", line)
 
 
-@contextmanager
-def beside(run_dir: Path, step: Step) -> Iterator[None]:
+def beside(run_dir: Path, step: Step) -> AbstractContextManager[None]:
     """Run ``step`` during the body of the context; it is no task of its own, so that cancelling stays quick."""
-    run = Run.open(run_dir)
-    pool = run.config.fleet.pool(step.verb)
-    limit_s = run.config.time_limits_h.seconds(step.verb)
-    if pool:
-        with fleet.beside(run, step, pool, telling()):
-            yield
-        return
-    with (
-        fleet.joined(run, step, telling()) as tell,
-        launch.beside(run, step.verb, step.arguments, tell, limit_s),
-    ):
-        yield
+    return runner.beside(Run.open(run_dir), step, telling())
 
 
 def run_step(run_dir: Path, step: Step, body: Callable[[Path, Step], None] = execute, like: str = "") -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 from pydantic import Field, PositiveFloat, PositiveInt
@@ -18,7 +18,7 @@ from oapl_core.importing.screening import screened
 from oapl_core.importing.sources import Source, fetch, local_files, released_files, source, sources
 from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.problems.storing import check_name
-from oapl_core.settings.experiment_file import apply, parse_as
+from oapl_core.settings.experiment_file import applied, parse_as
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.settings_group import Settings
 from oapl_core.storable import json_text
@@ -78,10 +78,7 @@ def problems(
         _show_sets()
         return
     origin = source(name)
-    values: dict[str, Any] = {}
-    for word in settings or []:
-        apply(values, word)
-    asked = parse_as(ChoiceConfig, values, "oapl problems")
+    asked = parse_as(ChoiceConfig, applied(settings), "oapl problems")
     split = asked.split or origin.split
     choice = importing.Choice(
         split=split,

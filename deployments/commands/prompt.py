@@ -17,7 +17,7 @@ from oapl_core.problems.encoding import load_encoder
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from oapl_core.problems.prompts import conversation
 from oapl_core.problems.raw_rows import raw_rows
-from oapl_core.settings.experiment_file import apply, load_experiment, parse_as
+from oapl_core.settings.experiment_file import applied, load_experiment, parse_as
 from oapl_core.settings.problems import PromptConfig
 
 
@@ -40,9 +40,7 @@ def prompt(
     model: Annotated[Path | None, typer.Option(metavar="DIR", help="As this model reads it.")] = None,
 ) -> None:
     """Print what a model is given for the first problems of a set, and what ends its answers."""
-    settings: dict[str, Any] = {}
-    for override in overrides or []:
-        apply(settings, override)
+    settings = applied(overrides)
     stop: tuple[str, ...] = ()
     if name.endswith(".toml"):
         experiment = load_experiment(Path(name))

@@ -204,7 +204,7 @@ def _lines(parent: Run, shared: Sequence[Step]) -> Iterator[bytes]:
     labels = {step.label for step in shared}
     for step in shared:
         if step.stage is SAMPLING and step.round is not None:
-            labels |= {s.label for s in verification_beside_sampling(step.round, parent.config.verifier.shares)}
+            labels.add(verification_beside_sampling(step.round).label)
     for line in parent.ledger.path.read_bytes().splitlines(keepends=True):
         if not line.endswith(b"\n"):
             continue  # torn

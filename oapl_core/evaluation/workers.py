@@ -15,8 +15,9 @@ from typing import Any, Protocol, Self
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.generate import started
-from oapl_core.rollouts.replicas import Others, others
+from oapl_core.rollouts.replicas import others
 from oapl_core.rollouts.requests import Sampler
+from oapl_core.runner import Crew
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.verifier import Verdict, Verifier
@@ -73,7 +74,7 @@ class Workers:
         """What to sample and judge with, tests give made-up ones; unset ``replica``: alone."""
         self._start, self._new_verifier = start, verifier
         self.replica = replica or Replica()
-        self._others: Others | None = None
+        self._others: Crew | None = None
         self._stack = ExitStack()
         self._sampler: Sampler | None = None
         self._verifier: AnswerVerifier | None = None

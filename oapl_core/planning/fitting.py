@@ -155,10 +155,10 @@ class Fit:
 
     def _does(self, *verbs: str) -> bool:
         """Whether one of these is left to be done on this machine; of a plan, on any."""
-        fleet, config = self.config.fleet, self.config
+        config = self.config
         if self.left is None:
             return not (config.sampler and verbs == (SAMPLING.verb,))
-        elsewhere = {verb for verb in verbs if fleet.pool(verb)}
+        elsewhere = {verb for verb in verbs if config.is_elsewhere(verb)}
         elsewhere |= {SAMPLING.verb} if config.sampler else set()
         elsewhere |= {TRAINING.verb, WARM_START.verb} if config.training.has_nodes else set()
         return bool({step.verb for step in self.left} & (set(verbs) - elsewhere))
@@ -193,7 +193,7 @@ class Fit:
 
     def _sampling(self) -> Iterator[Obstacle]:
         config, gpus = self.config.engine, len(self._engine_gpus())
-        gpus //= self.config.fleet.shares(SAMPLING.verb) if self.left is None else 1  # a plan is of all machines
+        gpus //= self.config.shares(SAMPLING.verb) if self.left is None else 1  # a plan is of all machines
         if not gpus or not self._does(SAMPLING.verb, EVALUATION.verb) or config.distributed_executor_backend == "ray":
             return
         each = config.tensor_parallel_size * config.pipeline_parallel_size

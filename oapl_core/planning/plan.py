@@ -97,24 +97,14 @@ def round_steps(number: int) -> tuple[Step, ...]:
     return tuple(_step(stage, number) for stage in OF_A_ROUND)
 
 
-def verification_beside_sampling(number: int, shares: int = 1) -> tuple[Step, ...]:
-    """Judge the parts of round ``number`` as they are sampled, in so many processes; the plan's step does the rest."""
+def verification_beside_sampling(number: int) -> Step:
+    """Judge the parts of round ``number`` as they are sampled; the plan's step does the rest."""
     verification = _step(VERIFICATION, number)
-    beside = replace(verification, title=f"{verification.title}, during sampling", options=("--follow",))
-    if shares == 1:
-        return (beside,)
-    return tuple(
-        replace(
-            beside,
-            title=f"{beside.title}, share {share} of {shares}",
-            options=("--follow", "--share", f"{share}-of-{shares}"),
-        )
-        for share in range(1, shares + 1)
-    )
+    return replace(verification, title=f"{verification.title}, during sampling", options=("--follow",))
 
 
 def helping_steps(step: Step, shares: int) -> tuple[Step, ...]:
-    """What does ``step`` on other machines with the one that does it: all shares but the first, which is the step."""
+    """List all shares of ``step`` but the first, which is the step: the same verb once more, on another machine."""
     return tuple(
         replace(step, title=f"{step.title}, share {share} of {shares}", options=(*step.options, "--share", str(share)))
         for share in range(2, shares + 1)
@@ -243,4 +233,4 @@ def _with_followers(config: Experiment) -> Iterator[Step]:
     for step in steps(config):
         yield step
         if step.verb == SAMPLING.verb and step.round is not None:
-            yield from verification_beside_sampling(step.round, config.verifier.shares)
+            yield verification_beside_sampling(step.round)

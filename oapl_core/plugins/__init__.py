@@ -26,6 +26,7 @@ Kind = Literal[
     "launcher",
     "objective",
     "reward",
+    "runner",
     "sampler",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -86,6 +87,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "launcher": dict.fromkeys(("srun", "env"), "oapl_extras.nodes.nodes:start_command"),
     "objective": {},
     "reward": {},
+    "runner": {"here": "oapl_core.launch:Here", "prefect": "tasks.fleet:Pool", "ray": "tasks.cluster:Ray"},
     "sampler": {"servers": "oapl_extras.servers.servers:ServerSampler"},
 }
 """Places of what ships, ``module:object``, by kind and name."""
@@ -94,6 +96,7 @@ _SETTINGS: Mapping[Kind, str] = {
     "environment": "environment.function",
     "objective": "objective.name",
     "reward": "reward.function",
+    "runner": "fleet.STAGE.runner",
 }
 """Settings that name things of a kind, for messages."""
 

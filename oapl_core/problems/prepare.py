@@ -55,7 +55,7 @@ def _prepare(run: Run) -> None:
         say(f"{draft.rows} problems")
         if warning := repeated_statements(draft.details):
             say(f"warning: {warning}")
-    if not run.config.verifier.ray:  # now, and not when hours of sampling are to be judged
+    if not run.config.is_elsewhere("verdicts.verify"):  # now, and not when hours of sampling are to be judged
         refuse_missing_tools(run)
     model = run.base_model()
     inputs = run.inputs([run.problems, *tokenizer_files(model)])

@@ -1,85 +1,40 @@
 """Several engines on one machine: which devices each has, and the processes of all but the first.
 
 The stage's own process is replica 0; it starts the others as ``generate ... --replica i``, each under a guard, so that
-they end when it does. They share nothing but the run folder (``in_flight.py``: who samples which part), therefore a
-machine more is the same command once more, and a dead replica's parts are sampled by those that remain. One that
-dies is started again, twice at most.
+they end when it does. They share nothing but the run folder, where each claims parts (``run_folder/parts.py``).
+Therefore a machine more is the same command once more, and a dead replica's parts are sampled by those that remain.
+One that dies is started again, twice at most.
 """
 
 import os
-import subprocess
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from oapl_core.errors import ConfigError, DataError, Interrupted
-from oapl_core.launch import guarded
+from oapl_core.errors import ConfigError
+from oapl_core.launch import Process
 from oapl_core.progress import say
+from oapl_core.runner import Crew
 from oapl_core.settings.experiment import EngineConfig
 
-_END_S = 10.0  # in which all of them together may end by themselves
-_REPLACED = 2
-"""How often a replica that failed is started again."""
-_FINAL = tuple(kind.exit_code for kind in (ConfigError, DataError, Interrupted))
 _GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 
 
-class Others:
-    """The processes of replicas 1, 2, ..."""
-
-    def __init__(self, start: Callable[[int], subprocess.Popen[bytes]], logs: Mapping[int, Path]) -> None:
-        """``start`` starts one of the replicas that ``logs`` names."""
-        self._start, self._logs = start, logs
-        self._living = {replica: start(replica) for replica in logs}
-        self._replaced = Counter[int]()
-
-    def report(self) -> None:
-        """Say once of each replica that failed that it did, and start it again unless it would fail again."""
-        for replica, process in list(self._living.items()):
-            code = process.poll()
-            if code is not None:
-                del self._living[replica]
-            if code:
-                lines = self._logs[replica].read_text(errors="replace").splitlines()
-                last = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
-                say(
-                    f"replica {replica} ended with exit code {code}: {last[:300]} (see {self._logs[replica]}); "
-                    f"its parts are sampled by the others{self._replace(replica, code)}"
-                )
-
-    def _replace(self, replica: int, code: int) -> str:
-        """Start it again, unless a person must mend something first; what to say of it."""
-        if code in _FINAL or self._replaced[replica] == _REPLACED:
-            return ""
-        self._replaced[replica] += 1
-        self._living[replica] = self._start(replica)
-        return f", and it is started again ({self._replaced[replica]} of {_REPLACED})"
-
-    def wait(self) -> None:
-        """Give them a moment to end by themselves when nothing is left to do; those still starting are ended."""
-        for process in self._living.values():
-            try:
-                process.wait(_END_S / len(self._living))
-            except subprocess.TimeoutExpired:
-                return  # leaving the context ends this one and all after it
-
-
 @contextmanager
-def others(command: Sequence[str], count: int, log: Path) -> Iterator[Others]:
+def others(command: Sequence[str], count: int, log: Path) -> Iterator[Crew]:
     """Replicas 1 to ``count`` - 1 of ``command``; leaving the context ends them, and so does our own death.
 
     Each writes a log of its own in the folder of ``log``, the name with ``_replica_1`` and so on.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    logs = {replica: log.with_name(f"{log.stem}_replica_{replica}.log") for replica in range(1, count)}
-    with ExitStack() as stack:
 
-        def start(replica: int) -> subprocess.Popen[bytes]:
-            sink = stack.enter_context(logs[replica].open("ab"))
-            return stack.enter_context(guarded([*command, "--replica", str(replica)], sink.fileno()))
+    def start(replica: int) -> Process:
+        own = log.with_name(f"{log.stem}_replica_{replica}.log")
+        again = [*command, "--replica", str(replica)]
+        return Process("its process", again, own, lambda _line: None, advice="")
 
-        yield Others(start, logs)
+    with Crew(start, {replica: f"replica {replica}" for replica in range(1, count)}, say, look_every_s=0) as crew:
+        yield crew
 
 
 def take_share(replica: int, config: EngineConfig) -> None:

@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from oapl_core.progress import Progress, say
 from oapl_core.rollouts.in_flight import InFlight
 from oapl_core.rollouts.parts import Part, Row
-from oapl_core.rollouts.replicas import Others
 from oapl_core.rollouts.requests import Request, SampledAnswer, Sampler
 from oapl_core.rollouts.sharing import Provenance, Sharing
 from oapl_core.rollouts.turn_sampler import TurnSampler, turn_sampler
 from oapl_core.run_folder.run import Run
+from oapl_core.runner import Crew
 from oapl_core.seeds import derive_seed
 from oapl_core.tables import ROLLOUTS, ROUTES, write_table
 from oapl_core.turns import spans
@@ -40,7 +40,7 @@ class Sampling:
         number: int,
         provenance: Provenance,
         sampler: Sampler,
-        more: Others,
+        more: Crew,
         sharing: Sharing | None = None,
     ) -> None:
         """``sharing``: a queue that machines without the run folder take parts from, too."""

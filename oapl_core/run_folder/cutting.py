@@ -49,5 +49,5 @@ def _begun(run: Run, number: int) -> int | None:
 
 def _fresh(run: Run, problems: int) -> int:
     # Of machines that join nothing is known before they do, but for how many `shares` are meant.
-    engines = run.config.engine.replicas * run.config.fleet.shares("rollouts.generate")
+    engines = run.config.engine.replicas * run.config.shares("rollouts.generate")
     return MOST if engines == 1 else max(1, min(MOST, -(-problems // (_PARTS_PER_ENGINE * engines))))

@@ -103,7 +103,7 @@ def check(experiment: Experiment) -> None:
     if experiment.reward and experiment.reward.place:
         check_import(experiment.reward.place, "reward.function", experiment.engine_python)
     if experiment.environment:
-        is_here, engine = experiment.fleet.pool("rollouts.generate") is None, experiment.engine
+        is_here, engine = not experiment.is_elsewhere("rollouts.generate"), experiment.engine
         room_for = (engine.at_once(math.inf), engine.replicas) if is_here else None
         check_environment(experiment.environment.model_dump(mode="json"), experiment.engine_python, room_for)
     if isinstance(experiment.objective, OwnObjective):

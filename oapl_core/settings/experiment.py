@@ -19,7 +19,7 @@ from oapl_core.settings.engine_options import EngineOptions
 from oapl_core.settings.environment import EnvironmentConfig
 from oapl_core.settings.estimate import EstimateConfig
 from oapl_core.settings.evaluation import EvaluationConfig, StopTexts
-from oapl_core.settings.fleet import FleetConfig
+from oapl_core.settings.fleet import DISK, FleetConfig
 from oapl_core.settings.pipeline import PipelineConfig
 from oapl_core.settings.pretrain import PretrainConfig
 from oapl_core.settings.problems import ProblemsConfig
@@ -268,7 +268,6 @@ class Experiment(Settings):
                 "not see the verdicts that problems are drawn by"
             )
         self.fleet.check(
-            self.verifier.ray is not None,
             self.mirror is not None,
             {
                 "runs_dir": self.runs_dir,
@@ -291,6 +290,16 @@ class Experiment(Settings):
     def hub_model(self) -> HubModel | None:
         """The model on the hub that the run starts from, if it does."""
         return hub_model(self.model)
+
+    def is_elsewhere(self, verb: str) -> bool:
+        """Whether the process of ``verb`` is started on another machine; helpers of one that is here do not count."""
+        machines = self.fleet.machines(verb)
+        return machines is not None and machines.through == DISK and machines.runner != "here"
+
+    def shares(self, verb: str) -> int:
+        """On how many machines ``verb`` is done at the same time."""
+        machines = self.fleet.machines(verb)
+        return machines.shares if machines else 1
 
     @property
     def records_base_model(self) -> bool:

@@ -171,6 +171,18 @@ def _groups(kind: Any, place: list[Any]) -> list[type[Settings]]:
     return _groups(field.annotation, below) if field else []
 
 
+def applied(overrides: Iterable[str] | None) -> dict[str, Any]:
+    """Return the values that ``key.sub=value`` words name.
+
+    Raises:
+        ConfigError: a word is not of that form.
+    """
+    values: dict[str, Any] = {}
+    for override in overrides or ():
+        apply(values, override)
+    return values
+
+
 def apply(values: dict[str, Any], override: str) -> None:
     """Set what ``key.sub=value`` names in ``values``, in place.
 

@@ -1,91 +1,98 @@
-"""Which stages of a run other machines do: the settings of the fleet."""
+"""Which stages run on other machines, on which, and on how many at once: the settings of the fleet."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import AfterValidator, BeforeValidator, PositiveInt, model_validator
 
+from oapl_core.plugins import known
 from oapl_core.settings_group import Settings
 
-Pool = Annotated[str, Field(pattern=r"^[^/\s]+(/[^/\s]+)?$")]
-"""``POOL`` or ``POOL/QUEUE``."""
+DISK: Literal["disk"] = "disk"
+"""The store whose machines all see the run folder."""
+_POOL = re.compile(r"[^/\s]+(/[^/\s]+)?")
 
 
-class PoolShares(Settings):
-    """A pool whose workers share the parts of a stage; `rollouts = "gpu"` is one share."""
+class Machines(Settings):
+    """Machines for a stage; text alone is a work pool of Prefect's: `rollouts = "gpu"` is `{at = "gpu"}`."""
 
-    pool: Pool | None = None
-    """Whose workers. Only `through = "mirror"` goes without, for machines that people start."""
+    runner: Annotated[str, AfterValidator(known("runner"))] = "prefect"
+    """Who starts processes there: `prefect` (workers of a pool), `ray` (nodes of a cluster), `here`, or `module:Class`,
+    one of your own (`oapl_core/runner.py: Runner`)."""
+    at: str | None = None
+    """Their address: `POOL` or `POOL/QUEUE` of Prefect; `HOST:PORT` of Ray's head node, or `ray://HOST:PORT` from
+    outside of the cluster. Only `through = "mirror"` goes without, for machines that people start."""
     shares: PositiveInt = 1
-    """Flow runs that do it together, one on each machine (a worker with `--limit 1` takes one at a time). Those beside
+    """Processes that do it together, one on each machine (a worker with `--limit 1` takes one at a time). Those beside
     the first are replaced twice if they fail, and the stage ends without them if they do not come."""
-    through: Literal["disk", "mirror"] = "disk"
-    """What its machines share: the run folder on a `disk`; or, for `rollouts`, `mirror`: an object store from which
-    they take parts of a round (`oapl join`). Then the first share is on the machine of the round."""
+    through: Literal["disk", "mirror"] = DISK
+    """Where they claim parts: on the `disk`, in the run folder that all see; or, for `rollouts`, in the `mirror`, an
+    object store (`oapl join`). Without the disk, the first share is on the machine of the round."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _pool_alone(cls, value: Any) -> Any:
-        return {"pool": value} if isinstance(value, str) else value
+    @property
+    def has_runner(self) -> bool:
+        """Whether processes are started there; without an address a store waits for those that people start."""
+        return self.through == DISK or self.at is not None
 
     @model_validator(mode="after")
     def _is_reached(self) -> Self:
-        if self.pool is None and self.through == "disk":
-            raise ValueError('needs a `pool`, or through = "mirror"')
+        if self.runner not in ("prefect", "ray"):
+            return self
+        if self.at is None and self.through == DISK:
+            raise ValueError('needs `at`: a work pool or a cluster; or through = "mirror"')
+        if self.runner == "prefect" and self.at is not None and not _POOL.fullmatch(self.at):
+            raise ValueError(f"at = {self.at!r} is not POOL or POOL/QUEUE")
         return self
 
 
-class FleetConfig(Settings):
-    """Prefect work pools (POOL, or POOL/QUEUE) whose workers do a stage, by stage package; unset: the machine that does
-    the round. `make deploy POOLS="..."` tells the server of them. Their machines see the run folder, and a model, under
-    the same absolute paths."""
+def _pool_alone(value: Any) -> Any:
+    return {"at": value} if isinstance(value, str) else value
 
-    rollouts: PoolShares | None = None
-    """Sampling, for example `{pool = "gpu", shares = 4}`."""
-    verdicts: Pool | None = None
-    """Verification, during sampling and after it."""
-    training: Pool | None = None
+
+Place = Annotated[Machines | None, BeforeValidator(_pool_alone)]
+
+
+class FleetConfig(Settings):
+    """Machines that do a stage, by stage package; unset: the machine that does the round. They see the run folder, and
+    a model, under the same absolute paths. `make deploy POOLS="..."` tells Prefect's server of pools."""
+
+    rollouts: Place = None
+    """Sampling, for example `{at = "gpu", shares = 4}`."""
+    verdicts: Place = None
+    """Verification, during sampling and after it, for example `{runner = "ray", at = "HOST:6379", shares = 4}`."""
+    training: Place = None
     """Training; of several nodes (`training.launcher`), its worker is on the first."""
-    evaluation: PoolShares | None = None
+    evaluation: Place = None
     """Measurement of the checkpoints, shared as sampling is."""
 
     @property
     def through_mirror(self) -> bool:
         """Whether machines that do not see the run folder may sample."""
-        return self.rollouts is not None and self.rollouts.through == "mirror"
+        return self.rollouts is not None and self.rollouts.through != DISK
 
-    def pool(self, verb: str) -> str | None:
-        """The pool of ``verb``, for example ``rollouts.generate``; None: here."""
-        found: PoolShares | str | None = getattr(self, verb.partition(".")[0], None)
-        if isinstance(found, PoolShares):
-            return None if found.through == "mirror" else found.pool
+    def machines(self, verb: str) -> Machines | None:
+        """Find the machines of ``verb``, for example ``rollouts.generate``; None: it is done here, and alone."""
+        found: Machines | None = getattr(self, verb.partition(".")[0], None)
         return found
 
-    def joining_pool(self, verb: str) -> str | None:
-        """The pool whose workers take part in ``verb`` through the mirror."""
-        is_sampling = verb.partition(".")[0] == "rollouts"
-        return self.rollouts.pool if is_sampling and self.rollouts and self.through_mirror else None
-
-    def shares(self, verb: str) -> int:
-        """On how many machines ``verb`` is done at the same time."""
-        found = getattr(self, verb.partition(".")[0], None)
-        return found.shares if isinstance(found, PoolShares) else 1
-
-    def check(self, on_ray: bool, has_mirror: bool, paths: Mapping[str, Path | None]) -> None:
-        """What must hold where a stage runs elsewhere; ``paths`` by the names of their settings.
+    def check(self, has_mirror: bool, paths: Mapping[str, Path | None]) -> None:
+        """Refuse settings under which a stage could not run elsewhere; ``paths`` by the names of their settings.
 
         Raises:
-            ValueError: verification has two places, or a path begins at a folder that only this machine has.
+            ValueError: a stage has no parts to share, or a path begins at a folder that only this machine has.
         """
-        if self.evaluation and self.evaluation.through == "mirror":
-            raise ValueError("fleet.evaluation.through: only rollouts are shared through the mirror")
+        named: dict[str, Machines | None] = {name: getattr(self, name) for name in type(self).model_fields}
+        used = {name: one for name, one in named.items() if one}
+        for name in [name for name, one in used.items() if name != "rollouts" and one.through != DISK]:
+            raise ValueError(f"fleet.{name}.through: only rollouts are shared through the mirror")
+        if self.training and self.training.shares > 1:
+            raise ValueError("fleet.training.shares: training has no parts; several nodes are `training.launcher`")
         if self.through_mirror and not has_mirror:
             raise ValueError("fleet.rollouts.through = 'mirror' needs `mirror`, the URL of an object store")
-        if not any(self.model_dump(exclude={"rollouts"} if self.through_mirror else None).values()):
+        if not any(one.through == DISK and one.runner != "here" for one in used.values()):
             return
-        if self.verdicts and on_ray:
-            raise ValueError("fleet.verdicts and [verifier.ray] both say where to verify; leave one out")
         relative = [name for name, path in paths.items() if path and not path.is_absolute()]
         if relative:
             raise ValueError(f"[fleet] needs absolute paths, the same on every machine; not so: {', '.join(relative)}")

@@ -29,19 +29,10 @@ AnswerRule = Annotated[str | dict[str, str], BeforeValidator(_answer_rule)]
 """A name of ANSWER_RULES, or what is looked for under `regex` or `after`."""
 
 
-class RayConfig(Settings):
-    """A running Ray cluster whose nodes see the run folder under the same path and have this environment."""
-
-    address: str
-    """`HOST:PORT` of the head node, or `ray://HOST:PORT` from outside the cluster."""
-    shares: PositiveInt = 2
-    """Processes the work is divided over; one per node. Each reserves `verifier.workers` cores (unset: one)."""
-
-
 class VerifierConfig(Settings):
     """How answers are judged."""
 
-    changes_nothing = frozenset({"workers", "ray"})
+    changes_nothing = frozenset({"workers"})
     workers: PositiveInt | None = None
     """Fork servers; unset: one per core."""
     cpu_s: PositiveFloat = 6.0
@@ -76,10 +67,3 @@ class VerifierConfig(Settings):
     `hash` (what the line has after the first ####, as in GSM8K), `number` (the last one), {after = "The answer is"}
     (what the line has after its first appearance) or {regex = "..."} (the first match; its first group, if it has
     one). docs/maths.md."""
-    ray: RayConfig | None = None
-    """Verify on the nodes of a Ray cluster; unset: on this machine."""
-
-    @property
-    def shares(self) -> int:
-        """Processes that verification during sampling is divided over."""
-        return self.ray.shares if self.ray else 1

@@ -1,9 +1,10 @@
-"""``python -m oapl_core.verdicts.verify RUN_DIR --round N [--follow] [--share 1-of-2]``: 1_rollouts -> 2_verdicts.
+"""``python -m oapl_core.verdicts.verify RUN_DIR --round N [--follow]``: 1_rollouts -> 2_verdicts.
 
-One verdict part for each rollout part, under the same number, recorded in the ledger as it is finished; a second run
-does only what is missing. Canaries are judged with every part. Memory holds one part and its problems at a time. With
-``--follow`` it runs in parallel with sampling, judges each part once it is recorded, and ends after sampling has. With
-``--share`` it judges every n-th part only, so that n processes on as many machines divide a round.
+One verdict part for each rollout part, under the same number, recorded in the ledger as it is finished. A second run
+does only what is missing. Any number of processes, on as many machines, do so at once. Each claims parts that nobody
+has (``run_folder/parts.py``), and ends when every part is judged. Canaries are judged with every part. Memory holds
+one part and its problems at a time. With ``--follow`` it runs in parallel with sampling, judges each part once it is
+recorded, and ends after sampling has.
 """
 
 import sys
@@ -22,7 +23,7 @@ from oapl_core.languages import Language
 from oapl_core.planning.plan import has_ended, round_steps
 from oapl_core.planning.preflight import languages_of
 from oapl_core.progress import Progress, say
-from oapl_core.run_folder.cutting import problems_per_part
+from oapl_core.run_folder.parts import FolderParts, Parts
 from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.run_folder.verdict_versions import judged_by
 from oapl_core.stage import run_verb
@@ -38,76 +39,76 @@ _READ = ("rollout_id", "problem_id", "round", "text", "finish_reason")
 _LOOK_EVERY_S = 0.25
 
 
-def verify(run: Run, number: int, follow: bool = False, share: tuple[int, int] = (1, 1)) -> None:
+def verify(run: Run, number: int, follow: bool = False, share: int = 1) -> None:
     """Judge every rollout of round `number` that has no verdict yet; with `follow`, also those still to be sampled.
 
-    `share` (k, n), k counted from 1, takes the parts whose number is k - 1 modulo n.
+    `share` says which of several machines this is, counted from 1; only names of logs depend on it.
 
     Raises:
         DataError: there are no rollouts, or one answers an unknown problem.
         SandboxError: no sandbox level works here.
         StageFailed: a canary was misjudged, or too many judgements failed for the verifier's own reasons.
     """
-    parts = _parts(run, number, share, recorded_only=False)
-    if not parts and not follow:
+    there = parts_of(run.rollouts(number))
+    if not there and not follow:
         raise DataError(f"{run.rollouts(number)}: has no rollouts to verify; run the experiment again to sample them")
-    total = _expected(run, number, share) if follow else sum(count_rows(part) for part in parts)
-    counts = Counter[str]()
+    total = _expected(run, number) if follow else sum(count_rows(part) for part in there)
+    counts, judges = Counter[str](), None
     with ExitStack() as stack:
         progress = stack.enter_context(Progress(f"verify round {number}", total, "rollouts"))
-        judges: Judges | None = None
-        for part in _sampled(run, number, share) if follow else iter(parts):
-            if run.is_done(
-                run.verdicts(number) / part.name, run.inputs([part, run.problems]), settings_of(run, number)
-            ):
-                progress.skip(count_rows(part))
-                continue
+        parts = stack.enter_context(_store(run, number))
+        for part in _claimed(run, number, parts, progress, follow):
             # Only now: a round that is already judged starts no process.
             judges = judges or stack.enter_context(judges_of(run, number))
             record(run, number, part, judge_part(run, judges, part, progress, counts))
+            parts.finish(run.verdicts(number) / part.name)
         if judges:
             _summary(counts, judges)
 
 
-def _parts(run: Run, number: int, share: tuple[int, int], recorded_only: bool) -> list[Path]:
-    """Rollout parts on disk; a part that is still being sampled has no name yet, one being recorded no entry."""
-    parts = parts_of(run.rollouts(number))
-    recorded = run.ledger.artifacts() if recorded_only else {}
-    return [
-        part
-        for part in parts
-        if _is_in(share, int(part.stem.removeprefix("part-"))) and (not recorded_only or run.name(part) in recorded)
-    ]
+def _store(run: Run, number: int) -> FolderParts:
+    def is_made(target: Path) -> bool:
+        part = run.rollouts(number) / target.name
+        return run.is_done(target, run.inputs([part, run.problems]), settings_of(run, number))
+
+    return FolderParts(run, is_made)
 
 
-def _is_in(share: tuple[int, int], part: int) -> bool:
-    return part % share[1] == share[0] - 1
+def _claimed(run: Run, number: int, parts: Parts, progress: Progress, follow: bool) -> Iterator[Path]:
+    """Rollout parts that this process is to judge, each claimed, until every part is judged, by whomever.
 
-
-def _sampled(run: Run, number: int, share: tuple[int, int]) -> Iterator[Path]:
-    """Parts as they are recorded, until sampling has ended and the ledger has all that it made.
-
-    Sampling may have ended before this process looks for the first time, so it is not enough to wait for its end.
+    With `follow` that is when sampling has ended and the ledger has all that it made. Sampling may have ended before
+    this process looks for the first time, so it is not enough to wait for its end.
     """
-    sampling, seen = round_steps(number)[0], set[Path]()
+    sampling, settled = round_steps(number)[0], set[Path]()
     while True:
-        over = has_ended(run, sampling)  # asked before looking: no part is missed
-        # What is on disk but not in the ledger may still be written.
-        new = [part for part in _parts(run, number, share, recorded_only=True) if part not in seen]
-        seen.update(new)
-        yield from new
-        if over:
+        over = not follow or has_ended(run, sampling)  # asked before looking: no part is missed
+        open_parts = {run.verdicts(number) / p.name: p for p in _parts(run, number, follow) if p not in settled}
+        for target in parts.settled(open_parts):
+            settled.add(part := open_parts.pop(target))
+            progress.skip(count_rows(part))
+        found = next((part for target, part in open_parts.items() if parts.claim(target)), None)
+        if found:
+            yield found
+            settled.add(found)
+        elif over and not open_parts:
             return
-        time.sleep(_LOOK_EVERY_S)
+        else:  # others judge what is left, and if one of them dies its part is free
+            time.sleep(_LOOK_EVERY_S)
 
 
-def _expected(run: Run, number: int, share: tuple[int, int]) -> int:
-    """How many rollouts the share of the round will have."""
+def _parts(run: Run, number: int, recorded_only: bool) -> list[Path]:
+    """Rollout parts on disk; a part that is still being sampled has no name yet, one being recorded no entry."""
+    recorded = run.ledger.artifacts() if recorded_only else {}
+    return [part for part in parts_of(run.rollouts(number)) if not recorded_only or run.name(part) in recorded]
+
+
+def _expected(run: Run, number: int) -> int:
+    """How many rollouts the round will have."""
     splits: list[str] = read_table(run.prompts, PROMPTS, ["split"])["split"].to_pylist()
-    problems = min(splits.count("train"), run.config.rounds[number].problems or len(splits))
-    size = problems_per_part(run, number, problems)
-    starts = (start for start in range(0, problems, size) if _is_in(share, start // size))
-    return sum(min(size, problems - start) for start in starts) * run.config.sampling.group_size
+    return min(splits.count("train"), run.config.rounds[number].problems or len(splits)) * (
+        run.config.sampling.group_size
+    )
 
 
 def settings_of(run: Run, number: int, version: str | None = None) -> dict[str, Any]:
@@ -242,15 +243,7 @@ def _summary(counts: Counter[str], judges: Judges) -> None:
         say(f"{rewarder.failed:,} rewards could not be computed; first: {rewarder.first_failure}")
 
 
-def _share(text: str) -> tuple[int, int]:
-    """``1-of-2``; argparse turns the ValueError into its one line."""
-    share, _, shares = text.partition("-of-")
-    if not 1 <= int(share) <= int(shares):
-        raise ValueError
-    return int(share), int(shares)
-
-
 if __name__ == "__main__":
     follow = {"action": "store_true", "help": "run in parallel with sampling, until it ends"}
-    share = {"type": _share, "default": (1, 1), "metavar": "K-of-N", "help": "every N-th part only, from the K-th"}
+    share = {"type": int, "default": 1, "help": "which of several machines this is, counted from 1"}
     sys.exit(run_verb(verify, has_round=True, options={"follow": follow, "share": share}))

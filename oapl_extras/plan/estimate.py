@@ -178,7 +178,7 @@ def with_every_speed(experiment: Experiment, model: ModelSize) -> Experiment:
 def _engine_gpus(experiment: Experiment, verb: str) -> int:
     engine = experiment.engine
     each = engine.replicas * engine.tensor_parallel_size * engine.pipeline_parallel_size
-    used = each * experiment.fleet.shares(verb)
+    used = each * experiment.shares(verb)
     has_servers = experiment.sampler and verb == SAMPLING.verb
     return experiment.estimate.gpus if has_servers else min(experiment.estimate.gpus, used)
 

@@ -16,9 +16,12 @@ import pytest
 
 from oapl_core import launch
 from oapl_core.errors import DataError, Diverged, Interrupted, OaplError, StageFailed
+from oapl_core.planning.plan import round_steps
 from oapl_core.run_folder.integrity import damage
 from oapl_core.run_folder.run import Run
+from oapl_core.runner import beside
 from oapl_core.settings.experiment_file import parse_experiment
+from oapl_core.settings.time_limits import TimeLimits
 from oapl_core.stage import disk_error
 
 # A stage whose grandchild moves to a session of its own and ignores SIGTERM, as engine workers do.
@@ -150,7 +153,8 @@ def test_a_deadline_ends_the_whole_tree(run: Run, tmp_path: Path) -> None:
 def test_a_stage_beside_another_one_has_its_deadline_from_the_end_of_that(run: Run, tmp_path: Path) -> None:
     stage(tmp_path, STUBBORN.format(pids=str(tmp_path / "pids")))
     said: list[str] = []
-    with launch.beside(run, "some.verb", [], said.append, timeout_s=0.5):
+    limited = Run(run.root, run.config.model_copy(update={"time_limits_h": TimeLimits(verdicts=0.5 / 3600)}))
+    with beside(limited, round_steps(0)[1], said.append):
         assert wait_until((tmp_path / "pids").exists)
         time.sleep(1.0)
         assert alive(int((tmp_path / "pids").read_text().split()[0]))

@@ -83,7 +83,7 @@ def test_each_stage_runs_on_the_machine_of_its_pool_and_the_round_is_that_of_one
 
 
 def test_shares_of_a_stage_are_flow_runs_of_their_own(server: PrefectServer, experiment: Path, tmp_path: Path) -> None:
-    shared = ('fleet.rollouts={pool="gpu", shares=3}',)
+    shared = ('fleet.rollouts={at="gpu", shares=3}',)
     assert server.ended(server.run(experiment, overrides=shared), 150)["state_name"] == "Completed"
     run = Run.open(tmp_path / "played-seed0")
     gpu = [stage for machine, stage in machines(run.root) if machine == "gpu"]

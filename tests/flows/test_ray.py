@@ -1,4 +1,4 @@
-"""Verification on a real Ray cluster of two nodes, one of which is killed half-way; sampling is played."""
+"""Stages on a real Ray cluster of two nodes, one of which is killed half-way; sampling is played."""
 
 import json
 import sys
@@ -18,7 +18,9 @@ from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.planning.plan import finished, round_steps
 from oapl_core.planning.stages import BY_VERB
 from oapl_core.run_folder.ledger import StageEntry
+from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.run import Run
+from oapl_core.runner import do
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.tables import PROBLEMS, PROMPTS, VERDICTS, read_table, write_table
 
@@ -36,6 +38,9 @@ if arguments[0] == "oapl_core.verdicts.verify":
     os.execv(sys.executable, [sys.executable, "-m", *arguments])
 assert arguments[0] == "oapl_core.rollouts.generate", "only sampling and verification are played"
 run = Run.open(pathlib.Path(arguments[1]))
+(run.root / f"gpus {{' '.join(arguments[2:])}}").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "none"))
+if "--share" in arguments:
+    sys.exit()
 for part in range({PARTS}):
     rows = [
         dict(run="t", round=0, problem_id=f"p{{part * {PROBLEMS_PER_PART} + p}}",
@@ -58,13 +63,13 @@ for part in range({PARTS}):
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """One head node without cores, and two nodes with one core each."""
+    """One head node without cores, and two nodes with one core each; one of them claims to have two GPUs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray's own
         from ray.cluster_utils import Cluster
 
         nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-        nodes.add_node(num_cpus=1)
+        nodes.add_node(num_cpus=1, num_gpus=2)
         nodes.add_node(num_cpus=1)
         yield nodes
         nodes.shutdown()
@@ -76,22 +81,24 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.stage.BY_VERB", settings)
 
 
-def made_run(folder: Path, address: str) -> Run:
+def made_run(folder: Path, stage: str, address: str, **more: Any) -> Run:
     (folder / "player.py").write_text(PLAYER)
     interpreter = folder / "python"
     interpreter.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{folder}/player.py" "$@"\n')
     interpreter.chmod(0o755)
     values = {
         "name": "t",
-        "model": "m",
+        "model": "/m",
         "runs_dir": str(folder),
+        "cache_dir": str(folder),
         "engine_python": str(interpreter),
         "problems": {"train": "a", "validation": "b", "heldout": "c"},
         "sampling": {"group_size": GROUP, "problems_per_part": PROBLEMS_PER_PART},
-        "verifier": {"workers": 1, "ray": {"address": address, "shares": 2}},
+        "verifier": {"workers": 1},
+        "fleet": {stage: {"runner": "ray", "at": address, "shares": 2}},
         "rounds": [{}],
     }
-    run = Run.create(parse_experiment(values, "test"))
+    run = Run.create(parse_experiment(values | more, "test"))
     names = [f"p{number}" for number in range(PARTS * PROBLEMS_PER_PART)]
     problems = [
         dict.fromkeys(column for column, _ in PROBLEMS)
@@ -121,7 +128,7 @@ def sample_and_verify(run: Run) -> None:
             run_missing(run, (sampling,))
         run_missing(run, (verification,))
 
-    with warnings.catch_warnings():
+    with hold(run.root), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         first_steps()
 
@@ -137,7 +144,7 @@ def processes_of(run: Run) -> list[psutil.Process]:
 
 @pytest.mark.slow
 def test_sampling_that_fails_ends_the_processes_on_the_cluster(tmp_path: Path, cluster: Any) -> None:
-    run = made_run(tmp_path, cluster.address)
+    run = made_run(tmp_path, "verdicts", cluster.address)
     (run.root / "fail sampling").touch()
     with pytest.raises(StageFailed):
         sample_and_verify(run)
@@ -148,8 +155,24 @@ def test_sampling_that_fails_ends_the_processes_on_the_cluster(tmp_path: Path, c
 
 
 @pytest.mark.slow
+def test_each_share_of_sampling_has_gpus_of_its_own(tmp_path: Path, cluster: Any) -> None:
+    cluster.add_node(num_cpus=1, num_gpus=2)
+    run = made_run(tmp_path, "rollouts", cluster.address, engine={"tensor_parallel_size": 2})
+    (sampling, *_) = round_steps(0)
+    said: list[str] = []
+    with hold(run.root), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        do(run, sampling, said.append)
+    assert said[0] == f"round 0: sampling: on the Ray cluster at {cluster.address}, 2 GPUs"
+    names = ("gpus --round 0", "gpus --round 0 --share 2")
+    assert [(run.root / name).read_text() for name in names] == ["0,1", "0,1"], "each on a node of its own"
+    assert len(run.ledger.artifacts()) >= PARTS
+    assert processes_of(run) == []
+
+
+@pytest.mark.slow
 def test_a_node_killed_half_way_costs_no_verdict_and_doubles_none(tmp_path: Path, cluster: Any) -> None:
-    run = made_run(tmp_path, cluster.address)
+    run = made_run(tmp_path, "verdicts", cluster.address)
     killed_at: list[int] = []
 
     def kill() -> None:
@@ -175,12 +198,12 @@ def test_a_node_killed_half_way_costs_no_verdict_and_doubles_none(tmp_path: Path
         for sample in range(GROUP)
     }
     assert [step.verb for step in finished(run)][-1] == "verdicts.verify"
-    shares = {stage.stage for stage in run.ledger.stages() if "share" in stage.stage}
-    assert len(shares) == 2, "both shares were worked on"
+    labels = {stage.stage for stage in run.ledger.stages()}
+    assert labels >= {"verdicts.verify round 0 follow", "verdicts.verify round 0 follow share 2"}, "both took part"
     assert processes_of(run) == []
 
 
 def test_a_cluster_that_does_not_answer_is_one_clear_line(tmp_path: Path) -> None:
-    run = made_run(tmp_path, "127.0.0.1:9")
-    with pytest.raises(ConfigError, match=r"verifier\.ray\.address: no Ray cluster answers at 127\.0\.0\.1:9 "):
+    run = made_run(tmp_path, "verdicts", "127.0.0.1:9")
+    with pytest.raises(ConfigError, match=r"fleet: no Ray cluster answers at 127\.0\.0\.1:9 "):
         sample_and_verify(run)

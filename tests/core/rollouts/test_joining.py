@@ -229,8 +229,8 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
     model = made_up_model(tmp_path / "model")
     for fleet, why in (
         (THROUGH, "needs `mirror`"),
-        ({"rollouts": {"shares": 2}}, "needs a `pool`"),
-        ({"evaluation": {"pool": "a", "through": "mirror"}}, "only rollouts are shared through the mirror"),
+        ({"rollouts": {"shares": 2}}, "needs `at`"),
+        ({"evaluation": {"at": "a", "through": "mirror"}}, "only rollouts are shared through the mirror"),
     ):
         with pytest.raises(ConfigError, match=why):
             make_run(tmp_path / "runs", model, PROBLEMS, fleet=fleet)

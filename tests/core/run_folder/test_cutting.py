@@ -35,7 +35,7 @@ def interrupted(run: Run, answers: int) -> None:
         (1, {}, 4000, 128),
         (8, {}, 4000, 125),
         (8, {}, 40_000, 128),
-        (2, {"rollouts": {"pool": "gpu", "shares": 4}}, 1000, 32),
+        (2, {"rollouts": {"at": "gpu", "shares": 4}}, 1000, 32),
         (8, {}, 3, 1),
     ],
 )

@@ -1,11 +1,13 @@
 """The verb: one verdict part for each rollout part, resumable, and failing rather than guessing."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -18,7 +20,7 @@ import pytest
 from oapl_core import tables
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.run_folder.ledger import ArtifactEntry, StageEntry
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run import IN_FLIGHT, Run
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.verdicts import rewards
 from oapl_core.verdicts import verify as module
@@ -29,6 +31,16 @@ from oapl_core.verdicts.verify import verify
 RIGHT = "```python\nprint(sum(map(int, input().split())))\n```"
 WRONG = "```python\nprint(-1)\n```"
 SLOW = "```python\nimport time\ntime.sleep(0.15)\nprint(sum(map(int, input().split())))\n```"
+
+
+HOLDS = """
+import sys, time
+from pathlib import Path
+from oapl_core.run_folder.parts import lock
+held = lock(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(600)
+"""
 
 
 def made_run(tmp_path: Path, parts: int = 3, right: str = RIGHT) -> Run:
@@ -149,6 +161,41 @@ def test_killed_in_the_middle_it_resumes_with_the_same_verdicts(tmp_path: Path, 
     again = run.ledger.artifacts()
     assert all(again[name].mtime_ns == entry.mtime_ns for name, entry in finished.items())
     assert [r["outcome"] for r in verdicts(run)] == ["passed", "wrong_answer", "no_answer", "passed"] * 6
+
+
+def judging(run: Run, *options: str) -> "subprocess.Popen[bytes]":
+    """A process that judges the first round."""
+    command = [sys.executable, "-m", "oapl_core.verdicts.verify", str(run.root), "--round", "0", *options]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+
+def judged_times(run: Run) -> Counter[str]:
+    lines = [json.loads(line) for line in run.ledger.path.read_text().splitlines()]
+    return Counter(line["artifact"] for line in lines if "2_verdicts" in line.get("artifact", ""))
+
+
+def test_processes_divide_the_parts_and_leave_nothing_behind(tmp_path: Path) -> None:
+    run = made_run(tmp_path, parts=6, right=SLOW)
+    processes = [judging(run, *options) for options in ((), ("--share", "2"))]
+    assert [process.wait() for process in processes] == [0, 0]
+    assert judged_times(run) == {f"round_00/2_verdicts/part-{n:05d}.parquet": 1 for n in range(6)}
+    assert not (run.verdicts(0) / IN_FLIGHT).exists()
+
+
+def test_a_part_of_a_killed_process_is_judged_by_another_that_waits_for_it(tmp_path: Path) -> None:
+    run = made_run(tmp_path, parts=2, right=SLOW)
+    held = run.verdicts(0) / IN_FLIGHT / "part-00001"
+    holder = subprocess.Popen([sys.executable, "-c", HOLDS, str(held)], stdout=subprocess.PIPE)
+    assert holder.stdout and holder.stdout.readline()
+    with judging(run) as process:
+        wait_for(lambda: len(recorded(run)) == 1)
+        time.sleep(0.5)
+        assert process.poll() is None and not judged_times(run)["round_00/2_verdicts/part-00001.parquet"]
+        holder.kill()
+        holder.wait()
+        assert process.wait(60) == 0
+    holder.stdout.close()
+    assert judged_times(run) == {f"round_00/2_verdicts/part-{n:05d}.parquet": 1 for n in range(2)}
 
 
 def test_no_rollouts_is_one_clear_line(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_recipe_fits_the_machines_that_it_is_for(name: str) -> None:
     assert "memory of a rank, estimated" in found
     assert not re.search("^(refused|warning): ", found, re.MULTILINE)
     parts = config.rounds[0].problems or 0
-    shares = config.fleet.shares("rollouts.generate") * config.engine.replicas
+    shares = config.shares("rollouts.generate") * config.engine.replicas
     assert parts / (config.sampling.problems_per_part or 128) >= 4 * shares, "no engine waits long for the last part"
 
 

@@ -1,0 +1,59 @@
+"""Does a step for whoever holds the run folder, on another machine: ``python -m tasks.elsewhere ORDER``.
+
+ORDER is JSON, the fields of ``oapl_core.runner.Order``. Where the machine sees the run folder, the step ends when its
+holder does. Where it does not, it takes part through the run's mirror, in data/joined/. Reads and writes what the
+step does. Started by runners, not by people.
+"""
+
+import json
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from oapl_core.errors import OaplError
+from oapl_core.launch import Here
+from oapl_core.planning.plan import Step
+from oapl_core.progress import say
+from oapl_core.rollouts.joining import serve
+from oapl_core.run_folder.helping import helping
+from oapl_core.run_folder.lock import hold
+from oapl_core.run_folder.run import Run
+from oapl_core.runner import Order, Tell
+
+_IDLE_S = 300.0
+"""How long a machine that joined waits for the round to be opened, or to be closed."""
+
+
+def carry_out(order: Order, tell: Tell) -> None:
+    """Do the step of ``order`` on this machine, to its end.
+
+    Raises:
+        Held: the holder that gave the order is gone, or the step is being done: nothing was done.
+        OaplError: the step's own error.
+    """
+    if order.mirror:
+        folder = Path("data/joined", urlsplit(order.mirror).path.rpartition("/")[2], order.step.label.replace(" ", "_"))
+        with hold(folder):
+            serve(order.mirror, folder, tell, idle_s=_IDLE_S, number=order.step.round)
+        return
+    root = Path(order.run_dir)
+    with helping(root, order.holder, order.step.label):
+        process = Here().start(Run.open(root), order.step, tell)
+        try:
+            process.wait()
+        finally:
+            process.cancel()
+
+
+def _read(text: str) -> Order:
+    values = json.loads(text)
+    step = values["step"] | {name: tuple(values["step"][name]) for name in ("outputs", "options")}
+    return Order(**values | {"step": Step(**step)})
+
+
+if __name__ == "__main__":
+    try:
+        carry_out(_read(sys.argv[1]), say)
+    except OaplError as error:
+        say(str(error))
+        raise SystemExit(error.exit_code) from None
