@@ -2,7 +2,7 @@
 
 One server has many keepers, so sessions do not wait for each other. Between two calls the session's process is stopped:
 no thread of it runs on while the model speaks. A keeper ends its process when the supervisor closes its end of the
-control socket, and dies with the fork server; the process dies with either. It reads nothing that a program wrote.
+control socket, and dies with the fork server. The process dies with either. It reads nothing that a program wrote.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from oapl_core.sandbox.session_child import SessionTask, run_session
 CALL = struct.Struct("<d")
 """From the supervisor: run what lies in the input, for at most so many seconds."""
 MOST_CALLS = 1000
-"""Of one session: what its total of CPU time is for."""
+"""Calls of one session, at most: its total of CPU time is for so many."""
 _START_SECONDS = 20.0
 _BUFFER = bytearray(4096)  # as in attempt.py: marks are counted and wiped
 
@@ -91,7 +91,7 @@ def _serve(child: Child, control: socket.socket, marks: int, header: dict[str, A
 def _watch(
     child: Child, control: socket.socket | None, marks: int, cpu_s: float, wall_s: float
 ) -> dict[str, Any] | None:
-    """The facts of a call that ended, or was ended; None if the supervisor is gone."""
+    """Wait for the end of a call, or end it at a limit; returns its facts, or None if the supervisor is gone."""
     begun, cpu_before = time.monotonic(), child.cpu_s()
     poll, end = select.poll(), control.fileno() if control else -1
     for fd in (marks, child.pidfd, *([end] if control else [])):
