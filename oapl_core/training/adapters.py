@@ -1,6 +1,6 @@
 """Low-rank adapters (LoRA, through peft): few weights are trained beside frozen ones, and merged on export.
 
-An adapted layer computes x W^T + (alpha / rank) x A^T B^T; A is drawn from the run's seed and B starts at 0, so that a
+An adapted layer computes x W^T + (alpha / rank) x A^T B^T. A is drawn from the run's seed and B starts at 0, so that a
 round begins with the very policy that sampled. Writes, where `training.adapter.export` says so, ``adapter/`` into a
 checkpoint's folder: adapter_config.json and adapter_model.safetensors, which peft and vLLM load beside the round's
 start. The folder itself always holds the merged model, from which the next round samples.
@@ -57,7 +57,7 @@ def _linear_layers(model: Any) -> set[str]:
 
 
 def merged_weights(weights: "Mapping[str, Tensor]", adapter: "AdapterConfig") -> "dict[str, Tensor]":
-    """The weights of the plain model, by its own names, from those of an adapted one; sums are taken in float32."""
+    """Merge an adapted model's weights into those of the plain model, by its own names; sums are taken in float32."""
     found: dict[str, Tensor] = {}
     for name, weight in weights.items():
         if name.endswith(_BASE):

@@ -1,7 +1,7 @@
 """Mixture of experts: which blocks a model has, and its routers, by one rule for every family.
 
 A block is a module with a child `experts`; its router is its child `gate` or `router`, whose weights choose the experts
-of a token. transformers adds an auxiliary loss that balances the experts' load to its own loss alone: log-probs here
+of a token. transformers adds an auxiliary loss, which balances the experts' load, to its own loss alone. Log-probs here
 come from hidden states, so no objective has it. Corrections of the choice that no gradient reaches (DeepSeek-V3's
 `e_score_correction_bias`) stay as they were.
 
@@ -31,7 +31,7 @@ def expert_blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def routers(model: nn.Module) -> list[nn.Module]:
-    """What chooses the experts of a token."""
+    """Return the modules that choose the experts of a token."""
     children = [child for block in expert_blocks(model) for child in block.named_children()]
     return [child for name, child in children if name in _ROUTERS]
 
@@ -56,7 +56,9 @@ class Replay:
     """Routers of a model that choose the experts which were stored for a token; else they choose as ever."""
 
     _route_NLK: Tensor | None = None
-    """Of the N tokens that the model is given, by layer; below 0: the router's own choice. Unset: all are."""
+    """Stored experts of the N tokens that the model is given, by layer; below 0, or unset, the router chooses
+    itself.
+    """
 
     def __init__(self, model: nn.Module, routing: Routing) -> None:
         """Put the stored choice into the routers of ``model``, before anything else is put around them.
@@ -78,9 +80,9 @@ class Replay:
                 module.forward = partial(self._route, module.forward, name, int(layer[1]))
 
     def hold(self, route_STLK: Tensor | None, is_token_ST: Tensor | None, device: torch.device | None = None) -> None:
-        """The routes of the next forward pass on ``device``, and of what is recomputed of it.
+        """Set the routes of the next forward pass on ``device``, and of its recomputation.
 
-        ``is_token_ST``: of packed tokens.
+        ``is_token_ST`` marks the tokens of packed rows.
         """
         if route_STLK is not None:
             route_STLK = route_STLK.flatten(0, 1) if is_token_ST is None else route_STLK[is_token_ST]
@@ -88,7 +90,7 @@ class Replay:
         self._route_NLK = route_STLK
 
     def _route(self, choose: Any, name: str, layer: int, *inputs: Any, **options: Any) -> Any:
-        """What the router ``name`` gives, as ``choose`` computes it, with the stored experts."""
+        """Return the output of the router ``name``, as ``choose`` computes it, with the stored experts."""
         if self._route_NLK is None:
             return choose(*inputs, **options)
         choice = _Choice(self._route_NLK[:, layer].long(), self._routing)

@@ -1,9 +1,9 @@
 """Faster kernels for a model's layers and attention, taken where they agree with what runs without them.
 
-Each is tried on the first micro-batch, after DeepSpeed has the model: log-probs, and where it can be taken the gradient
-at the embeddings, which has passed backwards through every layer. What differs by more than a few times of what one
-more rounding of each layer changes is taken back. Every rank does the same, and what is used is recorded with the
-checkpoints. Reads and writes no files.
+Each is tried on the first micro-batch, after DeepSpeed has the model. Log-probs are compared, and where possible the
+gradient at the embeddings, which has passed backwards through every layer. One more rounding of each layer sets the
+scale: kernels that differ by more than a few times of it are taken back. Every rank does the same, and what is used is
+recorded with the checkpoints. Reads and writes no files.
 """
 
 import sys
@@ -33,7 +33,7 @@ _ROUNDINGS = 3.0
 _LEAST = 1e-4
 """Nats and share of a gradient that may differ where nothing is rounded to 16 bits."""
 _FAILS = (ImportError, RuntimeError, AttributeError, TypeError, ValueError, KeyError, AssertionError)
-"""What kernels of other versions, or for other GPUs, end with; CUDA's and Triton's errors are RuntimeErrors."""
+"""Errors of kernels of other versions, or for other GPUs; CUDA's and Triton's errors are RuntimeErrors."""
 _NO_GPU = "there is no GPU"
 
 
@@ -41,7 +41,7 @@ class Kernels(Protocol):
     """A faster way to compute what a model computes."""
 
     name: str
-    """What a person calls it."""
+    """Name of the kernels for a person."""
 
     def obstacle(self, model: Any) -> str:
         """Why they cannot be used here; empty: they may be tried."""
@@ -69,16 +69,16 @@ class Liger:
         """Namespace, name, and what it held before."""
 
     def obstacle(self, model: Any) -> str:
-        """As ``Kernels``."""
+        """Return why Liger's kernels cannot be used; empty if they can."""
         if self._device.type != "cuda":
             return _NO_GPU
         return "" if find_spec("liger_kernel") else "liger-kernel is not installed"
 
     def apply(self, model: Any) -> None:
-        """As ``Kernels``.
+        """Patch the modules of the model's family, and remember the changes.
 
         Raises:
-            ValueError: it has none for this family.
+            ValueError: Liger has no kernels for this family.
         """
         family = vars(sys.modules[type(model).__module__])
         spaces = [vars(module) for module in model.modules()]
@@ -100,7 +100,7 @@ class Liger:
             raise ValueError(f"it has nothing for {type(model).__name__}")
 
     def undo(self, model: Any) -> None:
-        """As ``Kernels``."""
+        """Restore what ``apply`` changed, the last change first."""
         for space, name, value in reversed(self._changes):
             if value is _MISSING:
                 space.pop(name, None)
@@ -138,7 +138,7 @@ class Flash:
         self._majors = {3: (9,), 4: (9, 10)}[generation]
 
     def obstacle(self, model: Any) -> str:
-        """As ``Kernels``."""
+        """Return why this FlashAttention cannot be used; empty if it can."""
         from torch.nn import attention
 
         if self._device.type != "cuda":
@@ -154,13 +154,13 @@ class Flash:
         return "" if _is_there(self._package) else f"{self._package} is not installed"
 
     def apply(self, model: Any) -> None:
-        """As ``Kernels``."""
+        """Activate the FlashAttention for the whole process."""
         from torch.nn.attention import activate_flash_attention_impl
 
         activate_flash_attention_impl(self._kind)
 
     def undo(self, model: Any) -> None:
-        """As ``Kernels``."""
+        """Restore the attention that was active before."""
         from torch.nn.attention import current_flash_attention_impl, restore_flash_attention_impl
 
         if current_flash_attention_impl() == self._kind:
@@ -173,18 +173,18 @@ class Compiled:
     name = "torch.compile"
 
     def obstacle(self, model: Any) -> str:
-        """As ``Kernels``."""
+        """Return why the layers cannot be compiled; empty if they can."""
         if _layers(model):
             return ""
         return "every layer is recomputed (set training.recompute to 'none' or a number), or its layers are not known"
 
     def apply(self, model: Any) -> None:
-        """As ``Kernels``."""
+        """Compile each layer that is not recomputed."""
         for layer in _layers(model):
             layer.compile(dynamic=True)
 
     def undo(self, model: Any) -> None:
-        """As ``Kernels``."""
+        """Return each layer to its code that is not compiled."""
         for layer in _layers(model):
             layer._compiled_call_impl = None
 
@@ -204,7 +204,7 @@ def _is_there(package: str) -> bool:
 
 
 def choose_kernels(engine: "TrainingEngine", examples: "Examples", training: TrainingConfig) -> dict[str, str]:
-    """What layers and attention compute with, as the settings want it; every rank calls it.
+    """Choose the kernels of layers and attention that the settings ask for; every rank calls it. Returns their names.
 
     Raises:
         ConfigError: a setting names kernels that cannot be used, or do not agree.

@@ -30,16 +30,17 @@ if TYPE_CHECKING:
 _ROUNDED = 16
 """Rollouts on which rounding is measured."""
 _LAST_DIGIT = 2.0**-7
-"""Relative, of bfloat16. Once a block is as much as all of a block's own roundings: 0.025 nats where Gemma 3 in
-bfloat16 is 0.027 from itself in float32."""
+"""Relative noise on a block's output, the last digit of bfloat16. Once a block, it equals all of the block's own
+roundings. Check: 0.025 nats for Gemma 3, which in bfloat16 is 0.027 from itself in float32.
+"""
 _COLUMNS = ("response_tokens", "mean_difference", "max_difference", "sum_difference", "k3")
 
 
 def compare_with_engine(job: Job, engine: "TrainingEngine", examples: "Examples") -> None:
     """Measure, record and judge; every rank calls it, before the first update or a state is loaded.
 
-    Left out where the comparison would say nothing: the round starts from other weights than those that sampled, or
-    some rollouts have no log-probs of their engine, or none is of these weights.
+    Left out where the comparison would say nothing. The round starts from other weights than those that sampled, some
+    rollouts have no log-probs of their engine, or none is of these weights.
 
     Raises:
         StageFailed: the mean difference per token is more than ``training.max_mismatch`` or rounding allows.
@@ -104,7 +105,7 @@ def _measured(
 
 
 def _rounds(job: Job) -> bool:
-    """Whether engine or trainer computes in 16 bits; of a server nobody knows."""
+    """Return whether engine or trainer computes in 16 bits; assumed of a server, whose type nobody knows."""
     engine = job.run.config.engine.dtype
     if engine == "auto":
         stored = json.loads((job.behavior / "config.json").read_text(encoding="utf-8"))

@@ -36,15 +36,15 @@ def own_rank() -> int | None:
 
 
 def rank_count() -> int:
-    """How many ranks train together, this process being one of them."""
+    """Count the ranks that train together, this process being one of them."""
     return 1 if own_rank() is None else int(os.environ["WORLD_SIZE"])
 
 
 def rank_command(run: Run, verb: str, *arguments: str) -> list[str]:
-    """What starts ``verb`` in every rank; ``arguments`` follow the run folder.
+    """Return the command that starts ``verb`` in every rank; ``arguments`` follow the run folder.
 
     Raises:
-        ConfigError: of several machines it is not known which.
+        ConfigError: the environment does not say which of several machines there are.
     """
     training = run.config.training
     if training.has_nodes:

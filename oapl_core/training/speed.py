@@ -49,7 +49,7 @@ class ModelFlops:
 
     @classmethod
     def of(cls, model: Any) -> "ModelFlops":
-        """Of a transformers model; weights that are not trained need no gradient of their own."""
+        """Count the FLOPs of a transformers model; weights that are not trained need no gradient of their own."""
         config = model.config.get_text_config()
         embeddings, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
         outside = {id(embeddings), id(output)}
@@ -130,7 +130,7 @@ class Speedometer:
         self._seconds, self._measured = 0.0, 0
 
     def __call__(self, step: Metrics) -> Metrics:
-        """What to add to ``step``, which has its number, tokens and seconds."""
+        """Return the fields to add to ``step``, which has its number, tokens and seconds."""
         self._seconds, self._measured = self._seconds + step["seconds"], self._measured + 1
         tokens, squared = (step[name] - step.get(f"shared_{name}", 0) for name in ("tokens", "squared_tokens"))
         need = self.flops(tokens, step["response_tokens"], squared)
