@@ -25,7 +25,7 @@ class Attempts:
         self._used = 0
 
     def tools(self) -> Sequence[Callable[..., str]]:
-        """None."""
+        """Offer no tools: the model only answers."""
         return []
 
     def reset(self, problem: Mapping[str, Any], seed: int) -> None:
@@ -33,7 +33,7 @@ class Attempts:
         self._problem = {"info": problem.get("info")}
 
     def step(self, action: Action) -> Observation:
-        """Score the answer.
+        """Score the answer, and end after a right or the last one.
 
         Raises:
             ValueError: the problem is not from `oapl gym`.
@@ -51,4 +51,4 @@ class Attempts:
         return Observation(text=f"{said} You may answer again ({left} left).")
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to close."""

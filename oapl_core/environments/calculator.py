@@ -1,7 +1,7 @@
 """A calculator: `calc(expression)`, sums and products of whole numbers and decimals, exactly. Pure.
 
-Numbers and operators are read from Python's own syntax tree and nothing is executed, so it needs no sandbox; the size
-of what is computed is bounded.
+Numbers and operators are read from Python's own syntax tree and nothing is executed, so it needs no sandbox. The size
+of results is bounded.
 """
 
 import ast
@@ -27,10 +27,10 @@ _FORM = "write numbers, + - * / // % ** and parentheses"
 
 
 class Calculator(ToolEnvironment):
-    """One tool, `calc`."""
+    """Environment with a single tool, `calc`."""
 
     def tools(self) -> Sequence[Callable[..., str]]:
-        """The calculator."""
+        """Offer the calculator as the only tool."""
         return [calc]
 
 

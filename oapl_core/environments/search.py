@@ -47,7 +47,7 @@ class Search(ToolEnvironment):
             raise ConfigError(f"{corpus}: has no pages")
 
     def tools(self) -> Sequence[Callable[..., str]]:
-        """Both."""
+        """Offer both tools: search and read."""
         return [self.search, self.read]
 
     def search(self, query: str) -> str:
@@ -132,7 +132,7 @@ def _lines(path: Path) -> Iterator[Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line: a JSONL file and the corpus to write."""
+    """Run the command line: a JSONL file and the corpus to write."""
     if len(arguments) != 2 or not Path(arguments[0]).is_file():
         sys.stderr.write("give a JSONL file of pages (`title`, `text`) and the corpus to write\n")
         return 2

@@ -24,19 +24,19 @@ from oapl_core.storable import storable_text
 
 @dataclass
 class Playing:
-    """One trajectory's environment."""
+    """Environment of one trajectory, in memory or pickled."""
 
     problem: Mapping[str, Any]
     seed: int
     environment: Environment | None = None
     """None: not begun, or still pickled."""
     kept: bytes | None = None
-    """As it was pickled after its last step."""
+    """Pickle of the environment after its last step."""
 
 
 @dataclass(frozen=True)
 class Stepped:
-    """What a step gave."""
+    """Result of one step."""
 
     key: str
     observation: Observation | None
@@ -52,7 +52,7 @@ class Steps:
     """Threads that run steps, started when they are needed. Use as a context manager."""
 
     def __init__(self, config: EnvironmentConfig, make: Callable[[], Environment]) -> None:
-        """``make``: of ``making.maker``."""
+        """Prepare for stepping environments, which ``make`` of ``making.maker`` makes."""
         self._config, self._make = config, make
         self._waiting: queue.SimpleQueue[tuple[str, Playing, str, int] | None] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[Stepped] = queue.SimpleQueue()
@@ -152,7 +152,7 @@ class Steps:
             return Stepped(key, None, time.monotonic() - start, storable_text(reason) + self._place(error))
 
     def _place(self, error: Exception) -> str:
-        """The innermost line of the class's own file; nothing where it is none."""
+        """Name the innermost line of the class's own file that the error went through; empty where there is none."""
         module = sys.modules.get(self._config.target.partition(":")[0])
         own = getattr(module, "__file__", None)
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
@@ -168,7 +168,7 @@ class Steps:
 
 
 def observed(given: Any) -> Observation:
-    """What an environment answered, as tables and templates can take it: they are written far from its thread.
+    """Check an environment's answer and make it storable: tables and templates are written far from its thread.
 
     Raises:
         TypeError: a part of it is of another type.

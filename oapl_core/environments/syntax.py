@@ -23,7 +23,7 @@ _FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)(?:^```\s*$|\Z)", re.DOTALL | re.MUL
 
 
 def calls(text: str, syntax: str, tools: Tools, most: int | None = None) -> tuple[ToolCall, ...]:
-    """The calls of a turn, in order; one that cannot be run has an ``error``.
+    """Read the calls of a turn, in order; one that cannot be run has an ``error``.
 
     Args:
         text: the turn, decoded.
@@ -53,7 +53,7 @@ def _checked(call: ToolCall, named: Mapping[str, Callable[..., str]]) -> ToolCal
 
 
 def _readers(text: str, syntax: str, named: Mapping[str, Callable[..., str]]) -> list[Callable[[], ToolCall]]:
-    """What reads each call of a turn: a turn may write more than are ever read."""
+    """Return a reader for each call of a turn: a turn may write more calls than are ever read."""
     said = text.rpartition("</think>")[2]
     if "<think>" in said:  # never closed
         said = said.partition("<think>")[0]
