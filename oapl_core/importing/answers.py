@@ -9,7 +9,7 @@ from oapl_core.importing.likeness import NearDuplicates, Overlap
 
 @dataclass
 class Likeness:
-    """What a round's answers are like."""
+    """Likeness of a round's answers to evaluation problems and to each other."""
 
     answers: int = 0
     reciting: dict[str, tuple[str, float]] = field(default_factory=dict)
@@ -21,7 +21,7 @@ class Likeness:
 def likeness(
     answers: Iterable[tuple[str, str, str]], evaluation: Iterable[tuple[str, str]], similarity: float = 0.8
 ) -> Likeness:
-    """Of ``answers`` (rollout, problem, text) to what they contain of ``evaluation`` (problem, statement)."""
+    """Compare ``answers`` (rollout, problem, text) with ``evaluation`` (problem, statement) and with each other."""
     found, overlap, near = Likeness(), Overlap(evaluation), NearDuplicates(similarity)
     for rollout, problem, text in answers:
         found.answers += 1

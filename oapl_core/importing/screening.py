@@ -1,15 +1,15 @@
-"""Which problems pay for answers that solve nothing: each with its reasons; nothing is changed or left out here.
+"""Screening for problems that pay for answers that solve nothing: each with its reasons. Nothing is changed or dropped.
 
-Asked of a problem, beside what `oapl problems --check` asks (an empty, constant or echoing answer that passes, or
-a table of the statement's samples):
+`oapl problems --check` also asks whether an empty, constant or echoing answer passes, or a table of the statement's
+samples. These reasons come on top:
 
-one output          every test expects the same output, so that printing it passes
-mutants             changed copies of a reference solution pass: the tests see no difference (mutation analysis, DeMillo
-                    et al. 1978): another operator, comparison or constant; the share `PASSING` of them must pass
-its checker         accepts what no test expects, or raises on text that it cannot read
-wrong forms         maths answers that are wrong by construction, or gold answers of other problems, equal its own
+    one output     every test expects the same output, so that printing it passes
+    mutants        changed copies of a reference solution pass: the tests see no difference (mutation analysis,
+                   DeMillo et al. 1978): another operator, comparison or constant; the share `PASSING` of them must pass
+    its checker    accepts outputs that no test expects, or raises on text that it cannot read
+    wrong forms    maths answers that are wrong by construction, or gold answers of other problems, equal its own
 
-Random choices are hashes of names. What runs programs and compares answers is a ``Screener``.
+Random choices are hashes of names. A ``Screener`` runs programs and compares answers.
 """
 
 import ast
@@ -52,10 +52,10 @@ _OPERATORS: Mapping[type, type] = {
 
 
 class Screener(ProblemVerifier, Protocol):
-    """What is asked of the verifier."""
+    """Verifier that also compares maths answers."""
 
     def equal(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:
-        """Whether each (gold answer, answer) would be judged correct."""
+        """Judge whether each (gold answer, answer) counts as correct."""
 
 
 def screened(problems: Iterable[Imported], screener: Screener, seed: int = 0) -> Iterator[tuple[str, list[str]]]:
@@ -144,7 +144,7 @@ def _changed(tree: ast.Module, place: int) -> ast.Module:
 
 
 def _change(node: ast.AST) -> Callable[[], None] | None:
-    """What changes ``node``, if anything does."""
+    """Return a function that changes ``node``; None if nothing does."""
     if isinstance(node, ast.BinOp | ast.BoolOp) and type(node.op) in _OPERATORS:
         return lambda: setattr(node, "op", _OPERATORS[type(node.op)]())
     if isinstance(node, ast.Compare) and type(node.ops[0]) in _OPERATORS:
