@@ -1,9 +1,9 @@
 """``python -m oapl_core.exchange.export RUN_DIR --round N --to FILE``: a round in the authors' schema, or as messages.
 
-Reads 1_rollouts, 2_verdicts and problems.parquet; writes one file outside the run, complete or not at all: .parquet in
-the authors' schema (columns: ``exchange/__init__.py``), .jsonl as chat messages (``messages.py``), a rollout a line.
-Rollouts whose verdict is missing or ``verifier_error`` have no reward: they are left out and counted. One row group of
-rollouts and the problems of one part are in memory at a time.
+Reads 1_rollouts, 2_verdicts and problems.parquet; writes one file outside the run, complete or not at all. A .parquet
+file is in the authors' schema (``exchange/__init__.py``), a .jsonl file has a rollout a line, as chat messages
+(``messages.py``). Rollouts whose verdict is missing or ``verifier_error`` have no reward: they are left out and
+counted. One row group of rollouts and the problems of one part are in memory at a time.
 """
 
 from collections import Counter
@@ -117,7 +117,7 @@ def _write_messages(path: Path, run: Run, round_number: int, parts: Sequence[Pat
 
 
 def _problems(run: Run, part: Path, first_index: int) -> dict[str, dict[str, Any]]:
-    """The columns that rows of a problem share, by problem id."""
+    """Read the columns that rows of a problem share, by problem id."""
     asked = list(dict.fromkeys(tables.read_table(part, tables.ROLLOUTS, ["problem_id"])["problem_id"].to_pylist()))
     rows = tables.read_table(run.problems, tables.PROBLEMS, only=("problem_id", asked)).to_pylist()
     known = {row["problem_id"]: row for row in rows}

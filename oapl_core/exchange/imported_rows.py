@@ -21,7 +21,7 @@ Key = str | tuple[int, ...]
 
 @dataclass(frozen=True)
 class Prompts:
-    """What groups were asked, and which problems of the run are asked so."""
+    """Prompts of imported groups, and the problems of the run that have the same prompts."""
 
     encode: Encode
     tokenizer: Any
@@ -30,10 +30,10 @@ class Prompts:
     with_tools: Callable[[str], Encode]
     """``encode`` with other tools, given as JSON."""
     conversations: Callable[[], Conversations]
-    """What makes tokens of messages; made when it is asked for, as not every template can."""
+    """Maker of the object that encodes messages; made when it is asked for, as not every template can."""
 
     def with_ids(self, raw: Mapping[str, Any], end_token: bool) -> Mapping[str, Any]:
-        """A row whose turns are messages, with their tokens; any other as it is."""
+        """Encode the messages of a row that has them; any other row is returned as it is."""
         if "turn_messages" not in raw:
             return raw
         said = {**raw["sampling"], "engine": f"{raw['sampling'].get('engine') or 'imported'}, encoded here"}
@@ -57,7 +57,7 @@ class Prompts:
         return cls(encode, tokenizer, known, with_tools, conversations)
 
     def rendered(self, group: Group) -> tuple[str, list[int]]:
-        """The text that the model was given, and its ids; of a dump without ids the words alone."""
+        """Render the group's prompt as text and token ids; a dump without ids gives the words alone."""
         row = group.rows[0]
         # nothing is rendered of words alone: the problem that is asked so has the ids
         if "prompt_text" in row:
@@ -79,7 +79,9 @@ class Prompts:
         return self.known.get(tuple(ids) if "prompt_token_ids" in group.rows[0] else text)
 
     def statement(self, group: Group) -> str:
-        """All turns, system and examples too: an export in style `plain` has to give the model the same words again."""
+        """Return all turns, system and examples too: an export in style `plain` has to give the model the same words
+        again.
+        """
         # of a template's markers a reader of the statement has no use
         if "prompt_token_ids" in group.rows[0]:
             words: str = self.tokenizer.decode(group.rows[0]["prompt_token_ids"], skip_special_tokens=True)
@@ -88,13 +90,13 @@ class Prompts:
 
 
 def conversation_of(group: Group) -> list[dict[str, str]]:
-    """The turns of a group whose rows have them."""
+    """Return the turns of a group whose rows have them."""
     return [{"role": turn["role"], "content": turn["content"]} for turn in group.rows[0]["prompt"]]
 
 
 @dataclass(frozen=True)
 class Assumed:
-    """What a person says of rollouts that do not say it themselves."""
+    """Assumptions of a person about rollouts whose rows do not say it."""
 
     temperature: float = 1.0
     """The paper's; the policy's log-probs are taken at it."""
@@ -103,7 +105,7 @@ class Assumed:
 
     @property
     def said(self) -> dict[str, Any]:
-        """What differs from saying nothing, for the ledger."""
+        """Assumptions that differ from the defaults, for the ledger."""
         return {f"assumed_{key}": value for key, value in vars(self).items() if value != getattr(Assumed(), key)}
 
 
@@ -119,7 +121,7 @@ def rollout_row(
     tokenizer: Any,
     assumed: Assumed = NOTHING_SAID,
 ) -> dict[str, Any]:
-    """A row of tables.ROLLOUTS."""
+    """Make a row of tables.ROLLOUTS from a foreign row."""
     said: Mapping[str, Any] = raw.get("sampling") or {}
     ids, text, known = raw.get("response_token_ids"), raw.get("response"), said.get("logprobs") is not None
     engine = said.get("engine") or "imported"
@@ -153,7 +155,7 @@ def turns_of(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def broken_turns(rows: Sequence[Mapping[str, Any]], prompt_ids: Sequence[int]) -> str | None:
-    """What is wrong with the turns of the first of a group's rows that is not what its model saw; None if all are."""
+    """Describe the first row of a group whose turns are not what its model saw; None if all are."""
     for sample, raw in enumerate(rows):
         if raw.get("turns"):
             said = raw.get("sampling") or {}

@@ -1,12 +1,15 @@
 """Trajectories as OpenAI's chat messages with tool calls, and such messages as a trajectory's tokens.
 
-Roles `user`, `assistant` and `tool`; of an assistant's message `content`, `reasoning_content` and `tool_calls`
-(`{id, type: "function", function: {name, arguments}}` with the arguments as JSON text), of a tool's `tool_call_id` and
-`content`. Contents are texts. That is the form of openai/openai-openapi's ChatCompletionRequest*Message.
+The form is that of openai/openai-openapi's ChatCompletionRequest*Message, with texts as contents:
 
-Messages are text. What the model saw is made of them as in sampling: the first prompt by the chat template, each turn
-of the model encoded once with its end token, what came between as environments are worded (environments/wording.py). A
-row's own tokens are lost that way, and so are its log-probs.
+    user         `content`
+    assistant    `content`, `reasoning_content` and `tool_calls`: `{id, type: "function", function: {name, arguments}}`
+                 with the arguments as JSON text
+    tool         `tool_call_id` and `content`
+
+Messages are text. Their tokens are made as in sampling. The first prompt goes through the chat template, and each turn
+of the model is encoded once with its end token. environments/wording.py words the environments' answers. A row's own
+tokens are lost that way, and so are its log-probs.
 """
 
 import json
@@ -74,8 +77,11 @@ class Conversations:
         self._wording = Wording(tokenizer, end_ids, _WHOLE, chat, thinking)
 
     def encoded(self, messages: Sequence[Message], end_last: bool) -> dict[str, Any]:
-        """``response_token_ids``, ``response`` (the last turn) and ``turns`` (tables.TURNS) of messages that begin with
-        the model's first turn; ``end_last``: whether the last one gets its end token, too."""
+        """Encode messages that begin with the model's first turn.
+
+        Returns ``response_token_ids``, ``response`` (the last turn) and ``turns`` (tables.TURNS). ``end_last``: whether
+        the last turn gets its end token, too.
+        """
         ids, mask, starts, calls = list[int](), list[bool](), list[int](), list[dict[str, Any]]()
         places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
         said = ""
@@ -94,7 +100,7 @@ class Conversations:
         return {"response_token_ids": ids, "response": said, "turns": about}
 
     def decoded(self, row: Mapping[str, Any]) -> list[Message]:
-        """The messages behind the prompt of a row of ROLLOUTS."""
+        """Return the messages behind the prompt of a row of ROLLOUTS."""
         messages = list[Message]()
         for turn, (sampled, between) in enumerate(spans(row)):
             said = self._tokenizer.decode(sampled, skip_special_tokens=True)
@@ -113,7 +119,7 @@ class Conversations:
         return messages
 
     def _text_between(self, sampled: Sequence[int], between: list[int], calls: Sequence[Mapping[str, Any]]) -> str:
-        """What an environment said beside the results of ``calls``."""
+        """Return the environment's text beside the results of ``calls``."""
         results = tuple(ToolResult(ToolCall(call["name"], {}, ""), call["result"] or "") for call in calls)
         if results and self._wording.ids(Observation(results), sampled[-1]) == between:
             return ""
@@ -127,7 +133,7 @@ class Conversations:
         return "" if results else str(self._tokenizer.decode(between, skip_special_tokens=True)).strip()
 
     def _said(self, message: Message) -> str:
-        """A turn as the model would write it."""
+        """Write a turn as the model would."""
         content, reasoning = message.get("content") or "", message.get("reasoning_content")
         thought = f"<think>\n{reasoning}\n</think>\n\n" if reasoning else ""
         calls = [call["function"] for call in message.get("tool_calls") or ()]
@@ -162,7 +168,7 @@ class Conversations:
 
 
 def conversations_of(run: Run, tokenizer: Any) -> Conversations:
-    """As the run words prompts and turns.
+    """Return the object that encodes messages in the run's words for prompts and turns.
 
     Raises:
         DataError: the chat template cannot word what comes between turns.
