@@ -1,4 +1,4 @@
-"""What this machine is: GPUs as the driver names them, cores that this process may use, versions, a free port.
+"""Facts of this machine: GPUs as the driver names them, cores that this process may use, versions, a free port.
 
 Asks nvidia-smi, and not torch: it is quick, touches no GPU, and answers also where nothing else is installed.
 """
@@ -24,7 +24,7 @@ _PATIENCE_S = 30.0  # a broken driver hangs rather than fails
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU."""
+    """One GPU, as the driver describes it."""
 
     name: str
     bytes: float
@@ -34,7 +34,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """As far as settings must fit it."""
+    """Machine, as far as settings must fit it."""
 
     gpus: tuple[Gpu, ...]
     cores: int | None
@@ -50,12 +50,12 @@ def here() -> Machine:
 
 
 def has_driver() -> bool:
-    """Whether NVIDIA's driver seems to be here."""
+    """Return whether NVIDIA's driver seems to be here."""
     return shutil.which("nvidia-smi") is not None
 
 
 def listed_gpus() -> tuple[Gpu, ...]:
-    """Every GPU of the machine; none without a driver that works."""
+    """List every GPU of the machine; none without a driver that works."""
     if not has_driver():
         return ()
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
@@ -73,7 +73,7 @@ def listed_gpus() -> tuple[Gpu, ...]:
 
 
 def visible_gpus() -> tuple[Gpu, ...]:
-    """Those that CUDA_VISIBLE_DEVICES leaves to this process."""
+    """List the GPUs that CUDA_VISIBLE_DEVICES leaves to this process."""
     gpus, visible = listed_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None or not gpus:
         return gpus
@@ -111,7 +111,7 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """A port where nobody listens just now."""
+    """Find a port where nobody listens just now."""
     with socket.socket() as server:
         server.bind((address, 0))
         return int(server.getsockname()[1])

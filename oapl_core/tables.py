@@ -38,7 +38,7 @@ def is_correct(reward: float | None, right_from: float = CORRECT) -> bool | None
 
 
 def schema_of(fields: Sequence[tuple[str, str]]) -> "pa.Schema":
-    """The Arrow schema of one of the tables below."""
+    """Return the Arrow schema of one of the tables below."""
     import pyarrow as pa
 
     types = columns.arrow_types()
@@ -163,7 +163,7 @@ EVALUATIONS = (
 _IDS = frozenset({"response_ids", "prompt_ids"})
 _STREAMED = frozenset({"logprobs", "behavior_logprobs", "reference_logprobs"})
 _ROW_GROUP_TOKENS = 2**20
-"""What a reader of a whole table holds at once; a longer single row is a row group of its own."""
+"""Tokens that a reader of a whole table holds at once; a longer single row is a row group of its own."""
 
 
 def write_table(

@@ -1,9 +1,9 @@
 """Turns: how a rollout in which the model speaks several times is stored, and whether a stored one is sound. Pure.
 
-``response_ids`` is everything behind the first prompt in the order in which the model saw it: what it sampled, token by
-token, and what an environment put between (a tool's result with the chat template's markers), encoded once. So the
-prompt of a turn is the first prompt and all of ``response_ids`` before the turn; nothing is decoded and encoded again.
-``loss_mask`` tells the two apart. A rollout of one turn is the special case: its columns here are null.
+``response_ids`` is everything behind the first prompt in the order in which the model saw it. It has the model's
+sampled tokens, and between them an environment's text (a tool's result with the chat template's markers), encoded once.
+So the prompt of a turn is the first prompt and all of ``response_ids`` before the turn; nothing is decoded and encoded
+again. ``loss_mask`` tells the two apart. A rollout of one turn is the special case: its columns here are null.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ def spans(row: Mapping[str, Any]) -> Iterator[tuple[list[int], list[int]]]:
 
 
 def prompt_hash(ids: Sequence[int]) -> int:
-    """Of the token ids that an engine says it was given: the first 64 bits of a SHA-256, as a signed number."""
+    """Hash the token ids that an engine says it was given: the first 64 bits of a SHA-256, as a signed number."""
     return _hashes(ids, [len(ids)])[0]
 
 
@@ -65,10 +65,10 @@ def _hashes(ids: Sequence[int], ends: Sequence[int]) -> list[int]:
 
 
 def fault(row: Mapping[str, Any], prompt_ids: Sequence[int]) -> str | None:
-    """What is wrong with a row of ROLLOUTS that has turns, in a few words; None if it is sound.
+    """Describe the fault of a row of ROLLOUTS that has turns, in a few words; None if the row is sound.
 
-    Sound: mask and log-probs fit the tokens, each turn begins where tokens of the model begin, and the prompt of each
-    turn is exactly what the engine says it was given (where it says that).
+    In a sound row mask and log-probs fit the tokens, and each turn begins where tokens of the model begin. The prompt
+    of each turn is exactly what the engine says it was given (where it says that).
     """
     ids, starts, logprobs = row["response_ids"], row["turn_starts"] or [0], row["logprobs"]
     if not ids:  # nothing was sampled: the groups stage drops it by that name
