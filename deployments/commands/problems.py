@@ -82,7 +82,7 @@ def problems(
 
 
 def _target(to: Path | None) -> Path:
-    """What is written, refused before a download of gigabytes."""
+    """Check the file to write, before a download of gigabytes."""
     if to is None:
         raise ConfigError("say which file to write with --to FILE.jsonl")
     check_name(to)
@@ -102,7 +102,7 @@ def _screen(origin: Source, files: Sequence[Path], split: str, to: Path, cpu_s: 
 
 
 def _show_sets() -> None:
-    """What can be imported."""
+    """Print the sets that can be imported."""
     tell(f"{'set':<25}{'rows':>6}  {'for':<8} from, licence")
     for found in sources().values():
         rows = found.rows or (found.releases[-1] if found.releases else "")
@@ -118,7 +118,7 @@ def _one_of(words: Sequence[str], option: str, word: str) -> str:
 def files_of(
     origin: Source, path: Path | None, release: str | None = None, revision: str | None = None
 ) -> tuple[list[Path], int | None]:
-    """The files of a set to read, here or from the hub, and how many rows they should have."""
+    """List the files of a set to read, here or from the hub, and the number of rows that they should have."""
     patterns, published = released_files(origin, release)
     path = fetch(origin, patterns, revision) if path is None else path
     return local_files(path, patterns), published

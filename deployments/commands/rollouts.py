@@ -86,7 +86,7 @@ def rollouts(
 
 
 def _likeness(run: Run, number: int, show: int) -> None:
-    """What the round's answers have of problems that are only measured on, and of each other."""
+    """Print what the round's answers share with problems that are only measured on, and with each other."""
     columns = ["problem_id", "split", "statement"]
     rows = tables.read_table(run.problems, tables.PROBLEMS, columns).to_pylist()
     measured = [(row["problem_id"], row["statement"]) for row in rows if row["split"] != "train"]
@@ -183,7 +183,7 @@ def _print_answer(row: Mapping[str, Any], whole: bool, tokenizer: "Tokenizer | N
 
 
 def _print_turns(row: Mapping[str, Any], whole: bool, tokenizer: "Tokenizer") -> None:
-    """What the model said in each turn, what answered it, and what the turn earned."""
+    """Print each turn's text, the environment's answer, and the turn's reward."""
     for turn in turn_by_turn(row, tokenizer):
         earned = "" if turn.earned is None else f" · earned {turn.earned:.4g}"
         _print(f"  turn {turn.turn}{earned}", "bold dim")
@@ -205,7 +205,7 @@ def _indented(text: str, by: str) -> str:
 
 
 def _verdict(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What the verifier saw, line by line."""
+    """Yield the verifier's findings, line by line."""
     if row["tests_run"]:
         cpu = f"{1000 * row['cpu_s']:.0f} ms of CPU"
         yield "tests", f"{row['tests_passed']} of {row['problem_tests']} passed, {row['tests_run']} judged, {cpu}"

@@ -49,7 +49,7 @@ def run(
 
 
 def _again(redo: str | None, from_stage: str | None, number: int | None) -> Again | None:
-    """What the options ask to be made again.
+    """Parse the options that ask for a stage to be made again.
 
     Raises:
         ConfigError: they do not go together.
@@ -135,7 +135,7 @@ def _rehearsed(whole: Run, limit: int) -> Run:
 
 
 def _show_result(run: Run) -> None:
-    """The headline table, where the time went, and the report's path."""
+    """Print the headline table, the time of each stage, and the report's path."""
     from oapl_core.reports.headline import headline_table
 
     print_times(run)

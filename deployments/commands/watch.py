@@ -72,7 +72,7 @@ class _Plain:
 
 
 def shown(look: Look) -> RenderableType:
-    """The screen."""
+    """Lay out the screen: steps, rounds, curve and samples."""
     at = datetime.fromtimestamp(look.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     head = f"{look.name}: {look.finished} of {len(look.steps)} steps finished"
     where = f"{look.holder or 'nobody works on it'}, {at}"

@@ -26,7 +26,7 @@ _LIMIT_S = 400.0
 
 @dataclass(frozen=True)
 class Rung:
-    """What one proof came to."""
+    """Result of one proof: green or not, and its figure."""
 
     name: str
     is_green: bool

@@ -12,8 +12,9 @@ from oapl_core.devices import visible_gpus
 from oapl_core.errors import StageFailed
 
 _NOISE, _ROUNDINGS = 1e-3, 4.0
-"""Nats per token between engine and trainer, mean: allowed in float32, and as a multiple of what the trainer's own type
-makes of its log-probs (engine and trainer both round, each in its own order)."""
+"""Largest mean difference between engine and trainer, nats per token: in float32, and in multiples of the trainer's own
+rounding. Engine and trainer both round, each in its own order.
+"""
 
 
 def engine(folder: Path) -> dict[str, Any]:
@@ -97,7 +98,7 @@ def _apart(one: list[float], other: list[float]) -> float:
 
 
 def _scored(model_dir: Path, rows: list[Any], dtype: str) -> list[float]:
-    """The trainer's log-probs of every response token."""
+    """Compute the trainer's log-probs of every response token."""
     import torch
 
     from oapl_core.training.checkpoint import cast, load_model

@@ -66,7 +66,7 @@ def step(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def round_trainer(run: Run) -> "Iterator[tuple[Trainer, Loaded]]":
-    """The trainer of the run's round 0, as its stage starts it, in memory that the one before has left."""
+    """Yield the trainer of the run's round 0, as its stage starts it, in memory that the one before has left."""
     import torch
 
     from oapl_core.model_folder import policy_hash
@@ -176,7 +176,7 @@ def _several(folder: Path, what: str, training: dict[str, Any]) -> dict[str, Any
 
 
 def _small_round(folder: Path) -> Path:
-    """A folder with a small model and made-up answers, for a proof on the CPU."""
+    """Make a folder with a small model and made-up answers, for a proof on the CPU."""
     small = folder / "small"
     if not (small / "sampled.json").is_file():
         small.mkdir(exist_ok=True)
