@@ -64,10 +64,10 @@ def listed_gpus() -> tuple[Gpu, ...]:
     except (subprocess.SubprocessError, OSError):
         return ()
     # a name holds no comma, so a line that has other than three words is a complaint of the driver
-    found = [[word.strip() for word in line.split(",")] for line in done.stdout.splitlines()]
+    rows = [[word.strip() for word in line.split(",")] for line in done.stdout.splitlines()]
     return tuple(
         Gpu(words[0], float(words[1]) * _MIB if words[1].isdecimal() else inf, words[2])
-        for words in found
+        for words in rows
         if len(words) == 3
     )
 
@@ -103,11 +103,11 @@ def _processor() -> str:
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Version of each package that is installed here, and of ``python``; imports none of them."""
-    found = {}
+    installed = {}
     for name in packages:
         with suppress(metadata.PackageNotFoundError):
-            found[name] = platform.python_version() if name == "python" else metadata.version(name)
-    return found
+            installed[name] = platform.python_version() if name == "python" else metadata.version(name)
+    return installed
 
 
 def free_port(address: str = "127.0.0.1") -> int:

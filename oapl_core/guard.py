@@ -102,12 +102,12 @@ def _descendants(root: int) -> list[int]:
                 continue
             if fields[0] != "Z":
                 children.setdefault(int(fields[1]), []).append(int(entry))
-    found, stack = list[int](), [root]
+    processes, stack = list[int](), [root]
     while stack:
         below = children.get(stack.pop(), [])
-        found += below
+        processes += below
         stack += below
-    return found
+    return processes
 
 
 if __name__ == "__main__":

@@ -180,9 +180,9 @@ def end_token_ids(model_dir: Path) -> list[int]:
 
     The rest of generation_config.json (temperature, top-k, penalties) is advice to chat programs and is not used.
     """
-    found: set[int] = set()
+    ids: set[int] = set()
     for name in ("config.json", "generation_config.json"):
         path = model_dir / name
         value = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.is_file() else None
-        found.update([value] if isinstance(value, int) else value or [])
-    return sorted(found)
+        ids.update([value] if isinstance(value, int) else value or [])
+    return sorted(ids)

@@ -74,7 +74,7 @@ def _commit_of(name: str, revision: str | None) -> str | None:
 
 
 def fetched(model: HubModel, tell: Callable[[str], None] = say, from_cache: bool = False) -> Path:
-    """Fetch the model's files that the hub's cache lacks; returns its folder in the cache.
+    """Fetch the model's files that are not in the hub's cache; returns its folder there.
 
     Raises:
         DataError: there is no such repository or commit, no access, or no whole model in it.

@@ -59,9 +59,9 @@ class Routing:
 def routing(value: Callable[[str], Any]) -> Routing | None:
     """By the values of a config.json, which ``value`` gives by name, or None; None where there are no experts."""
     experts = next(filter(None, map(value, _EXPERTS)), None)
-    found = [value("num_hidden_layers"), value("num_experts_per_tok"), experts]
-    numbers = [number for number in found if isinstance(number, int) and number > 0]
-    return Routing(*numbers) if len(numbers) == len(found) else None
+    values = [value("num_hidden_layers"), value("num_experts_per_tok"), experts]
+    numbers = [number for number in values if isinstance(number, int) and number > 0]
+    return Routing(*numbers) if len(numbers) == len(values) else None
 
 
 def routing_of(model_dir: Path) -> Routing | None:

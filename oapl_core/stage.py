@@ -66,10 +66,10 @@ def _at_its_origin(opens: Callable[[Path], Recorded], root: Path, given: dict[st
     From another folder, the process changes to that one. Paths in ``given``, which start here, then become absolute.
     Processes of our own start with the code that runs here.
     """
-    found = opens(root)
-    origin, here = found.origin.absolute(), Path.cwd()
+    folder = opens(root)
+    origin, here = folder.origin.absolute(), Path.cwd()
     if origin.samefile(here):
-        return found
+        return folder
     given.update({name: here / value for name, value in given.items() if isinstance(value, Path)})
     root = here / root
     os.chdir(origin)

@@ -264,10 +264,10 @@ def open_table(path: Path, fields: Sequence[tuple[str, str]]) -> "Iterator[pq.Pa
     schema = schema_of(fields)
     # without pre_buffer a reader holds one row group, not all that it will read
     with readable(path), pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
-        found = pa.schema([field for field in file.schema_arrow if not field.name.startswith(REWARD_PREFIX)])
-        if found != schema:
-            differing = set(found.names) ^ set(schema.names)
-            is_older = differing and not set(found.names) - set(schema.names) and differing <= {"correct", *UNUSED}
+        stored = pa.schema([field for field in file.schema_arrow if not field.name.startswith(REWARD_PREFIX)])
+        if stored != schema:
+            differing = set(stored.names) ^ set(schema.names)
+            is_older = differing and not set(stored.names) - set(schema.names) and differing <= {"correct", *UNUSED}
             hint = "oapl 0.1.0 wrote it, and opens it" if is_older else "see data/README.md"
             raise DataError(f"{path}: does not have the documented columns ({sorted(differing) or 'types'}); {hint}")
         yield file

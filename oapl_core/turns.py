@@ -56,12 +56,12 @@ def prompt_hash(ids: Sequence[int]) -> int:
 
 def _hashes(ids: Sequence[int], ends: Sequence[int]) -> list[int]:
     """``prompt_hash`` of the first so many ``ids``, for each of the rising ``ends``."""
-    found, digest = list[int](), hashlib.sha256()
+    hashes, digest = list[int](), hashlib.sha256()
     for start, end in zip([0, *ends], ends, strict=False):
         # 32 bits for each id, the lower byte first, so that every machine gets the same
         digest.update(struct.pack(f"<{end - start}i", *ids[start:end]))
-        found.append(int.from_bytes(digest.digest()[:8], "little", signed=True))
-    return found
+        hashes.append(int.from_bytes(digest.digest()[:8], "little", signed=True))
+    return hashes
 
 
 def fault(row: Mapping[str, Any], prompt_ids: Sequence[int]) -> str | None:
@@ -88,7 +88,7 @@ def fault(row: Mapping[str, Any], prompt_ids: Sequence[int]) -> str | None:
     before = _hashes([*prompt_ids, *ids], [len(prompt_ids) + start for start in starts])
     if row["prompt_hashes"] is not None and row["prompt_hashes"] != before:
         turns = zip(before, [*row["prompt_hashes"], *[None] * len(before)], strict=False)
-        turn = next((turn for turn, (mine, told) in enumerate(turns) if mine != told), len(before))
+        turn = next((turn for turn, (mine, theirs) in enumerate(turns) if mine != theirs), len(before))
         return f"was given another prompt in turn {turn} than the tokens before it"
     if any(not 0 <= call["turn"] < len(starts) for call in row["tool_calls"] or ()):
         return "has a tool call of a turn that it does not have"

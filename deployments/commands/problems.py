@@ -104,9 +104,9 @@ def _screen(origin: Source, files: Sequence[Path], split: str, to: Path, cpu_s: 
 def _show_sets() -> None:
     """Print the sets that can be imported."""
     tell(f"{'set':<25}{'rows':>6}  {'for':<8} from, licence")
-    for found in sources().values():
-        rows = found.rows or (found.releases[-1] if found.releases else "")
-        tell(f"{found.name:<25}{rows:>6}  {found.split:<8} {found.hub or 'a file'}, {found.licence}")
+    for listed in sources().values():
+        rows = listed.rows or (listed.releases[-1] if listed.releases else "")
+        tell(f"{listed.name:<25}{rows:>6}  {listed.split:<8} {listed.hub or 'a file'}, {listed.licence}")
 
 
 def _one_of(words: Sequence[str], option: str, word: str) -> str:

@@ -94,15 +94,15 @@ class Candidate:
 def candidates(run: Run, rules: CleaningRules) -> list[Candidate]:
     """Everything that ``rules`` delete, with the reason where something still needs it."""
     state = _State(run)
-    found = [*_scratch(state)]
-    found += _optimizers(state)
-    found += _checkpoints(state, rules.checkpoints)
-    found += _tables(state, "rollouts", rules.rollouts)
-    found += _tables(state, "groups", rules.groups)
+    all_candidates = [*_scratch(state)]
+    all_candidates += _optimizers(state)
+    all_candidates += _checkpoints(state, rules.checkpoints)
+    all_candidates += _tables(state, "rollouts", rules.rollouts)
+    all_candidates += _tables(state, "groups", rules.groups)
     if rules.superseded == 0:
         files = tuple(file for file in state.files if file.kind == SUPERSEDED)
-        found.append(Candidate(f"{SUPERSEDED}/", SUPERSEDED, None, files, "superseded=0"))
-    return [one for one in found if one.files]
+        all_candidates.append(Candidate(f"{SUPERSEDED}/", SUPERSEDED, None, files, "superseded=0"))
+    return [candidate for candidate in all_candidates if candidate.files]
 
 
 def remove(run: Run, going: Sequence[Candidate]) -> int:
@@ -111,18 +111,18 @@ def remove(run: Run, going: Sequence[Candidate]) -> int:
     Raises:
         OSError: the disk is read-only; what was recorded before is finished by calling again.
     """
-    assert not [one for one in going if one.needed_for], "what is needed stays"
+    assert not [candidate for candidate in going if candidate.needed_for], "what is needed stays"
     # Ledger first: what a kill leaves behind its line is deleted by the next call; without a line it would be damage.
-    for one in going:
-        if one.entry:
-            rule = "oapl clean" if one.rule == _NOT_NEEDED else f"oapl clean --keep {one.rule}"
-            run.ledger.append(RemovalEntry(one.name, one.entry.sha256, one.bytes, rule))
-        folders = {file.path.parent for file in one.files}
-        for file in one.files:
+    for candidate in going:
+        if candidate.entry:
+            rule = "oapl clean" if candidate.rule == _NOT_NEEDED else f"oapl clean --keep {candidate.rule}"
+            run.ledger.append(RemovalEntry(candidate.name, candidate.entry.sha256, candidate.bytes, rule))
+        folders = {file.path.parent for file in candidate.files}
+        for file in candidate.files:
             file.path.unlink(missing_ok=True)
         for folder in sorted(folders, reverse=True):
             _remove_empty(folder, run.root)
-    return sum(one.freed_bytes for one in going)
+    return sum(candidate.freed_bytes for candidate in going)
 
 
 def _remove_empty(folder: Path, root: Path) -> None:

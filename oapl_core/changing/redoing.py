@@ -61,8 +61,8 @@ def find_step(config: Experiment, stage: str, number: int | None) -> Step:
     words = list(dict.fromkeys(step.word for step in planned))
     if stage not in words:
         raise ConfigError(f"{stage!r} is not a stage; they are {', '.join(words)}")
-    found = [step for step in planned if step.word == stage and number in (step.round, None)]
-    if not found:
+    named = [step for step in planned if step.word == stage and number in (step.round, None)]
+    if not named:
         of_rounds = f"rounds 0..{len(config.rounds) - 1}"
         what = (
             f"the experiment has {of_rounds}"
@@ -70,7 +70,7 @@ def find_step(config: Experiment, stage: str, number: int | None) -> Step:
             else (f"{stage} belongs to no round; leave --round out")
         )
         raise ConfigError(f"round {number}: {what}")
-    return found[0]
+    return named[0]
 
 
 def put_aside(run: Run, again: Again, tell: Callable[[str], None]) -> list[str]:

@@ -47,8 +47,8 @@ class Attempts:
         if earned >= _FULL or self._used == self._attempts:
             return Observation(is_done=True, reward=earned - self._cost * (self._used - 1))
         left = self._attempts - self._used
-        said = "I see no answer in \\boxed{}." if answer is None else "That is not right."
-        return Observation(text=f"{said} You may answer again ({left} left).")
+        comment = "I see no answer in \\boxed{}." if answer is None else "That is not right."
+        return Observation(text=f"{comment} You may answer again ({left} left).")
 
     def close(self) -> None:
         """Do nothing: there is nothing to close."""

@@ -125,9 +125,9 @@ def tools_of(environment: Environment) -> list[Callable[..., str]]:
         TypeError: it is neither.
     """
     given: Any = environment.tools
-    found = given() if callable(given) else given
-    if not isinstance(found, list | tuple) or not all(map(callable, found)):
+    tools = given() if callable(given) else given
+    if not isinstance(tools, list | tuple) or not all(map(callable, tools)):
         raise TypeError("`tools` must be a list of functions, or a method that returns one")
     # in the body of a class its own functions have no `self` yet
     own = vars(type(environment)).values()
-    return [getattr(environment, one.__name__) if one in own else one for one in found]
+    return [getattr(environment, one.__name__) if one in own else one for one in tools]

@@ -63,12 +63,12 @@ class Search(ToolEnvironment):
         words = [f'"{word}"' for word in dict.fromkeys(_WORDS.findall(query.lower()))][:_MOST_WORDS]
         if not words:
             raise ToolError("the query has no words")
-        found = self._rows(
+        rows = self._rows(
             "SELECT rowid, title, snippet(pages, 1, '', '', ' ... ', ?) FROM pages WHERE pages MATCH ? "
             "ORDER BY bm25(pages), rowid LIMIT ?",
             (self._words, " OR ".join(words), self._results),
         )
-        shown = [f"[{number}] {title}\n{' '.join(excerpt.split())}" for number, title, excerpt in found]
+        shown = [f"[{number}] {title}\n{' '.join(excerpt.split())}" for number, title, excerpt in rows]
         return "\n\n".join(shown) or "nothing was found"
 
     def read(self, page: int) -> str:
@@ -81,12 +81,12 @@ class Search(ToolEnvironment):
             Title and text.
         """
         try:
-            found = self._rows("SELECT title, text FROM pages WHERE rowid = ?", (int(page),))
+            rows = self._rows("SELECT title, text FROM pages WHERE rowid = ?", (int(page),))
         except (TypeError, ValueError, OverflowError):
             raise ToolError("the page must be a number, as a search gives it") from None
-        if not found:
+        if not rows:
             raise ToolError(f"there is no page {page}")
-        title, text = found[0]
+        title, text = rows[0]
         return f"{title}\n{text[: self._characters]}"
 
     def _rows(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:

@@ -77,19 +77,19 @@ class Steps:
         Raises:
             StageFailed: every thread hangs.
         """
-        found = list[Stepped]()
+        steps = list[Stepped]()
         deadline = None if wait_s is None else time.monotonic() + wait_s
         while True:
-            found += self._overdue()
+            steps += self._overdue()
             while not self._ended.empty():
-                found.append(self._ended.get())
-            if found or (deadline is not None and time.monotonic() >= deadline):
-                self._running -= len(found)
-                return found
+                steps.append(self._ended.get())
+            if steps or (deadline is not None and time.monotonic() >= deadline):
+                self._running -= len(steps)
+                return steps
             # half a second: how late a step that hangs is noticed
             left = 0.5 if deadline is None else min(0.5, deadline - time.monotonic())
             try:
-                found.append(self._ended.get(timeout=max(0.0, left)))
+                steps.append(self._ended.get(timeout=max(0.0, left)))
             except queue.Empty:
                 continue
 
@@ -128,12 +128,12 @@ class Steps:
                 if self._is_closed:
                     continue
                 self._begun[key] = start
-            found = self._stepped(key, playing, text, turn, start)
+            stepped = self._stepped(key, playing, text, turn, start)
             with self._lock:
                 in_time = self._begun.pop(key, None) is not None
                 self._hanging -= not in_time
             if in_time:
-                self._ended.put(found)
+                self._ended.put(stepped)
             else:  # it was given up meanwhile, and nobody else may touch what still ran
                 ended(playing)
 

@@ -52,27 +52,27 @@ class Wording:
     def ids(self, observation: Observation, last: int) -> list[int]:
         """Return the token ids between a turn that ended with token ``last`` and the next one."""
         texts = [(self._plain(result.call.name), self._plain(result.text)) for result in observation.results]
-        said = None if observation.text is None else self._plain(observation.text)
-        text = self._text(texts, said)
+        message = None if observation.text is None else self._plain(observation.text)
+        text = self._text(texts, message)
         if self._is_chat and last in self._ends:
             text = self._without_end(text)
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
-    def _text(self, results: Sequence[tuple[str, str]], said: str | None) -> str:
+    def _text(self, results: Sequence[tuple[str, str]], message: str | None) -> str:
         if not self._is_chat:
-            shown = [*(f"{_OPEN}{text}{_CLOSE}" for _, text in results), *([] if said is None else [said])]
+            shown = [*(f"{_OPEN}{text}{_CLOSE}" for _, text in results), *([] if message is None else [message])]
             return "\n" + "\n".join(shown) + "\n"
         if self.has_tool_turns:
             turns = [{"role": "tool", "name": name, "content": text} for name, text in results]
-            turns += [] if said is None else [{"role": "user", "content": said}]
+            turns += [] if message is None else [{"role": "user", "content": message}]
         else:  # one user's turn: templates without tools often want turns to alternate
-            shown = [*(f"{_OPEN}{text}{_CLOSE}" for _, text in results), *([] if said is None else [said])]
+            shown = [*(f"{_OPEN}{text}{_CLOSE}" for _, text in results), *([] if message is None else [message])]
             turns = [{"role": "user", "content": "\n".join(shown)}]
-        found = self._behind(turns)
-        if found is None:
+        between = self._behind(turns)
+        if between is None:
             raise DataError(f"the chat template refuses the turns {', '.join(turn['role'] for turn in turns)}")
-        return found
+        return between
 
     def _words(self, role: str) -> bool:
         """Return whether the template has such turns: some leave out roles that they do not know."""
@@ -89,8 +89,8 @@ class Wording:
             whole = render(self._tokenizer, [*before, *turns], self._switch)
         except Refused:
             return None
-        _, found, behind = whole.rpartition(mark)
-        return behind if found else None  # contents may stand there otherwise: Llama 3's writes results as JSON
+        _, mark_there, behind = whole.rpartition(mark)
+        return behind if mark_there else None  # contents may stand there otherwise: Llama 3's writes results as JSON
 
     def _without_end(self, text: str) -> str:
         """``text`` without the end token that it begins with: it was sampled already."""

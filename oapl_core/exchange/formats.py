@@ -134,10 +134,10 @@ def _trace(episode: Mapping[str, Any], trace: Mapping[str, Any]) -> Row | str:
     if isinstance(tokens, str):
         return tokens
     # null: scoring did not run, which is no 0
-    scores = [one for one in rewards.values() if one is not None]
-    if not scores or not all(_number(one.get("score")) and _number(one.get("weight", 1.0)) for one in scores):
+    scores = [score for score in rewards.values() if score is not None]
+    if not scores or not all(_number(score.get("score")) and _number(score.get("weight", 1.0)) for score in scores):
         return "bad_reward"
-    reward = sum(one["score"] * one.get("weight", 1.0) for one in scores)
+    reward = sum(score["score"] * score.get("weight", 1.0) for score in scores)
     # weights may be replaced while an answer is sampled; its log-probs are then those of either, token by token
     span, call = _of(episode, "run", "work", "policy", default={}), (trace.get("calls") or [{}])[-1]
     version = "-".join(dict.fromkeys(str(span[key]) for key in ("start", "end") if key in span)) or "unknown"

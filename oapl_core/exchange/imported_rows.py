@@ -36,8 +36,8 @@ class Prompts:
         """Encode the messages of a row that has them; any other row is returned as it is."""
         if "turn_messages" not in raw:
             return raw
-        said = {**raw["sampling"], "engine": f"{raw['sampling'].get('engine') or 'imported'}, encoded here"}
-        return {**raw, **self.conversations().encoded(raw["turn_messages"], end_token), "sampling": said}
+        sampling = {**raw["sampling"], "engine": f"{raw['sampling'].get('engine') or 'imported'}, encoded here"}
+        return {**raw, **self.conversations().encoded(raw["turn_messages"], end_token), "sampling": sampling}
 
     @classmethod
     def of(cls, run: Run, encode: Encode, tokenizer: Any, is_known: bool) -> "Prompts":
@@ -122,9 +122,9 @@ def rollout_row(
     assumed: Assumed = NOTHING_SAID,
 ) -> dict[str, Any]:
     """Make a row of tables.ROLLOUTS from a foreign row."""
-    said: Mapping[str, Any] = raw.get("sampling") or {}
-    ids, text, known = raw.get("response_token_ids"), raw.get("response"), said.get("logprobs") is not None
-    engine = said.get("engine") or "imported"
+    sampling: Mapping[str, Any] = raw.get("sampling") or {}
+    ids, text, known = raw.get("response_token_ids"), raw.get("response"), sampling.get("logprobs") is not None
+    engine = sampling.get("engine") or "imported"
     if ids is None:
         ids, engine = tokenizer(text, add_special_tokens=False)["input_ids"], f"{engine}, encoded here"
         # what fills the limit was cut there: the policy never sampled an end
@@ -136,14 +136,14 @@ def rollout_row(
         "problem_id": problem,
         "rollout_id": f"{problem}/r{round_number:02d}/s{sample}",
         "sample": sample,
-        "policy_hash": said.get("policy_hash") or UNKNOWN,
+        "policy_hash": sampling.get("policy_hash") or UNKNOWN,
         "response_ids": ids,
-        "logprobs": said.get("logprobs"),
-        "logprobs_mode": (said.get("logprobs_mode") or "imported") if known else UNKNOWN,
-        "finish_reason": said.get("finish_reason") or UNKNOWN,
+        "logprobs": sampling.get("logprobs"),
+        "logprobs_mode": (sampling.get("logprobs_mode") or "imported") if known else UNKNOWN,
+        "finish_reason": sampling.get("finish_reason") or UNKNOWN,
         "text": tokenizer.decode(ids, skip_special_tokens=True) if text is None else text,
-        "temperature": said.get("temperature") or assumed.temperature,
-        **{name: said.get(name) for name in ("top_p", "top_k", "max_tokens", "seed")},
+        "temperature": sampling.get("temperature") or assumed.temperature,
+        **{name: sampling.get(name) for name in ("top_p", "top_k", "max_tokens", "seed")},
         "engine": engine,
         "sampled_at": None,
     }
@@ -158,8 +158,8 @@ def broken_turns(rows: Sequence[Mapping[str, Any]], prompt_ids: Sequence[int]) -
     """Describe the first row of a group whose turns are not what its model saw; None if all are."""
     for sample, raw in enumerate(rows):
         if raw.get("turns"):
-            said = raw.get("sampling") or {}
-            row = {"response_ids": raw["response_token_ids"], "logprobs": said.get("logprobs"), **turns_of(raw)}
+            sampling = raw.get("sampling") or {}
+            row = {"response_ids": raw["response_token_ids"], "logprobs": sampling.get("logprobs"), **turns_of(raw)}
             if wrong := fault(row, prompt_ids):
                 return f"(sample {sample}) {wrong}"
     return None

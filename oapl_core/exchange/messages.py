@@ -36,17 +36,17 @@ Message = dict[str, Any]
 
 def complaint_of(messages: Any) -> str | None:
     """Why messages are no prompt and turns that answer it; None if they are."""
-    if not isinstance(messages, list) or not all(isinstance(one, Mapping) for one in messages):
+    if not isinstance(messages, list) or not all(isinstance(message, Mapping) for message in messages):
         return "bad_messages"
-    roles = [one.get("role") for one in messages]
+    roles = [message.get("role") for message in messages]
     first = roles.index("assistant") if "assistant" in roles else 0
     answered = zip(roles[first:], roles[first + 1 :], strict=False)
     fine = (
         first > 0
         and set(roles[first:]) <= {"user", "assistant", "tool"}
         and ("assistant", "assistant") not in answered
-        and all(isinstance(one.get("content"), str) for one in messages if one["role"] != "assistant")
-        and all(_is_turn(one) for one in messages if one["role"] == "assistant")
+        and all(isinstance(message.get("content"), str) for message in messages if message["role"] != "assistant")
+        and all(_is_turn(message) for message in messages if message["role"] == "assistant")
     )
     return None if fine else "bad_messages"
 
@@ -84,11 +84,11 @@ class Conversations:
         """
         ids, mask, starts, calls = list[int](), list[bool](), list[int](), list[dict[str, Any]]()
         places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-        said = ""
+        turn_text = ""
         for turn, (place, following) in enumerate(zip(places, [*places[1:], len(messages)], strict=True)):
-            is_last, said = following == len(messages), self._said(messages[place])
+            is_last, turn_text = following == len(messages), self._said(messages[place])
             results, text = _observed(messages[place], messages[place + 1 : following])
-            own = self._ids(said + self._end * (end_last or not is_last))
+            own = self._ids(turn_text + self._end * (end_last or not is_last))
             starts.append(len(ids))
             # the last turn is answered for nobody: no turn reads it
             between = [] if is_last else self._wording.ids(Observation(results, text), own[-1])
@@ -97,23 +97,23 @@ class Conversations:
             calls += [_row_of(turn, result) for result in results]
         about: dict[str, Any] = dict.fromkeys(name for name, _ in TURNS)
         about |= {LOSS_MASK: mask, "turn_starts": starts, "tool_calls": calls or None}
-        return {"response_token_ids": ids, "response": said, "turns": about}
+        return {"response_token_ids": ids, "response": turn_text, "turns": about}
 
     def decoded(self, row: Mapping[str, Any]) -> list[Message]:
         """Return the messages behind the prompt of a row of ROLLOUTS."""
         messages = list[Message]()
         for turn, (sampled, between) in enumerate(spans(row)):
-            said = self._tokenizer.decode(sampled, skip_special_tokens=True)
+            turn_text = self._tokenizer.decode(sampled, skip_special_tokens=True)
             calls = [call for call in row.get("tool_calls") or () if call["turn"] == turn]
-            content = _CALL.sub("", said)
+            content = _CALL.sub("", turn_text)
             # as calls of their own only where they are written so that messages can say it; else they stay in the text
-            is_worded = bool(calls) and len(_CALL.findall(said)) == len(calls)
+            is_worded = bool(calls) and len(_CALL.findall(turn_text)) == len(calls)
             made = [_call_of(turn, number, call) for number, call in enumerate(calls)] if is_worded else []
-            messages.append({"role": "assistant", "content": content if made else said})
+            messages.append({"role": "assistant", "content": content if made else turn_text})
             if made:
                 messages[-1]["tool_calls"] = made
-            for one, call in zip(made, calls, strict=False):
-                messages.append({"role": "tool", "tool_call_id": one["id"], "content": call["result"] or ""})
+            for made_call, call in zip(made, calls, strict=False):
+                messages.append({"role": "tool", "tool_call_id": made_call["id"], "content": call["result"] or ""})
             if between and (text := self._text_between(sampled, between, calls if made else [])):
                 messages.append({"role": "user", "content": text})
         return messages
@@ -180,10 +180,10 @@ def conversations_of(run: Run, tokenizer: Any) -> Conversations:
 
 def _parsed(arguments: str) -> Any:
     try:
-        found = storable(json.loads(arguments))  # a text in a text: what the row's reader replaced has no part in it
+        parsed = storable(json.loads(arguments))  # a text in a text: what the row's reader replaced has no part in it
     except (ValueError, RecursionError):
         return arguments
-    return found if isinstance(found, dict) else arguments
+    return parsed if isinstance(parsed, dict) else arguments
 
 
 def _observed(turn: Message, following: Sequence[Message]) -> tuple[tuple[ToolResult, ...], str | None]:
@@ -196,8 +196,8 @@ def _observed(turn: Message, following: Sequence[Message]) -> tuple[tuple[ToolRe
             # some data sets leave the ids out: results are in the order of their calls then
             call = made.get(message.get("tool_call_id")) or next(order, {"name": "tool", "arguments": "{}"})
             results.append(ToolResult(ToolCall(call["name"], {}, call["arguments"]), message["content"]))
-    said = [message["content"] for message in following if message["role"] == "user"]
-    return tuple(results), "\n\n".join(said) if said else None
+    texts = [message["content"] for message in following if message["role"] == "user"]
+    return tuple(results), "\n\n".join(texts) if texts else None
 
 
 def _row_of(turn: int, result: ToolResult) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def build(run: Run, round_number: int) -> None:
         lag = lag_of(run, round_number, round_number) if chosen_by.replay else None
         batches = chain(_batches(chosen, rollouts, run.prompts, lag), _again(replayed, counts))
         draft.rows = tables.write_batches(draft.path, tables.GROUPS, batches)
-        again = sum(one.rollouts for one in replayed)
+        again = sum(drawn.rollouts for drawn in replayed)
         assert draft.rows == counts.kept_rollouts + again, "every chosen rollout is written once"
         policies = keys["policy_hash"].unique(maintain_order=True).to_list()
         trust = sampling_facts(keys, _expected_problems(run, round_number), run.config.sampling.group_size)

@@ -115,8 +115,8 @@ def sampling_policies(run: Run, number: int) -> set[str]:
     """Return the policies that sampled round ``number``, by the ledger: a checkpoint's hash, or an import's names."""
     folder = f"{run.name(run.rollouts(number))}/"
     mine = [entry.details for name, entry in run.ledger.artifacts().items() if name.startswith(folder)]
-    one = {details["policy_hash"] for details in mine if "policy_hash" in details}
-    return one.union(*(details.get(POLICIES, ()) for details in mine))
+    policies = {details["policy_hash"] for details in mine if "policy_hash" in details}
+    return policies.union(*(details.get(POLICIES, ()) for details in mine))
 
 
 def batches(drawn: Drawn, first_group: int, most_tokens: int) -> "Iterator[pa.Table]":
@@ -158,12 +158,12 @@ def _checked(row: "pa.Table", drawn: Drawn) -> int:
 def told(drawn: Sequence[Drawn]) -> dict[str, Any]:
     """Describe the drawn groups for the ledger, by round."""
     return {
-        str(one.round): {
-            "groups": len(one.places),
-            "groups_there": one.groups_there,
-            "rollouts": one.rollouts,
-            "lag": one.lag,
-            POLICIES: sorted(one.policies),
+        str(earlier.round): {
+            "groups": len(earlier.places),
+            "groups_there": earlier.groups_there,
+            "rollouts": earlier.rollouts,
+            "lag": earlier.lag,
+            POLICIES: sorted(earlier.policies),
         }
-        for one in drawn
+        for earlier in drawn
     }

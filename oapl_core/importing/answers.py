@@ -22,15 +22,15 @@ def likeness(
     answers: Iterable[tuple[str, str, str]], evaluation: Iterable[tuple[str, str]], similarity: float = 0.8
 ) -> Likeness:
     """Compare ``answers`` (rollout, problem, text) with ``evaluation`` (problem, statement) and with each other."""
-    found, overlap, near = Likeness(), Overlap(evaluation), NearDuplicates(similarity)
+    result, overlap, near = Likeness(), Overlap(evaluation), NearDuplicates(similarity)
     for rollout, problem, text in answers:
-        found.answers += 1
+        result.answers += 1
         share, owner = overlap.largest(text)
         if owner is not None and share >= OVERLAP_LIMIT:
-            found.reciting[rollout] = owner, share
+            result.reciting[rollout] = owner, share
         other = near.find(text)
         if other is None:
             near.add(problem, text)  # answers like one that is there are told by it
         elif other != problem:
-            found.copies[rollout] = other
-    return found
+            result.copies[rollout] = other
+    return result

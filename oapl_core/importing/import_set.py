@@ -47,7 +47,7 @@ class Choice:
     window: tuple[str | None, str | None] = (None, None)
     """First day, and the day after the last one."""
     faulty: str = "keep"
-    """Treatment of problems that their source calls faulty: `keep`, `drop`, or `only`."""
+    """Use of problems that their source calls faulty: `keep`, `drop`, or `only`."""
     minimum_tests: int = 1
     longest_tests: int | None = None
     """Keep only so many tests of a problem, those with the longest inputs."""
@@ -105,7 +105,8 @@ def import_set(
         stream = unlike(stream, tally, earlier, choice.similarity)
     with ExitStack() as stack:
         demonstrations = stack.enter_context(worked.open("w", encoding="utf-8")) if worked else None
-        tally.kept = write_problem_set(target, (_taken(one, demonstrations) for one in islice(stream, choice.limit)))
+        taken = (_taken(imported, demonstrations) for imported in islice(stream, choice.limit))
+        tally.kept = write_problem_set(target, taken)
     if not tally.kept:
         target.unlink()  # an empty set would be refused later, with a worse reason
         raise DataError(f"{files[0]}: nothing is left of {tally.read} rows ({reasons(tally)})")
@@ -132,13 +133,13 @@ def converted(
         DataError: a row is not of this set's shape.
     """
     reader: Reader = plugins.resolve("importer", source.format)
-    start = said = time.monotonic()
+    start = last_line = time.monotonic()
     seen: set[str] = set()
     for path in files:
         for number, row in raw_rows(path):
             where = place(path, number)
-            if (now := time.monotonic()) - said > _SAY_EVERY_S:
-                said = now
+            if (now := time.monotonic()) - last_line > _SAY_EVERY_S:
+                last_line = now
                 tell(f"{tally.read} rows | {tally.read / (now - start):.0f}/s")
             tally.read += 1
             try:

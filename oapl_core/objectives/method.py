@@ -64,8 +64,9 @@ class Method(Settings, allow_inf_nan=True):  # an infinite bound is none; NaN is
 
     @property
     def refresh_steps(self) -> int:
-        """How many optimiser steps share pi_old, the trainer's own earlier weights. 1: it is the policy of the step
-        itself, held constant. More: before the first of them the trainer scores the sequences of all."""
+        """Optimiser steps that share pi_old, the trainer's own earlier weights. 1: pi_old is the policy of the step
+        itself, held constant. More: before the first of them the trainer scores the sequences of all.
+        """
         return 1
 
     @field_validator("*")
@@ -160,11 +161,11 @@ class OwnObjective(Settings):
             ConfigError: it cannot be imported, is no objective, or has other settings; one line.
         """
         where = f"`objective.name`: {self.name}"
-        found = plugins.resolve("objective", self.name)
-        if not (isinstance(found, type) and issubclass(found, Method)):
+        kind = plugins.resolve("objective", self.name)
+        if not (isinstance(kind, type) and issubclass(kind, Method)):
             raise ConfigError(f"{where} does not derive from oapl_core.objectives.Method")
         try:
-            made = found(**(self.model_extra or {}))
+            made = kind(**(self.model_extra or {}))
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join(map(str, first["loc"])) or "settings"

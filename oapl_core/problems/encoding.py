@@ -92,9 +92,9 @@ class Encoder:
             except Refused:
                 after = ""
             ends = self.ends(stop)
-            found = [token for token in tokenizer.convert_ids_to_tokens(self._ids(after)) if token in ends]
-            if found:
-                return str(found[0])
+            end_tokens = [token for token in tokenizer.convert_ids_to_tokens(self._ids(after)) if token in ends]
+            if end_tokens:
+                return str(end_tokens[0])
         if stop:
             return stop[0]
         if not tokenizer.eos_token:

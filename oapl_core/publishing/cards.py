@@ -68,7 +68,7 @@ def of_rollouts(run: Run, numbers: Sequence[int], files: "Sequence[Outgoing]", l
         size_categories=next((word for most, word in _SIZES if sum(sizes.values()) < most), "1M<n<10M"),
         task_categories=["text-generation"],
         tags=["oapl", "rollouts", f"arxiv:{_ARXIV}"],
-        configs=[found for what in ("rollouts", "verdicts", "groups") if (found := _config(what, numbers, files))],
+        configs=[config for what in ("rollouts", "verdicts", "groups") if (config := _config(what, numbers, files))],
     )
     text = [
         f"# Rollouts of {run.root.name}",
@@ -129,8 +129,8 @@ def _results(card: Mapping[str, Any] | None, label: str | None) -> list[str]:
     shown = card["results"]
     ks = list(_doubled(shown[label]["pass_at_k"]))
     rows = (
-        [f"**{name}**" if name == label else name, *(_rate(one["pass_at_k"].get(k)) for k in ks)]
-        for name, one in shown.items()
+        [f"**{name}**" if name == label else name, *(_rate(result["pass_at_k"].get(k)) for k in ks)]
+        for name, result in shown.items()
     )
     problems, sampling = card["asked"]["problems"], card["asked"]["sampling"]
     return [

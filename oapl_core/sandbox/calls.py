@@ -190,8 +190,8 @@ class Peer:
         """Return the result of an operation on the other side; raises what was raised there."""
         self.has_called |= operation == "call"
         packing = Packing(self)
-        told = {"do": operation, "of": target, "values": packing.add(arguments), "named": packing.add(named or {})}
-        self._send({**told, "heap": packing.finish()})
+        request = {"do": operation, "of": target, "values": packing.add(arguments), "named": packing.add(named or {})}
+        self._send({**request, "heap": packing.finish()})
         while "do" in (reply := self._receive()):
             self._answer(reply)
         try:

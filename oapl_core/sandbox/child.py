@@ -291,9 +291,9 @@ def complain_of(error: BaseException) -> None:
         trace = trace.tb_next
     try:
         lines = traceback.format_exception(type(error), error, trace or error.__traceback__, limit=-8)
-        said = "".join(lines)
+        message = "".join(lines)
         for place in reversed(_PLACES):
-            said = said.replace(f'File "{place}', 'File "')
-        _complain(said)
+            message = message.replace(f'File "{place}', 'File "')
+        _complain(message)
     except BaseException:  # an exception whose own __str__ raises; only its name can be said
         _complain(type(error).__name__)

@@ -57,10 +57,10 @@ def run_judge(jail: Jail, task: JudgeTask, known: prelude.Prelude, server_pid: i
         null = os.open("/dev/null", os.O_RDWR)  # what checks print is of no interest
         for fd in range(3):
             os.dup2(null, fd)
-        told = json.loads(os.pread(task.checks, os.fstat(task.checks).st_size, 0))
-        verdict, detail = judge(task.channel, told["checks"], told["starter"], told["entry_point"], known.names)
-        said = {"verdict": verdict, "detail": detail[-_DETAIL_CHARACTERS:]}
-        os.write(task.verdict, json.dumps(said).encode())
+        texts = json.loads(os.pread(task.checks, os.fstat(task.checks).st_size, 0))
+        verdict, detail = judge(task.channel, texts["checks"], texts["starter"], texts["entry_point"], known.names)
+        outcome = {"verdict": verdict, "detail": detail[-_DETAIL_CHARACTERS:]}
+        os.write(task.verdict, json.dumps(outcome).encode())
         os._exit(GONE if verdict == "gone" else 0)
     finally:
         os._exit(1)
@@ -119,11 +119,11 @@ def _own(wanted: set[str], known: Mapping[str, Any]) -> dict[str, Any]:
 
     A program that defines `math` or `Counter` would otherwise compare for itself.
     """
-    found = {name: known[name] for name in wanted & known.keys()}
-    for name in (wanted - found.keys()) & (sys.stdlib_module_names | _LIBRARIES.keys()):
+    owned = {name: known[name] for name in wanted & known.keys()}
+    for name in (wanted - owned.keys()) & (sys.stdlib_module_names | _LIBRARIES.keys()):
         with suppress(ImportError):
-            found[name] = importlib.import_module(_LIBRARIES.get(name, name))
-    return found
+            owned[name] = importlib.import_module(_LIBRARIES.get(name, name))
+    return owned
 
 
 def _free_names(tree: ast.Module) -> set[str]:

@@ -76,14 +76,14 @@ def _serve(child: Child, control: socket.socket, marks: int, header: dict[str, A
     facts = _watch(child, None, marks, header["cpu_s"] + _START_SECONDS, _START_SECONDS)
     while facts and not facts["is_over"]:
         os.kill(child.pid, signal.SIGSTOP)
-        said = control.recv(CALL.size, socket.MSG_WAITALL)
-        if len(said) < CALL.size:
+        call = control.recv(CALL.size, socket.MSG_WAITALL)
+        if len(call) < CALL.size:
             return
         _drain(marks)  # what a program wrote beyond its turn
         os.kill(child.pid, signal.SIGCONT)
         with suppress(OSError):  # it has closed its end, or never reads: its limits say so
             os.write(marks, b"1")
-        facts = _watch(child, control, marks, header["cpu_s"], *CALL.unpack(said))
+        facts = _watch(child, control, marks, header["cpu_s"], *CALL.unpack(call))
         if facts:
             wire.send(control, facts)
 
@@ -117,16 +117,16 @@ def _watch(
 
 def _drain(marks: int) -> bool:
     """Takes what lies in the socket; whether there was anything."""
-    found = False
+    was_marked = False
     try:
         while moved := os.readv(marks, [_BUFFER]):
-            found = True
+            was_marked = True
             _BUFFER[:] = bytes(len(_BUFFER))
             if moved < len(_BUFFER):
                 break
     except (BlockingIOError, ConnectionError):
         pass
-    return found
+    return was_marked
 
 
 def reap(keepers: set[int]) -> None:

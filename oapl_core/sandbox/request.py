@@ -155,8 +155,8 @@ class ChildRequest:
         if facts["exceeded"]:
             return {}
         try:
-            said = json.loads(os.pread(self._verdict, 1 << 16, 0))
-            verdict, detail = said["verdict"], said["detail"].encode("utf-8", "replace").decode()
+            outcome = json.loads(os.pread(self._verdict, 1 << 16, 0))
+            verdict, detail = outcome["verdict"], outcome["detail"].encode("utf-8", "replace").decode()
             if verdict not in get_args(Checks)[1:]:
                 raise ValueError(verdict)
         except (ValueError, KeyError, TypeError, AttributeError):  # the process that wrote it died, or was taken over

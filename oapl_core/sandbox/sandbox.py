@@ -196,7 +196,7 @@ class Sandbox:
 
     def run(self, program: Program, inputs: Sequence[bytes], limits: Limits) -> list[Execution]:
         """Runs every input in a process of its own; one execution per input. Raises SandboxError as `executions`."""
-        return [next(iter(list(self.executions(program, [one], limits)))) for one in inputs]
+        return [next(iter(list(self.executions(program, [test_input], limits)))) for test_input in inputs]
 
     def compiled(self, program: Program) -> Program | Execution:
         """Compile the program under limits of the compiler's own; one that needs no compiler is returned itself.

@@ -1,4 +1,4 @@
-"""Stand-ins for parts of the interpreter that the jail lacks: `/dev/stdin`, and multiprocessing's semaphores.
+"""Stand-ins for parts of the interpreter that are missing in the jail: `/dev/stdin`, and multiprocessing's semaphores.
 
 There is no /proc for /dev/stdin to point into. Semaphores need shared memory; here only threads share them, since there
 are no other processes: `multiprocessing.dummy` and `multiprocessing.pool.ThreadPool` work, `Process` fails at its

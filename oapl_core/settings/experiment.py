@@ -96,7 +96,7 @@ class SamplingConfig(Settings):
     stop: StopTexts = ()
     """Texts that end an answer beside the model's end tokens; evaluation uses them too. What is judged ends before."""
     stop_tokens: Literal["trained", "cut"] = "trained"
-    """Treatment of a stop text's tokens. `trained`: they belong to the rollout as they were sampled, so that the policy
+    """Place of a stop text's tokens. `trained`: they belong to the rollout as they were sampled, so that the policy
     learns to end. `cut`: tokens of the stop text alone are left out, unless they are an answer's only token. Nothing
     then teaches the policy to end.
     """
@@ -312,7 +312,9 @@ class Experiment(Settings):
 
     @property
     def earlier_checkpoints(self) -> int:
-        """How many answer held-out problems beside the last round's: base, rounds but the last, before a warm start."""
+        """Number of checkpoints, beside the last round's, that answer held-out problems: base, earlier rounds, warm
+        start.
+        """
         return len(self.rounds) + (self.warm_start is not None)
 
     @property

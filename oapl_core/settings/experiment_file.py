@@ -76,11 +76,11 @@ def check_format(record: Mapping[str, Any], where: object) -> None:
         DataError: it has another; names the release that opens it.
     """
     # release 0.1.0 wrote no number
-    found = record.get("format", 1)
-    if found != FORMAT:
-        release = _RELEASES.get(found) if isinstance(found, int) else None
+    made_in = record.get("format", 1)
+    if made_in != FORMAT:
+        release = _RELEASES.get(made_in) if isinstance(made_in, int) else None
         by = f"oapl {release}, which opens it" if release else "a later version of oapl: update this one"
-        raise DataError(f"{where}: was made by {by} (format {found}; this version has format {FORMAT})")
+        raise DataError(f"{where}: was made by {by} (format {made_in}; this version has format {FORMAT})")
 
 
 def parse_as(kind: type[_Kind], values: Mapping[str, Any], where: str) -> _Kind:

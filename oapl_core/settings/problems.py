@@ -62,7 +62,7 @@ def _examples(value: Any) -> Any:
     """Replace a path by the examples in that file; further columns of a row, such as a problem set's, are left out."""
     if not isinstance(value, str | Path):
         return value
-    found = []
+    examples = []
     for number, line in enumerate(read_text(Path(value)).split("\n"), start=1):
         try:
             row = json.loads(line) if line.strip() else None
@@ -72,8 +72,8 @@ def _examples(value: Any) -> Any:
             continue
         if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("statement", "solution")):
             raise ValueError(f"{value}:{number}: must be an object with the texts `statement` and `solution`")
-        found.append({key: row[key] for key in PromptExample.model_fields if key in row})
-    return found
+        examples.append({key: row[key] for key in PromptExample.model_fields if key in row})
+    return examples
 
 
 ProblemFiles = Annotated[tuple[Path, ...], BeforeValidator(_listed)]
@@ -128,8 +128,8 @@ class ProblemsConfig(PromptConfig):
 
     def files(self, split: str) -> tuple[Path, ...]:
         """Return the files of `train`, `validation` or `heldout`."""
-        found: tuple[Path, ...] = getattr(self, split)
-        return found
+        paths: tuple[Path, ...] = getattr(self, split)
+        return paths
 
     @property
     def slice(self) -> dict[str, Any]:

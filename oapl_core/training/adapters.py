@@ -58,15 +58,15 @@ def _linear_layers(model: Any) -> set[str]:
 
 def merged_weights(weights: "Mapping[str, Tensor]", adapter: "AdapterConfig") -> "dict[str, Tensor]":
     """Merge an adapted model's weights into those of the plain model, by its own names; sums are taken in float32."""
-    found: dict[str, Tensor] = {}
+    merged: dict[str, Tensor] = {}
     for name, weight in weights.items():
         if name.endswith(_BASE):
             layer = name.removesuffix(_BASE)
             change = weights[layer + _B].float() @ weights[layer + _A].float()
-            found[f"{layer}.weight"] = weight.float() + change * (adapter.alpha / adapter.rank)
+            merged[f"{layer}.weight"] = weight.float() + change * (adapter.alpha / adapter.rank)
         elif not name.endswith((_A, _B)):
-            found[name.replace(".base_layer.", ".")] = weight
-    return found
+            merged[name.replace(".base_layer.", ".")] = weight
+    return merged
 
 
 def export_adapter(weights: "Mapping[str, Tensor]", adapter: "AdapterConfig", base: Path, checkpoint: Path) -> None:

@@ -100,8 +100,8 @@ def attend(
     if key_place_K is not None:
         key, value = (tensor.index_select(2, key_place_K) for tensor in (key, value))
     compute = _kernel if query.is_cuda and query.dtype == torch.bfloat16 else _one_by_one
-    found = compute(query[0], key[0], value[0], bounds_of, longest, scaling, sliding_window)
-    return found[None, ..., :size], None
+    output = compute(query[0], key[0], value[0], bounds_of, longest, scaling, sliding_window)
+    return output[None, ..., :size], None
 
 
 def _one_sequence(query: Tensor) -> Tensor:
@@ -131,8 +131,8 @@ def _kernel(
     size = (-1 if window is None else window - 1, 0)
     q, k, v = (tensor.transpose(0, 1) for tensor in (query, key, value))
     # its causal mask ends with the last query at the last key, also where there are more keys than queries
-    found: Tensor = attend_rows(q, k, v, *bounds_of, *longest, scale=scaling, window_size=size, **grouped)
-    return found
+    output: Tensor = attend_rows(q, k, v, *bounds_of, *longest, scale=scaling, window_size=size, **grouped)
+    return output
 
 
 def _one_by_one(
@@ -144,7 +144,7 @@ def _one_by_one(
     scaling: float,
     window: int | None,
 ) -> Tensor:
-    found, (queries, keys) = [], (pairwise(bound.tolist()) for bound in bounds_of)
+    parts, (queries, keys) = [], (pairwise(bound.tolist()) for bound in bounds_of)
     for (first, last), (start, end) in zip(queries, keys, strict=True):
         near = None
         if end - start > min(last - first, window or end):
@@ -160,5 +160,5 @@ def _one_by_one(
             scale=scaling,
             enable_gqa=len(query) != len(key),
         )
-        found.append(part[0].transpose(0, 1))
-    return torch.cat(found)
+        parts.append(part[0].transpose(0, 1))
+    return torch.cat(parts)

@@ -42,13 +42,13 @@ def freeze_routers(model: Any) -> None:
     Raises:
         ConfigError: it has no experts, or not every block has a router that is found.
     """
-    found = routers(model)
-    if not found or len(found) < len(expert_blocks(model)):
+    router_modules = routers(model)
+    if not router_modules or len(router_modules) < len(expert_blocks(model)):
         raise ConfigError(
             f"training.router = 'frozen': {type(model).__name__} has {len(expert_blocks(model))} blocks of experts and "
-            f"{len(found)} routers ({' or '.join(_ROUTERS)}); leave the setting out"
+            f"{len(router_modules)} routers ({' or '.join(_ROUTERS)}); leave the setting out"
         )
-    for router in found:
+    for router in router_modules:
         router.requires_grad_(False)
 
 
@@ -67,14 +67,14 @@ class Replay:
             ConfigError: no routers are found, or not one for each block of experts.
         """
         self._routing = routing
-        found, blocks = set(routers(model)), expert_blocks(model)
-        if not found or len(found) < len(blocks):
+        router_modules, blocks = set(routers(model)), expert_blocks(model)
+        if not router_modules or len(router_modules) < len(blocks):
             raise ConfigError(
                 f"the rollouts have routes (sampling.routes), but {type(model).__name__} has {len(blocks)} blocks of "
-                f"experts and {len(found)} routers ({' or '.join(_ROUTERS)}) to replay them in; sample without"
+                f"experts and {len(router_modules)} routers ({' or '.join(_ROUTERS)}) to replay them in; sample without"
             )
         for name, module in model.named_modules():
-            if module in found:
+            if module in router_modules:
                 layer = re.search(r"\.(\d+)\.", name)
                 assert layer, f"{name} is in no layer"
                 module.forward = partial(self._route, module.forward, name, int(layer[1]))
@@ -112,13 +112,13 @@ class _Choice(TorchFunctionMode):
         self._stored_TK, self._sizes, self.times = stored_TK, (routing.experts, routing.top_k), 0
 
     def __torch_function__(self, function: Any, _types: Any, inputs: Any = (), options: Any = None) -> Any:
-        found = function(*inputs, **(options or {}))
+        output = function(*inputs, **(options or {}))
         if getattr(function, "__name__", "") != "topk":
-            return found
+            return output
         scores = inputs[0] if inputs else options["input"]
         # others choose among groups of experts, or within each: DeepSeek's
-        if scores.dim() != 2 or (scores.shape[1], found.indices.shape[1]) != self._sizes:
-            return found
+        if scores.dim() != 2 or (scores.shape[1], output.indices.shape[1]) != self._sizes:
+            return output
         self.times += 1
-        chosen_TK = torch.where(self._stored_TK < 0, found.indices, self._stored_TK)
+        chosen_TK = torch.where(self._stored_TK < 0, output.indices, self._stored_TK)
         return torch.return_types.topk((scores.gather(1, chosen_TK), chosen_TK))

@@ -49,11 +49,11 @@ def sample(examples: "Examples", seed: int, round_number: int, epoch: int) -> "l
 
 def trainer_logprobs(engine: "TrainingEngine", batches: "Sequence[Batch]") -> list[Tensor]:
     """Log-probs of each batch under the weights being trained, on the CPU; every rank calls it."""
-    found = []
+    logprobs = []
     for batch in batches:
         with torch.no_grad():
-            found.append(engine(batch.id_ST, batch.prompt_length_S, batch.length_S, last=True).float().cpu())
-    return found
+            logprobs.append(engine(batch.id_ST, batch.prompt_length_S, batch.length_S, last=True).float().cpu())
+    return logprobs
 
 
 def check_export(
@@ -111,9 +111,9 @@ def _scored(policy: Policy, batches: "Sequence[Batch]", dtype: torch.dtype) -> l
     policy.device = _place(policy)
     policy.to(policy.device)
     with torch.no_grad(), _all_cores():
-        found = [policy(batch.id_ST, batch.prompt_length_S, batch.length_S).cpu() for batch in batches]
+        logprobs = [policy(batch.id_ST, batch.prompt_length_S, batch.length_S).cpu() for batch in batches]
     policy.to("cpu")
-    return found
+    return logprobs
 
 
 def _place(policy: Policy) -> torch.device:

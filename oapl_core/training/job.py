@@ -36,7 +36,7 @@ class Job:
 
     @property
     def axis(self) -> str:
-        """Where trackers show its steps."""
+        """Axis on which trackers show its steps."""
         return TRAINING
 
     @property
@@ -46,7 +46,7 @@ class Job:
 
     @property
     def training(self) -> TrainingConfig:
-        """How the policy is trained."""
+        """Settings by which the policy is trained."""
         return self.run.config.training
 
     @cached_property
@@ -91,7 +91,7 @@ class Job:
 
     @property
     def lag(self) -> int:
-        """How many rounds older the policy that sampled is than the one that training starts from."""
+        """Number of rounds by which the sampling policy is older than the one that training starts from."""
         return self.round_number - self.run.config.sampling_round(self.round_number)
 
     @property

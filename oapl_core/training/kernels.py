@@ -115,8 +115,8 @@ _MISSING = object()
 def _liger() -> Callable[[Any, Mapping[str, bool]], object]:
     from transformers.integrations.liger import apply_liger_kernel
 
-    found: Callable[[Any, Mapping[str, bool]], object] = apply_liger_kernel
-    return found
+    patch: Callable[[Any, Mapping[str, bool]], object] = apply_liger_kernel
+    return patch
 
 
 def _by_device(fast: Callable[..., Any], plain: Callable[..., Any], device: str) -> Callable[..., Any]:
@@ -214,13 +214,13 @@ def choose_kernels(engine: "TrainingEngine", examples: "Examples", training: Tra
     attention: list[Kernels] = [Flash(generation, engine.device) for generation in generations]
     must_layers = "kernels = 'liger'" if training.kernels == "liger" else ""
     must_attention = f"attention = {training.attention!r}" if training.attention.startswith("flash") else ""
-    found = {
+    chosen = {
         "kernels": choose(engine, examples, training, layers, "transformers", must_layers),
         "attention": choose(engine, examples, training, attention, "torch", must_attention),
     }
     if training.compile:  # last, so that it compiles what was chosen
-        found["compile"] = choose(engine, examples, training, [Compiled()], "no compiler", "compile = true")
-    return found
+        chosen["compile"] = choose(engine, examples, training, [Compiled()], "no compiler", "compile = true")
+    return chosen
 
 
 def choose(
@@ -273,10 +273,10 @@ def _difference(engine: "TrainingEngine", examples: "Examples", training: Traini
     failed = ""
     try:
         kernels.apply(model)
-        found = _computed(engine, inputs, mask_ST)
+        changed = _computed(engine, inputs, mask_ST)
     except _FAILS as error:
-        failed, found = f"fails ({' '.join(str(error).split()) or type(error).__name__:.200})", None
-    apart = _apart(engine, plain, found)
+        failed, changed = f"fails ({' '.join(str(error).split()) or type(error).__name__:.200})", None
+    apart = _apart(engine, plain, changed)
     allowed = [max(_LEAST, _ROUNDINGS * one) for one in rounding]
     if all(one <= most for one, most in zip(apart, allowed, strict=True)):  # not where one is not a number
         return ""
@@ -316,13 +316,13 @@ def _apart(
     engine: "TrainingEngine", plain: tuple[Tensor, Tensor | None], other: tuple[Tensor, Tensor | None] | None
 ) -> list[float]:
     """Mean difference of a log-prob, nats, and of the gradient, as a share of it: the largest of all ranks."""
-    found = torch.full((2,), torch.inf, dtype=torch.float64, device=engine.device)
+    difference = torch.full((2,), torch.inf, dtype=torch.float64, device=engine.device)
     if other is not None:
-        found[0] = (plain[0].double() - other[0].double()).abs().sum() / max(1, len(plain[0]))
-        found[1] = 0.0
+        difference[0] = (plain[0].double() - other[0].double()).abs().sum() / max(1, len(plain[0]))
+        difference[1] = 0.0
         if plain[1] is not None and other[1] is not None:
-            one, two = plain[1].double(), other[1].double()
-            found[1] = (one - two).norm() / one.norm().clamp_min(torch.finfo(torch.float64).tiny)
+            gradient, changed = plain[1].double(), other[1].double()
+            difference[1] = (gradient - changed).norm() / gradient.norm().clamp_min(torch.finfo(torch.float64).tiny)
     # a maximum would hide what is not a number
-    apart: list[float] = engine.largest(found.nan_to_num(torch.inf)).tolist()
+    apart: list[float] = engine.largest(difference.nan_to_num(torch.inf)).tolist()
     return apart

@@ -252,8 +252,8 @@ class Policy(nn.Module):
 
         Of the last forward pass with a gradient, after its backward pass; before it NaN.
         """
-        found: Tensor = self.model.get_output_embeddings().entropy_T
-        return found
+        entropy_T: Tensor = self.model.get_output_embeddings().entropy_T
+        return entropy_T
 
     @staticmethod
     def model_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -300,15 +300,15 @@ class Policy(nn.Module):
             before_RT: true where the next token is scored.
             positions: tell the model the places; else only if several sequences are packed.
         """
-        told: dict[str, Any] = {"position_ids": sent(column_RT, self.device)} if self.packed or positions else {}
+        layout: dict[str, Any] = {"position_ids": sent(column_RT, self.device)} if self.packed or positions else {}
         if self.packed and self.model.config._attn_implementation == VARIABLE_LENGTH:
             bound, longest = bounds(column_RT[0])
             bound = sent(bound, self.device)
-            told |= {"cu_seq_lens_q": bound, "cu_seq_lens_k": bound, "max_length_q": longest, "max_length_k": longest}
+            layout |= {"cu_seq_lens_q": bound, "cu_seq_lens_k": bound, "max_length_q": longest, "max_length_k": longest}
         place_T = places(before_RT)
         next_T = sent(next_RT.flatten()[place_T], self.device)
         place_T = sent(place_T, self.device)
-        found = self.model.base_model(input_ids=sent(id_RT, self.device), use_cache=False, **told)
-        hidden_TD = found.last_hidden_state.flatten(0, 1).index_select(0, place_T)
+        output = self.model.base_model(input_ids=sent(id_RT, self.device), use_cache=False, **layout)
+        hidden_TD = output.last_hidden_state.flatten(0, 1).index_select(0, place_T)
         logprob_T: Tensor = self.model.get_output_embeddings()(hidden_TD, next_T)
         return logprob_T

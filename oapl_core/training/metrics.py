@@ -140,7 +140,7 @@ class StepMeter:
         entropy = float(engine.total_of_parts(self._entropy))
         sequences, tokens, right = total["sequences"], total["response_tokens"], total["right"]
         wrong, has_residual = sequences - right, total["residuals"] > 0
-        found: Metrics = {
+        metrics: Metrics = {
             "loss": total["loss"],
             "sequences": int(sequences),
             "tokens": int(total["tokens"]),
@@ -165,8 +165,8 @@ class StepMeter:
             "peak_memory_mb": round(memory_mb),
         }
         if self._shares_prompts:
-            found |= {name: int(total[name]) for name in ("shared_tokens", "shared_squared_tokens")}
-        return found if self._compared else found | dict.fromkeys(_OF_RATIOS)
+            metrics |= {name: int(total[name]) for name in ("shared_tokens", "shared_squared_tokens")}
+        return metrics if self._compared else metrics | dict.fromkeys(_OF_RATIOS)
 
 
 def _reported(loss: Loss, mask_ST: Tensor, right_S: Tensor) -> dict[str, Tensor]:

@@ -70,8 +70,8 @@ def compare_with_engine(job: Job, engine: "TrainingEngine", examples: "Examples"
             with run.writing(path, job.inputs, settings) as draft:
                 draft.rows = tables.write_table(draft.path, tables.MISMATCHES, lines)
                 draft.details = summary(lines, len(examples.lengths)) | {"rounding": rounding}
-    found = engine.of_first(lambda: run.ledger.artifacts()[run.name(path)].details)
-    judge(found, training.allowed_mismatch(found.get("rounding")), path, is_first)
+    details = engine.of_first(lambda: run.ledger.artifacts()[run.name(path)].details)
+    judge(details, training.allowed_mismatch(details.get("rounding")), path, is_first)
 
 
 def chosen(sequences: int, wanted: int, seed: int, round_number: int) -> list[int]:

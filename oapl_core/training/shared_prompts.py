@@ -93,9 +93,9 @@ class SharedPromptPolicy(Policy):
         if self.replay:
             self.replay.hold(route_STLK, row.computed_ST, self.device)
         # with another attention a guard scores sequences one by one
-        told = row.attention if self.model.config._attn_implementation == VARIABLE_LENGTH else {}
-        told = {"position_ids": column_ST[row.computed_ST][None], **told}
-        told = {name: sent(x, self.device) if isinstance(x, Tensor) else x for name, x in told.items()}
+        layout = row.attention if self.model.config._attn_implementation == VARIABLE_LENGTH else {}
+        layout = {"position_ids": column_ST[row.computed_ST][None], **layout}
+        layout = {name: sent(x, self.device) if isinstance(x, Tensor) else x for name, x in layout.items()}
         # the prompt's last token comes before the first of every answer to it
         place_T, next_T, response_T = (
             sent(found, self.device)
@@ -106,7 +106,7 @@ class SharedPromptPolicy(Policy):
             )
         )
         ids = sent(id_ST[row.computed_ST][None], self.device)
-        hidden_TD = self.model.base_model(input_ids=ids, use_cache=False, **told).last_hidden_state[0]
+        hidden_TD = self.model.base_model(input_ids=ids, use_cache=False, **layout).last_hidden_state[0]
         logprob_T: Tensor = self.model.get_output_embeddings()(hidden_TD.index_select(0, place_T), next_T)
         return spread(logprob_T, response_T, is_response_ST.shape)
 

@@ -83,8 +83,8 @@ def peak_tflops(stated: float | None, dtype: Literal["float32", "bfloat16"], dev
 
 def known_tflops(name: str, dtype: Literal["float32", "bfloat16"]) -> float | None:
     """TFLOP/s of the GPU that its driver calls ``name``, by its data sheet; None if it is not in the table."""
-    found = next((peaks for part, peaks in _DATA_SHEETS.items() if part in name), None)
-    return found and found[dtype == "float32"]
+    peaks_of_gpu = next((peaks for part, peaks in _DATA_SHEETS.items() if part in name), None)
+    return peaks_of_gpu and peaks_of_gpu[dtype == "float32"]
 
 
 def matmul_tflops(

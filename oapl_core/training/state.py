@@ -75,8 +75,8 @@ def resume(job: "Job", engine: "TrainingEngine") -> Reached:
 
 def _newest(job: "Job", owner: str) -> tuple[str, Reached] | None:
     """Folder name and place of the state to continue from; a state that cannot be used is said."""
-    found = max(_states(job.states, owner), key=lambda state: (state[1].epoch, state[1].steps), default=None)
-    return found if found and all(job.is_done(epoch) for epoch in range(1, found[1].epoch)) else None
+    newest = max(_states(job.states, owner), key=lambda state: (state[1].epoch, state[1].steps), default=None)
+    return newest if newest and all(job.is_done(epoch) for epoch in range(1, newest[1].epoch)) else None
 
 
 def _writer_of_damage(engine: "TrainingEngine", state: Path) -> int | None:

@@ -78,7 +78,7 @@ class Trainer:
 
     @cached_property
     def kept_S(self) -> torch.Tensor:
-        """Which examples are trained on: all, unless the objective draws some."""
+        """Examples that are trained on, [S] of bool: all, unless the objective draws some."""
         seed = derive_seed(self.seed, "kept rollouts", self.round_number)
         return self.objective.kept(self.reward_S, self.group_S, seed)
 
@@ -245,8 +245,8 @@ class Trainer:
         self, log_ratio_ST: torch.Tensor, mask_ST: torch.Tensor, rows: Sequence[int], sizes: StepSizes
     ) -> Inputs:
         index, device = list(rows), log_ratio_ST.device
-        found = (x[index] for x in (self.advantage_S, self.reward_S, self.group_S))
-        advantage_S, reward_S, group_S = (sent(x_S, device) for x_S in found)
+        columns = (x[index] for x in (self.advantage_S, self.reward_S, self.group_S))
+        advantage_S, reward_S, group_S = (sent(x_S, device) for x_S in columns)
         return Inputs(log_ratio_ST, mask_ST, advantage_S, reward_S, group_S, sizes)
 
     def _micro_batch(

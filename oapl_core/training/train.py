@@ -116,8 +116,8 @@ def _refuse_nothing(job: Job, examples: Examples) -> None:
     import torch
 
     objective = job.objective
-    found = objective.judging(torch.from_numpy(examples.reward_S), torch.from_numpy(examples.correct_S))
-    if not objective.kept(found, torch.from_numpy(examples.group_S), 0).any():
+    judged_S = objective.judging(torch.from_numpy(examples.reward_S), torch.from_numpy(examples.correct_S))
+    if not objective.kept(judged_S, torch.from_numpy(examples.group_S), 0).any():
         raise DataError(
             f"{job.data}: has no {objective.trains_on}, and the objective {objective.name} trains on "
             "nothing else; sample more answers, or easier problems"
