@@ -1,9 +1,9 @@
 """OAPL post-training, without the orchestration: sample, verify, group, train, evaluate, report.
 
-Every station of the data's path is a package with one verb module (``python -m oapl_core.<stage>.<verb> RUN_DIR``);
-stations talk to each other through the Parquet files described in ``tables.py``, never through imports.
-Five packages are what they stand on, each built on those after it: ``comparing``, ``changing``, ``planning``,
-``run_folder``, ``settings``. The modules beside them serve all.
+Every station of the data's path is a package with one verb module (``python -m oapl_core.<stage>.<verb> RUN_DIR``).
+Stations talk to each other through the Parquet files described in ``tables.py``, never through imports. Five packages
+are what they stand on, each built on those after it: ``comparing``, ``changing``, ``planning``, ``run_folder``,
+``settings``. The modules beside them serve all.
 
 The names in ``__all__`` are the library (docs/library.md), frozen by tests/core/test_library.py; the rest may change.
 """
@@ -86,7 +86,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """A name of ``__all__``, imported when it is first asked for; torch and vLLM only by what uses them."""
+    """Import a name of ``__all__`` when it is first asked for; torch and vLLM only by what uses them."""
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)

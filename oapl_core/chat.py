@@ -1,4 +1,4 @@
-"""What a chat template writes of a conversation. Reads and writes nothing."""
+"""Text that a chat template makes of a conversation. Reads and writes nothing."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,12 +9,12 @@ class Refused(Exception):
 
 
 def render(tokenizer: Any, turns: Sequence[Mapping[str, Any]], options: Mapping[str, Any], head: bool = True) -> str:
-    """The text of ``turns``.
+    """Render ``turns`` as text.
 
     Args:
         tokenizer: with a chat template.
         turns: messages.
-        options: what the template is given beside them.
+        options: further arguments of the template.
         head: whether the head of the model's next turn follows.
 
     Raises:

@@ -1,11 +1,13 @@
 """Trusted functions that accept any of several correct outputs, named by the column `checker` of a problem.
 
-A checker is ``checker(test_input, expected, printed) -> bool``, three texts: what the program was given, what the
-problem set expects, and what the program printed (for kind `function`: arguments, expected and returned value as JSON;
-for kind `math`: an empty text, the gold answer and the answer).
-It replaces the comparison, runs inside the verifier and sees hostile text, so it must be pure, quick, and return False
-for text that it cannot read: an exception in it is a verifier error, never a 0. A problem names one of `CHECKERS`, or
-one of its own as ``module:function``, importable where the problems are prepared and where answers are verified.
+A checker is ``checker(test_input, expected, printed) -> bool``, of three texts. They are the program's input, the
+problem set's expected output, and the text that the program printed. For kind `function` they are arguments, expected
+and returned value as JSON. For kind `math` they are an empty text, the gold answer and the answer.
+
+A checker replaces the comparison, runs inside the verifier and sees hostile text. It must be pure and quick, and return
+False for text that it cannot read. An exception in it is a verifier error, never a 0. A problem names one of
+`CHECKERS`, or one of its own as ``module:function``, importable where the problems are prepared and where answers are
+verified.
 """
 
 import importlib
@@ -16,12 +18,12 @@ Checker = Callable[[str, str, str], bool]
 
 
 def unordered_lines(test_input: str, expected: str, printed: str) -> bool:
-    """The expected lines in any order; blanks at the ends of lines do not count."""
+    """Accept the expected lines in any order; blanks at the ends of lines do not count."""
     return sorted(_lines(printed)) == sorted(_lines(expected))
 
 
 def unordered_tokens(test_input: str, expected: str, printed: str) -> bool:
-    """The expected numbers or words in any order, whatever the line breaks."""
+    """Accept the expected numbers or words in any order, whatever the line breaks."""
     return sorted(printed.split()) == sorted(expected.split())
 
 
@@ -38,7 +40,9 @@ def any_permutation(test_input: str, expected: str, printed: str) -> bool:
 
 
 def same_text(test_input: str, expected: str, printed: str) -> bool:
-    """The expected text but for blanks at its ends; for `math`, where an answer is a word or a board and no formula."""
+    """Accept the expected text but for blanks at its ends; for `math`, where an answer is a word or a board, no
+    formula.
+    """
     return printed.strip() == expected.strip()
 
 
@@ -48,7 +52,7 @@ CHECKERS: dict[str, Checker] = {
 
 
 def resolve(name: str) -> Checker:
-    """The checker of that name.
+    """Return the checker of that name.
 
     Raises:
         ValueError: there is none; one line with what to write instead.

@@ -1,4 +1,4 @@
-"""What this machine is: GPUs as the driver names them, cores that this process may use, versions, a free port.
+"""Facts of this machine: GPUs as the driver names them, cores that this process may use, versions, a free port.
 
 Asks nvidia-smi, and not torch: it is quick, touches no GPU, and answers also where nothing else is installed.
 """
@@ -24,7 +24,7 @@ _PATIENCE_S = 30.0  # a broken driver hangs rather than fails
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU."""
+    """One GPU, as the driver describes it."""
 
     name: str
     bytes: float
@@ -34,7 +34,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """As far as settings must fit it."""
+    """Machine, as far as settings must fit it."""
 
     gpus: tuple[Gpu, ...]
     cores: int | None
@@ -50,12 +50,12 @@ def here() -> Machine:
 
 
 def has_driver() -> bool:
-    """Whether NVIDIA's driver seems to be here."""
+    """Return whether NVIDIA's driver seems to be here."""
     return shutil.which("nvidia-smi") is not None
 
 
 def listed_gpus() -> tuple[Gpu, ...]:
-    """Every GPU of the machine; none without a driver that works."""
+    """List every GPU of the machine; none without a driver that works."""
     if not has_driver():
         return ()
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
@@ -64,16 +64,16 @@ def listed_gpus() -> tuple[Gpu, ...]:
     except (subprocess.SubprocessError, OSError):
         return ()
     # a name holds no comma, so a line that has other than three words is a complaint of the driver
-    found = [[word.strip() for word in line.split(",")] for line in done.stdout.splitlines()]
+    rows = [[word.strip() for word in line.split(",")] for line in done.stdout.splitlines()]
     return tuple(
         Gpu(words[0], float(words[1]) * _MIB if words[1].isdecimal() else inf, words[2])
-        for words in found
+        for words in rows
         if len(words) == 3
     )
 
 
 def visible_gpus() -> tuple[Gpu, ...]:
-    """Those that CUDA_VISIBLE_DEVICES leaves to this process."""
+    """List the GPUs that CUDA_VISIBLE_DEVICES leaves to this process."""
     gpus, visible = listed_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None or not gpus:
         return gpus
@@ -103,15 +103,15 @@ def _processor() -> str:
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Version of each package that is installed here, and of ``python``; imports none of them."""
-    found = {}
+    installed = {}
     for name in packages:
         with suppress(metadata.PackageNotFoundError):
-            found[name] = platform.python_version() if name == "python" else metadata.version(name)
-    return found
+            installed[name] = platform.python_version() if name == "python" else metadata.version(name)
+    return installed
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """A port where nobody listens just now."""
+    """Find a port where nobody listens just now."""
     with socket.socket() as server:
         server.bind((address, 0))
         return int(server.getsockname()[1])

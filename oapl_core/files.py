@@ -29,7 +29,7 @@ def open_record(path: Path) -> BinaryIO:
 
 
 def read_record(path: Path) -> bytes:
-    """The bytes of one of a folder's own records; raises what `open_record` raises."""
+    """Read one of a folder's own records; raises what `open_record` raises."""
     with open_record(path) as file:
         return file.read()
 
@@ -38,8 +38,8 @@ def sha256_of(path: Path) -> str:
     """Hash of a file, or of a folder's relative names and contents."""
     if path.is_dir():
         names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
-        found = zip(names, hashes_of([path / name for name in names]), strict=True)
-        return hashlib.sha256("".join(f"{name}\0{value}\n" for name, value in found).encode()).hexdigest()
+        hashed = zip(names, hashes_of([path / name for name in names]), strict=True)
+        return hashlib.sha256("".join(f"{name}\0{value}\n" for name, value in hashed).encode()).hexdigest()
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -51,10 +51,10 @@ def hashes_of(files: list[Path]) -> list[str]:
 
 
 def sha256_once(path: Path) -> str:
-    """As ``sha256_of``; what has not changed since, by its inodes, sizes and times, is not read again."""
+    """Hash like ``sha256_of``; files that have not changed since, by inode, size and times, are not read again."""
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-    found = ((file, file.stat()) for file in files)
-    return _hashed(path, tuple((f, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for f, s in found))
+    states = ((file, file.stat()) for file in files)
+    return _hashed(path, tuple((f, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for f, s in states))
 
 
 @lru_cache(64)

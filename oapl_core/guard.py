@@ -1,9 +1,9 @@
 """The guard: a small process between the orchestrator and one stage, so that nothing of the stage outlives either.
 
-It adopts every descendant (also those in sessions of their own, which torch's and vLLM's workers are), notices by a
-closed pipe that the orchestrator is gone, even by SIGKILL, and then ends the whole tree: SIGTERM, a pause, SIGKILL.
-What the tree left in its folder for temporary files goes with it. Standard library only, so that it starts in a few
-milliseconds. Reads its command line.
+The guard adopts every descendant, also those in sessions of their own, like torch's and vLLM's workers. A closed pipe
+tells it that the orchestrator is gone, even by SIGKILL. It then ends the whole tree: SIGTERM, a pause, SIGKILL. The
+tree's temporary files go with it. Standard library only, so that it starts in a few milliseconds. Reads its command
+line.
 """
 
 import ctypes
@@ -102,12 +102,12 @@ def _descendants(root: int) -> list[int]:
                 continue
             if fields[0] != "Z":
                 children.setdefault(int(fields[1]), []).append(int(entry))
-    found, stack = list[int](), [root]
+    processes, stack = list[int](), [root]
     while stack:
         below = children.get(stack.pop(), [])
-        found += below
+        processes += below
         stack += below
-    return found
+    return processes
 
 
 if __name__ == "__main__":

@@ -197,13 +197,15 @@ def guarded(
 
 
 def _kept_elsewhere() -> dict[str, str]:
-    """What must be found where it was: a cluster that runs already, and what was compiled for earlier stages."""
+    """Return variables that keep places of the caller: a cluster that runs already, code compiled for earlier
+    stages.
+    """
     place = tempfile.gettempdir()
     return {"RAY_TMPDIR": place, "TORCHINDUCTOR_CACHE_DIR": f"{place}/torchinductor_{os.getuid()}"}
 
 
 def following(log: Path, offset: int, on_progress: Callable[[str], None]) -> Callable[[], None]:
-    """A function that hands over the progress lines that the log gained since its last call."""
+    """Return a function that hands over the progress lines that the log gained since its last call."""
     state = {"offset": offset}
 
     def poll() -> None:

@@ -39,13 +39,13 @@ def policy_hash(model_dir: Path) -> str:
 
 
 def digest(files: list[Path]) -> str:
-    """One sha256, in hex, of the names and contents of ``files`` in the given order."""
+    """Compute one sha256, in hex, of the names and contents of ``files`` in the given order."""
     text = "".join(f"{p.name}\0{value}\n" for p, value in zip(files, hashes_of(files), strict=True))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def tokenizer_files(model_dir: Path) -> list[Path]:
-    """The files that decide how a prompt is encoded.
+    """List the files that decide how a prompt is encoded.
 
     Raises:
         DataError: there is none.
@@ -57,7 +57,7 @@ def tokenizer_files(model_dir: Path) -> list[Path]:
 
 
 def load_tokenizer(model_dir: Path) -> Any:
-    """The tokenizer of a model folder, as ``transformers`` loads it.
+    """Load the tokenizer of a model folder through ``transformers``.
 
     Raises:
         DataError: there is no usable one.
@@ -95,7 +95,7 @@ def check_model_folder(model_dir: Path) -> None:
 
 
 def model_config(model_dir: Path) -> dict[str, Any]:
-    """The folder's config.json.
+    """Read the folder's config.json.
 
     Raises:
         DataError: it is missing or not JSON.
@@ -176,13 +176,13 @@ def _content(path: Path) -> bytes | None:
 
 
 def end_token_ids(model_dir: Path) -> list[int]:
-    """Every token that ends a response: those of config.json and generation_config.json.
+    """List every token that ends a response: those of config.json and generation_config.json.
 
     The rest of generation_config.json (temperature, top-k, penalties) is advice to chat programs and is not used.
     """
-    found: set[int] = set()
+    ids: set[int] = set()
     for name in ("config.json", "generation_config.json"):
         path = model_dir / name
         value = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.is_file() else None
-        found.update([value] if isinstance(value, int) else value or [])
-    return sorted(found)
+        ids.update([value] if isinstance(value, int) else value or [])
+    return sorted(ids)

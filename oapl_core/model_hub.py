@@ -37,7 +37,7 @@ class HubModel:
 
 
 def hub_model(model: Path | str | None) -> HubModel | None:
-    """What ``org/name@commit`` names; None of a folder."""
+    """Parse ``org/name@commit``; None for a folder."""
     match = _PINNED.fullmatch(str(model)) if model is not None else None
     return HubModel(match[1], match[2]) if match else None
 
@@ -62,7 +62,7 @@ def refuse_unpinned(model: Path | str) -> None:
 
 
 def _commit_of(name: str, revision: str | None) -> str | None:
-    """What the hub says of a branch or tag; None where it does not answer or has none."""
+    """Ask the hub for the commit of a branch or tag; None where it does not answer or has none."""
     import httpx2
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
@@ -74,7 +74,7 @@ def _commit_of(name: str, revision: str | None) -> str | None:
 
 
 def fetched(model: HubModel, tell: Callable[[str], None] = say, from_cache: bool = False) -> Path:
-    """The folder of the model in the hub's cache; files that are not there are fetched.
+    """Fetch the model's files that are not in the hub's cache; returns its folder there.
 
     Raises:
         DataError: there is no such repository or commit, no access, or no whole model in it.
@@ -105,7 +105,7 @@ def fetched(model: HubModel, tell: Callable[[str], None] = say, from_cache: bool
 
 
 def data_files(source: str) -> Path:
-    """The file that ``hub:org/name@commit:path`` names, or all data files of the repository, in the hub's cache.
+    """Fetch the file ``hub:org/name@commit:path``, or all data files of the repository; returns its place in the cache.
 
     Raises:
         ConfigError: the name has no commit, or there are several files of rollouts to choose from.
@@ -136,7 +136,7 @@ def data_files(source: str) -> Path:
 
 
 def cached(model: HubModel) -> Path | None:
-    """Its folder if it was fetched before; asks nobody."""
+    """Return the model's folder if it was fetched before; asks nobody."""
     try:
         return fetched(model, from_cache=True)
     except (DataError, StageFailed):

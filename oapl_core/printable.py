@@ -8,5 +8,5 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The same with line ends made visible too: what is one line stays one."""
+    """Make line ends visible too: a text of one line stays one line."""
     return printable(text).replace("\n", "\\n")

@@ -15,7 +15,7 @@ from oapl_core.printable import one_line
 
 PREFIX = "progress | "
 _SETTLED_S = 5.0
-"""Of work, before which the time left is not said: the first unit also waits for workers to start."""
+"""Seconds of work before the remaining time is shown: the first unit also waits for workers to start."""
 
 
 class Progress:
@@ -45,7 +45,7 @@ class Progress:
             self._print()
 
     def __enter__(self) -> Self:
-        """Start the clock."""
+        """Start the clock of the progress."""
         self._start = self._last = time.monotonic()
         return self
 
@@ -72,7 +72,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a progress line says."""
+    """Content of one progress line."""
 
     line: str
     done: int
@@ -85,7 +85,7 @@ class Reading:
 
     @classmethod
     def of(cls, line: str) -> Self | None:
-        """Of ``what | done/total unit | ...``; None of any other line."""
+        """Parse ``what | done/total unit | ...``; None for any other line."""
         _, bar, rest = line.partition(" | ")
         done, slash, total = rest.partition(" ")[0].partition("/")
         if not (bar and slash and done.isdecimal() and total.isdecimal()):

@@ -21,7 +21,7 @@ FIELDS = ("problem_id", "kind", "statement", "starter_code", "entry_point", "pla
 """Columns of tables.PROBLEMS that a template sees: nothing of how an answer is judged. `language` has `name`, `title`,
 `fence` and `comment` (languages/)."""
 JUDGE_FIELDS = ("problem_id", "problem", "response", "verdict")
-"""What a judge's template sees."""
+"""Fields that a judge's template sees."""
 _SYSTEM = "system"
 
 
@@ -50,7 +50,7 @@ def check(text: str, file: Path, fields: Sequence[str] = FIELDS) -> None:
 
 
 def fill(text: str, file: Path, problem: Mapping[str, Any], fields: Sequence[str] = FIELDS) -> tuple[str, str | None]:
-    """The template's words for ``problem``, and what it sets `system` to; ``fields`` are what it sees.
+    """Fill the template for ``problem``; returns its words and its value of `system`. It sees ``fields``.
 
     Raises:
         ConfigError: the template refuses the problem, fails on it or gives no text.

@@ -1,8 +1,8 @@
 """Routes: the experts that an engine sent each token to, in every layer, and how a row stores them.
 
-A row has the routes of its prompt and its response but for the last token, which no model was given: numbers of
-experts as [tokens, layers, top_k], one after the other, in a byte each (two where a model has more than 256 experts,
-the lower one first). Layers without experts have zeros.
+A row has the routes of its prompt and its response but for the last token, which no model was given. They are numbers
+of experts, [tokens, layers, top_k], one after the other, in a byte each. A model with more than 256 experts has two
+bytes, the lower one first. Layers without experts have zeros.
 """
 
 from collections.abc import Callable
@@ -33,16 +33,18 @@ class Routing:
 
     @property
     def dtype(self) -> str:
-        """Of a stored number."""
+        """Type of a stored number."""
         return "uint8" if self.experts <= _BYTE else "uint16"
 
     @property
     def token_bytes(self) -> int:
-        """What is stored of a token."""
+        """Bytes that are stored of a token."""
         return self.layers * self.top_k * (1 if self.experts <= _BYTE else 2)
 
     def fits(self, stored: Any, tokens: int) -> bool:
-        """Whether a row's bytes (an Arrow scalar, null for none) are routes of so many tokens to experts that exist."""
+        """Check that a row's bytes (an Arrow scalar, null for none) are routes of so many tokens to experts that
+        exist.
+        """
         if not stored.is_valid or stored.as_buffer().size != tokens * self.token_bytes:
             return False
         return bool((self.read(stored) < self.experts).all())
@@ -57,13 +59,13 @@ class Routing:
 def routing(value: Callable[[str], Any]) -> Routing | None:
     """By the values of a config.json, which ``value`` gives by name, or None; None where there are no experts."""
     experts = next(filter(None, map(value, _EXPERTS)), None)
-    found = [value("num_hidden_layers"), value("num_experts_per_tok"), experts]
-    numbers = [number for number in found if isinstance(number, int) and number > 0]
-    return Routing(*numbers) if len(numbers) == len(found) else None
+    values = [value("num_hidden_layers"), value("num_experts_per_tok"), experts]
+    numbers = [number for number in values if isinstance(number, int) and number > 0]
+    return Routing(*numbers) if len(numbers) == len(values) else None
 
 
 def routing_of(model_dir: Path) -> Routing | None:
-    """Of a Hugging Face folder.
+    """Read the routing of a Hugging Face folder; None if its model has no experts.
 
     Raises:
         DataError: config.json is missing or not readable.

@@ -41,11 +41,11 @@ class Rows:
         """Row groups decoded so far."""
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Count the rows of the file."""
         return int(self._starts[-1])
 
     def __getitem__(self, row: int) -> "pa.Table":
-        """One row, as a view of its row group.
+        """Return one row, as a view of its row group.
 
         Raises:
             DataError: the row group is damaged.

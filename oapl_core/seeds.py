@@ -7,7 +7,7 @@ import hashlib
 
 
 def derive_seed(seed: int, *words: str | int) -> int:
-    """A 31-bit seed for the choice named by ``words`` (for example ``("rollout", round, problem_id, sample)``).
+    """Derive a 31-bit seed for the choice named by ``words`` (for example ``("rollout", round, problem_id, sample)``).
 
     31 bits, because that is the largest range every consumer (vLLM, NumPy, torch, ``random``) accepts unsigned.
     """

@@ -1,4 +1,4 @@
-"""What every group of settings is: frozen, without unknown keys, each field explained by the text below it."""
+"""Base class of every group of settings: frozen, without unknown keys, each field explained by the text below it."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar

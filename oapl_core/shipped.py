@@ -16,7 +16,7 @@ _NAMED_BY_EXPERIMENTS = ("data/demo/", "deployments/experiments/")
 
 
 def shipped(name: str) -> Path:
-    """The file that a checkout has at the relative path ``name``."""
+    """Return the file that a checkout has at the relative path ``name``."""
     return _ROOT / name
 
 

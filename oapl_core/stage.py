@@ -1,4 +1,4 @@
-"""What every verb module shares: its command line, and one clear line instead of a traceback for mendable errors."""
+"""Code that every verb module shares: its command line, and one clear line, no traceback, for mendable errors."""
 
 import argparse
 import errno
@@ -63,13 +63,13 @@ def run_verb(
 def _at_its_origin(opens: Callable[[Path], Recorded], root: Path, given: dict[str, Any]) -> Recorded:
     """Open the folder, from the one that its relative paths start at: a stage uses and records them as written.
 
-    If we are elsewhere, we go there, and paths in ``given``, which start here, become absolute; processes of our own
-    start with the code that runs here.
+    From another folder, the process changes to that one. Paths in ``given``, which start here, then become absolute.
+    Processes of our own start with the code that runs here.
     """
-    found = opens(root)
-    origin, here = found.origin.absolute(), Path.cwd()
+    folder = opens(root)
+    origin, here = folder.origin.absolute(), Path.cwd()
     if origin.samefile(here):
-        return found
+        return folder
     given.update({name: here / value for name, value in given.items() if isinstance(value, Path)})
     root = here / root
     os.chdir(origin)
@@ -106,14 +106,14 @@ def _choose_gpus(run: Run, verb: str) -> None:
 
 
 def disk_full(where: object) -> StageFailed:
-    """The one-line error for a disk without room."""
+    """Make the one-line error for a disk without room."""
     return StageFailed(
         f"{where}: no space left on the disk; free some and run the same command again, finished parts are kept"
     )
 
 
 def disk_error(error: OSError) -> OaplError:
-    """The one-line error for a full, read-only or forbidden disk; anything else is raised again as it is."""
+    """Make the one-line error for a full, read-only or forbidden disk; anything else is raised again as it is."""
     where = error.filename or "the run folder"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return disk_full(where)
@@ -130,7 +130,7 @@ def disk_error(error: OSError) -> OaplError:
 
 
 def not_installed(error: ModuleNotFoundError) -> ConfigError:
-    """The one-line error for a library that is not installed here; a missing module of our own is raised again."""
+    """Make the one-line error for a library that is not installed; a missing module of our own is raised again."""
     library = (error.name or "").partition(".")[0]
     if library in ("", "oapl_core", "tasks", "flows", "deployments"):
         raise error

@@ -27,9 +27,9 @@ def storable(value: Any) -> Any:
     if isinstance(value, str):
         return storable_text(value)
     if isinstance(value, Mapping):
-        return {storable(key): storable(one) for key, one in value.items()}
+        return {storable(key): storable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [storable(one) for one in value]
+        return [storable(item) for item in value]
     return value
 
 

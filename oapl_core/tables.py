@@ -38,7 +38,7 @@ def is_correct(reward: float | None, right_from: float = CORRECT) -> bool | None
 
 
 def schema_of(fields: Sequence[tuple[str, str]]) -> "pa.Schema":
-    """The Arrow schema of one of the tables below."""
+    """Return the Arrow schema of one of the tables below."""
     import pyarrow as pa
 
     types = columns.arrow_types()
@@ -163,7 +163,7 @@ EVALUATIONS = (
 _IDS = frozenset({"response_ids", "prompt_ids"})
 _STREAMED = frozenset({"logprobs", "behavior_logprobs", "reference_logprobs"})
 _ROW_GROUP_TOKENS = 2**20
-"""What a reader of a whole table holds at once; a longer single row is a row group of its own."""
+"""Tokens that a reader of a whole table holds at once; a longer single row is a row group of its own."""
 
 
 def write_table(
@@ -264,10 +264,10 @@ def open_table(path: Path, fields: Sequence[tuple[str, str]]) -> "Iterator[pq.Pa
     schema = schema_of(fields)
     # without pre_buffer a reader holds one row group, not all that it will read
     with readable(path), pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
-        found = pa.schema([field for field in file.schema_arrow if not field.name.startswith(REWARD_PREFIX)])
-        if found != schema:
-            differing = set(found.names) ^ set(schema.names)
-            is_older = differing and not set(found.names) - set(schema.names) and differing <= {"correct", *UNUSED}
+        stored = pa.schema([field for field in file.schema_arrow if not field.name.startswith(REWARD_PREFIX)])
+        if stored != schema:
+            differing = set(stored.names) ^ set(schema.names)
+            is_older = differing and not set(stored.names) - set(schema.names) and differing <= {"correct", *UNUSED}
             hint = "oapl 0.1.0 wrote it, and opens it" if is_older else "see data/README.md"
             raise DataError(f"{path}: does not have the documented columns ({sorted(differing) or 'types'}); {hint}")
         yield file

@@ -19,7 +19,7 @@ _FRESH_S = 2.0
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A new folder in TMPDIR that goes with the body, or with the next start if this process is killed."""
+    """Make a new folder in TMPDIR that goes with the body, or with the next start if this process is killed."""
     folder, lock = locked_folder()
     try:
         yield Path(folder)
@@ -29,7 +29,7 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def locked_folder() -> tuple[str, int]:
-    """A new folder in TMPDIR, and a descriptor that locks it for as long as any process has it open.
+    """Make a new folder in TMPDIR, and a descriptor that locks it for as long as any process has it open.
 
     Folders that nobody locks are removed first.
     """

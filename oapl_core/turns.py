@@ -1,9 +1,9 @@
 """Turns: how a rollout in which the model speaks several times is stored, and whether a stored one is sound. Pure.
 
-``response_ids`` is everything behind the first prompt in the order in which the model saw it: what it sampled, token by
-token, and what an environment put between (a tool's result with the chat template's markers), encoded once. So the
-prompt of a turn is the first prompt and all of ``response_ids`` before the turn; nothing is decoded and encoded again.
-``loss_mask`` tells the two apart. A rollout of one turn is the special case: its columns here are null.
+``response_ids`` is everything behind the first prompt in the order in which the model saw it. It has the model's
+sampled tokens, and between them an environment's text (a tool's result with the chat template's markers), encoded once.
+So the prompt of a turn is the first prompt and all of ``response_ids`` before the turn; nothing is decoded and encoded
+again. ``loss_mask`` tells the two apart. A rollout of one turn is the special case: its columns here are null.
 """
 
 import hashlib
@@ -50,25 +50,25 @@ def spans(row: Mapping[str, Any]) -> Iterator[tuple[list[int], list[int]]]:
 
 
 def prompt_hash(ids: Sequence[int]) -> int:
-    """Of the token ids that an engine says it was given: the first 64 bits of a SHA-256, as a signed number."""
+    """Hash the token ids that an engine says it was given: the first 64 bits of a SHA-256, as a signed number."""
     return _hashes(ids, [len(ids)])[0]
 
 
 def _hashes(ids: Sequence[int], ends: Sequence[int]) -> list[int]:
     """``prompt_hash`` of the first so many ``ids``, for each of the rising ``ends``."""
-    found, digest = list[int](), hashlib.sha256()
+    hashes, digest = list[int](), hashlib.sha256()
     for start, end in zip([0, *ends], ends, strict=False):
         # 32 bits for each id, the lower byte first, so that every machine gets the same
         digest.update(struct.pack(f"<{end - start}i", *ids[start:end]))
-        found.append(int.from_bytes(digest.digest()[:8], "little", signed=True))
-    return found
+        hashes.append(int.from_bytes(digest.digest()[:8], "little", signed=True))
+    return hashes
 
 
 def fault(row: Mapping[str, Any], prompt_ids: Sequence[int]) -> str | None:
-    """What is wrong with a row of ROLLOUTS that has turns, in a few words; None if it is sound.
+    """Describe the fault of a row of ROLLOUTS that has turns, in a few words; None if the row is sound.
 
-    Sound: mask and log-probs fit the tokens, each turn begins where tokens of the model begin, and the prompt of each
-    turn is exactly what the engine says it was given (where it says that).
+    In a sound row mask and log-probs fit the tokens, and each turn begins where tokens of the model begin. The prompt
+    of each turn is exactly what the engine says it was given (where it says that).
     """
     ids, starts, logprobs = row["response_ids"], row["turn_starts"] or [0], row["logprobs"]
     if not ids:  # nothing was sampled: the groups stage drops it by that name
@@ -88,7 +88,7 @@ def fault(row: Mapping[str, Any], prompt_ids: Sequence[int]) -> str | None:
     before = _hashes([*prompt_ids, *ids], [len(prompt_ids) + start for start in starts])
     if row["prompt_hashes"] is not None and row["prompt_hashes"] != before:
         turns = zip(before, [*row["prompt_hashes"], *[None] * len(before)], strict=False)
-        turn = next((turn for turn, (mine, told) in enumerate(turns) if mine != told), len(before))
+        turn = next((turn for turn, (mine, theirs) in enumerate(turns) if mine != theirs), len(before))
         return f"was given another prompt in turn {turn} than the tokens before it"
     if any(not 0 <= call["turn"] < len(starts) for call in row["tool_calls"] or ()):
         return "has a tool call of a turn that it does not have"

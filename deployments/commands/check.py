@@ -33,18 +33,18 @@ def check(run: OpenedRun) -> None:
 
 
 def _check_turns(run: Run) -> None:
-    found = check_turns(run)
-    for finding in found.unsound[:_NAMED]:
+    turns = check_turns(run)
+    for finding in turns.unsound[:_NAMED]:
         tell(f"{finding.name} {finding.wrong}")
-    if found.unsound:
-        count = f"{len(found.unsound):,} of {found.rows:,}"
+    if turns.unsound:
+        count = f"{len(turns.unsound):,} of {turns.rows:,}"
         tell(f"{run.root}: {count} rollouts are not what the model saw; sample their rounds again")
         raise typer.Exit(2)
-    if found.rows:
-        tell(f"{run.root}: each turn of {found.rows:,} rollouts was given exactly what stands before it")
-    if found.reworded:
-        first = found.reworded[0]
+    if turns.rows:
+        tell(f"{run.root}: each turn of {turns.rows:,} rollouts was given exactly what stands before it")
+    if turns.reworded:
+        first = turns.reworded[0]
         tell(
-            f"{len(found.reworded):,} of them a server that renders messages would show otherwise (first {first.name}, "
+            f"{len(turns.reworded):,} of them a server that renders messages would show otherwise (first {first.name}, "
             f"{first.wrong}): its chat template rewrites earlier turns; docs/trajectories.md"
         )

@@ -27,14 +27,14 @@ def clean(
     rules = CleaningRules.parse(keep or [])
     # held for a dry run too: what may be deleted depends on what a stage still writes
     with hold(run.root):
-        found = candidates(run, rules)
-        going = [one for one in found if not one.needed_for]
+        items = candidates(run, rules)
+        going = [item for item in items if not item.needed_for]
         _print_candidates(going)
-        for why in dict.fromkeys((one.kind, one.round, one.needed_for) for one in found if one.needed_for):
+        for why in dict.fromkeys((item.kind, item.round, item.needed_for) for item in items if item.needed_for):
             kind, number, reason = why
             where = "" if number is None else f" of round {number}"
             tell(f"stays: {kind}{where}: {reason}")
-        size = readable(sum(one.freed_bytes for one in going))
+        size = readable(sum(item.freed_bytes for item in going))
         if not going:
             tell(f"{run.root}: nothing to remove")
         elif yes:
@@ -47,12 +47,12 @@ def clean(
 
 def _print_candidates(going: Iterable[Candidate]) -> None:
     grouped: dict[tuple[str, int | None, str], list[Candidate]] = {}
-    for one in going:
-        grouped.setdefault((one.kind, one.round, one.rule), []).append(one)
+    for item in going:
+        grouped.setdefault((item.kind, item.round, item.rule), []).append(item)
     if not grouped:
         return
     table = numbers_table("deleted", "round", "artifacts", "size", "rule", text=["rule"])
     for (kind, number, rule), mine in grouped.items():
-        size = readable(sum(one.bytes for one in mine))
+        size = readable(sum(item.bytes for item in mine))
         table.add_row(kind, "" if number is None else str(number), str(len(mine)), size, rule)
     console.print(table)

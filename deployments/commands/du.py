@@ -24,11 +24,11 @@ def du(run: OpenedRun) -> None:
         tell(f"{readable(sum(entry.bytes for entry in removed))} were removed by `oapl clean` before")
     tell("`oapl clean` would free:")
     for words in ((), *([rule] for rule in _SHOWN_RULES)):
-        going = [one for one in candidates(run, CleaningRules.parse(words)) if not one.needed_for]
+        going = [item for item in candidates(run, CleaningRules.parse(words)) if not item.needed_for]
         rule = f"--keep {words[0]}" if words else "scratch of finished rounds"
         # scratch goes by every rule; it is counted once, on the line without one
-        scratch = () if not words else tuple(one for one in going if one.entry is None and one.kind != "superseded")
-        freed = sum(one.freed_bytes for one in going) - sum(one.freed_bytes for one in scratch)
+        scratch = () if not words else tuple(item for item in going if item.entry is None and item.kind != "superseded")
+        freed = sum(item.freed_bytes for item in going) - sum(item.freed_bytes for item in scratch)
         if freed:
             tell(f"  {readable(freed):>9}  {rule}")
 

@@ -66,7 +66,7 @@ def gym(
 
 
 def _statements(path: Path) -> list[str]:
-    """Those of a problem set of ours."""
+    """Read the statements of a problem set of ours."""
     rows = [row for _, row in raw_rows(path)]
     if not all(isinstance(row, dict) and isinstance(row.get("statement"), str) for row in rows):
         raise ConfigError(f"{path}: is not a problem set of ours")

@@ -107,7 +107,7 @@ def problems(
 
 
 def _target(to: Path | None) -> Path:
-    """What is written, refused before a download of gigabytes."""
+    """Check the file to write, before a download of gigabytes."""
     if to is None:
         raise ConfigError("say which file to write with --to FILE.jsonl")
     check_name(to)
@@ -127,17 +127,17 @@ def _screen(origin: Source, files: Sequence[Path], split: str, to: Path, cpu_s: 
 
 
 def _show_sets() -> None:
-    """What can be imported."""
+    """Print the sets that can be imported."""
     tell(f"{'set':<25}{'rows':>6}  {'for':<8} from, licence")
-    for found in sources().values():
-        rows = found.rows or (found.releases[-1] if found.releases else "")
-        tell(f"{found.name:<25}{rows:>6}  {found.split:<8} {found.hub or 'a file'}, {found.licence}")
+    for listed in sources().values():
+        rows = listed.rows or (listed.releases[-1] if listed.releases else "")
+        tell(f"{listed.name:<25}{rows:>6}  {listed.split:<8} {listed.hub or 'a file'}, {listed.licence}")
 
 
 def files_of(
     origin: Source, path: Path | None, release: str | None = None, revision: str | None = None
 ) -> tuple[list[Path], int | None]:
-    """The files of a set to read, here or from the hub, and how many rows they should have."""
+    """List the files of a set to read, here or from the hub, and the number of rows that they should have."""
     patterns, published = released_files(origin, release)
     path = fetch(origin, patterns, revision) if path is None else path
     return local_files(path, patterns), published

@@ -71,7 +71,7 @@ def _problems(name: str, path: Path | None) -> Iterator[Mapping[str, Any]]:
         split = next((row.get("split") for _, row in raw_rows(file) if isinstance(row, dict)), None)
         yield from read_problem_set(file, split if split in SPLITS else "heldout")
         return
-    found = source(name)
-    files, _ = files_of(found, path)
-    for imported in converted(found, files, found.split, Tally()):
+    problem_set = source(name)
+    files, _ = files_of(problem_set, path)
+    for imported in converted(problem_set, files, problem_set.split, Tally()):
         yield imported.problem

@@ -67,16 +67,16 @@ def rollouts(
     if where is not None:
         frame = frame.filter(_condition(frame, where))
     try:
-        found = frame.select("rollout_id", "problem_id", "sample", "outcome", "part").collect(engine="streaming")
+        matching = frame.select("rollout_id", "problem_id", "sample", "outcome", "part").collect(engine="streaming")
         # sample before problem: the first answers of many problems say more than all answers to one
-        rows = _rows(run, number, found.sort("sample", "problem_id").head(show))
+        rows = _rows(run, number, matching.sort("sample", "problem_id").head(show))
     except pl.exceptions.PolarsError as error:
         cause = "cannot be read" if where is None else f"cannot be read, or --where {where!r} fails on some row"
         raise DataError(f"{run.round_dir(number)}: {cause} ({_first_line(error)})") from None
-    if problem is not None and where is None and found.is_empty():
+    if problem is not None and where is None and matching.is_empty():
         raise ConfigError(f"--problem {problem}: round {number} of {run.root} has no rollouts of it")
     total = sum(map(tables.count_rows, recorded_parts(run, run.rollouts(number))))
-    _print(f"{run.root.name}, round {number}: {len(found):,} of {total:,} rollouts match{_counts(found)}")
+    _print(f"{run.root.name}, round {number}: {len(matching):,} of {total:,} rollouts match{_counts(matching)}")
     # turns are told apart by their tokens, answers of one turn by their text alone
     tokenizer = read_tokenizer(run.behavior(number)) if any(row.get("turn_starts") for row in rows) else None
     for index, row in enumerate(rows):
@@ -86,17 +86,17 @@ def rollouts(
 
 
 def _likeness(run: Run, number: int, show: int) -> None:
-    """What the round's answers have of problems that are only measured on, and of each other."""
+    """Print what the round's answers share with problems that are only measured on, and with each other."""
     columns = ["problem_id", "split", "statement"]
     rows = tables.read_table(run.problems, tables.PROBLEMS, columns).to_pylist()
     measured = [(row["problem_id"], row["statement"]) for row in rows if row["split"] != "train"]
-    found = likeness(_answers(run, number), measured)
-    _print(f"{run.root.name}, round {number}: {found.answers:,} answers")
-    _print(f"{len(found.reciting):,} contain 30 % or more of a validation or held-out statement (13-word pieces)")
-    for rollout, (owner, share) in islice(found.reciting.items(), show):
+    shared = likeness(_answers(run, number), measured)
+    _print(f"{run.root.name}, round {number}: {shared.answers:,} answers")
+    _print(f"{len(shared.reciting):,} contain 30 % or more of a validation or held-out statement (13-word pieces)")
+    for rollout, (owner, share) in islice(shared.reciting.items(), show):
         _print(f"  {rollout}: {share:.0%} of {owner}")
-    _print(f"{len(found.copies):,} nearly repeat an answer to another problem")
-    for rollout, other in islice(found.copies.items(), show):
+    _print(f"{len(shared.copies):,} nearly repeat an answer to another problem")
+    for rollout, other in islice(shared.copies.items(), show):
         _print(f"  {rollout}: as to {other}")
 
 
@@ -147,8 +147,8 @@ def _rows(run: Run, number: int, shown: "pl.DataFrame") -> list[dict[str, Any]]:
     )
 
 
-def _counts(found: "pl.DataFrame") -> str:
-    counts = Counter(found["outcome"].to_list()).most_common()
+def _counts(matching: "pl.DataFrame") -> str:
+    counts = Counter(matching["outcome"].to_list()).most_common()
     listed = ", ".join(f"{outcome or 'not judged yet'} {count:,}" for outcome, count in counts)
     return f" ({listed})" if listed else ""
 
@@ -183,7 +183,7 @@ def _print_answer(row: Mapping[str, Any], whole: bool, tokenizer: "Tokenizer | N
 
 
 def _print_turns(row: Mapping[str, Any], whole: bool, tokenizer: "Tokenizer") -> None:
-    """What the model said in each turn, what answered it, and what the turn earned."""
+    """Print each turn's text, the environment's answer, and the turn's reward."""
     for turn in turn_by_turn(row, tokenizer):
         earned = "" if turn.earned is None else f" · earned {turn.earned:.4g}"
         _print(f"  turn {turn.turn}{earned}", "bold dim")
@@ -205,7 +205,7 @@ def _indented(text: str, by: str) -> str:
 
 
 def _verdict(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What the verifier saw, line by line."""
+    """Yield the verifier's findings, line by line."""
     if row["tests_run"]:
         cpu = f"{1000 * row['cpu_s']:.0f} ms of CPU"
         yield "tests", f"{row['tests_passed']} of {row['problem_tests']} passed, {row['tests_run']} judged, {cpu}"

@@ -49,7 +49,7 @@ def run(
 
 
 def _again(redo: str | None, from_stage: str | None, number: int | None) -> Again | None:
-    """What the options ask to be made again.
+    """Parse the options that ask for a stage to be made again.
 
     Raises:
         ConfigError: they do not go together.
@@ -66,14 +66,14 @@ def _again(redo: str | None, from_stage: str | None, number: int | None) -> Agai
 
 def _show_plan(path: Path, overrides: Sequence[str], limit: int | None) -> None:
     """Print the resolved experiment and every step with its state; start and write nothing."""
-    found = find(path, overrides, limit)
-    check(found.config)
-    check_solutions(found)
-    console.print_json(json.dumps(found.config.model_dump(mode="json")))
-    exists = (found.root / "run.json").exists()
+    run = find(path, overrides, limit)
+    check(run.config)
+    check_solutions(run)
+    console.print_json(json.dumps(run.config.model_dump(mode="json")))
+    exists = (run.root / "run.json").exists()
     if exists and not path.is_dir():
-        Run.of(found.config)  # says which settings differ
-    print_plan(found, [step.title for step in finished(found)] if exists else [])
+        Run.of(run.config)  # says which settings differ
+    print_plan(run, [step.title for step in finished(run)] if exists else [])
 
 
 def _carry_out(path: Path, overrides: Sequence[str], again: Again | None, limit: int | None) -> None:
@@ -84,18 +84,18 @@ def _carry_out(path: Path, overrides: Sequence[str], again: Again | None, limit:
         # before there is a folder with these settings; the flow tells of what may be slow
         look_ahead(named, lambda _line: None, is_new=True)
         check_solutions(named)
-    with opened(named, tell, path.is_dir()) as found:
+    with opened(named, tell, path.is_dir()) as run:
         if again:
-            put_aside(found, again, tell)
-        done, planned = finished(found), steps(found.config)
+            put_aside(run, again, tell)
+        done, planned = finished(run), steps(run.config)
         if len(done) == len(planned):
-            with mirrored(found, tell):  # sends what was missing while the mirror could not be reached
-                tell(f"{found.root}: every step is finished, nothing to do")
+            with mirrored(run, tell):  # sends what was missing while the mirror could not be reached
+                tell(f"{run.root}: every step is finished, nothing to do")
         else:
             if done:
-                tell(f"{found.root}: {len(done)} of {len(planned)} steps are finished, continuing")
-            _run_flow(found)
-        _show_result(found)
+                tell(f"{run.root}: {len(done)} of {len(planned)} steps are finished, continuing")
+            _run_flow(run)
+        _show_result(run)
 
 
 def _run_flow(run: Run) -> None:
@@ -135,7 +135,7 @@ def _rehearsed(whole: Run, limit: int) -> Run:
 
 
 def _show_result(run: Run) -> None:
-    """The headline table, where the time went, and the report's path."""
+    """Print the headline table, the time of each stage, and the report's path."""
     from oapl_core.reports.headline import headline_table
 
     print_times(run)

@@ -34,14 +34,14 @@ def status(
 
 
 def print_plan(run: Run, done_titles: Sequence[str]) -> None:
-    """Every step with its state."""
+    """Print every step with its state."""
     for step in steps(run.config):
         mark = "done" if step.title in done_titles else "to do"
         tell(f"  {mark:<6} {step.title:<24} python -m oapl_core.{step.verb}")
 
 
 def _print_artifacts(run: Run, parts: bool) -> None:
-    """What was made; parts of one thing in one line, unless each is asked for."""
+    """Print the artifacts; parts of one thing in one line, unless each is asked for."""
     table = numbers_table("artifact", "rows", "MiB", "seconds")
     removed, together = run.ledger.removals(), dict[str, list[ArtifactEntry]]()
     for name, entry in run.ledger.artifacts().items():
@@ -59,7 +59,7 @@ def _print_artifacts(run: Run, parts: bool) -> None:
 
 
 def print_times(run: Run) -> None:
-    """Where the time went, per stage; a stage that was interrupted and continued counts all its processes."""
+    """Print the seconds of each stage; an interrupted and continued stage counts all its processes."""
     title = "Where the time went"
     table = numbers_table("stage", "seconds", "share", "processes", title=title, title_justify="left")
     rows = list(times(run))

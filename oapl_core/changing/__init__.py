@@ -1,1 +1,1 @@
-"""What a person does to a run that was begun: delete files, make stages again, fork another run from it."""
+"""Changes by a person to a run that was begun: delete files, make stages again, fork another run from it."""

@@ -1,9 +1,9 @@
 """Deletes files of a run by rule, but none that a later round, the report or a resume needs, and records it.
 
-Reads the ledger and sizes; ``remove`` deletes and writes ``removal`` lines of the ledger first, so that a kill between
-the two leaves nothing that looks like damage. What was removed still counts as made: no step is redone for it. A stage
-that would have to read it says so (planning/preflight.py). `training.keep_checkpoints` lets weights go while a run
-trains (training/retention.py); here a person does, later (`oapl clean`).
+Reads the ledger and sizes. ``remove`` writes ``removal`` lines of the ledger, then deletes: a kill between the two
+leaves nothing that looks like damage. A removed artifact still counts as made: no step is redone for it. A stage that
+would have to read it says so (planning/preflight.py). `training.keep_checkpoints` lets weights go while a run trains
+(training/retention.py); here a person does, later (`oapl clean`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,9 +21,9 @@ from oapl_core.run_folder.storage import SUPERSEDED, StoredFile, classify, store
 from oapl_core.settings.training import droppable_epochs
 
 REPORTED = ("policy_hash", "problems", "response_tokens", "truncated", "engine")
-"""What the ledger must say of a rollout part for the report to do without its file."""
+"""Facts that the ledger must have of a rollout part for the report to do without its file."""
 _WEIGHTS = (".safetensors", ".bin")
-"""What goes of a checkpoint: its metrics and its tokenizer, which the report reads, stay."""
+"""Suffixes of a checkpoint's removable files: its metrics and its tokenizer, which the report reads, stay."""
 _NOT_NEEDED = "what no round resumes from"
 """The rule by which an optimiser's state goes: no choice."""
 _VALUES = {
@@ -36,20 +36,20 @@ _VALUES = {
 
 @dataclass(frozen=True)
 class CleaningRules:
-    """What stays; by default everything but scratch."""
+    """Rules for what stays; by default everything but scratch."""
 
     checkpoints: str | int = "all"
     """Weights: `all`; `last` or so many of the newest epochs of each round; `chosen`: only the run's chosen epoch."""
     rollouts: str | int = "all"
     """`all`, or those of so many of the newest rounds that have any."""
     groups: str | int = "all"
-    """As rollouts; they are made from them again in minutes."""
+    """Groups that stay, like `rollouts`; groups are made from rollouts again in minutes."""
     superseded: str | int = "all"
     """`all` or 0: what redos replaced."""
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> Self:
-        """Of ``checkpoints=last rollouts=2``.
+        """Parse words like ``checkpoints=last rollouts=2``.
 
         Raises:
             ConfigError: a word is none of these; says what may be given.
@@ -70,39 +70,39 @@ class Candidate:
     """Something that a rule deletes."""
 
     name: str
-    """Of the artifact or file, relative to the run folder."""
+    """Name of the artifact or file, relative to the run folder."""
     kind: str
     round: int | None
     files: tuple[StoredFile, ...]
     rule: str
     entry: ArtifactEntry | None = None
-    """What the ledger says of it; None for what it does not know."""
+    """Entry of the ledger; None for a file that the ledger does not know."""
     needed_for: str | None = None
     """Why it stays all the same."""
 
     @property
     def bytes(self) -> int:
-        """Its size."""
+        """Size of all files together."""
         return sum(file.bytes for file in self.files)
 
     @property
     def freed_bytes(self) -> int:
-        """What deleting it gives back to the disk: not what a fork has too."""
+        """Bytes that deleting it gives back to the disk: files that a fork shares free none."""
         return sum(file.bytes for file in self.files if not file.is_shared)
 
 
 def candidates(run: Run, rules: CleaningRules) -> list[Candidate]:
     """Everything that ``rules`` delete, with the reason where something still needs it."""
     state = _State(run)
-    found = [*_scratch(state)]
-    found += _optimizers(state)
-    found += _checkpoints(state, rules.checkpoints)
-    found += _tables(state, "rollouts", rules.rollouts)
-    found += _tables(state, "groups", rules.groups)
+    all_candidates = [*_scratch(state)]
+    all_candidates += _optimizers(state)
+    all_candidates += _checkpoints(state, rules.checkpoints)
+    all_candidates += _tables(state, "rollouts", rules.rollouts)
+    all_candidates += _tables(state, "groups", rules.groups)
     if rules.superseded == 0:
         files = tuple(file for file in state.files if file.kind == SUPERSEDED)
-        found.append(Candidate(f"{SUPERSEDED}/", SUPERSEDED, None, files, "superseded=0"))
-    return [one for one in found if one.files]
+        all_candidates.append(Candidate(f"{SUPERSEDED}/", SUPERSEDED, None, files, "superseded=0"))
+    return [candidate for candidate in all_candidates if candidate.files]
 
 
 def remove(run: Run, going: Sequence[Candidate]) -> int:
@@ -111,18 +111,18 @@ def remove(run: Run, going: Sequence[Candidate]) -> int:
     Raises:
         OSError: the disk is read-only; what was recorded before is finished by calling again.
     """
-    assert not [one for one in going if one.needed_for], "what is needed stays"
+    assert not [candidate for candidate in going if candidate.needed_for], "what is needed stays"
     # Ledger first: what a kill leaves behind its line is deleted by the next call; without a line it would be damage.
-    for one in going:
-        if one.entry:
-            rule = "oapl clean" if one.rule == _NOT_NEEDED else f"oapl clean --keep {one.rule}"
-            run.ledger.append(RemovalEntry(one.name, one.entry.sha256, one.bytes, rule))
-        folders = {file.path.parent for file in one.files}
-        for file in one.files:
+    for candidate in going:
+        if candidate.entry:
+            rule = "oapl clean" if candidate.rule == _NOT_NEEDED else f"oapl clean --keep {candidate.rule}"
+            run.ledger.append(RemovalEntry(candidate.name, candidate.entry.sha256, candidate.bytes, rule))
+        folders = {file.path.parent for file in candidate.files}
+        for file in candidate.files:
             file.path.unlink(missing_ok=True)
         for folder in sorted(folders, reverse=True):
             _remove_empty(folder, run.root)
-    return sum(one.freed_bytes for one in going)
+    return sum(candidate.freed_bytes for candidate in going)
 
 
 def _remove_empty(folder: Path, root: Path) -> None:
@@ -135,7 +135,7 @@ def _remove_empty(folder: Path, root: Path) -> None:
 
 
 class _State:
-    """What candidates are found from."""
+    """State of the run from which candidates are found."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.rounds = run, len(run.config.rounds)
@@ -145,7 +145,7 @@ class _State:
         self.evaluation, self.report = conclusion(run.config)
 
     def has(self, number: int, *stages: Stage) -> bool:
-        """Whether these stages of a round are finished; a round after the last has nothing to finish.
+        """Return whether these stages of a round are finished; a round after the last has nothing to finish.
 
         The warm start is training of the round before round 0.
         """
@@ -159,7 +159,7 @@ class _State:
         return tuple(file for file in self.files if file.path == path or path in file.path.parents)
 
     def epochs(self, number: int) -> int:
-        """Of a round, or of the warm start (-1)."""
+        """Return the epochs of a round, or of the warm start (-1)."""
         warm = self.run.config.warm_start
         return self.run.config.rounds[number].epochs if number >= 0 else warm.epochs if warm else 0
 
@@ -170,7 +170,7 @@ class _State:
 
 
 def _scratch(state: _State) -> Iterator[Candidate]:
-    """What processes left that were killed, as far as no step will resume from it."""
+    """Yield the files that killed processes left, as far as no step will resume from them."""
     for file in state.files:
         name = file.path.relative_to(state.run.root)
         number = file.round
@@ -186,7 +186,7 @@ def _scratch(state: _State) -> Iterator[Candidate]:
 
 
 def _optimizers(state: _State) -> Iterator[Candidate]:
-    """What rounds left to a next one that has been trained, or does not ask for it."""
+    """Yield optimiser states that a later round no longer needs: it is trained, or does not ask for them."""
     for number in range(state.rounds):
         name = state.run.name(state.run.optimizer_state(number))
         entry = None if name in state.run.ledger.removals() else state.artifacts.get(name)

@@ -1,8 +1,8 @@
 """Forks a run: the new run shares all artifacts up to some round and continues from there with other settings.
 
-Reads a run folder; writes a new one whose files of the shared steps are hard links (no byte is copied; either run may
-be deleted or cleaned without the other noticing) and whose ledger begins with a ``fork`` line and the shared steps'
-lines. The parent is not changed and need not be held: what is finished does not change.
+Reads a run folder; writes a new one. Files of the shared steps are hard links: no byte is copied, and either run may be
+deleted or cleaned without the other noticing. The new ledger begins with a ``fork`` line and the shared steps' lines.
+The parent is not changed and need not be held: finished steps do not change.
 """
 
 import errno
@@ -32,7 +32,7 @@ _ALWAYS_SHARED = ("problems", "model", "pretrain", "warm_start")
 
 @dataclass(frozen=True)
 class Fork:
-    """What was made."""
+    """New run that a fork made, with the files that it shares."""
 
     run: Run
     shared_files: int
@@ -58,7 +58,7 @@ def fork(parent: Run, name: str, number: int, overrides: Sequence[str] = (), sta
 
 
 def fork_as(parent: Run, config: Experiment, number: int, stage: str, root: Path) -> Fork:
-    """As ``fork``, with the new run's settings as a whole and its folder."""
+    """Fork like ``fork``, with the new run's settings as a whole and its folder."""
     shared, first = _divided(parent, config, number, stage)
     _refuse_other_settings(parent.config, config, number, shared)
     done = set(finished(parent))
@@ -90,10 +90,10 @@ def _refuse_removed_samplers(parent: Run, config: Experiment, number: int) -> No
 
 
 def _refuse_lost_optimizer(parent: Run, config: Experiment, number: int) -> None:
-    """The fork's first round may continue the optimiser of the last shared one (`training.optimizer_state`).
+    """Refuse a fork whose first round would continue a lost optimiser (`training.optimizer_state`).
 
     Raises:
-        DataError: that one's state is not there.
+        DataError: the state of the last shared round is not there.
     """
     if not config.continues_optimizer(number) or has_state(parent, number - 1):
         return
@@ -106,7 +106,7 @@ def _refuse_lost_optimizer(parent: Run, config: Experiment, number: int) -> None
 
 
 def _divided(parent: Run, config: Experiment, number: int, stage: str) -> tuple[list[Step], Step]:
-    """The shared steps, and the first that is not."""
+    """Divide the plan; returns the shared steps, and the first that is not."""
     if not 0 <= number <= len(parent.config.rounds) or number >= len(config.rounds):
         most = min(len(parent.config.rounds), len(config.rounds) - 1)
         raise ConfigError(f"--round {number}: give 0 to {most}; for more rounds give the whole list, rounds=[...]")
@@ -149,7 +149,7 @@ def _changes(before: Experiment, now: Experiment) -> list[str]:
 
 
 def _write(parent: Run, config: Experiment, root: Path, shared: Sequence[Step], origin: ForkEntry) -> Fork:
-    """The folder appears whole: it is made beside its place and renamed."""
+    """Write the fork's folder whole: it is made beside its place and renamed."""
     if root.exists():
         raise ConfigError(f"{root}: exists already; give the fork another name")
     temporary = root.with_name(f".tmp-{root.name}")
@@ -169,7 +169,7 @@ def _write(parent: Run, config: Experiment, root: Path, shared: Sequence[Step], 
 
 
 def _is_shared(name: str, shared: Sequence[Step]) -> bool:
-    """An artifact of a shared step, or another one of a round that is shared as a whole (an audit, say)."""
+    """Return whether an artifact is of a shared step, or of a round that is shared as a whole (an audit, say)."""
     whole = {step.round for step in shared if step.stage is TRAINING}
     rounds = tuple(f"{round_name(number)}/" for number in whole if number is not None)
     outputs = tuple(prefix for step in shared for prefix in step.outputs)
@@ -200,7 +200,7 @@ def _link(parent: Run, root: Path, shared: Sequence[Step]) -> tuple[int, int]:
 
 
 def _lines(parent: Run, shared: Sequence[Step]) -> Iterator[bytes]:
-    """The parent's ledger lines about the shared steps, as they are."""
+    """Yield the parent's ledger lines about the shared steps, unchanged."""
     labels = {step.label for step in shared}
     for step in shared:
         if step.stage is SAMPLING and step.round is not None:

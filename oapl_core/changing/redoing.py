@@ -22,7 +22,7 @@ from oapl_core.settings.experiment import Experiment
 
 @dataclass(frozen=True)
 class Again:
-    """What a person wants made again."""
+    """Stage that a person wants made again."""
 
     stage: str
     """Its ``Step.word``: `sampling`, `verification`, `groups`, `training`, `evaluation`, `report` or before a round
@@ -33,7 +33,7 @@ class Again:
     """Whether every later step of the run is made again too, whatever comes out."""
 
     def steps_of(self, run: Run) -> tuple[Step, ...]:
-        """The steps, in the order of the plan.
+        """List the steps to make again, in the order of the plan.
 
         Raises:
             ConfigError: there is no such stage or round.
@@ -52,7 +52,7 @@ class Again:
 
 
 def find_step(config: Experiment, stage: str, number: int | None) -> Step:
-    """The step that a person calls ``stage``, of round ``number``.
+    """Find the step that a person calls ``stage``, of round ``number``.
 
     Raises:
         ConfigError: there is no such stage or round; says which there are.
@@ -61,8 +61,8 @@ def find_step(config: Experiment, stage: str, number: int | None) -> Step:
     words = list(dict.fromkeys(step.word for step in planned))
     if stage not in words:
         raise ConfigError(f"{stage!r} is not a stage; they are {', '.join(words)}")
-    found = [step for step in planned if step.word == stage and number in (step.round, None)]
-    if not found:
+    named = [step for step in planned if step.word == stage and number in (step.round, None)]
+    if not named:
         of_rounds = f"rounds 0..{len(config.rounds) - 1}"
         what = (
             f"the experiment has {of_rounds}"
@@ -70,7 +70,7 @@ def find_step(config: Experiment, stage: str, number: int | None) -> Step:
             else (f"{stage} belongs to no round; leave --round out")
         )
         raise ConfigError(f"round {number}: {what}")
-    return found[0]
+    return named[0]
 
 
 def put_aside(run: Run, again: Again, tell: Callable[[str], None]) -> list[str]:

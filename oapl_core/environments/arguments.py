@@ -13,7 +13,7 @@ from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from oapl_core.environments.protocol import ToolError
 
 _TOLD_CHARACTERS = 200
-"""Of a complaint: a name that the model made up may be of any length."""
+"""Characters that are kept of a complaint: a name that the model made up may be of any length."""
 
 
 def fitted(tool: Callable[..., str], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def _fitted(name: str, value: Any, kind: "TypeAdapter[Any] | None") -> Any:
 
 
 def types_of(tool: Callable[..., str]) -> "dict[str, TypeAdapter[Any]]":
-    """What each parameter of a tool takes. Raises whatever a type that cannot be checked does."""
+    """Return the type of each parameter of a tool. Raises whatever a type that cannot be checked does."""
     return _types(getattr(tool, "__func__", tool))
 
 

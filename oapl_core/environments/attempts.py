@@ -25,7 +25,7 @@ class Attempts:
         self._used = 0
 
     def tools(self) -> Sequence[Callable[..., str]]:
-        """None."""
+        """Offer no tools: the model only answers."""
         return []
 
     def reset(self, problem: Mapping[str, Any], seed: int) -> None:
@@ -33,7 +33,7 @@ class Attempts:
         self._problem = {"info": problem.get("info")}
 
     def step(self, action: Action) -> Observation:
-        """Score the answer.
+        """Score the answer, and end after a right or the last one.
 
         Raises:
             ValueError: the problem is not from `oapl gym`.
@@ -47,8 +47,8 @@ class Attempts:
         if earned >= _FULL or self._used == self._attempts:
             return Observation(is_done=True, reward=earned - self._cost * (self._used - 1))
         left = self._attempts - self._used
-        said = "I see no answer in \\boxed{}." if answer is None else "That is not right."
-        return Observation(text=f"{said} You may answer again ({left} left).")
+        comment = "I see no answer in \\boxed{}." if answer is None else "That is not right."
+        return Observation(text=f"{comment} You may answer again ({left} left).")
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to close."""

@@ -1,7 +1,7 @@
 """A calculator: `calc(expression)`, sums and products of whole numbers and decimals, exactly. Pure.
 
-Numbers and operators are read from Python's own syntax tree and nothing is executed, so it needs no sandbox; the size
-of what is computed is bounded.
+Numbers and operators are read from Python's own syntax tree and nothing is executed, so it needs no sandbox. The size
+of results is bounded.
 """
 
 import ast
@@ -27,10 +27,10 @@ _FORM = "write numbers, + - * / // % ** and parentheses"
 
 
 class Calculator(ToolEnvironment):
-    """One tool, `calc`."""
+    """Environment with a single tool, `calc`."""
 
     def tools(self) -> Sequence[Callable[..., str]]:
-        """The calculator."""
+        """Offer the calculator as the only tool."""
         return [calc]
 
 
@@ -67,20 +67,20 @@ def calc(expression: str) -> str:
 def _value(node: ast.expr) -> Fraction:
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            found = Fraction(str(number))  # 0.1 is a tenth here, not the nearest binary number
+            result = Fraction(str(number))  # 0.1 is a tenth here, not the nearest binary number
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            found = -_value(operand)
+            result = -_value(operand)
         case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-            found = _value(operand)
+            result = _value(operand)
         case ast.BinOp(left=left, op=ast.Pow(), right=right):
-            found = _power(_value(left), _value(right))
+            result = _power(_value(left), _value(right))
         case ast.BinOp(left=left, op=known, right=right) if type(known) in _OPERATORS:
-            found = Fraction(_OPERATORS[type(known)](_value(left), _value(right)))
+            result = Fraction(_OPERATORS[type(known)](_value(left), _value(right)))
         case _:
             raise ToolError(f"{type(node).__name__} cannot be computed; {_FORM}")
-    if _bits(found) > _MOST_BITS:
+    if _bits(result) > _MOST_BITS:
         raise ToolError("the value has too many digits")
-    return found
+    return result
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:

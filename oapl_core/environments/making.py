@@ -16,7 +16,7 @@ _PARTS = ("is_judge", "tools", "reset", "step", "close")
 
 
 def maker(config: EnvironmentConfig) -> Callable[[], Environment]:
-    """What makes an environment; one was made, looked at and pickled to try it.
+    """Return a function that makes an environment; one was made, checked and pickled to try it.
 
     Raises:
         ConfigError: the class cannot be imported, made with `settings`, or pickled, or it is no environment.
@@ -51,7 +51,9 @@ def maker(config: EnvironmentConfig) -> Callable[[], Environment]:
 
 
 def trajectories_at_once(config: EnvironmentConfig, environment: Environment, places: int, processes: int) -> int:
-    """How many may be open: `in_flight`, or twice the engine's ``places`` as far as they fit on this machine.
+    """Return the number of trajectories that may be open: `in_flight`, or twice the engine's ``places``.
+
+    Without `in_flight` only as many as fit on this machine.
 
     Raises:
         ConfigError: `in_flight` of them do not fit, or not a single one.
@@ -75,7 +77,7 @@ def _refused(config: EnvironmentConfig, why: str) -> ConfigError:
 
 
 def schemas(config: EnvironmentConfig) -> list[dict[str, Any]]:
-    """The tools as a chat template takes them: JSON schemas made of types and docstrings.
+    """Return the tools in the form that a chat template takes: JSON schemas made of types and docstrings.
 
     Raises:
         ConfigError: as ``maker``, or a tool has no types or no docstring.

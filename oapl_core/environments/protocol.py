@@ -1,4 +1,4 @@
-"""What an environment is: it gets a problem, then what the model says in each turn, and answers. Pure.
+"""Protocol of an environment: it gets a problem, then the model's text of each turn, and answers. Pure.
 
 One object serves one trajectory. It runs in a thread of the sampling process: waiting there costs nothing, computing
 there takes time from the engine. It is pickled after every turn, so that a killed run continues with the next one.
@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 
 class ToolError(Exception):
-    """What the model did wrong with a tool; it is told so, as the call's result. Nothing else that is raised is."""
+    """Mistake of the model with a tool; the model gets it as the call's result. It gets no other exception."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Action:
-    """What the model said in a turn."""
+    """Text and calls of one turn of the model."""
 
     text: str
     """Decoded, without end tokens and stop text."""
@@ -45,7 +45,7 @@ class Action:
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What a call gave."""
+    """Result of one call of a tool."""
 
     call: ToolCall
     text: str
@@ -75,7 +75,7 @@ class TrajectoryRoom:
 
     trajectories: int
     why: str
-    """What each of them takes, in words."""
+    """Memory and descriptors that each of them takes, in words."""
 
 
 @runtime_checkable
@@ -83,13 +83,13 @@ class Bounded(Protocol):
     """An environment that holds memory or files between its turns."""
 
     def fitting(self, processes: int = 1) -> TrajectoryRoom:
-        """The room here, where so many processes sample."""
+        """Return the room on this machine, where so many processes sample."""
         ...
 
 
 @runtime_checkable
 class Environment(Protocol):
-    """What answers one trajectory. It can be pickled, and draws at random by its seed alone.
+    """Environment of one trajectory. It can be pickled, and draws at random by its seed alone.
 
     Whatever a method raises is a failure of the environment: the trajectory has no reward then (outcome
     `verifier_error`), never 0. Errors of the model are results.
@@ -110,24 +110,24 @@ class Environment(Protocol):
         ...
 
     def step(self, action: Action) -> Observation:
-        """Answer a turn."""
+        """Answer one turn of the model."""
         ...
 
     def close(self) -> None:
-        """The trajectory is over, or given up: end what was started."""
+        """End everything that was started: the trajectory is over, or given up."""
         ...
 
 
 def tools_of(environment: Environment) -> list[Callable[..., str]]:
-    """The functions, whether ``tools`` is the method or a plain list.
+    """Return the tools, whether ``tools`` is the method or a plain list.
 
     Raises:
         TypeError: it is neither.
     """
     given: Any = environment.tools
-    found = given() if callable(given) else given
-    if not isinstance(found, list | tuple) or not all(map(callable, found)):
+    tools = given() if callable(given) else given
+    if not isinstance(tools, list | tuple) or not all(map(callable, tools)):
         raise TypeError("`tools` must be a list of functions, or a method that returns one")
     # in the body of a class its own functions have no `self` yet
     own = vars(type(environment)).values()
-    return [getattr(environment, one.__name__) if one in own else one for one in found]
+    return [getattr(environment, one.__name__) if one in own else one for one in tools]

@@ -1,8 +1,8 @@
 """A Python tool: `python(code)` runs in a session of the sandbox that keeps its variables and files from call to call.
 
 The threat model is that of oapl_core/sandbox. One sandbox serves every trajectory of the process; a session is started
-at a trajectory's first call. Pickled is what was run: a continued trajectory runs that again, and as a session draws
-the same at random each time, it gets the same state (clocks apart).
+at a trajectory's first call. The pickle holds the code that was run. A continued trajectory runs it again and gets the
+same state (clocks apart), as a session draws the same at random each time.
 """
 
 import atexit
@@ -46,7 +46,7 @@ class _Shared:
 
 
 class PythonSession(ToolEnvironment):
-    """One tool, `python`."""
+    """Environment with a single tool, `python`."""
 
     def __init__(
         self,
@@ -62,14 +62,14 @@ class PythonSession(ToolEnvironment):
         self._limits = Limits(cpu_s, wall_s, memory_mb, output_mb)
         self._sandbox = tuple(libraries), minimum_level, servers
         self._history = list[str]()
-        """What was run in the session as it is now."""
+        """Code that was run in the present session."""
         self._session: Session | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None, "_history": list(self._history)}
 
     def tools(self) -> Sequence[Callable[..., str]]:
-        """The interpreter."""
+        """Offer the interpreter as the only tool."""
         return [self.python]
 
     def fitting(self, processes: int = 1) -> TrajectoryRoom:
@@ -81,7 +81,7 @@ class PythonSession(ToolEnvironment):
         return TrajectoryRoom(descriptors, "each takes three open files, of which `ulimit -Hn` allows no more")
 
     def close(self) -> None:
-        """End the session."""
+        """End the session of this trajectory."""
         if self._session:
             self._session.close()
             self._session = None
@@ -125,7 +125,7 @@ class PythonSession(ToolEnvironment):
         raise AssertionError("unreachable")
 
     def _ready(self) -> Session:
-        """The session, with all that was run in it."""
+        """Return the session, with its whole history run in it."""
         if self._session is None:
             self._session = _Shared.sandbox(*self._sandbox).session(self._limits)
             for code in self._history:
@@ -135,10 +135,10 @@ class PythonSession(ToolEnvironment):
         return self._session
 
     def _time(self) -> float:
-        """What is left of the turn's time.
+        """Return the rest of the turn's time, in seconds.
 
         Raises:
-            ToolError: nothing.
+            ToolError: nothing is left.
         """
         left = self.seconds_left
         if left < _LEAST_S:

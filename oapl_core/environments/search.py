@@ -47,7 +47,7 @@ class Search(ToolEnvironment):
             raise ConfigError(f"{corpus}: has no pages")
 
     def tools(self) -> Sequence[Callable[..., str]]:
-        """Both."""
+        """Offer both tools: search and read."""
         return [self.search, self.read]
 
     def search(self, query: str) -> str:
@@ -63,12 +63,12 @@ class Search(ToolEnvironment):
         words = [f'"{word}"' for word in dict.fromkeys(_WORDS.findall(query.lower()))][:_MOST_WORDS]
         if not words:
             raise ToolError("the query has no words")
-        found = self._rows(
+        rows = self._rows(
             "SELECT rowid, title, snippet(pages, 1, '', '', ' ... ', ?) FROM pages WHERE pages MATCH ? "
             "ORDER BY bm25(pages), rowid LIMIT ?",
             (self._words, " OR ".join(words), self._results),
         )
-        shown = [f"[{number}] {title}\n{' '.join(excerpt.split())}" for number, title, excerpt in found]
+        shown = [f"[{number}] {title}\n{' '.join(excerpt.split())}" for number, title, excerpt in rows]
         return "\n\n".join(shown) or "nothing was found"
 
     def read(self, page: int) -> str:
@@ -81,12 +81,12 @@ class Search(ToolEnvironment):
             Title and text.
         """
         try:
-            found = self._rows("SELECT title, text FROM pages WHERE rowid = ?", (int(page),))
+            rows = self._rows("SELECT title, text FROM pages WHERE rowid = ?", (int(page),))
         except (TypeError, ValueError, OverflowError):
             raise ToolError("the page must be a number, as a search gives it") from None
-        if not found:
+        if not rows:
             raise ToolError(f"there is no page {page}")
-        title, text = found[0]
+        title, text = rows[0]
         return f"{title}\n{text[: self._characters]}"
 
     def _rows(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -132,7 +132,7 @@ def _lines(path: Path) -> Iterator[Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line: a JSONL file and the corpus to write."""
+    """Run the command line: a JSONL file and the corpus to write."""
     if len(arguments) != 2 or not Path(arguments[0]).is_file():
         sys.stderr.write("give a JSONL file of pages (`title`, `text`) and the corpus to write\n")
         return 2

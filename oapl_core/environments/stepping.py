@@ -24,19 +24,19 @@ from oapl_core.storable import storable_text
 
 @dataclass
 class Playing:
-    """One trajectory's environment."""
+    """Environment of one trajectory, in memory or pickled."""
 
     problem: Mapping[str, Any]
     seed: int
     environment: Environment | None = None
     """None: not begun, or still pickled."""
     kept: bytes | None = None
-    """As it was pickled after its last step."""
+    """Pickle of the environment after its last step."""
 
 
 @dataclass(frozen=True)
 class Stepped:
-    """What a step gave."""
+    """Result of one step."""
 
     key: str
     observation: Observation | None
@@ -52,7 +52,7 @@ class Steps:
     """Threads that run steps, started when they are needed. Use as a context manager."""
 
     def __init__(self, config: EnvironmentConfig, make: Callable[[], Environment]) -> None:
-        """``make``: of ``making.maker``."""
+        """Prepare for stepping environments, which ``make`` of ``making.maker`` makes."""
         self._config, self._make = config, make
         self._waiting: queue.SimpleQueue[tuple[str, Playing, str, int] | None] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[Stepped] = queue.SimpleQueue()
@@ -77,19 +77,19 @@ class Steps:
         Raises:
             StageFailed: every thread hangs.
         """
-        found = list[Stepped]()
+        steps = list[Stepped]()
         deadline = None if wait_s is None else time.monotonic() + wait_s
         while True:
-            found += self._overdue()
+            steps += self._overdue()
             while not self._ended.empty():
-                found.append(self._ended.get())
-            if found or (deadline is not None and time.monotonic() >= deadline):
-                self._running -= len(found)
-                return found
+                steps.append(self._ended.get())
+            if steps or (deadline is not None and time.monotonic() >= deadline):
+                self._running -= len(steps)
+                return steps
             # half a second: how late a step that hangs is noticed
             left = 0.5 if deadline is None else min(0.5, deadline - time.monotonic())
             try:
-                found.append(self._ended.get(timeout=max(0.0, left)))
+                steps.append(self._ended.get(timeout=max(0.0, left)))
             except queue.Empty:
                 continue
 
@@ -128,12 +128,12 @@ class Steps:
                 if self._is_closed:
                     continue
                 self._begun[key] = start
-            found = self._stepped(key, playing, text, turn, start)
+            stepped = self._stepped(key, playing, text, turn, start)
             with self._lock:
                 in_time = self._begun.pop(key, None) is not None
                 self._hanging -= not in_time
             if in_time:
-                self._ended.put(found)
+                self._ended.put(stepped)
             else:  # it was given up meanwhile, and nobody else may touch what still ran
                 ended(playing)
 
@@ -152,7 +152,7 @@ class Steps:
             return Stepped(key, None, time.monotonic() - start, storable_text(reason) + self._place(error))
 
     def _place(self, error: Exception) -> str:
-        """The innermost line of the class's own file; nothing where it is none."""
+        """Name the innermost line of the class's own file that the error went through; empty where there is none."""
         module = sys.modules.get(self._config.target.partition(":")[0])
         own = getattr(module, "__file__", None)
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
@@ -168,7 +168,7 @@ class Steps:
 
 
 def observed(given: Any) -> Observation:
-    """What an environment answered, as tables and templates can take it: they are written far from its thread.
+    """Check an environment's answer and make it storable: tables and templates are written far from its thread.
 
     Raises:
         TypeError: a part of it is of another type.

@@ -23,7 +23,7 @@ _FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)(?:^```\s*$|\Z)", re.DOTALL | re.MUL
 
 
 def calls(text: str, syntax: str, tools: Tools, most: int | None = None) -> tuple[ToolCall, ...]:
-    """The calls of a turn, in order; one that cannot be run has an ``error``.
+    """Read the calls of a turn, in order; one that cannot be run has an ``error``.
 
     Args:
         text: the turn, decoded.
@@ -33,10 +33,10 @@ def calls(text: str, syntax: str, tools: Tools, most: int | None = None) -> tupl
     """
     named = {tool.__name__: tool for tool in tools}
     readers = _readers(text, syntax, named)
-    found = [_checked(read(), named) for read in readers[:most]]
-    if left := len(readers) - len(found):
-        found.append(replace(readers[len(found)](), error=f"a turn may make {most} calls; {left} were not run"))
-    return tuple(found)
+    checked = [_checked(read(), named) for read in readers[:most]]
+    if left := len(readers) - len(checked):
+        checked.append(replace(readers[len(checked)](), error=f"a turn may make {most} calls; {left} were not run"))
+    return tuple(checked)
 
 
 def _checked(call: ToolCall, named: Mapping[str, Callable[..., str]]) -> ToolCall:
@@ -53,20 +53,20 @@ def _checked(call: ToolCall, named: Mapping[str, Callable[..., str]]) -> ToolCal
 
 
 def _readers(text: str, syntax: str, named: Mapping[str, Callable[..., str]]) -> list[Callable[[], ToolCall]]:
-    """What reads each call of a turn: a turn may write more than are ever read."""
-    said = text.rpartition("</think>")[2]
-    if "<think>" in said:  # never closed
-        said = said.partition("<think>")[0]
+    """Return a reader for each call of a turn: a turn may write more calls than are ever read."""
+    spoken = text.rpartition("</think>")[2]
+    if "<think>" in spoken:  # never closed
+        spoken = spoken.partition("<think>")[0]
     if syntax == "json":
-        return [partial(_of_json, match, "arguments") for match in _JSON.findall(said)]
+        return [partial(_of_json, match, "arguments") for match in _JSON.findall(spoken)]
     if syntax == "llama":
         # some write a call behind <|python_tag|>, which is a special token and left out of the text
-        return [partial(_of_json, said, "parameters")] if said.lstrip().startswith("{") else []
+        return [partial(_of_json, spoken, "parameters")] if spoken.lstrip().startswith("{") else []
     if syntax == "fence":
-        pairs = [(name, body) for name, body in _FENCE.findall(said) if name in named]
+        pairs = [(name, body) for name, body in _FENCE.findall(spoken) if name in named]
     else:
         pattern = re.compile(rf"<({'|'.join(map(re.escape, named))})>(.*?)(?:</\1>|\Z)", re.DOTALL)
-        pairs = pattern.findall(said) if named else []
+        pairs = pattern.findall(spoken) if named else []
     return [partial(_of_text, named[name], name, body) for name, body in pairs]
 
 
@@ -83,14 +83,14 @@ def _no_number(name: str) -> None:
 def _of_json(text: str, key: str) -> ToolCall:
     written = text.strip()
     try:
-        said: Any = storable(json.loads(written, parse_constant=_no_number))
-        json_text(said)  # what can be read may be nested too deeply to be written
+        call: Any = storable(json.loads(written, parse_constant=_no_number))
+        json_text(call)  # what can be read may be nested too deeply to be written
     except (ValueError, RecursionError) as error:
         return ToolCall("", {}, written, f"the call is not JSON ({error})")
-    if not isinstance(said, dict) or not isinstance(said.get("name"), str):
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return ToolCall("", {}, written, "the call must be an object with `name` and `arguments`")
     # models mix the two words up
-    arguments = said.get(key, said.get("arguments", said.get("parameters", {})))
+    arguments = call.get(key, call.get("arguments", call.get("parameters", {})))
     if not isinstance(arguments, dict):
-        return ToolCall(said["name"], {}, written, f"the {key} must be an object")
-    return ToolCall(said["name"], arguments, json_text(arguments))
+        return ToolCall(call["name"], {}, written, f"the {key} must be an object")
+    return ToolCall(call["name"], arguments, json_text(arguments))

@@ -20,10 +20,10 @@ class ToolEnvironment:
         raise NotImplementedError
 
     def reset(self, problem: Mapping[str, Any], seed: int) -> None:
-        """Nothing is needed by default."""
+        """Do nothing: tools need no problem by default."""
 
     def close(self) -> None:
-        """Nothing is held by default."""
+        """Do nothing: there is nothing to close by default."""
 
     def step(self, action: Action) -> Observation:
         """Run the calls in order while the turn has time; without one the trajectory is over."""
@@ -34,7 +34,7 @@ class ToolEnvironment:
 
     @property
     def seconds_left(self) -> float:
-        """What is left of the turn's time, for a tool that can take less than it would."""
+        """Rest of the turn's time, for a tool that can take less than it would. Seconds."""
         return max(0.0, self._ends - time.monotonic())
 
     def _result(self, call: ToolCall) -> ToolResult:

@@ -1,10 +1,10 @@
-"""The tokens between two turns of the model: what comes back from an environment, as the chat template words it.
+"""The tokens between two turns of the model: the answer of an environment in the chat template's words.
 
-What the model sampled stays as it is. The text behind it is found by rendering a conversation in which a mark stands
-for the model's turn: everything behind the mark, the end of that turn included, is encoded once.
+The model's own tokens stay as they were sampled. The text behind them is found by rendering a conversation in which a
+mark stands for the model's turn. Everything behind the mark, the end of that turn included, is encoded once.
 
 A template may render an earlier turn otherwise than it was sampled (Qwen3's leaves out earlier reasoning). That does
-not matter here, since no turn is rendered again: the model continues behind what it sampled, and is trained on that.
+not matter here, since no turn is rendered again: the model continues behind its own tokens, and is trained on them.
 """
 
 import secrets
@@ -19,7 +19,7 @@ _OPEN, _CLOSE = "<tool_response>\n", "\n</tool_response>"
 
 
 def new_mark() -> str:
-    """What stands for a text until its place is found: drawn anew, so that nothing that was said can be it."""
+    """Draw a mark that stands for a text until its place is found: new each time, so that no text contains it."""
     return f"MARK{secrets.token_hex(16)}"
 
 
@@ -50,45 +50,47 @@ class Wording:
             raise DataError("the chat template refuses a second user's turn, so it cannot word what comes back")
 
     def ids(self, observation: Observation, last: int) -> list[int]:
-        """What stands between a turn that ended with token ``last`` and the next one."""
+        """Return the token ids between a turn that ended with token ``last`` and the next one."""
         texts = [(self._plain(result.call.name), self._plain(result.text)) for result in observation.results]
-        said = None if observation.text is None else self._plain(observation.text)
-        text = self._text(texts, said)
+        message = None if observation.text is None else self._plain(observation.text)
+        text = self._text(texts, message)
         if self._is_chat and last in self._ends:
             text = self._without_end(text)
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
-    def _text(self, results: Sequence[tuple[str, str]], said: str | None) -> str:
+    def _text(self, results: Sequence[tuple[str, str]], message: str | None) -> str:
         if not self._is_chat:
-            shown = [*(f"{_OPEN}{text}{_CLOSE}" for _, text in results), *([] if said is None else [said])]
+            shown = [*(f"{_OPEN}{text}{_CLOSE}" for _, text in results), *([] if message is None else [message])]
             return "\n" + "\n".join(shown) + "\n"
         if self.has_tool_turns:
             turns = [{"role": "tool", "name": name, "content": text} for name, text in results]
-            turns += [] if said is None else [{"role": "user", "content": said}]
+            turns += [] if message is None else [{"role": "user", "content": message}]
         else:  # one user's turn: templates without tools often want turns to alternate
-            shown = [*(f"{_OPEN}{text}{_CLOSE}" for _, text in results), *([] if said is None else [said])]
+            shown = [*(f"{_OPEN}{text}{_CLOSE}" for _, text in results), *([] if message is None else [message])]
             turns = [{"role": "user", "content": "\n".join(shown)}]
-        found = self._behind(turns)
-        if found is None:
+        between = self._behind(turns)
+        if between is None:
             raise DataError(f"the chat template refuses the turns {', '.join(turn['role'] for turn in turns)}")
-        return found
+        return between
 
     def _words(self, role: str) -> bool:
-        """Whether the template has such turns: some leave out roles that they do not know."""
+        """Return whether the template has such turns: some leave out roles that they do not know."""
         probe = "7041776"
         return probe in (self._behind([{"role": role, "name": "probe", "content": probe}]) or "")
 
     def _behind(self, turns: list[dict[str, str]]) -> str | None:
-        """What the template writes behind a turn of the model that ``turns`` follow; None if it does not take them."""
+        """Return the template's text behind a turn of the model that ``turns`` follow; None if it does not take
+        them.
+        """
         mark = new_mark()
         before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": mark}]
         try:
             whole = render(self._tokenizer, [*before, *turns], self._switch)
         except Refused:
             return None
-        _, found, behind = whole.rpartition(mark)
-        return behind if found else None  # contents may stand there otherwise: Llama 3's writes results as JSON
+        _, mark_there, behind = whole.rpartition(mark)
+        return behind if mark_there else None  # contents may stand there otherwise: Llama 3's writes results as JSON
 
     def _without_end(self, text: str) -> str:
         """``text`` without the end token that it begins with: it was sampled already."""

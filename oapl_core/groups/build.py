@@ -2,7 +2,7 @@
 
 Reads round_NN/1_rollouts, round_NN/2_verdicts (part by part) and prompts.parquet; writes round_NN/3_groups.parquet
 (tables.GROUPS, the rows of a group next to each other, samples in order). A group is every valid rollout of one problem
-from one policy (imported rollouts may have several); a rollout without a verdict, or with ``verifier_error``, has no
+from one policy (imported rollouts may have several). A rollout without a verdict, or with ``verifier_error``, has no
 reward: it is left out, not scored 0. Which groups stay is the round's ``keep`` (paper, section 5: at least one correct
 answer). Every row left out is counted by reason in the ledger: kept + dropped = rollouts. With `replay`, whole groups
 of earlier rounds follow (``replay.py``). Knows no objective.
@@ -38,7 +38,7 @@ _KEYS = (
 ).split()
 _STORED = ("response_ids", "logprobs", tables.ROUTES, LOSS_MASK)
 _ROW_GROUP_TOKENS = 2**16
-"""What reading one row at random decodes: docs/benchmarks/store.md."""
+"""Tokens of a row group, all of which reading one row at random decodes: docs/benchmarks/store.md."""
 
 
 def build(run: Run, round_number: int) -> None:
@@ -70,7 +70,7 @@ def build(run: Run, round_number: int) -> None:
         lag = lag_of(run, round_number, round_number) if chosen_by.replay else None
         batches = chain(_batches(chosen, rollouts, run.prompts, lag), _again(replayed, counts))
         draft.rows = tables.write_batches(draft.path, tables.GROUPS, batches)
-        again = sum(one.rollouts for one in replayed)
+        again = sum(drawn.rollouts for drawn in replayed)
         assert draft.rows == counts.kept_rollouts + again, "every chosen rollout is written once"
         policies = keys["policy_hash"].unique(maintain_order=True).to_list()
         trust = sampling_facts(keys, _expected_problems(run, round_number), run.config.sampling.group_size)
@@ -106,7 +106,7 @@ def _read(parts: Sequence[Path], fields: Any, columns: Sequence[str]) -> "pl.Dat
 
 
 def _keys(rollouts: Sequence[Path]) -> "pl.DataFrame":
-    """What the choice depends on, of every rollout, with the number of its part and its row there."""
+    """Read the columns of every rollout that the choice depends on, with the number of its part and its row there."""
     import polars as pl
 
     return pl.concat([_keys_of(path).with_columns(part=pl.lit(i, pl.Int32)) for i, path in enumerate(rollouts)])
@@ -126,7 +126,7 @@ def _keys_of(path: Path) -> "pl.DataFrame":
 
 
 def _check_sampling(keys: "pl.DataFrame", folder: Path, known: Collection[str]) -> None:
-    """The engine's log-probs must be those of a known policy's own distribution, or the log-ratios mean nothing."""
+    """Refuse log-probs that are not those of a known policy's own distribution: log-ratios would mean nothing."""
     hashes = keys["policy_hash"].unique().sort().to_list()
     if len(hashes) > 1 and not set(hashes) <= set(known):
         raise DataError(
@@ -144,7 +144,7 @@ def _check_sampling(keys: "pl.DataFrame", folder: Path, known: Collection[str]) 
 
 
 def _again(replayed: Sequence[Drawn], counts: SelectionCounts) -> "Iterator[pa.Table]":
-    """The replayed groups, numbered after those of the round."""
+    """Yield the replayed groups, numbered after those of the round."""
     number = counts.kept_groups
     for drawn in replayed:
         for batch in replayed_batches(drawn, number, _ROW_GROUP_TOKENS):
@@ -191,7 +191,7 @@ def _cuts(tokens: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _batch(rows: "pl.DataFrame", stored: Rows, prompt_ids: "pa.Array", lag: int | None) -> "pa.Table":
-    """The chosen ``rows`` of one part with their tokens and prompts."""
+    """Join the chosen ``rows`` of one part with their tokens and prompts."""
     import pyarrow as pa
 
     tokens = pa.concat_tables([stored[place] for place in rows["place"]])

@@ -1,9 +1,9 @@
 """Groups of earlier rounds that a round trains on again (`[[rounds]] replay`): which ones, and their rows.
 
-Reads the groups files of those rounds: of all rows the number of their group, of the row groups in which a drawn group
-lies the columns that training needs. A group stays whole and keeps its policy, so its value is estimated from the
-rollouts of one policy, and each row keeps the log-probs that its own policy gave. What an earlier round replayed itself
-is not replayed again: it would count twice.
+Reads the groups files of those rounds. It reads every row's group number, and the columns for training from row groups
+that hold a drawn group. A group stays whole and keeps its policy, so its value is estimated from the rollouts of one
+policy. Each row keeps the log-probs that its own policy gave. Groups that an earlier round replayed are not replayed
+again: they would count twice.
 """
 
 import random
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What of an earlier round is replayed."""
+    """Groups of one earlier round that were drawn for replay."""
 
     round: int
     lag: int
@@ -35,7 +35,7 @@ class Drawn:
     places: Sequence[Sequence[int]]
     """Rows of each group."""
     groups_there: int
-    """Of that round, before the draw."""
+    """Groups of that round, before the draw."""
     policies: frozenset[str]
 
     @property
@@ -86,7 +86,9 @@ def draw(run: Run, number: int, fresh: int) -> list[Drawn]:
 
 
 def _groups(run: Run, number: int) -> "pl.DataFrame":
-    """A row for each group that round ``number`` sampled itself: its rows in the file, how many, and their policy."""
+    """Read a row for each group that round ``number`` sampled itself: its rows in the file, their number, and their
+    policy.
+    """
     import polars as pl
 
     path = run.groups(number)
@@ -110,11 +112,11 @@ def _groups(run: Run, number: int) -> "pl.DataFrame":
 
 
 def sampling_policies(run: Run, number: int) -> set[str]:
-    """What the ledger says sampled round ``number``: a checkpoint's hash, or what an import calls its policies."""
+    """Return the policies that sampled round ``number``, by the ledger: a checkpoint's hash, or an import's names."""
     folder = f"{run.name(run.rollouts(number))}/"
     mine = [entry.details for name, entry in run.ledger.artifacts().items() if name.startswith(folder)]
-    one = {details["policy_hash"] for details in mine if "policy_hash" in details}
-    return one.union(*(details.get(POLICIES, ()) for details in mine))
+    policies = {details["policy_hash"] for details in mine if "policy_hash" in details}
+    return policies.union(*(details.get(POLICIES, ()) for details in mine))
 
 
 def batches(drawn: Drawn, first_group: int, most_tokens: int) -> "Iterator[pa.Table]":
@@ -154,14 +156,14 @@ def _checked(row: "pa.Table", drawn: Drawn) -> int:
 
 
 def told(drawn: Sequence[Drawn]) -> dict[str, Any]:
-    """For the ledger."""
+    """Describe the drawn groups for the ledger, by round."""
     return {
-        str(one.round): {
-            "groups": len(one.places),
-            "groups_there": one.groups_there,
-            "rollouts": one.rollouts,
-            "lag": one.lag,
-            POLICIES: sorted(one.policies),
+        str(earlier.round): {
+            "groups": len(earlier.places),
+            "groups_there": earlier.groups_there,
+            "rollouts": earlier.rollouts,
+            "lag": earlier.lag,
+            POLICIES: sorted(earlier.policies),
         }
-        for one in drawn
+        for earlier in drawn
     }

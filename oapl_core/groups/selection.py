@@ -41,7 +41,7 @@ class SelectionCounts:
     """Groups none of whose rollouts is kept, by the reason of their last rollouts."""
 
     def __str__(self) -> str:
-        """One line of a stage's log: kept and dropped."""
+        """Write one line for a stage's log: kept and dropped."""
         reasons = ", ".join(f"{n} {reason.replace('_', ' ')}" for reason, n in self.dropped.items()) or "none"
         kept = f"kept {self.kept_rollouts} of {self.rollouts} rollouts in {self.kept_groups} of {self.groups} groups"
         return f"{kept}; dropped: {reasons}"
@@ -50,7 +50,7 @@ class SelectionCounts:
 def select(
     keys: "pl.DataFrame", verdicts: "pl.DataFrame", keep: str, truncated: str
 ) -> "tuple[pl.DataFrame, SelectionCounts]":
-    """Choose rollouts.
+    """Choose the rollouts that are trained on.
 
     Args:
         keys: one row per rollout: rollout_id, problem_id, policy_hash, sample, finish_reason, response_tokens, part

@@ -1,7 +1,7 @@
-"""What a round's rows say about the sampling itself, before anything is trained on them; pure.
+"""Facts about the sampling itself in a round's rows, before anything is trained on them; pure.
 
-Three questions: is every sample there, how many were cut at the length limit, and how many repeat another of their
-group token for token (a sampler that forgot its seeds, or a policy that has collapsed)?
+They answer three questions. Is every sample there? How many were cut at the length limit? How many repeat another of
+their group token for token (a sampler that forgot its seeds, or a policy that has collapsed)?
 """
 
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ UNKNOWN = "unknown"
 
 
 def sampling_facts(keys: "pl.DataFrame", problems: int, group_size: int) -> dict[str, Any]:
-    """Count what is missing, cut, repeated or unknown.
+    """Count samples that are missing, cut, repeated or unknown.
 
     Args:
         keys: one row per rollout: problem_id, finish_reason, response_hash (equal ids, equal hash), logprobs_mode.
@@ -22,9 +22,12 @@ def sampling_facts(keys: "pl.DataFrame", problems: int, group_size: int) -> dict
         group_size: G, how many answers each should have.
 
     Returns:
-        For the ledger. ``duplicates``: rollouts less the different responses of each group; ``missing_samples``: rows
-        that whole groups would have more, problems without any row included; ``incomplete_groups``: problems with one
-        or more missing; ``without_logprobs``: imported rows whose sampler's log-probs nobody recorded.
+        Counts for the ledger.
+
+        duplicates          rollouts less the different responses of each group
+        missing_samples     rows that whole groups would have more, problems without any row included
+        incomplete_groups   problems with one or more missing
+        without_logprobs    imported rows whose sampler's log-probs nobody recorded
     """
     import polars as pl
 

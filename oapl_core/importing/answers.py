@@ -9,7 +9,7 @@ from oapl_core.importing.likeness import NearDuplicates, Overlap
 
 @dataclass
 class Likeness:
-    """What a round's answers are like."""
+    """Likeness of a round's answers to evaluation problems and to each other."""
 
     answers: int = 0
     reciting: dict[str, tuple[str, float]] = field(default_factory=dict)
@@ -21,16 +21,16 @@ class Likeness:
 def likeness(
     answers: Iterable[tuple[str, str, str]], evaluation: Iterable[tuple[str, str]], similarity: float = 0.8
 ) -> Likeness:
-    """Of ``answers`` (rollout, problem, text) to what they contain of ``evaluation`` (problem, statement)."""
-    found, overlap, near = Likeness(), Overlap(evaluation), NearDuplicates(similarity)
+    """Compare ``answers`` (rollout, problem, text) with ``evaluation`` (problem, statement) and with each other."""
+    result, overlap, near = Likeness(), Overlap(evaluation), NearDuplicates(similarity)
     for rollout, problem, text in answers:
-        found.answers += 1
+        result.answers += 1
         share, owner = overlap.largest(text)
         if owner is not None and share >= OVERLAP_LIMIT:
-            found.reciting[rollout] = owner, share
+            result.reciting[rollout] = owner, share
         other = near.find(text)
         if other is None:
             near.add(problem, text)  # answers like one that is there are told by it
         elif other != problem:
-            found.copies[rollout] = other
-    return found
+            result.copies[rollout] = other
+    return result

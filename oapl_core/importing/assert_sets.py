@@ -8,7 +8,7 @@ from oapl_core.importing.imported import Dropped, Imported, Tests, column, text
 
 
 def humaneval(row: dict[str, Any], name: str, number: int) -> Imported:
-    """A row of HumanEval: `test` defines check(candidate)."""
+    """Import a row of HumanEval: `test` defines check(candidate)."""
     entry_point, prompt = text(row, "entry_point"), text(row, "prompt")
     checks = f"{text(row, 'test')}\ncheck({entry_point})\n"
     problem = _problem(text(row, "task_id"), prompt, entry_point, [{"input": checks, "output": ""}])
@@ -17,7 +17,7 @@ def humaneval(row: dict[str, Any], name: str, number: int) -> Imported:
 
 
 def mbpp(row: dict[str, Any], name: str, number: int) -> Imported:
-    """A row of MBPP: the statement shows the tests, which alone name the function."""
+    """Import a row of MBPP: the statement shows the tests, which alone name the function."""
     asserts = list(column(row, "test_list") or ())
     if not asserts:
         raise Dropped("no tests")
@@ -41,7 +41,7 @@ def _problem(problem_id: str, statement: str, entry_point: str, tests: Tests) ->
 
 
 def _called(code: str, asserts: list[str]) -> str:
-    """The function of ``code`` that every one of the tests calls. Raises Dropped if it is not clear."""
+    """Find the function of ``code`` that every one of the tests calls. Raises Dropped if it is not clear."""
     try:
         defined = [node.name for node in ast.parse(code).body if isinstance(node, ast.FunctionDef)]
         called = [{node.id for node in ast.walk(ast.parse(check)) if isinstance(node, ast.Name)} for check in asserts]

@@ -1,7 +1,7 @@
 """LiveCodeBench's `private_test_cases`: JSON, or base64(zlib(pickle(a JSON text))), without ever unpickling.
 
-A pickle is a program. This one may contain one text and nothing else, so it is not run: its opcodes are read one by
-one, anything but a text with its bookkeeping is refused, and the text is taken as it stands.
+A pickle is a program. This one may contain one text and nothing else, so it is not run. Its opcodes are read one by
+one, and anything but a text with its bookkeeping is refused. The text is taken as it stands.
 """
 
 import base64
@@ -27,7 +27,7 @@ class RefusedPickle(ValueError):
 
 
 def private_tests(packed: str, most_bytes: int = MOST_BYTES) -> Any:
-    """The list of tests.
+    """Unpack the list of tests.
 
     Raises:
         RefusedPickle: the pickle is something else than a text, or it unpacks to more than ``most_bytes``.
@@ -44,7 +44,7 @@ def private_tests(packed: str, most_bytes: int = MOST_BYTES) -> Any:
 
 
 class _Unpacked(io.RawIOBase):
-    """What zlib has packed, unpacked while it is read: the whole would be in memory once more."""
+    """Stream of zlib's packed bytes, unpacked while it is read: the whole would be in memory once more."""
 
     def __init__(self, packed: bytes, most_bytes: int) -> None:
         self._packed, self._unpacker = io.BytesIO(packed), zlib.decompressobj()
@@ -58,7 +58,7 @@ class _Unpacked(io.RawIOBase):
         return self._most_bytes - self._free
 
     def readinto(self, buffer: Any) -> int:
-        """As io.RawIOBase says; 0 at the end, also where it was torn off."""
+        """Read like io.RawIOBase; returns 0 at the end, also where it was torn off."""
         data = b""
         while not data and not self._unpacker.eof and (piece := self._left or self._packed.read(_PIECE)):
             data = self._unpacker.decompress(piece, len(buffer))
@@ -71,7 +71,7 @@ class _Unpacked(io.RawIOBase):
 
 
 def pickled_text(pickled: IO[bytes]) -> str:
-    """The text that is all of a pickle.
+    """Return the text that is all of a pickle.
 
     Raises:
         RefusedPickle: there is anything else in it; names the first opcode.

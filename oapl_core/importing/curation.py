@@ -25,7 +25,7 @@ _BATCH_ROWS, _BATCH_BYTES = 256, 64 * 2**20
 
 @dataclass
 class Tally:
-    """What became of the rows."""
+    """Counts of the rows by their fate."""
 
     read: int = 0
     kept: int = 0
@@ -35,17 +35,19 @@ class Tally:
 
 
 Word = Literal["passes", "fails", "not judgeable", "broken"]
-"""Of a program: `not judgeable` if the checks compare what is no plain data, `broken` if the verifier itself failed."""
+"""Verdict on a program: `not judgeable` if the checks compare a value that is no plain data, `broken` if the verifier
+itself failed.
+"""
 
 
 class ProblemVerifier(Protocol):
     """Tells whether problems are sound: can be solved as their source says, and not without solving them."""
 
     def programs(self, problems: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> list[Word]:
-        """What each program does on the tests of its problem."""
+        """Judge each program on the tests of its problem."""
 
     def answers(self, answers: Sequence[str]) -> list[bool]:
-        """Whether each maths answer can be read and equals itself."""
+        """Check that each maths answer can be read and equals itself."""
 
     def unearned(self, problems: Sequence[Mapping[str, Any]]) -> list[str | None]:
         """For each problem a way to pass it without solving anything; None where none is known."""
@@ -193,7 +195,7 @@ _REASONS: Mapping[Word, str] = {
 
 
 def _why(word: Word, before: str) -> str:
-    """The reason to name: of several solutions that do not pass, one that could not be judged says more."""
+    """Return the reason to name: of several solutions that do not pass, one that could not be judged says more."""
     return next((reason for reason in _REASONS.values() if reason in (_REASONS[word], before)), before)
 
 

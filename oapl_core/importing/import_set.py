@@ -30,7 +30,7 @@ _SAY_EVERY_S = 5.0  # as a reader of a terminal wants it; a set may take an hour
 
 
 def plain(row: dict[str, Any], name: str, number: int) -> Imported:
-    """A row that has our own columns already, and perhaps `solutions`."""
+    """Import a row that has our own columns already, and perhaps `solutions`."""
     problem = {key: value for key, value in row.items() if key != "solutions"}
     return Imported(problem, solutions(row, "solutions"))
 
@@ -47,7 +47,7 @@ class Choice:
     window: tuple[str | None, str | None] = (None, None)
     """First day, and the day after the last one."""
     faulty: str = "keep"
-    """What becomes of problems that their source calls faulty: `keep`, `drop`, or `only`."""
+    """Use of problems that their source calls faulty: `keep`, `drop`, or `only`."""
     minimum_tests: int = 1
     longest_tests: int | None = None
     """Keep only so many tests of a problem, those with the longest inputs."""
@@ -84,9 +84,9 @@ def import_set(
     tell: Callable[[str], None] = lambda line: None,
     worked: Path | None = None,
 ) -> Tally:
-    """Write the chosen problems of ``files`` to ``target``; returns what became of the rows.
+    """Write the chosen problems of ``files`` to ``target``; returns the rows' counts by fate.
 
-    ``earlier`` and ``evaluation`` are (name, statement) of problems that must not come again; with a ``verifier``,
+    ``earlier`` and ``evaluation`` are (name, statement) of problems that must not come again. With a ``verifier``,
     programs need a reference solution that passes and maths answers must verify. ``worked`` is a file for the set's own
     solutions of the problems that were kept: JSON lines of problem_id and solution, demonstrations for `[warm_start]`.
 
@@ -105,7 +105,8 @@ def import_set(
         stream = unlike(stream, tally, earlier, choice.similarity)
     with ExitStack() as stack:
         demonstrations = stack.enter_context(worked.open("w", encoding="utf-8")) if worked else None
-        tally.kept = write_problem_set(target, (_taken(one, demonstrations) for one in islice(stream, choice.limit)))
+        taken = (_taken(imported, demonstrations) for imported in islice(stream, choice.limit))
+        tally.kept = write_problem_set(target, taken)
     if not tally.kept:
         target.unlink()  # an empty set would be refused later, with a worse reason
         raise DataError(f"{files[0]}: nothing is left of {tally.read} rows ({reasons(tally)})")
@@ -114,7 +115,7 @@ def import_set(
 
 
 def _taken(imported: Imported, demonstrations: IO[str] | None) -> dict[str, Any]:
-    """The problem, which the filters before then no longer hold: its tests may be large; writes its solution."""
+    """Take the problem, which the filters before then no longer hold: its tests may be large; writes its solution."""
     solution = imported.worked or next(iter(imported.solutions or ()), None)
     if demonstrations and solution:
         line = {"problem_id": imported.problem["problem_id"], "solution": solution}
@@ -126,19 +127,19 @@ def _taken(imported: Imported, demonstrations: IO[str] | None) -> dict[str, Any]
 def converted(
     source: Source, files: Sequence[Path], split: str, tally: Tally, tell: Callable[[str], None] = lambda line: None
 ) -> Iterator[Imported]:
-    """Every row of ``files`` as a complete problem; what cannot be one is counted in ``tally.dropped``.
+    """Convert every row of ``files`` to a complete problem; rows that cannot be one are counted in ``tally.dropped``.
 
     Raises:
         DataError: a row is not of this set's shape.
     """
     reader: Reader = plugins.resolve("importer", source.format)
-    start = said = time.monotonic()
+    start = last_line = time.monotonic()
     seen: set[str] = set()
     for path in files:
         for number, row in raw_rows(path):
             where = place(path, number)
-            if (now := time.monotonic()) - said > _SAY_EVERY_S:
-                said = now
+            if (now := time.monotonic()) - last_line > _SAY_EVERY_S:
+                last_line = now
                 tell(f"{tally.read} rows | {tally.read / (now - start):.0f}/s")
             tally.read += 1
             try:
@@ -176,7 +177,7 @@ def _imported(reader: Reader, row: Any, source: Source, split: str, where: str, 
 
 
 def chosen(problems: Iterable[Imported], choice: Choice, tally: Tally) -> Iterator[Imported]:
-    """Those inside the window and, if asked for, without or with known faults alone."""
+    """Choose the problems inside the window and, if asked for, those without or with known faults alone."""
     first, end = choice.window
     for imported in problems:  # days as YYYY-MM-DD, which compare as texts
         day, flaw = imported.problem["released"], imported.problem["flaw"]

@@ -1,7 +1,8 @@
-"""What an importer makes of one foreign row: a problem and its reference solutions, or why it is dropped.
+"""Result of importing one foreign row: a problem and its reference solutions, or the reason why it is dropped.
 
 Pure. Every importer is a function ``row, name, number -> Imported``. It raises `Dropped` for a row that is known to be
-of no use (counted under the reason), and ValueError for a row of another shape than the set's (the import is refused).
+of no use (counted under the reason). It raises ValueError for a row of another shape than the set's (the import is
+refused).
 """
 
 import ast
@@ -36,7 +37,7 @@ class Imported:
 
 
 def text(row: Mapping[str, Any], *names: str) -> str:
-    """The first of these columns that the row has, as text.
+    """Return the first of these columns that the row has, as text.
 
     Raises:
         ValueError: it has none of them.
@@ -49,7 +50,7 @@ def text(row: Mapping[str, Any], *names: str) -> str:
 
 
 def column(row: Mapping[str, Any], *names: str) -> Any:
-    """The value of the first of these columns that the row has. Raises ValueError if it has none of them."""
+    """Return the value of the first of these columns that the row has. Raises ValueError if it has none of them."""
     for name in names:
         if name in row:
             return row[name]
@@ -57,7 +58,7 @@ def column(row: Mapping[str, Any], *names: str) -> Any:
 
 
 def structure(row: dict[str, Any], name: str) -> Any:
-    """What the text of this column spells; taken out of the row, as it may be large. Raises as `parsed`, `column`."""
+    """Parse the text of this column, and take it out of the row, as it may be large. Raises as `parsed`, `column`."""
     value = column(row, name)
     del row[name]
     if value is None or value == "":
@@ -66,7 +67,7 @@ def structure(row: dict[str, Any], name: str) -> Any:
 
 
 def optional_text(row: Mapping[str, Any], name: str) -> str | None:
-    """The column as text; None where it is missing or empty."""
+    """Return the column as text; None where it is missing or empty."""
     value = row.get(name)
     return str(value) if value is not None and str(value).strip() else None
 

@@ -1,10 +1,10 @@
-"""Which statements are the same, nearly the same, or contain pieces of one another. Pure.
+"""Likeness of statements: the same, nearly the same, or with pieces of one another. Pure.
 
 Words are compared, whatever their case, spaces and line breaks. *Near* is the Jaccard similarity of the two sets of
-5-word pieces; candidates come from MinHash with bands (Broder 1997; Leskovec et al., Mining of Massive Datasets, 3.4),
-and the similarity of each is then computed exactly. *Overlap* is the share of the 13-word pieces of an evaluation
-problem that a training problem contains (13: as in GPT-3's contamination study, appendix C); pieces that several
-evaluation problems have are boilerplate of their platform and do not count.
+5-word pieces. Candidates come from MinHash with bands (Broder 1997; Leskovec et al., Mining of Massive Datasets, 3.4);
+the similarity of each is then computed exactly. *Overlap* is the share of the 13-word pieces of an evaluation problem
+that a training problem contains (13: as in GPT-3's contamination study, appendix C). Pieces that several evaluation
+problems have are boilerplate of their platform and do not count.
 """
 
 import hashlib
@@ -66,7 +66,7 @@ class NearDuplicates:
         self._factors = generator.integers(0, 2**63, (_BANDS * _ROWS, 1), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
     def find(self, statement: str) -> str | None:
-        """The name of the first statement that is near; None if none is."""
+        """Return the name of the first statement that is near; None if none is."""
         ours = pieces(statement, NEAR_WORDS)
         candidates = {number for key in self._keys(ours) for number in self._buckets.get(key, ())}
         for number in sorted(candidates):
@@ -76,7 +76,7 @@ class NearDuplicates:
         return None
 
     def add(self, name: str, statement: str) -> None:
-        """Remember a statement."""
+        """Remember a statement under a name."""
         ours = pieces(statement, NEAR_WORDS)
         for key in self._keys(ours):
             self._buckets[key].append(len(self._seen))
@@ -117,7 +117,9 @@ class Overlap:
                 self._owners[piece].append(number)
 
     def largest(self, statement: str) -> tuple[float, str | None]:
-        """The largest share of an evaluation problem's own pieces that are in ``statement``, and that problem."""
+        """Return the largest share of an evaluation problem's own pieces that are in ``statement``, and that
+        problem.
+        """
         ours = pieces(statement, OVERLAP_WORDS).tolist()
         shared = Counter(number for piece in ours for number in self._owners.get(piece, ()))
         shares = ((count / self._sizes[number], self._names[number]) for number, count in shared.items())

@@ -1,8 +1,8 @@
 """LiveCodeBench code_generation_lite: rows of test.jsonl ... test6.jsonl as problems. Pure.
 
 Every column is a text, also those with JSON or packed JSON in them. A release vN is the first N files together. Tests
-keep their order, public then private. The faulty problems are those that upstream's ERRATA.md lists (17); they are
-marked in the column `flaw`, so that figures can be given with and without them.
+keep their order, public then private. The faulty problems are those that upstream's ERRATA.md lists (17). The column
+`flaw` marks them, so that figures can be given with and without them.
 """
 
 import re
@@ -26,7 +26,7 @@ FAULTY = {question: flaw for flaw, questions in _FAULTS.items() for question in 
 
 
 def livecodebench(row: dict[str, Any], name: str, number: int) -> Imported:
-    """A row of any release; see `imported.py` for what is raised."""
+    """Import a row of any release; `imported.py` names the errors."""
     question, title = text(row, "question_id"), text(row, "question_title")
     starter_code = optional_text(row, "starter_code")
     problem: dict[str, Any] = {

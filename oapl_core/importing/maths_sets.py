@@ -16,12 +16,12 @@ _SVAMP_FLAWS = {"chal-680": "its equation, ( 4 - 2 ) + 3, does not give its answ
 
 
 def maths(row: dict[str, Any], name: str, number: int) -> Imported:
-    """A row with a problem and an answer, in any of the names that the sets give these columns."""
+    """Import a row with a problem and an answer, in any of the names that the sets give these columns."""
     return Imported(_problem(row, name, number, _answer(row)), worked=optional_text(row, "solution"))
 
 
 def aime(row: dict[str, Any], name: str, number: int) -> Imported:
-    """A row of an AIME set: the answer is an integer, which some write with leading zeros (`025`)."""
+    """Import a row of an AIME set: the answer is an integer, which some write with leading zeros (`025`)."""
     answer = _answer(row)
     if not answer.isdecimal():
         raise Dropped("the answer is not an integer")
@@ -30,7 +30,7 @@ def aime(row: dict[str, Any], name: str, number: int) -> Imported:
 
 
 def gsm8k(row: dict[str, Any], name: str, number: int) -> Imported:
-    """A row of GSM8K: the answer follows `####`, with thousands separators."""
+    """Import a row of GSM8K: the answer follows `####`, with thousands separators."""
     worked = _CALCULATOR.sub("", text(row, "answer"))
     _, mark, answer = worked.rpartition("####")
     if not mark or not answer.strip():
@@ -39,7 +39,7 @@ def gsm8k(row: dict[str, Any], name: str, number: int) -> Imported:
 
 
 def svamp(row: dict[str, Any], name: str, number: int) -> Imported:
-    """A row of SVAMP: a body, a question and an equation over its numbers, `( 76.0 - 25.0 )`, which is the working."""
+    """Import a row of SVAMP: a body, a question and an equation over its numbers, `( 76.0 - 25.0 )`, the working."""
     body, question, answer = text(row, "Body").strip(), text(row, "Question").strip(), _answer(row)
     stop = "" if body.endswith((".", "?", "!")) else "."  # a third of the bodies end without one
     equation = _WHOLE.sub("", text(row, "Equation")).strip().removeprefix("( ").removesuffix(" )")

@@ -1,9 +1,12 @@
 """DeepCoder-Preview-Dataset, TACO (or APPS) and PrimeIntellect's verifiable-coding-problems as problems. Pure.
 
 All keep tests as text in an envelope of their own. DeepCoder has copies of the two others, and of LiveCodeBench, in
-envelopes of its own: `tests` is a list of {type, input, output, fn_name} (primeintellect), an object of {inputs,
-outputs, optional fn_name} (taco), a list of {input, output, testtype} with the function's name in the row's or the
-test's `metadata` (lcbv5), or without test type (codeforces).
+envelopes of its own, the column `tests`:
+
+    primeintellect   a list of {type, input, output, fn_name}
+    taco             an object of {inputs, outputs, optional fn_name}
+    lcbv5            a list of {input, output, testtype}; the function's name is in the row's or the test's `metadata`
+    codeforces       the same without test type
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +18,7 @@ from oapl_core.languages import PYTHON, named
 
 
 def deepcoder(row: dict[str, Any], name: str, number: int) -> Imported:
-    """A row of any configuration; see `imported.py` for what is raised."""
+    """Import a row of any configuration; `imported.py` names the errors."""
     statement, starter_code = text(row, "problem"), optional_text(row, "starter_code")
     tests = structure(row, "tests")
     problem: dict[str, Any] = {
@@ -50,7 +53,7 @@ def _func_name(metadata: Any) -> str | None:
 
 
 def taco(row: dict[str, Any], name: str, number: int) -> Imported:
-    """A row of TACO (or APPS): `input_output` is a text with {inputs, outputs, optional fn_name}."""
+    """Import a row of TACO (or APPS): `input_output` is a text with {inputs, outputs, optional fn_name}."""
     tests = structure(row, "input_output")
     if not isinstance(tests, dict):
         raise Dropped("tests are not an object of inputs and outputs")
@@ -66,7 +69,7 @@ def taco(row: dict[str, Any], name: str, number: int) -> Imported:
 
 
 def primeintellect(row: dict[str, Any], name: str, number: int) -> Imported:
-    """A row of verifiable-coding-problems: `verification_info` is a text with {language, test_cases}."""
+    """Import a row of verifiable-coding-problems: `verification_info` is a text with {language, test_cases}."""
     info = structure(row, "verification_info")
     if not isinstance(info, dict):
         raise ValueError("`verification_info` is not an object")

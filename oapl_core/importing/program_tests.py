@@ -1,9 +1,9 @@
 """The tests of program problems, from the forms in which the sets write them to ours. Pure.
 
-A *call-based* test has a function name, a list of arguments and a returned value. Its traps: importers that lose the
-name turn the problem into one that can never be solved; the returned value is often wrapped in a list of one element
-(APPS, TACO, PrimeIntellect), and nothing in a row says whether it is; tuples became lists. So `fill` keeps every
-reading that the outputs allow, the likeliest first, and a reference solution decides between them.
+A *call-based* test has a function name, a list of arguments and a returned value. It has traps. Importers that lose the
+name turn the problem into one that can never be solved. The returned value is often wrapped in a list of one element
+(APPS, TACO, PrimeIntellect), and no field of a row says so. Tuples became lists. So `fill` keeps every reading that the
+outputs allow, the likeliest first, and a reference solution decides between them.
 """
 
 import ast
@@ -17,8 +17,9 @@ Pair = tuple[Any, Any]
 """Input and output of a test as the set has them."""
 Pairs = Sequence[Pair]
 Form = Literal["stdin", "call", "lines"]
-"""A program that reads and prints; a function with a list of arguments; LiveCodeBench's functions, with one JSON value
-per line of the input and one as the output."""
+"""Form of a program's tests: a program that reads and prints, or a function with a list of arguments. `lines`:
+LiveCodeBench's functions, with one JSON value per line of the input and one as the output.
+"""
 _FORMS: dict[str, Form] = {"stdin": "stdin", "stdin_stdout": "stdin", "function_call": "call", "functional": "lines"}
 
 
@@ -63,7 +64,7 @@ def _readings(outputs: list[Any]) -> list[list[Any]]:
 
 
 def _values(texts: list[str]) -> list[Any] | None:
-    """The JSON values that texts spell; None if one does not, or all spell nothing but themselves."""
+    """Parse texts as JSON values; None if one is not JSON, or all spell nothing but themselves."""
     try:
         return [json.loads(text) for text in texts]
     except ValueError:
@@ -88,7 +89,7 @@ def _json(value: str) -> str:
 
 
 def function_name(starter_code: str | None) -> str | None:
-    """The one function or public method of ``class Solution`` that starter code declares; None if that is not clear."""
+    """Find the one function or public method of ``class Solution`` that starter code declares; None if not clear."""
     # Starter code often ends with the function's head, which is no Python before it has a body.
     body = _statements(starter_code or "") or _statements(f"{(starter_code or '').rstrip()}\n        pass\n")
     for node in body:
@@ -106,7 +107,7 @@ def _statements(source: str) -> list[ast.stmt]:
 
 
 def one_of(values: Iterable[Any], what: str) -> Any:
-    """The value that all have in common, those that are missing or empty apart; None if none has any.
+    """Return the value that all have in common, those that are missing or empty apart; None if none has any.
 
     Raises:
         Dropped: there are several.
@@ -126,7 +127,7 @@ def objects(tests: Any) -> list[dict[str, Any]]:
 
 
 def zipped(tests: Mapping[str, Any]) -> list[Pair]:
-    """The pairs of {inputs, outputs}. Raises Dropped if their numbers differ, ValueError if one is missing."""
+    """Pair the inputs with the outputs. Raises Dropped if their numbers differ, ValueError if one is missing."""
     inputs, outputs = column(tests, "inputs") or [], column(tests, "outputs") or []
     if len(inputs) != len(outputs):
         raise Dropped("inputs and outputs differ in number")
@@ -134,7 +135,7 @@ def zipped(tests: Mapping[str, Any]) -> list[Pair]:
 
 
 def form_of(tests: Sequence[Mapping[str, Any]]) -> Form:
-    """How tests are written, by the type that each of them names. Raises Dropped if that is unknown or differs."""
+    """Return the form of the tests, by the type that each of them names. Raises Dropped if it is unknown or differs."""
     kind: str = one_of((test.get("type") or test.get("testtype") for test in tests), "types") or "stdin"
     if kind not in _FORMS:
         raise Dropped(f"tests of the unknown type {kind}")

@@ -23,7 +23,7 @@ _SEVERAL = "(several answers are right)"
 
 
 def task_names() -> list[str]:
-    """Every task that the package has.
+    """List every task that the package has.
 
     Raises:
         ConfigError: it is not installed.
@@ -87,7 +87,7 @@ def task_problems(
 
 
 def demonstration(problem: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The entry's own answer in a box, as [warm_start] and [pretrain] read it; None if the entry has none."""
+    """Put the entry's own answer in a box, as [warm_start] and [pretrain] read it; None if the entry has none."""
     if problem["answer"] == _SEVERAL:
         return None
     solution = f"\\boxed{{{problem['answer']}}}"

@@ -1,15 +1,15 @@
-"""Which problems pay for answers that solve nothing: each with its reasons; nothing is changed or left out here.
+"""Screening for problems that pay for answers that solve nothing: each with its reasons. Nothing is changed or dropped.
 
-Asked of a problem, beside what `oapl problems --check` asks (an empty, constant or echoing answer that passes, or
-a table of the statement's samples):
+`oapl problems --check` also asks whether an empty, constant or echoing answer passes, or a table of the statement's
+samples. These reasons come on top:
 
-one output          every test expects the same output, so that printing it passes
-mutants             changed copies of a reference solution pass: the tests see no difference (mutation analysis, DeMillo
-                    et al. 1978): another operator, comparison or constant; the share `PASSING` of them must pass
-its checker         accepts what no test expects, or raises on text that it cannot read
-wrong forms         maths answers that are wrong by construction, or gold answers of other problems, equal its own
+    one output     every test expects the same output, so that printing it passes
+    mutants        changed copies of a reference solution pass: the tests see no difference (mutation analysis,
+                   DeMillo et al. 1978): another operator, comparison or constant; the share `PASSING` of them must pass
+    its checker    accepts outputs that no test expects, or raises on text that it cannot read
+    wrong forms    maths answers that are wrong by construction, or gold answers of other problems, equal its own
 
-Random choices are hashes of names. What runs programs and compares answers is a ``Screener``.
+Random choices are hashes of names. A ``Screener`` runs programs and compares answers.
 """
 
 import ast
@@ -52,10 +52,10 @@ _OPERATORS: Mapping[type, type] = {
 
 
 class Screener(ProblemVerifier, Protocol):
-    """What is asked of the verifier."""
+    """Verifier that also compares maths answers."""
 
     def equal(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:
-        """Whether each (gold answer, answer) would be judged correct."""
+        """Judge whether each (gold answer, answer) counts as correct."""
 
 
 def screened(problems: Iterable[Imported], screener: Screener, seed: int = 0) -> Iterator[tuple[str, list[str]]]:
@@ -63,18 +63,19 @@ def screened(problems: Iterable[Imported], screener: Screener, seed: int = 0) ->
     stream, seen = iter(problems), list[str]()
     while batch := list(islice(stream, _BATCH)):
         reasons = [list[str]() for _ in batch]
-        ways = screener.unearned([one.problem for one in batch])
-        for found, one, way in zip(reasons, batch, ways, strict=True):
-            found.extend([f"passed by: {way}"] if way else [])
-            found.extend(_of_tests(one.problem))
-        for found, text in zip(reasons, _mutants_that_pass(batch, screener, seed), strict=True):
-            found.extend([text] if text else [])
-        golds = [str(one.problem["answer"]) for one in batch if one.problem["kind"] == "math"]
+        ways = screener.unearned([imported.problem for imported in batch])
+        for reason, imported, way in zip(reasons, batch, ways, strict=True):
+            reason.extend([f"passed by: {way}"] if way else [])
+            reason.extend(_of_tests(imported.problem))
+        for reason, text in zip(reasons, _mutants_that_pass(batch, screener, seed), strict=True):
+            reason.extend([text] if text else [])
+        golds = [str(imported.problem["answer"]) for imported in batch if imported.problem["kind"] == "math"]
         # of a set of 40,000 the latest few hundred are as good as all, and drawing from them costs nothing
         seen = list(dict.fromkeys([*seen, *golds]))[-500:]
-        for found, text in zip(reasons, _equal_forms(batch, seen, screener, seed), strict=True):
-            found.extend([text] if text else [])
-        yield from ((str(one.problem["problem_id"]), found) for one, found in zip(batch, reasons, strict=True) if found)
+        for reason, text in zip(reasons, _equal_forms(batch, seen, screener, seed), strict=True):
+            reason.extend([text] if text else [])
+        named = (str(imported.problem["problem_id"]) for imported in batch)
+        yield from ((name, reason) for name, reason in zip(named, reasons, strict=True) if reason)
 
 
 def _of_tests(problem: Mapping[str, Any]) -> Iterator[str]:
@@ -106,7 +107,7 @@ def _of_checker(name: str, tests: Sequence[Mapping[str, str]]) -> Iterator[str]:
 
 
 def _mutants_that_pass(batch: Sequence[Imported], screener: Screener, seed: int) -> list[str | None]:
-    asked = [(number, source) for number, one in enumerate(batch) for source in _mutants(one, seed)]
+    asked = [(number, source) for number, imported in enumerate(batch) for source in _mutants(imported, seed)]
     words = screener.programs([batch[number].problem for number, _ in asked], [source for _, source in asked])
     tried, passed = [0] * len(batch), [0] * len(batch)
     for (number, _), word in zip(asked, words, strict=True):
@@ -144,7 +145,7 @@ def _changed(tree: ast.Module, place: int) -> ast.Module:
 
 
 def _change(node: ast.AST) -> Callable[[], None] | None:
-    """What changes ``node``, if anything does."""
+    """Return a function that changes ``node``; None if nothing does."""
     if isinstance(node, ast.BinOp | ast.BoolOp) and type(node.op) in _OPERATORS:
         return lambda: setattr(node, "op", _OPERATORS[type(node.op)]())
     if isinstance(node, ast.Compare) and type(node.ops[0]) in _OPERATORS:
@@ -157,19 +158,19 @@ def _change(node: ast.AST) -> Callable[[], None] | None:
 
 def _equal_forms(batch: Sequence[Imported], golds: Sequence[str], screener: Screener, seed: int) -> list[str | None]:
     asked = list[tuple[int, str, str]]()
-    for number, one in enumerate(batch):
-        if one.problem["kind"] == "math":
-            gold = str(one.problem["answer"])
+    for number, imported in enumerate(batch):
+        if imported.problem["kind"] == "math":
+            gold = str(imported.problem["answer"])
             # the same text is the same answer and no wrong form
             others = [text for text in golds if text != gold]
-            draw = random.Random(derive_seed(seed, "wrong forms", str(one.problem["problem_id"])))
+            draw = random.Random(derive_seed(seed, "wrong forms", str(imported.problem["problem_id"])))
             wrong = [form.format(gold) for form in _WRONG] + draw.sample(others, min(_OTHERS, len(others)))
             asked += [(number, gold, text) for text in wrong]
     equal = screener.equal([(gold, text) for _, gold, text in asked])
-    found = [list[str]() for _ in batch]
+    forms = [list[str]() for _ in batch]
     for (number, _, text), is_equal in zip(asked, equal, strict=True):
-        found[number] += [text] if is_equal else []
+        forms[number] += [text] if is_equal else []
     return [
         f"{len(f)} wrong forms equal its answer, for example {f[0]!r}" if len(f) >= _EQUAL_FORMS else None
-        for f in found
+        for f in forms
     ]

@@ -41,13 +41,13 @@ class Source(Settings):
 
 
 def sources() -> dict[str, Source]:
-    """Every set by name."""
+    """Read every problem set, by name."""
     tables: dict[str, dict[str, Any]] = tomllib.loads(SOURCES.read_text(encoding="utf-8"))
     return {name: Source(name=name, **table) for name, table in tables.items()}
 
 
 def source(name: str) -> Source:
-    """The set of that name. Raises ConfigError if there is none; names those that are."""
+    """Return the set of that name. Raises ConfigError if there is none; names those that are."""
     known = sources()
     theirs = [given for given in plugins.names("importer") if given not in plugins.BUILT_IN["importer"]]
     if name in theirs or plugins.is_place(name):
@@ -61,7 +61,7 @@ def source(name: str) -> Source:
 
 
 def released_files(source: Source, release: str | None) -> tuple[tuple[str, ...], int | None]:
-    """The files of a release (`v5`; unset: all files) and how many rows they should have.
+    """Return the files of a release (`v5`; unset: all files) and the number of rows that they should have.
 
     Raises:
         ConfigError: the set has no such release.
@@ -76,9 +76,9 @@ def released_files(source: Source, release: str | None) -> tuple[tuple[str, ...]
 
 
 def local_files(path: Path, patterns: Sequence[str]) -> list[Path]:
-    """The files to read: ``path`` itself, or those of a folder that match, in the order of the patterns.
+    """List the files to read: ``path`` itself, or the matching files of a folder, in the order of the patterns.
 
-    A folder that has only some of several named files is refused; one that has none gives all its readable files,
+    A folder that has only some of several named files is refused. A folder that has none gives all its readable files,
     unless their names say that they are different splits.
 
     Raises:
@@ -105,7 +105,7 @@ def local_files(path: Path, patterns: Sequence[str]) -> list[Path]:
 
 
 def fetch(source: Source, files: Sequence[str], revision: str | None) -> Path:
-    """The folder with ``files`` of the set's repository at one commit, from the hub or its cache.
+    """Fetch ``files`` of the set's repository at one commit, from the hub or its cache; returns their folder.
 
     Raises:
         ConfigError: the set is in no repository, or no commit is given.

@@ -3,9 +3,9 @@
     g = (1/tokens) sum_i sum_t M_it rho_it A_i grad ln pi(y_it),     A = (r - mean r) / std r
     M = 1(A > 0, rho <= c_high) + 1(A < 0, rho >= c_low)
 
-For each step the bounds start at their tightest; as long as good answers carry less than ``positive_share`` of the
+For each step the bounds start at their tightest. As long as good answers carry less than ``positive_share`` of the
 surrogate sum |min(rho A, clip(rho, c_low, c_high) A)|, first c_high rises, then c_low. The surrogate is a sum over the
-whole step, so its tokens are scored once without gradient and their log-ratios joined over the ranks. Under this
+whole step. Therefore its tokens are scored once without gradient and their log-ratios joined over the ranks. Under this
 measure, the published one, a higher c_low never raises the share: it only silences more tokens of bad answers.
 """
 
@@ -51,7 +51,7 @@ class Bapo(Method):
         return step.advantage_S.new_tensor(bounds).expand(len(step.advantage_S), 2)
 
     def bounds(self, ratio_ST: "Tensor", advantage_ST: "Tensor") -> tuple[float, float]:
-        """The search; ``advantage_ST`` is 0 outside the responses."""
+        """Search c_low and c_high for a step; ``advantage_ST`` is 0 outside the responses."""
         good, bad = advantage_ST > 0, advantage_ST < 0
         good_ratio_T, good_T = ratio_ST[good], advantage_ST[good]
         bad_ratio_T, bad_T = ratio_ST[bad], -advantage_ST[bad]

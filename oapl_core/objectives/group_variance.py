@@ -1,15 +1,15 @@
 """Losses of pairs of rollouts of one prompt: the group surrogate, REBEL, AGRO. They see a whole group at once.
 
-With a_i = r_i - tau s_i each is, up to a factor, a group's variance of a, because
-sum_{i<j} (a_i - a_j)^2 = K sum_i (a_i - abar)^2 for a group of K:
+With a_i = r_i - tau s_i each loss is, up to a factor, a group's variance of a. A group of K has sum_{i<j} (a_i - a_j)^2
+= K sum_i (a_i - abar)^2, hence:
 
     group surrogate (arXiv 2509.24203, eq. 6)    (1/K^2) sum_{i<j} (a_i - a_j)^2 / (1 + tau)^2
     REBEL (arXiv 2404.16767, eq. 9)              mean of (a_i - a_j)^2 over the pairs, tau = 1/eta
     AGRO (arXiv 2503.19612), the form taken:     half of the unbiased variance of a, tau = beta
 
-averaged over the groups of the step. At the minimum a is the same for all answers of a prompt: V without an estimate.
-abar is a constant here: its derivative is multiplied by sum_i (a_i - abar) = 0, so value and gradient are exact however
-a group is split over micro-batches, as long as abar comes from all of it.
+Each is averaged over the groups of the step. At the minimum a is the same for all answers of a prompt: V without an
+estimate. abar is a constant here, because its derivative is multiplied by sum_i (a_i - abar) = 0. Value and gradient
+are exact for any split of a group over micro-batches, as long as abar comes from the whole group.
 """
 
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class GroupRegression(Method):
-    """What the three share; ``factor`` tells them apart."""
+    """Base of the three regressions; they differ in ``factor``."""
 
     regression_temperature: PositiveFloat
     """tau."""
@@ -33,7 +33,7 @@ class GroupRegression(Method):
     scope: ClassVar[Scope] = "group"
 
     def factor(self, size_S: "Tensor") -> "Tensor":
-        """What a group's sum of squares is multiplied by, [S]; ``size_S`` is K of each sequence's group."""
+        """Return the factor of a group's sum of squares, [S]; ``size_S`` is K of each sequence's group."""
         raise NotImplementedError
 
     def statistics(self, step: Inputs) -> "Tensor":
@@ -73,7 +73,9 @@ class Rebel(GroupRegression):
     """1/eta, the paper's learning rate of the regression; eta = 1 in its code for language models."""
 
     def factor(self, size_S: "Tensor") -> "Tensor":
-        """2 / (K - 1): K times the sum of squares over K (K - 1) / 2 pairs; a group of one has no pair and no loss."""
+        """Return 2 / (K - 1): K times the sum of squares over K (K - 1) / 2 pairs. A group of one has no pair and no
+        loss.
+        """
         return 2.0 / (size_S - 1.0).clamp(min=1.0)
 
 

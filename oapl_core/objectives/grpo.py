@@ -3,13 +3,14 @@
     g = (1/N) sum_i sum_t C_it A_i rho_it M_it grad ln pi(y_it),     A = (r - mean r) / std r
     M = 1(A > 0, rho <= 1 + high) + 1(A < 0, rho >= 1 - low)
 
-`grpo`: rho = pi/b, C = 1. With token importance sampling: rho = pi/pi_old, and C = min(pi_old/b, bound) corrects for
-what engine and trainer, or a lag, put between the two. The mask gives the gradient of PPO's min(rho A, clip(rho) A).
+`grpo` has rho = pi/b and C = 1. Token importance sampling has rho = pi/pi_old. There C = min(pi_old/b, bound) corrects
+for the difference between pi_old and b: engine against trainer, or a lag. The mask gives the gradient of PPO's
+surrogate.
 
 `grpo_token_is` is the baseline of the OAPL paper (arXiv 2602.19362, section 2; AReaL's decoupled loss, arXiv
-2505.24298): pi_old is the trainer of the previous iteration, and tokens are averaged over the answer's length. With
-`refresh = 1` rho is 1 and nothing is clipped: with sums it is CISPO with the bound C.
-`grpo_frozen` clips around the weights of the round's start, whatever the round's length.
+2505.24298). There pi_old is the trainer of the previous iteration, and tokens are averaged over the answer's length.
+With `refresh = 1` rho is 1 and nothing is clipped: with sums it is CISPO with the bound C. `grpo_frozen` clips around
+the weights of the round's start, whatever the round's length.
 """
 
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -46,9 +47,9 @@ class _Decoupled(Method):
     """Clipped ratios to pi_old, each token weighted by pi_old's ratio to the behaviour."""
 
     clip_low: Clip = 0.2
-    """As of `grpo`, for pi/pi_old."""
+    """Largest decrease of pi/pi_old that is not clipped, as in `grpo`."""
     clip_high: Clip = 0.2
-    """As of `grpo`, for pi/pi_old."""
+    """Largest increase of pi/pi_old that is not clipped, as in `grpo`."""
     largest_weight: PositiveFloat = 2.0
     """C, the bound of pi_old/b."""
 
@@ -75,11 +76,11 @@ class GrpoTokenIs(_Decoupled):
 
     @property
     def refresh_steps(self) -> int:
-        """The setting."""
+        """Optimiser steps that share one pi_old: the setting `refresh`."""
         return self.refresh
 
     def loss(self, inputs: Inputs) -> Loss:
-        """The loss around pi_old: of the first step that shares it the policy itself."""
+        """Compute the loss around pi_old; for the first step that shares it, pi_old is the policy itself."""
         old_ST = inputs.held if inputs.old_log_ratio_ST is None else inputs.old_log_ratio_ST.double()
         return self._decoupled(old_ST, self.token_average, inputs)
 
@@ -93,6 +94,6 @@ class GrpoFrozen(_Decoupled):
     needs_start: ClassVar[bool] = True
 
     def loss(self, inputs: Inputs) -> Loss:
-        """The loss around the round's first weights."""
+        """Compute the loss around the round's first weights."""
         assert inputs.old_log_ratio_ST is not None, f"{self.name} needs the log-probs of the round's first weights"
         return self._decoupled(inputs.old_log_ratio_ST.double(), self.token_average, inputs)

@@ -25,5 +25,5 @@ class Gspo(Method):
     standardises: ClassVar[bool] = True
 
     def loss(self, inputs: Inputs) -> Loss:
-        """The mask gives the gradient of the min above; clipped sequences count as 0."""
+        """Compute the loss whose mask gives the gradient of the min above; clipped sequences count as 0."""
         return sequence_ratio_loss(inputs, self.clip_low, self.clip_high, importance_sampling=True)

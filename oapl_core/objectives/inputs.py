@@ -1,8 +1,8 @@
-"""What the trainer gives an objective, and what it gets back. Rows are padded, [S, T]; no files, no settings.
+"""Inputs that the trainer gives an objective, and the loss that it returns. No files, no settings.
 
-S sequences of a micro-batch (or of the whole optimiser step), T columns. Columns of the prompt, of what an environment
-wrote between two turns, and of padding hold exactly 0 and are False in the mask: nothing may depend on how many there
-are or where. A response is what the model sampled.
+Rows are padded, [S, T]: S sequences of a micro-batch (or of the whole optimiser step), T columns. Columns of the
+prompt, of text that an environment wrote between two turns, and of padding hold exactly 0. They are False in the mask:
+nothing may depend on their number or place. A response is what the model sampled.
 """
 
 from dataclasses import dataclass
@@ -33,14 +33,15 @@ class Inputs:
     mask_ST: "Tensor"
     """True at response tokens that the model sampled; between turns, where an environment speaks, False."""
     advantage_S: "Tensor"
-    """What the objective's ``advantages`` said of these sequences, float64."""
+    """Result of the objective's ``advantages`` for these sequences, [S], float64."""
     reward_S: "Tensor"
     group_S: "Tensor"
     """Integer label of each sequence's group."""
     sizes: StepSizes
     old_log_ratio_ST: "Tensor | None" = None
-    """ln pi_old - ln b: pi_old is the round's first weights if the objective ``needs_start``, else those before the
-    first of the steps that share it (``refresh_steps``)."""
+    """ln pi_old - ln b, [S, T]. pi_old is the round's first weights if the objective ``needs_start``. Otherwise it is
+    the weights before the first of the steps that share it (``refresh_steps``).
+    """
     statistics_SK: "Tensor | None" = None
     """These sequences' rows of what the objective's ``statistics`` said of the whole step."""
 

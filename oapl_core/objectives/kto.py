@@ -3,11 +3,12 @@
     L = (1/N) sum_i lambda_i ( 1 - sigmoid( +- beta (s_i - z0) ) ),     + for a correct answer, - for another one
     z0 = max( 0, estimate of KL(pi, b) ), without a gradient
 
-As in the authors' code (ContextualAI/HALOs, train/trainers.py, `KTOTrainer.loss`), b in the reference's place. Form
-taken: the paper estimates z0 from answers to other prompts, as it has no samples of the policy; that needs b's
-log-probs of answers that b did not give, which no groups file has, and a further pass over as many tokens. Here b gave
-the answers to the same prompts, so z0 is the importance-weighted mean of the whole step's s, sum w s / sum w with
-w = exp(s): it converges to the KL itself, and is never above the step's largest s.
+As in the authors' code (ContextualAI/HALOs, train/trainers.py, `KTOTrainer.loss`), b in the reference's place.
+
+Form taken: the paper has no samples of the policy and estimates z0 from answers to other prompts. That needs b's
+log-probs of answers that b did not give, which no groups file has, and a further pass. Here b gave the answers to the
+same prompts. Therefore z0 is the importance-weighted mean of the whole step's s, sum w s / sum w with w = exp(s). It
+converges to the KL itself, and is never above the step's largest s.
 """
 
 from typing import TYPE_CHECKING, ClassVar, Literal

@@ -2,10 +2,10 @@
 
     g = (1/tokens) sum_i sum_t M_it rho_it A_i grad ln pi(y_it),     A = (r - mean r) / std r
 
-M leaves out, of the tokens that PPO's clip could touch (A > 0 and rho > 1, or A < 0 and rho < 1), those with the
-largest (ln rho)^2, until the mean of it over the rest of them is at most the budget. That is an order statistic of the
-whole step: its tokens are scored once without gradient, their log-ratios (4 bytes a token) are joined over the ranks,
-and every rank finds the same first value that is too large.
+PPO's clip could touch tokens with A > 0 and rho > 1, or A < 0 and rho < 1. M leaves out those of them with the largest
+(ln rho)^2, until its mean over the rest is at most the budget. That is an order statistic of the whole step. The step's
+tokens are scored once without gradient, and their log-ratios (4 bytes a token) are joined over the ranks. Every rank
+finds the same first value that is too large.
 """
 
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def first_refused(moment_T: "Tensor", budget: float) -> float:
-    """The smallest of ``moment_T`` so that the mean of all smaller ones is within ``budget`` and with it is not.
+    """Return the smallest of ``moment_T`` whose inclusion takes the mean of all up to it above ``budget``.
 
-    Infinite if the mean of all is. Equal values are refused together, so order does not matter.
+    Infinite if the mean of all is within the budget. Equal values are refused together, so order does not matter.
     """
     sorted_T = moment_T.double().sort().values
     count_T = sorted_T.new_ones(len(sorted_T)).cumsum(0)
@@ -43,7 +43,7 @@ class M2po(Method):
     standardises: ClassVar[bool] = True
 
     def statistics(self, step: Inputs) -> "Tensor":
-        """The first refused second moment, the same for every sequence, [S, 1]."""
+        """Return the first refused second moment, the same for every sequence, [S, 1]."""
         harmful_ST = step.mask_ST & (step.held * step.advantage_S[:, None] > 0)
         refused = first_refused(step.held[harmful_ST].square(), self.budget)
         return step.advantage_S.new_full((len(step.advantage_S), 1), refused)

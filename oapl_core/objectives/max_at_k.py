@@ -3,8 +3,8 @@
     J_k = E max(r_1 .. r_k),     c_i = mean of max r over the subsets of k answers that hold answer i
     g = (1/N) sum_i A_i grad ln pi(y_i),     A_i = k ( c_i - mean c )
 
-The mean of c over the group is the unbiased estimate of J_k itself, taken as the baseline (the form taken; the paper
-has leave-one-out baselines too). Coefficients come from the rewards alone. k = 1 is REINFORCE.
+The mean of c over the group, the unbiased estimate of J_k itself, is the baseline. The paper also has leave-one-out
+baselines. Coefficients come from the rewards alone. k = 1 is REINFORCE.
 """
 
 from collections import defaultdict

@@ -1,6 +1,7 @@
-"""What every objective is: a group of settings that computes its own advantages and loss.
+"""Base class of every objective: a group of settings that computes its own advantages and loss.
 
-Importing an objective does not import torch: settings are read by programs that never train. Reads and writes no files.
+Importing an objective does not import torch: settings are read by programs that never train. Reads and writes no
+files.
 """
 
 import math
@@ -29,9 +30,12 @@ class Method(Settings, allow_inf_nan=True):  # an infinite bound is none; NaN is
     name: str
     """Names the objective, and the folder of the checkpoints it makes."""
     scope: ClassVar[Scope] = "sequence"
-    """What must be seen at once. `sequence`: nothing, any split into micro-batches is exact. `group`: optimiser steps
-    are made of whole groups. Both `group` and `batch` get ``statistics`` of the whole step from a pass without
-    gradient before the step's own (about a third more time), unless the step is a single micro-batch."""
+    """Sequences that the loss must see at once: `sequence`, `group` or `batch`.
+
+    `sequence` is exact for any split into micro-batches. `group` has optimiser steps made of whole groups. `group` and
+    `batch` get ``statistics`` of the whole step from a pass without gradient before the step's own. That pass takes
+    about a third more time; a step of a single micro-batch needs none.
+    """
     standardises: ClassVar[bool] = False
     """Whether advantages are divided by the standard deviation of their group, as in GRPO."""
     needs_start: ClassVar[bool] = False
@@ -42,7 +46,7 @@ class Method(Settings, allow_inf_nan=True):  # an infinite bound is none; NaN is
     is_paired: ClassVar[bool] = False
     """Whether what is trained on are pairs of rollouts, which the ledger counts."""
     trains_on: ClassVar[str] = "rollout"
-    """What must be among the rollouts so that ``kept`` keeps any."""
+    """Rollouts without which ``kept`` keeps none, in words for an error."""
 
     @property
     def folder(self) -> str:
@@ -55,8 +59,9 @@ class Method(Settings, allow_inf_nan=True):  # an infinite bound is none; NaN is
 
     @property
     def refresh_steps(self) -> int:
-        """How many optimiser steps share pi_old, the trainer's own earlier weights. 1: it is the policy of the step
-        itself, held constant. More: before the first of them the trainer scores the sequences of all."""
+        """Optimiser steps that share pi_old, the trainer's own earlier weights. 1: pi_old is the policy of the step
+        itself, held constant. More: before the first of them the trainer scores the sequences of all.
+        """
         return 1
 
     @field_validator("*")
@@ -71,11 +76,15 @@ class Method(Settings, allow_inf_nan=True):  # an infinite bound is none; NaN is
         return correct_S.to(reward_S) if self.of_correct else reward_S
 
     def kept(self, reward_S: "Tensor", group_S: "Tensor", seed: int) -> "Tensor":
-        """Which rollouts take part, [S] of bool; the others cost nothing. From whole groups, once a round."""
+        """Choose the rollouts that take part, [S] of bool; the others cost nothing. Called with whole groups, once a
+        round.
+        """
         return reward_S.new_ones(len(reward_S)).bool()
 
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
-        """One constant per kept sequence (float64), from whole groups, once a round: A_i = r_i - mean r here."""
+        """Compute one constant per kept sequence, [S], float64: A_i = r_i - mean r here. Called with whole groups, once
+        a round.
+        """
         if self.standardises:
             return standardised(reward_S, group_S)
         return reward_S.double() - group_mean(reward_S, group_S)
@@ -88,16 +97,16 @@ class Method(Settings, allow_inf_nan=True):  # an infinite bound is none; NaN is
         raise NotImplementedError(f"{self.name} looks at single sequences")
 
     def loss(self, inputs: Inputs) -> Loss:
-        """The share of the step's loss that the given sequences contribute: -(1/N) sum_i A_i s_i here."""
+        """Compute the given sequences' share of the step's loss: -(1/N) sum_i A_i s_i here."""
         return Loss(weighted_logprobs(inputs.advantage_S[:, None], inputs))
 
     def loss_of_step(self, step: Inputs) -> Loss:
-        """The loss of a step whose sequences are all given."""
+        """Compute the loss of a step whose sequences are all given."""
         return self.loss(step if self.scope == "sequence" else replace(step, statistics_SK=self.statistics(step)))
 
 
 def is_own(name: object) -> bool:
-    """Whether ``name`` is ``module:Class`` or one that an installed package gives to an objective."""
+    """Return whether ``name`` is ``module:Class`` or a name that an installed package gives to an objective."""
     return ":" in str(name) or name in plugins.names("objective")
 
 
@@ -147,11 +156,11 @@ class OwnObjective(Settings):
             ConfigError: it cannot be imported, is no objective, or has other settings; one line.
         """
         where = f"`objective.name`: {self.name}"
-        found = plugins.resolve("objective", self.name)
-        if not (isinstance(found, type) and issubclass(found, Method)):
+        kind = plugins.resolve("objective", self.name)
+        if not (isinstance(kind, type) and issubclass(kind, Method)):
             raise ConfigError(f"{where} does not derive from oapl_core.objectives.Method")
         try:
-            made = found(**(self.model_extra or {}))
+            made = kind(**(self.model_extra or {}))
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join(map(str, first["loc"])) or "settings"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def smallest_before(log_ratio_ST: "Tensor", mask_ST: "Tensor") -> "Tensor":
-    """The smallest log-ratio of the response's tokens before each one, [S, T]; 0 where there is none."""
+    """Return the smallest log-ratio of the response's tokens before each token, [S, T]; 0 where there is none."""
     # infinity outside the response, so that neither prompt nor padding is ever the smallest
     least_ST = log_ratio_ST.masked_fill(~mask_ST, float("inf")).cummin(1).values
     before_ST = least_ST.new_full(least_ST.shape, float("inf"))

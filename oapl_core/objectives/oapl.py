@@ -4,8 +4,8 @@ The optimum of  max E r(x,y) - beta KL(pi || b)  satisfies  beta ln(pi/b) = r - 
 
     L = (1/N) sum_i ( beta2 s_i - (r_i - V) )^2,     s_i = sum_t ( ln pi(y_it) - ln b(y_it) )
 
-summed over the response's tokens, averaged over the N sequences of the global batch. b sampled the rollouts; there is
-no importance ratio, no clipping, no division by a standard deviation, no entropy bonus and no further KL term.
+s_i sums over the response's tokens, L averages over the N sequences of the global batch. b sampled the rollouts. There
+is no importance ratio, no clipping, no division by a standard deviation, no entropy bonus and no further KL term.
 Options, off by default: another rule for V, and s_i / T_i^alpha in place of s_i.
 
 Three published methods are this regression with other constants, once b and the rollouts are given:
@@ -16,11 +16,11 @@ Three published methods are this regression with other constants, once b and the
                                 a prompt; a group's mean minimises the loss over V at pi = b
     OPMD (2509.24203, 4.2)      1/(2 tau) of it with V = mean r, less a constant: (1/N) sum_i ( -A_i s_i + tau/2 s_i^2 )
 
-V decides where the regression ends. Over normalised policies its minimum is beta2 ln w + kappa w = r - V for w = pi/b,
-where kappa is the multiplier of sum pi = 1 over 2 beta2, and E_b w = 1 makes kappa = E_b[r - V] + beta2 KL(b, pi).
-With beta1 = beta2 kappa is 0 and w = exp((r - V)/beta2); above 0 w grows more slowly than that (a Lambert function),
-below it faster. `beta_shifted_mean`, V = mean r - beta2, has kappa >= beta2 whatever the rewards are: the "beta-
-shifted mean" of arXiv 2605.28150 as read here (docs/objectives.md says what of that paper was read).
+V decides where the regression ends. Over normalised policies its minimum is beta2 ln w + kappa w = r - V for w = pi/b.
+kappa is the multiplier of sum pi = 1 over 2 beta2. E_b w = 1 makes kappa = E_b[r - V] + beta2 KL(b, pi). With beta1 =
+beta2 kappa is 0 and w = exp((r - V)/beta2). Above 0 w grows more slowly than that (a Lambert function), below it
+faster. `beta_shifted_mean`, V = mean r - beta2, has kappa >= beta2 for any rewards. It is the "beta-shifted mean" of
+arXiv 2605.28150; docs/objectives.md names the parts of that paper that were read.
 """
 
 from dataclasses import replace
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def oapl_loss(
     log_ratio_S: "Tensor", advantage_S: "Tensor", regression_temperature: float, global_sequences: int
 ) -> "Tensor":
-    """The part of eq. 3 that the given sequences contribute; parts of one global batch add up to its loss.
+    """Compute the part of equation 3 that the given sequences contribute; parts of one global batch add up to its loss.
 
     Args:
         log_ratio_S: s_i, nats.
@@ -59,7 +59,7 @@ def oapl_loss(
 
 
 def regression(s_S: "Tensor", inputs: Inputs, regression_temperature: float) -> Loss:
-    """Eq. 3 in float64 for given s_i, with the residuals that it leaves."""
+    """Compute equation 3 in float64 for the given s_i, and the residuals, [S]."""
     value = oapl_loss(s_S, inputs.advantage_S, regression_temperature, inputs.sizes.sequences)
     return Loss(value, residual_S=regression_temperature * s_S.detach() - inputs.advantage_S)
 
@@ -86,7 +86,7 @@ class Oapl(Method):
         return reward_S.double() - values(self.value, reward_S, group_S, self.value_temperature, shift)
 
     def loss(self, inputs: Inputs) -> Loss:
-        """Eq. 3."""
+        """Compute equation 3, with s_i / T_i^alpha in place of s_i if ``length_exponent`` is above 0."""
         s_S = inputs.log_ratio_S
         if self.length_exponent:  # dividing by T^0 would change no number, but cost a power for each sequence
             s_S = s_S / inputs.length_S**self.length_exponent
@@ -104,11 +104,11 @@ class AStarPo(Method):
     """beta2."""
 
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
-        """r - V."""
+        """Return r - V, [S], float64."""
         return reward_S.double() - log_mean_exp_values(reward_S, group_S, self.value_temperature)
 
     def loss(self, inputs: Inputs) -> Loss:
-        """Eq. 3."""
+        """Compute equation 3 for the sum of each response's log-ratios."""
         return regression(inputs.log_ratio_S, inputs, self.regression_temperature)
 
 

@@ -3,14 +3,14 @@
     DPO (arXiv 2305.18290, eq. 7)      L = mean over pairs of -ln sigmoid( beta d ),     d = s(y+) - s(y-)
     IPO (arXiv 2310.12036, eq. 17)     L = mean over pairs of ( d - 1/(2 beta) )^2,      the paper's tau is beta
 
-Both equations as the DPO authors' code has them (eric-mitchell/direct-preference-optimization, `preference_loss`), sums
-over tokens; TRL and HALOs divide s by the answer's length for IPO, the paper does not. b is the reference: it sampled
-both answers, where the papers start from a model tuned on the chosen ones.
+Both equations follow the DPO authors' code (eric-mitchell/direct-preference-optimization, `preference_loss`): sums over
+tokens. TRL and HALOs divide s by the answer's length for IPO, the paper does not. b is the reference: it sampled both
+answers, where the papers start from a model tuned on the chosen ones.
 
 A group's pairs are drawn once a round: as many random correct and other answers as both kinds have, `pairs` of each at
-most. No answer is in two pairs, and what is in none costs nothing; a group of one kind has none. s of a pair's other
-answer is a constant here: each answer has the whole derivative by its own s and half of the value, so a pair may be
-split over micro-batches and ranks.
+most. No answer is in two pairs, and an answer in none costs nothing. A group of one kind has no pair. s of a pair's
+other answer is a constant here: each answer has the whole derivative by its own s and half of the value. A pair may
+therefore be split over micro-batches and ranks.
 """
 
 import random
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 class Paired(Method):
-    """What the two share; ``of_difference`` tells them apart."""
+    """Base of both losses of pairs; they differ in ``of_difference``."""
 
     beta: PositiveFloat = 0.1
     """How much the policy is held at b: for a pair of d nats the loss looks at beta d."""
     pairs: PositiveInt = 4
-    """Of a group, at most: half of the paper's G is the most that there can be."""
+    """Pairs per group, at most: half of the paper's G is the most that there can be."""
 
     scope: ClassVar[Scope] = "group"
     of_correct: ClassVar[bool] = True
@@ -43,7 +43,7 @@ class Paired(Method):
     trains_on: ClassVar[str] = "group with a correct and another answer"
 
     def kept(self, reward_S: "Tensor", group_S: "Tensor", seed: int) -> "Tensor":
-        """The answers of the pairs; the draw is seeded for each group."""
+        """Choose the answers of the pairs, [S] of bool; the draw is seeded for each group."""
         right, other = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
         for row, (group, reward) in enumerate(zip(group_S.tolist(), reward_S.tolist(), strict=True)):
             (right if reward >= CORRECT else other)[group].append(row)
@@ -55,7 +55,7 @@ class Paired(Method):
         return kept_S
 
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
-        """The number of the answer's pair in its group, from 1 on; negative for the worse answer, 0 without a pair.
+        """Number the answers' pairs in their group from 1 on; negative for the worse answer, 0 without a pair, [S].
 
         A group's first drawn correct answer meets its first drawn other one: all are independent draws of b.
         """
@@ -97,7 +97,7 @@ class Dpo(Paired):
     name: Literal["dpo"] = "dpo"
 
     def of_difference(self, d_S: "Tensor") -> "tuple[Tensor, Tensor]":
-        """-ln sigmoid(beta d)."""
+        """Return -ln sigmoid(beta d), [S], and d times its derivative by d."""
         from torch.nn.functional import softplus
 
         return softplus(-self.beta * d_S), -self.beta * (-self.beta * d_S).sigmoid()

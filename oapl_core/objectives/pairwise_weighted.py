@@ -22,7 +22,7 @@ class PairwiseWeighted(Method):
 
     name: Literal["pairwise_weighted"] = "pairwise_weighted"
     weight_temperature: PositiveFloat = 1.0
-    """Of w_i = exp(r_i / temperature). In units of the reward."""
+    """Temperature of w_i = exp(r_i / temperature), in units of the reward."""
 
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
         """(sum_j w_j) w_i (r_i - rbar_w)."""

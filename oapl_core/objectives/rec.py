@@ -1,8 +1,8 @@
-"""REC, REINFORCE with clipping (arXiv 2509.24203, eq. 8, 18, 19-21, appendix B.7): which clip, with a ratio or without.
+"""REC, REINFORCE with clipping (arXiv 2509.24203, eq. 8, 18, 19-21, appendix B.7): three clips.
 
     g = (1/N) sum_i sum_t A_i w_it M_it grad ln pi(y_it),     A_i = r_i - mean r
 
-w = rho = pi/b with importance sampling (IS), 1 without (NoIS). M is one of three masks of ``tokens.py``; REC-GSPO masks
+w = rho = pi/b with importance sampling (IS), 1 without (NoIS). M is one of three masks of ``tokens.py``. REC-GSPO masks
 whole sequences by their mean log-ratio, q_i = exp(s_i / T_i), and averages over their tokens. The paper's finding: the
 clip matters, the ratio does not.
 """
@@ -30,7 +30,7 @@ class RecOneSide(_Rec):
     token_average: TokenAverage = "sum"
 
     def loss(self, inputs: Inputs) -> Loss:
-        """With ``tokens.one_side``."""
+        """Compute the loss under ``tokens.one_side``: clipped where the advantage pushes away from b."""
         kept_ST = one_side(inputs.held, inputs.advantage_S[:, None], self.clip_low, self.clip_high)
         return clipped_loss(kept_ST, inputs, self.token_average, self.importance_sampling)
 
@@ -42,7 +42,7 @@ class RecTwoSide(_Rec):
     token_average: TokenAverage = "sum"
 
     def loss(self, inputs: Inputs) -> Loss:
-        """With ``tokens.two_side``."""
+        """Compute the loss under ``tokens.two_side``: clipped on both sides of 1, for any advantage."""
         kept_ST = two_side(inputs.held, self.clip_low, self.clip_high)
         return clipped_loss(kept_ST, inputs, self.token_average, self.importance_sampling)
 
@@ -59,7 +59,7 @@ class RecRing(_Rec):
     token_average: TokenAverage = "sum"
 
     def loss(self, inputs: Inputs) -> Loss:
-        """With ``tokens.ring``."""
+        """Compute the loss under ``tokens.ring``: clipped in a ring around 1."""
         bounds = self.clip_low, self.clip_high, self.far_low, self.far_high
         kept_ST = ring(inputs.held, inputs.advantage_S[:, None], *bounds)
         return clipped_loss(kept_ST, inputs, self.token_average, self.importance_sampling)

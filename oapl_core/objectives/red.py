@@ -1,8 +1,8 @@
 """RED, REINFORCE with a shaped data distribution (arXiv 2509.24203): RED-Drop (eq. 10) and RED-Weight (appendix B.6).
 
-RED-Drop drops random wrong answers of a group until no more are left than correct ones, and is REINFORCE on what is
-left, with its mean as baseline; N counts the answers that are left, so a step has as many as any other and
-an epoch has fewer steps. RED-Weight keeps all and weighs them:  g = (1/N) sum_i exp(A_i/temp) A_i grad l_i.
+RED-Drop drops random wrong answers of a group until no more are left than correct ones. It is REINFORCE on the
+remaining answers, with their mean as baseline. N counts the remaining answers: a step has as many as any other, an
+epoch has fewer steps. RED-Weight keeps all and weighs them: g = (1/N) sum_i exp(A_i/temp) A_i grad l_i.
 """
 
 import random
@@ -25,7 +25,8 @@ class RedDrop(Method):
     name: Literal["red_drop"] = "red_drop"
 
     def kept(self, reward_S: "Tensor", group_S: "Tensor", seed: int) -> "Tensor":
-        """All but a random surplus of rollouts below their group's mean; the draw is seeded for each group.
+        """Keep all but a random surplus of rollouts below their group's mean, [S] of bool; the draw is seeded for each
+        group.
 
         A group of equal rewards has none below its mean and stays.
         """
@@ -49,7 +50,7 @@ class RedWeight(Method):
 
     name: Literal["red_weight"] = "red_weight"
     weight_temperature: PositiveFloat = 1.0
-    """Of exp(A_i / temperature). In units of the reward."""
+    """Temperature of exp(A_i / temperature), in units of the reward."""
 
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
         """exp(A_i / temperature) A_i with A_i = r_i - mean r."""

@@ -1,14 +1,14 @@
-"""REINFORCE, group-relative (arXiv 2509.24203, section 1), AsymRE, which lowers its baseline (section 4.2), and MaxRL.
+"""REINFORCE, group-relative (arXiv 2509.24203, section 1), AsymRE, with a lower baseline (section 4.2), and MaxRL.
 
     g = (1/N) sum_i A_i grad ln pi(y_i),     A_i = r_i - (mean r - shift)
 
-REINFORCE has shift 0. No importance ratio, no clipping: on stored rollouts it is off-policy. A positive shift (AsymRE,
-arXiv 2506.20520) gives every rollout some weight and correct ones more, so that wrong ones push less.
+REINFORCE has shift 0, no importance ratio and no clipping: on stored rollouts it is off-policy. A positive shift
+(AsymRE, arXiv 2506.20520) gives every rollout some weight and correct ones more, so that wrong ones push less.
 
-MaxRL (arXiv 2602.02710) has A_i = (r_i - mean r) / mean r: the mean of grad ln pi over a group's correct answers, less
-that over all of them. Its expectation is the gradient of ln p, the likelihood of a correct answer, to the order of the
-group's size (REINFORCE's is that of p). As in the authors' code (tajwarfahim/maxrl, compute_maxrl_outcome_advantage),
-but for the 1e-6 that it adds to the mean, and for its tokens' average.
+MaxRL (arXiv 2602.02710) has A_i = (r_i - mean r) / mean r. Its gradient is the mean of grad ln pi over a group's
+correct answers, less the mean over all of them. p is the likelihood of a correct answer. MaxRL's expectation is the
+gradient of ln p to the order of the group's size, REINFORCE's that of p. The authors' code (tajwarfahim/maxrl,
+compute_maxrl_outcome_advantage) adds 1e-6 to the mean and averages over tokens; this form does not.
 """
 
 from typing import TYPE_CHECKING, Literal

@@ -2,14 +2,14 @@
 
     L = -(1/tokens) sum_i sum_t ln pi(y_it)          rft: over the correct answers (r_i >= 1, or `[reward] right_from`)
 
-The mean is over the step's trained tokens, all micro-batches and ranks together: what transformers and TRL's SFTTrainer
-compute (the sum of the tokens' losses over `num_items_in_batch`), and what RAFT (arXiv 2304.06767) and RFT (arXiv
-2308.01825) train with but for a micro-batch's own mean. Both papers sample with the policy and keep what is correct.
-RAFT keeps the best of K for each prompt; RFT the correct answers with distinct equations, joined with the training set.
-The form taken keeps every correct answer of the round, and nothing else.
+The mean is over the step's trained tokens, all micro-batches and ranks together. transformers and TRL's SFTTrainer
+compute the same (the sum of the tokens' losses over `num_items_in_batch`). RAFT (arXiv 2304.06767) and RFT (arXiv
+2308.01825) average over each micro-batch instead. Both papers sample with the policy and keep what is correct. RAFT
+keeps the best of K for each prompt; RFT the correct answers with distinct equations, joined with the training set. The
+form taken keeps every correct answer of the round, and nothing else.
 
-The value is taken against b (it is the cross-entropy where b is not known, as of demonstrations): b is a constant, and
-a step's `token_entropy` is the cross-entropy itself.
+The value is taken against b, which is a constant. Where b is not known, as for demonstrations, the value is the
+cross-entropy. A step's `token_entropy` is always the cross-entropy itself.
 """
 
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Supervised(Method):
-    """What the two share."""
+    """Base of both supervised objectives; they differ in ``kept``."""
 
     token_average: TokenAverage = "batch"
 
@@ -33,7 +33,7 @@ class Supervised(Method):
         return self.kept(reward_S, group_S, 0).double()
 
     def loss(self, inputs: Inputs) -> Loss:
-        """-(1/tokens) sum ln(pi/b)."""
+        """Compute -(1/tokens) sum ln(pi/b) over the trained tokens."""
         return Loss(weighted_logprobs(inputs.advantage_S[:, None], inputs, self.token_average))
 
 
@@ -51,5 +51,5 @@ class Rft(Supervised):
     of_correct: ClassVar[bool] = True
 
     def kept(self, reward_S: "Tensor", group_S: "Tensor", seed: int) -> "Tensor":
-        """The correct ones: an optimiser step has `batch_size` of them."""
+        """Keep the correct rollouts, [S] of bool: an optimiser step has `batch_size` of them."""
         return reward_S >= CORRECT

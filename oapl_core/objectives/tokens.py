@@ -1,8 +1,9 @@
 """Masks and sums over tokens that the policy-gradient objectives share.
 
 A policy gradient is written as a loss whose derivative by ln pi of a token is minus its weight. Weights and masks are
-constants. Two forms: the weight beside ln pi (``weighted_logprobs``), or inside pi/b (``weighted_ratios``), whose value
-is the published surrogate with clipped tokens counted as 0; their gradients agree where the weight holds the ratio.
+constants. There are two forms: the weight beside ln pi (``weighted_logprobs``), or inside pi/b (``weighted_ratios``).
+The second one's value is the published surrogate, with clipped tokens counted as 0. The gradients agree where the
+weight holds the ratio.
 """
 
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
 Clip = Annotated[float, Field(ge=0.0)]
 """Distance of a ratio's bound from 1."""
 TokenAverage = Annotated[Literal["sum", "sequence", "batch"], Field(description="How tokens are weighed.")]
-"""How tokens are weighed: a sequence's are summed, or averaged over its own length, and then averaged over sequences;
-or all of the step's are averaged (DAPO)."""
+"""Weighting of tokens in a loss. `sum` adds up a sequence's tokens, `sequence` averages them over its own length; both
+then average over sequences. `batch` averages over all tokens of the step (DAPO).
+"""
 
 
 def share(inputs: Inputs, average: TokenAverage) -> "Tensor":
-    """What each sequence's sum over tokens is multiplied by, [S, 1]."""
+    """Return the factor of each sequence's sum over tokens, [S, 1]."""
     one_S1 = inputs.length_S.new_ones(len(inputs.length_S), 1)
     if average == "batch":
         return one_S1 / inputs.sizes.tokens
@@ -73,7 +75,7 @@ def two_side(log_ratio: "Tensor", low: float, high: float) -> "Tensor":
 def ring(
     log_ratio: "Tensor", advantage: "Tensor", low: float, high: float, far_low: float, far_high: float
 ) -> "Tensor":
-    """The two-sided band, and what a step brings back from far outside of it: down from above, up from below."""
+    """Return the two-sided band, and far tokens that a step brings back into it: down from above, up from below."""
     ratio = log_ratio.exp()
     rising, falling = (advantage > 0) & (ratio <= 1 - far_low), (advantage < 0) & (ratio >= 1 + far_high)
     return two_side(log_ratio, low, high) | rising | falling

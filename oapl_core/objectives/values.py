@@ -2,9 +2,9 @@
 
     V(x) = beta1 ln( (1/n) sum_i exp(r_i / beta1) )        over the n valid rollouts of x's group
 
-beta1 (the value temperature) towards 0 gives the best reward, towards infinity the mean. Computed as
-m + beta1 log1p(mean(expm1((r - m) / beta1))) with m = max r: no exponent is positive, so nothing overflows for small
-beta1, and nothing cancels for large beta1, where a plain log-sum-exp loses the mean.
+beta1 (the value temperature) towards 0 gives the best reward, towards infinity the mean. V is computed as m + beta1
+log1p(mean(expm1((r - m) / beta1))) with m = max r. No exponent is positive, so nothing overflows for small beta1.
+Nothing cancels for large beta1, where a plain log-sum-exp loses the mean.
 """
 
 import math
@@ -71,7 +71,7 @@ def leave_one_out_values(reward_S: "Tensor", group_S: "Tensor", value_temperatur
 
 
 def _best(reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
-    """The largest reward of each sequence's group, float64."""
+    """Return the largest reward of each sequence's group, [S], float64."""
     reward_S, (_, index_S) = reward_S.double(), group_S.unique(return_inverse=True)
     best = reward_S.new_zeros(len(index_S)).scatter_reduce_(0, index_S, reward_S, "amax", include_self=False)
     return best[index_S]

@@ -2,11 +2,11 @@
 
     g = (1/tokens) sum_i phi(w_i) A_i grad ln pi(y_i),     w = pi(y)/b(y),     phi(w) = w^k exp( lambda (1 - w) )
 
-A = (r - mean r) / std r. phi(1) = 1, and phi falls on both sides of its top at w = k/lambda: an answer is left alone
-when the policy hardly gives it any more, and when it has become much likelier than it was. k and lambda differ with
-the sign of A. phi is of whole sequences and held constant. From the authors' code (FloyedShen/VESPO,
-recipe/vespo/code/core_algos.py), which TRL's `get_gamma_weights` repeats: both clamp ln w at +-20, where phi is below
-1e-15; here phi is computed in logs and needs no clamp.
+A = (r - mean r) / std r. phi(1) = 1, and phi falls on both sides of its top at w = k/lambda. An answer gets no weight
+when the policy hardly gives it any more. The same holds when the answer has become much likelier than it was. k and
+lambda differ with the sign of A. phi is of whole sequences and held constant. The authors' code (FloyedShen/VESPO,
+recipe/vespo/code/core_algos.py) and TRL's `get_gamma_weights` clamp ln w at +-20, where phi is below 1e-15. Here phi is
+computed in logs and needs no clamp.
 """
 
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -38,7 +38,7 @@ class Vespo(Method):
     standardises: ClassVar[bool] = True
 
     def weights(self, s_S: "Tensor", advantage_S: "Tensor") -> "Tensor":
-        """phi(exp(s))."""
+        """Return phi(exp(s)), [S], with power and decay chosen by the sign of the advantage."""
         power_S = (s_S * 0 + self.power).where(advantage_S >= 0, self.power_below)
         decay_S = (s_S * 0 + self.decay).where(advantage_S >= 0, self.decay_below)
         # exp(709) is the largest that float64 holds; infinity times a decay of 0 would be not-a-number

@@ -1,7 +1,7 @@
 """The verb that fetches the base model from the hub, where `model` names one at a commit.
 
-Reads the hub or its cache (model_hub.py: what the environment says of them); writes its folder there, and
-`base_model.json` in the run folder: where it is, its policy hash, name and commit.
+Reads the hub or its cache (model_hub.py has their environment variables). Writes the model's folder there, and
+`base_model.json` in the run folder: the model's place, policy hash, name and commit.
 
     python -m oapl_core.pretraining.fetch RUN_DIR
 """

@@ -1,8 +1,8 @@
 """Trains a tiny Qwen3-type causal LM from nothing on (prompt, answer) pairs; only the answer's tokens carry loss.
 
 Reads nothing, writes nothing: pretrain.py gives it token ids and saves what it returns. Differs from a textbook loop in
-two things: batches hold sequences of nearly equal length, right-padded without an attention mask (a causal model never
-looks right), and logits are computed at the answer's positions alone.
+two things. Batches hold sequences of nearly equal length, right-padded without an attention mask (a causal model never
+looks right). Logits are computed at the answer's positions alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Example:
-    """One training sequence."""
+    """Training sequence: a prompt and its answer."""
 
     prompt_ids: list[int]
     answer_ids: list[int]
@@ -33,7 +33,7 @@ class Example:
 
 
 def new_model(config: PretrainConfig, tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
-    """A freshly initialised model in float32 whose generation settings stop at the end of a turn."""
+    """Make a freshly initialised model in float32 whose generation settings stop at the end of a turn."""
     import torch
     from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 

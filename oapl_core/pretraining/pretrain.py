@@ -1,8 +1,8 @@
 """The verb that makes the demo's base model: a tokenizer and a tiny causal LM trained from nothing.
 
 Reads the made-up solutions (JSONL of problem_id, statement, solutions). Writes a Hugging Face folder under the cache,
-named by the content of everything that decides it (the settings, the solutions, this package's code, the seed), and
-`base_model.json` in the run folder, which says where it is. A folder that exists is complete and is used as it is.
+named by the hash of its settings, solutions, code and seed. Writes `base_model.json` in the run folder, with the place
+of that folder. A folder that exists is complete and is used as it is.
 
     python -m oapl_core.pretraining.pretrain RUN_DIR
 """
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 
 RECIPE = "e8ce5f5f3c3613afa8017031679b43f51f68ff5363e8cce63cf2eae3d773d61a"
-"""Name of the code that makes the model, in the cache's keys and in ledgers; another one where a model comes out
-otherwise (a test holds the code to it). It was a hash of this file once."""
+"""Name of the code that makes the model, in the cache's keys and in ledgers; it was a hash of this file once. It
+changes where a model comes out otherwise (a test holds the code to it).
+"""
 
 
 class Solved(BaseModel):
@@ -130,14 +131,16 @@ def build(solved: Sequence[Solved], config: PretrainConfig, seed: int, folder: P
 
 
 def corpus(solved: Sequence[Solved]) -> list[str]:
-    """What the tokenizer is trained on: roles, statements and solutions, each as often as the model will see it."""
+    """Collect the tokenizer's training texts: roles, statements and solutions, each as often as the model will see
+    it.
+    """
     # The chat template writes the roles; as part of the corpus each becomes one token instead of several.
     roles = ["user\n", "assistant\n"]
     return roles + [text for item in solved for solution in item.solutions for text in (item.statement, solution)]
 
 
 def encode(solved: Sequence[Solved], tokenizer: "PreTrainedTokenizerFast") -> list["Example"]:
-    """One example per solution: the chat prompt, then the answer and the end-of-turn token."""
+    """Make one example per solution: the chat prompt, then the answer and the end-of-turn token."""
     from oapl_core.pretraining.model import Example
 
     examples = []
@@ -150,7 +153,7 @@ def encode(solved: Sequence[Solved], tokenizer: "PreTrainedTokenizerFast") -> li
 
 
 def read_solved(path: Path) -> list[Solved]:
-    """The made-up solutions.
+    """Read and check the made-up solutions.
 
     Raises:
         DataError: one line that names the file and the broken line.

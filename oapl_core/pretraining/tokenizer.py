@@ -1,8 +1,8 @@
 """The tiny base model's tokenizer: byte-level BPE trained on the demo's own texts, with Qwen's chat markers.
 
-Reads nothing, writes nothing. Differs from Qwen's in the pre-tokenizer alone: text is cut after line ends instead of at
-words, so that a whole phrase or line of code can become one token, while digits stay single. That keeps answers near 15
-tokens, and makes copying a constant the copying of one token.
+Reads nothing, writes nothing. Differs from Qwen's in the pre-tokenizer alone. Text is cut after line ends instead of at
+words: a whole phrase or line of code can become one token, while digits stay single. That keeps answers near 15 tokens,
+and makes copying a constant the copying of one token.
 
 Trap: AutoTokenizer goes by the model's type and, beside a `qwen2` config, rebuilds Qwen's own pre-tokenizer, which
 encodes differently and says nothing. Beside a `qwen3` config tokenizer.json is kept as it is
@@ -35,11 +35,13 @@ SINGLE = "|".join(
         r"\\boxed\{\(*x",  # the innermost term of an answer
     )
 )
-"""What is always a token of its own (a regular expression)."""
+"""Texts that are always a token of their own (a regular expression)."""
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary_size: int) -> PreTrainedTokenizerFast:
-    """A tokenizer whose merges come from `texts`; `vocabulary_size` is the most it may have, the 3 markers included."""
+    """Train a tokenizer whose merges come from `texts`; `vocabulary_size` is its largest size, the 3 markers
+    included.
+    """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

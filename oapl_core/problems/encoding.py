@@ -1,7 +1,7 @@
 """Chat messages as a model reads them: through its chat template, or as plain text where it has none.
 
-Reads a model folder's tokenizer; writes nothing. Plain text is how a base model is asked: the turns below each other,
-a solution behind its problem, and in front what the tokenizer puts before every text of its own.
+Reads a model folder's tokenizer; writes nothing. A base model gets plain text: the turns below each other, a solution
+behind its problem. In front are the tokens that the tokenizer itself puts before every text.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ _NO_TOOLS = ", which has no place for tools: describe them by problems.template 
 
 
 class Encoder:
-    """What makes a prompt of chat messages, and says what ends an answer to one."""
+    """Encoder of chat messages to a prompt, which also knows the text that ends an answer."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Encoder:
         chat: bool | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """As ``load_encoder``."""
+        """Prepare the encoder; ``load_encoder`` explains the arguments."""
         tokenizer = load_tokenizer(model)
         template = tokenizer.chat_template
         if chat and not template:
@@ -54,7 +54,7 @@ class Encoder:
         """One line on which form prompts have, and why."""
 
     def __call__(self, conversation: list[dict[str, str]]) -> tuple[str, list[int]]:
-        """The text that the model is given, and its token ids.
+        """Encode a conversation; returns the prompt's text and its token ids.
 
         Raises:
             DataError: the chat template refuses the conversation, as some do a system turn.
@@ -76,8 +76,10 @@ class Encoder:
         return f"{'' if self.is_chat else _gap(prompt)}{solution}{self.answer_end(stop)}"
 
     def answer_end(self, stop: Sequence[str] = ()) -> str:
-        """What ends an answer of this model: of a chat model the token that its template writes behind one, of plain
-        text the first of the ``stop`` texts; else the tokenizer's end token.
+        """Return the text that ends an answer of this model; without one, the tokenizer's end token.
+
+        A chat model has the token that its template writes behind an answer. Plain text has the first of the ``stop``
+        texts.
 
         Raises:
             DataError: the tokenizer names none.
@@ -90,9 +92,9 @@ class Encoder:
             except Refused:
                 after = ""
             ends = self.ends(stop)
-            found = [token for token in tokenizer.convert_ids_to_tokens(self._ids(after)) if token in ends]
-            if found:
-                return str(found[0])
+            end_tokens = [token for token in tokenizer.convert_ids_to_tokens(self._ids(after)) if token in ends]
+            if end_tokens:
+                return str(end_tokens[0])
         if stop:
             return stop[0]
         if not tokenizer.eos_token:
@@ -111,11 +113,11 @@ class Encoder:
 def load_encoder(
     model: Path, thinking: bool | None = None, chat: bool | None = None, tools: Sequence[Mapping[str, Any]] = ()
 ) -> Encoder:
-    """The chat template and tokenizer of a model folder; without a chat template, plain text.
+    """Load the chat template and tokenizer of a model folder; without a chat template, plain text.
 
     Args:
         model: Hugging Face folder.
-        thinking: what the template's switch `enable_thinking` is set to; None leaves it to the template.
+        thinking: value of the template's switch `enable_thinking`; None leaves it to the template.
         chat: whether to use the chat template; None: if there is one.
         tools: JSON schemas of what the model may call, for templates that describe tools.
 
@@ -126,7 +128,7 @@ def load_encoder(
 
 
 def _first_ids(tokenizer: Any) -> list[int]:
-    """What the tokenizer puts before a text: its beginning-of-text token, or nothing."""
+    """Return the ids that the tokenizer puts before a text: its beginning-of-text token, or nothing."""
     whole, bare = tokenizer(_PROBE)["input_ids"], tokenizer(_PROBE, add_special_tokens=False)["input_ids"]
     # by what it does, since its settings (add_bos_token) say nothing of a post-processor; one that also ends texts
     # would end the prompt
@@ -135,7 +137,7 @@ def _first_ids(tokenizer: Any) -> list[int]:
 
 
 def _plain(conversation: Sequence[dict[str, str]]) -> str:
-    """The turns as one text: a blank line between them, an answer behind what it answers."""
+    """Write the turns as one text: a blank line between them, an answer behind its problem."""
     text = ""
     for turn in conversation:
         gap = _gap(text) if turn["role"] == "assistant" else "\n\n"
@@ -144,5 +146,5 @@ def _plain(conversation: Sequence[dict[str, str]]) -> str:
 
 
 def _gap(before: str) -> str:
-    """What stands between a problem and its answer: a space, unless the template ends with one or on a new line."""
+    """Return the gap between a problem and its answer: a space, unless the template ends with one or on a new line."""
     return "" if before[-1:].isspace() else " "

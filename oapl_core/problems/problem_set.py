@@ -1,7 +1,7 @@
 """Reads a problem set (a file that raw_rows.py reads) row by row and refuses the first row that is not a problem.
 
-Writes nothing. A row has the columns of tables.PROBLEMS; `problem_id`, `kind` and `statement` and what the kind needs
-must be there, the others may be left out, and `split` where the file has one split alone.
+Writes nothing. A row has the columns of tables.PROBLEMS. `problem_id`, `kind`, `statement` and the columns that the
+kind needs must be there. The others may be left out, and so may `split` where the file has one split alone.
 """
 
 import json
@@ -25,10 +25,10 @@ _COLUMNS = frozenset({"problem_id", "split", "kind", "statement", *_OPTIONAL, "l
 
 
 def read_problem_set(path: Path, split: str, only: bool = False) -> Iterator[dict[str, Any]]:
-    """Every problem of ``path``, complete and checked, in the file's order; with ``only``, those of other splits are
-    left out instead of refused.
+    """Yield every problem of ``path``, complete and checked, in the file's order.
 
-    One that does not say its `source` gets the file's name, up to the first point.
+    With ``only``, problems of other splits are left out instead of refused. A problem without `source` gets the file's
+    name, up to the first point.
 
     Raises:
         DataError: the file is missing or unreadable, or a row is broken: one line with file, row and remedy.
@@ -58,7 +58,7 @@ def read_problem_set(path: Path, split: str, only: bool = False) -> Iterator[dic
 
 
 def checked(raw: Any, split: str, where: str) -> dict[str, Any]:
-    """The complete problem of a raw row; ``where`` (file and line) opens the error message."""
+    """Check a raw row and complete it to a problem; ``where`` (file and line) opens the error message."""
     if not isinstance(raw, dict):
         raise DataError(f"{where}: is not a JSON object; write one problem per line")
     if unknown := sorted(set(raw) - _COLUMNS):

@@ -1,8 +1,8 @@
 """A problem as chat messages: one definition for sampling, training, evaluation and exchange.
 
-The words are a Jinja template's (oapl_core/prompt_templates.py): a person's own, or that of a style, which lies beside
-this file and says where its words come from. tests/core/problems/golden has each style, letter by letter. Whether a
-model thinks before it answers is for its chat template to say (`problems.thinking`).
+The words are a Jinja template's (oapl_core/prompt_templates.py): a person's own, or that of a style. A style's template
+lies beside this file and names the source of its words. tests/core/problems/golden has each style, letter by letter.
+Whether a model thinks before it answers is for its chat template to say (`problems.thinking`).
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,8 @@ STYLES: tuple[str, ...] = get_args(Style)
 
 
 def messages(problem: Mapping[str, Any], style: Style) -> list[dict[str, str]]:
-    """The conversation that asks ``problem`` (kind, statement, starter_code, entry_point, platform) in a style.
+    """Write the conversation that asks ``problem`` in a style; reads kind, statement, starter_code, entry_point,
+    platform.
 
     Raises:
         ConfigError: the style has no words for problems of this kind.
@@ -27,7 +28,7 @@ def messages(problem: Mapping[str, Any], style: Style) -> list[dict[str, str]]:
 
 
 def conversation(problem: Mapping[str, Any], config: PromptConfig) -> list[dict[str, str]]:
-    """The conversation that asks ``problem``: a system turn if there is one, the examples, and the problem.
+    """Write the conversation that asks ``problem``: a system turn if there is one, the examples, and the problem.
 
     Raises:
         ConfigError: the template refuses the problem, fails on it or gives no text; one line with file and problem.

@@ -1,8 +1,8 @@
 """Reads the rows of a file as they are: .jsonl, .json (both also .gz), .parquet, .arrow. Writes nothing.
 
-One row at a time: a single problem of LiveCodeBench has 189 MB of tests, so nothing here holds a row that it has handed
-out, and of a large row group in Parquet one row is decoded at a time (but a page is what Parquet reads at least, and a
-.json array is read whole).
+Rows are read one at a time. A single problem of LiveCodeBench has 189 MB of tests, so nothing here holds a row that it
+has handed out. One row of a large row group in Parquet is decoded at a time. But Parquet reads at least a page, and a
+.json array is read whole.
 """
 
 import gzip
@@ -24,7 +24,7 @@ _HALF = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 
 
 def is_readable(path: Path) -> bool:
-    """Whether the name says a kind of file that `raw_rows` reads."""
+    """Return whether the name has a suffix that `raw_rows` reads."""
     return path.name.endswith(KINDS)
 
 
@@ -51,7 +51,7 @@ def raw_rows(path: Path, torn_is_none: bool = False) -> Iterator[tuple[int, Any]
 
 
 def row_count(path: Path) -> int:
-    """How many rows `raw_rows` gives, where the kind of file allows it without reading them.
+    """Count the rows of `raw_rows`, without reading them where the kind of file allows it.
 
     Raises:
         DataError: as `raw_rows`.
@@ -65,7 +65,7 @@ def row_count(path: Path) -> int:
 
 
 def place(path: Path, number: int) -> str:
-    """Where a row stands, to open an error message with."""
+    """Name the place of a row, to open an error message with."""
     return f"{path}: {'line' if path.name.endswith(('.jsonl', '.jsonl.gz')) else 'row'} {number}"
 
 
@@ -95,13 +95,13 @@ def _parsed(line: bytes, torn_is_none: bool, where: str) -> Any:
 
 
 def _loaded(content: bytes) -> Any:
-    """The JSON value; a lone surrogate, which nothing downstream could write, is replaced (storable.py)."""
+    """Parse JSON; a lone surrogate, which nothing downstream could write, is replaced (storable.py)."""
     value = json.loads(content)
     return storable(value) if _HALF.search(content) else value
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """A JSON array, or JSON lines under the name .json."""
+    """Yield the rows of a JSON array, or of JSON lines under the name .json."""
     try:
         with _opened(path) as file:
             start = file.read(4096)
@@ -140,7 +140,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _next_rows(batches: Iterator[Any]) -> list[Any] | None:
-    """The next piece as Python objects; the Arrow copy is gone when this returns."""
+    """Return the next piece as Python objects; the Arrow copy is gone when this returns."""
     batch = next(batches, None)
     return None if batch is None else list(batch.to_pylist())
 
@@ -153,7 +153,7 @@ def release_unused() -> None:
 
 
 def _arrow_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """An Arrow stream, as the `datasets` library saves one."""
+    """Yield the rows of an Arrow stream, as the `datasets` library saves one."""
     import pyarrow as pa
 
     number = 0

@@ -20,7 +20,7 @@ def words(text: str) -> list[str]:
 
 
 def same(text: str) -> str:
-    """What equal statements have in common: a hash of the words in order."""
+    """Return a hash of the words in order, which equal statements have in common."""
     return hashlib.blake2b(" ".join(words(text)).encode(), digest_size=16).hexdigest()
 
 
@@ -28,13 +28,13 @@ class Repeated:
     """Counts measured problems whose statement a training problem before them has."""
 
     def __init__(self) -> None:
-        """No problem yet."""
+        """Begin with no problem seen."""
         self._trained: dict[str, str] = {}
         self._counts = Counter[str]()
         self._first: tuple[str, str] | None = None
 
     def watched(self, problems: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """The same problems, of which those of training come first."""
+        """Yield the same problems and note repetitions; those of training come first."""
         for problem in problems:
             self._note(problem["problem_id"], problem["split"], same(problem["statement"]))
             yield problem
@@ -51,5 +51,5 @@ class Repeated:
 
     @property
     def details(self) -> dict[str, Any]:
-        """What the ledger says of them: counts by split, and the first with its training problem; empty for none."""
+        """Facts for the ledger: counts by split, and the first repetition with its training problem; empty for none."""
         return {REPEATED: {**self._counts, "first": list(self._first)}} if self._first else {}

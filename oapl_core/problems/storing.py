@@ -82,7 +82,9 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> "pa.Table":
 
 
 def _arrow(rows: Sequence[Mapping[str, Any]]) -> "pa.Table":
-    """As ``tables.as_table``, which would need almost four times the memory of the tests for a moment."""
+    """Make a table like ``tables.as_table``, which would need almost four times the memory of the tests for a
+    moment.
+    """
     import pyarrow as pa
 
     schema = tables.schema_of(tables.PROBLEMS)
@@ -103,7 +105,7 @@ def _without_tests(schema: "pa.Schema") -> "pa.Schema":
 
 
 def _texts(tests: Sequence[Mapping[str, str]], key: str) -> "pa.Array":
-    """One text of each test as large_string, in a buffer of just the right size."""
+    """Join one text of each test as large_string, in a buffer of just the right size."""
     import numpy as np
     import pyarrow as pa
 
@@ -131,7 +133,7 @@ def _write_lines(path: Path, problems: Iterable[Mapping[str, Any]]) -> int:
 
 
 def _line(problem: Mapping[str, Any]) -> Iterator[str]:
-    """The problem as a line of JSON, test by test."""
+    """Yield the problem as a line of JSON, test by test."""
     yield json.dumps({key: value for key, value in problem.items() if key != "tests"})[:-1]
     yield ', "tests": ['
     for number, test in enumerate(problem["tests"]):

@@ -5,61 +5,61 @@
 
 Threat model
 ------------
-Assume that a program is hostile: it wants a reward that it has not earned, or to harm the run, the machine or other
-programs, and it may know this code. Each row names what it must not do, and what stops it:
 
-=============================  ===========================================  ====================================
-A program must not             full level                                   fallback level (no user namespaces)
-=============================  ===========================================  ====================================
-read the host's files          read-only root: interpreter, libraries       landlock, the same list
-write anywhere                 private tmpfs of 16 MiB, deleted with it     landlock: nowhere
-see or signal processes        own pid namespace, no /proc, seccomp         seccomp, landlock hides /proc
-use a network or sockets       own net namespace without devices, seccomp   seccomp: connected pairs alone
-start processes                seccomp: threads only                        the same
-gain privileges                no capabilities, no_new_privs, uid nobody    no capabilities, no_new_privs
-exhaust CPU, memory, disk      kernel CPU clock, RLIMIT_AS, RLIMIT_FSIZE    the same
-outlive its test               kill of its pid namespace                    kill of its only process
-reach other programs           own child, own files, own /tmp, own ipc      own child, own files
-=============================  ===========================================  ====================================
+Assume that a program is hostile. It wants a reward that it has not earned, or to harm the run, the machine or other
+programs. It may know this code. Each row names what it must not do, and what stops it:
+
+    =============================  ===========================================  ====================================
+    A program must not             full level                                   fallback level (no user namespaces)
+    =============================  ===========================================  ====================================
+    read the host's files          read-only root: interpreter, libraries       landlock, the same list
+    write anywhere                 private tmpfs of 16 MiB, deleted with it     landlock: nowhere
+    see or signal processes        own pid namespace, no /proc, seccomp         seccomp, landlock hides /proc
+    use a network or sockets       own net namespace without devices, seccomp   seccomp: connected pairs alone
+    start processes                seccomp: threads only                        the same
+    gain privileges                no capabilities, no_new_privs, uid nobody    no capabilities, no_new_privs
+    exhaust CPU, memory, disk      kernel CPU clock, RLIMIT_AS, RLIMIT_FSIZE    the same
+    outlive its test               kill of its pid namespace                    kill of its only process
+    reach other programs           own child, own files, own /tmp, own ipc      own child, own files
+    =============================  ===========================================  ====================================
 
 What a program may learn, and the test that shows it (tests/core/sandbox unless said otherwise):
 
 - Of other programs: nothing of what they are, read, print, return or raise. A fork server passes descriptors on and
   reads no byte of a request, so the memory that its children inherit holds none (test_secrets.py searches it). A
-  program sees which permitted libraries earlier programs named, since they are imported already (a program that hides
-  the name of a library may find it only then). It may time its neighbours. At the fallback level it can tell which
-  processes exist. It can leave no marks for others: calls that would change the mode or the time of a file, or lock
-  one, answer success and do nothing.
-- Of its own other tests: the inputs that share its child, 64 at most; how many of them ran before; that no earlier
-  answer was wrong, since it still runs (test_secrets.py, last test). This helps a program where the input of one test
-  holds the answer to another, and a program that keeps a state may work at one test within the CPU time of others.
+  program sees which permitted libraries earlier programs named, since these are imported already. A program that hides
+  the name of a library may find the library only then. It may time its neighbours. At the fallback level it can tell
+  which processes exist. It can leave no marks for others. Calls that would change the mode or the time of a file, or
+  lock one, answer success and do nothing.
+- Of its own other tests: the inputs that share its child, 64 at most, and how many of them ran before. It knows that no
+  earlier answer was wrong, since it still runs (test_secrets.py, last test). This helps a program where the input of
+  one test holds the answer to another. A program that keeps a state may work at one test within the CPU time of others.
 - Of which attempt it is in: whether other tests ran before in its process. A test that fails after others counts as
-  failed if it fails alone; if it passes alone, all tests are judged again, each in a process of its own
-  (tests/core/verdicts/test_draws.py). So no program guesses a single test twice. A program that keeps a state or asks
-  the machine for randomness can guess the list of all answers twice, where there are five tests or more: it gets at
-  most 2 of 32 yes/no answers by luck instead of 1. `random`, numpy's global generator and hashes are functions of
-  program and input.
+  failed if it fails alone. If it passes alone, all tests are judged again, each in a process of its own
+  (tests/core/verdicts/test_draws.py). So no program guesses a single test twice. With five tests or more, a program
+  that keeps a state or asks the machine for randomness can guess all answers twice. By luck it gets at most 2 of 32
+  yes/no answers instead of 1. `random`, numpy's global generator and hashes are functions of program and input.
 - Of expected outputs: nothing. They stay with the supervisor, which compares. Assert-style checks hold them in a
-  process of their own; of that process a program sees the arguments of each call, and functions that the checks pass
-  to it, which it may call (tests/core/verdicts/test_assert_checks.py).
+  process of their own. A program sees the arguments of each call from that process, and may call functions that the
+  checks pass to it (tests/core/verdicts/test_assert_checks.py).
 
 Whatever a program does to itself after its start is its own fault: lowered limits, closed files, signals and crashes
 are facts about it (test_own_fault.py). Only the machine can cause a SIGKILL that no limit explains: a program can
 neither send signals nor change its limit of CPU time. It can help to exhaust a machine whose memory is less than
-`workers` times `memory_mb`; the kernel may then kill any process, which is a verifier error.
+`workers` times `memory_mb`. The kernel may then kill any process, which is a verifier error.
 
 Assert-style checks (`Program.is_checked`) call the program from a second child, confined alike (judge.py). Plain data
 (plain_data.py) comes back; every other value stays with the program, which the checks may ask for data. Comparing such
-a value ends the checks as `not_judgeable`. A check that asks the program itself whether an answer is correct, by a
-method of an object or a function that only the program has, believes it. Names that checks use without importing them
-and that Python has (modules, the prelude, numpy) are Python's; built-ins that act where they are called stay with the
-program. A check that executes text (eval, sympify,
-pickle) is not judgeable either, since the text could be the program's. Checks that never call the program pass nothing.
-`importing.curation` drops problems whose own reference solution is not judgeable; after that such an answer is wrong.
+a value ends the checks as `not_judgeable`. A check that asks the program itself whether an answer is correct believes
+it. It may ask by a method, or a function that only the program has. Checks may use names of modules, the prelude and
+numpy without importing them: these are Python's. Built-ins that act where they are called stay with the program. A
+check that executes text (eval, sympify, pickle) is not judgeable either, since the text could be the program's. Checks
+that never call the program pass nothing. `importing.curation` drops problems whose own reference solution is not
+judgeable; after that such an answer is wrong.
 
 Programs in other languages (`Program.language`; process.py) have fork servers of their own, at the full level alone,
-which also show the system's tools. A compiler may start processes, all of which end with its pid namespace; what it
-made is an executable that sees no tool, one process for each test, with the same filter of system calls and execve.
+which also show the system's tools. A compiler may start processes, all of which end with its pid namespace. It makes an
+executable that sees no tool: one process for each test, with the same filter of system calls and execve.
 
 A session (session.py) is a program that is given one piece of source after another and keeps its state: the tool of
 one trajectory. It has a keeper, a copy of the fork server that watches it, and all rows of the table hold
@@ -68,16 +68,21 @@ Between two calls its process is stopped, so that nothing computes while the mod
 that with the fork server, and that with the supervisor. Of other sessions it learns nothing; of its own rollout it
 holds what the model wrote, and no problem, answer or reward.
 
-`verdicts.maths` confines its workers, which read untrusted text but run none, by the fallback's means: seccomp, a
-memory limit, and landlock where the kernel has it (Linux 5.13). Without landlock the full level stands on the read-only
-root alone. An unprivileged user who may map no second id keeps its own id in the namespace, without capabilities.
+`verdicts.maths` confines its workers, which read untrusted text but run none, by the fallback's means. These are
+seccomp, a memory limit, and landlock where the kernel has it (Linux 5.13). Without landlock the full level stands on
+the read-only root alone. An unprivileged user who may map no second id keeps its own id in the namespace, without
+capabilities.
 
-Not covered: bugs of the kernel and of the CPU (speculation, timing channels: there is no secret to time); many threads
-at the fallback level (bounded by memory only); memory of the private directory, the output files and pipes, which comes
-on top of `memory_mb` (at most 4 x `output_mb` + 96 MiB), since no cgroup is used; the host's load, which can turn a
-program near a limit into a time limit; other processes of the same user at the fallback level, which only seccomp and
-landlock keep out of reach; weak tests, and answers learnt by heart, which no sandbox can see: `verdicts.attacks` says
-which problems reward doing nothing, `verdicts.audit` and a person look for the rest.
+Not covered:
+
+- Bugs of the kernel and of the CPU (speculation, timing channels: there is no secret to time).
+- Many threads at the fallback level, bounded by memory only.
+- Memory of the private directory, the output files and pipes. It comes on top of `memory_mb` (at most 4 x `output_mb` +
+  96 MiB), since no cgroup is used.
+- The host's load, which can turn a program near a limit into a time limit.
+- Other processes of the same user at the fallback level. Only seccomp and landlock keep them out of reach.
+- Weak tests, and answers learnt by heart, which no sandbox can see. `verdicts.attacks` finds problems that reward doing
+  nothing; `verdicts.audit` and a person look for the rest.
 """
 
 from oapl_core.sandbox.execution import Execution, Limits, Program

@@ -1,10 +1,10 @@
 """One child of a fork server, from the outside: its files, its limits, its marks, and the facts made of them.
 
-Runs inside the fork server and reads nothing that a program wrote, so that nothing of it stays in the server's memory:
-of the child it knows how many bytes it put into a socket, the kernel's clocks, the sizes of its files and how it ended.
-CPU time is the kernel's count for the whole process; a test that exceeds its share is killed with its pid namespace, so
-nothing it started survives. Assert-style checks have a second child (judge.py), which decides; the program's own child
-only answers it.
+Runs inside the fork server and reads nothing that a program wrote, so that no such byte stays in the server's memory.
+It knows how many bytes the child put into a socket, the kernel's clocks, the sizes of the child's files and how it
+ended. CPU time is the kernel's count for the whole process. A test that exceeds its share is killed with its pid
+namespace, so no process that it started survives. Assert-style checks have a second child (judge.py), which decides;
+the program's own child only answers it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ChildBroken(Exception):
 
 @dataclass
 class Child:
-    """A forked process."""
+    """A forked process of the fork server, with the facts of its end."""
 
     pid: int
     pidfd: int
@@ -47,7 +47,7 @@ class Child:
 
     @classmethod
     def of(cls, pid: int) -> Child:
-        """The process that was just forked."""
+        """Wrap the process that was just forked."""
         return cls(pid, os.pidfd_open(pid))
 
     def reap(self, kill: bool) -> tuple[int, float]:
@@ -61,7 +61,7 @@ class Child:
         return self._ended
 
     def has_ended(self) -> bool:
-        """Whether it ended by itself, or was reaped."""
+        """Return whether the process ended by itself, or was reaped."""
         return self._ended is not None or bool(select.select([self.pidfd], [], [], 0)[0])
 
     def cpu_s(self) -> float:
@@ -217,8 +217,9 @@ def _time_left(attempt: RunningRequest) -> tuple[float, str]:
 def _take_marks(attempt: RunningRequest) -> None:
     """Counts the child's marks: the first says that it is ready, each further one that a test has ended.
 
-    They are read into one buffer and wiped, since a program may write what it likes. It has the other end, and no way
-    to this one, as to a pipe it would have through /proc: it can neither take a mark back nor make this side wait.
+    Marks are read into one buffer and wiped, since a program may write any bytes. The program holds the other end of
+    the socket. It has no way to this end, as it would have to a pipe's through /proc. It can neither take a mark back
+    nor make this side wait.
     """
     try:
         moved = os.readv(attempt.marks, [_BUFFER])
@@ -233,12 +234,12 @@ def _take_marks(attempt: RunningRequest) -> None:
 
 
 def _has_written_much(task: ProgramTask) -> bool:
-    """Whether the next test might not have room in the files that all tests share."""
+    """Return whether the next test might not have room in the files that all tests share."""
     return max(os.fstat(task.output).st_size, os.fstat(task.results).st_size) > task.ceilings.file_bytes // 2
 
 
 def _ending(attempt: RunningRequest, exceeded: str) -> dict[str, Any]:
-    """The facts of a test whose child died without a mark, or was killed for its time."""
+    """Collect the facts of a test whose child died without a mark, or was killed for its time."""
     status, _ = attempt.program.reap(kill=bool(exceeded))
     if not attempt.ready:
         raise ChildBroken(f"the child ended before it was ready (wait status {status})")
@@ -259,7 +260,7 @@ def _end_of_process(attempt: RunningRequest, status: int, exceeded: str) -> dict
 
 
 def _judged(attempt: RunningRequest, judge: Child, exceeded: str) -> dict[str, Any]:
-    """The facts of a program whose checks have ended, or were ended for the time that either side took."""
+    """Collect the facts of a program whose checks have ended, or were ended for the time that either side took."""
     status, _ = judge.reap(kill=bool(exceeded))
     if os.WIFEXITED(status) and os.WEXITSTATUS(status) == GONE:
         select.select([attempt.program.pidfd], [], [], _DYING_SECONDS)  # it is dying; how, is the verdict
@@ -283,7 +284,7 @@ def _facts(
     exit_code: int | None = None,
     signal: int | None = None,
 ) -> dict[str, Any]:
-    """What is known here of the test that just ended; moves on to the next one."""
+    """Collect the facts of the test that just ended; moves on to the next one."""
     now, cpu = time.monotonic(), attempt.program.cpu_s()
     facts = {
         "number": attempt.finished,

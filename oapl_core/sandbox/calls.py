@@ -1,10 +1,10 @@
 """Calls between the process that runs the checks and the one that runs the program, as plain data over a socket.
 
-Each side asks the other with frames of JSON (plain_data.py) and, while it waits, answers what the other asks: checks
-may pass a function to the program. What cannot be sent as data is a `RemoteValue` on the other side. The checks' side
-may ask a RemoteValue for anything that comes back as data; it refuses to compare one, since the program would do the
-comparing. The program's side may only call the functions, and step through the iterators, that the checks passed to
-it.
+Each side asks the other with frames of JSON (plain_data.py). While it waits, it answers the other's requests: checks
+may pass a function to the program. A value that cannot be sent as data is a `RemoteValue` on the other side. The
+checks' side may ask a RemoteValue for anything that comes back as data. It refuses to compare one, since the program
+would do the comparing. The program's side may only call the functions, and step through the iterators, that the checks
+passed to it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LENGTH = struct.Struct("!I")
 _LARGEST = 64 << 20
 """Bytes of one frame; a larger one cannot be sent."""
 _BROKEN = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError, AssertionError)
-"""What comes of a message that is none."""
+"""Errors that a malformed message causes while it is read."""
 
 
 class Gone(BaseException):
@@ -39,7 +39,7 @@ class NotJudgeable(BaseException):
 
 
 class Unreadable(BaseException):
-    """What the other process sent is not a message."""
+    """The other process sent bytes that are not a message."""
 
 
 _OPERATIONS: Mapping[str, Callable[..., Any]] = {
@@ -57,7 +57,7 @@ _FOR_PROGRAMS: Mapping[str, type | tuple[type, ...]] = {
     "call": (FunctionType, MethodType, BuiltinFunctionType),
     "next": Iterator,
 }
-"""What a program may do with what the checks passed to it."""
+"""Operations that a program may ask for, and the types of passed values that allow each."""
 
 
 _PURE_FUNCTIONS = frozenset(
@@ -116,7 +116,7 @@ class RemoteValue:
 
 
 def _is_pure(name: str) -> bool:
-    """Whether a built-in is a class, or a function of its arguments alone."""
+    """Return whether a built-in is a class, or a function of its arguments alone."""
     return name in _PURE_FUNCTIONS or (not name.startswith("_") and isinstance(builtins.__dict__.get(name), type))
 
 
@@ -141,7 +141,7 @@ class Peer:
         self.has_called = False
         """Whether anything on the other side was called."""
         self._given: list[Any] = []
-        """What the other side may refer to, by number."""
+        """Values that the other side may refer to, by number."""
 
     @property
     def compares(self) -> bool:
@@ -149,7 +149,7 @@ class Peer:
         return not self._trusts
 
     def declared(self, kind: type) -> str | None:
-        """A class by its name: the two sides have classes of their own."""
+        """Return a class's name if both sides declare a class of that name; each side has a class of its own."""
         name = kind.__name__
         return name if name in self.declared_names and isinstance(name, str) else None
 
@@ -163,7 +163,7 @@ class Peer:
         return self._stand_ins.setdefault(name, type(name, (), {}))
 
     def reference(self, value: Any) -> Node:
-        """A value of the other side goes back as its own; a built-in by its name."""
+        """Describe a value by reference: the other side's goes back as its own, a built-in by its name."""
         if type(value) is RemoteValue:
             return ["yours", _parts(value)[1]]
         name = getattr(value, "__name__", None)
@@ -174,7 +174,7 @@ class Peer:
         return ["mine", len(self._given) - 1, type(value).__name__]
 
     def referred(self, node: Node) -> Any:
-        """The counterpart of `reference`."""
+        """Resolve a node that the other side's `reference` made. Raises ValueError for an unknown one."""
         match node:
             case ["yours", int(number)]:
                 return self._given[number]
@@ -187,11 +187,11 @@ class Peer:
     def ask(
         self, operation: str, target: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
     ) -> Any:
-        """The result of an operation on the other side; raises what was raised there."""
+        """Return the result of an operation on the other side; raises what was raised there."""
         self.has_called |= operation == "call"
         packing = Packing(self)
-        told = {"do": operation, "of": target, "values": packing.add(arguments), "named": packing.add(named or {})}
-        self._send({**told, "heap": packing.finish()})
+        request = {"do": operation, "of": target, "values": packing.add(arguments), "named": packing.add(named or {})}
+        self._send({**request, "heap": packing.finish()})
         while "do" in (reply := self._receive()):
             self._answer(reply)
         try:
@@ -204,8 +204,10 @@ class Peer:
         raise error
 
     def _exception(self, operation: str, names: list[str], arguments: Any) -> BaseException:
-        """An exception of the first class among `names` that is known here. The end of an iteration may only come where
-        one was stepped on: out of a call it would end a loop of the checks early."""
+        """Make an exception of the first class among `names` that is known here.
+
+        Only a step of an iteration may raise its end: raised by a call, it would end a loop of the checks early.
+        """
         for name in names if operation == "next" else ("RuntimeError" if n == "StopIteration" else n for n in names):
             kind = self._names.get(name) if name in self.declared_names else builtins.__dict__.get(name)
             if isinstance(kind, type) and issubclass(kind, Exception):

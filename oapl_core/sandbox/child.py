@@ -45,7 +45,7 @@ CALLED_MODULE = "solution"
 
 @dataclass(frozen=True)
 class ProgramTask:
-    """What a program's child inherits: the open files of one request, and its ceilings."""
+    """Task of a program's child, inherited by the fork: the open files of one request, and its ceilings."""
 
     program: int
     """JSON with `source`, `entry_point` and `starter`."""
@@ -62,7 +62,7 @@ class ProgramTask:
     """Socket to the process that runs the checks; -1 without such checks."""
     ceilings: Ceilings
     all_files: tuple[int, ...] = ()
-    """Those of the request, the checks' among them: a child closes what is not its own."""
+    """All files of the request, the checks' included: a child closes those of the others."""
 
     def own_files(self) -> set[int]:
         """Everything that stays open in the child."""
@@ -134,13 +134,12 @@ def confine(
 
 
 def _leaves_traces() -> bool:
-    """Whether the test left something that would reach into the next one: live threads or a closed thread pool."""
+    """Return whether the test left live threads or a closed thread pool, which would reach into the next test."""
     return threading.active_count() > 1 or bool(getattr(threading, "_threading_atexits", ()))
 
 
 def _seed(source: str, given: int) -> None:
-    """Makes what can be drawn at random a function of the program and the input: however often a test is repeated, and
-    whatever ran before it, it is one draw."""
+    """Seed random draws by program and input, so that a test is one draw however often and after whatever it runs."""
     seed = zlib.crc32(os.pread(given, os.fstat(given).st_size, 0), zlib.crc32(source.encode("utf-8", "replace")))
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
@@ -167,7 +166,7 @@ def _record(task: ProgramTask, number: int, kind: int, exit_code: int = 0, name:
 
 
 def read_program(task: ProgramTask) -> CompiledProgram:
-    """The program; one that does not compile ends the process."""
+    """Read and compile the program; one that does not compile ends the process."""
     about = json.loads(os.pread(task.program, os.fstat(task.program).st_size, 0))
     source = about["source"]
     os.dup2(task.errors, 2)
@@ -213,8 +212,10 @@ def run_test(task: ProgramTask, number: int, program: CompiledProgram, main: Mod
 
 
 def open_streams() -> None:
-    """The three streams as the interpreter makes them for pipes (pylifecycle.c, create_stdio): names, modes, buffers,
-    line ends; with UTF-8 and strict errors whatever the locale."""
+    """Open the three streams as the interpreter makes them for pipes (pylifecycle.c, create_stdio).
+
+    Names, modes, buffers and line ends are the interpreter's; UTF-8 and strict errors hold whatever the locale.
+    """
     sys.stdin = sys.__stdin__ = _stream(0, "r", "strict")  # type: ignore[misc]
     sys.stdout = sys.__stdout__ = _stream(1, "w", "strict")  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = _stream(2, "w", "backslashreplace")  # type: ignore[misc]
@@ -265,7 +266,7 @@ def _exit_code(ending: SystemExit) -> int:
 
 
 def _finish() -> None:
-    """What the interpreter does at its end: waits for threads, runs exit handlers, flushes."""
+    """Do the interpreter's work at its end: wait for threads, run exit handlers, flush."""
     for close_pool in getattr(threading, "_threading_atexits", ()):
         close_pool()
     for thread in threading.enumerate():
@@ -290,9 +291,9 @@ def complain_of(error: BaseException) -> None:
         trace = trace.tb_next
     try:
         lines = traceback.format_exception(type(error), error, trace or error.__traceback__, limit=-8)
-        said = "".join(lines)
+        message = "".join(lines)
         for place in reversed(_PLACES):
-            said = said.replace(f'File "{place}', 'File "')
-        _complain(said)
+            message = message.replace(f'File "{place}', 'File "')
+        _complain(message)
     except BaseException:  # an exception whose own __str__ raises; only its name can be said
         _complain(type(error).__name__)

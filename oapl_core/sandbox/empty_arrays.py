@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def guarded(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array; of one that is empty a view whose comparisons fail where they would say nothing."""
+    """Return the array; for an empty one a view whose comparisons fail instead of passing vacuously."""
     return array if array.size else array.view(_kind())
 
 
@@ -38,7 +38,7 @@ def _kind() -> type[np.ndarray[Any, Any]]:
         """An array without elements."""
 
         def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
-            """The operation on plain arrays."""
+            """Apply the operation to plain arrays."""
             refuse(inputs, scalars=False)
             plain = [np.asarray(value) if isinstance(value, Empty) else value for value in inputs]
             return getattr(ufunc, method)(*plain, **named)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # a fork server needs no description: its requests say what t
 
 @dataclass(frozen=True)
 class Limits:
-    """What one program may use for ONE test."""
+    """Limits of one program for ONE test."""
 
     cpu_s: float = 6.0
     """CPU time of all its threads, counted by the kernel."""
@@ -34,8 +34,8 @@ class Program:
     """Untrusted source, Python unless `language` says otherwise.
 
     Without `entry_point` an input is its standard input. With one, an input is a JSON array of arguments for that
-    function (or that method of a class `Solution`), and the return value comes back as JSON. With `is_checked` as well,
-    an input is Python code, assert-style checks, which runs in a process of its own and calls the entry point in the
+    function, or that method of a class `Solution`. The return value comes back as JSON. With `is_checked` as well, an
+    input is Python code: assert-style checks. They run in a process of their own and call the entry point in the
     program's process (judge.py).
     """
 
@@ -46,9 +46,9 @@ class Program:
     """The problem's starter code: what it declares (imports, helpers, classes) serves the program and the checks, if it
     compiles. Checks only."""
     language: Language | None = None
-    """Of a program that is no Python, for a sandbox of that language; it reads standard input."""
+    """Language of a program that is no Python, for a sandbox of that language; it reads standard input."""
     executable: bytes = b""
-    """What `Sandbox.compiled` made of it."""
+    """Executable that `Sandbox.compiled` made of the source."""
 
     @property
     def needs_compiler(self) -> bool:
@@ -57,17 +57,24 @@ class Program:
 
 
 Checks = Literal["", "passed", "failed", "raised", "not_judgeable", "gone"]
-"""How assert-style checks ended: all held; one did not, or could not use what the program returned; the program raised
-an exception that they did not expect; they compared what is not plain data; the program's process ended under them.
-Empty without checks."""
+"""End of assert-style checks.
+
+    passed           all checks held
+    failed           one did not hold, or could not use the value that the program returned
+    raised           the program raised an exception that the checks did not expect
+    not_judgeable    the checks compared a value that is not plain data
+    gone             the program's process ended under the checks
+
+Empty without checks.
+"""
 
 
 @dataclass(frozen=True)
 class Execution:
-    """What happened on one input: facts, never a judgement."""
+    """Facts of one program on one input, never a judgement."""
 
     exit_code: int | None
-    """As Python would exit: 0, 1 after an uncaught exception, or the program's own; None if it was killed."""
+    """Exit code by Python's rules: 0, 1 after an uncaught exception, or the program's own; None if it was killed."""
     signal: int | None
     """The signal that ended it, whoever sent it."""
     raised: str
@@ -93,7 +100,7 @@ class Execution:
     checks: Checks = ""
     """The word of the process that ran the checks; the program has no part in it."""
     detail: str = ""
-    """What that process says about it: the check that failed, with its line. Or the compiler's first message."""
+    """Failed check with its line, in the words of the checks' process; or the compiler's first message."""
 
     @property
     def completed(self) -> bool:

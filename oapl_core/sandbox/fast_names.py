@@ -1,11 +1,15 @@
 """A script whose loops stand at the top of the file, compiled so that its names are as fast as those of a function.
 
-Python looks up the names of a module in a dictionary and those of a function in an array, which makes a loop at the top
-of a file a third slower than the same loop in a function; checkers that run the whole file as a function body gain that
-and break programs with `global`. Here the file becomes a function body only where nothing can tell the difference:
-no scopes of its own but comprehensions, no name that means something else (a built-in, say) before it is bound, nothing
-that looks at names, frames or annotations. Everything else runs as `python program.py` would run it. Reads and writes
-nothing.
+Python looks up the names of a module in a dictionary and those of a function in an array. A loop at the top of a file
+is therefore a third slower than the same loop in a function. Checkers that run the whole file as a function body gain
+that third and break programs with `global`. Here the file becomes a function body only where no program can tell the
+difference:
+
+- It has no scopes of its own but comprehensions.
+- No name means something else (a built-in, say) before it is bound.
+- Nothing looks at names, frames or annotations.
+
+Everything else runs as `python program.py` would run it. Reads and writes nothing.
 """
 
 from __future__ import annotations
@@ -65,14 +69,14 @@ class _Known:
         return name in self._imported or name in self._prelude or hasattr(builtins, name) or name.startswith("__")
 
     def take(self, statement: ast.stmt) -> bool:
-        """Whether a statement belongs to the head; if so, what it binds is known from then on."""
+        """Return whether a statement belongs to the head; if so, the names that it binds are known from then on."""
         if not isinstance(statement, ast.Import | ast.ImportFrom):
             return False
         self._imported |= {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
         return True
 
     def are_left_alone(self, statements: Sequence[ast.stmt]) -> bool:
-        """Whether no known name is bound, unless an assignment that is always reached comes before its every use."""
+        """Return whether no known name is bound, unless an assignment that is always reached precedes its every use."""
         used, assigned = set[str](), set[str]()
         for statement in statements:
             nodes = list(ast.walk(statement))

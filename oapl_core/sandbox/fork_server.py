@@ -1,14 +1,14 @@
 """The fork server: a small fresh Python process that forks a confined child for every program.
 
 Started by sandbox.py as `python -P -s -S -c ... FD LEVEL LANGUAGE LIBRARY...` (LANGUAGE is empty for Python); speaks
-wire.py over the socket FD. It passes on the files of a request and never reads them, so its memory, of which every
-child gets a copy, holds no byte of a program, an input or an output. Three processes:
+wire.py over the socket FD. It passes on the files of a request and never reads them. Its memory, of which every child
+gets a copy, holds no byte of a program, an input or an output. It has three processes:
 
     watcher    in the host's namespaces; writes the id maps, dies with the supervisor, takes the others with it
     gatekeeper (full level) unshares user, mount, pid, net, ipc and uts namespaces and waits
     server     first process of the new pid namespace; replaces the root, forks children, never runs untrusted code
 
-When the supervisor dies, the server reads the end of its socket and the watcher sees its parent change; when any of the
+When the supervisor dies, the server reads the end of its socket and the watcher sees its parent change. When any of the
 three dies, the kernel kills the ones below (PR_SET_PDEATHSIG, end of a pid namespace).
 """
 
@@ -86,7 +86,10 @@ def _fork(body: Callable[[], None]) -> int:
 
 
 def _start_gatekeeper(connection: socket.socket, paths: VisiblePaths) -> tuple[int, socket.socket]:
-    """Its process id, and the socket on which it asks for its id maps: only a process outside may write them."""
+    """Start the gatekeeper; returns its process id and the socket on which it asks for its id maps.
+
+    Only a process outside of its user namespace may write the maps.
+    """
     ours, theirs = socket.socketpair()
     watcher = os.getpid()
 
@@ -208,7 +211,9 @@ def _import_once(imported: set[str], libraries: list[str]) -> None:
 
 
 def _freeze() -> None:
-    """A collection in a child would write to every object that it looks at, and so copy its page."""
+    """Collect garbage and freeze the heap: a collection in a child would write to every object, and so copy its
+    page.
+    """
     gc.collect()
     gc.freeze()
 

@@ -1,4 +1,4 @@
-"""What a program can see and touch: the read-only root of the full level and the landlock rules of both levels.
+"""A program's view of the file system: the read-only root of the full level and the landlock rules of both levels.
 
 Reads the host's file system once, at start; writes nothing on it (all mounts lie in a private mount namespace).
 """
@@ -27,7 +27,7 @@ _THREADS = 256
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What the kernel lets one child use over all its tests."""
+    """Ceilings that the kernel enforces for one child over all its tests."""
 
     cpu_s: int
     memory_bytes: int
@@ -61,8 +61,10 @@ class VisiblePaths:
 
 
 def interpreter_paths(libraries: list[str], with_tools: bool = False) -> VisiblePaths:
-    """What the running interpreter needs; `libraries` are absolute paths of packages. `with_tools` adds what the
-    system's packages installed: compilers and interpreters of other languages."""
+    """List the paths that the running interpreter needs; `libraries` are absolute paths of packages.
+
+    `with_tools` adds directories of the system's packages: compilers and interpreters of other languages.
+    """
     standard = str(Path(os.__file__).resolve().parent)
     base = sys.base_prefix.rstrip("/")
     own = [standard] if base in ("", "/usr") else [f"{base}/lib"]
@@ -110,8 +112,10 @@ class Jail:
     """Forks children into isolation and confines them; one per fork server, made after the root is in place."""
 
     def __init__(self, level: str, paths: VisiblePaths, drop_uid: bool, pid_namespace: int, size: int) -> None:
-        """Two files of the fork server's own, opened before the pivot takes /proc away: `pid_namespace` is
-        /proc/self/ns/pid (-1 at the fallback), `size` is /proc/self/statm (-1 without /proc)."""
+        """Keep two files of the fork server's own, opened before the pivot takes /proc away.
+
+        `pid_namespace` is /proc/self/ns/pid (-1 at the fallback), `size` is /proc/self/statm (-1 without /proc).
+        """
         self.level, self.scratch, self._drop_uid = level, paths.scratch, drop_uid
         self._pid_namespace, self._size, self._noted_bytes = pid_namespace, size, 0
         self._starts_processes = paths.starts_processes
@@ -127,7 +131,7 @@ class Jail:
             sys.path += dict.fromkeys(os.path.dirname(p) for p in paths.libraries)
 
     def fork(self) -> int:
-        """As linux.fork; at the full level the child is the first process of a pid namespace of its own."""
+        """Fork by linux.fork; at the full level the child is the first process of a pid namespace of its own."""
         if self.level == FALLBACK:
             return linux.fork()
         linux.unshare(linux.CLONE_NEWPID)  # concerns children only: this process stays where it is
@@ -141,7 +145,9 @@ class Jail:
         self._noted_bytes = self._size_bytes()
 
     def imported_bytes(self) -> int:
-        """How much this process has grown since: what it imported for programs is not to be counted against theirs."""
+        """Return this process's growth since its size was noted: its imports for programs do not count against their
+        memory.
+        """
         return max(0, self._size_bytes() - self._noted_bytes)
 
     def _size_bytes(self) -> int:
@@ -247,8 +253,10 @@ def _rules(path: str, hidden: tuple[str, ...]) -> list[tuple[str, int]]:
 
 
 def confine_reader(paths: list[str], memory_mb: int) -> None:
-    """Confines this process itself, for our own code that handles untrusted text: it may read `paths` and the
-    interpreter and use the files it has open, nothing else; no socket, no new process. One way. Raises OSError."""
+    """Confine this process itself, for our own code that handles untrusted text. One way. Raises OSError.
+
+    It may read `paths` and the interpreter and use its open files, nothing else; no socket, no new process.
+    """
     linux.require_supported()
     memory = memory_mb << 20
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))

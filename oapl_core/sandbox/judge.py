@@ -1,8 +1,8 @@
-"""The process that runs assert-style checks: confined as the program's, parallel to it, and out of its reach.
+"""The process that runs assert-style checks: confined like the program's, parallel to it, and out of its reach.
 
-The checks and the values they expect are here only. Names of the program that they use stand for calls into its process
-(calls.py); what comes back is plain data, rebuilt from classes of Python's own or of the problem's starter code and
-checks, so every comparison runs code of this process alone. Writes a verdict for the supervisor.
+The checks and their expected values are in this process only. The program's names that they use stand for calls into
+its process (calls.py). Plain data comes back, rebuilt from classes of Python's own or of the problem's starter code and
+checks. Every comparison therefore runs code of this process alone. Writes a verdict for the supervisor.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FILE = "checks.py"
 _DETAIL_CHARACTERS = 2000
 _STANDARD = (f"{os.__file__.rpartition('/')[0]}/", "<frozen importlib")
 _RUNS_TEXT = ("timeit.py", "doctest.py", "runpy.py", "code.py", "codeop.py", "pdb.py", "bdb.py", "cProfile.py")
-"""Of the standard library, which compiles text of its own (a named tuple, a data class), those that run a caller's."""
+"""Files of the standard library that run a caller's text; others compile text of their own (a named tuple, say)."""
 _LIBRARIES = {"np": "numpy", "pd": "pandas", "nx": "networkx", "plt": "matplotlib.pyplot"}
 _LIBRARIES |= {name: name for name in ("numpy", "pandas", "scipy", "sympy", "mpmath", "networkx", "sortedcontainers")}
 """Modules beside the standard library, by the names that checks use without importing them."""
@@ -39,7 +39,7 @@ _EXECUTES = ("compile", "pickle.find_class", "marshal.loads", "code.__new__")
 
 @dataclass(frozen=True)
 class JudgeTask:
-    """What it inherits."""
+    """Task of the checks' process, inherited by the fork: its open files and its ceilings."""
 
     checks: int
     """JSON with `checks`, `starter` and `entry_point`."""
@@ -57,17 +57,19 @@ def run_judge(jail: Jail, task: JudgeTask, known: prelude.Prelude, server_pid: i
         null = os.open("/dev/null", os.O_RDWR)  # what checks print is of no interest
         for fd in range(3):
             os.dup2(null, fd)
-        told = json.loads(os.pread(task.checks, os.fstat(task.checks).st_size, 0))
-        verdict, detail = judge(task.channel, told["checks"], told["starter"], told["entry_point"], known.names)
-        said = {"verdict": verdict, "detail": detail[-_DETAIL_CHARACTERS:]}
-        os.write(task.verdict, json.dumps(said).encode())
+        texts = json.loads(os.pread(task.checks, os.fstat(task.checks).st_size, 0))
+        verdict, detail = judge(task.channel, texts["checks"], texts["starter"], texts["entry_point"], known.names)
+        outcome = {"verdict": verdict, "detail": detail[-_DETAIL_CHARACTERS:]}
+        os.write(task.verdict, json.dumps(outcome).encode())
         os._exit(GONE if verdict == "gone" else 0)
     finally:
         os._exit(1)
 
 
 def judge(channel: int, checks: str, starter: str, entry_point: str, known: Mapping[str, Any]) -> tuple[str, str]:
-    """How the checks end, and the reason (execution.py, `Checks`); `known` are the names of the prelude."""
+    """Run the checks; returns their end and its reason (execution.py, `Checks`). `known` are the names of the
+    prelude.
+    """
     module = sys.modules["checks"] = sys.modules["__main__"] = ModuleType("checks")
     names: dict[str, Any] = module.__dict__
     names["__builtins__"] = builtins
@@ -113,13 +115,15 @@ def _refuse_code(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _own(wanted: set[str], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the names that checks use without importing them those that are no program's: a program that defines `math` or
-    `Counter` would compare for itself."""
-    found = {name: known[name] for name in wanted & known.keys()}
-    for name in (wanted - found.keys()) & (sys.stdlib_module_names | _LIBRARIES.keys()):
+    """Find Python's own objects for names that checks use without importing them.
+
+    A program that defines `math` or `Counter` would otherwise compare for itself.
+    """
+    owned = {name: known[name] for name in wanted & known.keys()}
+    for name in (wanted - owned.keys()) & (sys.stdlib_module_names | _LIBRARIES.keys()):
         with suppress(ImportError):
-            found[name] = importlib.import_module(_LIBRARIES.get(name, name))
-    return found
+            owned[name] = importlib.import_module(_LIBRARIES.get(name, name))
+    return owned
 
 
 def _free_names(tree: ast.Module) -> set[str]:
@@ -133,6 +137,6 @@ def _free_names(tree: ast.Module) -> set[str]:
 
 
 def _where(error: BaseException) -> str:
-    """The innermost line of the checks that the error went through."""
+    """Return the innermost line of the checks that the error went through."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _FILE]
     return f"{_FILE}, line {lines[-1]}" if lines else _FILE

@@ -2,7 +2,7 @@
 
 One server has many keepers, so sessions do not wait for each other. Between two calls the session's process is stopped:
 no thread of it runs on while the model speaks. A keeper ends its process when the supervisor closes its end of the
-control socket, and dies with the fork server; the process dies with either. It reads nothing that a program wrote.
+control socket, and dies with the fork server. The process dies with either. It reads nothing that a program wrote.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from oapl_core.sandbox.session_child import SessionTask, run_session
 CALL = struct.Struct("<d")
 """From the supervisor: run what lies in the input, for at most so many seconds."""
 MOST_CALLS = 1000
-"""Of one session: what its total of CPU time is for."""
+"""Calls of one session, at most: its total of CPU time is for so many."""
 _START_SECONDS = 20.0
 _BUFFER = bytearray(4096)  # as in attempt.py: marks are counted and wiped
 
@@ -76,14 +76,14 @@ def _serve(child: Child, control: socket.socket, marks: int, header: dict[str, A
     facts = _watch(child, None, marks, header["cpu_s"] + _START_SECONDS, _START_SECONDS)
     while facts and not facts["is_over"]:
         os.kill(child.pid, signal.SIGSTOP)
-        said = control.recv(CALL.size, socket.MSG_WAITALL)
-        if len(said) < CALL.size:
+        call = control.recv(CALL.size, socket.MSG_WAITALL)
+        if len(call) < CALL.size:
             return
         _drain(marks)  # what a program wrote beyond its turn
         os.kill(child.pid, signal.SIGCONT)
         with suppress(OSError):  # it has closed its end, or never reads: its limits say so
             os.write(marks, b"1")
-        facts = _watch(child, control, marks, header["cpu_s"], *CALL.unpack(said))
+        facts = _watch(child, control, marks, header["cpu_s"], *CALL.unpack(call))
         if facts:
             wire.send(control, facts)
 
@@ -91,7 +91,7 @@ def _serve(child: Child, control: socket.socket, marks: int, header: dict[str, A
 def _watch(
     child: Child, control: socket.socket | None, marks: int, cpu_s: float, wall_s: float
 ) -> dict[str, Any] | None:
-    """The facts of a call that ended, or was ended; None if the supervisor is gone."""
+    """Wait for the end of a call, or end it at a limit; returns its facts, or None if the supervisor is gone."""
     begun, cpu_before = time.monotonic(), child.cpu_s()
     poll, end = select.poll(), control.fileno() if control else -1
     for fd in (marks, child.pidfd, *([end] if control else [])):
@@ -117,16 +117,16 @@ def _watch(
 
 def _drain(marks: int) -> bool:
     """Takes what lies in the socket; whether there was anything."""
-    found = False
+    was_marked = False
     try:
         while moved := os.readv(marks, [_BUFFER]):
-            found = True
+            was_marked = True
             _BUFFER[:] = bytes(len(_BUFFER))
             if moved < len(_BUFFER):
                 break
     except (BlockingIOError, ConnectionError):
         pass
-    return found
+    return was_marked
 
 
 def reap(keepers: set[int]) -> None:

@@ -59,8 +59,8 @@ def _syscall(call: str, number: int, *arguments: object) -> int:
 def fork() -> int:
     """os.fork without Python's hooks around it, which cost the child 200 pages of memory and 0.4 ms.
 
-    Only for a process with a single thread: no other thread can hold a lock, and the child's thread keeps its identity,
-    so no lock needs to be made anew. The random module is not seeded again.
+    Only for a process with a single thread. No other thread can hold a lock, and the child's thread keeps its identity:
+    no lock needs to be made anew. The random module is not seeded again.
     """
     return _check(_libc_holding_gil.fork(), "fork")
 
@@ -76,7 +76,7 @@ def setns(fd: int, kind: int) -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
-    """mount(2)."""
+    """Mount `source` on `target` by mount(2); raises OSError."""
     result = _libc.mount(
         source.encode(),
         target.encode(),
@@ -110,7 +110,7 @@ def unmount(path: str) -> None:
 
 
 def die_with_parent(signal_number: int) -> None:
-    """The kernel sends `signal_number` when the thread that forked this process ends."""
+    """Have the kernel send `signal_number` when the thread that forked this process ends."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal_number), 0, 0, 0), "prctl PDEATHSIG")
 
 
@@ -131,7 +131,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def landlock_abi() -> int:
-    """The kernel's landlock version, 0 without landlock."""
+    """Return the kernel's landlock version, 0 without landlock."""
     try:
         return _syscall("landlock_create_ruleset", _SYS_LANDLOCK_CREATE, 0, 0, 1)
     except OSError:
@@ -139,7 +139,7 @@ def landlock_abi() -> int:
 
 
 def landlock_ruleset(rules: list[tuple[int, int]]) -> int:
-    """A ruleset's fd that allows only `rules`, pairs of an open path fd and the access bits beneath it.
+    """Make a ruleset that allows only `rules`, pairs of an open path fd and the access bits beneath it; returns its fd.
 
     Network (bind, connect) and the scopes (signals, abstract sockets) are denied where the kernel can.
     """

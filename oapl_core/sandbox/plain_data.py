@@ -2,8 +2,8 @@
 
 A message is JSON: `values`, and a `heap` of nodes that they point into, so that shared and cyclic structures keep their
 shape, however deep. A scalar (None, bool, int, float, str) stands for itself, `[i]` for node i. A node is a list that
-begins with its tag; nothing but the types named here is ever made of one, so no method that the other side wrote comes
-along. What is none of these stays where it is and goes out as a *reference*: it can be called and asked, but no
+begins with its tag. Only the types named here are ever made of a node, so no method that the other side wrote comes
+along. A value of any other type stays where it is and goes out as a *reference*. It can be called and asked, but no
 comparison with it is taken (calls.py). Pure; both sides use it.
 """
 
@@ -40,7 +40,7 @@ _COPIES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (float, float.__pos__),
 )
 _BASES = (complex, bytes, bytearray, list, tuple, set, frozenset, dict)
-"""What a class that derives from one of these goes out as: the base, without what it added."""
+"""Classes whose derived classes go out as their base, without what they added."""
 _MUTABLE = {tag: kind for kind, tag in _ITEMS.items() if kind not in (tuple, frozenset)}
 _MUTABLE["defaultdict"] = collections.defaultdict
 _NUMPY_KINDS = "?biufcSU"
@@ -62,7 +62,7 @@ _ARGUMENTS: dict[type, Callable[[Any], Sequence[Any]]] = {
     datetime.timedelta: lambda value: (value.days, value.seconds, value.microseconds),
     **dict.fromkeys((type(...), type(NotImplemented)), lambda value: ()),
 }
-"""What follows the tag, the name of the class, of values that go out as arguments for their constructor."""
+"""Constructor arguments that follow the tag, the name of the class, for values that are rebuilt by a constructor."""
 _MAKERS: dict[str, Callable[..., Any]] = {
     **{kind.__name__: kind for kind in (complex, range, fractions.Fraction, decimal.Decimal, datetime.timedelta)},
     **{kind.__name__: kind.fromisoformat for kind in (datetime.datetime, datetime.date, datetime.time)},
@@ -81,7 +81,7 @@ class Packing:
         self._side = side
         self.heap: list[Node | None] = []
         self.objects: list[Any] = []
-        """What the nodes of the heap stand for, in its order."""
+        """Objects of the heap's nodes, in its order."""
         self._places: dict[int, int] = {}
         self._done = 0
         for value in known:
@@ -89,7 +89,7 @@ class Packing:
             self.objects.append(value)
 
     def add(self, value: Any) -> Json:
-        """The value's word in the message; its nodes are made by `finish`."""
+        """Return the value's word in the message; its nodes are made by `finish`."""
         kind = type(value)
         if kind in _SCALARS:
             return value
@@ -107,7 +107,7 @@ class Packing:
         return [place]
 
     def finish(self) -> list[Node | None]:
-        """The heap: nodes of everything that the values lead to."""
+        """Return the heap: nodes of everything that the values lead to."""
         while self._done < len(self.objects):
             self.heap.append(self._node(self.objects[self._done]))
             self._done += 1
@@ -148,7 +148,7 @@ class Packing:
 
 
 def _exact(packing: Packing, kind: type, value: Any) -> Node | None:
-    """The node of a value of one of Python's own classes; None if it is of none."""
+    """Make the node of a value of one of Python's own classes; None if it is of none."""
     if kind is collections.deque:
         return ["deque", packing._all(value), value.maxlen]
     if kind is collections.defaultdict:
@@ -168,8 +168,10 @@ class Unpacking:
     """One message being unpacked."""
 
     def __init__(self, side: Peer, heap: list[Node | None], asked: Packing | None = None) -> None:
-        """`asked` is the message that this one answers: the objects that went out with it hold the first places of the
-        heap, and those that can change get the content they have now.
+        """Read a heap of nodes; `asked` is the message that this one answers.
+
+        The objects that went out with `asked` hold the first places of the heap. Mutable ones get the content that they
+        have now.
 
         Raises:
             ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError: it is not a message.
@@ -191,7 +193,7 @@ class Unpacking:
             self._at(number)
 
     def value(self, word: Json) -> Any:
-        """The value of a word of the message."""
+        """Return the value of a word of the message."""
         return self._at(word[0]) if isinstance(word, list) else word
 
     def _at(self, number: int) -> Any:
@@ -264,7 +266,9 @@ _ORDER = ("object", "list", "deque", "bytearray", "ndarray", "dict", "OrderedDic
 
 @functools.lru_cache(maxsize=1000)
 def _is_a_field(kind: type, name: str) -> bool:
-    """Whether objects of a class may have the attribute: not one that hides a method or a property of the class."""
+    """Return whether objects of a class may have the attribute: not one that hides a method or a property of the
+    class.
+    """
     if name.startswith("__"):
         return False
     of_class = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
@@ -273,7 +277,7 @@ def _is_a_field(kind: type, name: str) -> bool:
 
 
 def _kind(node: Node) -> Node:
-    """The tag, with the class of an object."""
+    """Return the tag, with the class of an object."""
     return node[:2] if node[0] == "object" else node[:1]
 
 

@@ -1,8 +1,8 @@
-"""What a fork server prepares once for all its children: names, a module that holds them, and a warm interpreter.
+"""Work that a fork server does once for all its children: names, a module that holds them, and a warm interpreter.
 
 A page of memory that a child writes to is copied first, and in CPython reading an object writes to it (its reference
-count). A short program costs as much as the pages it touches: 3 microseconds each. So whatever every child would do is
-done before the fork.
+count). A short program costs as much as the pages it touches: 3 microseconds each. Work that every child would do is
+therefore done before the fork.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Prelude:
     """The names that LiveCodeBench's harness imports ahead of every program; solutions rely on them (`List`)."""
 
     def __init__(self) -> None:
-        """Imports them."""
+        """Import the names of the prelude, and prepare the module of the first test."""
         namespace: dict[str, Any] = {}
         exec("".join(f"from {m} import *\n" for m in _MODULES), namespace)
         exec("".join(f"import {m}\n" for m in _MODULES), namespace)
@@ -39,7 +39,7 @@ class Prelude:
         self._ready: ModuleType | None = self._new_main()
 
     def main(self, name: str = "__main__") -> ModuleType:
-        """A module for one test. The first is ready before the fork: filling it would copy 100 pages."""
+        """Return a module for one test. The first is ready before the fork: filling it would copy 100 pages."""
         main, self._ready = self._ready or self._new_main(), None
         main.__name__ = name
         return main
@@ -63,7 +63,7 @@ class Prelude:
 
 
 def entry(names: Mapping[str, Any], name: str) -> Any:
-    """The function that tests call: a method of class `Solution`, or a function of that name.
+    """Return the function that tests call: a method of class `Solution`, or a function of that name.
 
     Raises:
         NameError: the program has neither.

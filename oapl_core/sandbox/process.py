@@ -1,8 +1,9 @@
 """The process that becomes a program in another language than Python, or the parent of its compiler.
 
 Both run in a child of a fork server, in a pid namespace of their own, confined before a byte of the program is used. A
-program is executed in this very process, so that the server's clocks and its kill concern the program itself; a
-compiler is several processes, which this one starts, waits for and takes down with it. Nothing here judges.
+program is executed in this very process, so that the server's clocks and its kill concern the program itself. A
+compiler is several processes; this process starts them, waits for them and takes them down with it. Nothing here
+judges.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The files of one request: a program, its inputs and what it writes, in memory, made and read by the supervisor.
 
-The fork server passes their descriptors on and never reads them: no byte of a program, an input or an output is ever in
+The fork server passes their descriptors on and never reads them. No byte of a program, an input or an output is ever in
 its memory, of which every later child gets a copy. Reads and writes nothing on disk.
 """
 
@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from oapl_core.languages import Language
 
 RECORD = struct.Struct("<BiIQQ")
-"""What a child says of a test that ended: kind, exit code, largest resident set in KiB, and where the output and the
-results end. A program can forge it, but only about itself: it then chooses among bytes that it wrote itself."""
+"""Record of a test that ended, written by the child: kind, exit code, largest resident set in KiB, ends of output and
+results.
+
+A program can forge it, but only about itself: it then chooses among bytes that it wrote itself.
+"""
 DONE, RAISED, OUT_OF_MEMORY, NOT_COMPILED = 1, 2, 3, 4
 MAX_TESTS = 64
 """Tests that share a child, at most."""
@@ -30,7 +33,7 @@ _ALIASES = {"numpy": "np.", "networkx": "nx."}
 _STDERR_TAIL = 2048
 _NAME_CHARACTERS = 80
 _MESSAGE_BYTES = 1 << 16
-"""Of what a compiler prints."""
+"""Bytes that are kept of a compiler's messages."""
 _SAYS_WHY = re.compile(r"\berror\b|undefined reference|multiple definition|memory", re.IGNORECASE)
 _READ_ONLY = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
@@ -39,7 +42,7 @@ class ChildRequest:
     """One program and the tests that are to share a child. Close it: it holds open files."""
 
     def __init__(self, program: Program, inputs: Sequence[bytes], limits: Limits, libraries: Sequence[str]) -> None:
-        """Makes the files. Takes as many of `inputs` as one child may have: 64, or 1 with checks."""
+        """Make the files, for as many of `inputs` as one child may have: 64, or 1 with checks."""
         self._limits, self._is_checked, self.files = limits, program.is_checked, list[int]()
         self._program = program
         shared = inputs[: 1 if program.is_checked or program.language else MAX_TESTS]
@@ -71,7 +74,9 @@ class ChildRequest:
         self._output_end = self._results_end = 0
 
     def _add(self, content: bytes | None = None, seals: int = _READ_ONLY) -> int:
-        """An anonymous file; one with content (even none at all) is sealed, by default so that it can only be read."""
+        """Add an anonymous file; one with content (even none at all) is sealed, by default so that it can only be
+        read.
+        """
         # A memfd is not on any disk and has no name that a program could open; only seals bind root as well.
         fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.files.append(fd)
@@ -83,12 +88,12 @@ class ChildRequest:
         return fd
 
     def close(self) -> None:
-        """Closes every file."""
+        """Close every file of the request."""
         while self.files:
             os.close(self.files.pop())
 
     def execution(self, facts: dict[str, Any]) -> Execution:
-        """The facts of the server about one test, with what the program wrote in it."""
+        """Join the server's facts about one test with what the program wrote in it."""
         kind, exit_code, peak_kb, ends = self._record(facts)
         stdout, self._output_end = _content(self._output, self._output_end, ends[0])
         result, self._results_end = _content(self._results, self._results_end, ends[1])
@@ -118,7 +123,7 @@ class ChildRequest:
         return Execution(**execution, stdout=stdout, result=result if is_result else None, stderr=_tail(self._errors))
 
     def complaint(self) -> str:
-        """What a child that could not be started says of the reason."""
+        """Return the reason that a child gave for not starting."""
         return _tail(self._errors).decode("utf-8", "replace").strip()
 
     def _record(self, facts: dict[str, Any]) -> tuple[int, int | None, int, tuple[int, int]]:
@@ -133,9 +138,10 @@ class ChildRequest:
         return DONE, facts["exit_code"], 0, (printed, limit)
 
     def _of_process(self, language: Language, ran: dict[str, Any], printed: bytes) -> dict[str, Any]:
-        """What the end of a process means: as judges of such languages have it, an exit code other than 0 is an error.
+        """Interpret the end of a process: like judges of such languages, an exit code other than 0 is an error.
 
-        An exception that nobody catches ends a process so, or by a signal."""
+        An exception that nobody catches ends a process so, or by a signal.
+        """
         failed, code = ran["exit_code"] != 0, ran["exit_code"]
         if not self._program.needs_compiler:
             is_memory = failed and language.out_of_memory and language.out_of_memory.encode() in _tail(self._errors)
@@ -145,12 +151,12 @@ class ChildRequest:
         return {"compile_error": failed, "detail": detail if failed else ""}
 
     def _checked(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """What the checks say; a pass overrules whatever the program's process did after they had ended."""
+        """Read the verdict of the checks; a pass overrules whatever the program's process did after they had ended."""
         if facts["exceeded"]:
             return {}
         try:
-            said = json.loads(os.pread(self._verdict, 1 << 16, 0))
-            verdict, detail = said["verdict"], said["detail"].encode("utf-8", "replace").decode()
+            outcome = json.loads(os.pread(self._verdict, 1 << 16, 0))
+            verdict, detail = outcome["verdict"], outcome["detail"].encode("utf-8", "replace").decode()
             if verdict not in get_args(Checks)[1:]:
                 raise ValueError(verdict)
         except (ValueError, KeyError, TypeError, AttributeError):  # the process that wrote it died, or was taken over
@@ -162,7 +168,7 @@ class ChildRequest:
 
 
 def _process(program: Program, language: Language) -> dict[str, Any]:
-    """What a fork server must know of a program that is no Python: what it is called, and what is executed."""
+    """Describe a program in another language for the fork server: its file's name, and the command that is executed."""
     command = language.compile if program.needs_compiler else language.run
     tool = command[0] if "/" in command[0] else language.tool(command[0])
     return {
@@ -174,13 +180,13 @@ def _process(program: Program, language: Language) -> dict[str, Any]:
 
 
 def first_message(printed: bytes) -> str:
-    """Of what a compiler printed the first line that says what is wrong, not only where."""
+    """Return the first line of a compiler's output that says why, not only where; empty if it printed nothing."""
     lines = [line.strip() for line in printed.decode("utf-8", "replace").splitlines() if line.strip()]
     return next((line for line in lines if _SAYS_WHY.search(line)), lines[0] if lines else "")
 
 
 def _content(fd: int, start: int, end: int) -> tuple[bytes, int]:
-    """What lies between the two offsets, and where it ends: the file may be shorter."""
+    """Read the bytes between the two offsets; returns them and their real end, as the file may be shorter."""
     data = os.pread(fd, end - start, start) if end > start else b""
     return data, start + len(data)
 

@@ -20,7 +20,9 @@ _GROUP = Path("/sys/fs/cgroup")
 
 
 def sessions_in_memory(limits: Limits, processes: int = 1) -> int:
-    """How many sessions may use all that ``limits`` gives them, where so many ``processes`` start as many each."""
+    """Count the sessions that may use all that ``limits`` gives them, where so many ``processes`` start as many
+    each.
+    """
     each = (limits.memory_mb + _SCRATCH_MIB + 2 * limits.output_mb) * 2**20
     return int(free_bytes() / each / processes)
 
@@ -37,7 +39,7 @@ def free_bytes() -> int:
 
 
 def sessions_in_descriptors() -> int:
-    """How many sessions the limit of open files leaves room for; the soft one is raised to the hard one."""
+    """Count the sessions for which the limit of open files leaves room; the soft limit is raised to the hard one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -37,8 +37,8 @@ Result = TypeVar("Result")
 class Sandbox:
     """Fork servers, one per core unless said otherwise. Thread-safe; use as a context manager.
 
-    A server that dies is replaced and its program sent again; the processes are started by exec, so a large parent
-    costs nothing and later imports in the parent (an engine, CUDA) do no harm.
+    A server that dies is replaced and its program sent again. The processes are started by exec: a large parent costs
+    nothing, and later imports in the parent (an engine, CUDA) do no harm.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Sandbox:
 
     @contextmanager
     def _server(self) -> Iterator[ServerProcess]:
-        """An idle server; one that died meanwhile is replaced."""
+        """Lend an idle server; one that died meanwhile is replaced."""
         server = self._idle.get()
         try:
             yield server
@@ -196,11 +196,12 @@ class Sandbox:
 
     def run(self, program: Program, inputs: Sequence[bytes], limits: Limits) -> list[Execution]:
         """Runs every input in a process of its own; one execution per input. Raises SandboxError as `executions`."""
-        return [next(iter(list(self.executions(program, [one], limits)))) for one in inputs]
+        return [next(iter(list(self.executions(program, [test_input], limits)))) for test_input in inputs]
 
     def compiled(self, program: Program) -> Program | Execution:
-        """The program with its executable, made under limits of the compiler's own; itself if it needs none. An
-        execution if it does not compile.
+        """Compile the program under limits of the compiler's own; one that needs no compiler is returned itself.
+
+        Returns an execution if it does not compile.
 
         Raises:
             SandboxError: the compiler could not be run, or the machine ran out of memory under it.
@@ -236,9 +237,10 @@ class Sandbox:
 
 
 def _out_of_memory_kills() -> int:
-    """How many processes the kernel has killed on this machine since it had no memory left (proc_vmstat(5)).
+    """Count the processes that the kernel has killed on this machine for lack of memory (proc_vmstat(5)).
 
-    A compiler that is killed so says what it would say of a program that needs too much."""
+    A compiler that is killed so reports the same as for a program that needs too much.
+    """
     try:
         counters = Path("/proc/vmstat").read_text().splitlines()
     except OSError:

@@ -35,13 +35,14 @@ ALLOWED = {name: int(number) for word in _CALLS.split() if "=" in word for name,
 """Calls by name. Which paths they reach is decided elsewhere: by the root of the full level and by landlock."""
 
 PROCESS_CALLS = {"execve": 59, "arch_prctl": 158}
-"""What a program that is no Python needs beside them: it begins with execve, and its C library with arch_prctl."""
+"""Further calls of a program that is no Python: it begins with execve, and its C library with arch_prctl."""
 COMPILER_CALLS = {**PROCESS_CALLS, "fork": 57, "vfork": 58, "wait4": 61, "waitid": 247}
-"""What a compiler needs, which is several processes; `clone` may then make them."""
+"""Further calls of a compiler, which is several processes; `clone` may then make them."""
 
 PRETENDED = {"flock": 73, "chmod": 90, "fchmod": 91, "fchmodat": 268, "utimensat": 280}
-"""Answered with success without doing anything: libraries use them, landlock does not govern them, and with them a
-program could change files of the host, or leave marks on them for others."""
+"""Calls that are answered with success without doing anything. Libraries use them, and landlock does not govern them. A
+program could change files of the host with them, or leave marks there for others.
+"""
 
 _IOCTL, _SOCKETPAIR, _CLONE, _FCNTL, _SETRLIMIT, _PRLIMIT64, _CLONE3 = 16, 53, 56, 72, 160, 302, 435
 _ARGUMENT_VALUES = {
@@ -90,7 +91,7 @@ def _checked_call(number: int, body: list[bytes]) -> list[bytes]:
 
 
 def _search(ranges: list[tuple[int, int, int]]) -> list[bytes]:
-    """The answer to a number within one of the sorted ranges (both ends included, then the answer), by bisection.
+    """Search the sorted ranges (both ends included, then the answer) for a number by bisection; the instructions of it.
 
     The kernel tries every system call when a filter is installed, in every child: one after the other costs 0.1 ms.
     """
@@ -119,7 +120,7 @@ def _ranges(answers: dict[int, int]) -> list[tuple[int, int, int]]:
 
 
 def allowlist(further: Mapping[str, int] | None = None) -> bytes:
-    """The filter for untrusted programs; with `further` calls for those that are no Python, or for compilers."""
+    """Make the filter for untrusted programs; with `further` calls for those that are no Python, or for compilers."""
     further = further or {}
     program = [*_HEAD]
     for (number, index), values in _ARGUMENT_VALUES.items():
@@ -174,7 +175,7 @@ def _own_limits() -> list[bytes]:
 
 
 def denylist(numbers: tuple[int, ...]) -> bytes:
-    """A filter that refuses only `numbers` with EPERM: stands for a hardened host, in tests of the refusal."""
+    """Make a filter that refuses only `numbers` with EPERM: stands for a hardened host, in tests of the refusal."""
     return b"".join([*_HEAD, *(step for number in numbers for step in _checked_call(number, [_REFUSE])), _ALLOW])
 
 

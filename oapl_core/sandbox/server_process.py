@@ -143,7 +143,7 @@ class ServerProcess:
 
 
 def _interpreter() -> str:
-    """The interpreter below a virtual environment, if this user may run it."""
+    """Return the interpreter below a virtual environment, if this user may run it."""
     base = getattr(sys, "_base_executable", sys.executable)
     return base if os.access(base, os.X_OK) else sys.executable
 

@@ -22,7 +22,7 @@ class SessionLost(Exception):
 
 @dataclass(frozen=True)
 class SessionReply:
-    """What a call printed, and how it ended."""
+    """Reply to one call: its output, and how it ended."""
 
     output: str
     """Standard output and error together; its middle is left out where it is longer than a MiB."""
@@ -56,7 +56,7 @@ class Session:
         return [self._output, self._given, self._theirs.fileno()]
 
     def sent(self) -> None:
-        """The fork server has its copies: ours of the other end goes, or its end would not be seen."""
+        """Close our copy of the other end, once the fork server has its copies: the end would not be seen otherwise."""
         if self._theirs:
             self._theirs.close()
             self._theirs = None
@@ -95,7 +95,7 @@ class Session:
         return data.decode("utf-8", "replace")
 
     def close(self) -> None:
-        """Ends its process. Safe to call twice."""
+        """End the session's process. Safe to call twice."""
         self.is_over = True
         self.sent()
         self._control.close()

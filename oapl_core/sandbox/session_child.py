@@ -1,8 +1,8 @@
 """The process of a session: runs one piece of source after another in one module, each when it is told to.
 
-As ``child.py`` it confines itself first and holds nothing but what its own model wrote. It is told to run what lies in
-its input by a byte, and answers by one when that has ended; all that is printed, tracebacks too, goes to one file. A
-program could read or write such bytes itself, and only its own next result would be another one.
+Like ``child.py`` it confines itself first and holds nothing but what its own model wrote. One byte tells it to run the
+source in its input, and it answers by one byte at the end. All prints, tracebacks included, go to one file. A program
+could read or write such bytes itself, and would only change its own next result.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from oapl_core.sandbox.prelude import Prelude
 
 @dataclass(frozen=True)
 class SessionTask:
-    """What the process inherits."""
+    """Task of a session's process, inherited by the fork."""
 
     given: int
     """The file in which the source lies."""
     output: int
-    """What it prints."""
+    """File for everything that the process prints."""
     marks: int
     """A socket: bytes that say `run` and `has ended`."""
     ceilings: Ceilings
-    """Of the whole session."""
+    """Ceilings of the whole session."""
 
 
 def run_session(jail: Jail, task: SessionTask, prelude: Prelude, server_pid: int) -> NoReturn:

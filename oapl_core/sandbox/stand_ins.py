@@ -1,7 +1,8 @@
-"""What programs expect of the interpreter and the jail has not: `/dev/stdin`, and multiprocessing's semaphores.
+"""Stand-ins for parts of the interpreter that are missing in the jail: `/dev/stdin`, and multiprocessing's semaphores.
 
 There is no /proc for /dev/stdin to point into. Semaphores need shared memory; here only threads share them, since there
-are no other processes: `multiprocessing.dummy` and `multiprocessing.pool.ThreadPool` work, `Process` fails at its fork.
+are no other processes: `multiprocessing.dummy` and `multiprocessing.pool.ThreadPool` work, `Process` fails at its
+fork.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _is_stdin(file: Any) -> bool:
 
 
 class SemLock:
-    """As `_multiprocessing.SemLock`, for one process."""
+    """Semaphore or lock with the interface of `_multiprocessing.SemLock`, for one process."""
 
     SEM_VALUE_MAX = 2**31 - 1
 
@@ -68,7 +69,7 @@ class SemLock:
             return True
 
     def release(self) -> None:
-        """Gives it back. Raises AssertionError or ValueError as the real one."""
+        """Release the lock or semaphore. Raises AssertionError or ValueError like the real one."""
         with self._changed:
             if self.kind == 0:
                 if self._owner != threading.get_ident():

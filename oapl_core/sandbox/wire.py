@@ -1,7 +1,7 @@
 """Messages between the supervisor and a fork server: JSON headers, and the open files of a request.
 
-Neither side ever sends a program, an input or an output: those lie in anonymous files which the supervisor makes and
-reads (request.py), and only their descriptors pass through the server, to the child.
+Neither side ever sends a program, an input or an output. Those lie in anonymous files which the supervisor makes and
+reads (request.py). Only their descriptors pass through the server, to the child.
 """
 
 import json
@@ -26,7 +26,7 @@ def send(connection: socket.socket, *messages: dict[str, Any]) -> None:
 
 
 def receive(connection: socket.socket) -> dict[str, Any]:
-    """Reads one message. Raises EOFError when the other side is gone."""
+    """Read one message from the socket. Raises EOFError when the other side is gone."""
     # The other side is trusted (a fork server runs nothing of a program), so no length is refused.
     (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
     message: dict[str, Any] = json.loads(_exactly(connection, length))
@@ -41,7 +41,9 @@ def send_request(connection: socket.socket, message: dict[str, Any], files: Sequ
 
 
 def receive_request(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """The next request and its files; None when the other side is gone. A STOP that came too late is passed over."""
+    """Read the next request and its files; None when the other side is gone. A STOP that came too late is passed
+    over.
+    """
     while True:
         kind, files, _, _ = socket.recv_fds(connection, 1, MOST_FILES)  # the byte alone: its files come with it
         if kind == REQUEST:

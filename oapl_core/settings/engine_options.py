@@ -49,5 +49,5 @@ EngineOptions = Annotated[dict[str, Any], AfterValidator(_refuse_decided)]
 
 
 def naming_code(options: Mapping[str, Any]) -> list[str]:
-    """Those that have the engine run code which the option, or the model's folder, names."""
+    """List the options that have the engine run code which the option, or the model's folder, names."""
     return [name for name in options if options[name] and (name == "trust_remote_code" or name.endswith("_cls"))]

@@ -1,4 +1,4 @@
-"""What answers the model between its turns: the settings of ``[environment]``, with defaults and units."""
+"""Settings of ``[environment]``, which answers the model between its turns, with defaults and units."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -24,11 +24,12 @@ class EnvironmentConfig(Settings):
     """`calculator`, `python`, `search`, `attempts`, the name that an installed package gives, or `module:Class`.
     Modules are looked for in the current folder first."""
     settings: dict[str, Any] = Field(default_factory=dict)
-    """What the class is made with, for example `{corpus = "pages.sqlite"}`."""
+    """Arguments of the class, for example `{corpus = "pages.sqlite"}`."""
     syntax: Literal["json", "llama", "fence", "tags"] = "json"
-    """How a turn calls a tool: `json`: an object in <tool_call>, as Qwen and Hermes do; `llama`: the turn is one
-    object, as Llama 3 does; `fence`: each fenced block that says a tool's name is its first argument; `tags`:
-    `<NAME>...</NAME>` around its first argument."""
+    """Form of a tool call in a turn. `json`: an object in <tool_call>, as Qwen and Hermes write it. `llama`: the turn
+    is one object, as Llama 3 writes it. `fence`: each fenced block whose language is a tool's name is that tool's first
+    argument. `tags`: `<NAME>...</NAME>` around the first argument.
+    """
     max_turns: PositiveInt = 16
     """Turns of the model in one trajectory; what is not over after them counts as truncated."""
     max_calls: PositiveInt = 32
@@ -39,8 +40,9 @@ class EnvironmentConfig(Settings):
     observation_characters: PositiveInt = 8000
     """Longer answers of the environment are cut in their middle. Characters."""
     tool_s: PositiveFloat = 60.0
-    """Wall time of one step of the environment, all calls of the turn: a call that ships gets what is left of nine
-    tenths of it. A step that takes longer all the same cannot be judged. Seconds."""
+    """Wall time of one step of the environment, all calls of the turn. A call of a shipped environment gets the rest of
+    nine tenths of it. A step that takes longer all the same cannot be judged. Seconds.
+    """
     wall_s: PositiveFloat = 3600.0
     """Wall time of one trajectory; what is not over by then counts as truncated. Seconds."""
     workers: PositiveInt = 64
@@ -50,17 +52,17 @@ class EnvironmentConfig(Settings):
     `engine.max_num_seqs`."""
 
     def check(self, others: Mapping[str, bool]) -> None:
-        """Whether it goes together with other settings, ``others``: what is refused, and if it is set.
+        """Refuse settings that exclude an environment; ``others``: name of each, and whether it is set.
 
         Raises:
-            ValueError: one is.
+            ValueError: one is set.
         """
         for name, is_set in others.items():
             if is_set:
                 raise ValueError(f"{name} and [environment] exclude each other: {_WHY[name.split()[0]]}")
 
     def advice(self, again: str) -> str:
-        """What to do where it fails; ``again``: options of `oapl run` that sample anew."""
+        """Return the advice for a failure of the environment; ``again``: options of `oapl run` that sample anew."""
         if self.ships:
             return f"raise environment.tool_s or environment.workers if it is slow, then run again with {again}"
         module = self.target.partition(":")[0]
@@ -78,7 +80,7 @@ class EnvironmentConfig(Settings):
 
     @property
     def slice(self) -> dict[str, Any]:
-        """What rollouts depend on: all but how many run at once, and the source of one's own class."""
+        """Settings that rollouts depend on: all but the number that run at once, with the source of one's own class."""
         dumped = super().slice
         # an edited class is another one; ours change with the version
         return dumped if self.ships else dumped | {"sha256": source_hash(self.target)}

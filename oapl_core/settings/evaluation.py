@@ -33,9 +33,10 @@ class EvaluationConfig(AskingConfig):
     heldout_samples: PositiveInt = 16
     """n of the unbiased pass@k on held-out problems."""
     choose_on: Literal["validation", "heldout", "last"] = "validation"
-    """What decides which of the last round's epochs is measured: the highest mean reward on `validation` problems
-    (without any, the last epoch is taken), or always the `last` one. `heldout` would choose on the problems that are
-    reported; it needs `force`, and the choice is then named wherever the epoch is."""
+    """Problems that choose which of the last round's epochs is measured. `validation`: the highest mean reward on them
+    (without any, the last epoch). `last`: always the last epoch. `heldout` would choose on the problems that are
+    reported. It needs `force`, and the choice is then named wherever the epoch is.
+    """
     force: bool = False
     """Choose on held-out problems all the same."""
 

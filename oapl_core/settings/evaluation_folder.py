@@ -1,4 +1,4 @@
-"""What `oapl evaluate` measures and how: the settings of an evaluation folder, with defaults, units and sources."""
+"""Settings of an evaluation folder, which `oapl evaluate` makes: models, sets and answers, with defaults and units."""
 
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -15,10 +15,10 @@ from oapl_core.settings_group import Settings
 
 
 class ModelConfig(Settings):
-    """One checkpoint."""
+    """One checkpoint to measure, with its name in tables."""
 
     label: str
-    """What it is called in tables."""
+    """Name in tables."""
     path: Path
     """Hugging Face folder."""
     origin: str = "a model folder"
@@ -29,12 +29,13 @@ class SetConfig(Settings):
     """The problems: a published set by name, or a problem set of ours."""
 
     name: str | None = None
-    """As `oapl problems` lists it; unset: `path` is a problem set of ours."""
+    """Name of the set in `oapl problems`; unset: `path` is a problem set of ours."""
     path: Path | None = None
     """File or folder to read; unset: the hub."""
     split: Literal["train", "validation", "heldout"] | None = None
-    """Which the file's problems are, and of a problem set of ours with several the one that is taken; unset: what its
-    first row says, else held out."""
+    """Split of the file's problems; in a problem set of ours with several splits, the one to take. Unset: the split in
+    the file's first row, else held out.
+    """
     revision: str | None = None
     """Commit of the set's repository on the hub; unset: that of data/sources.toml."""
     release: str | None = None
@@ -53,7 +54,7 @@ class EvaluationFolderConfig(AskingConfig, PromptConfig):
     models: Annotated[tuple[ModelConfig, ...], Field(min_length=1)]
     """In the order of the tables; pairs are compared."""
     problems: SetConfig
-    """What they answer."""
+    """Problems to answer."""
     samples: PositiveInt = EvaluationConfig.model_fields["heldout_samples"].default
     """n, answers to each problem."""
     ks: tuple[PositiveInt, ...] = ()
@@ -63,11 +64,11 @@ class EvaluationFolderConfig(AskingConfig, PromptConfig):
     engine: EngineConfig = EngineConfig()
     """vLLM."""
     environment: EnvironmentConfig | None = None
-    """What answers the model between its turns; unset: an answer is one turn."""
+    """Environment that answers the model between its turns; unset: an answer is one turn."""
     verifier: VerifierConfig = VerifierConfig()
     """Verdicts."""
     reward: RewardConfig | None = None
-    """What a verdict earns; unset: 1 for a correct answer, 0 for a wrong one."""
+    """Reward of a verdict; unset: 1 for a correct answer, 0 for a wrong one."""
     repeats: Path | None = None
     """Card of the evaluation that this one repeats."""
     engine_python: Path | None = None

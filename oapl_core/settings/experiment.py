@@ -1,10 +1,9 @@
 """The experiment: everything a person can choose, with its default, unit and source, in one place.
 
-An experiment file holds only differences from the defaults below (``experiment_file.py`` reads it); the resolved
-experiment is written to ``run.json`` and read back by every stage. Nothing else in the project has a default setting
-(those of a stage with many of them are beside it, in ``training.py``, ``verifier.py`` and so on).
-Where no other source is named, defaults are those of the DeepCoder replication in the OAPL paper (arXiv 2602.19362,
-appendix A).
+An experiment file holds only differences from the defaults below (``experiment_file.py`` reads it). The resolved
+experiment is written to ``run.json`` and read back by every stage. Nothing else in the project has a default setting.
+Those of a stage with many settings are in ``training.py``, ``verifier.py`` and so on. Where no other source is named,
+defaults are those of the DeepCoder replication in the OAPL paper (arXiv 2602.19362, appendix A).
 """
 
 from pathlib import Path
@@ -40,7 +39,7 @@ _AT_ONCE, _SHORT, _SMALL = 256, 8192, 2e9
 
 
 class EngineConfig(Settings):
-    """What vLLM is started with."""
+    """Settings that vLLM is started with."""
 
     changes_nothing = frozenset(
         "max_num_seqs max_model_len gpu_memory_utilization kv_cache_gib tensor_parallel_size pipeline_parallel_size "
@@ -62,7 +61,7 @@ class EngineConfig(Settings):
     pipeline_parallel_size: PositiveInt = 1
     """Stages that the layers of one replica are divided into; each has `tensor_parallel_size` GPUs."""
     distributed_executor_backend: Literal["mp", "ray"] | None = None
-    """What runs a replica on several GPUs: `ray` reaches over machines; unset: vLLM chooses."""
+    """Backend of a replica on several GPUs: `ray` reaches over machines; unset: vLLM chooses."""
     replicas: PositiveInt = 1
     """Engines on this machine that share the parts of a round or an evaluation; its GPUs (or cores) are divided over
     them."""
@@ -103,12 +102,15 @@ class SamplingConfig(Settings):
     stop: StopTexts = ()
     """Texts that end an answer beside the model's end tokens; evaluation uses them too. What is judged ends before."""
     stop_tokens: Literal["trained", "cut"] = "trained"
-    """Whether a stop text's tokens belong to the rollout: `trained`, as they were sampled, so that the policy learns to
-    end; `cut` leaves out those that are its alone (not an answer's only token), and nothing then teaches it to end."""
+    """Place of a stop text's tokens. `trained`: they belong to the rollout as they were sampled, so that the policy
+    learns to end. `cut`: tokens of the stop text alone are left out, unless they are an answer's only token. Nothing
+    then teaches the policy to end.
+    """
     routes: bool = False
-    """Of a mixture of experts: record which experts the engine chose for each token, and train with the same ones
-    (rollout routing replay, arXiv 2510.11370). A byte for each expert, layer and token, so 384 a token of
-    Qwen3-30B-A3B: a part's lie in memory until it is whole."""
+    """Routes of a mixture of experts: train with the experts that the engine chose for each token (rollout routing
+    replay, arXiv 2510.11370). A byte for each expert, layer and token: 384 a token of Qwen3-30B-A3B. A part's routes
+    lie in memory until it is whole.
+    """
     problems_per_part: PositiveInt | None = None
     """Problems per Parquet part; what verification, replicas and a later run take as a whole. Unset: 128 and, where
     several engines share a round, at most what gives each four parts (`run_folder/cutting.py`)."""
@@ -136,8 +138,9 @@ class Experiment(Settings):
     """Where finished artifacts are copied as they are recorded, in a folder named as the run's: `file:///DISK/FOLDER`,
     `s3://BUCKET/PREFIX?region=...&endpoint=http://HOST:PORT`, `gs://...`, `az://CONTAINER/...`; no keys in it."""
     model: Path | None = None
-    """Hugging Face folder to start from, or a model on the hub at one commit, `org/name@` and 40 hex digits, which the
-    first step fetches; unset: [pretrain] makes one."""
+    """Hugging Face folder to start from, or a model on the hub at one commit: `org/name@` and 40 hex digits. The first
+    step fetches it. Unset: [pretrain] makes one.
+    """
     pretrain: PretrainConfig | None = None
     """Make the base model here instead of reading one."""
     warm_start: WarmStartConfig | None = None
@@ -151,11 +154,11 @@ class Experiment(Settings):
     sampling: SamplingConfig = SamplingConfig()
     """Training rollouts."""
     environment: EnvironmentConfig | None = None
-    """What answers the model between its turns; unset: an answer is one turn."""
+    """Environment that answers the model between its turns; unset: an answer is one turn."""
     verifier: VerifierConfig = VerifierConfig()
     """Verdicts."""
     reward: RewardConfig | None = None
-    """What a verdict earns; unset: 1 for a correct answer, 0 for a wrong one."""
+    """Reward of a verdict; unset: 1 for a correct answer, 0 for a wrong one."""
     objective: Objective = Oapl()
     """Loss: `name` chooses one of docs/objectives.md, the other keys are its own."""
     training: TrainingConfig = TrainingConfig()
@@ -164,7 +167,7 @@ class Experiment(Settings):
         RoundConfig(),
         RoundConfig(problems=4000, epochs=4),
     )
-    """As in the paper (section 5): every problem for 1 epoch, then 4,000 problems for 4."""
+    """Rounds of the paper (section 5): every problem for 1 epoch, then 4,000 problems for 4."""
     pipeline: PipelineConfig | None = None
     """Sample the next round while this one trains; unset: one after the other."""
     sync: SyncConfig = SyncConfig()
@@ -174,11 +177,11 @@ class Experiment(Settings):
     evaluation: EvaluationConfig = EvaluationConfig()
     """Validation and held-out measurement."""
     report: ReportConfig = ReportConfig()
-    """What is shown."""
+    """Numbers that pages show."""
     alarms: AlarmsConfig = AlarmsConfig()
-    """What somebody is told of."""
+    """Thresholds at which somebody is told."""
     estimate: EstimateConfig = EstimateConfig()
-    """What `oapl plan` takes for granted."""
+    """Assumptions of `oapl plan`."""
     time_limits_h: TimeLimits = TimeLimits()
     """When a stage counts as stuck; may change while a run is unfinished."""
 
@@ -307,20 +310,24 @@ class Experiment(Settings):
         return self.pretrain is not None or self.hub_model is not None
 
     def sampling_round(self, number: int) -> int:
-        """The round whose starting checkpoint samples round ``number``: itself, or an earlier one."""
+        """Return the round whose starting checkpoint samples round ``number``: itself, or an earlier one."""
         return self.sync.starting_round(number, self.pipeline is not None)
 
     def continues_optimizer(self, number: int) -> bool:
-        """Whether round ``number`` begins from the optimiser of the round before it (`training.optimizer_state`)."""
+        """Return whether round ``number`` begins from the optimiser of the round before it
+        (`training.optimizer_state`).
+        """
         return self.training.optimizer_state == "continued" and number > 0
 
     def leaves_optimizer(self, number: int) -> bool:
-        """Whether round ``number`` leaves its optimiser to a next one."""
+        """Return whether round ``number`` leaves its optimiser to a next one."""
         return number + 1 < len(self.rounds) and self.continues_optimizer(number + 1)
 
     @property
     def earlier_checkpoints(self) -> int:
-        """How many answer held-out problems beside the last round's: base, rounds but the last, before a warm start."""
+        """Number of checkpoints, beside the last round's, that answer held-out problems: base, earlier rounds, warm
+        start.
+        """
         return len(self.rounds) + (self.warm_start is not None)
 
     @property

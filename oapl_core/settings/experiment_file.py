@@ -36,7 +36,7 @@ def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
 
 
 def read_toml(path: Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
-    """The values in ``path``, or in the shipped file that it names, not validated yet, with overrides.
+    """Read the values in ``path``, or in the shipped file that it names, not validated yet, with overrides.
 
     Raises:
         ConfigError: as ``load_experiment``.
@@ -76,15 +76,15 @@ def check_format(record: Mapping[str, Any], where: object) -> None:
         DataError: it has another; names the release that opens it.
     """
     # release 0.1.0 wrote no number
-    found = record.get("format", 1)
-    if found != FORMAT:
-        release = _RELEASES.get(found) if isinstance(found, int) else None
+    made_in = record.get("format", 1)
+    if made_in != FORMAT:
+        release = _RELEASES.get(made_in) if isinstance(made_in, int) else None
         by = f"oapl {release}, which opens it" if release else "a later version of oapl: update this one"
-        raise DataError(f"{where}: was made by {by} (format {found}; this version has format {FORMAT})")
+        raise DataError(f"{where}: was made by {by} (format {made_in}; this version has format {FORMAT})")
 
 
 def parse_as(kind: type[_Kind], values: Mapping[str, Any], where: str) -> _Kind:
-    """As ``parse_experiment``, for another class of settings.
+    """Validate values like ``parse_experiment``, for another class of settings.
 
     Raises:
         ConfigError: one line with every complaint.
@@ -97,7 +97,7 @@ def parse_as(kind: type[_Kind], values: Mapping[str, Any], where: str) -> _Kind:
 
 
 def differences(old: Any, new: Any, key: str = "") -> list[str]:
-    """What differs between two dumps of settings, in words: ``training.learning_rate was 1e-06, now 1e-05``."""
+    """List the differences between two dumps of settings: ``training.learning_rate was 1e-06, now 1e-05``."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = sorted(old.keys() | new.keys())
         return [d for k in keys for d in differences(old.get(k), new.get(k), f"{key}.{k}".lstrip("."))]
@@ -160,7 +160,7 @@ _WORDS = {
 
 
 def _groups(kind: Any, place: list[Any]) -> list[type[Settings]]:
-    """The classes of settings that may stand at ``place`` below the type ``kind``."""
+    """List the classes of settings that may stand at ``place`` below the type ``kind``."""
     if not (isinstance(kind, type) and issubclass(kind, Settings)):
         return [group for one in get_args(kind) for group in _groups(one, place)]  # of optional ones, lists and choices
     if not place:

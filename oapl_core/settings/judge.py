@@ -14,7 +14,7 @@ from oapl_core.settings_group import Settings
 
 
 def _prompt(value: Any) -> Any:
-    """A path becomes what lies there; the record of a run has the text already."""
+    """Replace a path by the file's text; the record of a run has the text already."""
     if not isinstance(value, str | Path):
         return value
     text = read_text(Path(value))
@@ -44,7 +44,7 @@ class JudgeConfig(Settings):
     url: Annotated[KeylessUrl, Field(pattern=r"^https?://")]
     """Up to and with `/v1`."""
     model: str
-    """What the server calls the model."""
+    """Name of the model at the server."""
     prompt: Annotated[PromptTemplate, BeforeValidator(_prompt)]
     """Jinja file that makes the message from `problem` (its columns), `response` and `verdict`; what it sets `system`
     to is the system's message."""
@@ -58,12 +58,13 @@ class JudgeConfig(Settings):
     lowest: float = 0.0
     """The lowest number that a reply may give; one below it or above `scale` is no vote, and is never cut to fit."""
     max_unusable_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.02
-    """Share of the answers, counted from 100 on, that may go unjudged as the judge's replies had no such number, also
-    when asked again with another seed. A response can bring that about; above it the stage ends."""
+    """Share of the answers, counted from 100 on, that may stay without a number: the judge gave none, also when asked
+    again with another seed. A response can bring that about. Above the share the stage ends.
+    """
     votes: PositiveInt = 1
     """Replies to each answer, asked with seeds 0, 1, ...; the mean of those with a number counts, if they are most."""
     temperature: Annotated[float, Field(ge=0.0)] = 0.0
-    """Of its sampling; more than 0 where there are several votes."""
+    """Temperature of the judge's sampling; more than 0 where there are several votes."""
     max_tokens: PositiveInt = 1024
     """Longest reply. Tokens."""
     timeout_s: PositiveFloat = 120.0

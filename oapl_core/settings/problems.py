@@ -25,13 +25,13 @@ class PromptExample(Settings):
     """A problem with its solution, shown before the problem that is asked."""
 
     statement: str
-    """As a problem's."""
+    """Statement, in the form of a problem's."""
     solution: str
-    """What an answer should look like."""
+    """Solution in the form that an answer should have."""
     starter_code: str | None = None
-    """As a problem's."""
+    """Starter code, in the form of a problem's."""
     entry_point: str | None = None
-    """As a problem's."""
+    """Entry point, in the form of a problem's."""
 
 
 def _listed(value: Any) -> Any:
@@ -39,7 +39,7 @@ def _listed(value: Any) -> Any:
 
 
 def read_text(path: Path) -> str:
-    """Of a file that a setting names. Raises ValueError: it cannot be read."""
+    """Read a file that a setting names. Raises ValueError if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -48,7 +48,7 @@ def read_text(path: Path) -> str:
 
 
 def _template(value: Any) -> Any:
-    """A path becomes what lies there; the record of a run has the text already."""
+    """Replace a path by the template in that file; the record of a run has the text already."""
     if not isinstance(value, str | Path):
         return value
     text = read_text(Path(value))
@@ -60,10 +60,10 @@ def _template(value: Any) -> Any:
 
 
 def _examples(value: Any) -> Any:
-    """As ``_template``; of a row that has more, as a problem set's does, what an example has is taken."""
+    """Replace a path by the examples in that file; further columns of a row, such as a problem set's, are left out."""
     if not isinstance(value, str | Path):
         return value
-    found = []
+    examples = []
     for number, line in enumerate(read_text(Path(value)).split("\n"), start=1):
         try:
             row = json.loads(line) if line.strip() else None
@@ -73,8 +73,8 @@ def _examples(value: Any) -> Any:
             continue
         if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("statement", "solution")):
             raise ValueError(f"{value}:{number}: must be an object with the texts `statement` and `solution`")
-        found.append({key: row[key] for key in PromptExample.model_fields if key in row})
-    return found
+        examples.append({key: row[key] for key in PromptExample.model_fields if key in row})
+    return examples
 
 
 ProblemFiles = Annotated[tuple[Path, ...], BeforeValidator(_listed)]
@@ -105,7 +105,9 @@ class PromptConfig(Settings):
 
     @property
     def prompting(self) -> dict[str, Any]:
-        """What prompts depend on beside problems and tokenizer: of a template its text, not its file."""
+        """Settings that prompts depend on beside problems and tokenizer; a template counts by its text, not its
+        file.
+        """
         dumped = self.model_dump(mode="json", include=set(PromptConfig.model_fields))
         return dumped if self.template is None else dumped | {"template": self.template.text}
 
@@ -117,20 +119,20 @@ class ProblemsConfig(PromptConfig):
     """Problem sets that rounds sample from: a file (.jsonl, .json, both also .gz, .parquet or .arrow), or a list
     of files. A .json file holds one array of problems, or one problem in each line."""
     validation: ProblemFiles = ()
-    """Those that choose the checkpoint; none: the last epoch is taken."""
+    """Files of the problems that choose the checkpoint; none: the last epoch is taken."""
     heldout: Annotated[ProblemFiles, Field(min_length=1)]
-    """Those that are only ever measured on; the column `source` of a problem tells several apart."""
+    """Files of problems that are only ever measured on; the column `source` of a problem tells several apart."""
     exclude: ProblemFiles = ()
     """Training problems to leave out: JSONL lists of `problem_id`, as `oapl problems --screen` writes them."""
     limit: PositiveInt | None = None
     """Take only so many problems of each file, the first ones, for a rehearsal; unset: all."""
 
     def files(self, split: str) -> tuple[Path, ...]:
-        """The files of `train`, `validation` or `heldout`."""
-        found: tuple[Path, ...] = getattr(self, split)
-        return found
+        """Return the files of `train`, `validation` or `heldout`."""
+        paths: tuple[Path, ...] = getattr(self, split)
+        return paths
 
     @property
     def slice(self) -> dict[str, Any]:
-        """What problems and prompts depend on beside their inputs."""
+        """Settings that problems and prompts depend on beside their inputs."""
         return super().slice | self.prompting

@@ -57,9 +57,9 @@ def _some(rounds: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [one for _, equal in groupby(rounds) for one in list(equal)[:_ALIKE]]
 
 
-def _small(one: dict[str, Any], limit: int) -> dict[str, Any]:
-    part = None if one["problems"] is None else min(one["problems"], limit // 2)
-    return one | {"problems": part, "keep": "all", "epochs": min(one["epochs"], _EPOCHS)}
+def _small(round_: dict[str, Any], limit: int) -> dict[str, Any]:
+    part = None if round_["problems"] is None else min(round_["problems"], limit // 2)
+    return round_ | {"problems": part, "keep": "all", "epochs": min(round_["epochs"], _EPOCHS)}
 
 
 def _use_demo_model(values: dict[str, Any]) -> None:
@@ -93,7 +93,7 @@ def _use_demo_model(values: dict[str, Any]) -> None:
 
 
 def rehearsal_changes(whole: Experiment, small: Experiment) -> list[str]:
-    """What differs, a line each."""
+    """List the settings that a rehearsal changes, a line each."""
     own = {"rounds", "model", *(("pretrain",) if whole.pretrain is None else ())}  # that of the demo is said in words
     before, now = (one.model_dump(mode="json", exclude=own) for one in (whole, small))
     lines = []

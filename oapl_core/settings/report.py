@@ -1,4 +1,4 @@
-"""What pages show: the settings of ``[report]``."""
+"""Settings of ``[report]``: the numbers that pages show."""
 
 from typing import Annotated
 

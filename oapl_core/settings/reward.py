@@ -1,4 +1,4 @@
-"""What a rollout earns, where that is more than 1 for a correct answer and 0 for a wrong one: docs/rewards.md."""
+"""Settings of ``[reward]``: rewards other than 1 for a correct answer and 0 for a wrong one (docs/rewards.md)."""
 
 from typing import Annotated, Any, Self
 
@@ -18,28 +18,34 @@ class PartsConfig(Settings):
     """Weights of what the reward is the sum of; 0 leaves one out. Each contribution is a column of the verdicts."""
 
     verdict: float = 0.0
-    """Of 1 for an answer that the verifier passes, 0 for any other."""
+    """Weight of the verdict: 1 for an answer that the verifier passes, 0 for any other."""
     tests: float = 0.0
-    """Of the share of a program's tests that it passes; for maths 1 or 0. DeepCoder's authors advise against it, since
-    models learn to print what most tests expect; needs `verifier.stop_at_first_failure = false`."""
+    """Weight of the share of a program's tests that it passes; for maths 1 or 0. DeepCoder's authors advise against it,
+    since models learn to print what most tests expect. Needs `verifier.stop_at_first_failure = false`.
+    """
     format: float = 0.0
-    """Of 1 for a response that has an answer where the verifier looks for one (a code block, a box, after thinking has
-    ended), 0 for any other."""
+    """Weight of the form: 1 for a response that has an answer where the verifier looks for one, 0 for any other. That
+    is a code block or a box, after thinking has ended.
+    """
     length: float = 0.0
-    """Of -|T - `length_target`|, T the response's tokens (LCPO-Exact, arXiv 2503.04697, eq. 1, whose alpha this is)."""
+    """Weight of -|T - `length_target`|, T the response's tokens (LCPO-Exact, arXiv 2503.04697, eq. 1, whose alpha this
+    is).
+    """
     overlong: float = 0.0
-    """Of DAPO's soft overlong punishment (arXiv 2503.14476, eq. 13): 0 up to `longest` - `overlong_tokens`, from there
-    linear to -1 at `longest`. DeepCoder has no length penalty: it leaves out of the loss what was cut, which is
-    `truncated = "drop"` of a round."""
+    """Weight of DAPO's soft overlong punishment (arXiv 2503.14476, eq. 13): 0 up to `longest` - `overlong_tokens`, from
+    there linear to -1 at `longest`. DeepCoder has no length penalty: it leaves cut answers out of the loss, like
+    `truncated = "drop"` of a round.
+    """
     repetition: float = 0.0
-    """Of -(1 - different n-grams / n-grams), of `ngram_words` words (as open-r1 simplifies arXiv 2502.03373, app.
-    C.2)."""
+    """Weight of -(1 - different n-grams / n-grams), of `ngram_words` words (open-r1's simplification of arXiv
+    2502.03373, app. C.2).
+    """
     function: float = 0.0
-    """Of what `function` returns."""
+    """Weight of the result of `function`."""
     judge: float = 0.0
-    """Of what the judge says."""
+    """Weight of the judge's number."""
     environment: float = 0.0
-    """Of the sum of what an environment that judges gave to the turns; needs `[environment]`."""
+    """Weight of the sum of the numbers that a judging environment gave to the turns; needs `[environment]`."""
 
 
 class RewardConfig(Settings):
@@ -55,10 +61,11 @@ class RewardConfig(Settings):
     time_limit_s: PositiveFloat = 10.0
     """For one call of the function, wall time. Seconds."""
     memory_mb: PositiveInt = 2048
-    """What the function may take beside what importing its module took. MiB."""
+    """Memory that the function may take beside that of importing its module. MiB."""
     parts: PartsConfig = PartsConfig()
-    """What the reward is the sum of; all 0: what the function returns, or the judge says, or else what there was
-    before `[reward]`: the verdict's 1 or 0, or what an environment that judges gave."""
+    """Weights of the parts whose sum is the reward. All 0: the result of the function, or the judge's number. Without
+    these, the reward is the verdict's 1 or 0, or the number of a judging environment.
+    """
     length_target: Annotated[int, Field(ge=0)] = 0
     """For `parts.length`. Tokens."""
     longest: PositiveInt | None = None
@@ -93,7 +100,7 @@ class RewardConfig(Settings):
         return self
 
     def check(self, stops_at_first_failure: bool, max_tokens: int, has_environment: bool) -> None:
-        """Whether it fits the other settings.
+        """Check that the reward fits the other settings.
 
         Raises:
             ValueError: it does not.
@@ -114,7 +121,7 @@ class RewardConfig(Settings):
             )
 
     def for_longest(self, tokens: int) -> Self:
-        """The same where answers have another limit: ``tokens`` is `longest` unless that is set."""
+        """Copy the settings for answers with another limit: ``tokens`` is `longest` unless that is set."""
         return self.model_copy(update={"longest": self.longest or tokens})
 
     @property
@@ -132,7 +139,7 @@ class RewardConfig(Settings):
 
     @property
     def slice(self) -> dict[str, Any]:
-        """What rewards depend on: the settings but those that say how fast, and the texts of files that they name."""
+        """Settings that rewards depend on: all but those of speed, with the texts of files that they name."""
         # the source too: an edited function is another one
         dumped = super().slice
         if self.place:

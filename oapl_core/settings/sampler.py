@@ -26,5 +26,6 @@ class SamplerConfig(Settings):
     request_minutes: PositiveFloat = 120.0
     """How long one answer may take. Minutes."""
     max_difference: PositiveFloat = 0.05
-    """Largest mean difference between a server's log-probs of a fixed probe and those of the checkpoint as transformers
-    computes them; above it the server has other weights. Nats per token (float32: about 1e-6; bfloat16: up to 0.03)."""
+    """Largest mean difference between log-probs of a fixed probe by a server and by transformers from the checkpoint.
+    Above it the server has other weights. Nats per token (float32: about 1e-6; bfloat16: up to 0.03).
+    """

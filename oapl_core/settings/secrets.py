@@ -17,7 +17,7 @@ _USER = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 def holds_key(url: str) -> bool:
-    """Whether a URL has a user, who may be a key, or a query with one."""
+    """Return whether a URL has a user, who may be a key, or a query with one."""
     parts = urlsplit(url)
     if parts.username or parts.password:
         return True

@@ -8,9 +8,10 @@ from oapl_core.settings_group import Settings
 
 
 class SyncConfig(Settings):
-    """When the engine gets new weights (paper, Algorithm 1: every L optimiser steps). A round of L steps is one L; both
-    settings count rounds. Together they set the policy lag: with rounds of L steps, `every_rounds` = I and
-    `offset_rounds` = d, it runs from d L to (d + I) L - 1 once the run has had d rounds."""
+    """Times at which the engine gets new weights (paper, Algorithm 1: every L optimiser steps). A round of L steps is
+    one L; both settings count rounds. Together they set the policy lag. For rounds of L steps, `every_rounds` = I and
+    `offset_rounds` = d, it runs from d L to (d + I) L - 1. That holds once the run has had d rounds.
+    """
 
     every_rounds: PositiveInt = 1
     """The engine gets new weights before every so many rounds; those between are sampled with the same ones."""
@@ -19,7 +20,7 @@ class SyncConfig(Settings):
     `[pipeline]` 1."""
 
     def starting_round(self, number: int, pipelined: bool) -> int:
-        """The round whose first weights sample round ``number``; never a later one.
+        """Return the round whose first weights sample round ``number``; never a later one.
 
         Args:
             number: counted from 0.

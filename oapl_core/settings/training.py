@@ -74,15 +74,18 @@ class TrainingConfig(Settings):
     """Tokens one forward may hold on one rank, padding included; a longer sequence goes alone. Ranks that share their
     sequences hold so many each."""
     packing: Literal["auto", "on", "off"] = "auto"
-    """Sequences of a micro-batch in one row without padding: `auto` where FlashAttention is installed, `on` with any
-    attention (slower on CPUs), `off` in rows padded to the longest, sorted by length."""
+    """Sequences of a micro-batch in one row without padding. `auto`: where FlashAttention is installed. `on`: with any
+    attention (slower on CPUs). `off`: in rows padded to the longest, sorted by length.
+    """
     share_prompts: Literal["auto", "on", "off"] = "off"
-    """Compute a prompt once for all answers to it in a micro-batch, forwards and backwards, with the same gradient:
-    `auto` where the attention allows it and a fifth of the tokens is saved, `on` or refused. Unless `off`, steps have
-    whole groups, so that answers meet."""
+    """Computation of a prompt once for all answers to it in a micro-batch, forwards and backwards, with the same
+    gradient. `auto`: where the attention allows it and a fifth of the tokens is saved. `on`: always, or refused. Unless
+    `off`, steps have whole groups, so that answers meet.
+    """
     reference: Literal["behavior", "reference"] = "behavior"
-    """What the policy's log-probs are compared with: those that the engine recorded (the paper), or those that the
-    trainer gives the same weights before the first update (the authors' code)."""
+    """Log-probs that the policy's are compared with. `behavior`: those that the engine recorded (the paper).
+    `reference`: those of the trainer with the same weights before the first update (the authors' code).
+    """
     learning_rate: PositiveFloat = 1e-6
     """Peak learning rate."""
     warmup_share: Fraction = 0.02
@@ -94,10 +97,10 @@ class TrainingConfig(Settings):
     adam_eps: PositiveFloat = 1e-10
     """OAPL's gradients are about 2 beta2 times REINFORCE's: the usual 1e-8 would shrink the steps of a large model."""
     optimizer_state: Literal["fresh", "continued"] = "fresh"
-    """Where a later round's optimiser begins: `fresh`, with empty moments and the weights as they were exported;
-    `continued`, where the round before ended, in float32, so that all rounds are one training (paper, Algorithm 1).
-    Then the learning rate is constant, and the state, about 14 bytes a parameter, is kept until the next round is
-    trained."""
+    """Beginning of a later round's optimiser. `fresh`: empty moments and the exported weights. `continued`: the end of
+    the round before, in float32, so that all rounds are one training (paper, Algorithm 1). The learning rate is then
+    constant, and the state, about 14 bytes a parameter, is kept until the next round is trained.
+    """
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
     """Decoupled, multiplied by the learning rate as torch and DeepSpeed do."""
     max_grad_norm: PositiveFloat = 1.0
@@ -114,10 +117,11 @@ class TrainingConfig(Settings):
     """Further keys of DeepSpeed's own configuration, merged last, for example
     `{zero_optimization = {reduce_bucket_size = 50000000}}`; those that the settings here decide are refused."""
     recompute: Literal["auto", "none", "attention", "all"] | Annotated[int, Field(ge=2)] = "auto"
-    """Activations that the backward pass computes again, in place of keeping them: `all` layers' (a third more
-    arithmetic, a fraction of the memory), `attention` the same but for what attention gives, a number N every N-th
-    layer's, `none`. Gradients are the same. `auto`: on GPUs what costs least of those whose memory, by the estimate of
-    `oapl plan`, fits; elsewhere `all` from a billion weights on."""
+    """Activations that the backward pass computes again, in place of keeping them; gradients are the same. `all`: those
+    of all layers (a third more arithmetic, a fraction of the memory). `attention`: the same but for the outputs of
+    attention. A number N: those of every N-th layer. `none`: keep all. `auto` on GPUs: the cheapest of these that fits
+    the memory, by the estimate of `oapl plan`. `auto` elsewhere: `all` from a billion weights on.
+    """
     kernels: Literal["auto", "liger", "off"] = "auto"
     """Layers' norms, rotary embedding and feed-forward: `liger`, fused kernels of the package liger-kernel, or
     transformers' own (`off`). `auto`: Liger's on GPUs, where it is installed and agrees with transformers' on the first
@@ -132,19 +136,22 @@ class TrainingConfig(Settings):
     adapter: AdapterConfig | None = None
     """Train low-rank adapters in place of the weights; unset: every weight is trained."""
     router: Literal["trained", "frozen"] = "trained"
-    """Of a mixture of experts, the weights that choose a token's experts; adapters never touch them. The loss that
-    balances the experts' load is in no objective."""
+    """Training of the weights that choose a token's experts, in a mixture of experts; adapters never touch them. No
+    objective has the loss that balances the experts' load.
+    """
     processes: PositiveInt = 1
     """Ranks started on this machine, or on each node of several (one per GPU)."""
     launcher: Literal["srun", "env"] | None = None
-    """Who starts ranks on several nodes: `srun` inside a Slurm job, on all of its nodes; `env`: somebody
-    starts a process on each node, this run on the first and `python -m oapl_extras.nodes.node RUN_DIR` on the others,
-    with NODE_RANK and NNODES or their like. Unset: this machine alone. MASTER_ADDR and MASTER_PORT count where they
-    are set. The nodes see the run folder and this environment under the same paths."""
+    """Starter of ranks on several nodes. `srun`: inside a Slurm job, on all of its nodes. `env`: somebody starts a
+    process on each node, this run on the first and `python -m oapl_extras.nodes.node RUN_DIR` on the others. It needs
+    NODE_RANK and NNODES or their like. Unset: this machine alone. MASTER_ADDR and MASTER_PORT count where they are set.
+    The nodes see the run folder and this environment under the same paths.
+    """
     sequence_parallel: PositiveInt = 1
-    """Ranks that share each sequence, for those that are too long for one (DeepSpeed-Ulysses): each holds its part of
+    """Ranks that share each sequence, for sequences too long for one rank (DeepSpeed-Ulysses). Each holds its part of
     the tokens, and in the attention all tokens of its part of the heads. It must divide the number of ranks and the
-    model's attention heads."""
+    model's attention heads.
+    """
     save_minutes: PositiveFloat | None = 15.0
     """The state to resume from after a kill is saved at the first step after so long; unset: not by time. On a disk so
     slow that this were more than 5 % of the time, less often. Minutes."""
@@ -162,11 +169,13 @@ class TrainingConfig(Settings):
     """Largest mean difference between the engine's log-probs and the trainer's; above it the stage fails before it
     trains. Unset: what rounding explains, ``allowed_mismatch``. Nats per token."""
     trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)
-    """What shows the run while it happens, one run for one of ours: steps, sampling, verification, groups, evaluation.
-    Event files in its logs/tensorboard, Weights & Biases, MLflow (the last two want their own package)."""
+    """Trackers that show the run while it happens, one run for one of ours: steps, sampling, verification, groups,
+    evaluation. Event files in its logs/tensorboard, Weights & Biases, MLflow (the last two want their own package).
+    """
     peak_tflops: PositiveFloat | None = None
-    """What one GPU can do in `dtype`, for the utilisation (H100, bfloat16 without sparsity: 989); unset: what its data
-    sheet says, where the GPU is known, and measured on CPUs. TFLOP/s."""
+    """Peak of one GPU in `dtype`, for the utilisation (H100, bfloat16 without sparsity: 989). Unset: the number of its
+    data sheet, where the GPU is known, and a measured one on CPUs. TFLOP/s.
+    """
 
     def second_copy(self, ranks: int) -> int:
         """Ranks that share a second copy of the weights at ZeRO 3, those of one machine; 1: there is none.

@@ -11,7 +11,7 @@ ANSWER_RULES = ("last-box", "first-box", "hash", "number")
 
 
 def _answer_rule(value: Any) -> Any:
-    """Which answer counts, checked here because a union's complaint would have a line for each of its kinds."""
+    """Check which answer counts; done here because a union's complaint would have a line for each of its kinds."""
     if isinstance(value, str) and value in ANSWER_RULES:
         return value
     key, text = next(iter(value.items())) if isinstance(value, dict) and len(value) == 1 else (None, None)
@@ -51,8 +51,9 @@ class VerifierConfig(Settings):
     """Installed packages that programs may import beside the standard library, loaded before the first program that
     mentions one; what competition judges offer."""
     comparison: Literal["livecodebench", "tolerant"] = "livecodebench"
-    """`livecodebench`: its checker's rules, exact decimals; `tolerant`: numbers that are expected with a point or an
-    exponent may differ by the larger of the two tolerances."""
+    """Comparison of a program's output. `livecodebench`: its checker's rules, exact decimals. `tolerant`: numbers that
+    are expected with a point or an exponent may differ by the larger of the two tolerances.
+    """
     absolute_tolerance: Annotated[float, Field(ge=0.0)] = 1e-6
     """For `tolerant`. In the number's own unit."""
     relative_tolerance: Annotated[float, Field(ge=0.0, lt=1.0)] = 1e-6
@@ -63,7 +64,8 @@ class VerifierConfig(Settings):
     """Run only so many tests of a problem, those with the longest inputs (DeepCoder: 15 for TACO and PrimeIntellect);
     unset: all of them."""
     answer: AnswerRule = "last-box"
-    """Which answer to a maths problem counts, after any thinking: `last-box` or `first-box` (\\boxed{}),
-    `hash` (what the line has after the first ####, as in GSM8K), `number` (the last one), {after = "The answer is"}
-    (what the line has after its first appearance) or {regex = "..."} (the first match; its first group, if it has
-    one). docs/maths.md."""
+    r"""Answer to a maths problem that counts, after any thinking. `last-box` or `first-box`: \boxed{}. `hash`: the
+    text of the line after the first ####, as in GSM8K. `number`: the last one. {after = "The answer is"}: the text of
+    the line after its first appearance. {regex = "..."}: the first match; its first group, if it has one.
+    docs/maths.md.
+    """

@@ -1,6 +1,6 @@
 """Low-rank adapters (LoRA, through peft): few weights are trained beside frozen ones, and merged on export.
 
-An adapted layer computes x W^T + (alpha / rank) x A^T B^T; A is drawn from the run's seed and B starts at 0, so that a
+An adapted layer computes x W^T + (alpha / rank) x A^T B^T. A is drawn from the run's seed and B starts at 0, so that a
 round begins with the very policy that sampled. Writes, where `training.adapter.export` says so, ``adapter/`` into a
 checkpoint's folder: adapter_config.json and adapter_model.safetensors, which peft and vLLM load beside the round's
 start. The folder itself always holds the merged model, from which the next round samples.
@@ -57,16 +57,16 @@ def _linear_layers(model: Any) -> set[str]:
 
 
 def merged_weights(weights: "Mapping[str, Tensor]", adapter: "AdapterConfig") -> "dict[str, Tensor]":
-    """The weights of the plain model, by its own names, from those of an adapted one; sums are taken in float32."""
-    found: dict[str, Tensor] = {}
+    """Merge an adapted model's weights into those of the plain model, by its own names; sums are taken in float32."""
+    merged: dict[str, Tensor] = {}
     for name, weight in weights.items():
         if name.endswith(_BASE):
             layer = name.removesuffix(_BASE)
             change = weights[layer + _B].float() @ weights[layer + _A].float()
-            found[f"{layer}.weight"] = weight.float() + change * (adapter.alpha / adapter.rank)
+            merged[f"{layer}.weight"] = weight.float() + change * (adapter.alpha / adapter.rank)
         elif not name.endswith((_A, _B)):
-            found[name.replace(".base_layer.", ".")] = weight
-    return found
+            merged[name.replace(".base_layer.", ".")] = weight
+    return merged
 
 
 def export_adapter(weights: "Mapping[str, Tensor]", adapter: "AdapterConfig", base: Path, checkpoint: Path) -> None:

@@ -16,11 +16,11 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 VARIABLE_LENGTH = "oapl_variable_length"
 _WIDEST_HEAD = 256
-"""Of FlashAttention's kernels."""
+"""Widest head that FlashAttention's kernels compute."""
 
 
 def has_kernel(model: Any, dtype: torch.dtype) -> bool:
-    """Whether ``model`` (of transformers, in ``dtype``) can have this attention and a kernel runs it."""
+    """Return whether ``model`` (of transformers, in ``dtype``) can have this attention and a kernel runs it."""
     config = model.config.get_text_config()
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     runs = torch.cuda.is_available() and dtype == torch.bfloat16 and head <= _WIDEST_HEAD
@@ -28,7 +28,7 @@ def has_kernel(model: Any, dtype: torch.dtype) -> bool:
 
 
 def is_plain(model: Any) -> bool:
-    """Whether all that ``model`` does beside this attention concerns a token by itself, as far as its settings say."""
+    """Return whether, by its settings, only this attention lets a token of ``model`` see others."""
     config = model.config.get_text_config()
     # neither soft caps nor sinks (GPT-OSS) are computed here; families without the interface have their own attention
     special = getattr(config, "attn_logit_softcapping", None) or any(
@@ -48,10 +48,10 @@ def give(model: Any) -> None:
 
 
 def bounds(position_T: Tensor) -> tuple[Tensor, int]:
-    """Where the sequences of a row begin and end, int32, [sequences + 1], and the length of the longest.
+    """Find the ends of the sequences of a row, int32, [sequences + 1], and the length of the longest.
 
     Args:
-        position_T: the place of each token in its sequence; each begins at 0.
+        position_T: place of each token in its sequence, counted from 0.
     """
     (starts,) = (position_T == 0).nonzero(as_tuple=True)
     bound = torch.cat([starts, starts.new_tensor([len(position_T)])])
@@ -100,8 +100,8 @@ def attend(
     if key_place_K is not None:
         key, value = (tensor.index_select(2, key_place_K) for tensor in (key, value))
     compute = _kernel if query.is_cuda and query.dtype == torch.bfloat16 else _one_by_one
-    found = compute(query[0], key[0], value[0], bounds_of, longest, scaling, sliding_window)
-    return found[None, ..., :size], None
+    output = compute(query[0], key[0], value[0], bounds_of, longest, scaling, sliding_window)
+    return output[None, ..., :size], None
 
 
 def _one_sequence(query: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ def _one_sequence(query: Tensor) -> Tensor:
 
 @cache
 def _takes(function: Callable[..., Any], argument: str) -> bool:
-    """Whether ``function`` takes it; asked once and not in every layer."""
+    """Return whether ``function`` has such an argument; asked once and not in every layer."""
     return argument in signature(function).parameters
 
 
@@ -131,8 +131,8 @@ def _kernel(
     size = (-1 if window is None else window - 1, 0)
     q, k, v = (tensor.transpose(0, 1) for tensor in (query, key, value))
     # its causal mask ends with the last query at the last key, also where there are more keys than queries
-    found: Tensor = attend_rows(q, k, v, *bounds_of, *longest, scale=scaling, window_size=size, **grouped)
-    return found
+    output: Tensor = attend_rows(q, k, v, *bounds_of, *longest, scale=scaling, window_size=size, **grouped)
+    return output
 
 
 def _one_by_one(
@@ -144,7 +144,7 @@ def _one_by_one(
     scaling: float,
     window: int | None,
 ) -> Tensor:
-    found, (queries, keys) = [], (pairwise(bound.tolist()) for bound in bounds_of)
+    parts, (queries, keys) = [], (pairwise(bound.tolist()) for bound in bounds_of)
     for (first, last), (start, end) in zip(queries, keys, strict=True):
         near = None
         if end - start > min(last - first, window or end):
@@ -160,5 +160,5 @@ def _one_by_one(
             scale=scaling,
             enable_gqa=len(query) != len(key),
         )
-        found.append(part[0].transpose(0, 1))
-    return torch.cat(found)
+        parts.append(part[0].transpose(0, 1))
+    return torch.cat(parts)

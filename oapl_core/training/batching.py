@@ -1,12 +1,17 @@
-"""Which sequences form an optimiser step, and how a step is cut into micro-batches; pure, the same on every rank.
+"""Division of an epoch into optimiser steps, and of a step into micro-batches; pure, the same on every rank.
 
-An epoch visits every sequence once in an order shuffled by a derived seed, or every group, for objectives that compare
-the answers of a prompt and where answers share one: then a step has as many whole groups as surely fit. A global batch
-of consecutive sequences is dealt to the ranks by length, and each rank cuts its share, sorted by length, into
-right-padded micro-batches whose padded size stays within a token budget; packed, without padding, the longest first
-into the first one with room; where answers share their prompt, those to one prompt stay together and its tokens count
-once. Every rank gets the same number of micro-batches: empty ones are appended, because collective operations must
-happen equally often everywhere.
+An epoch visits every sequence once in an order shuffled by a derived seed. Where an objective compares the answers of a
+prompt, or answers share one, it visits whole groups: a step has as many as surely fit.
+
+A global batch of consecutive sequences is dealt to the ranks by length. Each rank sorts its share by length and cuts it
+into micro-batches within a token budget:
+
+    padded           right-padded; the padded size counts
+    packed           without padding, the longest first into the first micro-batch with room
+    shared prompts   answers to one prompt stay together, and its tokens count once
+
+Every rank gets the same number of micro-batches: empty ones are appended, because collective operations must happen
+equally often everywhere.
 """
 
 import random
@@ -20,7 +25,7 @@ Prompts = Sequence[tuple[int, int]]
 
 
 def epoch_order(sequences: int, seed: int, round_number: int, epoch: int) -> list[int]:
-    """A permutation of ``range(sequences)`` that depends on nothing but the arguments."""
+    """Return a permutation of ``range(sequences)`` that depends on nothing but the arguments."""
     order = list(range(sequences))
     random.Random(derive_seed(seed, "training order", round_number, epoch)).shuffle(order)
     return order
@@ -40,7 +45,7 @@ def global_batches(order: Sequence[int], batch_size: int) -> list[list[int]]:
 def epoch_batches(
     rows: Sequence[int], groups: Sequence[int] | None, batch_size: int, seed: int, round_number: int, epoch: int
 ) -> list[list[int]]:
-    """The optimiser steps of an epoch over ``rows``; equally many in every epoch.
+    """Divide ``rows`` into the optimiser steps of an epoch; equally many in every epoch.
 
     Args:
         rows: sequence numbers.

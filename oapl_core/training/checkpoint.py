@@ -1,7 +1,7 @@
 """Reads a Hugging Face folder into a model to train and writes a trained model as such a folder.
 
-An exported folder is a byte copy of the folder that training started from (config, tokenizer, chat template,
-generation settings), except for the weights: same names, same types, new values, as safetensors.
+An exported folder is a byte copy of the folder that training started from: config, tokenizer, chat template, generation
+settings. Only the weights differ: same names, same types, new values, as safetensors.
 """
 
 import shutil
@@ -57,7 +57,8 @@ def cast(model: Any, dtype: "torch.dtype") -> None:
 
 
 def load_model(model_dir: Path, hollow: "torch.dtype | None" = None) -> "StoredModel":
-    """The causal language model of ``model_dir``, in its stored type, on CPU; read when it is needed.
+    """Load the causal language model of ``model_dir``, in its stored type, on CPU; weights are read when they are
+    needed.
 
     Args:
         model_dir: a Hugging Face folder.

@@ -1,8 +1,9 @@
 """One optimiser through all rounds (`training.optimizer_state = "continued"`; paper, Algorithm 1).
 
 A round that is not the last writes 4_checkpoint/<objective>/optimizer_state: DeepSpeed's weights as the optimiser steps
-them (float32) and both moments, each rank's share by itself. The next round's training begins from it, not from the
-weights as they were exported, and deletes it when it is trained, so that two lie on the disk at most. Reads the ledger.
+them (float32) and both moments, each rank's share by itself. The next round's training begins from that state, not from
+the exported weights. It deletes the state when the round is trained, so that two lie on the disk at most. Reads the
+ledger.
 """
 
 import shutil

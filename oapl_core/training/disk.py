@@ -19,13 +19,13 @@ _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True)
 class RemainingWrites:
-    """What the rest of a round's training writes."""
+    """Files that the rest of a round's training will write."""
 
     checkpoints: int
     """Still to be exported."""
     checkpoint_bytes: int
     state_bytes: int
-    """Of one state over all ranks; a new one is whole before the old one goes."""
+    """Bytes of one state over all ranks; a new one is whole before the old one goes."""
     states: int = 2
     """At the fullest moment: two to resume from, or one and what the round leaves to the next (continuation.py).
     What it began from itself is there already."""
@@ -37,11 +37,11 @@ class RemainingWrites:
 
 
 def needed(model_dir: Path, dtype: str, checkpoints: int) -> RemainingWrites:
-    """The room for ``checkpoints`` more exports of ``model_dir``'s size and the states between them.
+    """Compute the room for ``checkpoints`` more exports of ``model_dir``'s size and the states between them.
 
     Args:
         model_dir: Hugging Face folder that the round starts from.
-        dtype: what the trainer computes in, `training.dtype`.
+        dtype: type that the trainer computes in, `training.dtype`.
         checkpoints: epochs that are not exported yet.
     """
     weights = sum(file.stat().st_size for file in model_dir.iterdir() if file.suffix in _WEIGHTS)

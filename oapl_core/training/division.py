@@ -1,9 +1,9 @@
 """ZeRO 3 from the first byte on: each weight is sharded as it is read, as DeepSpeed's zero.Init shards a model.
 
-The first rank reads the model's folder, lazily: a weight that is stored in the type it is trained in is not in memory
-before its turn. The other ranks have a hollow model, of the same class and shapes but without memory. Weight by weight,
-all get the first rank's and keep their shards. So no GPU ever holds the model, and one host at most: where the folder's
-weights must be converted (experts are joined into one tensor, adapters are added in another type than the stored one).
+The first rank reads the model's folder lazily. A weight that is stored in the type of training is not in memory before
+its turn. The other ranks have a hollow model, of the same class and shapes but without memory. Weight by weight, all
+get the first rank's and keep their shards. So no GPU ever holds the model, and one host at most. That host must convert
+the folder's weights: experts are joined into one tensor, adapters are added in another type than the stored one.
 Whatever DeepSpeed does after it, and what is exported, is the same as if each rank had loaded the model.
 """
 

@@ -1,9 +1,9 @@
 """DeepSpeed, behind one door: starts the engine, steps it, saves and loads its state, gathers its weights.
 
-Knows neither objective nor data. A loss given to ``backward`` is already divided by the global number of sequences;
-here it is multiplied by the number of ranks (DeepSpeed averages gradients over ranks) and not scaled by anything else,
-so the gradient is the same however a batch is cut into micro-batches and dealt to ranks. The same holds where several
-ranks share each sequence (``sequence_parallel.py``): each brings the gradient of its own tokens, and all are summed.
+Knows neither objective nor data. A loss given to ``backward`` is already divided by the global number of sequences.
+Here it is multiplied by the number of ranks, since DeepSpeed averages gradients over ranks. Nothing else scales it: the
+gradient is the same for any division into micro-batches and ranks. The same holds where several ranks share each
+sequence (``sequence_parallel.py``): each brings the gradient of its own tokens, and all are summed.
 """
 
 import logging
@@ -50,7 +50,9 @@ class TrainingEngine:
     """They, as a process group; unset where each rank has sequences of its own."""
     _data_group: Any = None
     _patient_group: Any = None
-    """Of processes and not of GPUs, for waits of _PATIENCE; unset where the default group waits as long."""
+    """Process group on the host and not on GPUs, for waits of _PATIENCE; unset where the default group waits as
+    long.
+    """
 
     def __init__(self, policy: "Policy", training: TrainingConfig) -> None:
         """Join the other ranks, if a launcher started some, and hand ``policy`` over to DeepSpeed.
@@ -121,8 +123,8 @@ class TrainingEngine:
     def share_sequences(self, ranks: int) -> None:
         """Form the groups of ranks that share sequences, and those that see different ones.
 
-        DeepSpeed's engine is not told, or it would divide gradients by the number of groups: its average over all
-        ranks, times their number (``backward``), is the sum that is wanted, and ZeRO shards over all ranks as ever.
+        DeepSpeed's engine does not learn of the groups, or it would divide gradients by their number. Its average over
+        all ranks, times their number (``backward``), is the wanted sum. ZeRO shards over all ranks as ever.
 
         Raises:
             ConfigError: the number of ranks is not a multiple of ``ranks``.
@@ -173,7 +175,7 @@ class TrainingEngine:
         )
 
     def __call__(self, *inputs: "Tensor | None", last: bool) -> "Tensor":
-        """The policy's forward pass; ``last`` marks the last micro-batch before ``step``."""
+        """Run the policy's forward pass; ``last`` marks the last micro-batch before ``step``."""
         self._engine.set_gradient_accumulation_boundary(last)
         output: Tensor = self._engine(*inputs)
         return output
@@ -217,7 +219,7 @@ class TrainingEngine:
         return values
 
     def of_first(self, found: Callable[[], T]) -> T:
-        """What ``found`` gives on the first rank, on every rank; the others do not call it."""
+        """Call ``found`` on the first rank only; returns its result on every rank."""
         if self.ranks == 1:
             return found()
         box: list[Any] = [found() if self.rank == 0 else None]
@@ -248,7 +250,7 @@ class TrainingEngine:
             group.update(self._constants)  # a round that continues from another's state has its own settings
 
     def weights(self) -> "dict[str, Tensor]":
-        """Every weight by the policy's own name, complete on the first rank; every rank calls it."""
+        """Gather every weight by the policy's own name, complete on the first rank; every rank calls it."""
         if self._zero_stage == 3:
             return dict(self._engine._zero3_consolidated_16bit_state_dict() or {})
         return dict(self._engine.module.state_dict())
@@ -260,7 +262,7 @@ class TrainingEngine:
 
 
 def decoder_layers(policy: "Policy") -> "list[Any]":
-    """The layers of a transformers model that recomputation knows as such; none of other models."""
+    """Return the layers of a transformers model that support recomputation; an empty list for other models."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     return [module for module in policy.modules() if isinstance(module, GradientCheckpointingLayer)]
@@ -341,7 +343,7 @@ def _merged(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any
 
 
 def _prepare_environment(compiles: bool) -> None:
-    """What DeepSpeed would otherwise look for at length: the accelerator, the ranks, a place for compiled operators."""
+    """Set the accelerator and the place of compiled operators, for which DeepSpeed would otherwise search at length."""
     import torch
 
     if not torch.cuda.is_available():

@@ -1,7 +1,7 @@
 """The epochs of a round, step by step: saves states between steps and exports a checkpoint after each epoch.
 
-Writes 4_checkpoint/<objective>/epoch_NN (of the warm start warm_start/epoch_NN) with ``training_metrics.jsonl`` in it,
-one line for each optimiser step, and after the last one what the next round's optimiser starts from
+Writes 4_checkpoint/<objective>/epoch_NN (a warm start: warm_start/epoch_NN) with ``training_metrics.jsonl`` in it, one
+line for each optimiser step. After the last epoch it writes the state from which the next round's optimiser starts
 (``continuation.py``).
 """
 
@@ -78,19 +78,22 @@ def train_epochs(
 
 
 def _row_of(job: Job) -> Callable[["Metrics"], Row]:
-    """What trackers get of a step. The source is what the epoch's record will say, so that it is found again there."""
+    """Return a function that makes a tracker's row of a step.
+
+    The row's source is the one that the epoch's record will name, so that it is found again there.
+    """
     source, earlier = hash_of(job.inputs, job.settings), steps_before(job.run, job.round_number)
     return lambda step: step_row(job.axis, earlier, step, source)
 
 
 def _nobody(_: str) -> None:
-    """One rank speaks for all."""
+    """Print nothing: one rank speaks for all."""
 
 
 def _train_epoch(
     job: Job, trainer: "Trainer", reached: Reached, report: Callable[["Metrics"], None], saving: Saving
 ) -> None:
-    """The steps of an epoch that are not done yet; their metrics are appended to ``reached``."""
+    """Train the steps of an epoch that are not done yet; appends their metrics to ``reached``."""
     import torch
 
     if not reached.rows:  # else the generator's state came with the rest
@@ -148,7 +151,7 @@ def export_epoch(job: Job, trainer: "Trainer", stored: "StoredModel", reached: R
 
 
 def _details(steps: "Sequence[Metrics]", started_s: float, identity: str) -> dict[str, Any]:
-    """What the ledger says about an epoch: sums, and means weighted by sequences or tokens."""
+    """Summarise an epoch for the ledger: sums, and means weighted by sequences or tokens."""
 
     def mean(key: str, weight: str = "sequences") -> float:
         rows = [(float(s[key]), int(s[weight])) for s in steps if s.get(key) is not None]

@@ -1,6 +1,6 @@
-"""What is trained on: reads a groups file (tables.GROUPS), checks that it belongs here, makes tensors.
+"""Training examples: reads a groups file (tables.GROUPS), checks that it belongs to the round, makes tensors.
 
-Token ids and log-probs stay in the file: a micro-batch's rows are read when its turn comes, in any order (``rows.py``
+Token ids and log-probs stay in the file. A micro-batch's rows are read when its turn comes, in any order (``rows.py``
 keeps a small file decoded). Memory holds some numbers for each row.
 """
 
@@ -51,7 +51,7 @@ class Batch:
     """Which tokens the model sampled, [S, T - 1], anything outside the response; unset: all of a response."""
 
     def given(self) -> "tuple[Tensor | None, ...]":
-        """What a policy is given, on the host: it sends on what its device needs (``placing.py``)."""
+        """Return a policy's inputs, on the host: the policy sends on what its device needs (``placing.py``)."""
         more = [self.route_STLK, self.sampled_ST]
         while more and more[-1] is None:  # a policy of single turns is called as it was before there were others
             more.pop()
@@ -83,11 +83,11 @@ class Examples:
     recorded_S: "NDArray[np.bool_]"
     """Whether the engine's log-probs are known."""
     rescored: Rows | None = None
-    """What the trainer gives the same policy (tables.REFERENCES); if set, it is compared, not what was recorded."""
+    """Log-probs of the trainer under the same policy (tables.REFERENCES); if set, they replace the recorded ones."""
     start: Rows | None = None
     """Log-probs of the weights that the round starts from (tables.REFERENCES), for objectives that need them too."""
     routing: Routing | None = None
-    """Of the model, if the file has routes."""
+    """Experts of the model, if the file has routes."""
     is_masked: bool = False
     """Whether the file says which tokens the model sampled; else it sampled all."""
     own_S: "NDArray[np.bool_] | None" = None
@@ -101,7 +101,7 @@ class Examples:
         return self.rescored is not None or bool(self.recorded_S.any())
 
     def recorded_logprobs(self, row: int) -> "Tensor | None":
-        """The engine's log-probs of a response, [T]; None if nobody recorded them."""
+        """Read the engine's log-probs of a response, [T]; None if nobody recorded them."""
         import torch
 
         if not self.recorded_S[row]:
@@ -222,6 +222,6 @@ def read_examples(
 
 
 def _values(column: "pa.ChunkedArray") -> "NDArray[Any]":
-    """What the one list of a row's column holds."""
+    """Return the values of a column's single list."""
     values: NDArray[Any] = column.chunk(0).flatten().to_numpy(zero_copy_only=False)
     return values

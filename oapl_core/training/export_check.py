@@ -1,9 +1,9 @@
 """Is an exported checkpoint what was trained? Loads the folder from the disk again and compares it with the trainer.
 
-Every weight must be the trainer's, rounded to the type it is stored in, to the last bit; and the loaded model must give
-the trainer's log-probs on a few rollouts once it has the trainer's weights unrounded, so that configuration, tied
-weights and code fit too. Reads the folder and 3_groups.parquet; writes nothing. It runs before the ledger records the
-folder, so no later step can use a wrong one.
+Every weight must be the trainer's, rounded to its stored type, to the last bit. Then the loaded model gets the
+trainer's weights unrounded, and must give the trainer's log-probs on a few rollouts. That shows that configuration,
+tied weights and code fit too. Reads the folder and 3_groups.parquet; writes nothing. It runs before the ledger records
+the folder, so no later step can use a wrong one.
 """
 
 import os
@@ -37,7 +37,9 @@ _ROOM = 1.3
 
 
 def sample(examples: "Examples", seed: int, round_number: int, epoch: int) -> "list[Batch]":
-    """The shortest of some rollouts drawn at random, a micro-batch each: what a large model can afford to score."""
+    """Choose the shortest of some rollouts drawn at random, a micro-batch each: few enough for a large model to
+    score.
+    """
     draw = random.Random(derive_seed(seed, "export check", round_number, epoch))
     lengths = examples.lengths
     # the shortest of many: on its CPU copy of a large model a long answer would take minutes
@@ -47,11 +49,11 @@ def sample(examples: "Examples", seed: int, round_number: int, epoch: int) -> "l
 
 def trainer_logprobs(engine: "TrainingEngine", batches: "Sequence[Batch]") -> list[Tensor]:
     """Log-probs of each batch under the weights being trained, on the CPU; every rank calls it."""
-    found = []
+    logprobs = []
     for batch in batches:
         with torch.no_grad():
-            found.append(engine(batch.id_ST, batch.prompt_length_S, batch.length_S, last=True).float().cpu())
-    return found
+            logprobs.append(engine(batch.id_ST, batch.prompt_length_S, batch.length_S, last=True).float().cpu())
+    return logprobs
 
 
 def check_export(
@@ -109,13 +111,13 @@ def _scored(policy: Policy, batches: "Sequence[Batch]", dtype: torch.dtype) -> l
     policy.device = _place(policy)
     policy.to(policy.device)
     with torch.no_grad(), _all_cores():
-        found = [policy(batch.id_ST, batch.prompt_length_S, batch.length_S).cpu() for batch in batches]
+        logprobs = [policy(batch.id_ST, batch.prompt_length_S, batch.length_S).cpu() for batch in batches]
     policy.to("cpu")
-    return found
+    return logprobs
 
 
 def _place(policy: Policy) -> torch.device:
-    """The current GPU if the weights, and as much again as a short answer needs, fit beside what it holds."""
+    """Return the current GPU if the weights, and as much again as a short answer needs, fit beside its contents."""
     if torch.cuda.is_available():
         free, _ = torch.cuda.mem_get_info()
         if free > _ROOM * sum(weight.nbytes for weight in policy.parameters()):
@@ -125,7 +127,7 @@ def _place(policy: Policy) -> torch.device:
 
 @contextmanager
 def _all_cores() -> Iterator[None]:
-    """A rank has its share of the cores; while it checks an export, the others wait."""
+    """Lend this rank every core while it checks an export: the other ranks wait meanwhile."""
     before = torch.get_num_threads()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     try:

@@ -1,4 +1,4 @@
-"""What must be known of every row of a groups file before any is trained on, and which rows cannot be.
+"""Facts of every row of a groups file that must be known before any is trained on, and the rows that cannot be.
 
 Reads a file of tables.GROUPS, row group by row group; keeps a few numbers of each row.
 """
@@ -19,7 +19,7 @@ TOKENS = ("prompt_ids", "response_ids", "behavior_logprobs")
 
 
 def facts(path: Path, vocabulary: float, routing: Routing | None) -> "pa.Table":
-    """A groups file with lengths in place of its lists, and flags of bad rows; one row group is read at a time."""
+    """Read a groups file with lengths in place of its lists, and flags of bad rows; one row group at a time."""
     import pyarrow as pa
 
     with tables.open_table(path, tables.GROUPS) as file:
@@ -52,7 +52,7 @@ def _without_tokens(table: "pa.Table", vocabulary: float, routing: Routing | Non
 
 
 def _fitting(table: "pa.Table", routing: Routing | None) -> "pa.Array":
-    """Whether the routes of each row are those of its tokens through experts that exist; null where it has none."""
+    """Check that each row's routes are those of its tokens through experts that exist; null where it has none."""
     import pyarrow as pa
 
     routes = table[tables.ROUTES]

@@ -39,7 +39,7 @@ class StopRequest:
         self._file, self._signalled = file, False
 
     def ask(self) -> None:
-        """What a signal does in a rank: remember. A step that is cut short would leave ranks waiting for each other."""
+        """Remember a signal's request to stop. A step that is cut short would leave ranks waiting for each other."""
         self._signalled = True
 
     @property

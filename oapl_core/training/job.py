@@ -1,4 +1,4 @@
-"""What one training depends on, and where its files lie; reads the ledger, writes nothing.
+"""Job of one training: its inputs, its settings and the places of its files; reads the ledger, writes nothing.
 
 A round's is a Job. The warm start's is one too, with other answers (``warm_start.py``).
 """
@@ -31,12 +31,12 @@ class Job:
 
     @property
     def title(self) -> str:
-        """What a person calls it."""
+        """Name of the training for a person."""
         return f"round {self.round_number}"
 
     @property
     def axis(self) -> str:
-        """Where trackers show its steps."""
+        """Axis on which trackers show its steps."""
         return TRAINING
 
     @property
@@ -46,7 +46,7 @@ class Job:
 
     @property
     def training(self) -> TrainingConfig:
-        """How the policy is trained."""
+        """Settings by which the policy is trained."""
         return self.run.config.training
 
     @cached_property
@@ -60,12 +60,12 @@ class Job:
 
     @property
     def seed(self) -> int:
-        """What its random choices are derived from, with the number of the round."""
+        """Seed from which random choices are derived, together with the number of the round."""
         return self.run.config.seed
 
     @property
     def data(self) -> Path:
-        """What is trained on (tables.GROUPS)."""
+        """File of the rollouts to train on (tables.GROUPS)."""
         return self.run.groups(self.round_number)
 
     @property
@@ -80,7 +80,7 @@ class Job:
 
     @property
     def other_policies(self) -> set[str]:
-        """Those of imported rollouts and of replayed rounds, as the ledger names them."""
+        """Policies of imported rollouts and of replayed rounds, as the ledger names them."""
         artifacts = self.run.ledger.artifacts()
         folder = f"{self.run.name(self.run.rollouts(self.round_number))}/"
         imported = [entry.details.get(POLICIES, ()) for name, entry in artifacts.items() if name.startswith(folder)]
@@ -91,7 +91,7 @@ class Job:
 
     @property
     def lag(self) -> int:
-        """How many rounds older the policy that sampled is than the one that training starts from."""
+        """Number of rounds by which the sampling policy is older than the one that training starts from."""
         return self.round_number - self.run.config.sampling_round(self.round_number)
 
     @property
@@ -140,7 +140,7 @@ class Job:
         return self.run.checkpoint(self.round_number, epoch)
 
     def is_done(self, epoch: int) -> bool:
-        """Whether the checkpoint after ``epoch`` is there for these inputs and settings."""
+        """Return whether the checkpoint after ``epoch`` is there for these inputs and settings."""
         return self.run.is_done(self.checkpoint(epoch), self.inputs, self.settings)
 
     @property
@@ -164,10 +164,10 @@ class Job:
 
 
 def make_job(run: Run, round_number: int) -> Job:
-    """The training of a round of ``run``.
+    """Make the job that trains a round of ``run``.
 
     Raises:
-        DataError: there is no such round, or what it trains on or continues from is missing.
+        DataError: there is no such round, or its groups or the checkpoint that it continues from are missing.
     """
     config = run.config
     run.check_round(round_number)

@@ -1,9 +1,9 @@
 """Faster kernels for a model's layers and attention, taken where they agree with what runs without them.
 
-Each is tried on the first micro-batch, after DeepSpeed has the model: log-probs, and where it can be taken the gradient
-at the embeddings, which has passed backwards through every layer. What differs by more than a few times of what one
-more rounding of each layer changes is taken back. Every rank does the same, and what is used is recorded with the
-checkpoints. Reads and writes no files.
+Each is tried on the first micro-batch, after DeepSpeed has the model. Log-probs are compared, and where possible the
+gradient at the embeddings, which has passed backwards through every layer. One more rounding of each layer sets the
+scale: kernels that differ by more than a few times of it are taken back. Every rank does the same, and what is used is
+recorded with the checkpoints. Reads and writes no files.
 """
 
 import sys
@@ -33,7 +33,7 @@ _ROUNDINGS = 3.0
 _LEAST = 1e-4
 """Nats and share of a gradient that may differ where nothing is rounded to 16 bits."""
 _FAILS = (ImportError, RuntimeError, AttributeError, TypeError, ValueError, KeyError, AssertionError)
-"""What kernels of other versions, or for other GPUs, end with; CUDA's and Triton's errors are RuntimeErrors."""
+"""Errors of kernels of other versions, or for other GPUs; CUDA's and Triton's errors are RuntimeErrors."""
 _NO_GPU = "there is no GPU"
 
 
@@ -41,7 +41,7 @@ class Kernels(Protocol):
     """A faster way to compute what a model computes."""
 
     name: str
-    """What a person calls it."""
+    """Name of the kernels for a person."""
 
     def obstacle(self, model: Any) -> str:
         """Why they cannot be used here; empty: they may be tried."""
@@ -69,16 +69,16 @@ class Liger:
         """Namespace, name, and what it held before."""
 
     def obstacle(self, model: Any) -> str:
-        """As ``Kernels``."""
+        """Return why Liger's kernels cannot be used; empty if they can."""
         if self._device.type != "cuda":
             return _NO_GPU
         return "" if find_spec("liger_kernel") else "liger-kernel is not installed"
 
     def apply(self, model: Any) -> None:
-        """As ``Kernels``.
+        """Patch the modules of the model's family, and remember the changes.
 
         Raises:
-            ValueError: it has none for this family.
+            ValueError: Liger has no kernels for this family.
         """
         family = vars(sys.modules[type(model).__module__])
         spaces = [vars(module) for module in model.modules()]
@@ -100,7 +100,7 @@ class Liger:
             raise ValueError(f"it has nothing for {type(model).__name__}")
 
     def undo(self, model: Any) -> None:
-        """As ``Kernels``."""
+        """Restore what ``apply`` changed, the last change first."""
         for space, name, value in reversed(self._changes):
             if value is _MISSING:
                 space.pop(name, None)
@@ -115,8 +115,8 @@ _MISSING = object()
 def _liger() -> Callable[[Any, Mapping[str, bool]], object]:
     from transformers.integrations.liger import apply_liger_kernel
 
-    found: Callable[[Any, Mapping[str, bool]], object] = apply_liger_kernel
-    return found
+    patch: Callable[[Any, Mapping[str, bool]], object] = apply_liger_kernel
+    return patch
 
 
 def _by_device(fast: Callable[..., Any], plain: Callable[..., Any], device: str) -> Callable[..., Any]:
@@ -138,7 +138,7 @@ class Flash:
         self._majors = {3: (9,), 4: (9, 10)}[generation]
 
     def obstacle(self, model: Any) -> str:
-        """As ``Kernels``."""
+        """Return why this FlashAttention cannot be used; empty if it can."""
         from torch.nn import attention
 
         if self._device.type != "cuda":
@@ -154,13 +154,13 @@ class Flash:
         return "" if _is_there(self._package) else f"{self._package} is not installed"
 
     def apply(self, model: Any) -> None:
-        """As ``Kernels``."""
+        """Activate the FlashAttention for the whole process."""
         from torch.nn.attention import activate_flash_attention_impl
 
         activate_flash_attention_impl(self._kind)
 
     def undo(self, model: Any) -> None:
-        """As ``Kernels``."""
+        """Restore the attention that was active before."""
         from torch.nn.attention import current_flash_attention_impl, restore_flash_attention_impl
 
         if current_flash_attention_impl() == self._kind:
@@ -173,18 +173,18 @@ class Compiled:
     name = "torch.compile"
 
     def obstacle(self, model: Any) -> str:
-        """As ``Kernels``."""
+        """Return why the layers cannot be compiled; empty if they can."""
         if _layers(model):
             return ""
         return "every layer is recomputed (set training.recompute to 'none' or a number), or its layers are not known"
 
     def apply(self, model: Any) -> None:
-        """As ``Kernels``."""
+        """Compile each layer that is not recomputed."""
         for layer in _layers(model):
             layer.compile(dynamic=True)
 
     def undo(self, model: Any) -> None:
-        """As ``Kernels``."""
+        """Return each layer to its code that is not compiled."""
         for layer in _layers(model):
             layer._compiled_call_impl = None
 
@@ -204,7 +204,7 @@ def _is_there(package: str) -> bool:
 
 
 def choose_kernels(engine: "TrainingEngine", examples: "Examples", training: TrainingConfig) -> dict[str, str]:
-    """What layers and attention compute with, as the settings want it; every rank calls it.
+    """Choose the kernels of layers and attention that the settings ask for; every rank calls it. Returns their names.
 
     Raises:
         ConfigError: a setting names kernels that cannot be used, or do not agree.
@@ -214,13 +214,13 @@ def choose_kernels(engine: "TrainingEngine", examples: "Examples", training: Tra
     attention: list[Kernels] = [Flash(generation, engine.device) for generation in generations]
     must_layers = "kernels = 'liger'" if training.kernels == "liger" else ""
     must_attention = f"attention = {training.attention!r}" if training.attention.startswith("flash") else ""
-    found = {
+    chosen = {
         "kernels": choose(engine, examples, training, layers, "transformers", must_layers),
         "attention": choose(engine, examples, training, attention, "torch", must_attention),
     }
     if training.compile:  # last, so that it compiles what was chosen
-        found["compile"] = choose(engine, examples, training, [Compiled()], "no compiler", "compile = true")
-    return found
+        chosen["compile"] = choose(engine, examples, training, [Compiled()], "no compiler", "compile = true")
+    return chosen
 
 
 def choose(
@@ -273,10 +273,10 @@ def _difference(engine: "TrainingEngine", examples: "Examples", training: Traini
     failed = ""
     try:
         kernels.apply(model)
-        found = _computed(engine, inputs, mask_ST)
+        changed = _computed(engine, inputs, mask_ST)
     except _FAILS as error:
-        failed, found = f"fails ({' '.join(str(error).split()) or type(error).__name__:.200})", None
-    apart = _apart(engine, plain, found)
+        failed, changed = f"fails ({' '.join(str(error).split()) or type(error).__name__:.200})", None
+    apart = _apart(engine, plain, changed)
     allowed = [max(_LEAST, _ROUNDINGS * one) for one in rounding]
     if all(one <= most for one, most in zip(apart, allowed, strict=True)):  # not where one is not a number
         return ""
@@ -316,13 +316,13 @@ def _apart(
     engine: "TrainingEngine", plain: tuple[Tensor, Tensor | None], other: tuple[Tensor, Tensor | None] | None
 ) -> list[float]:
     """Mean difference of a log-prob, nats, and of the gradient, as a share of it: the largest of all ranks."""
-    found = torch.full((2,), torch.inf, dtype=torch.float64, device=engine.device)
+    difference = torch.full((2,), torch.inf, dtype=torch.float64, device=engine.device)
     if other is not None:
-        found[0] = (plain[0].double() - other[0].double()).abs().sum() / max(1, len(plain[0]))
-        found[1] = 0.0
+        difference[0] = (plain[0].double() - other[0].double()).abs().sum() / max(1, len(plain[0]))
+        difference[1] = 0.0
         if plain[1] is not None and other[1] is not None:
-            one, two = plain[1].double(), other[1].double()
-            found[1] = (one - two).norm() / one.norm().clamp_min(torch.finfo(torch.float64).tiny)
+            gradient, changed = plain[1].double(), other[1].double()
+            difference[1] = (gradient - changed).norm() / gradient.norm().clamp_min(torch.finfo(torch.float64).tiny)
     # a maximum would hide what is not a number
-    apart: list[float] = engine.largest(found.nan_to_num(torch.inf)).tolist()
+    apart: list[float] = engine.largest(difference.nan_to_num(torch.inf)).tolist()
     return apart

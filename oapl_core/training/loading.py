@@ -29,9 +29,9 @@ class Loaded:
     engine: "TrainingEngine"
     flops: "ModelFlops"
     estimate: "MemoryEstimate"
-    """Of a rank's memory."""
+    """Estimate of a rank's memory."""
     computed_with: Mapping[str, Any]
-    """What was chosen for this model and machine, for the record."""
+    """Kernels, packing and the like that were chosen for this model and machine, for the record."""
 
 
 def load(job: Job, examples: "Examples") -> Loaded:
@@ -97,7 +97,7 @@ def _refuse_changes(policy: "Policy", engine: "TrainingEngine", examples: "Examp
 
 
 def _policy(model: Any, training: TrainingConfig, examples: "Examples") -> "Policy":
-    """What the engine trains: ``model`` behind one of the ways to compute a micro-batch."""
+    """Wrap ``model`` in one of the ways to compute a micro-batch."""
     import torch
 
     from oapl_core.training.logprobs import Policy

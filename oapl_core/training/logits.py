@@ -1,11 +1,11 @@
-"""What a causal model does between its backbone and its logits, asked of the model's own forward pass.
+"""A causal model's function from output layer to logits, found by the model's own forward pass.
 
 Most families multiply hidden states by the output layer and are done. Granite and Cohere scale the result, Gemma caps
-it softly, others do both: cap tanh(scale z / cap) of a logit z covers all of them. The names of their settings differ
-(``logits_scaling``, ``logit_scale``, ``final_logit_softcapping``, ``lm_head_multiplier``, ...) and some models ignore
-theirs, so no name is trusted: stand-ins take the place of the backbone and of the output layer, made-up logits go
-through the model's ``forward``, and what comes out is compared with the form over their whole range. Costs no weight
-and no product.
+it softly, others do both. One form covers all of them: cap tanh(scale z / cap) of a logit z. Their settings have
+different names (``logits_scaling``, ``logit_scale``, ``final_logit_softcapping``, ``lm_head_multiplier``, ...) and some
+models ignore theirs, so no name is trusted. Instead, stand-ins take the place of the backbone and of the output layer.
+Made-up logits go through the model's ``forward``, and its output is compared with the form over their whole range.
+Costs no weight and no product.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class LogitForm:
     cap: float | None = None
 
     def __call__(self, z: Tensor) -> Tensor:
-        """The form itself, elementwise."""
+        """Apply the form, elementwise."""
         return z * self.scale if self.cap is None else self.cap * torch.tanh(z * self.scale / self.cap)
 
 
@@ -38,7 +38,7 @@ PLAIN = LogitForm()
 
 
 def logit_form(model: Any) -> LogitForm:
-    """The form of a transformers model.
+    """Find the form of a transformers model.
 
     Raises:
         ConfigError: it computes its logits in another way, which would be trained wrongly without a word.
@@ -70,7 +70,9 @@ def logit_form(model: Any) -> LogitForm:
 
 
 def _through(model: Any, z: Tensor) -> Tensor:
-    """What ``model``'s forward pass makes of the logits ``z`` of one token, and of its hidden state before them."""
+    """Run ``model``'s forward pass on made-up logits ``z`` of one token; returns its logits and that token's hidden
+    state.
+    """
     head, backbone = model.get_output_embeddings(), model.base_model
     if backbone is model:
         raise ValueError("it has no backbone of its own")

@@ -1,18 +1,22 @@
 """Log-probabilities of given tokens under a causal language model, without the [tokens, vocabulary] matrix.
 
-``TokenLogprobs`` takes the place of a model's output layer: hidden states and token ids go in, ln p(id | hidden) comes
-out, float32 from float32 logits. Logits exist a tile at a time, some rows by some columns of the vocabulary: the
+``TokenLogprobs`` takes the place of a model's output layer. Hidden states and token ids go in, ln p(id | hidden) comes
+out, float32 from float32 logits. Logits exist a tile at a time, some rows by some columns of the vocabulary. The
 forward pass keeps only the log-sum-exp of each row, joined over the tiles; the backward pass recomputes a tile. A tile
-costs its products and one pass of exponentials: what depends on the row alone is applied to the rows' own, narrow
-tensors. Streaming over the vocabulary outside and over rows inside, each part of the matrix is converted once and its
-gradient is written once. The gradients are exact for any upstream coefficient per token (what
-fused losses that compute them in the forward pass get wrong). Logits may be scaled and softly capped (``logits.py``): a
-scale is a temperature, a cap costs one pass of tanh and a second tile in the backward pass.
+costs its products and one pass of exponentials. Factors that depend on the row alone are applied to the rows' own,
+narrow tensors. Streaming over the vocabulary outside and over rows inside, each part of the matrix is converted once
+and its gradient is written once. The gradients are exact for any upstream coefficient per token, unlike those of fused
+losses that compute them in the forward pass. Logits may be scaled and softly capped (``logits.py``). A scale is a
+temperature, a cap costs one pass of tanh and a second tile in the backward pass.
 
-The exact entropy of the distribution at each row falls out of the backward pass. It has d ln p(id) / d hidden =
-(w_id - sum_v p_v w_v) / temperature, whose product with the row's own hidden state is z_id - sum_v p_v z_v for the
-logits z; and H = -sum_v p_v ln p_v = -ln p(id) + z_id - sum_v p_v z_v. So it costs a sum over each tile and a dot
-product of each row, no further tile. Softly capped logits are no products with the hidden state: there it is summed.
+The exact entropy of the distribution at each row falls out of the backward pass, with z for the logits:
+
+    d ln p(id) / d hidden = (w_id - sum_v p_v w_v) / temperature
+    H = -sum_v p_v ln p_v = -ln p(id) + z_id - sum_v p_v z_v
+
+The product of the first line with the row's own hidden state is z_id - sum_v p_v z_v. So the entropy costs a sum over
+each tile and a dot product of each row, no further tile. Softly capped logits are no products with the hidden state:
+there the entropy is summed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -146,7 +150,7 @@ def _gradients(ctx: Any, upstream_T: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _entropy(pull_T: Tensor, own_T: Tensor, lse_T: Tensor, excess_T: Tensor) -> Tensor:
-    """Of each row, nats.
+    """Compute the entropy of each row, nats.
 
     Args:
         pull_T: sum_v p_v z_v - z_id, of logits z.
@@ -220,9 +224,9 @@ class TokenLogprobs(nn.Module):
 class Policy(nn.Module):
     """A Hugging Face causal model that scores right-padded rows of prompt + response.
 
-    No attention mask is passed: causal attention never lets a token see the padding behind it, and both an all-ones
-    mask and the key-value cache were seen to change log-probs. If ``packed``, the model gets all of them as one row
-    without padding, told apart by their positions (``packing.py``).
+    No attention mask is passed: causal attention never lets a token see the padding behind it. Both an all-ones mask
+    and the key-value cache were seen to change log-probs. If ``packed``, the model gets all of them as one row without
+    padding, told apart by their positions (``packing.py``).
     """
 
     shares_prompts = False
@@ -248,12 +252,12 @@ class Policy(nn.Module):
 
         Of the last forward pass with a gradient, after its backward pass; before it NaN.
         """
-        found: Tensor = self.model.get_output_embeddings().entropy_T
-        return found
+        entropy_T: Tensor = self.model.get_output_embeddings().entropy_T
+        return entropy_T
 
     @staticmethod
     def model_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The wrapped model's weights under its own names, from those of a ``Policy``."""
+        """Rename the weights of a ``Policy`` to the wrapped model's own names."""
         return {name.removeprefix("model."): weight for name, weight in weights.items()}
 
     def forward(
@@ -296,15 +300,15 @@ class Policy(nn.Module):
             before_RT: true where the next token is scored.
             positions: tell the model the places; else only if several sequences are packed.
         """
-        told: dict[str, Any] = {"position_ids": sent(column_RT, self.device)} if self.packed or positions else {}
+        layout: dict[str, Any] = {"position_ids": sent(column_RT, self.device)} if self.packed or positions else {}
         if self.packed and self.model.config._attn_implementation == VARIABLE_LENGTH:
             bound, longest = bounds(column_RT[0])
             bound = sent(bound, self.device)
-            told |= {"cu_seq_lens_q": bound, "cu_seq_lens_k": bound, "max_length_q": longest, "max_length_k": longest}
+            layout |= {"cu_seq_lens_q": bound, "cu_seq_lens_k": bound, "max_length_q": longest, "max_length_k": longest}
         place_T = places(before_RT)
         next_T = sent(next_RT.flatten()[place_T], self.device)
         place_T = sent(place_T, self.device)
-        found = self.model.base_model(input_ids=sent(id_RT, self.device), use_cache=False, **told)
-        hidden_TD = found.last_hidden_state.flatten(0, 1).index_select(0, place_T)
+        output = self.model.base_model(input_ids=sent(id_RT, self.device), use_cache=False, **layout)
+        hidden_TD = output.last_hidden_state.flatten(0, 1).index_select(0, place_T)
         logprob_T: Tensor = self.model.get_output_embeddings()(hidden_TD, next_T)
         return logprob_T

@@ -25,7 +25,7 @@ _EXHAUSTED = ("can't allocate memory", "not enough memory", "out of memory", "ba
 
 
 def estimate_memory(model: Any, training: TrainingConfig, ranks: int, longest: int) -> MemoryEstimate:
-    """What training ``model`` (a transformers model, before DeepSpeed has it) will need on each of ``ranks``.
+    """Estimate each rank's memory for training ``model`` (a transformers model, before DeepSpeed has it).
 
     Its sizes count, and which of its weights are trained; ``longest``: tokens of the longest sequence.
     """
@@ -42,7 +42,7 @@ def with_recomputation_decided(model: Any, training: TrainingConfig, ranks: int,
 
 
 def _sizes(model: Any) -> tuple[ModelSize, int]:
-    """Of a transformers model, and how many of its weights are trained."""
+    """Measure a transformers model; returns its size and the number of its trained weights."""
     config = model.config.get_text_config()
     size = ModelSize.shaped(sum(p.numel() for p in model.parameters()), lambda name: getattr(config, name, None))
     return size, sum(p.numel() for p in model.parameters() if p.requires_grad)

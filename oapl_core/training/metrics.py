@@ -1,7 +1,7 @@
-"""What is measured in an optimiser step, beside the step: loss, log-ratios, divergence, entropy, sizes, memory.
+"""Measurements of an optimiser step, beside the step: loss, log-ratios, divergence, entropy, sizes, memory.
 
-Log-ratios are ln pi - ln b in nats. "Right" in a metric's name is a correct rollout. docs/objectives.md
-explains each name of a step's metrics. Reads and writes no files.
+Log-ratios are ln pi - ln b in nats. "Right" in a metric's name is a correct rollout. docs/objectives.md explains each
+name of a step's metrics. Reads and writes no files.
 """
 
 import resource
@@ -33,12 +33,12 @@ _OF_RATIOS = """
     log_ratio log_ratio_right log_ratio_wrong token_log_ratio token_log_ratio_abs token_log_ratio_max kl kl_k1
     effective_sample_size
 """.split()
-"""What means nothing where the policy is compared with none."""
+"""Metrics without a meaning where the policy is compared with none."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What the host knows of a micro-batch."""
+    """Counts of a micro-batch that the host knows without asking the device."""
 
     sequences: int
     response_tokens: int
@@ -46,12 +46,12 @@ class Counts:
     squared_tokens: int
     padded_tokens: int
     shared_tokens: int
-    """Of prompts that were not computed, as another row has them."""
+    """Tokens of prompts that were not computed, as another row has them."""
     shared_squared_tokens: int
 
     @classmethod
     def of(cls, batch: "Batch", packed: bool, repeated: Sequence[int]) -> Self:
-        """Of a micro-batch; ``repeated``: tokens of each prompt that was not computed."""
+        """Count a micro-batch; ``repeated``: tokens of each prompt that was not computed."""
         lengths, (rows, width) = batch.length_S.tolist(), batch.id_ST.shape
         return cls(
             rows,
@@ -123,11 +123,11 @@ class StepMeter:
         self._largest = torch.maximum(self._largest, size_ST.max())
 
     def losses(self) -> list[float]:
-        """The loss of each micro-batch that was added; waits for the device."""
+        """Return the loss of each micro-batch that was added; waits for the device."""
         return torch.stack(self._losses).tolist() if self._losses else []
 
     def result(self, engine: "TrainingEngine") -> Metrics:
-        """The step's metrics over all ranks; the same on each."""
+        """Compute the step's metrics over all ranks; the same on each."""
         # a rank that had no work has none
         s_S = torch.cat([*self._log_ratios, self._largest.new_full((1,), -torch.inf)])
         memory = torch.tensor([peak_memory_mb(self._device)], dtype=torch.float64, device=self._device)
@@ -140,7 +140,7 @@ class StepMeter:
         entropy = float(engine.total_of_parts(self._entropy))
         sequences, tokens, right = total["sequences"], total["response_tokens"], total["right"]
         wrong, has_residual = sequences - right, total["residuals"] > 0
-        found: Metrics = {
+        metrics: Metrics = {
             "loss": total["loss"],
             "sequences": int(sequences),
             "tokens": int(total["tokens"]),
@@ -165,8 +165,8 @@ class StepMeter:
             "peak_memory_mb": round(memory_mb),
         }
         if self._shares_prompts:
-            found |= {name: int(total[name]) for name in ("shared_tokens", "shared_squared_tokens")}
-        return found if self._compared else found | dict.fromkeys(_OF_RATIOS)
+            metrics |= {name: int(total[name]) for name in ("shared_tokens", "shared_squared_tokens")}
+        return metrics if self._compared else metrics | dict.fromkeys(_OF_RATIOS)
 
 
 def _reported(loss: Loss, mask_ST: Tensor, right_S: Tensor) -> dict[str, Tensor]:

@@ -30,16 +30,17 @@ if TYPE_CHECKING:
 _ROUNDED = 16
 """Rollouts on which rounding is measured."""
 _LAST_DIGIT = 2.0**-7
-"""Relative, of bfloat16. Once a block is as much as all of a block's own roundings: 0.025 nats where Gemma 3 in
-bfloat16 is 0.027 from itself in float32."""
+"""Relative noise on a block's output, the last digit of bfloat16. Once a block, it equals all of the block's own
+roundings. Check: 0.025 nats for Gemma 3, which in bfloat16 is 0.027 from itself in float32.
+"""
 _COLUMNS = ("response_tokens", "mean_difference", "max_difference", "sum_difference", "k3")
 
 
 def compare_with_engine(job: Job, engine: "TrainingEngine", examples: "Examples") -> None:
     """Measure, record and judge; every rank calls it, before the first update or a state is loaded.
 
-    Left out where the comparison would say nothing: the round starts from other weights than those that sampled, or
-    some rollouts have no log-probs of their engine, or none is of these weights.
+    Left out where the comparison would say nothing. The round starts from other weights than those that sampled, some
+    rollouts have no log-probs of their engine, or none is of these weights.
 
     Raises:
         StageFailed: the mean difference per token is more than ``training.max_mismatch`` or rounding allows.
@@ -69,8 +70,8 @@ def compare_with_engine(job: Job, engine: "TrainingEngine", examples: "Examples"
             with run.writing(path, job.inputs, settings) as draft:
                 draft.rows = tables.write_table(draft.path, tables.MISMATCHES, lines)
                 draft.details = summary(lines, len(examples.lengths)) | {"rounding": rounding}
-    found = engine.of_first(lambda: run.ledger.artifacts()[run.name(path)].details)
-    judge(found, training.allowed_mismatch(found.get("rounding")), path, is_first)
+    details = engine.of_first(lambda: run.ledger.artifacts()[run.name(path)].details)
+    judge(details, training.allowed_mismatch(details.get("rounding")), path, is_first)
 
 
 def chosen(sequences: int, wanted: int, seed: int, round_number: int) -> list[int]:
@@ -104,7 +105,7 @@ def _measured(
 
 
 def _rounds(job: Job) -> bool:
-    """Whether engine or trainer computes in 16 bits; of a server nobody knows."""
+    """Return whether engine or trainer computes in 16 bits; assumed of a server, whose type nobody knows."""
     engine = job.run.config.engine.dtype
     if engine == "auto":
         stored = json.loads((job.behavior / "config.json").read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
 """Torch's launcher for ranks of one machine, whose stores nobody else can reach: ``python -m`` this, its arguments.
 
-The launcher keeps two stores (TCPStore) by which ranks find each other. They ask nobody who they are, and torch has
-them listen on every interface, whatever address they are given: only a socket that is bound already changes that.
+The launcher keeps two stores (TCPStore) by which ranks find each other. The stores authenticate nobody, and torch has
+them listen on every interface, whatever address they are given. Only a socket that is bound already changes that.
 """
 
 import socket
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> None:
         """A store that listens on the loopback interface."""
 
         def __init__(self, host_name: str, port: int, *args: Any, **options: Any) -> None:
-            """As torch's; the launcher gives whether it listens by name."""
+            """Open the store like torch's; the launcher gives ``is_master`` by name."""
             if options.get("is_master"):
                 descriptor = listening(port)
                 if not port:

@@ -2,7 +2,7 @@
 
 Position ids that start again at 0 tell the model where a sequence begins, and ``attention.py`` computes each sequence
 by itself. A model that ignores position ids (recurrent layers, an attention of its own) would mix neighbours without a
-word: so the first thing a packing trainer does is to score two sequences together and apart.
+word. A packing trainer therefore begins by scoring two sequences together and apart.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,15 +20,19 @@ if TYPE_CHECKING:
 _APART = 0.05
 """Nats. Neighbours that see each other were seen to shift by several, a wrong order of heads by more than one."""
 _KERNELS = 3.0
-"""How many times as far as torch's SDPA is from plain matrix products the packed rows may be from SDPA: two kernels add
-in different orders, which in bfloat16 is a hundredth of a nat for some models and half a nat for Gemma 3."""
+"""Largest difference of packed rows from torch's SDPA, in multiples of SDPA's own from plain matrix products. Two
+kernels add in different orders: in bfloat16 that is a hundredth of a nat for some models and half a nat for Gemma 3.
+"""
 
 
 def use_packing(model: Any, packing: Literal["auto", "on", "off"], dtype: torch.dtype) -> bool:
-    """Whether to pack; gives ``model`` the attention of ``attention.py`` where a kernel for it runs.
+    """Decide whether to pack; gives ``model`` the attention of ``attention.py`` where a kernel for it runs.
 
-    ``auto`` packs where such a kernel runs, ``on`` with any attention (torch's SDPA masks neighbours out: exact, but
-    slower than length-sorted padding, docs/benchmarks/trainer.md), ``off`` pads rows sorted by length.
+        auto   packs where such a kernel runs
+        on     packs with any attention; torch's SDPA masks neighbours out: exact, but slower than length-sorted padding
+        off    pads rows sorted by length
+
+    docs/benchmarks/trainer.md has the speeds.
     """
     if packing == "off":
         return False

@@ -1,8 +1,8 @@
-"""Where the tokens of a micro-batch lie: worked out on the host, which knows all lengths, and sent to the device once.
+"""Places of a micro-batch's tokens: computed on the host, which knows all lengths, and sent to the device once.
 
-A program that asks a GPU for such a place (nonzero, a mask as an index, an int of a tensor) waits until the GPU has
-done all that was launched before; then it launches the next micro-batch into an empty queue. So masks stay on the host,
-and the device gets places.
+A program may ask a GPU for such a place: by nonzero, a mask as an index, or an int of a tensor. It then waits until the
+GPU has done all launched work. The next micro-batch is launched into an empty queue. So masks stay on the host, and the
+device gets places.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ def sent(tensor: Tensor, device: torch.device | None) -> Tensor:
 
 
 def places(mask: Tensor) -> Tensor:
-    """Where a mask of any shape is true, as numbers of its flat entries, [T], in order."""
+    """Return the places where a mask of any shape is true, as numbers of its flat entries, [T], in order."""
     return mask.flatten().nonzero()[:, 0]
 
 
 def spread(value_T: Tensor, place_T: Tensor, shape: Sequence[int]) -> Tensor:
-    """A tensor of ``shape`` with each value at its place, as ``places`` numbers them, and 0 elsewhere."""
+    """Make a tensor of ``shape`` with each value at its place, as ``places`` numbers them, and 0 elsewhere."""
     flat = value_T.new_zeros(torch.Size(shape).numel())
     return flat.index_copy(0, place_T, value_T).view(*shape)

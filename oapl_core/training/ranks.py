@@ -36,15 +36,15 @@ def own_rank() -> int | None:
 
 
 def rank_count() -> int:
-    """How many ranks train together, this process being one of them."""
+    """Count the ranks that train together, this process being one of them."""
     return 1 if own_rank() is None else int(os.environ["WORLD_SIZE"])
 
 
 def rank_command(run: Run, verb: str, *arguments: str) -> list[str]:
-    """What starts ``verb`` in every rank; ``arguments`` follow the run folder.
+    """Return the command that starts ``verb`` in every rank; ``arguments`` follow the run folder.
 
     Raises:
-        ConfigError: of several machines it is not known which.
+        ConfigError: the environment does not say which of several machines there are.
     """
     training = run.config.training
     if training.launcher:
@@ -78,11 +78,11 @@ def launch_ranks(job: Job) -> None:
         with guarded(rank_command(job.run, *job.command), errors=subprocess.PIPE, environment=environment) as process:
             signal.signal(signal.SIGUSR1, lambda *_: ask())
             assert process.stderr is not None
-            said = _heard(io.TextIOWrapper(process.stderr, errors="replace"))
+            errors = _heard(io.TextIOWrapper(process.stderr, errors="replace"))
             code = process.wait()
     stop_file.unlink(missing_ok=True)
     if code:
-        _complain(said, code)
+        _complain(errors, code)
 
 
 def threads_of(ranks: int) -> int:
@@ -92,19 +92,19 @@ def threads_of(ranks: int) -> int:
 
 def _heard(lines: Iterable[str]) -> list[str]:
     """Pass lines on to our own standard error; returns those that tell how a rank ended."""
-    said = []
+    kept = []
     for line in lines:
         sys.stderr.write(line)
         sys.stderr.flush()
         if line.startswith(ERROR_PREFIX) or _LOST.search(line) or _NODE.match(line):
-            said.append(line.strip())
-    return said
+            kept.append(line.strip())
+    return kept
 
 
-def _complain(said: list[str], code: int) -> None:
-    errors = [line.removeprefix(ERROR_PREFIX) for line in said if line.startswith(ERROR_PREFIX)]
-    ends = [match for line in said if (match := _LOST.search(line))]
-    nodes = [match for line in said if (match := _NODE.match(line))]
+def _complain(lines: list[str], code: int) -> None:
+    errors = [line.removeprefix(ERROR_PREFIX) for line in lines if line.startswith(ERROR_PREFIX)]
+    ends = [match for line in lines if (match := _LOST.search(line))]
+    nodes = [match for line in lines if (match := _NODE.match(line))]
     lost = [node for node in nodes if int(node["code"]) not in _LAUNCHER_CODES]
     if lost:  # its ranks, or those that waited for them, may have been asked to stop: that was nobody's wish
         raise StageFailed(

@@ -66,10 +66,10 @@ def recompute(model: Any, choice: Recomputation) -> None:
 
 def _keeping_attention() -> "tuple[_Kept, _Given]":
     """Contexts of one layer's forward pass and of its repetition."""
-    names, found = (name.split("::") for name in _ATTENTION), deque[Any]()
+    names, outputs = (name.split("::") for name in _ATTENTION), deque[Any]()
     packets = (getattr(getattr(torch.ops, library), name, None) for library, name in names)
     operators = {packet.default for packet in packets if packet is not None}
-    return _Kept(operators, found), _Given(operators, found)
+    return _Kept(operators, outputs), _Given(operators, outputs)
 
 
 class _Kept(TorchDispatchMode):

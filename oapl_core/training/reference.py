@@ -1,10 +1,10 @@
 """Reference log-probs: every rollout scored by the trainer with the weights that the round starts from.
 
 With ``training.reference = "reference"`` (the authors' code) the policy is compared with these and not with the
-log-probs that the engine recorded, so that the first log-ratios are 0 but for rounding, and rollouts whose engine
-recorded nothing can be trained on. An objective may ask for them beside the engine's (``Method.needs_start``). Scores
-every example once, before the first update, block by block. Writes round_NN/3_reference.parquet (tables.REFERENCES), in
-the order of the groups; the ledger tells how far the engine's log-probs are from them.
+log-probs that the engine recorded. Then the first log-ratios are 0 but for rounding, and rollouts whose engine recorded
+nothing can be trained on. An objective may ask for them beside the engine's (``Method.needs_start``). Scores every
+example once, before the first update, block by block. Writes round_NN/3_reference.parquet (tables.REFERENCES), in the
+order of the groups; the ledger tells how far the engine's log-probs are from them.
 """
 
 from collections import defaultdict
@@ -29,9 +29,9 @@ _BLOCK_TOKENS = 2**21
 
 
 def score_reference(job: Job, engine: "TrainingEngine", examples: "Examples") -> "Examples":
-    """The examples with the log-probs that the settings and the objective ask for; every rank calls it.
+    """Score the examples' log-probs that the settings and the objective ask for; every rank calls it.
 
-    Before a state is loaded: the weights are those that the round starts from.
+    Called before a state is loaded: the weights are those that the round starts from.
     """
     if job.training.reference == "reference":  # only without a lag, so these weights are those that sampled
         return replace(examples, rescored=reference_rows(job, engine, examples))

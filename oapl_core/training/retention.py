@@ -1,9 +1,9 @@
-"""What of a round stays on the disk: the epochs' weights by `training.keep_checkpoints`, and no scratch.
+"""Retention of a round's files: the epochs' weights by `training.keep_checkpoints`, and no scratch.
 
 The next round starts from a round's last epoch and evaluation measures every epoch of the last round, so those always
-stay. Of an earlier epoch whose weights the rule drops, the folder stays with ``training_metrics.jsonl`` alone and the
+stay. Where the rule drops an earlier epoch's weights, the folder stays with ``training_metrics.jsonl`` alone. The
 ledger records it so: a run that is continued, checked or mirrored finds what it expects. The rule is applied after each
-epoch and again when a round is continued, so that a kill between an export and its sequel leaves nothing over.
+epoch and again when a round is continued. A kill between an export and its sequel therefore leaves nothing over.
 """
 
 import shutil

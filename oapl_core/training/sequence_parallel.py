@@ -1,14 +1,14 @@
 """Several ranks share each sequence, so that one too long for a rank can be trained on: DeepSpeed-Ulysses.
 
-Every rank of a group gets the same micro-batch, keeps its part of the columns, and scores what follows its own tokens:
-the ids to score are shifted before the rows are cut, so no token is lost at a border. Only attention looks further than
-a token: there DeepSpeed's Ulysses (arXiv 2309.14509, ALST: 2506.13996; through ``engine.py``) trades, by all-to-all,
-the rank's tokens of all heads for all tokens of the rank's heads.
+Every rank of a group gets the same micro-batch, keeps its part of the columns, and scores the successors of its own
+tokens. The ids to score are shifted before the rows are cut, so no token is lost at a border. Only attention looks
+further than a token. There DeepSpeed's Ulysses (arXiv 2309.14509, ALST: 2506.13996; through ``engine.py``) exchanges
+tokens by all-to-all. A rank gives its tokens of all heads and gets all tokens of its heads.
 
 The log-probs, four bytes a token, are then gathered on every rank of the group. Loss, metrics and checks compute with
 whole sequences as ever, whatever an objective does with them (OAPL squares a sum over a sequence). Each rank takes the
-same derivative by the log-probs and carries on those of its own tokens, so the sum over ranks is the gradient, once.
-Reads and writes no files.
+same derivative by the log-probs and carries on with those of its own tokens. The sum over ranks is therefore the
+gradient, once. Reads and writes no files.
 """
 
 from collections.abc import Iterator
@@ -51,7 +51,9 @@ class SharedPolicy(Policy):
     def score(
         self, id_RT: Tensor, column_RT: Tensor, next_RT: Tensor, before_RT: Tensor, positions: bool = False
     ) -> Tensor:
-        """As of a ``Policy``; ``positions`` are always told, because a part's first token is not the sequence's."""
+        """Score like a ``Policy``; gives the model ``positions`` always, because a part's first token is not the
+        sequence's.
+        """
         if self._engine is None:
             return super().score(id_RT, column_RT, next_RT, before_RT, positions)
         group, ranks = self._engine.sequence_group, self._engine.sequence_ranks
@@ -139,7 +141,7 @@ class _Gathered(torch.autograd.Function):
 
 
 def refuse_misfit(config: Any, attention: str, packed: bool, ranks: int) -> None:
-    """Whether so many ranks can share the sequences of a model.
+    """Check that so many ranks can share the sequences of a model.
 
     Args:
         config: the model's (its text part's) transformers configuration.

@@ -1,10 +1,10 @@
 """A prompt computed once for all answers to it that are in a micro-batch, forwards and backwards.
 
 The first of them lies behind its prompt in the packed row, as ever. The others lie there without one: their positions
-follow the prompt's, and their queries attend to its keys and values and to their own (``attention.py``). What is
-computed of a prompt does not depend on what follows it, so log-probs are those of whole sequences, and the backward
-pass adds up in the prompt what every answer asks of it: the gradient is the same, too. Answers share a prompt if its
-token ids are the same, whatever group they are of.
+follow the prompt's, and their queries attend to its keys and values and to their own (``attention.py``). A prompt's
+hidden states do not depend on the tokens behind it, so log-probs are those of whole sequences. The backward pass adds
+up every answer's gradient in the prompt: the gradient is the same, too. Answers share a prompt if its token ids are the
+same, whatever group they are of.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class SharedRow:
     place_ST: Tensor
     """Place of each token in it; of a prompt that is not in it again, where it is."""
     attention: dict[str, Any]
-    """What the attention must know."""
+    """Arguments of the attention: which tokens each query sees."""
 
     @classmethod
     def of(cls, id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor) -> "SharedRow":
@@ -79,23 +79,23 @@ class SharedPromptPolicy(Policy):
     shares_prompts = True
 
     def __init__(self, model: Any, temperature: float = 1.0, chunk: int = 4096) -> None:
-        """As a ``Policy`` with packed rows, whose model gets the attention that sharing needs."""
+        """Wrap the model for packed rows, and give it the attention that sharing needs."""
         give(model)
         super().__init__(model, temperature, chunk, packed=True)
 
     def forward(
         self, id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor, route_STLK: Any = None, sampled_ST: Any = None
     ) -> Tensor:
-        """As of a ``Policy``; stored experts of a prompt are those of the first answer to it."""
+        """Score like a ``Policy``; stored experts of a prompt are those of the first answer to it."""
         is_response_ST = response_mask(prompt_length_S, length_S, id_ST.shape[1], sampled_ST)
         row = SharedRow.of(id_ST, prompt_length_S, length_S)
         column_ST = torch.arange(id_ST.shape[1], device=id_ST.device).expand_as(id_ST)
         if self.replay:
             self.replay.hold(route_STLK, row.computed_ST, self.device)
         # with another attention a guard scores sequences one by one
-        told = row.attention if self.model.config._attn_implementation == VARIABLE_LENGTH else {}
-        told = {"position_ids": column_ST[row.computed_ST][None], **told}
-        told = {name: sent(x, self.device) if isinstance(x, Tensor) else x for name, x in told.items()}
+        layout = row.attention if self.model.config._attn_implementation == VARIABLE_LENGTH else {}
+        layout = {"position_ids": column_ST[row.computed_ST][None], **layout}
+        layout = {name: sent(x, self.device) if isinstance(x, Tensor) else x for name, x in layout.items()}
         # the prompt's last token comes before the first of every answer to it
         place_T, next_T, response_T = (
             sent(found, self.device)
@@ -106,13 +106,13 @@ class SharedPromptPolicy(Policy):
             )
         )
         ids = sent(id_ST[row.computed_ST][None], self.device)
-        hidden_TD = self.model.base_model(input_ids=ids, use_cache=False, **told).last_hidden_state[0]
+        hidden_TD = self.model.base_model(input_ids=ids, use_cache=False, **layout).last_hidden_state[0]
         logprob_T: Tensor = self.model.get_output_embeddings()(hidden_TD.index_select(0, place_T), next_T)
         return spread(logprob_T, response_T, is_response_ST.shape)
 
 
 def shares_prompts(model: Any, training: TrainingConfig, examples: "Examples") -> bool:
-    """Whether prompts are computed once: as the settings say, with ``auto`` where it can be done and pays; says so.
+    """Decide whether prompts are computed once: by the settings, with ``auto`` where it is possible and pays. Says so.
 
     Raises:
         ConfigError: they must be, and this model's attention does not allow it.

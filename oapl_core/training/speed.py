@@ -49,7 +49,7 @@ class ModelFlops:
 
     @classmethod
     def of(cls, model: Any) -> "ModelFlops":
-        """Of a transformers model; weights that are not trained need no gradient of their own."""
+        """Count the FLOPs of a transformers model; weights that are not trained need no gradient of their own."""
         config = model.config.get_text_config()
         embeddings, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
         outside = {id(embeddings), id(output)}
@@ -83,8 +83,8 @@ def peak_tflops(stated: float | None, dtype: Literal["float32", "bfloat16"], dev
 
 def known_tflops(name: str, dtype: Literal["float32", "bfloat16"]) -> float | None:
     """TFLOP/s of the GPU that its driver calls ``name``, by its data sheet; None if it is not in the table."""
-    found = next((peaks for part, peaks in _DATA_SHEETS.items() if part in name), None)
-    return found and found[dtype == "float32"]
+    peaks_of_gpu = next((peaks for part, peaks in _DATA_SHEETS.items() if part in name), None)
+    return peaks_of_gpu and peaks_of_gpu[dtype == "float32"]
 
 
 def matmul_tflops(
@@ -130,7 +130,7 @@ class Speedometer:
         self._seconds, self._measured = 0.0, 0
 
     def __call__(self, step: Metrics) -> Metrics:
-        """What to add to ``step``, which has its number, tokens and seconds."""
+        """Return the fields to add to ``step``, which has its number, tokens and seconds."""
         self._seconds, self._measured = self._seconds + step["seconds"], self._measured + 1
         tokens, squared = (step[name] - step.get(f"shared_{name}", 0) for name in ("tokens", "squared_tokens"))
         need = self.flops(tokens, step["response_tokens"], squared)

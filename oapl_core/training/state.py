@@ -1,10 +1,10 @@
 """The state of an unfinished round: when it is saved, how, and how a round is resumed from it.
 
-Scratch beside the checkpoints, no artifact: weights, optimiser, random numbers of each rank, and how far the round is
-with the metrics of its unfinished epoch (the learning rate and the order of the data follow from these). A state is
-complete or absent: it is written under a temporary name, fsynced and renamed, with a note of what it belongs to
-(inputs, settings, ranks) and with the SHA-256 of every file. Then the one before it is deleted, so that two lie on the
-disk at most, and one while no state is being written. A state that does not hold these bytes any more is put aside.
+A state is scratch beside the checkpoints, no artifact. It holds weights, optimiser, random numbers of each rank, the
+round's progress, and the metrics of its unfinished epoch. Learning rate and order of the data follow from these. A
+state is complete or absent: it is written under a temporary name, fsynced and renamed. A note names its owner (inputs,
+settings, ranks) and the SHA-256 of every file. Then the one before it is deleted, so that two lie on the disk at most,
+and one while no state is being written. A state that does not hold these bytes any more is put aside.
 """
 
 import json
@@ -49,11 +49,12 @@ class Reached:
 
 
 def resume(job: "Job", engine: "TrainingEngine") -> Reached:
-    """Load what the round continues from, and say how far that is; every rank calls it.
+    """Load the state that the round continues from, and return how far it is; every rank calls it.
 
-    That is the newest whole state of this round whose earlier epochs are all exported; else the optimiser of the round
-    before, if it is continued; else nothing, and the weights stay as they were loaded. An exported epoch alone is never
-    trained on: without its optimiser the weights would come out otherwise. Of a trained round it is the end.
+    That is the newest whole state of this round whose earlier epochs are all exported. Without one it is the optimiser
+    of the round before, if that is continued. Otherwise nothing is loaded, and the weights stay as they are. An
+    exported epoch alone is never trained on: without its optimiser the weights would come out otherwise. A trained
+    round has reached its end.
     """
     # the first looks for all: what others see of a shared disk may be a minute old
     if engine.of_first(lambda: job.is_trained):
@@ -74,12 +75,12 @@ def resume(job: "Job", engine: "TrainingEngine") -> Reached:
 
 def _newest(job: "Job", owner: str) -> tuple[str, Reached] | None:
     """Folder name and place of the state to continue from; a state that cannot be used is said."""
-    found = max(_states(job.states, owner), key=lambda state: (state[1].epoch, state[1].steps), default=None)
-    return found if found and all(job.is_done(epoch) for epoch in range(1, found[1].epoch)) else None
+    newest = max(_states(job.states, owner), key=lambda state: (state[1].epoch, state[1].steps), default=None)
+    return newest if newest and all(job.is_done(epoch) for epoch in range(1, newest[1].epoch)) else None
 
 
 def _writer_of_damage(engine: "TrainingEngine", state: Path) -> int | None:
-    """The last rank whose files are not what it wrote, the same on every rank; None if the state is whole."""
+    """Return the last rank whose files are not what it wrote, the same on every rank; None if the state is whole."""
     import torch
 
     is_whole = _is_whole(state, engine.rank)
@@ -88,7 +89,7 @@ def _writer_of_damage(engine: "TrainingEngine", state: Path) -> int | None:
 
 
 def _is_whole(state: Path, rank: int) -> bool:
-    """Whether the files that ``rank`` wrote are there and hold the bytes that it wrote."""
+    """Return whether the files that ``rank`` wrote are there and hold the bytes that it wrote."""
     try:
         sums: dict[str, str] = json.loads(_sums_file(state, rank).read_text(encoding="utf-8"))
         return bool(sums) and hashes_of([state / name for name in sums]) == list(sums.values())
@@ -115,7 +116,7 @@ class Saving:
         self._steps, self._last_s = 0, time.monotonic()
 
     def after_step(self, reached: Reached) -> None:
-        """Every rank calls it between two steps.
+        """Save a state, or stop, if it is time; every rank calls it between two steps.
 
         Raises:
             Interrupted: someone asked to stop; the state is saved.
@@ -140,7 +141,9 @@ class Saving:
             self._stop(reached)
 
     def _agreed(self, *wishes: bool) -> list[bool]:
-        """What any rank wishes: clocks differ, and a signal may reach one rank only, but all must save one step."""
+        """Join the wishes of all ranks: clocks differ, and a signal may reach one rank only, but all must save one
+        step.
+        """
         import torch
 
         flags = torch.tensor([float(wish) for wish in wishes], device=self._engine.device)
@@ -230,7 +233,7 @@ def _sums_file(state: Path, rank: int) -> Path:
 
 
 def _owner(job: "Job", engine: "TrainingEngine") -> str:
-    """What a state must belong to: ranks too, because each keeps its share of the optimiser."""
+    """Describe the owner of a state: ranks too, because each keeps its share of the optimiser."""
     owner = {"inputs": dict(job.inputs), "settings": dict(job.settings), "ranks": engine.ranks}
     return json.dumps(owner, sort_keys=True, default=str)
 

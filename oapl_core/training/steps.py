@@ -1,14 +1,14 @@
 """Optimiser steps: cuts an epoch into steps, a step into micro-batches, runs the objective on them, and measures.
 
-The loss of a step is normalised by the step's GLOBAL sizes, a short last batch by its own; so neither the micro-batch
-budget nor the number of ranks changes the gradient. Advantages are computed once, over whole groups, before the
-groups' rollouts are scattered over steps. What an objective must know of a whole step comes from a pass without
-gradient before the step's own.
+The loss of a step is normalised by the step's GLOBAL sizes, a short last batch by its own. Neither the micro-batch
+budget nor the number of ranks therefore changes the gradient. Advantages are computed once, over whole groups, before
+the groups' rollouts are scattered over steps. Statistics of a whole step come from a pass without gradient before the
+step's own.
 
-Where every advantage of a step is 0, no objective has a gradient at pi = b. Until the first update pi is b, and what is
-measured of ln pi - ln b is rounding, which Adam would make a full step of: such a step is measured and not made; the
+Where every advantage of a step is 0, no objective has a gradient at pi = b. Until the first update pi is b. The
+measured ln pi - ln b is then rounding, of which Adam would make a full step. Such a step is measured and not made; the
 schedule of the learning rate counts it. After the first update, or where an older policy sampled, the pull back to b is
-real, and Adam makes of it, and of what it remembers, the step that it makes of any gradient.
+real. Adam then makes its usual step of that gradient and its moments.
 """
 
 import math
@@ -43,7 +43,7 @@ _ROUNDED = 1e-12
 
 @dataclass(frozen=True)
 class Trainer:
-    """What the steps of one round share."""
+    """Trainer of one round: the engine, the objective and the examples that its steps share."""
 
     engine: "TrainingEngine"
     objective: Method
@@ -58,7 +58,7 @@ class Trainer:
     speed: Speedometer | None = None
     """Tells speed, utilisation and time left of each step; unset: they are not reported."""
     computed_with: Mapping[str, Any] = field(default_factory=dict)
-    """What was chosen to compute the layers with (``loading.py``)."""
+    """Kernels, packing and the like that were chosen to compute the layers with (``loading.py``)."""
 
     @property
     def packed(self) -> bool:
@@ -67,7 +67,7 @@ class Trainer:
 
     @cached_property
     def reward_S(self) -> torch.Tensor:
-        """Of every example."""
+        """Reward of every example, [S], as the objective judges it."""
         of_rewards, correct_S = (torch.from_numpy(x_S) for x_S in (self.examples.reward_S, self.examples.correct_S))
         return self.objective.judging(of_rewards, correct_S)
 
@@ -78,7 +78,7 @@ class Trainer:
 
     @cached_property
     def kept_S(self) -> torch.Tensor:
-        """Which examples are trained on: all, unless the objective draws some."""
+        """Examples that are trained on, [S] of bool: all, unless the objective draws some."""
         seed = derive_seed(self.seed, "kept rollouts", self.round_number)
         return self.objective.kept(self.reward_S, self.group_S, seed)
 
@@ -148,7 +148,7 @@ class Trainer:
         rate: float,
         old: Mapping[int, torch.Tensor] = MappingProxyType({}),
     ) -> Metrics:
-        """One optimiser step over ``batch``; returns its metrics, the same on every rank.
+        """Run one optimiser step over ``batch``; returns its metrics, the same on every rank.
 
         ``old`` has ln pi_old - ln b of the response tokens of those examples whose pi_old is not the policy itself.
 
@@ -185,7 +185,7 @@ class Trainer:
         return {**made, **meter.result(engine), "seconds": time.monotonic() - start}
 
     def _has_signal(self, batch: Sequence[int]) -> bool:
-        """Whether the step has a gradient beyond rounding; the same on every rank, and in a resumed round."""
+        """Return whether the step has a gradient beyond rounding; the same on every rank, and in a resumed round."""
         # ratios to an imported or replayed policy are no rounding, unless the trainer scored the rows anew
         is_others = self.examples.own_S is not None and self.examples.rescored is None
         is_displaced = self.lag_steps + self.engine.updates > 0 or is_others
@@ -201,7 +201,7 @@ class Trainer:
         return StepSizes(len(rows), len(self.group_S[rows].unique()), tokens)
 
     def _statistics(self, batch: Sequence[int]) -> dict[int, torch.Tensor]:
-        """What the objective must know of the whole step, [K] for each of ``batch``; the same on every rank.
+        """Compute the objective's statistics of the whole step, [K] for each of ``batch``; the same on every rank.
 
         Costs a forward pass over the step, and 4 bytes for each of its tokens, padded, joined over the ranks.
         """
@@ -245,8 +245,8 @@ class Trainer:
         self, log_ratio_ST: torch.Tensor, mask_ST: torch.Tensor, rows: Sequence[int], sizes: StepSizes
     ) -> Inputs:
         index, device = list(rows), log_ratio_ST.device
-        found = (x[index] for x in (self.advantage_S, self.reward_S, self.group_S))
-        advantage_S, reward_S, group_S = (sent(x_S, device) for x_S in found)
+        columns = (x[index] for x in (self.advantage_S, self.reward_S, self.group_S))
+        advantage_S, reward_S, group_S = (sent(x_S, device) for x_S in columns)
         return Inputs(log_ratio_ST, mask_ST, advantage_S, reward_S, group_S, sizes)
 
     def _micro_batch(
@@ -293,6 +293,6 @@ class Trainer:
             )
 
     def _names(self, rows: Sequence[int]) -> str:
-        """The first few rollout ids of ``rows``."""
+        """Name the first few rollout ids of ``rows``, and count the rest."""
         names = [str(self.examples.rollout_ids[i]) for i in rows[:8]]
         return f"rollouts {', '.join(names)}" + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")

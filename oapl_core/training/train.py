@@ -1,9 +1,10 @@
 """Trains the round's policy on its groups with DeepSpeed: ``python -m oapl_core.training.train RUN_DIR --round N``.
 
-Reads round_NN/3_groups.parquet and the checkpoint that sampled it. Writes one Hugging Face folder for each epoch,
-4_checkpoint/<objective>/epoch_NN, with ``training_metrics.jsonl`` (one line for each optimiser step) in it, and before
-them what engine and trainer say of the same rollouts (``mismatch.py``). A killed round continues after the last step
-whose state was saved and ends with the same bits. The objective is the config's (docs/objectives.md).
+Reads round_NN/3_groups.parquet and the checkpoint that sampled it. First writes the difference between engine and
+trainer on the same rollouts (``mismatch.py``). Then writes one Hugging Face folder for each epoch,
+4_checkpoint/<objective>/epoch_NN, with ``training_metrics.jsonl`` (one line for each optimiser step) in it. A killed
+round continues after the last step whose state was saved and ends with the same bits. The objective is the config's
+(docs/objectives.md).
 """
 
 import time
@@ -38,8 +39,8 @@ def train(run: Run, round_number: int) -> None:
 
     Raises:
         DataError: groups or model are missing, damaged, or do not belong together.
-        StageFailed: engine and trainer disagree about the rollouts, the loss or the gradient became infinite or not a
-            number, a rank was lost, or the disk is too small.
+        StageFailed: engine and trainer disagree about the rollouts, or the loss or the gradient is not finite.
+            Also if a rank was lost, or the disk is too small.
         Interrupted: a signal asked to stop; the state is saved.
     """
     carry_out(make_job(run, round_number), _examples)
@@ -115,8 +116,8 @@ def _refuse_nothing(job: Job, examples: Examples) -> None:
     import torch
 
     objective = job.objective
-    found = objective.judging(torch.from_numpy(examples.reward_S), torch.from_numpy(examples.correct_S))
-    if not objective.kept(found, torch.from_numpy(examples.group_S), 0).any():
+    judged_S = objective.judging(torch.from_numpy(examples.reward_S), torch.from_numpy(examples.correct_S))
+    if not objective.kept(judged_S, torch.from_numpy(examples.group_S), 0).any():
         raise DataError(
             f"{job.data}: has no {objective.trains_on}, and the objective {objective.name} trains on "
             "nothing else; sample more answers, or easier problems"

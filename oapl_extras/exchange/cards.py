@@ -22,7 +22,7 @@ _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000
 def of_model(
     run: Run, at: tuple[int, int], policy: str, card: Mapping[str, Any] | None, licence: str | None, data: str | None
 ) -> str:
-    """The model card. ``card`` is the evaluation's; ``data`` names the repository of the rollouts."""
+    """Write the model card. ``card`` is the evaluation's; ``data`` names the repository of the rollouts."""
     from huggingface_hub import ModelCardData
 
     base = hub_model(run.config.model)
@@ -57,7 +57,7 @@ def of_model(
 
 
 def of_rollouts(run: Run, numbers: Sequence[int], files: "Sequence[Outgoing]", licence: str | None) -> str:
-    """The data-set card: a configuration for rollouts, verdicts and groups each, a split for each round."""
+    """Write the data-set card: a configuration for rollouts, verdicts and groups each, a split for each round."""
     from huggingface_hub import DatasetCardData
 
     sizes = {number: rollouts_sampled(run, number) for number in numbers}
@@ -68,7 +68,7 @@ def of_rollouts(run: Run, numbers: Sequence[int], files: "Sequence[Outgoing]", l
         size_categories=next((word for most, word in _SIZES if sum(sizes.values()) < most), "1M<n<10M"),
         task_categories=["text-generation"],
         tags=["oapl", "rollouts", f"arxiv:{_ARXIV}"],
-        configs=[found for what in ("rollouts", "verdicts", "groups") if (found := _config(what, numbers, files))],
+        configs=[config for what in ("rollouts", "verdicts", "groups") if (config := _config(what, numbers, files))],
     )
     text = [
         f"# Rollouts of {run.root.name}",
@@ -94,14 +94,14 @@ def _page(metadata: str, parts: Iterable[str]) -> str:
 
 
 def _label(policy: str, card: Mapping[str, Any] | None) -> str | None:
-    """What the evaluation card calls the checkpoint; None if it did not measure it."""
+    """Return the evaluation card's name for the checkpoint; None if it did not measure it."""
     # by hash: its folder may lie elsewhere now
     models = card["asked"]["models"] if card else {}
     return next((label for label, model in models.items() if model["policy_hash"] == policy), None)
 
 
 def _hub_results(card: Mapping[str, Any] | None, label: str | None) -> list[Any]:
-    """The checkpoint's pass@k as the hub's metadata has results."""
+    """Convert the checkpoint's pass@k to the hub's metadata."""
     from huggingface_hub import EvalResult
 
     if card is None or label is None:
@@ -129,8 +129,8 @@ def _results(card: Mapping[str, Any] | None, label: str | None) -> list[str]:
     shown = card["results"]
     ks = list(_doubled(shown[label]["pass_at_k"]))
     rows = (
-        [f"**{name}**" if name == label else name, *(_rate(one["pass_at_k"].get(k)) for k in ks)]
-        for name, one in shown.items()
+        [f"**{name}**" if name == label else name, *(_rate(result["pass_at_k"].get(k)) for k in ks)]
+        for name, result in shown.items()
     )
     problems, sampling = card["asked"]["problems"], card["asked"]["sampling"]
     return [
@@ -144,7 +144,7 @@ def _results(card: Mapping[str, Any] | None, label: str | None) -> list[str]:
 
 
 def _doubled(pass_at_k: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
-    """Those of k = 1, 2, 4, ...: the card has them all."""
+    """Keep pass@k for k = 1, 2, 4, ...: the card has every k."""
     return {k: value for k, value in pass_at_k.items() if int(k) & (int(k) - 1) == 0}
 
 
@@ -153,7 +153,7 @@ def _rate(value: Sequence[float] | None) -> str:
 
 
 def _lineage(run: Run, numbers: Sequence[int] | None = None) -> Iterable[Sequence[str]]:
-    """A row for each round: which policy sampled, how much, and which policy came out."""
+    """Yield a row for each round: the policy that sampled, the number of rollouts, and the policy that came out."""
     artifacts = run.ledger.artifacts()
     for number, settings in enumerate(run.config.rounds):
         if (numbers is not None and number not in numbers) or not rollouts_sampled(run, number):
@@ -178,7 +178,10 @@ def _config(what: str, numbers: Sequence[int], files: "Sequence[Outgoing]") -> d
 
 
 def licences(run: Run) -> dict[str, str]:
-    """Of the problem sets (data/sources.toml) that the run trains on, by name; sets of a person's own are not known."""
+    """Return the licences of the problem sets (data/sources.toml) that the run trains on, by name.
+
+    Sets of a person's own are not known.
+    """
     import pyarrow.parquet as pq
 
     if "source" not in pq.read_schema(run.problems).names:  # problems prepared before sets had names

@@ -15,7 +15,7 @@ _SUFFIXES = (".parquet", ".jsonl", ".jsonl.gz")
 
 
 def weights_of(reward: str | None) -> dict[str, float]:
-    """``a=1,b=0.5`` by name.
+    """Parse weights ``a=1,b=0.5`` by name.
 
     Raises:
         ConfigError: a weight is no number.
@@ -28,7 +28,7 @@ def weights_of(reward: str | None) -> dict[str, float]:
 
 
 def converted(files: Sequence[Path], chosen: Format, weights: Mapping[str, float]) -> Iterator[tuple[str, Any]]:
-    """What ``chosen`` makes of each row, with its place."""
+    """Convert each row by the format ``chosen``; yields its place with each result."""
     # A line that is not JSON is one more unusable row, counted like the others, and no reason to refuse the file.
     for path in files:
         for number, raw in raw_rows(path, torn_is_none=True):
@@ -37,7 +37,7 @@ def converted(files: Sequence[Path], chosen: Format, weights: Mapping[str, float
 
 
 def files_of(source: Path, chosen: Format) -> list[Path]:
-    """The files of ``source``, by name.
+    """List the files of ``source``, sorted by name.
 
     Raises:
         DataError: there are none.

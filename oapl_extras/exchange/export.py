@@ -1,9 +1,9 @@
 """``python -m oapl_extras.exchange.export RUN_DIR --round N --to FILE``: a round in the authors' schema or as messages.
 
-Reads 1_rollouts, 2_verdicts and problems.parquet; writes one file outside the run, complete or not at all: .parquet in
-the authors' schema (columns: ``exchange/__init__.py``), .jsonl as chat messages (``messages.py``), a rollout a line.
-Rollouts whose verdict is missing or ``verifier_error`` have no reward: they are left out and counted. One row group of
-rollouts and the problems of one part are in memory at a time.
+Reads 1_rollouts, 2_verdicts and problems.parquet; writes one file outside the run, complete or not at all. A .parquet
+file is in the authors' schema (``exchange/__init__.py``), a .jsonl file has a rollout a line, as chat messages
+(``messages.py``). Rollouts whose verdict is missing or ``verifier_error`` have no reward: they are left out and
+counted. One row group of rollouts and the problems of one part are in memory at a time.
 """
 
 from collections import Counter
@@ -108,16 +108,16 @@ def _write_messages(path: Path, run: Run, round_number: int, parts: Sequence[Pat
             problems = _problems(run, part, 0)
             for rollout, reward, _ in _judged(run, round_number, part, left_out):
                 problem = problems[rollout["problem_id"]]
-                said = {"messages": [*problem["prompt"], *conversations.decoded(rollout)], **tools, "reward": reward}
+                record = {"messages": [*problem["prompt"], *conversations.decoded(rollout)], **tools, "reward": reward}
                 known = {name: rollout[name] for name in ("problem_id", "rollout_id", "policy_hash", "finish_reason")}
                 truth = {"ground_truth": problem["reward_model"]["ground_truth"]}
-                file.write(json_text({**said, **known, **truth}) + "\n")
+                file.write(json_text({**record, **known, **truth}) + "\n")
                 written += 1
     return written
 
 
 def _problems(run: Run, part: Path, first_index: int) -> dict[str, dict[str, Any]]:
-    """The columns that rows of a problem share, by problem id."""
+    """Read the columns that rows of a problem share, by problem id."""
     asked = list(dict.fromkeys(tables.read_table(part, tables.ROLLOUTS, ["problem_id"])["problem_id"].to_pylist()))
     rows = tables.read_table(run.problems, tables.PROBLEMS, only=("problem_id", asked)).to_pylist()
     known = {row["problem_id"]: row for row in rows}

@@ -1,26 +1,27 @@
-"""What other trainers dump of their rollouts, row by row, as rows that an import takes; pure.
+"""Formats in which other trainers dump their rollouts, row by row, as rows that an import takes; pure.
 
 Each reader was written from its project's own code:
 
-verl            `trainer.rollout_data_dir`: STEP.jsonl. verl/trainer/ppo/ray_trainer.py, `_dump_generations`, at commit
-                b178a3cd56f58b2d502255daba591e92833930a7: texts alone, without special tokens
-prime-rl        rollouts/step_N/train/effective/traces.jsonl. src/prime_rl/monitors/file.py at commit
-                559b44772e471d1538537b8805cc77f3824a5e64, whose lines are `Episode.to_record()` of verifiers
-                (verifiers/v1/episode.py, trace.py, graph.py at commit a60a606ecc4d309247edf9ff92c3eabca362781f):
-                ids, log-probs
-open-instruct   `--save_traces`: RUN_rollouts_NNNNNN.jsonl. open_instruct/rl_utils.py, `RolloutRecord`, at commit
-                e6c3044aa6201c8bfa4573c1b03142af599e730d: ids and, where its engine gave them, log-probs
-messages        chat messages with tool calls (messages.py) and a `reward`; also `tools`, `problem_id`, `policy_hash`
-trl             `log_completions`: completions/completions_NNNNN.parquet. trl/trainer/grpo_trainer.py, `log`, of
-                1.10.0.dev0 at commit f2cd57710ae345ea6428ae95363267fcf38a3dc8: texts alone, without special tokens
+    verl            `trainer.rollout_data_dir`: STEP.jsonl. verl/trainer/ppo/ray_trainer.py, `_dump_generations`, at
+                    commit b178a3cd56f58b2d502255daba591e92833930a7: texts alone, without special tokens
+    prime-rl        rollouts/step_N/train/effective/traces.jsonl. src/prime_rl/monitors/file.py at commit
+                    559b44772e471d1538537b8805cc77f3824a5e64, whose lines are `Episode.to_record()` of verifiers
+                    (verifiers/v1/episode.py, trace.py, graph.py at commit a60a606ecc4d309247edf9ff92c3eabca362781f):
+                    ids, log-probs
+    open-instruct   `--save_traces`: RUN_rollouts_NNNNNN.jsonl. open_instruct/rl_utils.py, `RolloutRecord`, at commit
+                    e6c3044aa6201c8bfa4573c1b03142af599e730d: ids and, where its engine gave them, log-probs
+    messages        chat messages with tool calls (messages.py) and a `reward`; also `tools`, `problem_id`,
+                    `policy_hash`
+    trl             `log_completions`: completions/completions_NNNNN.parquet. trl/trainer/grpo_trainer.py, `log`, of
+                    1.10.0.dev0 at commit f2cd57710ae345ea6428ae95363267fcf38a3dc8: texts alone, without special tokens
 
-A row has one of `prompt` (a conversation), `prompt_token_ids` and `prompt_text`, and beside it what
-``exchange/__init__.py`` names. Its policy is called as the dump tells policies apart: rows of one step, or of one range
-of policy versions. Reasons for which a row is left out, beside those of ``offline_row.py``:
+A row has one of `prompt` (a conversation), `prompt_token_ids` and `prompt_text`, and the columns of
+``exchange/__init__.py``. Its policy is named as the dump tells policies apart: rows of one step, or of one range of
+policy versions. Reasons for which a row is left out, beside those of ``offline_row.py``:
 
-tool_turns        a tool's output is among the tokens, and nothing says where
-broken_prefix     the prompt of a turn is not what the model saw before
-not_finished      the episode or trace failed, or belongs to no training
+    tool_turns        a tool's output is among the tokens, and nothing says where
+    broken_prefix     the prompt of a turn is not what the model saw before
+    not_finished      the episode or trace failed, or belongs to no training
 """
 
 import math
@@ -42,7 +43,7 @@ class Format:
 
     name: str
     pattern: str
-    """Of its files below a folder."""
+    """Pattern of its files' names below a folder."""
     convert: Callable[[Any, Mapping[str, float]], Converted]
     """A row of a file, with the weights that a person gave to rewards."""
     has_ids: bool
@@ -110,7 +111,7 @@ def _prime_rl(raw: Any, _weights: Mapping[str, float]) -> Converted:
 
 
 class _Tokens(NamedTuple):
-    """Of a trace."""
+    """Tokens of a trace, with the places that the model sampled."""
 
     prompt: list[int]
     response: list[int]
@@ -120,7 +121,7 @@ class _Tokens(NamedTuple):
 
 
 def _trace(episode: Mapping[str, Any], trace: Mapping[str, Any]) -> Row | str:
-    """A trace: prompt nodes, then nodes that were sampled, between them what an environment said."""
+    """Convert a trace: prompt nodes, then sampled nodes, between them the environment's text."""
     nodes, rewards = trace.get("nodes"), trace.get("rewards")
     if not isinstance(nodes, list) or not isinstance(rewards, Mapping):
         return "missing_column"
@@ -133,10 +134,10 @@ def _trace(episode: Mapping[str, Any], trace: Mapping[str, Any]) -> Row | str:
     if isinstance(tokens, str):
         return tokens
     # null: scoring did not run, which is no 0
-    scores = [one for one in rewards.values() if one is not None]
-    if not scores or not all(_number(one.get("score")) and _number(one.get("weight", 1.0)) for one in scores):
+    scores = [score for score in rewards.values() if score is not None]
+    if not scores or not all(_number(score.get("score")) and _number(score.get("weight", 1.0)) for score in scores):
         return "bad_reward"
-    reward = sum(one["score"] * one.get("weight", 1.0) for one in scores)
+    reward = sum(score["score"] * score.get("weight", 1.0) for score in scores)
     # weights may be replaced while an answer is sampled; its log-probs are then those of either, token by token
     span, call = _of(episode, "run", "work", "policy", default={}), (trace.get("calls") or [{}])[-1]
     version = "-".join(dict.fromkeys(str(span[key]) for key in ("start", "end") if key in span)) or "unknown"
@@ -155,7 +156,7 @@ def _trace(episode: Mapping[str, Any], trace: Mapping[str, Any]) -> Row | str:
 
 
 def _tokens(nodes: list[Any]) -> _Tokens | str:
-    """What a chain of nodes holds, up to the last sampled token; or the reason why it cannot be used."""
+    """Join the tokens of a chain of nodes, up to the last sampled one; or return the reason why it cannot be used."""
     ids, mask, starts = list[int](), list[bool](), list[int]()
     logprobs: list[float] | None = []
     for node in nodes:

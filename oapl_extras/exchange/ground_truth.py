@@ -1,9 +1,9 @@
 """A problem's tests or answer <-> the text in ``reward_model.ground_truth``; pure.
 
-Programs: JSON ``{"inputs": [...], "outputs": [...], "fn_name"}``, or a list of ``{"input", "output", "fn_name"}``; the
-inputs of a function are texts with one JSON value for each argument on a line of its own. The OAPL authors pack such a
-list as base64(zlib(pickle(JSON))) (preprocess/data_preprocess/deepcoder.py of their repository). Anything else is an
-answer.
+Programs are JSON ``{"inputs": [...], "outputs": [...], "fn_name"}``, or a list of ``{"input", "output", "fn_name"}``.
+The inputs of a function are texts with one JSON value for each argument on a line of its own. The OAPL authors pack
+such a list as base64(zlib(pickle(JSON))) (preprocess/data_preprocess/deepcoder.py of their repository). Anything else
+is an answer.
 """
 
 import json
@@ -18,7 +18,7 @@ _PACKED = 32
 
 
 def to_text(problem: Mapping[str, Any]) -> str:
-    """The ground truth of a problem of tables.PROBLEMS."""
+    """Write the ground truth of a problem of tables.PROBLEMS."""
     if problem["kind"] == "math":
         return str(problem["answer"])
     inputs = [test["input"] for test in problem["tests"]]
@@ -49,7 +49,7 @@ def from_text(text: str | None) -> dict[str, Any]:
 
 
 def _unpacked(text: str) -> Any:
-    """The tests that are packed in ``text``; None if none are."""
+    """Unpack the tests in ``text``; None if there are none."""
     # zlib's first byte is 0x78, so its base64 begins with an e; an answer is hardly so long and of these letters alone
     if not (text.startswith("e") and len(text) >= _PACKED):
         return None
@@ -78,7 +78,7 @@ def _lines(array: str) -> str:
 
 
 def _array(given: Any) -> str:
-    """The opposite, also from a parsed list of arguments; a text that is not such lines stays as it is."""
+    """Convert such lines, or a parsed list of arguments, to a JSON array; any other text stays as it is."""
     if not isinstance(given, str):
         return json.dumps(given)
     try:

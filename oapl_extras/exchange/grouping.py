@@ -45,7 +45,7 @@ class GroupedRows:
         return self.fill_from((None, raw) for raw in raw_rows)
 
     def fill_from(self, placed: Iterable[tuple[str | None, Any]]) -> Counter[str]:
-        """The same of rows with where each stands."""
+        """Fill the groups from rows with their places; returns the count of refused rows by reason."""
         refused: Counter[str] = Counter()
         with self._path.open("wb") as file:
             for where, raw in placed:
@@ -60,7 +60,7 @@ class GroupedRows:
         return refused
 
     def groups(self) -> Iterator[Group]:
-        """Every group, in the order of their first rows; the same whenever asked."""
+        """Yield every group, in the order of their first rows; the same whenever asked."""
         # Several passes may be under way at once, so each has a file (and a position in it) of its own.
         with self._path.open("rb") as file:
             for key, offsets in self._offsets.items():

@@ -21,7 +21,7 @@ Key = str | tuple[int, ...]
 
 @dataclass(frozen=True)
 class Prompts:
-    """What groups were asked, and which problems of the run are asked so."""
+    """Prompts of imported groups, and the problems of the run that have the same prompts."""
 
     encode: Encode
     tokenizer: Any
@@ -30,14 +30,14 @@ class Prompts:
     with_tools: Callable[[str], Encode]
     """``encode`` with other tools, given as JSON."""
     conversations: Callable[[], Conversations]
-    """What makes tokens of messages; made when it is asked for, as not every template can."""
+    """Maker of the object that encodes messages; made when it is asked for, as not every template can."""
 
     def with_ids(self, raw: Mapping[str, Any], end_token: bool) -> Mapping[str, Any]:
-        """A row whose turns are messages, with their tokens; any other as it is."""
+        """Encode the messages of a row that has them; any other row is returned as it is."""
         if "turn_messages" not in raw:
             return raw
-        said = {**raw["sampling"], "engine": f"{raw['sampling'].get('engine') or 'imported'}, encoded here"}
-        return {**raw, **self.conversations().encoded(raw["turn_messages"], end_token), "sampling": said}
+        sampling = {**raw["sampling"], "engine": f"{raw['sampling'].get('engine') or 'imported'}, encoded here"}
+        return {**raw, **self.conversations().encoded(raw["turn_messages"], end_token), "sampling": sampling}
 
     @classmethod
     def of(cls, run: Run, encode: Encode, tokenizer: Any, is_known: bool) -> "Prompts":
@@ -57,7 +57,7 @@ class Prompts:
         return cls(encode, tokenizer, known, with_tools, conversations)
 
     def rendered(self, group: Group) -> tuple[str, list[int]]:
-        """The text that the model was given, and its ids; of a dump without ids the words alone."""
+        """Render the group's prompt as text and token ids; a dump without ids gives the words alone."""
         row = group.rows[0]
         # nothing is rendered of words alone: the problem that is asked so has the ids
         if "prompt_text" in row:
@@ -79,7 +79,9 @@ class Prompts:
         return self.known.get(tuple(ids) if "prompt_token_ids" in group.rows[0] else text)
 
     def statement(self, group: Group) -> str:
-        """All turns, system and examples too: an export in style `plain` has to give the model the same words again."""
+        """Return all turns, system and examples too: an export in style `plain` has to give the model the same words
+        again.
+        """
         # of a template's markers a reader of the statement has no use
         if "prompt_token_ids" in group.rows[0]:
             words: str = self.tokenizer.decode(group.rows[0]["prompt_token_ids"], skip_special_tokens=True)
@@ -88,13 +90,13 @@ class Prompts:
 
 
 def conversation_of(group: Group) -> list[dict[str, str]]:
-    """The turns of a group whose rows have them."""
+    """Return the turns of a group whose rows have them."""
     return [{"role": turn["role"], "content": turn["content"]} for turn in group.rows[0]["prompt"]]
 
 
 @dataclass(frozen=True)
 class Assumed:
-    """What a person says of rollouts that do not say it themselves."""
+    """Assumptions of a person about rollouts whose rows do not say it."""
 
     temperature: float = 1.0
     """The paper's; the policy's log-probs are taken at it."""
@@ -103,7 +105,7 @@ class Assumed:
 
     @property
     def said(self) -> dict[str, Any]:
-        """What differs from saying nothing, for the ledger."""
+        """Assumptions that differ from the defaults, for the ledger."""
         return {f"assumed_{key}": value for key, value in vars(self).items() if value != getattr(Assumed(), key)}
 
 
@@ -119,10 +121,10 @@ def rollout_row(
     tokenizer: Any,
     assumed: Assumed = NOTHING_SAID,
 ) -> dict[str, Any]:
-    """A row of tables.ROLLOUTS."""
-    said: Mapping[str, Any] = raw.get("sampling") or {}
-    ids, text, known = raw.get("response_token_ids"), raw.get("response"), said.get("logprobs") is not None
-    engine = said.get("engine") or "imported"
+    """Make a row of tables.ROLLOUTS from a foreign row."""
+    sampling: Mapping[str, Any] = raw.get("sampling") or {}
+    ids, text, known = raw.get("response_token_ids"), raw.get("response"), sampling.get("logprobs") is not None
+    engine = sampling.get("engine") or "imported"
     if ids is None:
         ids, engine = tokenizer(text, add_special_tokens=False)["input_ids"], f"{engine}, encoded here"
         # what fills the limit was cut there: the policy never sampled an end
@@ -134,14 +136,14 @@ def rollout_row(
         "problem_id": problem,
         "rollout_id": f"{problem}/r{round_number:02d}/s{sample}",
         "sample": sample,
-        "policy_hash": said.get("policy_hash") or UNKNOWN,
+        "policy_hash": sampling.get("policy_hash") or UNKNOWN,
         "response_ids": ids,
-        "logprobs": said.get("logprobs"),
-        "logprobs_mode": (said.get("logprobs_mode") or "imported") if known else UNKNOWN,
-        "finish_reason": said.get("finish_reason") or UNKNOWN,
+        "logprobs": sampling.get("logprobs"),
+        "logprobs_mode": (sampling.get("logprobs_mode") or "imported") if known else UNKNOWN,
+        "finish_reason": sampling.get("finish_reason") or UNKNOWN,
         "text": tokenizer.decode(ids, skip_special_tokens=True) if text is None else text,
-        "temperature": said.get("temperature") or assumed.temperature,
-        **{name: said.get(name) for name in ("top_p", "top_k", "max_tokens", "seed")},
+        "temperature": sampling.get("temperature") or assumed.temperature,
+        **{name: sampling.get(name) for name in ("top_p", "top_k", "max_tokens", "seed")},
         "engine": engine,
         "sampled_at": None,
     }
@@ -153,11 +155,11 @@ def turns_of(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def broken_turns(rows: Sequence[Mapping[str, Any]], prompt_ids: Sequence[int]) -> str | None:
-    """What is wrong with the turns of the first of a group's rows that is not what its model saw; None if all are."""
+    """Describe the first row of a group whose turns are not what its model saw; None if all are."""
     for sample, raw in enumerate(rows):
         if raw.get("turns"):
-            said = raw.get("sampling") or {}
-            row = {"response_ids": raw["response_token_ids"], "logprobs": said.get("logprobs"), **turns_of(raw)}
+            sampling = raw.get("sampling") or {}
+            row = {"response_ids": raw["response_token_ids"], "logprobs": sampling.get("logprobs"), **turns_of(raw)}
             if wrong := fault(row, prompt_ids):
                 return f"(sample {sample}) {wrong}"
     return None

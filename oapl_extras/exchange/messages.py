@@ -1,12 +1,15 @@
 """Trajectories as OpenAI's chat messages with tool calls, and such messages as a trajectory's tokens.
 
-Roles `user`, `assistant` and `tool`; of an assistant's message `content`, `reasoning_content` and `tool_calls`
-(`{id, type: "function", function: {name, arguments}}` with the arguments as JSON text), of a tool's `tool_call_id` and
-`content`. Contents are texts. That is the form of openai/openai-openapi's ChatCompletionRequest*Message.
+The form is that of openai/openai-openapi's ChatCompletionRequest*Message, with texts as contents:
 
-Messages are text. What the model saw is made of them as in sampling: the first prompt by the chat template, each turn
-of the model encoded once with its end token, what came between as environments are worded (environments/wording.py). A
-row's own tokens are lost that way, and so are its log-probs.
+    user         `content`
+    assistant    `content`, `reasoning_content` and `tool_calls`: `{id, type: "function", function: {name, arguments}}`
+                 with the arguments as JSON text
+    tool         `tool_call_id` and `content`
+
+Messages are text. Their tokens are made as in sampling. The first prompt goes through the chat template, and each turn
+of the model is encoded once with its end token. environments/wording.py words the environments' answers. A row's own
+tokens are lost that way, and so are its log-probs.
 """
 
 import json
@@ -33,17 +36,17 @@ Message = dict[str, Any]
 
 def complaint_of(messages: Any) -> str | None:
     """Why messages are no prompt and turns that answer it; None if they are."""
-    if not isinstance(messages, list) or not all(isinstance(one, Mapping) for one in messages):
+    if not isinstance(messages, list) or not all(isinstance(message, Mapping) for message in messages):
         return "bad_messages"
-    roles = [one.get("role") for one in messages]
+    roles = [message.get("role") for message in messages]
     first = roles.index("assistant") if "assistant" in roles else 0
     answered = zip(roles[first:], roles[first + 1 :], strict=False)
     fine = (
         first > 0
         and set(roles[first:]) <= {"user", "assistant", "tool"}
         and ("assistant", "assistant") not in answered
-        and all(isinstance(one.get("content"), str) for one in messages if one["role"] != "assistant")
-        and all(_is_turn(one) for one in messages if one["role"] == "assistant")
+        and all(isinstance(message.get("content"), str) for message in messages if message["role"] != "assistant")
+        and all(_is_turn(message) for message in messages if message["role"] == "assistant")
     )
     return None if fine else "bad_messages"
 
@@ -74,15 +77,18 @@ class Conversations:
         self._wording = Wording(tokenizer, end_ids, _WHOLE, chat, thinking)
 
     def encoded(self, messages: Sequence[Message], end_last: bool) -> dict[str, Any]:
-        """``response_token_ids``, ``response`` (the last turn) and ``turns`` (tables.TURNS) of messages that begin with
-        the model's first turn; ``end_last``: whether the last one gets its end token, too."""
+        """Encode messages that begin with the model's first turn.
+
+        Returns ``response_token_ids``, ``response`` (the last turn) and ``turns`` (tables.TURNS). ``end_last``: whether
+        the last turn gets its end token, too.
+        """
         ids, mask, starts, calls = list[int](), list[bool](), list[int](), list[dict[str, Any]]()
         places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-        said = ""
+        turn_text = ""
         for turn, (place, following) in enumerate(zip(places, [*places[1:], len(messages)], strict=True)):
-            is_last, said = following == len(messages), self._said(messages[place])
+            is_last, turn_text = following == len(messages), self._said(messages[place])
             results, text = _observed(messages[place], messages[place + 1 : following])
-            own = self._ids(said + self._end * (end_last or not is_last))
+            own = self._ids(turn_text + self._end * (end_last or not is_last))
             starts.append(len(ids))
             # the last turn is answered for nobody: no turn reads it
             between = [] if is_last else self._wording.ids(Observation(results, text), own[-1])
@@ -91,29 +97,29 @@ class Conversations:
             calls += [_row_of(turn, result) for result in results]
         about: dict[str, Any] = dict.fromkeys(name for name, _ in TURNS)
         about |= {LOSS_MASK: mask, "turn_starts": starts, "tool_calls": calls or None}
-        return {"response_token_ids": ids, "response": said, "turns": about}
+        return {"response_token_ids": ids, "response": turn_text, "turns": about}
 
     def decoded(self, row: Mapping[str, Any]) -> list[Message]:
-        """The messages behind the prompt of a row of ROLLOUTS."""
+        """Return the messages behind the prompt of a row of ROLLOUTS."""
         messages = list[Message]()
         for turn, (sampled, between) in enumerate(spans(row)):
-            said = self._tokenizer.decode(sampled, skip_special_tokens=True)
+            turn_text = self._tokenizer.decode(sampled, skip_special_tokens=True)
             calls = [call for call in row.get("tool_calls") or () if call["turn"] == turn]
-            content = _CALL.sub("", said)
+            content = _CALL.sub("", turn_text)
             # as calls of their own only where they are written so that messages can say it; else they stay in the text
-            is_worded = bool(calls) and len(_CALL.findall(said)) == len(calls)
+            is_worded = bool(calls) and len(_CALL.findall(turn_text)) == len(calls)
             made = [_call_of(turn, number, call) for number, call in enumerate(calls)] if is_worded else []
-            messages.append({"role": "assistant", "content": content if made else said})
+            messages.append({"role": "assistant", "content": content if made else turn_text})
             if made:
                 messages[-1]["tool_calls"] = made
-            for one, call in zip(made, calls, strict=False):
-                messages.append({"role": "tool", "tool_call_id": one["id"], "content": call["result"] or ""})
+            for made_call, call in zip(made, calls, strict=False):
+                messages.append({"role": "tool", "tool_call_id": made_call["id"], "content": call["result"] or ""})
             if between and (text := self._text_between(sampled, between, calls if made else [])):
                 messages.append({"role": "user", "content": text})
         return messages
 
     def _text_between(self, sampled: Sequence[int], between: list[int], calls: Sequence[Mapping[str, Any]]) -> str:
-        """What an environment said beside the results of ``calls``."""
+        """Return the environment's text beside the results of ``calls``."""
         results = tuple(ToolResult(ToolCall(call["name"], {}, ""), call["result"] or "") for call in calls)
         if results and self._wording.ids(Observation(results), sampled[-1]) == between:
             return ""
@@ -127,7 +133,7 @@ class Conversations:
         return "" if results else str(self._tokenizer.decode(between, skip_special_tokens=True)).strip()
 
     def _said(self, message: Message) -> str:
-        """A turn as the model would write it."""
+        """Write a turn as the model would."""
         content, reasoning = message.get("content") or "", message.get("reasoning_content")
         thought = f"<think>\n{reasoning}\n</think>\n\n" if reasoning else ""
         calls = [call["function"] for call in message.get("tool_calls") or ()]
@@ -162,7 +168,7 @@ class Conversations:
 
 
 def conversations_of(run: Run, tokenizer: Any) -> Conversations:
-    """As the run words prompts and turns.
+    """Return the object that encodes messages in the run's words for prompts and turns.
 
     Raises:
         DataError: the chat template cannot word what comes between turns.
@@ -174,10 +180,10 @@ def conversations_of(run: Run, tokenizer: Any) -> Conversations:
 
 def _parsed(arguments: str) -> Any:
     try:
-        found = storable(json.loads(arguments))  # a text in a text: what the row's reader replaced has no part in it
+        parsed = storable(json.loads(arguments))  # a text in a text: what the row's reader replaced has no part in it
     except (ValueError, RecursionError):
         return arguments
-    return found if isinstance(found, dict) else arguments
+    return parsed if isinstance(parsed, dict) else arguments
 
 
 def _observed(turn: Message, following: Sequence[Message]) -> tuple[tuple[ToolResult, ...], str | None]:
@@ -190,8 +196,8 @@ def _observed(turn: Message, following: Sequence[Message]) -> tuple[tuple[ToolRe
             # some data sets leave the ids out: results are in the order of their calls then
             call = made.get(message.get("tool_call_id")) or next(order, {"name": "tool", "arguments": "{}"})
             results.append(ToolResult(ToolCall(call["name"], {}, call["arguments"]), message["content"]))
-    said = [message["content"] for message in following if message["role"] == "user"]
-    return tuple(results), "\n\n".join(said) if said else None
+    texts = [message["content"] for message in following if message["role"] == "user"]
+    return tuple(results), "\n\n".join(texts) if texts else None
 
 
 def _row_of(turn: int, result: ToolResult) -> dict[str, Any]:

@@ -1,15 +1,17 @@
-"""One row of a foreign data set: what must be there, and why a row cannot be used; pure.
+"""One row of a foreign data set: its required columns, and the reasons why a row cannot be used; pure.
 
-not_an_object          no JSON object
-missing_column         no prompt, response, precomputed_reward or response_rewards
-bad_prompt             not a conversation: a list of {role, content} with texts; of other formats no text or token ids
-bad_response           not a text
-bad_reward             precomputed_reward is not a number from 0 to 1; of other formats not a finite number
-bad_response_rewards   not a list of such numbers
-bad_token_ids          response_token_ids is not a list of token ids
-bad_sampling           log-probs that are not one number for each token id
-bad_turns              turns that are no record of columns.TURNS
-bad_messages           no conversation in which a model answers (messages.py)
+    not_an_object          no JSON object
+    missing_column         no prompt, response, precomputed_reward or response_rewards
+    bad_prompt             not a conversation: a list of {role, content} with texts; other formats: no text or token ids
+    bad_response           not a text
+    bad_reward             precomputed_reward is not a number from 0 to 1; of other formats not a finite number
+    bad_response_rewards   not a list of such numbers
+    bad_token_ids          response_token_ids is not a list of token ids
+    bad_sampling           log-probs that are not one number for each token id
+    bad_turns              turns that are no record of columns.TURNS
+    bad_messages           no conversation in which a model answers (messages.py)
+
+A row counts under the first reason that holds.
 """
 
 import hashlib
@@ -25,7 +27,7 @@ _REQUIRED = ("prompt", "response", "precomputed_reward", "response_rewards")
 
 
 def complaint(raw: Any) -> str | None:
-    """The first reason, in the order above, why ``raw`` cannot be used; None if it can."""
+    """Return the first reason, in the order above, why ``raw`` cannot be used; None if it can."""
     if not isinstance(raw, Mapping):
         return "not_an_object"
     if not _are_turns(raw.get("turns"), raw.get("response_token_ids")):
@@ -49,7 +51,7 @@ def complaint(raw: Any) -> str | None:
 
 
 def _complaint_of_converted(raw: Mapping[str, Any]) -> str | None:
-    """The same of a row that a format's reader made (``formats.py``)."""
+    """Return the first reason why a row that a format's reader made (``formats.py``) cannot be used; None if it can."""
     ids, reward = raw.get("response_token_ids"), raw.get("precomputed_reward")
     prompt = raw.get("prompt_token_ids")
     checks = {

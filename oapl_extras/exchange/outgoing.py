@@ -1,4 +1,4 @@
-"""What a push consists of: the files of a checkpoint, or of the rounds' rollouts, each with its name there.
+"""Content of a push: the files of a checkpoint, or of the rounds' rollouts, each with its name there.
 
 Reads the run folder; a round in the authors' schema is made in a folder that the caller gives.
 """
@@ -19,7 +19,7 @@ from oapl_extras.exchange.export import export
 from oapl_extras.exchange.scrubbing import refuse_secrets, secrets, without_paths
 
 CHOSEN = "chosen on validation problems"
-"""What an evaluation card says of the checkpoint that it recommends."""
+"""Origin, in an evaluation card, of the checkpoint that it recommends."""
 _NOT_PUSHED = "not to be redistributed"
 """In the licence of a problem set (data/sources.toml)."""
 
@@ -33,13 +33,13 @@ class Outgoing:
 
     @property
     def bytes(self) -> int:
-        """Its size."""
+        """Size of the file."""
         return len(self.content) if isinstance(self.content, bytes) else size_of(self.content)
 
 
 @dataclass(frozen=True)
 class Publication:
-    """A repository's content."""
+    """Content of a repository on the hub: its files and their kind."""
 
     kind: Literal["model", "dataset"]
     title: str
@@ -47,12 +47,12 @@ class Publication:
 
     @property
     def card(self) -> str:
-        """Its README.md."""
+        """Text of its README.md."""
         return next(bytes(file.content).decode() for file in self.files if file.name == "README.md")
 
     @property
     def bytes(self) -> int:
-        """Of all files."""
+        """Size of all files together."""
         return sum(file.bytes for file in self.files)
 
 
@@ -75,7 +75,7 @@ def checkpoint_of(run: Run, number: int | None = None, epoch: int | None = None)
 
 
 def _chosen(run: Run) -> str | None:
-    """Its policy hash: a folder that was moved since has another path."""
+    """Return the policy hash of the recommended checkpoint: a folder that was moved since has another path."""
     card = read_card(run)
     if card is None:
         return None
@@ -84,12 +84,12 @@ def _chosen(run: Run) -> str | None:
 
 
 def read_card(run: Run) -> dict[str, Any] | None:
-    """The run's evaluation card; None before its evaluation."""
+    """Read the run's evaluation card; None before its evaluation."""
     return json.loads(run.card().read_text()) if run.card().exists() else None
 
 
 def model(run: Run, at: tuple[int, int], licence: str | None, data: str | None) -> Publication:
-    """A checkpoint as others load it, with its card.
+    """Gather a checkpoint's files as others load it, with its card.
 
     Raises:
         DataError: the folder is not a whole model, is not what the run recorded, or a file holds a secret.

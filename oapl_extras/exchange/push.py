@@ -15,7 +15,7 @@ _MB = 1e6
 
 
 def push(publication: Publication, to: str, private: bool, tell: Callable[[str], None] = say) -> str:
-    """The commit in which the repository ``to`` holds every file of it; files of others there stay.
+    """Push every file to the repository ``to``; returns the commit. Files of others there stay.
 
     Raises:
         ConfigError: no token, or one that may not write there.
@@ -43,7 +43,7 @@ def push(publication: Publication, to: str, private: bool, tell: Callable[[str],
 
 @contextmanager
 def _explained(to: str) -> Iterator[None]:
-    """The hub's errors in one line each."""
+    """Turn the hub's errors into one line each."""
     import httpx2
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled

@@ -75,7 +75,7 @@ def _found(name: str, where: str) -> DataError:
 
 
 def _texts_of(path: Path) -> Iterator[tuple[str, Iterable[str]]]:
-    """The texts of each column of each row group, however deep they lie; one row group is in memory at a time."""
+    """Yield the texts of each column of each row group, however deep they lie; one row group is in memory at a time."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:

@@ -1,7 +1,7 @@
 """A quantised model in one GGUF file as a Hugging Face folder, so that it can be trained.
 
-Reads the file, writes the folder. Architectures, names and quantisation formats are those that ``transformers`` knows;
-the weights are what the quantised ones stand for, so the folder's policy is not that of the model before quantisation.
+Reads the file, writes the folder. Architectures, names and quantisation formats are those that ``transformers`` knows.
+The weights are the dequantised ones, so the folder's policy is not that of the model before quantisation.
 """
 
 import json

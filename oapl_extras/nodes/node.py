@@ -1,9 +1,9 @@
 """One node of a training on several: runs torch's launcher here, and nothing of it outlives the holder of the run.
 
-``python -m oapl_extras.nodes.node RUN_DIR`` on every node but the first, where `training.launcher` is "env": joins
-each training of the run until its holder gives the run folder back. With a CALL (``nodes.py``) it joins that one, which
-is what srun starts. The node's processes end when its call is withdrawn, and when nobody holds the run folder any more:
-until then they keep ``run.helpers``, for which the next holder waits (``run_folder/helping.py``).
+Where `training.launcher` is "env", every node but the first runs ``python -m oapl_extras.nodes.node RUN_DIR``. It
+joins each training of the run until the run's holder gives the run folder back. With a CALL (``nodes.py``) it joins
+that one, which is what srun starts. The node's processes end when its call is withdrawn, and when nobody holds the run
+folder any more. Until then they keep ``run.helpers``, for which the next holder waits (``run_folder/helping.py``).
 """
 
 import argparse
@@ -90,7 +90,7 @@ def _read_call(root: Path) -> Call | None:
 
 @contextmanager
 def announced(root: Path, call: Call) -> Iterator[None]:
-    """The call, for nodes that others start, as long as it is on."""
+    """Announce the call to nodes that others start, as long as it is on."""
     path = call_file(root)
     temporary = path.with_name(f".tmp-{path.name}")
     temporary.write_text(call.text())

@@ -28,12 +28,12 @@ _COUNT = ("NNODES", "PET_NNODES", "SLURM_JOB_NUM_NODES", "OMPI_COMM_WORLD_SIZE",
 
 @dataclass(frozen=True)
 class Call:
-    """What the nodes of one training start together."""
+    """Call to the nodes of one training: the command that they start together."""
 
     name: str
     """Differs each time."""
     ranks: tuple[int, ...]
-    """Of each node."""
+    """Ranks of each node."""
     master: str
     """Where node 0 listens."""
     port: int
@@ -55,12 +55,12 @@ class Call:
 
 
 def call_file(root: Path) -> Path:
-    """Where nodes that nobody here starts find the call."""
+    """Return the file in which nodes that others start find the call."""
     return root / "run.nodes"
 
 
 def start_command(run: Run, command: Sequence[str]) -> list[str]:
-    """What starts ``command`` in every rank of every node; `training.launcher` is set.
+    """Return the command that starts ``command`` in every rank of every node; `training.launcher` is set.
 
     Raises:
         ConfigError: the environment does not say which nodes there are.
@@ -99,10 +99,10 @@ def _places(training: TrainingConfig) -> tuple[tuple[int, ...], str]:
 
 
 def own_number() -> int:
-    """Which node this is, from the environment.
+    """Return this node's number, from the environment.
 
     Raises:
-        ConfigError: nothing says so.
+        ConfigError: the environment does not have it.
     """
     return _from_environment(_NUMBER)
 

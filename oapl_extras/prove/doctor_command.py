@@ -95,14 +95,14 @@ def _languages() -> Answer:
     from oapl_core.errors import SandboxError
     from oapl_core.languages import languages
 
-    found, missing = ["Python"], list[str]()
+    names, missing = ["Python"], list[str]()
     for language in languages().values():
         try:
-            found.append(f"{language.title} ({language.found_version()})")
+            names.append(f"{language.title} ({language.found_version()})")
         except SandboxError:
             missing.append(f"{language.title} (apt-get install {language.package})")
     without = f"; not here, and needed only by problems that ask for it: {', '.join(missing)}" if missing else ""
-    return "ok", ", ".join(found) + without
+    return "ok", ", ".join(names) + without
 
 
 def _gpus() -> Answer:
@@ -138,8 +138,8 @@ def _machine() -> Answer:
     gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     # a container or Slurm may allow fewer cores than the machine has
     cores, gpus = len(os.sched_getaffinity(0)), len(visible_gpus())
-    found = f"{cores} cores, {gib:.0f} GiB of memory"
+    size = f"{cores} cores, {gib:.0f} GiB of memory"
     if cores < CORES_PER_GPU * gpus:
         enough = f"--cpus-per-task={CORES_PER_GPU * gpus}"
-        return "warn", f"{found}: fewer than {CORES_PER_GPU} cores for each of {gpus} GPUs; Slurm: {enough}, srun too"
-    return ("ok", found) if gib >= 8 else ("warn", f"{found}; the demo was measured with 8 GiB")
+        return "warn", f"{size}: fewer than {CORES_PER_GPU} cores for each of {gpus} GPUs; Slurm: {enough}, srun too"
+    return ("ok", size) if gib >= 8 else ("warn", f"{size}; the demo was measured with 8 GiB")

@@ -26,7 +26,7 @@ _LIMIT_S = 400.0
 
 @dataclass(frozen=True)
 class Rung:
-    """What one proof came to."""
+    """Result of one proof: green or not, and its figure."""
 
     name: str
     is_green: bool
@@ -79,12 +79,12 @@ def _try(folder: Path, name: str) -> Rung:
     seconds = time.monotonic() - began
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     if code == 0 and lines[-1].startswith(RESULT):
-        found = json.loads(lines[-1].removeprefix(RESULT))
-        return Rung(name, True, found.pop("figure"), round(seconds, 1), found)
-    told = [line.removeprefix(ERROR_PREFIX) for line in lines if line.startswith(ERROR_PREFIX)]
+        facts = json.loads(lines[-1].removeprefix(RESULT))
+        return Rung(name, True, facts.pop("figure"), round(seconds, 1), facts)
+    errors = [line.removeprefix(ERROR_PREFIX) for line in lines if line.startswith(ERROR_PREFIX)]
     last = f"it ended with {code}; last line: {lines[-1][:200] if lines else 'none'}; see {log}"
     why = f"it took more than {_LIMIT_S:.0f} s and was ended; see {log}" if code is None else last
-    return Rung(name, False, (told or [why])[-1], round(seconds, 1))
+    return Rung(name, False, (errors or [why])[-1], round(seconds, 1))
 
 
 def write_card(folder: Path, rungs: list[Rung]) -> None:

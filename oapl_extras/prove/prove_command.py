@@ -28,14 +28,14 @@ def prove(
         raise ConfigError(f"--only {unknown[0]}: no such rung; there are {', '.join(RUNGS)}")
     on_gpu = shutil.which("nvidia-smi") is not None
 
-    def told(rung: Rung) -> None:
+    def show_rung(rung: Rung) -> None:
         colour, state = ("green", "ok") if rung.is_green else ("red", "fail")
         console.print(f"[{colour}]{state:<5}[/] {rung.name:<10} ", end="")
         console.print(f"{rung.line}  ({rung.seconds:.0f} s)", markup=False, soft_wrap=True)
 
     with temporary_folder() as scratch:
         folder = to or scratch
-        rungs = climb(folder.resolve(), on_gpu, overrides or (), only or RUNGS, told)
+        rungs = climb(folder.resolve(), on_gpu, overrides or (), only or RUNGS, show_rung)
         if to is None:
             for name in ("card.json", "card.md"):
                 shutil.copyfile(folder / name, Path(f"oapl-prove-{name}"))

@@ -34,14 +34,14 @@ def main() -> int:
     """Climb one rung; the last line printed is its figures, or why not."""
     name, folder = sys.argv[1], Path(sys.argv[2])
     try:
-        found = RUNGS[name](folder)
+        facts = RUNGS[name](folder)
     except OaplError as error:
         sys.stdout.write(f"{ERROR_PREFIX}{error}\n")
         return error.exit_code
     except ModuleNotFoundError as error:
         sys.stdout.write(f"{ERROR_PREFIX}{not_installed(error)}\n")
         return ConfigError.exit_code
-    sys.stdout.write(f"{RESULT}{json.dumps(found)}\n")
+    sys.stdout.write(f"{RESULT}{json.dumps(facts)}\n")
     return 0
 
 

@@ -12,8 +12,9 @@ from oapl_core.errors import StageFailed
 from oapl_extras.prove import made
 
 _NOISE, _ROUNDINGS = 1e-3, 4.0
-"""Nats per token between engine and trainer, mean: allowed in float32, and as a multiple of what the trainer's own type
-makes of its log-probs (engine and trainer both round, each in its own order)."""
+"""Largest mean difference between engine and trainer, nats per token: in float32, and in multiples of the trainer's own
+rounding. Engine and trainer both round, each in its own order.
+"""
 
 
 def engine(folder: Path) -> dict[str, Any]:
@@ -67,9 +68,9 @@ def logprobs(folder: Path) -> dict[str, Any]:
     by_type = {kind: _scored(config.model, rows, kind) for kind in dict.fromkeys(("float32", dtype))}
     rounding = _apart(by_type["float32"], by_type[dtype])
     bound = max(_NOISE, _ROUNDINGS * rounding)
-    found: dict[str, float] = {kind: _apart(scored, _recorded(rows)) for kind, scored in by_type.items()}
-    found["after loading other weights"] = _apart(_scored(other, later, dtype), _recorded(later))
-    for what, apart in found.items():
+    nats: dict[str, float] = {kind: _apart(scored, _recorded(rows)) for kind, scored in by_type.items()}
+    nats["after loading other weights"] = _apart(_scored(other, later, dtype), _recorded(later))
+    for what, apart in nats.items():
         if not apart <= bound:
             computes = (folder / "computes").read_text(encoding="utf-8")
             raise StageFailed(
@@ -78,13 +79,13 @@ def logprobs(folder: Path) -> dict[str, Any]:
                 "training.dtype alike, and leave out engine.options"
             )
     stale = _apart(_scored(config.model, later, dtype), _recorded(later))
-    if not stale > 2 * max(found.values()):
+    if not stale > 2 * max(nats.values()):
         raise StageFailed(
             f"weights of another round are {stale:.2g} nats per token away, no more than rounding: not told apart"
         )
-    said = ", ".join(f"{what} {value:.2g}" for what, value in found.items())
-    figure = f"{said} nats per token (rounding: {rounding:.2g}); weights of another round {stale:.2g}, noticed"
-    return {"figure": figure, "nats": found, "rounding": rounding, "stale": stale}
+    differences = ", ".join(f"{what} {value:.2g}" for what, value in nats.items())
+    figure = f"{differences} nats per token (rounding: {rounding:.2g}); weights of another round {stale:.2g}, noticed"
+    return {"figure": figure, "nats": nats, "rounding": rounding, "stale": stale}
 
 
 def _recorded(rows: list[Any]) -> list[float]:
@@ -97,7 +98,7 @@ def _apart(one: list[float], other: list[float]) -> float:
 
 
 def _scored(model_dir: Path, rows: list[Any], dtype: str) -> list[float]:
-    """The trainer's log-probs of every response token."""
+    """Compute the trainer's log-probs of every response token."""
     import torch
 
     from oapl_core.training.checkpoint import cast, load_model
@@ -108,10 +109,10 @@ def _scored(model_dir: Path, rows: list[Any], dtype: str) -> list[float]:
     model = load_model(model_dir).model.to(device)
     cast(model, getattr(torch, dtype))
     policy = Policy(model, 1.0, 4096, use_packing(model, "auto", getattr(torch, dtype)))
-    found: list[float] = []
+    logprobs: list[float] = []
     for prompt, response, _ in rows:
         ids = torch.tensor([prompt + response], device=device)
         sizes = (torch.tensor([n], device=device) for n in (len(prompt), ids.shape[1]))
         with torch.no_grad():
-            found += policy(ids, *sizes)[0, len(prompt) - 1 :].tolist()
-    return found
+            logprobs += policy(ids, *sizes)[0, len(prompt) - 1 :].tolist()
+    return logprobs

@@ -66,7 +66,7 @@ def step(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def round_trainer(run: Run) -> "Iterator[tuple[Trainer, Loaded]]":
-    """The trainer of the run's round 0, as its stage starts it, in memory that the one before has left."""
+    """Yield the trainer of the run's round 0, as its stage starts it, in memory that the one before has left."""
     import torch
 
     from oapl_core.model_folder import policy_hash
@@ -98,17 +98,17 @@ def timed_steps(run: Run, steps: int, rate: float) -> dict[str, Any]:
         torch.cuda.reset_peak_memory_stats()
     with round_trainer(run) as (trainer, loaded):
         lengths = trainer.examples.lengths
-        found = [trainer.step(list(range(len(lengths))), lengths, rate) for _ in range(steps)]
-        best = min(metrics["seconds"] for metrics in found[1:])
-        need = loaded.flops(found[0]["tokens"], found[0]["response_tokens"], found[0]["squared_tokens"])
+        measured = [trainer.step(list(range(len(lengths))), lengths, rate) for _ in range(steps)]
+        best = min(metrics["seconds"] for metrics in measured[1:])
+        need = loaded.flops(measured[0]["tokens"], measured[0]["response_tokens"], measured[0]["squared_tokens"])
         return {
-            "loss": [metrics["loss"] for metrics in found],
-            "grad_norm": [metrics["grad_norm"] for metrics in found],
-            "seconds": [metrics["seconds"] for metrics in found],
+            "loss": [metrics["loss"] for metrics in measured],
+            "grad_norm": [metrics["grad_norm"] for metrics in measured],
+            "seconds": [metrics["seconds"] for metrics in measured],
             "packed": trainer.packed,
             "shares_prompts": loaded.engine.policy.shares_prompts,
-            "tokens": found[0]["tokens"],
-            "tokens_per_s": found[0]["tokens"] / best,
+            "tokens": measured[0]["tokens"],
+            "tokens_per_s": measured[0]["tokens"] / best,
             "tflops": need / best / 1e12,
             "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if cuda else None,
             "estimate_gib": loaded.estimate.total / 2**30,
@@ -136,8 +136,8 @@ def resume(folder: Path) -> dict[str, Any]:
     if not died or apart > bound:
         why = f"weights differ by {apart:.2g}" if died else "the round was over before it could be killed"
         raise StageFailed(f"a round that was killed and resumed is another one: {why}; report this")
-    said = "to the bit" if apart == 0 else f"to {apart:.1g}"
-    return {"figure": f"killed and resumed: the same weights {said}; a round takes {seconds:.0f} s", "apart": apart}
+    close = "to the bit" if apart == 0 else f"to {apart:.1g}"
+    return {"figure": f"killed and resumed: the same weights {close}; a round takes {seconds:.0f} s", "apart": apart}
 
 
 def ranks(folder: Path) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def _several(folder: Path, what: str, training: dict[str, Any]) -> dict[str, Any
 
 
 def _small_round(folder: Path) -> Path:
-    """A folder with a small model and made-up answers, for a proof on the CPU."""
+    """Make a folder with a small model and made-up answers, for a proof on the CPU."""
     small = folder / "small"
     if not (small / "sampled.json").is_file():
         small.mkdir(exist_ok=True)
@@ -195,17 +195,17 @@ def _weights_apart(one: Path, other: Path) -> float:
         for file in sorted(next(root.rglob("epoch_01")).glob("*.safetensors")):
             yield from load_file(file).items()
 
-    found = dict(weights(other))
-    return max(float((weight.float() - found[name].float()).abs().max()) for name, weight in weights(one))
+    others = dict(weights(other))
+    return max(float((weight.float() - others[name].float()).abs().max()) for name, weight in weights(one))
 
 
 def _train(root: Path, environment: dict[str, str] | None = None) -> None:
     process = _start(root, environment)
-    said, _ = process.communicate()
+    output, _ = process.communicate()
     if process.returncode:
-        lines = [line for line in said.splitlines() if line.strip()] or ["it printed nothing"]
-        told = [line.removeprefix(ERROR_PREFIX) for line in lines if line.startswith(ERROR_PREFIX)]
-        raise StageFailed((told or lines)[-1][:400])
+        lines = [line for line in output.splitlines() if line.strip()] or ["it printed nothing"]
+        errors = [line.removeprefix(ERROR_PREFIX) for line in lines if line.startswith(ERROR_PREFIX)]
+        raise StageFailed((errors or lines)[-1][:400])
 
 
 def _start(root: Path, environment: dict[str, str] | None = None) -> "subprocess.Popen[str]":

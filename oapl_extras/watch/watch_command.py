@@ -72,7 +72,7 @@ class _Plain:
 
 
 def shown(look: Look) -> RenderableType:
-    """The screen."""
+    """Lay out the screen: steps, rounds, curve and samples."""
     at = datetime.fromtimestamp(look.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     head = f"{look.name}: {look.finished} of {len(look.steps)} steps finished"
     where = f"{look.holder or 'nobody works on it'}, {at}"
@@ -96,10 +96,10 @@ def _bar(step: LiveStep) -> RenderableType:
 
 def _rounds(look: Look) -> RenderableType:
     table = numbers_table("round", "rollouts", "judged", "right", "not judged", "tokens", "cut")
-    for one in look.rounds:
-        right = "" if one.right_share is None else f"{one.right_share:.1%}"
-        counts = (f"{one.rollouts:,}", f"{one.judged:,}", right, f"{one.broken:,}")
-        table.add_row(str(one.number), *counts, f"{one.mean_tokens:.1f}", f"{one.cut_share:.1%}")
+    for summary in look.rounds:
+        right = "" if summary.right_share is None else f"{summary.right_share:.1%}"
+        counts = (f"{summary.rollouts:,}", f"{summary.judged:,}", right, f"{summary.broken:,}")
+        table.add_row(str(summary.number), *counts, f"{summary.mean_tokens:.1f}", f"{summary.cut_share:.1%}")
     return table if table.row_count else Text("no finished rollouts yet", style="dim")
 
 
@@ -112,12 +112,12 @@ def _curve(look: Look) -> list[RenderableType]:
     return [Text(f"loss {bars} {look.losses[-1]:.4f} (from {low:.4f} to {high:.4f})")]
 
 
-def _head_of(one: LiveSample) -> tuple[str, ...]:
-    return one.problem_id, one.outcome, f"reward {one.reward}", one.turns
+def _head_of(sample: LiveSample) -> tuple[str, ...]:
+    return sample.problem_id, sample.outcome, f"reward {sample.reward}", sample.turns
 
 
 def _samples(look: Look) -> list[RenderableType]:
     return [
-        Panel(Text(printable(one.text)), title=Text(one_line(" | ".join(filter(None, _head_of(one))))))
-        for one in look.samples
+        Panel(Text(printable(sample.text)), title=Text(one_line(" | ".join(filter(None, _head_of(sample))))))
+        for sample in look.samples
     ]
