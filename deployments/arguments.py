@@ -31,6 +31,6 @@ Revision = Annotated[str | None, typer.Option(metavar="COMMIT", help="Of the set
 Split = Annotated[str | None, typer.Option(help="train, validation or heldout.")]
 Release = Annotated[str | None, typer.Option(metavar="vN", help="LiveCodeBench's, cumulative.")]
 Solutions = Annotated[
-    Path | None, typer.Option(metavar="FILE.jsonl", help="Write the set's own solutions, for [warm_start].")
+    Path | None, typer.Option(metavar="FILE.jsonl", help="Write the set's own solutions, as demonstrations.")
 ]
 Window = Annotated[str | None, typer.Option(metavar="FIRST:END", help="Days; END is outside.")]
