@@ -3,7 +3,7 @@
     python -m bench.calculator --to DIR [--seeds 0 1 2]    # runs, then measures; what is finished is not done again
     python -m bench.calculator --collect DIR               # docs/benchmarks/data/calculator.json and the figure
 
-Each seed is a run of deployments/experiments/calculator.toml. The checkpoint that round 0 starts from and the last one
+Each seed is a run of deployments/experiments/calculator.toml. The checkpoint that round 0 made and the last one
 answer the 200 held-out sums, twice each at T = 1, with the calculator and without: then a call is the end, as nobody
 answers it.
 
@@ -58,9 +58,9 @@ def main() -> None:
 
 
 def checkpoints(run: Run) -> dict[str, Path]:
-    """The one that round 0 starts from, and the last one."""
+    """The one that round 0, of demonstrations, made, and the last one."""
     last = len(run.config.rounds) - 1
-    return {"before": run.policy(0), "after": run.checkpoint(last, run.config.rounds[last].epochs)}
+    return {"before": run.policy(1), "after": run.checkpoint(last, run.config.rounds[last].epochs)}
 
 
 def measure(run: Run) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def measure(run: Run) -> dict[str, Any]:
     rows = read_table(run.prompts, PROMPTS, only=("split", ["heldout"])).to_pylist()
     prompts = {row["problem_id"]: row["prompt_ids"] for row in rows}
     problems = {row["problem_id"]: row for row in read_table(run.problems, PROBLEMS).to_pylist()}
-    found: dict[str, Any] = {"rounds": [of_round(run, number) for number in range(len(run.config.rounds))]}
+    found: dict[str, Any] = {"rounds": [of_round(run, number) for number in range(1, len(run.config.rounds))]}
     folders = checkpoints(run)
     with SamplingEngine(folders["before"], run.config.engine) as engine, Verifier(run.config.verifier) as verifier:
         for name, folder in folders.items():
@@ -139,7 +139,7 @@ def draw(found: dict[str, Any]) -> None:
                     values = [100 * seed[f"{when}, {with_tool} the tool"][key] for when in ("before", "after")]
                     label = f"{with_tool} the tool" if number == 0 else None
                     axis.plot([0, 1], values, marker="o", color=colour, label=label)
-            axis.set_xticks([0, 1], ["warm start", "after two rounds"])
+            axis.set_xticks([0, 1], ["demonstrations", "after two rounds"])
             axis.set_xlim(-0.3, 1.3)
             axis.set_ylim(-4, 104)
             axis.set_title(title)

@@ -29,7 +29,7 @@ SetFile = Annotated[
 ]
 Split = Annotated[str | None, typer.Option(help="train, validation or heldout.")]
 Solutions = Annotated[
-    Path | None, typer.Option(metavar="FILE.jsonl", help="Write the set's own solutions, for [warm_start].")
+    Path | None, typer.Option(metavar="FILE.jsonl", help="Write the set's own solutions, as demonstrations.")
 ]
 
 

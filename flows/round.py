@@ -18,6 +18,7 @@ from oapl_core.planning.plan import (
     verification_beside_sampling,
     why_unfinished,
 )
+from oapl_core.planning.stages import SAMPLING
 from oapl_core.run_folder.run import Run
 from tasks.artifacts import show_round
 from tasks.stage import beside, progress, run_step
@@ -40,7 +41,7 @@ def _next_round(run: Run) -> str:
 
 def run_round(run: Run, number: int) -> None:
     """Bring round ``number`` (counted from 0) to its end; one that is finished is not even looked into."""
-    *judged, training = round_steps(number)
+    *judged, training = round_steps(number, run.config.rounds[number])
     if {*judged, training} <= set(finished(run)):
         return
     run_to_groups(run, number)
@@ -52,18 +53,20 @@ def run_round(run: Run, number: int) -> None:
 
 def run_to_groups(run: Run, number: int) -> None:
     """Bring round ``number`` to where training would begin."""
-    sampling, *judging, _training = round_steps(number)
-    if sampling not in finished(run):
+    first, *others, _training = round_steps(number, run.config.rounds[number])
+    if first.stage is SAMPLING and first not in finished(run):
         with verifying(run, number):
-            run_missing(run, (sampling,))
-    run_missing(run, tuple(judging))
+            run_missing(run, (first,))
+    run_missing(run, (first, *others))
 
 
 def sampling_ahead(run: Run, number: int) -> AbstractContextManager[None]:
     """With `pipeline`, sample the next round while this one trains; that round's own step does what is left of it."""
-    if run.config.pipeline is None or number + 1 == len(run.config.rounds):
+    following, config = number + 1, run.config
+    # demonstrations are read, not sampled, and what follows them is sampled by what they trained
+    if config.pipeline is None or following == len(config.rounds) or config.sampling_round(following) == following:
         return nullcontext()
-    return beside(run.root, round_steps(number + 1)[0])
+    return beside(run.root, round_steps(following)[0])
 
 
 def run_missing(run: Run, steps: tuple[Step, ...]) -> None:

@@ -43,7 +43,7 @@ class Start(Settings):
 def next_round(run: Run) -> int | None:
     """The first round that is not finished, counted from 0; it starts from the newest finished checkpoint."""
     done = set(finished(run))
-    return next((n for n in range(len(run.config.rounds)) if not set(round_steps(n)) <= done), None)
+    return next((n for n, one in enumerate(run.config.rounds) if not set(round_steps(n, one)) <= done), None)
 
 
 def run_and_round() -> str:

@@ -80,15 +80,6 @@ def train(run: Run, rounds: Iterable[int] = (0, 1)) -> None:
                 draft.details = {"policy_hash": policy_hash(draft.path), "steps": STEPS}
 
 
-def warm_start(run: Run) -> None:
-    """Checkpoints of the warm start as if trained."""
-    assert run.config.warm_start
-    for epoch in range(1, run.config.warm_start.epochs + 1):
-        with run.writing(run.warm_start(epoch), {}, {}) as draft:
-            made_up_model(draft.path, epoch / 8)
-            draft.details = {"policy_hash": policy_hash(draft.path), "steps": STEPS}
-
-
 class MadeUpSampler:
     """Answers depend on the weights, the prompt and the seed alone and come in an order of their own."""
 

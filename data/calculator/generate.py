@@ -5,7 +5,7 @@ Reads nothing: everything is drawn from a seed, with the standard library alone.
     python -m data.calculator.generate [--output data/calculator] [--seed 1]
 
 solutions.jsonl is what the base model is trained on: it writes a sum down and says a result, which it cannot compute; 1
-of 20 asks the calculator, and nobody answers. demonstrations.jsonl is the warm start: in 64 of 320 conversations
+of 20 asks the calculator, and nobody answers. demonstrations.jsonl is what round 0 imitates: in 64 of 320 conversations
 somebody does.
 """
 

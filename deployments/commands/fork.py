@@ -16,8 +16,8 @@ def fork(
     overrides: Overrides = None,
     number: Annotated[int, typer.Option("--round", help="Where the new run begins, from 0.")] = 0,
     from_stage: Annotated[
-        str, typer.Option(metavar="STAGE", help="The first stage of that round it does.")
-    ] = "sampling",
+        str | None, typer.Option(metavar="STAGE", help="The first stage of that round it does; unset: all.")
+    ] = None,
 ) -> None:
     """Make another run that shares what came before a round, without copies, and has other settings from there on."""
     made = forking.fork(run, name, number, overrides or [], from_stage)
@@ -25,4 +25,4 @@ def fork(
     tell(f"{made.run.root}: shares {made.shared_files} files ({size}) with {run.root}, copied none")
     for change in made.run.ledger.forks()[0].changes:
         tell(f"  {change}")
-    tell(f"`oapl run {made.run.root}` continues with {from_stage} of round {number}")
+    tell(f"`oapl run {made.run.root}` continues with {made.run.ledger.forks()[0].stage} of round {number}")

@@ -39,7 +39,7 @@ def run(
 ) -> None:
     """Run an experiment (or a run folder) to its end; a stopped run continues, a finished one says so.
 
-    STAGE is sampling, verification, groups, training, evaluation, report, base-model, problems-and-prompts, warm-start.
+    STAGE is sampling, verification, groups, training, evaluation, report, base-model, problems-and-prompts.
     """
     again = _again(redo, from_stage, number)
     if dry_run:

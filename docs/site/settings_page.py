@@ -133,6 +133,8 @@ def _values(field: Schema, path: str) -> str:
         return f"[table](#{path})"
     if "anyOf" in field:
         return " or ".join(dict.fromkeys(_values(one, path) for one in field["anyOf"] if one.get("type") != "null"))
+    if "const" in field:
+        return f"`{field['const']}`"
     if "enum" in field:
         return ", ".join(f"`{value}`" for value in field["enum"])
     if field.get("type") == "array":

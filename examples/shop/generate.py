@@ -1,4 +1,4 @@
-"""Write the data of examples/shop: problems, solutions for the base model, conversations for the warm start.
+"""Write the data of examples/shop: problems, solutions for the base model, conversations to be imitated.
 
 Reads nothing: everything is drawn from a seed, with the standard library alone.
 

@@ -13,8 +13,8 @@ from typing import Self
 
 from oapl_core.errors import ConfigError
 from oapl_core.files import fsync
-from oapl_core.planning.plan import conclusion, finished, preparation, round_steps
-from oapl_core.planning.stages import GROUPS, OF_A_ROUND, SAMPLING, TRAINING, VERIFICATION, WARM_START, Stage
+from oapl_core.planning.plan import conclusion, finished, round_steps
+from oapl_core.planning.stages import GROUPS, OF_A_ROUND, SAMPLING, TRAINING, VERIFICATION, Stage
 from oapl_core.run_folder.ledger import ArtifactEntry, RemovalEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import SUPERSEDED, StoredFile, classify, stored_files
@@ -145,13 +145,11 @@ class _State:
         self.evaluation, self.report = conclusion(run.config)
 
     def has(self, number: int, *stages: Stage) -> bool:
-        """Return whether these stages of a round are finished; a round after the last has nothing to finish.
-
-        The warm start is training of the round before round 0.
-        """
-        if number < 0:
-            return all(s in self.done for s in preparation(self.run.config) if s.stage is WARM_START)
-        return number >= self.rounds or all(s in self.done for s in round_steps(number) if s.stage in stages)
+        """Return whether these stages of a round are finished; a round after the last has nothing to finish."""
+        if number >= self.rounds:
+            return True
+        mine = round_steps(number, self.run.config.rounds[number])
+        return all(step in self.done for step in mine if step.stage in stages)
 
     def below(self, name: str) -> tuple[StoredFile, ...]:
         """Files of an artifact or folder."""
@@ -159,9 +157,8 @@ class _State:
         return tuple(file for file in self.files if file.path == path or path in file.path.parents)
 
     def epochs(self, number: int) -> int:
-        """Return the epochs of a round, or of the warm start (-1)."""
-        warm = self.run.config.warm_start
-        return self.run.config.rounds[number].epochs if number >= 0 else warm.epochs if warm else 0
+        """Return the epochs of a round."""
+        return self.run.config.rounds[number].epochs
 
     @property
     def chosen_epoch(self) -> int | None:
@@ -179,9 +176,7 @@ def _scratch(state: _State) -> Iterator[Candidate]:
         if number is not None and state.run.optimizer_state(number) in file.path.parents:
             continue  # an artifact
         stages = (TRAINING,) if file.kind == "optimiser states" else OF_A_ROUND
-        name_of = "the warm start" if number is None else f"round {number}"
-        place = number if number is not None or file.kind == "scratch" else -1
-        needed = None if place is None or state.has(place, *stages) else f"{name_of} resumes from it"
+        needed = None if number is None or state.has(number, *stages) else f"round {number} resumes from it"
         yield Candidate(name.as_posix(), file.kind, number, (file,), "finished rounds' scratch", None, needed)
 
 
@@ -199,15 +194,14 @@ def _checkpoints(state: _State, keep: str | int) -> Iterator[Candidate]:
     if keep == "all":
         return
     run = state.run
-    for number in range(-1, state.rounds):
+    for number in range(state.rounds):
         for epoch in _dropped(state, keep, number):
-            name = run.name(run.checkpoint(number, epoch) if number >= 0 else run.warm_start(epoch))
+            name = run.name(run.checkpoint(number, epoch))
             files = tuple(file for file in state.below(name) if file.path.suffix in _WEIGHTS)
             if name in state.artifacts:
                 needed = _weights_needed_for(state, number, epoch)
                 rule = f"checkpoints={keep}"
-                place = number if number >= 0 else None
-                yield Candidate(name, "checkpoints", place, files, rule, state.artifacts[name], needed)
+                yield Candidate(name, "checkpoints", number, files, rule, state.artifacts[name], needed)
 
 
 def _dropped(state: _State, keep: str | int, number: int) -> Sequence[int]:
@@ -225,7 +219,7 @@ def _dropped(state: _State, keep: str | int, number: int) -> Sequence[int]:
 def _weights_needed_for(state: _State, number: int, epoch: int) -> str | None:
     is_end = epoch == state.epochs(number)
     if not state.has(number, TRAINING):
-        return f"{f'round {number}' if number >= 0 else 'the warm start'} is not trained to its end"
+        return f"round {number} is not trained to its end"
     if is_end and not state.has(number + 1, SAMPLING, TRAINING):
         return f"round {number + 1} starts from it"
     for later in range(number + 2, state.rounds) if is_end else ():
@@ -255,9 +249,9 @@ def _rows_needed_for(state: _State, kind: str, number: int, entries: Sequence[Ar
     if not state.has(number, VERIFICATION, GROUPS, TRAINING):
         return f"round {number} is not trained to its end"
     if kind == "groups":
-        rounds = enumerate(state.run.config.rounds)
+        replayed = state.run.config.replayed
         # until their groups are made, which hold what they need of these
-        again = (later for later, one in rounds if number in one.replayed(later) and not state.has(later, GROUPS))
+        again = (k for k in range(state.rounds) if number in replayed(k) and not state.has(k, GROUPS))
         return next((f"round {later} replays them" for later in again), None)
     if any(key not in entry.details for entry in entries for key in REPORTED):
         return "the ledger does not say of it what the report does"

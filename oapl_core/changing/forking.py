@@ -17,7 +17,7 @@ from typing import Any
 from oapl_core.changing.redoing import find_step
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import fsync
-from oapl_core.planning.plan import Step, finished, steps, verification_beside_sampling
+from oapl_core.planning.plan import Step, finished, round_steps, steps, verification_beside_sampling
 from oapl_core.planning.preflight import refuse_removed
 from oapl_core.planning.stages import SAMPLING, TRAINING
 from oapl_core.run_folder.ledger import ForkEntry
@@ -26,7 +26,7 @@ from oapl_core.run_folder.run import Run, round_name
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import differences, with_overrides
 
-_ALWAYS_SHARED = ("problems", "model", "pretrain", "warm_start")
+_ALWAYS_SHARED = ("problems", "model", "pretrain")
 """Settings of the steps before the first round."""
 
 
@@ -39,7 +39,7 @@ class Fork:
     shared_bytes: int
 
 
-def fork(parent: Run, name: str, number: int, overrides: Sequence[str] = (), stage: str = "sampling") -> Fork:
+def fork(parent: Run, name: str, number: int, overrides: Sequence[str] = (), stage: str | None = None) -> Fork:
     """Make a run called ``name`` that shares what ``parent`` made before ``stage`` of round ``number``.
 
     Args:
@@ -47,7 +47,7 @@ def fork(parent: Run, name: str, number: int, overrides: Sequence[str] = (), sta
         name: of the new run; its folder is ``<name>-seed<seed>`` below `runs_dir`.
         number: round, counted from 0, at which the new run begins; the number of rounds, to add some.
         overrides: KEY=VALUE settings that differ from the parent's.
-        stage: of that round, the first that the new run does itself.
+        stage: of that round, the first that the new run does itself; None: its first.
 
     Raises:
         ConfigError: a setting that the shared part was made with differs, or the folder exists.
@@ -57,7 +57,7 @@ def fork(parent: Run, name: str, number: int, overrides: Sequence[str] = (), sta
     return fork_as(parent, config, number, stage, parent.place(config.run_dir))
 
 
-def fork_as(parent: Run, config: Experiment, number: int, stage: str, root: Path) -> Fork:
+def fork_as(parent: Run, config: Experiment, number: int, stage: str | None, root: Path) -> Fork:
     """Fork like ``fork``, with the new run's settings as a whole and its folder."""
     shared, first = _divided(parent, config, number, stage)
     _refuse_other_settings(parent.config, config, number, shared)
@@ -69,7 +69,7 @@ def fork_as(parent: Run, config: Experiment, number: int, stage: str, root: Path
     _refuse_removed_samplers(parent, config, number)
     _refuse_lost_optimizer(parent, config, number)
     changes, objective = _changes(parent.config, config), parent.config.objective.folder
-    return _write(parent, config, root, shared, ForkEntry(str(parent.root), number, stage, changes, objective))
+    return _write(parent, config, root, shared, ForkEntry(str(parent.root), number, first.word, changes, objective))
 
 
 def _refuse_removed_samplers(parent: Run, config: Experiment, number: int) -> None:
@@ -105,12 +105,12 @@ def _refuse_lost_optimizer(parent: Run, config: Experiment, number: int) -> None
     )
 
 
-def _divided(parent: Run, config: Experiment, number: int, stage: str) -> tuple[list[Step], Step]:
+def _divided(parent: Run, config: Experiment, number: int, stage: str | None) -> tuple[list[Step], Step]:
     """Divide the plan; returns the shared steps, and the first that is not."""
     if not 0 <= number <= len(parent.config.rounds) or number >= len(config.rounds):
         most = min(len(parent.config.rounds), len(config.rounds) - 1)
         raise ConfigError(f"--round {number}: give 0 to {most}; for more rounds give the whole list, rounds=[...]")
-    first = find_step(config, stage, number)
+    first = find_step(config, stage or round_steps(number, config.rounds[number])[0].word, number)
     if first.round is None:
         raise ConfigError(f"--from-stage {stage}: give a stage of a round")
     planned = list(steps(config))

@@ -26,7 +26,7 @@ class Again:
 
     stage: str
     """Its ``Step.word``: `sampling`, `verification`, `groups`, `training`, `evaluation`, `report` or before a round
-    `base-model`, `problems-and-prompts`, `warm-start`."""
+    `base-model`, `problems-and-prompts`."""
     round: int | None = None
     """Counted from 0; None: the newest that the stage has made something in."""
     and_all_after: bool = False
@@ -63,12 +63,13 @@ def find_step(config: Experiment, stage: str, number: int | None) -> Step:
         raise ConfigError(f"{stage!r} is not a stage; they are {', '.join(words)}")
     named = [step for step in planned if step.word == stage and number in (step.round, None)]
     if not named:
-        of_rounds = f"rounds 0..{len(config.rounds) - 1}"
-        what = (
-            f"the experiment has {of_rounds}"
-            if stage in [one.word for one in OF_A_ROUND]
-            else (f"{stage} belongs to no round; leave --round out")
-        )
+        mine = [step.word for step in planned if step.round == number]
+        if stage not in [one.word for one in OF_A_ROUND]:
+            what = f"{stage} belongs to no round; leave --round out"
+        elif mine:
+            what = f"has no {stage}, but {' and '.join(mine)}"
+        else:
+            what = f"the experiment has rounds 0..{len(config.rounds) - 1}"
         raise ConfigError(f"round {number}: {what}")
     return named[0]
 

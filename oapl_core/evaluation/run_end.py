@@ -1,10 +1,10 @@
 """The evaluation of a run: which of its checkpoints answer which of its problems, and which epoch is chosen by that.
 
 Validation problems decide between the last round's epochs (highest mean reward; of equal ones the earlier); base (what
-round 0 starts from; with a warm start the model before it too), the
-end of each earlier round and the chosen epoch answer the held-out problems. Reads problems.parquet, prompts.parquet and
-the checkpoints; writes parts for each checkpoint and split, 5_evaluation/<objective>.parquet of all parts, and the card
-of the held-out ones, with which `oapl evaluate --card` repeats them: an answer's seed is the same there and here.
+round 0 starts from), the end of each earlier round and the chosen epoch answer the held-out problems. Reads
+problems.parquet, prompts.parquet and the checkpoints; writes parts for each checkpoint and split,
+5_evaluation/<objective>.parquet of all parts, and the card of the held-out ones, with which `oapl evaluate --card`
+repeats them: an answer's seed is the same there and here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,6 @@ from oapl_core.progress import say
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig, ModelConfig
 from oapl_core.settings.problems import PromptConfig
-from oapl_core.settings.warm_start import BEFORE_WARM_START
 from oapl_core.tables import PROBLEMS, read_table
 
 _REPORTED = "heldout"
@@ -41,7 +40,7 @@ def evaluate_run(run: Run, workers: Workers) -> None:
         _checkpoint(f"round {last} epoch {number}", run.checkpoint(last, number))
         for number in range(1, run.config.rounds[last].epochs + 1)
     ]
-    earlier = _base(run)
+    earlier = [ModelConfig(label="base", path=run.base_model(), origin="base model of the run")]
     earlier += [_checkpoint(f"round {number}", run.policy(number + 1)) for number in range(last)]
     asked = {split: questions(run, split) for split in ("validation", _REPORTED)}
     on = basis(run.config.evaluation.choose_on, bool(asked["validation"].prompts), len(epochs))
@@ -78,14 +77,6 @@ def evaluate_run(run: Run, workers: Workers) -> None:
             one.rows()
         if workers.replica.concludes:
             _conclude(run, {_REPORTED: heldout, "validation": validation}, choice, models)
-
-
-def _base(run: Run) -> list[ModelConfig]:
-    """What round 0 starts from; behind the model as it was before a warm start, if there is one."""
-    if run.config.warm_start is None:
-        return [ModelConfig(label="base", path=run.base_model(), origin="base model of the run")]
-    before = ModelConfig(label=BEFORE_WARM_START, path=run.base_model(), origin="base model of the run")
-    return [before, ModelConfig(label="base", path=run.policy(0), origin="base model of the run, warm-started")]
 
 
 def _checkpoint(label: str, path: Path) -> ModelConfig:

@@ -103,8 +103,7 @@ def _of_run(run: Run, place: str) -> dict[str, Any]:
     if not place:
         return _newest(run)
     if place == "base":
-        warmed = ", warm-started" * (run.config.warm_start is not None)
-        return {"label": f"{run.root.name} base", "path": run.policy(0), "origin": f"base model of the run{warmed}"}
+        return {"label": f"{run.root.name} base", "path": run.base_model(), "origin": "base model of the run"}
     match = _PLACE.fullmatch(place)
     if match is None or int(match[1]) >= len(run.config.rounds):
         raise ConfigError(f"{run.root}:{place}: write base, round_00 or round_00/epoch_01 after the colon")

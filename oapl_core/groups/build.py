@@ -47,7 +47,7 @@ def build(run: Run, round_number: int) -> None:
     Raises:
         DataError: parts are missing or damaged, the rollouts come from several policies or from truncated sampling.
     """
-    run.check_round(round_number)
+    run.check_sampled(round_number)
     chosen_by = run.config.rounds[round_number]
     rollouts, verdicts = _parts(run.rollouts(round_number)), _parts(run.verdicts(round_number))
     unjudged = sorted({p.name for p in rollouts} - {p.name for p in verdicts})
@@ -57,7 +57,7 @@ def build(run: Run, round_number: int) -> None:
     path, settings = run.groups(round_number), chosen_by.model_dump(mode="json", include={"keep", "truncated"})
     if chosen_by.replay:  # the seed decides nothing else here, so that ledgers of other rounds stay as they were
         settings |= {"replay": chosen_by.replay.model_dump(), "seed": run.config.seed}
-    inputs = run.inputs([run.prompts, *rollouts, *verdicts, *map(run.groups, chosen_by.replayed(round_number))])
+    inputs = run.inputs([run.prompts, *rollouts, *verdicts, *map(run.groups, run.config.replayed(round_number))])
     if run.is_done(path, inputs, settings):
         say(f"groups of round {round_number}: done")
         return

@@ -60,7 +60,7 @@ def draw(run: Run, number: int, fresh: int) -> list[Drawn]:
     replay = run.config.rounds[number].replay
     if replay is None:
         return []
-    frames = {k: _groups(run, k) for k in run.config.rounds[number].replayed(number)}
+    frames = {k: _groups(run, k) for k in run.config.replayed(number)}
     # one shuffle over all rounds: each of their groups has the same chance, whichever round kept more
     every = [(k, group) for k, frame in frames.items() for group in range(len(frame))]
     random.Random(derive_seed(run.config.seed, "replay", number)).shuffle(every)

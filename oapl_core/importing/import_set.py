@@ -88,7 +88,7 @@ def import_set(
 
     ``earlier`` and ``evaluation`` are (name, statement) of problems that must not come again. With a ``verifier``,
     programs need a reference solution that passes and maths answers must verify. ``worked`` is a file for the set's own
-    solutions of the problems that were kept: JSON lines of problem_id and solution, demonstrations for `[warm_start]`.
+    solutions of the problems that were kept: JSON lines of problem_id and solution, demonstrations of a round.
 
     Raises:
         DataError: a row is not of this set's shape, or nothing was kept.

@@ -87,7 +87,7 @@ def task_problems(
 
 
 def demonstration(problem: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Put the entry's own answer in a box, as [warm_start] and [pretrain] read it; None if the entry has none."""
+    """Put the entry's own answer in a box, as demonstrations and [pretrain] have it; None if it has none."""
     if problem["answer"] == _SEVERAL:
         return None
     solution = f"\\boxed{{{problem['answer']}}}"

@@ -43,6 +43,8 @@ class Method(Settings, allow_inf_nan=True):  # an infinite bound is none; NaN is
 
     of_correct: ClassVar[bool] = False
     """Whether it looks at correct answers and others, whatever their rewards: ``reward_S`` is then 1 and 0."""
+    needs_behavior: ClassVar[bool] = True
+    """Whether it compares with the policy that sampled, which demonstrations do not have."""
     is_paired: ClassVar[bool] = False
     """Whether what is trained on are pairs of rollouts, which the ledger counts."""
     trains_on: ClassVar[str] = "rollout"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 class Supervised(Method):
     """Base of both supervised objectives; they differ in ``kept``."""
 
+    needs_behavior: ClassVar[bool] = False
     token_average: TokenAverage = "batch"
 
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":

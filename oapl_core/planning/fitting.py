@@ -25,7 +25,7 @@ from oapl_core.planning.memory import (
 )
 from oapl_core.planning.model_size import OPTIMISER_BYTES, ModelSize, known_size
 from oapl_core.planning.plan import Step, finished, steps
-from oapl_core.planning.stages import EVALUATION, SAMPLING, TRAINING, WARM_START
+from oapl_core.planning.stages import EVALUATION, SAMPLING, TRAINING
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import readable
 from oapl_core.settings.experiment import Experiment
@@ -120,7 +120,7 @@ class Fit:
     @property
     def rank(self) -> MemoryEstimate | None:
         """Of one rank; None where there are no GPUs, or other machines train."""
-        if self.model is None or not self._trainer_gpus() or not self._does(TRAINING.verb, WARM_START.verb):
+        if self.model is None or not self._trainer_gpus() or not self._does(TRAINING.verb):
             return None
         training = planned_training(self.config, self.model, self._ranks, self._gpu_bytes)
         return rank_memory(training, self.model, self._ranks, longest_sequence(self.config), GPU_TILE)
@@ -160,7 +160,7 @@ class Fit:
             return not (config.sampler and verbs == (SAMPLING.verb,))
         elsewhere = {verb for verb in verbs if config.is_elsewhere(verb)}
         elsewhere |= {SAMPLING.verb} if config.sampler else set()
-        elsewhere |= {TRAINING.verb, WARM_START.verb} if config.training.has_nodes else set()
+        elsewhere |= {TRAINING.verb} if config.training.has_nodes else set()
         return bool({step.verb for step in self.left} & (set(verbs) - elsewhere))
 
     def _chosen(self, numbers: Sequence[int]) -> Sequence[Gpu]:
@@ -231,7 +231,7 @@ class Fit:
 
     def _training(self) -> Iterator[Obstacle]:
         training, gpus = self.config.training, self._trainer_gpus()
-        if not gpus or not self._does(TRAINING.verb, WARM_START.verb):
+        if not gpus or not self._does(TRAINING.verb):
             return
         ranks = f"training.processes = {self._ranks}"
         if self._ranks > len(gpus):

@@ -15,11 +15,11 @@ from oapl_core.planning.stages import (
     EVALUATION,
     FETCHED_MODEL,
     OF_A_ROUND,
+    OF_DEMONSTRATIONS,
     PREPARATION,
     REPORT,
     SAMPLING,
     VERIFICATION,
-    WARM_START,
     Stage,
 )
 from oapl_core.run_folder.integrity import damage
@@ -28,6 +28,7 @@ from oapl_core.run_folder.recorded import IMPORTED
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.verdict_versions import VERDICTS_DIR, choice, folder
 from oapl_core.settings.experiment import Experiment
+from oapl_core.settings.rounds import RoundConfig
 
 
 @dataclass(frozen=True)
@@ -87,14 +88,17 @@ def _step(stage: Stage, number: int | None = None, folder: int | None = None) ->
 
 
 def preparation(config: Experiment) -> tuple[Step, ...]:
-    """Base model (if it is made here or fetched), problems and prompts, warm start (if there is one)."""
+    """Base model (if it is made here or fetched), problems and prompts."""
     before = (BASE_MODEL,) if config.pretrain else (FETCHED_MODEL,) if config.hub_model else ()
-    return tuple(map(_step, (*before, PREPARATION, *(WARM_START,) * (config.warm_start is not None))))
+    return tuple(map(_step, (*before, PREPARATION)))
 
 
-def round_steps(number: int) -> tuple[Step, ...]:
-    """Sample, verify, filter, train."""
-    return tuple(_step(stage, number) for stage in OF_A_ROUND)
+_SAMPLED = RoundConfig()
+
+
+def round_steps(number: int, settings: RoundConfig = _SAMPLED) -> tuple[Step, ...]:
+    """Sample, verify, filter, train; of demonstrations read and train. ``settings`` are those of round ``number``."""
+    return tuple(_step(stage, number) for stage in (OF_DEMONSTRATIONS if settings.demonstrations else OF_A_ROUND))
 
 
 def verification_beside_sampling(number: int) -> Step:
@@ -118,7 +122,7 @@ def conclusion(config: Experiment) -> tuple[Step, ...]:
 
 def steps(config: Experiment) -> tuple[Step, ...]:
     """Every step of a run, in order."""
-    rounds = [step for number in range(len(config.rounds)) for step in round_steps(number)]
+    rounds = [step for number, settings in enumerate(config.rounds) for step in round_steps(number, settings)]
     return (*preparation(config), *rounds, *conclusion(config))
 
 

@@ -12,13 +12,10 @@ from typing import Literal
 from oapl_core.run_folder.draws import DRAW_FILE
 from oapl_core.run_folder.run import (
     CHECKPOINT_DIR,
-    DEMONSTRATIONS,
     EVALUATION_DIR,
     GROUPS_FILE,
     REFERENCE_FILE,
     ROLLOUTS_DIR,
-    SAVED_STATES,
-    WARM_START_DIR,
     Run,
     round_name,
 )
@@ -72,7 +69,7 @@ class Stage:
 
 def _start(run: Run, number: int) -> tuple[Path, ...]:
     # The base model is no artifact, so no rule removes it.
-    return (run.policy(number),) if number or run.config.warm_start else ()
+    return (run.policy(number),) if number else ()
 
 
 def _sampled_with(run: Run, number: int) -> tuple[Path, ...]:
@@ -97,16 +94,8 @@ FETCHED_MODEL = Stage("base-model", "pretraining.fetch", ("base_model.json",), r
 PREPARATION = Stage(
     "problems-and-prompts",
     "problems.prepare",
-    ("problems.parquet", "prompts.parquet", DEMONSTRATIONS),
+    ("problems.parquet", "prompts.parquet"),
     retries=0,
-)
-WARM_START = Stage(
-    "warm-start",
-    "training.warm_start",
-    (f"{WARM_START_DIR}/epoch_",),
-    scratch=lambda run, _: (run.demonstrations.with_name(SAVED_STATES),),
-    gpus="trainer_gpus",
-    needs=("gpu",),
 )
 SAMPLING = Stage(
     "sampling",
@@ -117,7 +106,7 @@ SAMPLING = Stage(
     reads=_sampled_with,
     decided_by=(
         *("sampling", "engine.dtype", "engine.options"),
-        *("rounds.{round}.problems", "rounds.{round}.draw", "rounds.{round}.difficulty"),
+        *("rounds.{round}.rows", "rounds.{round}.problems", "rounds.{round}.draw", "rounds.{round}.difficulty"),
     ),
     scratch=lambda run, number: (run.in_flight(number),),
     gpus="engine_gpus",
@@ -139,8 +128,17 @@ GROUPS = Stage(
     "groups.build",
     (GROUPS_FILE,),
     of_round=True,
-    reads=lambda run, number: (*_judged(run, number), *map(run.groups, run.config.rounds[number].replayed(number))),
+    reads=lambda run, number: (*_judged(run, number), *map(run.groups, run.config.replayed(number))),
     decided_by=("rounds.{round}.keep", "rounds.{round}.truncated", "rounds.{round}.replay"),
+    retries=0,
+)
+# of the same name as what it takes the place of: the rest of the round is the same
+DEMONSTRATIONS = Stage(
+    "groups",
+    "problems.demonstrate",
+    (GROUPS_FILE,),
+    of_round=True,
+    decided_by=("rounds.{round}.rows", "sampling.max_tokens", "sampling.stop"),
     retries=0,
 )
 TRAINING = Stage(
@@ -160,11 +158,13 @@ EVALUATION = Stage(
 REPORT = Stage("report", "reports.write", ("report",), retries=0)
 
 OF_A_ROUND = (SAMPLING, VERIFICATION, GROUPS, TRAINING)
-"""In order."""
+"""In order, where rows are sampled."""
+OF_DEMONSTRATIONS = (DEMONSTRATIONS, TRAINING)
+"""In order, where rows are read from files."""
 _BY_HAND = (
     Stage("audit", "oapl_extras.audit.audit", reads=_judged),
     Stage("export", "oapl_extras.exchange.export", reads=_judged),
 )
 """What a person starts, outside of the plan."""
-_BEFORE_ROUNDS = (BASE_MODEL, FETCHED_MODEL, PREPARATION, WARM_START)
-BY_VERB = {one.verb: one for one in (*_BEFORE_ROUNDS, *OF_A_ROUND, EVALUATION, REPORT, *_BY_HAND)}
+_BEFORE_ROUNDS = (BASE_MODEL, FETCHED_MODEL, PREPARATION)
+BY_VERB = {one.verb: one for one in (*_BEFORE_ROUNDS, *OF_A_ROUND, DEMONSTRATIONS, EVALUATION, REPORT, *_BY_HAND)}

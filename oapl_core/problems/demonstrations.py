@@ -1,10 +1,10 @@
-"""What the warm start trains on: demonstrations as prompts and answers, in the columns of a round's groups.
+"""Demonstrations as prompts and answers, in the columns of a round's groups (tables.GROUPS).
 
-Reads the files of `[warm_start]`, problems.parquet and prompts.parquet; writes warm_start/demonstrations.parquet
-(tables.GROUPS: each row its own group, reward 1, no log-probs, since nobody sampled it). A prompt is made as for
-sampling, and an answer ends with what ends one there. Each assistant turn of a conversation is a row, whose prompt is
-all that precedes the turn: chat templates show earlier turns otherwise (without their thoughts) than they ask for one.
-What is too long to be sampled, or asks what is measured, is dropped and counted, never cut.
+Reads a round's files of demonstrations, and prompts.parquet. Each row is its own group, with reward 1 and no log-probs,
+since nobody sampled it. A prompt is made as for sampling, and an answer ends with what ends one there. Each assistant
+turn of a conversation is a row, whose prompt is all that precedes the turn: chat templates show earlier turns otherwise
+(without their thoughts) than they ask for one. What is too long to be sampled, or asks what is measured, is dropped and
+counted, never cut.
 """
 
 from collections import Counter
@@ -14,54 +14,23 @@ from typing import Any
 from oapl_core import tables
 from oapl_core.environments.making import schemas
 from oapl_core.errors import DataError
-from oapl_core.model_folder import limits, load_tokenizer, tokenizer_files
+from oapl_core.model_folder import limits, load_tokenizer
 from oapl_core.problems.encoding import load_encoder
 from oapl_core.problems.prompts import conversation
 from oapl_core.problems.raw_rows import place, raw_rows
-from oapl_core.progress import say
 from oapl_core.run_folder.run import Run
-from oapl_core.settings.warm_start import WarmStartConfig
+from oapl_core.settings.rounds import DemonstrationsConfig
 
 Turns = list[dict[str, str]]
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _SHAPES = "write `messages`, or a `solution` and the `problem_id` of a training problem or a `statement`"
 
 
-def write_demonstrations(run: Run, settings: WarmStartConfig, problems: Iterable[Mapping[str, Any]]) -> None:
-    """Write the rows, unless they are there and made from the same inputs.
-
-    Args:
-        run: its problems and prompts are there.
-        settings: which files.
-        problems: of every split, as prompts are made of them.
-
-    Raises:
-        DataError: a file or a row cannot be used (one line with its place), or none is left.
-    """
-    for path in settings.data:
-        if not path.is_file():
-            raise DataError(f"{path}: no such file of demonstrations; check warm_start.data")
-    inputs = run.inputs([run.problems, run.prompts, *settings.data, *tokenizer_files(run.base_model())])
-    longest = settings.max_tokens or run.config.sampling.max_tokens
-    prompting = {"problems": run.config.problems.slice, "stop": run.config.sampling.stop}
-    depends = {**prompting, "limit": settings.limit, "max_tokens": longest}
-    if run.is_done(run.demonstrations, inputs, depends):
-        say("demonstrations are up to date")
-        return
-    made = _Demonstrations(run, problems, longest)
-    with run.writing(run.demonstrations, inputs, depends) as draft:
-        draft.rows = tables.write_table(draft.path, tables.GROUPS, made.rows(settings))
-        dropped = ", ".join(f"{count:,} {why}" for why, count in made.dropped.items()) or "none"
-        if not draft.rows:
-            raise DataError(f"{', '.join(map(str, settings.data))}: no demonstration is left; dropped: {dropped}")
-        draft.details = {"rows_read": made.rows_read, "dropped": dict(made.dropped), "trained_tokens": made.tokens}
-    say(f"{draft.rows:,} demonstrations with {made.tokens:,} tokens of answers; dropped: {dropped}")
-
-
-class _Demonstrations:
+class Demonstrations:
     """Makes the rows, and counts what is left out."""
 
     def __init__(self, run: Run, problems: Iterable[Mapping[str, Any]], longest: int) -> None:
+        """``problems`` are those of every split, as prompts are made of them; ``longest`` bounds an answer's tokens."""
         self._stop = run.config.sampling.stop
         self._config, self._longest_answer, model = run.config.problems, longest, run.base_model()
         tools = schemas(run.config.environment) if run.config.environment else []
@@ -74,14 +43,14 @@ class _Demonstrations:
         self.dropped = Counter[str]()
         self.rows_read = self.tokens = 0
 
-    def rows(self, settings: WarmStartConfig) -> Iterator[dict[str, Any]]:
+    def rows(self, settings: DemonstrationsConfig) -> Iterator[dict[str, Any]]:
         """Rows of tables.GROUPS, so many of each file's rows as `limit` says.
 
         Raises:
-            DataError: as ``write_demonstrations``.
+            DataError: a row cannot be used (one line with its place).
         """
         group = 0
-        for path in settings.data:
+        for path in settings.demonstrations:
             used = 0
             for number, row in raw_rows(path):
                 if used == settings.limit:

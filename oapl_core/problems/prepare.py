@@ -1,7 +1,5 @@
 """The verb that makes problems.parquet and prompts.parquet of a run (tables.PROBLEMS, tables.PROMPTS).
 
-With `[warm_start]` it also makes what that trains on (demonstrations.py).
-
 Reads the problem sets of every split and the base model's tokenizer. A prompt is the problem's chat messages
 (prompts.py) as the model reads them (encoding.py), encoded once: everything later uses these ids. A prompt longer than
 `max_prompt_tokens` is dropped and counted in the ledger (`details.dropped`), never cut; its problem stays in
@@ -21,7 +19,6 @@ from oapl_core.errors import DataError
 from oapl_core.model_folder import tokenizer_files
 from oapl_core.planning.preflight import refuse_missing_tools
 from oapl_core.planning.warnings import repeated_statements
-from oapl_core.problems.demonstrations import write_demonstrations
 from oapl_core.problems.encoding import Encode, load_encoder
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from oapl_core.problems.prompts import conversation
@@ -35,13 +32,7 @@ from oapl_core.stage import run_verb
 
 
 def prepare(run: Run) -> None:
-    """Write the run's problems, prompts and demonstrations, unless they are there and made from the same inputs."""
-    _prepare(run)
-    if run.config.warm_start:
-        write_demonstrations(run, run.config.warm_start, _statements(run.problems))
-
-
-def _prepare(run: Run) -> None:
+    """Write the run's problems and prompts, unless they are there and made from the same inputs."""
     sets = run.config.problems
     config = sets.slice
     sources = run.inputs([*(path for split in SPLITS for path in sets.files(split)), *sets.exclude])
@@ -69,7 +60,7 @@ def _prepare(run: Run) -> None:
     say(encode.form)
     with run.writing(run.prompts, inputs, config) as draft:
         dropped = dict.fromkeys(SPLITS, 0)
-        rows = prompts(_statements(run.problems), encode, sets, dropped)
+        rows = prompts(statements(run.problems), encode, sets, dropped)
         draft.rows = tables.write_table(draft.path, tables.PROMPTS, rows)
         draft.details = {"dropped": {"prompt too long": sum(dropped.values())}, "dropped_by_split": dropped}
     say(f"{draft.rows} prompts, {sum(dropped.values())} dropped for more than {sets.max_prompt_tokens} tokens")
@@ -138,7 +129,8 @@ def _excluded(config: ProblemsConfig) -> set[str]:
     return found
 
 
-def _statements(path: Path) -> Iterator[dict[str, Any]]:
+def statements(path: Path) -> Iterator[dict[str, Any]]:
+    """What prompts are made of, of every problem in a run's table."""
     columns = ["problem_id", "split", "kind", "statement", "starter_code", "entry_point", "platform", "language"]
     yield from tables.read_table(path, tables.PROBLEMS, columns).to_pylist()
 

@@ -11,7 +11,6 @@ from oapl_core.reports.forgetting import forgetting_section, losses
 from oapl_core.reports.records import rollouts_removed
 from oapl_core.reports.results import Results, label
 from oapl_core.reports.round_page import round_page
-from oapl_core.settings.warm_start import BEFORE_WARM_START
 
 _PANELS = {
     "loss": "loss",
@@ -42,7 +41,7 @@ def compose(facts: Facts, folder: Path) -> Report:
         ),
     ]
     told = [alarm.line for one in facts.rounds for alarm in alarms(facts.run, one.number)]
-    objective = config.objective.folder.upper()
+    objective = " then ".join(dict.fromkeys(one.folder.upper() for one in config.objectives))
     rounds = f"{len(config.rounds)} round{'s' * (len(config.rounds) != 1)}"
     subtitle = f"{objective}, {rounds}, seed {config.seed}. Every number is computed from files of this run."
     return Report(
@@ -84,8 +83,7 @@ def _curve(measured: Results, index: int) -> Curve:
 
 
 def _spent(facts: Facts, measured: Results, folder: Path) -> Picture:
-    # no point of this curve is the model before a warm start: from there to the base no rollouts were spent
-    known = [(s, e) for s in measured.heldout if s.checkpoint != BEFORE_WARM_START and (e := s.pass_at(1))]
+    known = [(s, e) for s in measured.heldout if (e := s.pass_at(1))]
     spent = [facts.rollouts_spent(s.policy_hash) for s, _ in known]
     estimates = [e for _, e in known]
     curve = Curve.of("", spent, estimates)

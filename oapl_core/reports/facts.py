@@ -129,10 +129,11 @@ def _base(run: Run, rounds: Sequence[RoundFacts], evaluation: "pl.DataFrame | No
 
 
 def _missing(run: Run, facts: RoundFacts) -> list[str]:
-    epochs = run.config.rounds[facts.number].epochs
+    settings = run.config.rounds[facts.number]
+    epochs = settings.epochs
     unjudged = facts.rollouts - sum(facts.outcomes.values())
     absent = {
-        "rollouts": not facts.rollouts,
+        "rollouts": not facts.rollouts and not settings.demonstrations,
         f"verdicts for {unjudged:,} rollouts": unjudged > 0,
         "groups": facts.kept is None,
         f"{epochs - len(facts.epochs)} of {epochs} epochs of training": len(facts.epochs) < epochs,
@@ -142,7 +143,7 @@ def _missing(run: Run, facts: RoundFacts) -> list[str]:
 
 def _round(run: Run, number: int, artifacts: Mapping[str, ArtifactEntry]) -> RoundFacts:
     sampled = _sampled(run, number, artifacts)
-    if not sampled:
+    if not sampled and not run.config.rounds[number].demonstrations:
         return RoundFacts(number)
     verdicts = records.recorded_parts(run, run.verdicts(number))
     outcomes = records.frame(verdicts, tables.VERDICTS, ("outcome",))["outcome"].to_list() if verdicts else []

@@ -56,13 +56,10 @@ def warnings(facts: Facts) -> list[str]:
     run, config = facts.run, facts.run.config
     problems = facts.artifacts.get(run.name(run.problems))
     found = [repeated_statements(problems.details) if problems else None]
-    trained = [(f"round {number}", run.checkpoint(number, 1), config.training) for number in range(len(config.rounds))]
-    if config.warm_start:
-        trained.insert(0, ("warm start", run.warm_start(1), config.warm_start.training(config.training)))
-    for what, epoch, training in trained:
-        entry = facts.artifacts.get(run.name(epoch))
+    for number in range(len(config.rounds)):
+        entry = facts.artifacts.get(run.name(run.checkpoint(number, 1)))
         if entry:
-            found.append(batch_too_large(what, entry.rows, training.batch_size))
+            found.append(batch_too_large(f"round {number}", entry.rows, config.training_of(number).batch_size))
     return [line for line in found if line]
 
 

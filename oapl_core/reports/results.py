@@ -31,7 +31,6 @@ from oapl_core.reports.records import sources_of
 from oapl_core.reports.scores import Resampling, Score, difference, score, shown_ks
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
-from oapl_core.settings.warm_start import BEFORE_WARM_START
 
 if TYPE_CHECKING:
     import polars as pl
@@ -45,7 +44,7 @@ class Results:
     """Scores of every measured checkpoint."""
 
     heldout: Sequence[Score]
-    """Perhaps the model before a warm start, then base, earlier rounds, chosen epoch."""
+    """Base, earlier rounds, chosen epoch."""
     validation: Sequence[Score]
     chosen: str | None
     """Name of the chosen checkpoint."""
@@ -55,8 +54,7 @@ class Results:
     @property
     def base(self) -> Score:
         """The model that round 0 started from."""
-        started_from = [one for one in self.heldout if one.checkpoint != BEFORE_WARM_START]
-        return (started_from or self.heldout)[0]
+        return self.heldout[0]
 
     @property
     def last(self) -> Score:

@@ -71,13 +71,17 @@ def _headline(one: RoundFacts, score: Score | None) -> str:
     if score and score.mean_reward:
         solved += f", mean reward {score.mean_reward.mean:.3f}"
     trained = f", {one.kept:,} trained on" if one.kept is not None else ""
+    if not one.rollouts:  # rows that were read, not sampled
+        return f"{one.kept or 0:,} demonstrations trained on"
     return f"{one.rollouts:,} rollouts of {one.problems:,} problems{solved}{trained}"
 
 
 def counts_table(one: RoundFacts) -> Table:
     """What each stage of a round made, and what it left out for which reason."""
-    rows = [("sampling", "problems", one.problems), ("", "rollouts", one.rollouts)]
-    rows += [("", "cut at the length limit", one.truncated)]
+    rows = []
+    if one.rollouts:
+        rows += [("sampling", "problems", one.problems), ("", "rollouts", one.rollouts)]
+        rows += [("", "cut at the length limit", one.truncated)]
     rows += [("" if i else "verification", _words(o), n) for i, (o, n) in enumerate(one.outcomes.items())]
     if one.kept is not None:
         rows += [("groups", "rollouts trained on", one.kept), ("", "groups trained on", one.kept_groups or 0)]

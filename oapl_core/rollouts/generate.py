@@ -71,7 +71,7 @@ def generate(
         DataError: no such round, no prompts, the policy's folder is missing, broken or not the recorded one.
         OSError: the disk is full; what was finished before is kept.
     """
-    run.check_round(number)
+    run.check_sampled(number)
     if _is_imported(run, number):
         say(f"round {number}: the rollouts were imported, nothing is sampled")
         return

@@ -158,7 +158,7 @@ def fetch_round(mirror: Mirror, url: str, folder: Path, opened: Opened, override
         raise DataError(f"{url}: {opened.policy} is not the policy {opened.policy_hash} that the round asks for")
     values = settings["config"] | {
         # who samples here is nobody's holder, and has neither the paths nor the other stages of the run's machine
-        **dict.fromkeys(("mirror", "pretrain", "warm_start", "pipeline", "engine_python")),
+        **dict.fromkeys(("mirror", "pretrain", "pipeline", "engine_python")),
         "fleet": {},
         "model": str(policy.absolute()),
         "runs_dir": str(folder.absolute()),

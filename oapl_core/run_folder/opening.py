@@ -95,6 +95,9 @@ def check(experiment: Experiment) -> None:
     named = [(f"problems.{split}", path) for split in ("train", "validation", "heldout") for path in sets.files(split)]
     if experiment.pretrain:
         named.append(("pretrain.solutions", experiment.pretrain.solutions))
+    for number, one in enumerate(experiment.rounds):
+        if one.demonstrations:
+            named += [(f"rounds.{number}.rows", path) for path in one.demonstrations.demonstrations]
     for key, path in named:
         if not path.is_file():
             raise ConfigError(
@@ -106,9 +109,10 @@ def check(experiment: Experiment) -> None:
         is_here, engine = not experiment.is_elsewhere("rollouts.generate"), experiment.engine
         room_for = (engine.at_once(math.inf), engine.replicas) if is_here else None
         check_environment(experiment.environment.model_dump(mode="json"), experiment.engine_python, room_for)
-    if isinstance(experiment.objective, OwnObjective):
-        table, reference = experiment.objective.model_dump(mode="json"), experiment.training.reference
-        check_objective(table, reference, experiment.engine_python)
+    for number, objective in enumerate(experiment.objectives):
+        if isinstance(objective, OwnObjective) and objective not in experiment.objectives[:number]:
+            table, reference = objective.model_dump(mode="json"), experiment.training_of(number).reference
+            check_objective(table, reference, experiment.engine_python)
     if experiment.model is not None:
         refuse_unpinned(experiment.model)
         if experiment.hub_model is None:
@@ -163,6 +167,8 @@ def _code_of(config: Experiment) -> list[str]:
     own = {"engine_python": config.engine_python, "reward.function": config.reward and config.reward.function}
     if config.environment and not config.environment.ships:
         own["environment.function"] = config.environment.function
+    for key, objective in {f"rounds.{n}.objective.name": one.objective for n, one in enumerate(config.rounds)}.items():
+        own |= {key: objective.name} if isinstance(objective, OwnObjective) else {}
     if isinstance(config.objective, OwnObjective):
         own["objective.name"] = config.objective.name
     options = {f"engine.options.{name}": config.engine.options[name] for name in naming_code(config.engine.options)}

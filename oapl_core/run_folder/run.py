@@ -3,7 +3,7 @@
 Layout (``ls`` answers "how far did it get")::
 
     data/runs/<run>/run.json  ledger.jsonl  logs/
-      problems.parquet  prompts.parquet  warm_start/demonstrations.parquet  warm_start/epoch_01/
+      problems.parquet  prompts.parquet
       round_00/1_rollouts/part-00000.parquet ...
       round_00/2_verdicts/part-00000.parquet ...
       round_00/3_groups.parquet
@@ -34,9 +34,8 @@ MAY_CHANGE = {"alarms", "estimate", "fleet", "mirror", "runs_dir", "sampler", "t
 ROLLOUTS_DIR, GROUPS_FILE = "1_rollouts", "3_groups.parquet"
 REFERENCE_FILE, CHECKPOINT_DIR, EVALUATION_DIR = "3_reference.parquet", "4_checkpoint", "5_evaluation"
 """What lies in a round's folder."""
-OPTIMIZER_STATE, SAVED_STATES, IN_FLIGHT, WARM_START_DIR = "optimizer_state", "state", ".in_flight", "warm_start"
-"""Folders of what a round leaves to the next one, of what training resumes from, of unfinished parts, before round 0"""
-DEMONSTRATIONS = f"{WARM_START_DIR}/demonstrations.parquet"
+OPTIMIZER_STATE, SAVED_STATES, IN_FLIGHT = "optimizer_state", "state", ".in_flight"
+"""Folders of what a round leaves to the next one, of what training resumes from, of unfinished parts."""
 METRICS_FILE = "training_metrics.jsonl"
 """In each checkpoint that training made: one line for each optimiser step."""
 
@@ -225,15 +224,6 @@ class Run(Recorded):
         return self.root / "base_model.json"
 
     @property
-    def demonstrations(self) -> Path:
-        """What the warm start trains on (tables.GROUPS)."""
-        return self.root / DEMONSTRATIONS
-
-    def warm_start(self, epoch: int) -> Path:
-        """Hugging Face folder after ``epoch`` (counted from 1) of the warm start."""
-        return self.root / WARM_START_DIR / f"epoch_{epoch:02d}"
-
-    @property
     def report(self) -> Path:
         """Folder of the report."""
         return self.root / "report"
@@ -246,6 +236,16 @@ class Run(Recorded):
         """
         if not 0 <= number < len(self.config.rounds):
             raise DataError(f"round {number}: the experiment has rounds 0..{len(self.config.rounds) - 1}")
+
+    def check_sampled(self, number: int) -> None:
+        """Refuse a round that the experiment has not, or that trains on demonstrations.
+
+        Raises:
+            DataError: says which it is.
+        """
+        self.check_round(number)
+        if self.config.rounds[number].demonstrations:
+            raise DataError(f"round {number}: trains on demonstrations (`rounds.{number}.rows`) and has no rollouts")
 
     def round_dir(self, number: int) -> Path:
         """Folder of round ``number``, counted from 0."""
@@ -280,7 +280,10 @@ class Run(Recorded):
         return self.round_dir(number) / CHECKPOINT_DIR / self._objective(number)
 
     def _objective(self, number: int) -> str:
-        """That of the run, or for a round that it shares with what it was forked from, of the run that made it."""
+        """Folder of the round's own, else of the run's; of a round that a fork shares, of the run that made it."""
+        own = self.config.rounds[number].own_objective
+        if own:  # a fork has the same, since it shares a round with all of its settings
+            return own.folder
         name: str = self.config.objective.folder
         for fork in self.ledger.forks():  # its own first, then those of its ancestors
             if number >= fork.round:
@@ -306,7 +309,7 @@ class Run(Recorded):
 
     def evaluations(self) -> Path:
         """Folder of the evaluation parts: one for each checkpoint and split (tables.EVALUATIONS)."""
-        return self.round_dir(len(self.config.rounds) - 1) / EVALUATION_DIR / self.config.objective.folder
+        return self.round_dir(len(self.config.rounds) - 1) / EVALUATION_DIR / self.config.objectives[-1].folder
 
     def evaluation(self) -> Path:
         """Every held-out and validation row of the run (tables.EVALUATIONS)."""
@@ -314,7 +317,7 @@ class Run(Recorded):
 
     def card(self) -> Path:
         """The evaluation card of the held-out problems: all that is needed to repeat that, and the results."""
-        return self.evaluations().with_name(f"{self.config.objective.folder}_card.json")
+        return self.evaluations().with_name(f"{self.config.objectives[-1].folder}_card.json")
 
     def card_text(self) -> Path:
         """The same for people."""
@@ -336,8 +339,7 @@ class Run(Recorded):
     def policy(self, number: int) -> Path:
         """The checkpoint that round ``number`` starts training at."""
         if number == 0:
-            warm = self.config.warm_start
-            return self.warm_start(warm.epochs) if warm else self.base_model()
+            return self.base_model()
         return self.checkpoint(number - 1, self.config.rounds[number - 1].epochs)
 
     def behavior(self, number: int) -> Path:
@@ -369,5 +371,4 @@ class Run(Recorded):
         if self.config.records_base_model and record.is_file():
             return str(json.loads(read_record(record))["policy_hash"])
         first = f"{self.name(self.rollouts(0))}/"
-        found = next((e.details.get("policy_hash") for name, e in artifacts.items() if name.startswith(first)), None)
-        return None if self.config.warm_start else found  # a warm start's inputs say which model it began from
+        return next((e.details.get("policy_hash") for name, e in artifacts.items() if name.startswith(first)), None)

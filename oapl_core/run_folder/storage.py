@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from oapl_core.run_folder.run import DEMONSTRATIONS, IN_FLIGHT, OPTIMIZER_STATE, SAVED_STATES, WARM_START_DIR, Run
+from oapl_core.run_folder.run import IN_FLIGHT, OPTIMIZER_STATE, SAVED_STATES, Run
 
 SUPERSEDED = "superseded"
 """Folder of the artifacts that a redo replaced, below the run folder."""
@@ -14,8 +14,6 @@ RUN_KINDS = ("problems", "logs", "report", "record", "superseded", "scratch", "o
 KINDS = (*ROUND_KINDS, *RUN_KINDS)
 """`record` is run.json, the ledger and the lock; `scratch` what is being written or was when a process died."""
 _BY_NUMBER = {"1_": "rollouts", "2_": "verdicts", "3_": "groups", "4_": "checkpoints", "5_": "evaluation"}
-_BEFORE_ROUNDS = {SAVED_STATES: "optimiser states", Path(DEMONSTRATIONS).name: "problems"}
-"""In the warm start's folder; the others are checkpoints."""
 _AT_TOP = {
     "problems.parquet": "problems",
     "prompts.parquet": "problems",
@@ -63,8 +61,6 @@ def classify(parts: tuple[str, ...]) -> tuple[str, int | None]:
     number = int(top.removeprefix("round_")) if top.startswith("round_") and top[6:].isdigit() else None
     if any(part.startswith(".tmp-") or part == IN_FLIGHT for part in parts):
         return "scratch", number
-    if top == WARM_START_DIR and below:
-        return _BEFORE_ROUNDS.get(below[0], "checkpoints"), None
     if number is None or not below:
         return _AT_TOP.get(top, "other"), number
     kind = _BY_NUMBER.get(below[0][:2], "other")

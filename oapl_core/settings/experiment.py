@@ -6,13 +6,14 @@ Those of a stage with many settings are in ``training.py``, ``verifier.py`` and 
 defaults are those of the DeepCoder replication in the OAPL paper (arXiv 2602.19362, appendix A).
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from oapl_core.model_hub import HubModel, hub_model
-from oapl_core.objectives import Oapl, Objective
+from oapl_core.objectives import Method, Oapl, Objective, OwnObjective
 from oapl_core.settings.alarms import AlarmsConfig
 from oapl_core.settings.engine_options import EngineOptions
 from oapl_core.settings.environment import EnvironmentConfig
@@ -31,7 +32,6 @@ from oapl_core.settings.sync import SyncConfig
 from oapl_core.settings.time_limits import TimeLimits
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.settings.verifier import VerifierConfig
-from oapl_core.settings.warm_start import WarmStartConfig
 from oapl_core.settings_group import Fraction, Settings
 
 _AT_ONCE, _SHORT, _SMALL = 256, 8192, 2e9
@@ -124,6 +124,11 @@ class Experiment(Settings):
     changes_nothing = frozenset(
         "runs_dir cache_dir engine_python mirror sampler fleet report alarms estimate time_limits_h".split()
     )
+    decided: ClassVar[Mapping[str, str]] = {
+        "warm_start": "it is a round now, the first [[rounds]] with rows = {demonstrations = FILE}, its own epochs and "
+        "training = {batch_size = 128, learning_rate = 2e-5}",
+    }
+
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     """With the seed it names the run folder."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
@@ -143,8 +148,6 @@ class Experiment(Settings):
     """
     pretrain: PretrainConfig | None = None
     """Make the base model here instead of reading one."""
-    warm_start: WarmStartConfig | None = None
-    """Train the model on demonstrations before round 0; unset: round 0 samples from it as it is."""
     problems: ProblemsConfig
     """Problem sets and prompts."""
     engine: EngineConfig = EngineConfig()
@@ -227,8 +230,8 @@ class Experiment(Settings):
                 "sync.offset_rounds = 0 and [pipeline] contradict each other: while a round trains, its end is not "
                 "there to sample with"
             )
-        lagging = any(self.sampling_round(number) < number for number in range(len(self.rounds)))
-        if lagging and self.training.reference != "behavior":
+        every = range(len(self.rounds))
+        if any(self.sampling_round(n) < n and self.training_of(n).reference != "behavior" for n in every):
             raise ValueError(
                 f"{'pipeline' if self.pipeline else 'sync'} needs training.reference = 'behavior': the trainer starts "
                 "from other weights than those that sampled"
@@ -238,7 +241,7 @@ class Experiment(Settings):
     @model_validator(mode="after")
     def _replayed_rollouts_keep_their_logprobs(self) -> Self:
         replaying = next((number for number, one in enumerate(self.rounds) if one.replay), None)
-        if replaying is not None and self.training.reference != "behavior":
+        if replaying is not None and self.training_of(replaying).reference != "behavior":
             raise ValueError(
                 f"rounds[{replaying}].replay needs training.reference = 'behavior': only the policy that sampled a "
                 "rollout can give its log-probs, and they are recorded"
@@ -282,11 +285,13 @@ class Experiment(Settings):
 
     @model_validator(mode="after")
     def _start_differs_from_what_is_compared(self) -> Self:
-        if self.objective.needs_start and self.training.reference != "behavior":
-            raise ValueError(
-                f"objective {self.objective.name!r} weighs by the ratio of the round's first weights to what sampled; "
-                "it needs training.reference = 'behavior'"
-            )
+        for number, objective in enumerate(self.objectives):
+            training = self.training_of(number)  # refuses what a round's own make of [training]
+            if objective.needs_start and training.reference != "behavior":
+                raise ValueError(
+                    f"objective {objective.name!r} weighs by the ratio of the round's first weights to what sampled; "
+                    "it needs training.reference = 'behavior'"
+                )
         return self
 
     @property
@@ -309,15 +314,40 @@ class Experiment(Settings):
         """Whether the first step makes or fetches the base model and records where it is."""
         return self.pretrain is not None or self.hub_model is not None
 
+    def training_of(self, number: int) -> TrainingConfig:
+        """How round ``number`` trains: [training] with what is the round's own."""
+        return self.rounds[number].trained_by(self.training)
+
+    def objective_of(self, number: int) -> Method | OwnObjective:
+        """Loss of round ``number``: its own, or the experiment's."""
+        return self.rounds[number].own_objective or self.objective
+
+    @property
+    def objectives(self) -> tuple[Method | OwnObjective, ...]:
+        """Loss of each round, in order."""
+        return tuple(map(self.objective_of, range(len(self.rounds))))
+
     def sampling_round(self, number: int) -> int:
-        """Return the round whose starting checkpoint samples round ``number``: itself, or an earlier one."""
-        return self.sync.starting_round(number, self.pipeline is not None)
+        """Return the round whose starting checkpoint samples round ``number``: itself, or an earlier one.
+
+        Rounds are counted from the newest demonstrations on: what those changed is never left out.
+        """
+        if self.rounds[number].demonstrations:
+            return number
+        first = 1 + max((k for k in range(number) if self.rounds[k].demonstrations), default=-1)
+        return first + self.sync.starting_round(number - first, self.pipeline is not None)
+
+    def replayed(self, number: int) -> tuple[int, ...]:
+        """Return the rounds whose groups round ``number`` trains on again: the sampled ones among those of `replay`."""
+        replay = self.rounds[number].replay
+        earlier = range(max(0, number - replay.rounds), number) if replay else ()
+        return tuple(k for k in earlier if not self.rounds[k].demonstrations)
 
     def continues_optimizer(self, number: int) -> bool:
-        """Return whether round ``number`` begins from the optimiser of the round before it
-        (`training.optimizer_state`).
-        """
-        return self.training.optimizer_state == "continued" and number > 0
+        """Return whether round ``number`` begins from the optimiser of the round before it."""
+        both = self.rounds[max(0, number - 1) : number + 1]
+        is_one_training = self.training.optimizer_state == "continued" and number > 0
+        return is_one_training and not any(one.demonstrations for one in both)
 
     def leaves_optimizer(self, number: int) -> bool:
         """Return whether round ``number`` leaves its optimiser to a next one."""
@@ -325,10 +355,8 @@ class Experiment(Settings):
 
     @property
     def earlier_checkpoints(self) -> int:
-        """Number of checkpoints, beside the last round's, that answer held-out problems: base, earlier rounds, warm
-        start.
-        """
-        return len(self.rounds) + (self.warm_start is not None)
+        """Number of checkpoints, beside the last round's, that answer held-out problems: base, earlier rounds."""
+        return len(self.rounds)
 
     @property
     def run_dir(self) -> Path:

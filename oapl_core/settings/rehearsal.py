@@ -9,6 +9,7 @@ from typing import Any
 
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import differences, parse_experiment
+from oapl_core.settings.rounds import RoundConfig
 from oapl_core.shipped import shipped
 
 _SOLUTIONS = shipped("data/demo/solutions.jsonl")
@@ -35,18 +36,13 @@ def rehearsal(experiment: Experiment, limit: int) -> Experiment:
         evaluation[samples] = min(evaluation[samples], _SAMPLES)
     values["engine"]["max_model_len"] = problems["max_prompt_tokens"] + _TOKENS
     values["training"]["batch_size"] = min(experiment.training.batch_size, limit)
-    values["rounds"] = [_small(one, limit) for one in _some(values["rounds"])]
+    values["rounds"] = [_small(one, limit, experiment) for one in _some(values["rounds"])]
     if experiment.reward:
         # not as short as the answers of a rehearsal: then a penalty would not fit into them
         longest = experiment.reward.longest or experiment.sampling.max_tokens
         values["reward"] |= {"longest": longest}
     if experiment.pretrain:
         values["pretrain"]["epochs"] = _PRETRAINED
-    if experiment.warm_start:
-        warm = values["warm_start"]
-        warm |= {"limit": limit, "epochs": min(warm["epochs"], _EPOCHS), "batch_size": min(warm["batch_size"], limit)}
-        # not as short as the answers of a rehearsal: then no demonstration would be left
-        warm["max_tokens"] = warm["max_tokens"] or experiment.sampling.max_tokens
     # one on the hub is fetched: its tokenizer and engine are part of what is rehearsed
     if experiment.model is not None and experiment.hub_model is None and not experiment.model.exists():
         _use_demo_model(values)
@@ -57,14 +53,23 @@ def _some(rounds: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [one for _, equal in groupby(rounds) for one in list(equal)[:_ALIKE]]
 
 
-def _small(round_: dict[str, Any], limit: int) -> dict[str, Any]:
-    part = None if round_["problems"] is None else min(round_["problems"], limit // 2)
-    return round_ | {"problems": part, "keep": "all", "epochs": min(round_["epochs"], _EPOCHS)}
+def _small(one: dict[str, Any], limit: int, whole: Experiment) -> dict[str, Any]:
+    batch = RoundConfig.model_validate(one).trained_by(whole.training).batch_size
+    small = one | {"epochs": min(one["epochs"], _EPOCHS)}
+    if one["rows"] != "sampled" or "batch_size" in one["training"]:
+        small["training"] = one["training"] | {"batch_size": min(batch, limit)}
+    if one["rows"] != "sampled":
+        # answers not as short as those of a rehearsal: then no demonstration would be left
+        longest = one["rows"]["max_tokens"] or whole.sampling.max_tokens
+        return small | {"rows": one["rows"] | {"limit": limit, "max_tokens": longest}}
+    part = None if one["problems"] is None else min(one["problems"], limit // 2)
+    return small | {"problems": part, "keep": "all"}
 
 
 def _use_demo_model(values: dict[str, Any]) -> None:
-    shown = (values["warm_start"] or {}).get("max_tokens") or 0
-    positions = max(values["engine"]["max_model_len"], values["problems"]["max_prompt_tokens"] + shown)
+    shown = [one["rows"]["max_tokens"] for one in values["rounds"] if one["rows"] != "sampled"]
+    longest = values["problems"]["max_prompt_tokens"] + max(shown, default=0)
+    positions = max(values["engine"]["max_model_len"], longest)
     values["model"] = values["sampler"] = None  # no server has that one
     values["pretrain"] = {"solutions": str(_SOLUTIONS), "max_positions": positions, "epochs": _PRETRAINED}
     values["problems"] |= {"thinking": None, "chat": None}
@@ -102,5 +107,6 @@ def rehearsal_changes(whole: Experiment, small: Experiment) -> list[str]:
     lines += differences(before, now)
     lines.append(f"rounds: {len(small.rounds)} of {len(whole.rounds)}, every group is kept")
     for number, one in enumerate(small.rounds):
-        lines.append(f"  round {number}: {one.problems or 'all'} problems, {one.epochs} epochs")
+        rows = "demonstrations" if one.demonstrations else f"{one.problems or 'all'} problems"
+        lines.append(f"  round {number}: {rows}, {one.epochs} epochs")
     return lines

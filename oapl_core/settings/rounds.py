@@ -1,12 +1,55 @@
-"""What a round samples and trains on: the settings of ``[[rounds]]``, with units and sources."""
+"""Where a round's rows come from and how it trains on them: the settings of ``[[rounds]]``, with units and sources."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+    model_validator,
+)
 
+from oapl_core.objectives import Method, Objective, OwnObjective, Sft
+from oapl_core.settings.problems import ProblemFiles
+from oapl_core.settings.training import TrainingConfig
 from oapl_core.settings_group import Settings
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
+_OWN = (
+    *("batch_size", "learning_rate", "warmup_share", "floor_share", "adam_betas", "adam_eps", "weight_decay"),
+    *("max_grad_norm", "reference"),
+)
+"""Keys of [training] that a round may have of its own: how a step is taken, not on which machines."""
+_ON_DEMONSTRATIONS = {"batch_size": 128, "learning_rate": 2e-5, "warmup_share": 0.03, "floor_share": 0.0}
+"""What a round of demonstrations begins from: RFT's supervised models (arXiv 2308.01825, its train_7b.sh)."""
+_UNSAMPLED = {"reference": "behavior", "optimizer_state": "fresh"}
+"""Nobody sampled demonstrations, so there is nothing to compare with, and an optimiser of rollouts is another's."""
+
+
+class DemonstrationsConfig(Settings):
+    """Answers that nobody sampled here, to be imitated (data/README.md)."""
+
+    demonstrations: Annotated[ProblemFiles, Field(min_length=1)]
+    """A file of a kind that `problems.train` may be, or a list of files. A row has `messages` (OpenAI's chat form;
+    every assistant turn is trained on), or a `solution` and the `problem_id` of a training problem or a `statement`.
+    The prompt is made as for sampling."""
+    limit: PositiveInt | None = None
+    """Take only so many rows of each file, the first ones that can be used; unset: all."""
+    max_tokens: PositiveInt | None = None
+    """Longest answer, its end included; longer ones are dropped and counted, never cut. Tokens; unset:
+    `sampling.max_tokens`, as a longer answer would be cut when it is sampled."""
+
+
+def _source(value: Any, _builtin: ValidatorFunctionWrapHandler) -> Any:
+    # one complaint, where a union has one of each of its kinds
+    if isinstance(value, dict):
+        return DemonstrationsConfig.model_validate(value)
+    if value == "sampled" or isinstance(value, DemonstrationsConfig):
+        return value
+    raise ValueError('write "sampled", or a table {demonstrations = FILE}')
 
 
 class ReplayConfig(Settings):
@@ -42,8 +85,16 @@ class DifficultyConfig(Settings):
 
 
 class RoundConfig(Settings):
-    """One turn of the loop: sample, verify, filter, train."""
+    """One turn of the loop: rows, sampled and verified and filtered or read from files, and training on them."""
 
+    rows: Annotated[Literal["sampled"] | DemonstrationsConfig, WrapValidator(_source)] = "sampled"
+    """Where rows come from: `sampled`, by the newest checkpoint; `{demonstrations = FILE}`, read from files, so that
+    the round has no sampling and no verification."""
+    objective: Objective | None = None
+    """A loss of its own: `name` and its settings; unset: the experiment's, of demonstrations `sft`."""
+    training: dict[str, Any] = Field(default_factory=dict)
+    """Keys of [training] that are its own, such as `{learning_rate = 5e-5}`; the others are as there. Of demonstrations
+    `batch_size` is 128, `learning_rate` 2e-5, `warmup_share` 0.03 and `floor_share` 0 unless given here (RFT's)."""
     problems: PositiveInt | None = None
     """How many of the training problems; unset: all of them."""
     draw: Literal["random", "walk", "difficulty"] = "random"
@@ -60,7 +111,7 @@ class RoundConfig(Settings):
     replay: ReplayConfig | None = None
     """Train on groups of earlier rounds too: `{rounds = 2, share = 0.3}`; unset: on this round's alone."""
     epochs: PositiveInt = 1
-    """Passes over the kept rollouts, each saved as a checkpoint."""
+    """Passes over the rows, each saved as a checkpoint."""
     repeat: PositiveInt = 1
     """How many such rounds, one after the other. Each is a round of its own wherever rounds are counted."""
 
@@ -70,6 +121,45 @@ class RoundConfig(Settings):
             raise ValueError("draw = 'difficulty' wants `problems`, how many to draw; unset, all of them are sampled")
         return self
 
-    def replayed(self, number: int) -> range:
-        """The rounds whose groups round ``number``, which is this one, trains on again."""
-        return range(max(0, number - self.replay.rounds), number) if self.replay else range(0)
+    @field_validator("training")
+    @classmethod
+    def _is_a_rounds_own(cls, own: dict[str, Any]) -> dict[str, Any]:
+        TrainingConfig.model_validate(own)  # names a key or value that there is not
+        foreign = next((key for key in own if key not in _OWN), None)
+        if foreign:
+            raise ValueError(
+                f"{foreign} is the same in all rounds: give it in [training]; a round has {', '.join(_OWN)}"
+            )
+        return own
+
+    @model_validator(mode="after")
+    def _demonstrations_are_not_chosen(self) -> Self:
+        if self.demonstrations is None:
+            return self
+        sampling = ("problems", "draw", "difficulty", "keep", "truncated", "replay")
+        given = next((key for key in sampling if getattr(self, key) != type(self).model_fields[key].default), None)
+        if given:
+            raise ValueError(f"{given} chooses among rollouts, and the rows are demonstrations: leave it out")
+        if "reference" in self.training:
+            raise ValueError("training.reference compares with what sampled, and nobody sampled demonstrations")
+        if isinstance(self.objective, Method) and self.objective.needs_behavior:
+            raise ValueError(
+                f"objective {self.objective.name!r} compares with the policy that sampled, and nobody sampled "
+                "demonstrations: leave it out, which trains with 'sft'"
+            )
+        return self
+
+    @property
+    def demonstrations(self) -> DemonstrationsConfig | None:
+        """Files that the rows are read from; None: rows are sampled."""
+        return self.rows if isinstance(self.rows, DemonstrationsConfig) else None
+
+    @property
+    def own_objective(self) -> Method | OwnObjective | None:
+        """Loss of this round, if it is not the experiment's."""
+        return self.objective or (Sft() if self.demonstrations else None)
+
+    def trained_by(self, training: TrainingConfig) -> TrainingConfig:
+        """Return ``training``, the experiment's, with what is this round's own."""
+        own = {**_ON_DEMONSTRATIONS, **self.training, **_UNSAMPLED} if self.demonstrations else self.training
+        return TrainingConfig.model_validate(training.model_dump() | own) if own else training

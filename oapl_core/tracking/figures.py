@@ -1,7 +1,7 @@
 """What a run's trackers show, as rows: computed from the ledger, and steps of finished epochs from their own file.
 
-Axes: `training` and `warm_start` count optimiser steps over all rounds, `rounds` counts rounds from 0, `heldout` rounds
-trained (the base model has 0), `validation` epochs of the last round. Each is a folder in logs/tensorboard.
+Axes: `training` counts optimiser steps over all rounds, `rounds` counts rounds from 0, `heldout` rounds trained (the
+base model has 0), `validation` epochs of the last round. Each is a folder in logs/tensorboard.
 """
 
 import hashlib
@@ -13,9 +13,8 @@ from typing import Any
 
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import METRICS_FILE, Run
-from oapl_core.settings.warm_start import BEFORE_WARM_START
 
-TRAINING, WARM_START = "training", "warm_start"
+TRAINING = "training"
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,6 @@ def steps_before(run: Run, number: int) -> int:
 def rows(run: Run) -> Iterator[Row]:
     """Everything that is known, axis by axis, steps ascending."""
     yield from stage_rows(run)
-    warm = _entries(run, run.name(run.warm_start(1).with_name("epoch_")))
-    yield from (row for entry in warm for row in _steps(run, entry, WARM_START, 0))
     for number in range(len(run.config.rounds)):
         entries, earlier = _entries(run, f"{run.name(run.checkpoints(number))}/epoch_"), steps_before(run, number)
         yield from (row for entry in entries for row in _steps(run, entry, TRAINING, earlier))
@@ -67,9 +64,8 @@ def stage_rows(run: Run) -> Iterator[Row]:
             yield _round(run, number)
     entry = run.ledger.artifacts().get(run.name(run.evaluation()))
     details = entry.details if entry else {}
-    heldout = {name: m for name, m in details.get("heldout", {}).items() if name != BEFORE_WARM_START}
-    for axis, measured, first in (("heldout", heldout, 0), ("validation", details.get("validation", {}), 1)):
-        for step, one in enumerate(measured.values(), start=first):
+    for axis, first in (("heldout", 0), ("validation", 1)):
+        for step, one in enumerate(details.get(axis, {}).values(), start=first):
             yield Row(axis, step, {f"{axis}/{tag}": value for tag, value in _measured(one).items()}, hash_of(one))
 
 

@@ -1,6 +1,6 @@
 """The epochs of a round, step by step: saves states between steps and exports a checkpoint after each epoch.
 
-Writes 4_checkpoint/<objective>/epoch_NN (a warm start: warm_start/epoch_NN) with ``training_metrics.jsonl`` in it, one
+Writes 4_checkpoint/<objective>/epoch_NN with ``training_metrics.jsonl`` in it, one
 line for each optimiser step. After the last epoch it writes the state from which the next round's optimiser starts
 (``continuation.py``).
 """
@@ -16,7 +16,7 @@ from oapl_core.planning.warnings import batch_too_large
 from oapl_core.progress import Progress, say
 from oapl_core.run_folder.run import METRICS_FILE
 from oapl_core.seeds import derive_seed
-from oapl_core.tracking.figures import Row, hash_of, stage_rows, step_row, steps_before
+from oapl_core.tracking.figures import TRAINING, Row, hash_of, stage_rows, step_row, steps_before
 from oapl_core.tracking.tracking import Tracking
 from oapl_core.training.continuation import hand_on
 from oapl_core.training.interruption import StopRequest
@@ -83,7 +83,7 @@ def _row_of(job: Job) -> Callable[["Metrics"], Row]:
     The row's source is the one that the epoch's record will name, so that it is found again there.
     """
     source, earlier = hash_of(job.inputs, job.settings), steps_before(job.run, job.round_number)
-    return lambda step: step_row(job.axis, earlier, step, source)
+    return lambda step: step_row(TRAINING, earlier, step, source)
 
 
 def _nobody(_: str) -> None:

@@ -1,7 +1,4 @@
-"""Job of one training: its inputs, its settings and the places of its files; reads the ledger, writes nothing.
-
-A round's is a Job. The warm start's is one too, with other answers (``warm_start.py``).
-"""
+"""Job of one training: its inputs, its settings and the places of its files; reads the ledger, writes nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +11,8 @@ from oapl_core.objectives import Method
 from oapl_core.run_folder.optimizer_state import require_state
 from oapl_core.run_folder.recorded import POLICIES
 from oapl_core.run_folder.run import Run
+from oapl_core.seeds import derive_seed
 from oapl_core.settings.training import TrainingConfig, droppable_epochs
-from oapl_core.tracking.figures import TRAINING
 from oapl_core.training.examples import UNKNOWN
 
 
@@ -35,19 +32,14 @@ class Job:
         return f"round {self.round_number}"
 
     @property
-    def axis(self) -> str:
-        """Axis on which trackers show its steps."""
-        return TRAINING
-
-    @property
     def command(self) -> tuple[str, ...]:
         """Module below ``oapl_core`` that trains it, and its arguments after the run folder."""
         return "training.train", "--round", str(self.round_number)
 
     @property
     def training(self) -> TrainingConfig:
-        """Settings by which the policy is trained."""
-        return self.run.config.training
+        """Settings by which the policy is trained in this round."""
+        return self.run.config.training_of(self.round_number)
 
     @cached_property
     def objective(self) -> Method:
@@ -56,12 +48,19 @@ class Job:
         Raises:
             ConfigError: it is a person's own and cannot be loaded.
         """
-        return self.run.config.objective.loaded(self.training.reference)
+        return self.run.config.objective_of(self.round_number).loaded(self.training.reference)
+
+    @property
+    def on_demonstrations(self) -> bool:
+        """Whether nobody sampled what it trains on."""
+        return self.run.config.rounds[self.round_number].demonstrations is not None
 
     @property
     def seed(self) -> int:
         """Seed from which random choices are derived, together with the number of the round."""
-        return self.run.config.seed
+        seed = self.run.config.seed
+        # the words outlive the stage of that name: the same demonstrations are still taken in the same order
+        return derive_seed(seed, "warm start") if self.on_demonstrations else seed
 
     @property
     def data(self) -> Path:
@@ -173,8 +172,8 @@ def make_job(run: Run, round_number: int) -> Job:
     run.check_round(round_number)
     epochs = config.rounds[round_number].epochs
     settings = {
-        "training": config.training.slice,
-        "objective": config.objective.slice,
+        "training": config.training_of(round_number).slice,
+        "objective": config.objective_of(round_number).slice,
         "seed": config.seed,
         "round": round_number,
         "epochs": epochs,

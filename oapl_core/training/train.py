@@ -8,11 +8,10 @@ round continues after the last step whose state was saved and ends with the same
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from oapl_core.errors import DataError, Interrupted
+from oapl_core.errors import ConfigError, DataError, Interrupted
 from oapl_core.model_folder import policy_hash
 from oapl_core.progress import say
 from oapl_core.run_folder.optimizer_state import require_state
@@ -22,7 +21,7 @@ from oapl_core.tracking.tracking import check_trackers
 from oapl_core.training.continuation import drop_unfinished, refuse_other_layout
 from oapl_core.training.disk import check_room
 from oapl_core.training.epochs import train_epochs
-from oapl_core.training.examples import Examples, read_examples
+from oapl_core.training.examples import UNKNOWN, Examples, read_examples
 from oapl_core.training.interruption import StopRequest, listening
 from oapl_core.training.job import Job, make_job
 from oapl_core.training.ranks import launch_ranks, own_rank, rank_count
@@ -38,20 +37,13 @@ def train(run: Run, round_number: int) -> None:
     """Train every epoch of the round that is not there yet.
 
     Raises:
+        ConfigError: the objective wants what demonstrations do not have.
         DataError: groups or model are missing, damaged, or do not belong together.
         StageFailed: engine and trainer disagree about the rollouts, or the loss or the gradient is not finite.
             Also if a rank was lost, or the disk is too small.
         Interrupted: a signal asked to stop; the state is saved.
     """
-    carry_out(make_job(run, round_number), _examples)
-
-
-def carry_out(job: Job, examples_of: Callable[[Job], Examples]) -> None:
-    """Train every epoch of ``job`` that is not there yet, on what ``examples_of`` reads for it.
-
-    Raises:
-        OaplError: as ``train``.
-    """
+    job = make_job(run, round_number)
     if job.is_trained and job.is_compared:
         delete_leftovers(job)
         say(f"{job.title}: all {job.epochs} epochs are trained")
@@ -60,7 +52,7 @@ def carry_out(job: Job, examples_of: Callable[[Job], Examples]) -> None:
     if not job.is_trained:
         require_state(job.run, job.round_number)
     check_trackers(job.training.trackers)
-    examples = examples_of(job)
+    examples = _examples(job)
     if own_rank() is None:  # once for all ranks, by the process that starts them or is the only one
         drop_unfinished(job)
         check_room(job)
@@ -75,6 +67,13 @@ def carry_out(job: Job, examples_of: Callable[[Job], Examples]) -> None:
 
 
 def _examples(job: Job) -> Examples:
+    if job.on_demonstrations:
+        if job.objective.needs_behavior:  # one of a person's own, which nothing could ask before
+            raise ConfigError(
+                f"`rounds.{job.round_number}.objective.name`: {job.objective.name} compares with the policy that "
+                "sampled, and nobody sampled demonstrations; leave it out, or say needs_behavior = False in the class"
+            )
+        return read_examples(job.data, UNKNOWN, job.start, recorded=False)
     if job.lag:  # else these weights sampled, and `read_examples` compares that policy with the rows
         job.run.check_policy(job.start)
     run, recorded, groups = job.run, job.training.reference == "behavior", job.data

@@ -37,6 +37,11 @@ def read_comparison(path: Path, overrides: Sequence[str] = ()) -> tuple[Comparis
     if config.round >= len(parent.config.rounds):
         last = len(parent.config.rounds) - 1
         raise ConfigError(f"{path}: round = {config.round}, but {parent.root} has rounds 0..{last}")
+    if parent.config.rounds[config.round].demonstrations:
+        raise ConfigError(
+            f"{path}: round = {config.round} of {parent.root} trains on demonstrations, and arms share rollouts; "
+            "name a round that samples"
+        )
     return config, parent
 
 

@@ -203,6 +203,9 @@ class Comparison(Recorded):
             "keep": arm.keep or before["keep"],
             "truncated": arm.truncated or before["truncated"],
         }
+        # what the round has of its own becomes the arm's, beside the arm's objective
+        whole = before | mine | {"objective": None, "training": {}}
+        training = values["training"] | before["training"] | config.training | arm.training
         # resolved settings of the run, so that a default that changes later changes no arm that was begun
         values |= {
             "name": arm.folder,
@@ -210,9 +213,9 @@ class Comparison(Recorded):
             "runs_dir": self.root / "arms",
             "mirror": None,
             "objective": arm.objective.model_dump(mode="json"),
-            "training": values["training"] | config.training | arm.training,
+            "training": training,
             "evaluation": values["evaluation"] | config.evaluation,
-            "rounds": [*values["rounds"][:number], before | mine],
+            "rounds": [*values["rounds"][:number], whole],
         }
         # other epochs read the same groups; another filter needs its own
         stage = "groups" if before | {"epochs": mine["epochs"]} != before | mine else "training"
@@ -292,7 +295,7 @@ def needed_steps(config: ComparisonConfig, parent: Run) -> Iterator[Step]:
     """Steps of the common run that must be finished before any arm can begin, in order."""
     yield from preparation(parent.config)
     for number in range(config.round):
-        yield from round_steps(number)
+        yield from round_steps(number, parent.config.rounds[number])
     yield from round_steps(config.round)[:-1]
 
 

@@ -13,7 +13,6 @@ from itertools import groupby
 
 from oapl_core.evaluation.pass_at_k import MeanWithInterval
 from oapl_core.reports.scores import Score
-from oapl_core.settings.warm_start import BEFORE_WARM_START
 from oapl_extras.compare.tracks import BASE, Milestone, Track, TrainingStep
 
 Cell = str | float | int | None
@@ -218,7 +217,6 @@ def shown_checkpoints(tracks: Sequence[Track], most: int = 4) -> dict[str, list[
     count = most if len(groups) == 1 else 2
     for label, group in groups.items():
         names = list(dict.fromkeys(one.name for track in group for one in track.milestones))
-        names = [name for name in names if count > 2 or name != BEFORE_WARM_START]
         # spread evenly, first and last among them
         spread = {round(i * (len(names) - 1) / (count - 1)) for i in range(count)}
         shown[label] = [name for i, name in enumerate(names) if i in spread]

@@ -47,7 +47,7 @@ def runs_table(tracks: Sequence[Track]) -> Table:
         "label": lambda t: t.label,
         "run": lambda t: t.run,
         "seed>": lambda t: whole(t.config.seed),
-        "objective": lambda t: t.config.objective.name,
+        "objective": lambda t: " then ".join(dict.fromkeys(one.name for one in t.config.objectives)),
         "rounds>": lambda t: whole(len(t.config.rounds)),
         "steps>": lambda t: whole(len(t.steps)),
         "rollouts>": lambda t: whole(t.rollouts),

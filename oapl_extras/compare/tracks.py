@@ -14,7 +14,6 @@ from oapl_core.reports import records
 from oapl_core.reports.scores import Resampling, Score, score
 from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.settings.experiment import Experiment
-from oapl_core.settings.warm_start import BEFORE_WARM_START
 
 if TYPE_CHECKING:
     import polars as pl
@@ -172,9 +171,9 @@ def _milestones(
 
 
 def _place(run: Run, checkpoint: str, policy_hash: str, epochs: Epochs) -> tuple[int, int]:
-    """Round and epoch that made ``checkpoint``; (-1, 0) is the base, (-2, 0) what it was before a warm start."""
-    if checkpoint in (BASE, BEFORE_WARM_START):
-        return (-1 if checkpoint == BASE else -2), 0
+    """Round and epoch that made ``checkpoint``; (-1, 0) is the base."""
+    if checkpoint == BASE:
+        return -1, 0
     place = next((place for place, made in epochs.items() if made == policy_hash), None)
     if place is None:
         raise records.foreign_checkpoint(run, f"{checkpoint!r} ({policy_hash})")

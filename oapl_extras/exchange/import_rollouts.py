@@ -91,7 +91,7 @@ def import_rollouts(
         ConfigError: there is no such format, or a weight is no number.
         DataError: the source is missing, unreadable or has no usable group; the round has rollouts from elsewhere.
     """
-    run.check_round(round_number)
+    run.check_sampled(round_number)
     if form not in FORMATS:
         raise ConfigError(f"--format {form}: choose one of {', '.join(FORMATS)}")
     weights, chosen = weights_of(reward), FORMATS[form]

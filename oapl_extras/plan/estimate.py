@@ -44,8 +44,8 @@ class ProblemCounts:
     heldout: int
     bytes: float = 0.0
     """Of all of them with their tests."""
-    demonstrations: int = 0
-    """Rows that the warm start may train on."""
+    demonstrations: Mapping[int, int] = field(default_factory=dict)
+    """Rows that a round of demonstrations may train on, by round."""
     repeated: Mapping[str, Any] = field(default_factory=dict)
     """Measured problems that have the statement of a training problem, as the ledger counts them."""
 
@@ -89,19 +89,6 @@ class RoundEstimate:
 
 
 @dataclass(frozen=True)
-class WarmStartEstimate:
-    """What precedes round 0."""
-
-    sequences: int
-    """Demonstrations."""
-    steps: Amount
-    """Of the optimiser, over all epochs."""
-    checkpoints: int
-    training_h: Amount
-    """GPU-hours."""
-
-
-@dataclass(frozen=True)
 class EvaluationEstimate:
     """All of it."""
 
@@ -124,8 +111,6 @@ class Estimate:
     """Bytes at the end, by kind (run_folder/storage.py)."""
     states: float
     """Bytes beside them while a round trains: two of its own; with `training.optimizer_state` the one before's."""
-    warm_start: WarmStartEstimate | None = None
-
     wall_h: Amount = NOTHING
     """Hours, one stage after the other, each on the GPUs that it uses of `estimate.gpus`."""
 
@@ -137,14 +122,13 @@ class Estimate:
     @property
     def hours(self) -> Amount:
         """GPU-hours of everything."""
-        before = self.warm_start.training_h if self.warm_start else NOTHING
-        return sum((one.sampling_h + one.training_h for one in self.rounds), before + self.evaluation.sampling_h)
+        return sum((one.sampling_h + one.training_h for one in self.rounds), self.evaluation.sampling_h)
 
 
 def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) -> Estimate:
     """What the run comes to."""
     experiment = with_every_speed(experiment, model)
-    rounds = tuple(_round(experiment, model, one, problems.train) for one in experiment.rounds)
+    rounds = tuple(_round(experiment, model, number, problems) for number in range(len(experiment.rounds)))
     evaluation = _evaluation(experiment, model, problems)
     tokens = sum((one.tokens for one in rounds), NOTHING)
     trained = sum((_trained_tokens(experiment, one) for one in rounds), NOTHING)
@@ -162,12 +146,11 @@ def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) 
     }
     states = 3 if any(experiment.continues_optimizer(number) for number in range(len(rounds))) else 2
     bytes_of_states = states * model.parameters * (width + OPTIMISER_BYTES)
-    warm = _warm_start(experiment, model, problems)
     sampled_h = sum((one.sampling_h for one in rounds), NOTHING) * (1 / _engine_gpus(experiment, SAMPLING.verb))
     measured_h = evaluation.sampling_h * (1 / _engine_gpus(experiment, EVALUATION.verb))
-    trained_h = sum((one.training_h for one in rounds), warm.training_h if warm else NOTHING)
+    trained_h = sum((one.training_h for one in rounds), NOTHING)
     wall_h = sampled_h + measured_h + trained_h * (1 / _training_gpus(experiment))
-    return Estimate(rounds, evaluation, disk, bytes_of_states, warm, wall_h)
+    return Estimate(rounds, evaluation, disk, bytes_of_states, wall_h)
 
 
 def with_every_speed(experiment: Experiment, model: ModelSize) -> Experiment:
@@ -188,25 +171,13 @@ def _training_gpus(experiment: Experiment) -> int:
     return experiment.estimate.gpus if training.has_nodes else min(experiment.estimate.gpus, training.processes)
 
 
-def _warm_start(experiment: Experiment, model: ModelSize, problems: ProblemCounts) -> WarmStartEstimate | None:
-    settings, sequences = experiment.warm_start, problems.demonstrations
-    if settings is None:
-        return None
-    answer = _answer(experiment, experiment.sampling.max_tokens)  # as long as those that are sampled
-    seconds = (_training_s(experiment, model, tokens, answer.most) for tokens in (answer.expected, answer.most))
-    steps = settings.epochs * math.ceil(sequences / settings.batch_size)
-    hours = Amount(*seconds) * (settings.epochs * sequences / 3600)
-    return WarmStartEstimate(sequences, Amount(steps, steps), settings.epochs, hours)
-
-
-def _round(experiment: Experiment, model: ModelSize, one: RoundConfig, train: int) -> RoundEstimate:
-    sampling, batch = experiment.sampling, experiment.training.batch_size
-    problems = min(train, one.problems or train)
-    rollouts = problems * sampling.group_size
-    answer = _answer(experiment, sampling.max_tokens)
-    share = 1.0 if one.keep == "all" else experiment.estimate.kept_share
-    more = 1.0 / (1.0 - one.replay.share) if one.replay else 1.0
-    sequences = Amount(round(round(problems * share) * sampling.group_size * more), round(rollouts * more))
+def _round(experiment: Experiment, model: ModelSize, number: int, counts: ProblemCounts) -> RoundEstimate:
+    one, batch = experiment.rounds[number], experiment.training_of(number).batch_size
+    answer = _answer(experiment, experiment.sampling.max_tokens)  # demonstrations are taken to be as long
+    problems = 0 if one.demonstrations else min(counts.train, one.problems or counts.train)
+    rollouts = problems * experiment.sampling.group_size
+    shown = counts.demonstrations.get(number, 0)
+    sequences = Amount(shown, shown) if one.demonstrations else _kept(experiment, one, problems)
     steps = Amount(*(one.epochs * math.ceil(n / batch) for n in (sequences.expected, sequences.most)))
     training_h = Amount(
         one.epochs * sequences.expected * _training_s(experiment, model, answer.expected, answer.most) / 3600,
@@ -214,6 +185,13 @@ def _round(experiment: Experiment, model: ModelSize, one: RoundConfig, train: in
     )
     hours = _sampling_hours(experiment, model, rollouts, answer)
     return RoundEstimate(problems, rollouts, answer * rollouts, sequences, steps, one.epochs, hours, training_h)
+
+
+def _kept(experiment: Experiment, one: RoundConfig, problems: int) -> Amount:
+    """Rollouts of so many problems that are trained on, replayed ones with them."""
+    size, share = experiment.sampling.group_size, 1.0 if one.keep == "all" else experiment.estimate.kept_share
+    more = 1.0 / (1.0 - one.replay.share) if one.replay else 1.0
+    return Amount(round(round(problems * share) * size * more), round(problems * size * more))
 
 
 def _answer(experiment: Experiment, max_tokens: int) -> Amount:
@@ -290,7 +268,6 @@ def _kept_checkpoints(experiment: Experiment) -> Amount:
     """Whose weights are there at the end, and at most before: with `training.keep_checkpoints`."""
     keep, last = experiment.training.keep_checkpoints, experiment.rounds[-1].epochs
     earlier = [one.epochs for one in experiment.rounds[:-1]]
-    earlier += [experiment.warm_start.epochs] if experiment.warm_start else []
     most = max(earlier, default=0) if keep == "all" else 1 if keep == "last" else keep
     kept = last + sum(min(epochs, most) for epochs in earlier)
     return Amount(kept, kept)

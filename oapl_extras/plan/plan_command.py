@@ -28,6 +28,7 @@ from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import readable
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.problems import ProblemsConfig
+from oapl_core.settings.rounds import RoundConfig
 from oapl_extras.plan.estimate import NOTHING, Amount, Estimate, ProblemCounts, estimate, tokens_per_gpu_s
 from oapl_extras.plan.speeds import with_speeds
 
@@ -69,10 +70,15 @@ def _placed(run: Run) -> Experiment:
     changes: dict[str, Any] = {"problems": config.problems.model_copy(update=files)}
     if config.model and config.hub_model is None:
         changes["model"] = run.place(config.model)
-    if config.warm_start:
-        data = tuple(map(run.place, config.warm_start.data))
-        changes["warm_start"] = config.warm_start.model_copy(update={"data": data})
+    changes["rounds"] = tuple(_round_placed(run, one) for one in config.rounds)
     return config.model_copy(update=changes)
+
+
+def _round_placed(run: Run, one: RoundConfig) -> RoundConfig:
+    if one.demonstrations is None:
+        return one
+    files = tuple(map(run.place, one.demonstrations.demonstrations))
+    return one.model_copy(update={"rows": one.demonstrations.model_copy(update={"demonstrations": files})})
 
 
 def lines(experiment: Experiment) -> list[str]:
@@ -136,15 +142,18 @@ def _check(sets: ProblemsConfig) -> dict[str, Any]:
     return repeated.details
 
 
-def _demonstrations(experiment: Experiment) -> int:
-    warm = experiment.warm_start
-    if warm is None:
-        return 0
-    missing = next((file for file in warm.data if not file.is_file()), None)
-    if missing is not None:
-        raise ConfigError(f"`warm_start.data`: {missing} is not there; make it, or plan without [warm_start]")
-    counts = [row_count(file) for file in warm.data]
-    return sum(count if warm.limit is None else min(count, warm.limit) for count in counts)
+def _demonstrations(experiment: Experiment) -> dict[int, int]:
+    """Rows of each round of demonstrations."""
+    found = {}
+    for number, one in enumerate(experiment.rounds):
+        if (shown := one.demonstrations) is None:
+            continue
+        missing = next((file for file in shown.demonstrations if not file.is_file()), None)
+        if missing is not None:
+            raise ConfigError(f"`rounds.{number}.rows`: {missing} is not there; make it, or plan without that round")
+        counts = [row_count(file) for file in shown.demonstrations]
+        found[number] = sum(count if shown.limit is None else min(count, shown.limit) for count in counts)
+    return found
 
 
 def _count(experiment: Experiment, split: str) -> tuple[int, float]:
@@ -189,16 +198,16 @@ def _names(file: Path) -> Iterator[str]:
 
 def _rows(experiment: Experiment, made: Estimate) -> Iterator[Row]:
     number = 0
-    if made.warm_start:
-        before = made.warm_start
-        yield "warm start: training", f"{before.sequences:,} demonstrations", None, before.training_h
-        yield "", _steps(before.steps, before.checkpoints), None, None
     # rounds of equal settings follow each other in their fifties (`repeat`): one row for all of them
     for one, equal in groupby(made.rounds):
-        count, by = len(list(equal)), experiment.rounds[number].draw
+        count, settings = len(list(equal)), experiment.rounds[number]
         label = f"round {number}" if count == 1 else f"rounds {number}-{number + count - 1}, each"
         number += count
-        drawn = f", drawn by {by}" if by == "difficulty" else ""
+        if settings.demonstrations:
+            yield f"{label}: training", f"{_amount(one.sequences)} demonstrations", None, one.training_h
+            yield "", _steps(one.steps, one.checkpoints), None, None
+            continue
+        drawn = f", drawn by {settings.draw}" if settings.draw == "difficulty" else ""
         what = f"{one.rollouts:,} answers to {one.problems:,} problems{drawn}"
         yield f"{label}: sampling", what, one.tokens, one.sampling_h
         yield (
@@ -215,8 +224,6 @@ def _rows(experiment: Experiment, made: Estimate) -> Iterator[Row]:
     tokens = sum((one.tokens for one in made.rounds), measured.tokens)
     yield "in all", f"{made.rollouts + measured.answers:,} answers", tokens, made.hours
     steps, checkpoints = sum((one.steps for one in made.rounds), NOTHING), sum(one.checkpoints for one in made.rounds)
-    if made.warm_start:
-        steps, checkpoints = steps + made.warm_start.steps, checkpoints + made.warm_start.checkpoints
     yield "", _steps(steps, checkpoints), None, None
 
 
@@ -253,13 +260,13 @@ def _fit(fit: Fit) -> list[str]:
 def _warned(experiment: Experiment, made: Estimate, problems: ProblemCounts) -> list[str]:
     """What could be started and is hardly meant."""
     found = [repeated_statements(problems.repeated)]
-    if made.warm_start and experiment.warm_start:
-        of_warm_start = experiment.warm_start.batch_size
-        found.append(batch_too_large("the warm start", made.warm_start.sequences, of_warm_start))
-    batch = experiment.training.batch_size
-    rounds = ((f"round {number}", round(one.sequences.expected)) for number, one in enumerate(made.rounds))
-    # rounds of equal settings follow each other in their fifties: the first stands for all
-    found.append(next((line for what, n in rounds if (line := batch_too_large(what, n, batch))), None))
+    seen = set[int]()
+    for number, one in enumerate(made.rounds):
+        batch = experiment.training_of(number).batch_size
+        line = batch_too_large(f"round {number}", round(one.sequences.expected), batch)
+        # rounds of equal settings follow each other in their fifties: the first stands for all
+        found += [line] if line and batch not in seen else []
+        seen |= {batch} if line else set()
     return [line for text in found if text for line in wrap(f"warning: {text}", _WIDTH, subsequent_indent="  ")]
 
 

@@ -113,7 +113,7 @@ def test_the_search_knows_every_setting_in_one_word_and_in_several() -> None:
     assert (rate["title"], rate["text"]) == ("[training] learning_rate learning rate", "Peak learning rate.")
     assert found["objective.oapl.regression_temperature"]["title"].startswith("[objective.oapl] regression_temperature")
     assert found["seed"]["title"] == "seed"
-    assert {"warm_start.learning_rate", "sampling.max_tokens", "rounds.epochs", "comparison-seeds"} <= set(found)
+    assert {"rounds.rows.max_tokens", "sampling.max_tokens", "rounds.epochs", "comparison-seeds"} <= set(found)
 
 
 def test_a_public_name_must_be_on_the_librarys_page(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from oapl_core import tables
 from oapl_core.errors import DataError
+from oapl_core.problems.demonstrate import demonstrate
 from oapl_core.problems.prepare import prepare
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
@@ -35,7 +36,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_with(folder: Path, model: Path, rows: list[Any], problems: Any = (), stop: Any = (), **warm: Any) -> Run:
+def run_with(folder: Path, model: Path, rows: list[Any], problems: Any = (), stop: Any = (), **more: Any) -> Run:
     sets: dict[str, Any] = {
         split: str(
             written(
@@ -52,14 +53,15 @@ def run_with(folder: Path, model: Path, rows: list[Any], problems: Any = (), sto
         "problems": {**sets, "prompt_style": "plain", "max_prompt_tokens": 200, **dict(problems)},
         "sampling": {"max_tokens": 50, "stop": stop},
         "evaluation": {"max_tokens": 50},
-        "warm_start": {"data": str(written(folder / "shown.jsonl", rows)), **warm},
+        "rounds": [{"rows": {"demonstrations": str(written(folder / "shown.jsonl", rows)), **more}}],
     }
     return Run.create(parse_experiment(values, "test"))
 
 
 def made(run: Run) -> list[dict[str, Any]]:
     prepare(run)
-    rows: list[dict[str, Any]] = tables.read_table(run.demonstrations, tables.GROUPS).to_pylist()
+    demonstrate(run, 0)
+    rows: list[dict[str, Any]] = tables.read_table(run.groups(0), tables.GROUPS).to_pylist()
     return rows
 
 
@@ -71,7 +73,7 @@ def texts(model: Path, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def dropped(run: Run) -> dict[str, int]:
-    found: dict[str, int] = run.ledger.artifacts()[run.name(run.demonstrations)].details["dropped"]
+    found: dict[str, int] = run.ledger.artifacts()[run.name(run.groups(0))].details["dropped"]
     return found
 
 
@@ -137,7 +139,7 @@ def test_what_is_too_long_or_measured_is_dropped_and_counted_and_never_cut(tmp_p
     }
     again = run_with(tmp_path, model, rows[:5])
     with pytest.raises(DataError, match=r"shown.jsonl: no demonstration is left; dropped: 1 with an answer longer"):
-        prepare(again)
+        made(again)
 
 
 def test_longer_answers_may_be_allowed_than_are_sampled(tmp_path: Path, model: Path) -> None:
@@ -157,10 +159,10 @@ def test_parquet_is_read_and_nothing_is_made_twice(
 
     file = tmp_path / "shown.parquet"
     pl.DataFrame([{"problem_id": "a", "statement": None, "solution": "2"}] * 3).write_parquet(file)
-    run = run_with(tmp_path, model, [], data=str(file))
+    run = run_with(tmp_path, model, [], demonstrations=str(file))
     assert len(made(run)) == 3
-    prepare(run)
-    assert "demonstrations are up to date" in capsys.readouterr().out
+    demonstrate(run, 0)
+    assert "groups of round 0: done" in capsys.readouterr().out
     pl.DataFrame([{"problem_id": "b", "solution": "4"}]).write_parquet(file)
     assert len(made(run)) == 1, "another file makes other demonstrations"
 
@@ -188,10 +190,10 @@ USER, SAID = {"role": "user", "content": "x"}, {"role": "assistant", "content": 
 def test_a_wrong_row_is_one_line_with_its_place(tmp_path: Path, model: Path, row: Any, why: str) -> None:
     run = run_with(tmp_path, model, [{"problem_id": "a", "solution": "2"}, row])
     with pytest.raises(DataError, match=f"^{tmp_path}/shown.jsonl: line 2: {why}"):
-        prepare(run)
-    assert not run.demonstrations.exists()
+        made(run)
+    assert not run.groups(0).exists()
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path, model: Path) -> None:
-    with pytest.raises(DataError, match=r"nowhere.jsonl: no such file of demonstrations; check warm_start.data"):
-        prepare(run_with(tmp_path, model, [], data=str(tmp_path / "nowhere.jsonl")))
+    with pytest.raises(DataError, match=r"nowhere.jsonl: no such file of demonstrations; check rounds.0.rows"):
+        made(run_with(tmp_path, model, [], demonstrations=str(tmp_path / "nowhere.jsonl")))

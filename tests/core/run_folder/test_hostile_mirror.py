@@ -64,7 +64,6 @@ def tree(folder: Path) -> dict[str, bytes | None]:
         "round_00//1_rollouts/part-00000.parquet",
         "round_00/1_rollouts/.in_flight/part-00000/0123-4567.turns",
         "round_00/4_checkpoint/oapl/state/step/zero_pp_rank_0_mp_rank_00_optim_states.pt",
-        "warm_start/state/latest",
         "run.json",
         "run.lock",
         "ledger.jsonl",

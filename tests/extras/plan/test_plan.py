@@ -207,8 +207,8 @@ def test_an_array_in_a_json_file_is_counted_as_it_is_read(tmp_path: Path) -> Non
 
     assert counted("a.json", "b.json.gz") == 5
     assert counted("lines.json") == 5
-    shown = [f'warm_start={{data = "{tmp_path}/a.json"}}', f"model={model}"]
-    assert problem_counts(load_experiment(EXPERIMENTS / "math.toml", shown)).demonstrations == 3
+    shown = [f'rounds=[{{}}, {{rows = {{demonstrations = "{tmp_path}/a.json"}}}}]', f"model={model}"]
+    assert problem_counts(load_experiment(EXPERIMENTS / "math.toml", shown)).demonstrations == {1: 3}
 
 
 def test_what_is_hardly_meant_is_warned_of(tmp_path: Path) -> None:
@@ -216,28 +216,31 @@ def test_what_is_hardly_meant_is_warned_of(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "heldout.jsonl").write_text(json.dumps(rows[3] | {"problem_id": "h", "statement": "D?"}))
     sets = [f"problems.{split}={tmp_path}/{split}.jsonl" for split in ("train", "heldout")]
-    config = [*sets, f"model={write_tiny_model(tmp_path / 'model')}", "rounds=[{repeat = 3, keep = 'all'}]"]
-    shown = [f'warm_start={{data = "{tmp_path}/train.jsonl", batch_size = 6}}', "training.batch_size=41"]
+    sampled, source = "{repeat = 3, keep = 'all'}", f'{{demonstrations = "{tmp_path}/train.jsonl"}}'
+    config = [*sets, f"model={write_tiny_model(tmp_path / 'model')}", f"rounds=[{sampled}]"]
+    shown = [f"rounds=[{{rows = {source}, training = {{batch_size = 6}}}}, {sampled}]", "training.batch_size=41"]
 
     def warned(*overrides: str) -> list[str]:
         text = " ".join("\n".join(lines(load_experiment(EXPERIMENTS / "math.toml", [*config, *overrides]))).split())
         return re.findall(r"warning: ((?:batch_size|measured).*?)(?: \(|: no)", text)
 
     repeated = "measured problems with the statement of a training problem: 1 held-out"
-    of_warm_start = "batch_size = 6 is more than the 5 sequences of the warm start"
-    assert warned(*shown) == [repeated, of_warm_start, "batch_size = 41 is more than the 40 sequences of round 0"]
+    of_demonstrations = "batch_size = 6 is more than the 5 sequences of round 0"
+    assert warned(*shown) == [repeated, of_demonstrations, "batch_size = 41 is more than the 40 sequences of round 1"]
     assert warned("training.batch_size=40", f"problems.heldout={EXPERIMENTS}/../../data/demo/heldout.jsonl") == []
 
 
-def test_a_warm_start_is_a_line_of_its_own(tmp_path: Path) -> None:
+def test_a_round_of_demonstrations_is_a_line_of_its_own(tmp_path: Path) -> None:
     shown = tmp_path / "shown.jsonl"
-    overrides = [f'warm_start={{data = "{shown}", epochs = 2, batch_size = 4, limit = 10}}', f"model={tmp_path}/none"]
+    rows = f'rows = {{demonstrations = "{shown}", limit = 10}}'
+    overrides = [f"rounds=[{{{rows}, epochs = 2, training = {{batch_size = 4}}}}, {{}}]", f"model={tmp_path}/none"]
     config = load_experiment(EXPERIMENTS / "math.toml", [*overrides, "estimate.model_parameters=1e9"])
-    with pytest.raises(ConfigError, match=r"`warm_start.data`: .*shown.jsonl is not there"):
+    with pytest.raises(ConfigError, match=r"`rounds.0.rows`: .*shown.jsonl is not there"):
         lines(config)
     shown.write_text("{}\n" * 11)
     text = "\n".join(lines(config))
-    assert re.search(r"warm start: training +10 demonstrations", text)
+    assert re.search(r"round 0: training +10 demonstrations", text)
+    assert "round 1: sampling" in text
     assert "6 steps; checkpoints: 2" in text
 
 
