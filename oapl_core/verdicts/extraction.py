@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oapl_core.verdicts.maths_text import closing
+from oapl_core.maths.brackets import closing
 
 if TYPE_CHECKING:  # a worker that reads maths must start without the settings' library
     from oapl_core.languages import Language

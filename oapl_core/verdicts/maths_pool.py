@@ -29,7 +29,7 @@ class MathsPool(WorkerPool):
         """`cpu_s`: what one pair may cost before it counts as unequal."""
         paths = [_CODE_ROOT, *(p for p in sys.path if p)]
         nothing = {"stderr": subprocess.DEVNULL, "cwd": "/", "env": {"LANG": "C.UTF-8"}}
-        super().__init__(workers, "oapl_core.verdicts.maths", paths, **nothing)
+        super().__init__(workers, "oapl_core.verdicts.maths_worker", paths, **nothing)
         self.cpu_s, self.wall_s = cpu_s, 5 * cpu_s  # elapsed time bounds what waits without computing
         self._known: dict[tuple[str, str, str], bool] = {}
         self.too_slow = 0
@@ -42,7 +42,7 @@ class MathsPool(WorkerPool):
     def equal(self, gold: str, answer: str, statement: str = "") -> bool:
         """Whether `answer` means the same as `gold`. Identical text does; a pair that takes too long does not.
 
-        With the problem's `statement`, an answer that only repeats a formula of it does not either (maths_echo.py).
+        With the problem's `statement`, an answer that only repeats a formula of it does not either (maths/echo.py).
 
         Raises:
             MathsWorkerDied: two fresh workers were killed, or none can start.
@@ -62,7 +62,7 @@ class MathsPool(WorkerPool):
         return equal
 
     def judge(self, gold: str, answer: str, statement: str = "") -> dict[str, Any]:
-        """The workers' own word on a pair: {"equal": bool, "parsed": bool, ...} (maths.py). Raises MathsWorkerDied."""
+        """Ask a worker for its word on a pair, a dict as oapl_core/maths has it. Raises MathsWorkerDied."""
         return self._asked({"gold": gold, "answer": answer, "statement": statement})
 
     def matched(self, pattern: str, text: str) -> str | None:

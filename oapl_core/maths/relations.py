@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
-from oapl_core.verdicts.maths_evaluation import clean, evaluated
+from oapl_core.maths.evaluation import clean, evaluated
 
 Equal = Callable[[Any, Any], bool]
 Link = tuple[Any, str, Any]

@@ -2,7 +2,7 @@ r"""Numbers that people write out: twenty-three for 23, and two units one after 
 
 import re
 
-from oapl_core.verdicts.maths_unit_names import UNITS
+from oapl_core.maths.unit_names import UNITS
 
 _UNITS = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
 _SMALL = {name: number for number, name in enumerate(f"{_UNITS} seventeen eighteen nineteen".split())}

@@ -1,16 +1,16 @@
 r"""Units of maths answers: what stands behind a number and is not part of it. Pure.
 
 A unit may be left out or added, but a different one than the gold's makes the answer wrong; nothing is converted. Words
-that are no unit count things ("5 apples") if they are on a list, in the gold or in the statement (maths_unit_names.py).
+that are no unit count things ("5 apples") if they are on a list, in the gold or in the statement (unit_names.py).
 """
 
 import re
 from dataclasses import dataclass
 
-from oapl_core.verdicts.maths_names import unnamed
-from oapl_core.verdicts.maths_statement import Statement
-from oapl_core.verdicts.maths_text import plain
-from oapl_core.verdicts.maths_unit_names import UNITS, counted, letters_of, without_silent
+from oapl_core.maths.names import unnamed
+from oapl_core.maths.statement import Statement
+from oapl_core.maths.text import plain
+from oapl_core.maths.unit_names import UNITS, counted, letters_of, without_silent
 
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _RAISED = {"squared": 2, "cubed": 3}

@@ -1,12 +1,12 @@
 r"""Names before an equals sign: what an answer sets equal to its value, x = 5, |AB| = 5, f^{-1}(x) = 2x. Pure.
 
 An expression is a name if nobody would read an equation there, or if the statement asks for it ("Find a + b").
-maths_relations.py knows the names that the parser reads as one.
+relations.py knows the names that the parser reads as one.
 """
 
 import re
 
-from oapl_core.verdicts.maths_statement import Statement
+from oapl_core.maths.statement import Statement
 
 _LETTER = r"[A-Za-z]+(?:_\{?\w+\}?)?"
 _POINTS = r"[A-Z]+(?:_\{?\w+\}?)?"

@@ -7,8 +7,8 @@ the same; case is kept by single letters (variables, choices) and by golds in ca
 import re
 from dataclasses import dataclass
 
-from oapl_core.verdicts.maths_unit_names import singular
-from oapl_core.verdicts.maths_units import SplitAnswer
+from oapl_core.maths.unit_names import singular
+from oapl_core.maths.units import SplitAnswer
 
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _WORDS_INSIDE = re.compile(r"\\text\s*\{(?!\s*[A-Za-z]+\s*\})")

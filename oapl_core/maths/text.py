@@ -9,7 +9,8 @@ import re
 import unicodedata
 from collections.abc import Callable
 
-from oapl_core.verdicts.maths_notation import emphasised, one_notation
+from oapl_core.maths.brackets import closing
+from oapl_core.maths.notation import emphasised, one_notation
 
 # LaTeX, and the characters that say the same. They are replaced before NFKC, which would read ½ as 1⁄2 and º as o.
 _CHARACTERS = r"""
@@ -233,16 +234,6 @@ def _rewritten(text: str, opening: re.Pattern[str], brackets: str, rewrite: Call
         if end is not None:
             text = text[: match.start()] + rewrite(match, text[match.end() : end]) + text[end + 1 :]
     return text
-
-
-def closing(text: str, start: int, brackets: str) -> int | None:
-    """Position of the bracket that closes the one before `start`; None without. After a backslash it is a character."""
-    depth = 1
-    for sign in re.compile(rf"\\.|[{re.escape(brackets)}]", re.DOTALL).finditer(text, start):
-        depth += {brackets[0]: 1, brackets[1]: -1}.get(sign[0], 0)
-        if depth == 0:
-            return sign.start()
-    return None
 
 
 def _quotes(text: str) -> str:

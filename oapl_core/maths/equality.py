@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from oapl_core.verdicts import maths_relations as relations
-from oapl_core.verdicts.maths_evaluation import clean, evaluated
+from oapl_core.maths import relations
+from oapl_core.maths.evaluation import clean, evaluated
 
 _MANY_DIGITS = 220
 _APART = 1e-20

@@ -8,12 +8,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from oapl_core.verdicts import maths_cases as cases
-from oapl_core.verdicts import maths_choices as choices
-from oapl_core.verdicts.maths_calendar import Moment, moment
-from oapl_core.verdicts.maths_spoken import measures, number_in_words
-from oapl_core.verdicts.maths_statement import Statement
-from oapl_core.verdicts.maths_units import Allowed, SplitAnswer
+from oapl_core.maths import cases, choices
+from oapl_core.maths.calendar import Moment, moment
+from oapl_core.maths.spoken import measures, number_in_words
+from oapl_core.maths.statement import Statement
+from oapl_core.maths.units import Allowed, SplitAnswer
 
 _TO = re.compile(r"(\d+(?:\.\d+)?)\s*(?:to|\\text\s*\{\s*to\s*\})\s*(?=\d)")
 _NUMBER = re.compile(r"\d+")

@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from oapl_core.verdicts.maths_text import MATHS
-from oapl_core.verdicts.maths_unit_names import UNITS, letters_of, singular
+from oapl_core.maths.text import MATHS
+from oapl_core.maths.unit_names import UNITS, letters_of, singular
 
 _TEXT = re.compile(r"\\(?:text\w*|mbox|mathrm)\s*\{([^{}]*)\}")
 _WORD = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)*")

@@ -20,8 +20,8 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
-from oapl_core.verdicts.maths_evaluation import clean, evaluated
-from oapl_core.verdicts.maths_text import MATHS, compact, plain
+from oapl_core.maths.evaluation import clean, evaluated
+from oapl_core.maths.text import MATHS, compact, plain
 
 Tree = tuple[Any, ...]
 """(name, children...) of an expression without neutral elements; children of sums and products are sorted."""

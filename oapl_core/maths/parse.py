@@ -1,6 +1,6 @@
 r"""The door to math-verify and its parser: plain texts become sympy objects, unevaluated, and two of them are compared.
 
-The libraries' own reading of units and of side-by-side numbers is off: maths_units.py and `_product` do it by the rules
+The libraries' own reading of units and of side-by-side numbers is off: units.py and `_product` do it by the rules
 of docs/maths.md. Their timeouts are off too (they need signals); worker_pool.py bounds the CPU time from outside.
 """
 
@@ -12,9 +12,9 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any
 
-from oapl_core.verdicts.maths_evaluation import evaluated
-from oapl_core.verdicts.maths_relations import is_name
-from oapl_core.verdicts.maths_words import decimals_for_bases, holds_words
+from oapl_core.maths.evaluation import evaluated
+from oapl_core.maths.relations import is_name
+from oapl_core.maths.words import decimals_for_bases, holds_words
 
 _NUMBER = re.compile(r"(-?)(?:(\d+(?:\.\d+)?|\.\d+)(?:/(\d+))?|\\frac\{(-?\d+)\}\{(\d+)\})")
 _COMMAS = re.compile(r"\s*-?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?\s*")
