@@ -120,7 +120,7 @@ def _record(run: Recorded, label: str, start: float, code: int, failure: OaplErr
 
 
 def _process(run: Recorded, verb: str, arguments: Sequence[str]) -> tuple[str, Path, list[str]]:
-    """Label, log file and command of a stage's process."""
+    """Return label, log file and command of a stage's process."""
     label = stage_label(verb, arguments)
     log = run.log(label)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +140,7 @@ def guarded(
     errors: int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """``command`` under a guard that writes to the file descriptor ``sink``, or where we write.
+    """Run ``command`` under a guard that writes to the file descriptor ``sink``, or where we write.
 
     ``errors`` is given where standard error goes elsewhere (a descriptor, or subprocess.PIPE), ``environment`` where it
     is not ours. Leaving the context ends the whole tree; so does our own death, even by SIGKILL, because a pipe closes

@@ -21,33 +21,37 @@ from oapl_core.problems.storing import check_name
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.storable import json_text
 
-_Distinct = Annotated[
-    bool | None, typer.Option(help="Whether a statement may come once only; unset: in training sets.")
-]
+_Distinct = Annotated[bool | None, typer.Option(help="Drop repeated statements; unset: in training sets.")]
 _Screen = Annotated[
-    Path | None, typer.Option(metavar="LIST.jsonl", help="Write no set, but which of its problems pay for nothing.")
+    Path | None, typer.Option(metavar="LIST.jsonl", help="Write no set, but list its problems that pay for nothing.")
 ]
 _FAULTY = ("keep", "drop", "only")
 
 
 def problems(
-    name: Annotated[str | None, typer.Argument(metavar="[SET]", help="Unset: list the sets.")] = None,
-    to: Annotated[Path | None, typer.Option(metavar="FILE", help=".jsonl, .jsonl.gz or .parquet to write.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[SET]", help="Set; unset: list the sets.")] = None,
+    to: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File to write: .jsonl, .jsonl.gz or .parquet.")
+    ] = None,
     path: SetFile = None,
     revision: Revision = None,
     split: Split = None,
     release: Release = None,
     window: Window = None,
     faulty: Annotated[str, typer.Option(help="Problems known to be faulty: keep, drop or only.")] = "keep",
-    minimum_tests: Annotated[int, typer.Option(min=1, help="Programs with fewer are dropped.")] = 1,
-    longest_tests: Annotated[int | None, typer.Option(min=1, help="Keep those with the longest inputs.")] = None,
+    minimum_tests: Annotated[int, typer.Option(min=1, help="Drop programs with fewer tests.")] = 1,
+    longest_tests: Annotated[
+        int | None, typer.Option(min=1, help="Keep so many tests, those with the longest inputs.")
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Run reference solutions, verify gold answers.")] = False,
     cpu_s: Annotated[float, typer.Option(help="With --check: CPU seconds for a test.")] = 12.0,
-    against: Annotated[list[Path] | None, typer.Option(help="Drop what is in this set; again for more.")] = None,
-    evaluation: Annotated[list[Path] | None, typer.Option(help="Drop what this set is contaminated by.")] = None,
-    similarity: Annotated[float, typer.Option(min=0.5, max=1.0, help="From which on statements are the same.")] = 0.8,
+    against: Annotated[list[Path] | None, typer.Option(help="Drop problems that this set has; again for more.")] = None,
+    evaluation: Annotated[list[Path] | None, typer.Option(help="Drop problems that contaminate this set.")] = None,
+    similarity: Annotated[
+        float, typer.Option(min=0.5, max=1.0, help="Similarity from which on statements are the same.")
+    ] = 0.8,
     distinct: _Distinct = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many problems.")] = None,
     solutions: Solutions = None,
     screen: _Screen = None,
 ) -> None:
@@ -135,7 +139,7 @@ def _summary(target: Path, tally: Tally, published: int | None) -> None:
 
 
 def _statements(paths: Sequence[Path] | None) -> Iterator[tuple[str, str]]:
-    """(problem_id, statement) of problem sets of ours; their tests are not kept."""
+    """Yield (problem_id, statement) of problem sets of ours; their tests are not kept."""
     for path in paths or ():
         for _, row in raw_rows(path):
             if not isinstance(row, dict) or not isinstance(row.get("statement"), str):

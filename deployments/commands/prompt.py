@@ -30,12 +30,16 @@ def prompt(
     ],
     path: SetFile = None,
     style: Annotated[str | None, typer.Option(help="plain, deepcoder, livecodebench or matharena.")] = None,
-    template: Annotated[Path | None, typer.Option(metavar="FILE.jinja", help="Your own in a style's place.")] = None,
-    system: Annotated[str | None, typer.Option(help="The system turn.")] = None,
+    template: Annotated[
+        Path | None, typer.Option(metavar="FILE.jinja", help="Template of your own in a style's place.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="Text of the system turn.")] = None,
     examples: Annotated[Path | None, typer.Option(metavar="FILE.jsonl", help="Worked problems shown before.")] = None,
-    show: Annotated[int, typer.Option(min=1, help="How many to print.")] = 1,
-    model: Annotated[Path | None, typer.Option(metavar="DIR", help="As this model reads it.")] = None,
-    chat: Annotated[bool | None, typer.Option(help="With --model: whether through its chat template.")] = None,
+    show: Annotated[int, typer.Option(min=1, help="Number of prompts to print.")] = 1,
+    model: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Model whose tokens and chat template to show.")
+    ] = None,
+    chat: Annotated[bool | None, typer.Option(help="With --model: use its chat template or not.")] = None,
     thinking: Annotated[bool | None, typer.Option(help="With --model: its template's enable_thinking.")] = None,
 ) -> None:
     """Print what a model is given for the first problems of a set, and what ends its answers."""
