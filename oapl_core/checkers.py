@@ -28,14 +28,14 @@ def unordered_tokens(test_input: str, expected: str, printed: str) -> bool:
 
 
 def any_line(test_input: str, expected: str, printed: str) -> bool:
-    """`expected` lists every correct output, one on each line; the program printed one of them and nothing else."""
+    """Accept one of the lines of `expected`, each of which is a correct output, and nothing else."""
     # Without any line the empty output is the one that is expected.
     correct = [line for line in _lines(expected) if line] or [""]
     return printed.strip() in correct
 
 
 def any_permutation(test_input: str, expected: str, printed: str) -> bool:
-    """Line by line the expected tokens, each line in an order of its own."""
+    """Accept line by line the expected tokens, each line in an order of its own."""
     return [sorted(line.split()) for line in _lines(printed)] == [sorted(line.split()) for line in _lines(expected)]
 
 

@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LOSS_MASK = "loss_mask"
-"""In ROLLOUTS and GROUPS: true at tokens that the model sampled."""
+"""Column of ROLLOUTS and GROUPS, true at tokens that the model sampled."""
 TURNS = (
     (LOSS_MASK, "mask"),
     ("turn_starts", "ids"),
@@ -19,7 +19,7 @@ TURNS = (
 
 
 def arrow_types() -> "dict[str, pa.DataType]":
-    """Arrow's type of each kind of column."""
+    """Return Arrow's type of each kind of column."""
     import pyarrow as pa
 
     # offsets of 32 bits would end a column's piece at 2 GiB, which texts reach

@@ -28,7 +28,7 @@ class Gpu:
 
     name: str
     bytes: float
-    """Its memory; infinite where the driver does not say."""
+    """Bytes of its memory; infinite where the driver does not say."""
     driver: str
 
 
@@ -38,12 +38,12 @@ class Machine:
 
     gpus: tuple[Gpu, ...]
     cores: int | None
-    """That this process may use; None: not known."""
+    """Cores that this process may use; None: not known."""
     host_bytes: float = inf
 
 
 def here() -> Machine:
-    """This machine, as this process may use it: Slurm and containers allow less than there is."""
+    """Describe this machine, as this process may use it: Slurm and containers allow less than there is."""
     # what a control group allows a container is not asked: too much is promised there, and nothing refused wrongly
     host = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return Machine(visible_gpus(), len(os.sched_getaffinity(0)), host)
@@ -84,7 +84,7 @@ def visible_gpus() -> tuple[Gpu, ...]:
 
 @cache
 def hardware() -> str:
-    """Kind of GPUs, or of the processor where there are none: two machines of one kind compute the same."""
+    """Name the kind of GPUs, or of the processor where there are none: two machines of one kind compute the same."""
     gpus = sorted({f"{gpu.name} driver {gpu.driver}" for gpu in listed_gpus()})
     return ", ".join(gpus) or f"CPU {_processor()}"
 
@@ -102,7 +102,7 @@ def _processor() -> str:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Version of each package that is installed here, and of ``python``; imports none of them."""
+    """Return the version of each package that is installed here, and of ``python``; imports none of them."""
     installed = {}
     for name in packages:
         with suppress(metadata.PackageNotFoundError):

@@ -45,7 +45,7 @@ def sha256_of(path: Path) -> str:
 
 
 def hashes_of(files: list[Path]) -> list[str]:
-    """``sha256_of`` of each, several at once: a model's weights are many gigabytes in several files."""
+    """Compute ``sha256_of`` of each, several at once: a model's weights are many gigabytes in several files."""
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
         return list(threads.map(sha256_of, files))
 
@@ -83,12 +83,12 @@ def give_usual_mode(path: Path) -> None:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder."""
+    """Count the bytes of a file, or of all files in a folder."""
     files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
     return sum(p.stat().st_size for p in files)
 
 
 def mtime_ns(path: Path) -> int:
-    """Modification time of a file, or of the newest in a folder. Nanoseconds."""
+    """Return the modification time of a file, or of the newest in a folder. Nanoseconds."""
     files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
     return max((p.stat().st_mtime_ns for p in files), default=0)

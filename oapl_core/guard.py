@@ -23,7 +23,8 @@ _GRACE_S = 5.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``python -m oapl_core.guard PIPE_FD FOLDER COMMAND...``; returns the command's exit code (128 + n for signal n).
+    """Run ``python -m oapl_core.guard PIPE_FD FOLDER COMMAND...``; returns the command's exit code (128 + n for signal
+    n).
 
     FOLDER, the command's TMPDIR, is removed at the end.
     """
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def end_descendants(grace_s: float) -> None:
-    """SIGTERM, then SIGKILL, everything below this process, also what has moved to another session."""
+    """End everything below this process by SIGTERM, then SIGKILL, also processes in another session."""
     deadline = time.monotonic() + grace_s
     sent: set[int] = set()
     while True:
@@ -92,7 +93,7 @@ def _kill(process: int, number: int) -> None:
 
 
 def _descendants(root: int) -> list[int]:
-    """Process ids below ``root``, zombies left out."""
+    """Return the process ids below ``root``, zombies left out."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():

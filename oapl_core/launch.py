@@ -167,7 +167,7 @@ def guarded(
     errors: int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """``command`` under a guard that writes to the file descriptor ``sink``, or where we write.
+    """Run ``command`` under a guard that writes to the file descriptor ``sink``, or where we write.
 
     ``errors`` is given where standard error goes elsewhere (a descriptor, or subprocess.PIPE), ``environment`` where it
     is not ours. Leaving the context ends the whole tree; so does our own death, even by SIGKILL, because a pipe closes

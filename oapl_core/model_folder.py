@@ -24,7 +24,7 @@ _WEIGHTS = (".safetensors", ".bin")
 
 
 def policy_hash(model_dir: Path) -> str:
-    """Identity of a checkpoint: hash of its weights and tokenizer, 16 hex digits.
+    """Compute the identity of a checkpoint: a hash of its weights and tokenizer, 16 hex digits.
 
     Raises:
         DataError: the folder is missing, or has no config or no weights.
@@ -72,7 +72,7 @@ def load_tokenizer(model_dir: Path) -> Any:
 
 
 def limits(model_dir: Path) -> tuple[float, float]:
-    """Longest sequence (tokens) and number of token ids of a model; infinite where its config does not say.
+    """Return the longest sequence (tokens) and number of token ids of a model; infinite where its config does not say.
 
     Raises:
         DataError: config.json is missing or not readable.
@@ -126,7 +126,7 @@ def tensors(model_dir: Path) -> dict[str, tuple[int, ...]]:
 
 
 def parameters(model_dir: Path) -> int:
-    """Weights in the folder.
+    """Count the weights in the folder.
 
     Raises:
         DataError: a file is cut short or has a broken header.

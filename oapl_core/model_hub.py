@@ -170,7 +170,7 @@ def _explain(model: HubModel, error: Exception) -> NoReturn:
 
 
 def _bar(progress: Progress) -> type[Any]:
-    """huggingface_hub's bar of bytes as lines of ``progress``; its other bars are not shown."""
+    """Show huggingface_hub's bar of bytes as lines of ``progress``; its other bars are not shown."""
     from tqdm import tqdm
 
     class Lines(tqdm):  # type: ignore[misc]

@@ -2,7 +2,7 @@
 
 
 def printable(text: str) -> str:
-    """``text`` with control characters and lone surrogates made visible as ``\\x1b``; lines and tabs stay."""
+    r"""Return ``text`` with control characters and lone surrogates made visible as ``\x1b``; lines and tabs stay."""
     safe = text.encode("utf-8", "backslashreplace").decode()  # surrogates alone cannot be encoded
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in safe)
 

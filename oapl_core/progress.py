@@ -24,7 +24,9 @@ class Progress:
     def __init__(
         self, what: str, total: int, unit: str, every_s: float = 2.0, tell: Callable[[str], None] | None = None
     ) -> None:
-        """``what`` is said first; ``total`` counts ``unit``s (a plural noun); ``tell`` replaces `say`."""
+        """Prepare a bar: ``what`` is said first; ``total`` counts ``unit``s (a plural noun); ``tell`` replaces
+        `say`.
+        """
         self._tell = tell or say
         self.what, self.total, self.unit, self.every_s = what, total, unit, every_s
         self.done = 0
@@ -106,7 +108,7 @@ def written(stream: TextIO, text: str) -> None:
 
 
 def end_output() -> None:
-    """At a process's end: what its log did not take is given up, or Python would make an error of it there."""
+    """Give up output that the log did not take at a process's end, or Python would make an error of it there."""
     for name in ("stdout", "stderr"):
         try:
             getattr(sys, name).flush()

@@ -26,10 +26,10 @@ class Routing:
     """How many experts a model has, and how many a token is sent to."""
 
     layers: int
-    """All, also those without experts."""
+    """Layers, also those without experts."""
     top_k: int
     experts: int
-    """In a layer."""
+    """Experts in a layer."""
 
     @property
     def dtype(self) -> str:
@@ -50,14 +50,16 @@ class Routing:
         return bool((self.read(stored) < self.experts).all())
 
     def read(self, stored: Any) -> "NDArray[np.unsignedinteger[Any]]":
-        """[tokens, layers, top_k] from a row's bytes, an Arrow scalar."""
+        """Read [tokens, layers, top_k] from a row's bytes, an Arrow scalar."""
         import numpy as np
 
         return np.frombuffer(stored.as_buffer(), self.dtype).reshape(-1, self.layers, self.top_k)
 
 
 def routing(value: Callable[[str], Any]) -> Routing | None:
-    """By the values of a config.json, which ``value`` gives by name, or None; None where there are no experts."""
+    """Derive the routing from values of a config.json, which ``value`` gives by name; None where there are no
+    experts.
+    """
     experts = next(filter(None, map(value, _EXPERTS)), None)
     values = [value("num_hidden_layers"), value("num_experts_per_tok"), experts]
     numbers = [number for number in values if isinstance(number, int) and number > 0]

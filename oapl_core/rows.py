@@ -23,7 +23,7 @@ class Rows:
     def __init__(
         self, path: Path, fields: Sequence[tuple[str, str]], columns: Sequence[str], kept_bytes: int = KEPT_BYTES
     ) -> None:
-        """``columns`` are read; at least one row group is kept, even if it is larger than ``kept_bytes``.
+        """Read ``columns`` only; at least one row group is kept, even if it is larger than ``kept_bytes``.
 
         Raises:
             DataError: the file is missing, torn, or has other columns than documented.

@@ -21,7 +21,7 @@ def shipped(name: str) -> Path:
 
 
 def experiment_file(path: Path) -> Path:
-    """``path``; where nothing lies there, the shipped file that it names: ``demo`` or its path in a checkout.
+    """Return ``path``; where nothing lies there, the shipped file that it names: ``demo`` or its path in a checkout.
 
     Raises:
         ConfigError: there is no such file; names those that ship.
@@ -36,7 +36,7 @@ def experiment_file(path: Path) -> Path:
 
 
 def with_shipped_files(values: Any) -> Any:
-    """Settings in which each path of a shipped problem set or template, where nothing lies there, leads to that file.
+    """Return the settings with paths of shipped problem sets and templates resolved, where nothing lies at the path.
 
     Settings that a person gave, and not those of a run that exists: its own must stay as they were recorded.
     """

@@ -79,13 +79,13 @@ def _at_its_origin(opens: Callable[[Path], Recorded], root: Path, given: dict[st
 
 
 def _name(verb: Callable[..., None]) -> str:
-    """``rollouts.generate``: the verb's module below ``oapl_core``, also when it is run as a program."""
+    """Return ``rollouts.generate``: the verb's module below ``oapl_core``, also when it is run as a program."""
     spec = sys.modules[verb.__module__].__spec__
     return (spec.name if spec else verb.__module__).removeprefix("oapl_core.")
 
 
 def _choose_gpus(run: Run, verb: str) -> None:
-    """With `pipeline`, the GPUs of engine and trainer; before torch is imported, which looks once.
+    """Choose the GPUs of engine and trainer with `pipeline`, before torch is imported, which looks once.
 
     Raises:
         ConfigError: both would work on one GPU at a time.

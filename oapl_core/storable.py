@@ -17,13 +17,13 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 
 def storable_text(text: str) -> str:
-    """``text`` with U+FFFD in place of each lone surrogate; the same object where there is none."""
+    """Return ``text`` with U+FFFD in place of each lone surrogate; the same object where there is none."""
     # most texts are ASCII, which Python knows without looking
     return text if text.isascii() or not _HALF.search(text) else _HALF.sub(REPLACEMENT, text)
 
 
 def storable(value: Any) -> Any:
-    """``value`` with every text in it made storable, the keys of mappings too; what else it has is kept."""
+    """Return ``value`` with every text in it made storable, the keys of mappings too; what else it has is kept."""
     if isinstance(value, str):
         return storable_text(value)
     if isinstance(value, Mapping):
@@ -34,11 +34,11 @@ def storable(value: Any) -> Any:
 
 
 def json_text(value: Any, **options: Any) -> str:
-    """``value`` as JSON whose text is readable and can be encoded; ``options`` of ``json.dumps``."""
+    """Return ``value`` as JSON whose text is readable and can be encoded; ``options`` of ``json.dumps``."""
     return storable_text(json.dumps(value, ensure_ascii=False, **options))
 
 
 def lenient_output() -> None:
-    """From now on standard output shows what it cannot encode as an escape, as standard error always does."""
+    """Show characters that standard output cannot encode as escapes from now on, as standard error always does."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

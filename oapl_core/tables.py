@@ -180,7 +180,7 @@ def write_table(
 
 
 def as_table(rows: Sequence[Mapping[str, Any]], schema: "pa.Schema") -> "pa.Table":
-    """``rows`` in Arrow, lone surrogates of their texts replaced (storable.py)."""
+    """Convert ``rows`` to Arrow, lone surrogates of their texts replaced (storable.py)."""
     import pyarrow as pa
 
     try:
@@ -192,7 +192,7 @@ def as_table(rows: Sequence[Mapping[str, Any]], schema: "pa.Schema") -> "pa.Tabl
 def _chunks(
     rows: Iterable[Mapping[str, Any]], names: Set[str], most_rows: int, file: str
 ) -> Iterator[list[Mapping[str, Any]]]:
-    """``rows`` in pieces of so many rows or _ROW_GROUP_TOKENS, whichever is less."""
+    """Yield ``rows`` in pieces of so many rows or _ROW_GROUP_TOKENS, whichever is less."""
     lists = sorted((_IDS | _STREAMED) & set(names))
     chunk, tokens = list[Mapping[str, Any]](), 0
     for row in rows:
@@ -253,7 +253,8 @@ def write_batches(
 
 @contextmanager
 def open_table(path: Path, fields: Sequence[tuple[str, str]]) -> "Iterator[pq.ParquetFile]":
-    """``path`` for reading row group by row group, checked against the schema of ``fields``; checksums are verified.
+    """Open ``path`` for reading row group by row group, checked against the schema of ``fields``; checksums are
+    verified.
 
     Raises:
         DataError: the file is missing, torn, damaged (also found while it is read), or has other columns.
@@ -275,7 +276,7 @@ def open_table(path: Path, fields: Sequence[tuple[str, str]]) -> "Iterator[pq.Pa
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turns what Arrow raises while ``path`` is read into a DataError that names it."""
+    """Turn what Arrow raises while ``path`` is read into a DataError that names it."""
     import pyarrow as pa
 
     try:

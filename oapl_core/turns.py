@@ -42,7 +42,9 @@ def sampled_tokens() -> "pl.Expr":
 
 
 def spans(row: Mapping[str, Any]) -> Iterator[tuple[list[int], list[int]]]:
-    """For each turn of a row of ROLLOUTS the ids that the model sampled, and those of the environment behind them."""
+    """Yield for each turn of a row of ROLLOUTS the ids that the model sampled, and those of the environment behind
+    them.
+    """
     ids, starts, mask = row["response_ids"], row.get("turn_starts") or [0], row.get(LOSS_MASK)
     for start, end in pairwise([*starts, len(ids)]):
         sampled = end - start if mask is None else sum(mask[start:end])
@@ -55,7 +57,7 @@ def prompt_hash(ids: Sequence[int]) -> int:
 
 
 def _hashes(ids: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """``prompt_hash`` of the first so many ``ids``, for each of the rising ``ends``."""
+    """Compute the ``prompt_hash`` of the first so many ``ids``, for each of the rising ``ends``."""
     hashes, digest = list[int](), hashlib.sha256()
     for start, end in zip([0, *ends], ends, strict=False):
         # 32 bits for each id, the lower byte first, so that every machine gets the same

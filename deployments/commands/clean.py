@@ -21,7 +21,7 @@ def clean(
             metavar="KIND=RULE", help="checkpoints=last, checkpoints=chosen, rollouts=2, groups=0; again for more."
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete; without it nothing is.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete; without it nothing is deleted.")] = False,
 ) -> None:
     """Delete what no later round, report or resume needs: leftovers, and what --keep does not keep."""
     rules = CleaningRules.parse(keep or [])

@@ -12,11 +12,11 @@ from oapl_core.run_folder.storage import readable
 
 def fork(
     run: OpenedRun,
-    name: Annotated[str, typer.Argument(metavar="NEWNAME", help="Of the new run.")],
+    name: Annotated[str, typer.Argument(metavar="NEWNAME", help="Name of the new run.")],
     overrides: Overrides = None,
-    number: Annotated[int, typer.Option("--round", help="Where the new run begins, from 0.")] = 0,
+    number: Annotated[int, typer.Option("--round", help="Round where the new run begins, from 0.")] = 0,
     from_stage: Annotated[
-        str | None, typer.Option(metavar="STAGE", help="The first stage of that round it does; unset: all.")
+        str | None, typer.Option(metavar="STAGE", help="First stage of that round that it does; unset: all.")
     ] = None,
 ) -> None:
     """Make another run that shares what came before a round, without copies, and has other settings from there on."""

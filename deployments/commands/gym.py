@@ -23,13 +23,15 @@ _WIDTH = 112
 
 
 def gym(
-    task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Unset: list the tasks.")] = None,
+    task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Task; unset: list the tasks.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="The task's own, for example max_terms=3.")
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Setting of the task, for example max_terms=3.")
     ] = None,
-    to: Annotated[Path | None, typer.Option(metavar="FILE", help=".jsonl, .jsonl.gz or .parquet to write.")] = None,
-    size: Annotated[int, typer.Option(min=1, help="Problems.")] = 500,
-    seed: Annotated[int, typer.Option(min=0, help="Of the entries.")] = 0,
+    to: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File to write: .jsonl, .jsonl.gz or .parquet.")
+    ] = None,
+    size: Annotated[int, typer.Option(min=1, help="Number of problems.")] = 500,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the entries.")] = 0,
     split: Split = "train",
     against: Annotated[
         list[Path] | None, typer.Option(help="Leave out statements of this set; again for more.")

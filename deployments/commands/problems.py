@@ -24,7 +24,7 @@ from oapl_core.settings_group import Settings
 from oapl_core.storable import json_text
 
 _Screen = Annotated[
-    Path | None, typer.Option(metavar="LIST.jsonl", help="Write no set, but which of its problems pay for nothing.")
+    Path | None, typer.Option(metavar="LIST.jsonl", help="Write no set, but list its problems that pay for nothing.")
 ]
 
 
@@ -56,20 +56,20 @@ class ChoiceConfig(Settings):
 
 
 def problems(
-    name: Annotated[str | None, typer.Argument(metavar="[SET]", help="Unset: list the sets.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[SET]", help="Set; unset: list the sets.")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...",
-            help="split, revision, release=v5, window=2024-08-01:2025-02-01, faulty=drop, minimum_tests, "
+            help="Settings: split, revision, release=v5, window=2024-08-01:2025-02-01, faulty=drop, minimum_tests, "
             "longest_tests, cpu_s, similarity, distinct, limit.",
         ),
     ] = None,
-    to: Annotated[Path | None, typer.Option(metavar="FILE", help=".jsonl, .jsonl.gz or .parquet to write.")] = None,
+    to: Annotated[Path | None, typer.Option(metavar="FILE", help="File: .jsonl, .jsonl.gz or .parquet.")] = None,
     path: SetFile = None,
     check: Annotated[bool, typer.Option("--check", help="Run reference solutions, verify gold answers.")] = False,
-    against: Annotated[list[Path] | None, typer.Option(help="Drop what is in this set; again for more.")] = None,
-    evaluation: Annotated[list[Path] | None, typer.Option(help="Drop what this set is contaminated by.")] = None,
+    against: Annotated[list[Path] | None, typer.Option(help="Drop problems that this set has; again for more.")] = None,
+    evaluation: Annotated[list[Path] | None, typer.Option(help="Drop problems that contaminate this set.")] = None,
     solutions: Solutions = None,
     screen: _Screen = None,
 ) -> None:
@@ -154,7 +154,7 @@ def _summary(target: Path, tally: Tally, published: int | None) -> None:
 
 
 def _statements(paths: Sequence[Path] | None) -> Iterator[tuple[str, str]]:
-    """(problem_id, statement) of problem sets of ours; their tests are not kept."""
+    """Yield (problem_id, statement) of problem sets of ours; their tests are not kept."""
     for path in paths or ():
         for _, row in raw_rows(path):
             if not isinstance(row, dict) or not isinstance(row.get("statement"), str):

@@ -36,8 +36,8 @@ def prompt(
         ),
     ] = None,
     path: SetFile = None,
-    show: Annotated[int, typer.Option(min=1, help="How many to print.")] = 1,
-    model: Annotated[Path | None, typer.Option(metavar="DIR", help="As this model reads it.")] = None,
+    show: Annotated[int, typer.Option(min=1, help="Number of prompts to print.")] = 1,
+    model: Annotated[Path | None, typer.Option(metavar="DIR", help="Model whose tokens to show.")] = None,
 ) -> None:
     """Print what a model is given for the first problems of a set, and what ends its answers."""
     settings = applied(overrides)

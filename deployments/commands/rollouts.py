@@ -44,12 +44,12 @@ _STYLES = {"passed": "green", "verifier_error": "yellow", None: "yellow"}
 
 def rollouts(
     run: OpenedRun,
-    number: Annotated[int | None, typer.Option("--round", help="From 0; unset: the last with rollouts.")] = None,
+    number: Annotated[int | None, typer.Option("--round", help="Round, from 0; unset: the last with rollouts.")] = None,
     where: Annotated[
         str | None, typer.Option(metavar="SQL", help='For example "reward == 1" or "outcome = \'time_limit\'".')
     ] = None,
-    problem: Annotated[str | None, typer.Option(metavar="ID", help="Only this problem's.")] = None,
-    show: Annotated[int, typer.Option(min=0, max=2**31, help="How many to print.")] = 3,
+    problem: Annotated[str | None, typer.Option(metavar="ID", help="Only rollouts of this problem.")] = None,
+    show: Annotated[int, typer.Option(min=0, max=2**31, help="Number of rollouts to print.")] = 3,
     whole: Annotated[bool, typer.Option("--whole", help="Print long texts to their end.")] = False,
     like: Annotated[
         bool, typer.Option("--likeness", help="Name answers that recite held-out problems, or each other.")
@@ -132,7 +132,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _rows(run: Run, number: int, shown: "pl.DataFrame") -> list[dict[str, Any]]:
-    """Everything about the rollouts in ``shown``, the answers to one problem together."""
+    """Return everything about the rollouts in ``shown``, the answers to one problem together."""
     import polars as pl
 
     if shown.is_empty():
@@ -154,7 +154,7 @@ def _counts(matching: "pl.DataFrame") -> str:
 
 
 def _print(text: str, style: str = "") -> None:
-    """Model text as it is: no markup, no emoji codes, no control characters, no hard line breaks."""
+    """Print a model's text as it is: no markup, no emoji codes, no control characters, no hard line breaks."""
     # a Text, not a string: rich reads `[red]` and `:smile:` in strings
     console.print(Text(printable(text), style=style), soft_wrap=True)
 

@@ -29,7 +29,7 @@ def run(
         bool, typer.Option("--dry-run", help="Print the resolved experiment and its steps, start nothing.")
     ] = False,
     redo: Annotated[
-        str | None, typer.Option(metavar="STAGE", help="Make this stage again, and what then comes out otherwise.")
+        str | None, typer.Option(metavar="STAGE", help="Make this stage again, and all that then comes out otherwise.")
     ] = None,
     from_stage: Annotated[str | None, typer.Option(metavar="STAGE", help="Make it and all after it again.")] = None,
     number: Annotated[

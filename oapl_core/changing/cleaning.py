@@ -92,7 +92,7 @@ class Candidate:
 
 
 def candidates(run: Run, rules: CleaningRules) -> list[Candidate]:
-    """Everything that ``rules`` delete, with the reason where something still needs it."""
+    """Return everything that ``rules`` delete, with the reason where something still needs it."""
     state = _State(run)
     all_candidates = [*_scratch(state)]
     all_candidates += _optimizers(state)
@@ -152,7 +152,7 @@ class _State:
         return all(step in self.done for step in mine if step.stage in stages)
 
     def below(self, name: str) -> tuple[StoredFile, ...]:
-        """Files of an artifact or folder."""
+        """Return the files of an artifact or folder."""
         path = self.run.root / name
         return tuple(file for file in self.files if file.path == path or path in file.path.parents)
 
@@ -205,7 +205,9 @@ def _checkpoints(state: _State, keep: str | int) -> Iterator[Candidate]:
 
 
 def _dropped(state: _State, keep: str | int, number: int) -> Sequence[int]:
-    """Epochs of a round, from 1, whose weights the rule does not keep; the chosen epoch of the run always stays."""
+    """Return the epochs of a round, from 1, whose weights the rule does not keep; the chosen epoch of the run always
+    stays.
+    """
     epochs, is_last = state.epochs(number), number == state.rounds - 1
     chosen = state.chosen_epoch if is_last else None
     if keep == "chosen":
@@ -232,7 +234,7 @@ def _weights_needed_for(state: _State, number: int, epoch: int) -> str | None:
 
 
 def _tables(state: _State, kind: str, keep: str | int) -> Iterator[Candidate]:
-    """Rollout parts or groups files of all but so many of the newest rounds that have any."""
+    """Yield rollout parts or groups files of all but so many of the newest rounds that have any."""
     if keep == "all":
         return
     mine = {name: entry for name, entry in state.artifacts.items() if classify(Path(name).parts)[0] == kind}

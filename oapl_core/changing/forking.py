@@ -73,7 +73,7 @@ def fork_as(parent: Run, config: Experiment, number: int, stage: str | None, roo
 
 
 def _refuse_removed_samplers(parent: Run, config: Experiment, number: int) -> None:
-    """Later rounds may sample with shared checkpoints (`sync`).
+    """Refuse a fork whose later rounds would sample with a removed shared checkpoint (`sync`).
 
     Raises:
         DataError: the weights of one were removed.

@@ -25,10 +25,11 @@ class Again:
     """Stage that a person wants made again."""
 
     stage: str
-    """Its ``Step.word``: `sampling`, `verification`, `groups`, `training`, `evaluation`, `report` or before a round
-    `base-model`, `problems-and-prompts`."""
+    """Word of the stage (``Step.word``): `sampling`, `verification`, `groups`, `training`, `evaluation`, `report` or
+    before a round `base-model`, `problems-and-prompts`.
+    """
     round: int | None = None
-    """Counted from 0; None: the newest that the stage has made something in."""
+    """Round, counted from 0; None: the newest in which the stage has made something."""
     and_all_after: bool = False
     """Whether every later step of the run is made again too, whatever comes out."""
 

@@ -17,7 +17,7 @@ _TOLD_CHARACTERS = 200
 
 
 def fitted(tool: Callable[..., str], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """``arguments`` as the parameters' types have them: a number that is written as a text is a number.
+    """Convert ``arguments`` to the parameters' types: a number that is written as a text becomes a number.
 
     NaN and infinity are none: a tool that computed with them would fail, or reward with them, as the model likes.
 

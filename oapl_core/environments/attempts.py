@@ -19,7 +19,7 @@ class Attempts:
     is_judge = True
 
     def __init__(self, attempts: int = 3, cost: float = 0.0) -> None:
-        """``attempts`` at most; each but the first costs ``cost`` of the reward."""
+        """Allow ``attempts`` at most; each but the first costs ``cost`` of the reward."""
         self._attempts, self._cost = attempts, cost
         self._problem: Mapping[str, Any] = {}
         self._used = 0

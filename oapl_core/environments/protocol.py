@@ -22,7 +22,7 @@ class ToolCall:
 
     name: str
     arguments: Mapping[str, Any]
-    """By the names of the tool's parameters."""
+    """Arguments by the names of the tool's parameters."""
     written: str
     """JSON of the arguments, or what stands there if it is none."""
     error: str = ""
@@ -34,11 +34,11 @@ class Action:
     """Text and calls of one turn of the model."""
 
     text: str
-    """Decoded, without end tokens and stop text."""
+    """Text of the turn, decoded, without end tokens and stop text."""
     calls: tuple[ToolCall, ...] = ()
-    """In the order in which they are written, outside of its thinking."""
+    """Calls in the order in which they are written, outside of its thinking."""
     turn: int = 0
-    """Counted from 0."""
+    """Number of the turn, counted from 0."""
     seconds: float = math.inf
     """Wall time that all calls of the turn have together."""
 
@@ -99,7 +99,8 @@ class Environment(Protocol):
     """Whether the sum of its rewards is what a trajectory earns. Else the verifier judges the last turn."""
 
     def tools(self) -> Sequence[Callable[..., str]]:
-        """Functions that the model may call, with types and a docstring of Google's form, for the chat template.
+        """List the functions that the model may call, with types and a docstring of Google's form, for the chat
+        template.
 
         A plain list in place of the method will do.
         """

@@ -58,7 +58,9 @@ class PythonSession(ToolEnvironment):
         minimum_level: Level = "fallback",
         servers: int = 2,
     ) -> None:
-        """Limits are those of one call (sandbox/execution.py); ``servers``: fork servers that all sessions share."""
+        """Keep the limits, which are those of one call (sandbox/execution.py); ``servers``: fork servers that all
+        sessions share.
+        """
         self._limits = Limits(cpu_s, wall_s, memory_mb, output_mb)
         self._sandbox = tuple(libraries), minimum_level, servers
         self._history = list[str]()
@@ -73,7 +75,7 @@ class PythonSession(ToolEnvironment):
         return [self.python]
 
     def fitting(self, processes: int = 1) -> TrajectoryRoom:
-        """Sessions that fit on this machine, by memory and by descriptors."""
+        """Return the sessions that fit on this machine, by memory and by descriptors."""
         in_memory, limits = sessions_in_memory(self._limits, processes), self._limits
         descriptors = sessions_in_descriptors()
         if in_memory <= descriptors:

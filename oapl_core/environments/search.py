@@ -29,7 +29,8 @@ class Search(ToolEnvironment):
     """Two tools, `search` and `read`."""
 
     def __init__(self, corpus: str, results: int = 5, snippet_words: int = 32, page_characters: int = 4000) -> None:
-        """``corpus``: what ``index`` wrote; ``results`` of a search, with so many words of each page.
+        """Prepare to search ``corpus``, which ``index`` wrote; ``results`` of a search, with so many words of each
+        page.
 
         Raises:
             ConfigError: there is no such corpus.

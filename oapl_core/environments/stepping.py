@@ -29,7 +29,7 @@ class Playing:
     problem: Mapping[str, Any]
     seed: int
     environment: Environment | None = None
-    """None: not begun, or still pickled."""
+    """Environment itself; None: not begun, or still pickled."""
     kept: bytes | None = None
     """Pickle of the environment after its last step."""
 
@@ -40,12 +40,12 @@ class Stepped:
 
     key: str
     observation: Observation | None
-    """None: the environment failed."""
+    """Answer of the environment; None: it failed."""
     seconds: float
     reason: str = ""
     """Why it failed."""
     hangs: bool = False
-    """It still runs; its thread closes the environment when it ends."""
+    """Whether it still runs; its thread closes the environment when it ends."""
 
 
 class Steps:
@@ -72,7 +72,8 @@ class Steps:
         self._waiting.put((key, playing, text, turn))
 
     def ended(self, wait_s: float | None = 0.0) -> list[Stepped]:
-        """Steps that have ended since; with ``wait_s`` waits so long for the first (None: until there is one).
+        """Return the steps that have ended since; with ``wait_s`` waits so long for the first (None: until there is
+        one).
 
         Raises:
             StageFailed: every thread hangs.

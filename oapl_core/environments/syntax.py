@@ -40,7 +40,7 @@ def calls(text: str, syntax: str, tools: Tools, most: int | None = None) -> tupl
 
 
 def _checked(call: ToolCall, named: Mapping[str, Callable[..., str]]) -> ToolCall:
-    """``call`` with arguments as its tool takes them, or with the error that the model is told."""
+    """Return ``call`` with arguments as its tool takes them, or with the error that the model is told."""
     if call.error:
         return call
     if call.name not in named:

@@ -16,7 +16,7 @@ class ToolEnvironment:
     """When the time of the turn's calls is over, by the monotonic clock."""
 
     def tools(self) -> Sequence[Callable[..., str]]:
-        """Functions that the model may call."""
+        """List the functions that the model may call."""
         raise NotImplementedError
 
     def reset(self, problem: Mapping[str, Any], seed: int) -> None:

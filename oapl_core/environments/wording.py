@@ -34,8 +34,8 @@ class Wording:
         chat: bool | None = None,
         thinking: bool | None = None,
     ) -> None:
-        """``end_ids`` end a turn when they are sampled; ``longest``: characters of each text; the others as prompts
-        are made (settings/problems.py).
+        """Prepare a model's chat template. ``end_ids`` end a turn when they are sampled; ``longest``: characters of
+        each text. The other arguments are those of prompts (settings/problems.py).
 
         Raises:
             DataError: the chat template knows no second turn of a user.
@@ -80,9 +80,7 @@ class Wording:
         return probe in (self._behind([{"role": role, "name": "probe", "content": probe}]) or "")
 
     def _behind(self, turns: list[dict[str, str]]) -> str | None:
-        """Return the template's text behind a turn of the model that ``turns`` follow; None if it does not take
-        them.
-        """
+        """Return template's text behind a turn of the model that ``turns`` follow; None if it does not take them."""
         mark = new_mark()
         before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": mark}]
         try:
@@ -93,12 +91,12 @@ class Wording:
         return behind if mark_there else None  # contents may stand there otherwise: Llama 3's writes results as JSON
 
     def _without_end(self, text: str) -> str:
-        """``text`` without the end token that it begins with: it was sampled already."""
+        """Return ``text`` without the end token that it begins with: it was sampled already."""
         end = next((token for token in reversed(self._special) if text.startswith(token)), "")
         return text.removeprefix(end)
 
     def _plain(self, text: str) -> str:
-        """At most so many characters, and none of them a special token: it would end the turn in its middle."""
+        """Cut to at most so many characters, without special tokens: one would end the turn in its middle."""
         if len(text) > self._longest:
             half, left_out = self._longest // 2, len(text) - self._longest
             text = f"{text[:half]}\n[{left_out} characters left out]\n{text[-half:]}"

@@ -153,7 +153,7 @@ def _again(replayed: Sequence[Drawn], counts: SelectionCounts) -> "Iterator[pa.T
 
 
 def _batches(chosen: "pl.DataFrame", rollouts: Sequence[Path], prompts: Path, lag: int | None) -> "Iterator[pa.Table]":
-    """Tables of GROUPS in order, of _ROW_GROUP_TOKENS or a single row; fewer tokens if they have routes."""
+    """Yield tables of GROUPS in order, of _ROW_GROUP_TOKENS or a single row; fewer tokens if they have routes."""
     import polars as pl
 
     asked = tables.read_table(prompts, tables.PROMPTS, ("problem_id", "prompt_ids"))
@@ -180,7 +180,7 @@ def _batches(chosen: "pl.DataFrame", rollouts: Sequence[Path], prompts: Path, la
 
 
 def _cuts(tokens: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Consecutive ranges of rows that hold at most _ROW_GROUP_TOKENS together; a longer row goes alone."""
+    """Yield the consecutive ranges of rows that hold at most _ROW_GROUP_TOKENS together; a longer row goes alone."""
     start, held = 0, 0
     for row, size in enumerate(tokens):
         if row > start and held + size > _ROW_GROUP_TOKENS:

@@ -45,12 +45,13 @@ class Drawn:
 
 
 def lag_of(run: Run, number: int, sampled: int) -> int:
-    """Rounds between the weights that sampled round ``sampled`` and those that round ``number`` starts from."""
+    """Count rounds between the weights that sampled round ``sampled`` and those that round ``number`` starts from."""
     return number - run.config.sampling_round(sampled)
 
 
 def draw(run: Run, number: int, fresh: int) -> list[Drawn]:
-    """Whole groups of the rounds before ``number``, so many that they are the asked share beside ``fresh`` rollouts.
+    """Draw whole groups of the rounds before ``number``, so many that they are the asked share beside ``fresh``
+    rollouts.
 
     Seeded by the run and the round: the same whenever asked, and a round's draw does not depend on another's.
 
@@ -120,7 +121,8 @@ def sampling_policies(run: Run, number: int) -> set[str]:
 
 
 def batches(drawn: Drawn, first_group: int, most_tokens: int) -> "Iterator[pa.Table]":
-    """Rows of the drawn groups with new numbers from ``first_group`` on, in tables of so many tokens or a single row.
+    """Yield the rows of the drawn groups with new numbers from ``first_group`` on, in tables of so many tokens or a
+    single row.
 
     Raises:
         DataError: a row has no log-probs of the policy that sampled it.
@@ -145,7 +147,7 @@ def batches(drawn: Drawn, first_group: int, most_tokens: int) -> "Iterator[pa.Ta
 
 
 def _checked(row: "pa.Table", drawn: Drawn) -> int:
-    """Tokens of a row that has a log-prob for each of its response."""
+    """Check that a row has a log-prob for each token of its response; returns its tokens."""
     prompt, response, logprobs = (row[name][0] for name in ("prompt_ids", "response_ids", "behavior_logprobs"))
     if not logprobs.is_valid or len(logprobs.values) != len(response.values):
         raise DataError(

@@ -54,7 +54,7 @@ class _Unpacked(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Bytes unpacked so far; `pickletools` notes the place of each opcode, which nobody needs."""
+        """Return the bytes unpacked so far; `pickletools` notes the place of each opcode, which nobody needs."""
         return self._most_bytes - self._free
 
     def readinto(self, buffer: Any) -> int:

@@ -31,7 +31,7 @@ class Tally:
     kept: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     noted: Counter[str] = field(default_factory=Counter)
-    """Kept, but with something that a reader of the set should know."""
+    """Rows that are kept, but of which a reader of the set should know something."""
 
 
 Word = Literal["passes", "fails", "not judgeable", "broken"]
@@ -50,11 +50,11 @@ class ProblemVerifier(Protocol):
         """Check that each maths answer can be read and equals itself."""
 
     def unearned(self, problems: Sequence[Mapping[str, Any]]) -> list[str | None]:
-        """For each problem a way to pass it without solving anything; None where none is known."""
+        """Find for each problem a way to pass it without solving anything; None where none is known."""
 
 
 def with_tests(problems: Iterable[Imported], tally: Tally, minimum: int, longest: int | None) -> Iterator[Imported]:
-    """Program problems with at least ``minimum`` tests (`assert`: any), cut to those with the longest inputs."""
+    """Yield program problems with at least ``minimum`` tests (`assert`: any), cut to those with the longest inputs."""
     for imported in problems:
         problem = imported.problem
         if problem["kind"] in ("stdin", "function") and len(problem["tests"]) < minimum:
@@ -70,14 +70,14 @@ def with_tests(problems: Iterable[Imported], tally: Tally, minimum: int, longest
 
 
 def _longest(inputs: Sequence[str], count: int) -> list[int]:
-    """Indices in their order; of equally long inputs the earlier ones, as `verifier.max_tests` chooses."""
+    """Return the indices in their order; of equally long inputs the earlier ones, as `verifier.max_tests` chooses."""
     return sorted(sorted(range(len(inputs)), key=lambda index: -len(inputs[index]))[:count])
 
 
 def unlike(
     problems: Iterable[Imported], tally: Tally, earlier: Iterable[tuple[str, str]], threshold: float
 ) -> Iterator[Imported]:
-    """Problems that are not, exactly or nearly, among the ``earlier`` (name, statement) or those before them.
+    """Yield the problems that are not, exactly or nearly, among the ``earlier`` (name, statement) or those before them.
 
     Nearly equal maths problems with different answers are different problems.
     """
@@ -106,7 +106,9 @@ def unlike(
 def uncontaminated(
     problems: Iterable[Imported], tally: Tally, evaluation: Sequence[tuple[str, str]], threshold: float
 ) -> Iterator[Imported]:
-    """Problems that equal, or nearly equal, no evaluation problem (name, statement), and contain little of any."""
+    """Yield the problems that equal, or nearly equal, no evaluation problem (name, statement), and contain little of
+    any.
+    """
     overlap, near = Overlap(evaluation), NearDuplicates(threshold)
     exact = {same(statement) for _, statement in evaluation}
     for name, statement in evaluation:
@@ -124,8 +126,8 @@ def uncontaminated(
 
 
 def proven(problems: Iterable[Imported], tally: Tally, verifier: ProblemVerifier) -> Iterator[Imported]:
-    """Programs of which a reference solution passes every test, and maths problems whose answer equals itself; those
-    that reward doing nothing are marked.
+    """Yield the programs of which a reference solution passes every test, and maths problems whose answer equals
+    itself; those that reward doing nothing are marked.
 
     The reading of ambiguous tests that a solution passes is taken. What could not be judged is dropped, too.
     """
@@ -145,7 +147,7 @@ def proven(problems: Iterable[Imported], tally: Tally, verifier: ProblemVerifier
 
 
 def _batch(problems: Iterator[Imported]) -> list[Imported]:
-    """So many problems, or those with so much of tests."""
+    """Take so many problems, or those with so much of tests."""
     batch, size = list[Imported](), 0
     for imported in islice(problems, _BATCH_ROWS):
         batch.append(imported)
@@ -156,7 +158,7 @@ def _batch(problems: Iterator[Imported]) -> list[Imported]:
 
 
 def _unsolved(problems: Sequence[Imported], tally: Tally, verifier: ProblemVerifier) -> dict[int, str]:
-    """Why a problem (by id()) has no proof; sets the reading that was proven."""
+    """Return why a problem (by id()) has no proof; sets the reading that was proven."""
     refused: dict[int, str] = {}
     attempts = {}
     for imported in problems:

@@ -47,7 +47,7 @@ class Choice:
     window: tuple[str | None, str | None] = (None, None)
     """First day, and the day after the last one."""
     faulty: str = "keep"
-    """Use of problems that their source calls faulty: `keep`, `drop`, or `only`."""
+    """Rule for problems that their source calls faulty: `keep`, `drop`, or `only`."""
     minimum_tests: int = 1
     longest_tests: int | None = None
     """Keep only so many tests of a problem, those with the longest inputs."""
@@ -60,7 +60,7 @@ class Choice:
 
 
 def window(text: str | None) -> tuple[str | None, str | None]:
-    """``2024-08-01:2025-02-01`` as its two ends, either of which may be missing.
+    """Split ``2024-08-01:2025-02-01`` into its two ends, either of which may be missing.
 
     Raises:
         ConfigError: it is no window.
@@ -196,7 +196,7 @@ def chosen(problems: Iterable[Imported], choice: Choice, tally: Tally) -> Iterat
 
 
 def reasons(tally: Tally) -> str:
-    """``12 fewer than 5 tests, 3 no answer``."""
+    """Word the counts: ``12 fewer than 5 tests, 3 no answer``."""
     return ", ".join(f"{count} {reason}" for reason, count in tally.dropped.most_common()) or "none dropped"
 
 

@@ -73,7 +73,7 @@ def optional_text(row: Mapping[str, Any], name: str) -> str | None:
 
 
 def parsed(value: Any, what: str) -> Any:
-    """JSON (or a Python literal, which some sets write instead) from a text; what is no text comes back as it is.
+    """Parse JSON (or a Python literal, which some sets write instead); a value that is no text comes back unchanged.
 
     Raises:
         Dropped: it is neither.
@@ -93,7 +93,9 @@ def parsed(value: Any, what: str) -> Any:
 
 
 def solutions(row: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
-    """Programs from a list, a JSON list or one text, without fences; empty ones are left out. None: no such column."""
+    """Return the programs from a list, a JSON list or one text, without fences; empty ones are left out. None: no such
+    column.
+    """
     if name not in row:
         return None
     value = row[name]

@@ -31,7 +31,7 @@ _BANDS, _ROWS = 32, 4
 
 @lru_cache(maxsize=8)  # a statement is looked for, then remembered
 def pieces(text: str, words: int) -> "np.ndarray[Any, np.dtype[np.uint64]]":
-    """Sorted hashes of every run of so many words; of a shorter text, one hash of all of it."""
+    """Return sorted hashes of every run of so many words; of a shorter text, one hash of all of it."""
     import numpy as np
 
     hashes = np.array([_word_hash(word) for word in words_of(text)], dtype=np.uint64)
@@ -55,7 +55,7 @@ class NearDuplicates:
     """Statements seen so far, and which of them a new one nearly is."""
 
     def __init__(self, threshold: float = 0.8) -> None:
-        """``threshold``: smallest Jaccard similarity that counts as near."""
+        """Begin empty; ``threshold``: smallest Jaccard similarity that counts as near."""
         import numpy as np
 
         self.threshold = threshold
@@ -100,7 +100,7 @@ class Overlap:
     """Evaluation statements, and how much of one a training statement contains."""
 
     def __init__(self, statements: Iterable[tuple[str, str]]) -> None:
-        """``statements``: (name, statement) of every evaluation problem; the same one twice counts once."""
+        """Index ``statements``: (name, statement) of every evaluation problem; the same one twice counts once."""
         distinct = {same(statement): (name, statement) for name, statement in statements}
         self._names: list[str] = []
         self._sizes: list[int] = []
@@ -117,9 +117,7 @@ class Overlap:
                 self._owners[piece].append(number)
 
     def largest(self, statement: str) -> tuple[float, str | None]:
-        """Return the largest share of an evaluation problem's own pieces that are in ``statement``, and that
-        problem.
-        """
+        """Return largest share of an evaluation problem's own pieces that are in ``statement``, and that problem."""
         ours = pieces(statement, OVERLAP_WORDS).tolist()
         shared = Counter(number for piece in ours for number in self._owners.get(piece, ()))
         shares = ((count / self._sizes[number], self._names[number]) for number, count in shared.items())

@@ -52,7 +52,7 @@ def livecodebench(row: dict[str, Any], name: str, number: int) -> Imported:
 
 
 def slug(title: str) -> str:
-    """``Find the Peaks`` as ``find-the-peaks``."""
+    """Write ``Find the Peaks`` as ``find-the-peaks``."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 

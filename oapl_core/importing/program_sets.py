@@ -47,7 +47,7 @@ def _entry_point(row: Mapping[str, Any], tests: Sequence[Mapping[str, Any]], sta
 
 
 def _func_name(metadata: Any) -> str | None:
-    """From a struct or a JSON text, either of which may be missing."""
+    """Read the function's name from a struct or a JSON text, either of which may be missing."""
     known = parsed(metadata or "{}", "metadata")
     return known.get("func_name") if isinstance(known, dict) else None
 

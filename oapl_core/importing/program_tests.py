@@ -30,7 +30,7 @@ def _printed(value: Any) -> str:
 
 
 def _call_tests(pairs: Pairs) -> tuple[Tests, tuple[Tests, ...]]:
-    """Tests of a function from (arguments, output) pairs, and the other readings of their outputs.
+    """Return the tests of a function from (arguments, output) pairs, and the other readings of their outputs.
 
     Arguments are a list, or a text with a JSON list in it. If every output is a list of one element, the first reading
     takes the elements out, and the second does not.
@@ -76,7 +76,7 @@ def _tests(inputs: list[str], outputs: list[Any]) -> Tests:
 
 
 def _array(lines: str) -> str:
-    """``1\\n[2]`` as ``[1, [2]]``, in the digits that it was written with."""
+    r"""Write ``1\n[2]`` as ``[1, [2]]``, in the digits that it was written with."""
     return f"[{', '.join(_json(line) for line in lines.split(chr(10)) if line.strip())}]"
 
 
@@ -119,7 +119,7 @@ def one_of(values: Iterable[Any], what: str) -> Any:
 
 
 def objects(tests: Any) -> list[dict[str, Any]]:
-    """Tests that are written as objects. Raises ValueError if they are not."""
+    """Return the tests that are written as objects. Raises ValueError if they are not."""
     listed = list(tests or ())
     if not all(isinstance(test, dict) and {"input", "output"} <= test.keys() for test in listed):
         raise ValueError("a test is not an object with `input` and `output`")

@@ -59,7 +59,7 @@ class Screener(ProblemVerifier, Protocol):
 
 
 def screened(problems: Iterable[Imported], screener: Screener, seed: int = 0) -> Iterator[tuple[str, list[str]]]:
-    """(problem_id, reasons) of every problem that has any, in order."""
+    """Yield (problem_id, reasons) of every problem that has any, in order."""
     stream, seen = iter(problems), list[str]()
     while batch := list(islice(stream, _BATCH)):
         reasons = [list[str]() for _ in batch]
@@ -88,7 +88,7 @@ def _of_tests(problem: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_checker(name: str, tests: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    """Checkers are trusted code; they are called as the verifier calls them."""
+    """Call a problem's checker as the verifier does: checkers are trusted code."""
     checker = resolve(name)
     accepted = set[str]()
     for test in tests[:8]:  # a checker that is sound on eight is called no names for the ninth
@@ -120,7 +120,7 @@ def _mutants_that_pass(batch: Sequence[Imported], screener: Screener, seed: int)
 
 
 def _mutants(imported: Imported, seed: int) -> list[str]:
-    """Different programs, each a reference solution with one change."""
+    """Return different programs, each a reference solution with one change."""
     source = next(iter(imported.solutions or ()), None)
     if source is None or imported.problem["kind"] == "math":
         return []

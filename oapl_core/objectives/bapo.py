@@ -37,16 +37,16 @@ class Bapo(Method):
     high_to: PositiveFloat = 3.0
     """Largest c_high (paper, b+)."""
     high_step: PositiveFloat = 0.05
-    """By how much c_high rises at a time (paper, delta 1)."""
+    """Step by which c_high rises (paper, delta 1)."""
     low_step: PositiveFloat = 0.02
-    """By how much c_low rises at a time (paper, delta 2)."""
+    """Step by which c_low rises (paper, delta 2)."""
     token_average: TokenAverage = "batch"
 
     scope: ClassVar[Scope] = "batch"
     standardises: ClassVar[bool] = True
 
     def statistics(self, step: Inputs) -> "Tensor":
-        """c_low and c_high, the same for every sequence, [S, 2]."""
+        """Compute c_low and c_high, the same for every sequence, [S, 2]."""
         bounds = self.bounds(step.held.exp(), step.advantage_S[:, None] * step.mask_ST)
         return step.advantage_S.new_tensor(bounds).expand(len(step.advantage_S), 2)
 
@@ -71,7 +71,7 @@ class Bapo(Method):
         return low, high
 
     def loss(self, inputs: Inputs) -> Loss:
-        """-(1/tokens) sum M rho A."""
+        """Compute -(1/tokens) sum M rho A."""
         assert inputs.statistics_SK is not None, f"{self.name} needs the tokens of the whole step"
         low, high = inputs.statistics_SK[0].tolist()
         kept_ST = one_side(inputs.held, inputs.advantage_S[:, None], 1.0 - low, high - 1.0)

@@ -25,7 +25,7 @@ class Cispo(Method):
     standardises: ClassVar[bool] = True
 
     def loss(self, inputs: Inputs) -> Loss:
-        """-(1/tokens) sum A min(rho, bound) ln(pi/b)."""
+        """Compute -(1/tokens) sum A min(rho, bound) ln(pi/b)."""
         ratio_ST = inputs.held.exp()
         # a weight, so no clipped token: even the largest ratio's token keeps a gradient
         weight_ST = ratio_ST.clamp(max=self.largest_ratio) * inputs.advantage_S[:, None]

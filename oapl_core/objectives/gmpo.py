@@ -27,7 +27,7 @@ class Gmpo(Method):
     standardises: ClassVar[bool] = True
 
     def loss(self, inputs: Inputs) -> Loss:
-        """-(1/N) sum A exp(mean of clipped ln rho)."""
+        """Compute -(1/N) sum A exp(mean of clipped ln rho)."""
         x_ST, better_S1 = inputs.log_ratio, inputs.advantage_S[:, None] > 0
         bounded_ST = x_ST.clamp(max=self.width).where(better_S1, x_ST.clamp(min=-self.width))
         mean_S = bounded_ST.sum(1) / inputs.length_S

@@ -20,12 +20,14 @@ def group_size(group_S: "Tensor") -> "Tensor":
 
 
 def group_mean(x_S: "Tensor", group_S: "Tensor") -> "Tensor":
-    """Mean over the group, float64."""
+    """Compute the mean over the group, float64."""
     return group_sum(x_S, group_S) / group_size(group_S)
 
 
 def standardised(x_S: "Tensor", group_S: "Tensor") -> "Tensor":
-    """(x - mean) / standard deviation (of the population), GRPO's advantage; 0 where all of a group are equal."""
+    """Return (x - mean) / standard deviation (of the population), GRPO's advantage; 0 where all of a group are
+    equal.
+    """
     centred_S = x_S.double() - group_mean(x_S, group_S)
     deviation_S = group_mean(centred_S.square(), group_S).sqrt()
     # equal rewards whose mean is rounded must not be blown up

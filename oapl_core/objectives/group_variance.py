@@ -37,14 +37,14 @@ class GroupRegression(Method):
         raise NotImplementedError
 
     def statistics(self, step: Inputs) -> "Tensor":
-        """abar and K of each sequence's group, [S, 2]."""
+        """Compute abar and K of each sequence's group, [S, 2]."""
         a_S = step.reward_S.double() - self.regression_temperature * step.log_ratio_S.detach()
         mean_and_size_S2 = a_S.new_zeros(len(a_S), 2)
         mean_and_size_S2[:, 0], mean_and_size_S2[:, 1] = group_mean(a_S, step.group_S), group_size(step.group_S)
         return mean_and_size_S2
 
     def loss(self, inputs: Inputs) -> Loss:
-        """(1/groups) sum_i factor (a_i - abar)^2."""
+        """Compute (1/groups) sum_i factor (a_i - abar)^2."""
         assert inputs.statistics_SK is not None, f"{self.name} needs the means of whole groups"
         mean_S, size_S = inputs.statistics_SK.unbind(1)
         residual_S = mean_S - (inputs.reward_S.double() - self.regression_temperature * inputs.log_ratio_S)
@@ -61,7 +61,7 @@ class GroupSurrogate(GroupRegression):
     """tau of a = r - tau s."""
 
     def factor(self, size_S: "Tensor") -> "Tensor":
-        """1 / (K (1 + tau)^2)."""
+        """Return 1 / (K (1 + tau)^2), [S]."""
         return 1.0 / (size_S * (1.0 + self.regression_temperature) ** 2)
 
 
@@ -87,5 +87,5 @@ class Agro(GroupRegression):
     """beta of the KL-regularised objective."""
 
     def factor(self, size_S: "Tensor") -> "Tensor":
-        """1 / (2 (K - 1)); a group of one has no variance."""
+        """Compute 1 / (2 (K - 1)); a group of one has no variance."""
         return 0.5 / (size_S - 1.0).clamp(min=1.0)

@@ -38,7 +38,7 @@ class Grpo(Method):
     standardises: ClassVar[bool] = True
 
     def loss(self, inputs: Inputs) -> Loss:
-        """-(1/N) sum A rho M."""
+        """Compute -(1/N) sum A rho M."""
         kept_ST = one_side(inputs.held, inputs.advantage_S[:, None], self.clip_low, self.clip_high)
         return clipped_loss(kept_ST, inputs, self.token_average)
 
@@ -56,7 +56,7 @@ class _Decoupled(Method):
     standardises: ClassVar[bool] = True
 
     def _decoupled(self, old_ST: "Tensor", average: TokenAverage, inputs: Inputs) -> Loss:
-        """-(1/N) sum C A rho M, for ``old_ST`` = ln pi_old - ln b."""
+        """Compute -(1/N) sum C A rho M, for ``old_ST`` = ln pi_old - ln b."""
         advantage_S1, log_ratio_ST = inputs.advantage_S[:, None], inputs.log_ratio - old_ST
         kept_ST = one_side(log_ratio_ST.detach(), advantage_S1, self.clip_low, self.clip_high)
         # bounded from above only, as in CISPO: a small weight is harmless, a large one is noise
@@ -66,7 +66,7 @@ class _Decoupled(Method):
 
 
 class GrpoTokenIs(_Decoupled):
-    """Around the trainer's weights of a few steps ago."""
+    """GRPO clipped around the trainer's weights of a few steps ago."""
 
     name: Literal["grpo_token_is"] = "grpo_token_is"
     refresh: PositiveInt = 2
@@ -86,7 +86,7 @@ class GrpoTokenIs(_Decoupled):
 
 
 class GrpoFrozen(_Decoupled):
-    """Around the weights that the round starts from."""
+    """GRPO clipped around the weights that the round starts from."""
 
     name: Literal["grpo_frozen"] = "grpo_frozen"
     token_average: TokenAverage = "sum"

@@ -18,9 +18,9 @@ class Gspo(Method):
 
     name: Literal["gspo"] = "gspo"
     clip_low: Clip = 3e-4
-    """1 - clip_low bounds q of worse answers (paper, section 5.1)."""
+    """Distance below 1 of the lower bound of q, for worse answers (paper, section 5.1)."""
     clip_high: Clip = 4e-4
-    """1 + clip_high bounds q of better answers (paper, section 5.1)."""
+    """Distance above 1 of the upper bound of q, for better answers (paper, section 5.1)."""
 
     standardises: ClassVar[bool] = True
 

@@ -38,17 +38,17 @@ class Kto(Method):
     of_correct: ClassVar[bool] = True
 
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
-        """lambda, negative for an answer that is not correct."""
+        """Compute lambda, negative for an answer that is not correct."""
         right_S = reward_S >= CORRECT
         return right_S.double() * self.weight_right - (~right_S).double() * self.weight_wrong
 
     def statistics(self, step: Inputs) -> "Tensor":
-        """z0, the same for all, [S, 1]."""
+        """Compute z0, the same for all, [S, 1]."""
         s_S = step.log_ratio_S.detach()
         return (s_S.softmax(0) * s_S).sum().clamp(min=0.0).expand(len(s_S), 1)
 
     def loss(self, inputs: Inputs) -> Loss:
-        """(1/N) sum lambda (1 - sigmoid)."""
+        """Compute (1/N) sum lambda (1 - sigmoid)."""
         assert inputs.statistics_SK is not None, f"{self.name} needs the step's divergence"
         above_S = inputs.log_ratio_S - inputs.statistics_SK[:, 0]
         # 1 - sigmoid(x) is sigmoid(-x), which loses nothing where it is small

@@ -49,7 +49,7 @@ class M2po(Method):
         return step.advantage_S.new_full((len(step.advantage_S), 1), refused)
 
     def loss(self, inputs: Inputs) -> Loss:
-        """-(1/tokens) sum M rho A."""
+        """Compute -(1/tokens) sum M rho A."""
         assert inputs.statistics_SK is not None, f"{self.name} needs the tokens of the whole step"
         advantage_S1 = inputs.advantage_S[:, None]
         harmful_ST = inputs.mask_ST & (inputs.held * advantage_S1 > 0)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def best_with(rewards: list[float], k: int) -> list[float]:
-    """c_i of one group: the mean of the best reward over all subsets of ``k`` that hold answer i.
+    """Compute c_i of one group: the mean of the best reward over all subsets of ``k`` that hold answer i.
 
     Sorted, answer p is the best of C(p, k-1) subsets that hold it, and a better one, q, of C(q-1, k-2) that hold both.
     """
@@ -44,7 +44,7 @@ class MaxAtK(Method):
     """Answers of which the best counts; at most the group's valid rollouts."""
 
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
-        """k (c_i - mean c).
+        """Compute k (c_i - mean c).
 
         Raises:
             DataError: a group has fewer than k rollouts.

@@ -92,7 +92,7 @@ class Method(Settings, allow_inf_nan=True):  # an infinite bound is none; NaN is
         return reward_S.double() - group_mean(reward_S, group_S)
 
     def statistics(self, step: Inputs) -> "Tensor":
-        """[S, K], what ``loss`` must know of the whole step, for objectives of a wider scope; no gradient.
+        """Compute facts of the whole step for ``loss``, [S, K], for objectives of a wider scope; no gradient.
 
         The same on every rank, whatever the order of ``step``'s sequences.
         """

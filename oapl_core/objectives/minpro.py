@@ -39,7 +39,7 @@ class Minpro(Method):
     standardises: ClassVar[bool] = True
 
     def loss(self, inputs: Inputs) -> Loss:
-        """-(1/tokens) sum A w ln(pi/b)."""
+        """Compute -(1/tokens) sum A w ln(pi/b)."""
         weight_ST = (inputs.held + smallest_before(inputs.held, inputs.mask_ST)).exp()
         bounded_ST = weight_ST.clamp(max=self.largest_ratio) * inputs.advantage_S[:, None]
         value = weighted_logprobs(bounded_ST, inputs, self.token_average)

@@ -76,12 +76,12 @@ class Oapl(Method):
     """V: `log_mean_exp` (the paper), `leave_one_out` (the same of the group's other rollouts), `mean`,
     `shifted_mean` (the mean plus `value_shift`), or `beta_shifted_mean` (the mean less beta2)."""
     value_shift: float = 0.0
-    """Added to the mean by `shifted_mean`. In units of the reward."""
+    """Shift that `shifted_mean` adds to the mean, in units of the reward."""
     length_exponent: Annotated[float, Field(ge=0.0)] = 0.0
     """alpha of s_i / T_i^alpha, T_i the response's tokens; 0 is the paper's sum, 1 a mean over tokens."""
 
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
-        """r - V in float64; needs every valid rollout of each group."""
+        """Compute r - V in float64; needs every valid rollout of each group."""
         shift = -self.regression_temperature if self.value == "beta_shifted_mean" else self.value_shift
         return reward_S.double() - values(self.value, reward_S, group_S, self.value_temperature, shift)
 
@@ -120,7 +120,7 @@ class Dro(Method):
     """tau. The paper's 1.0 is for short answers; for long ones it holds the policy at b."""
 
     def loss(self, inputs: Inputs) -> Loss:
-        """(1/2N) sum_i ( tau s_i - A_i )^2."""
+        """Compute (1/2N) sum_i ( tau s_i - A_i )^2."""
         whole = regression(inputs.log_ratio_S, inputs, self.regression_temperature)
         return replace(whole, value=whole.value / 2)
 
@@ -133,7 +133,7 @@ class Opmd(Method):
     """tau of the anchor."""
 
     def loss(self, inputs: Inputs) -> Loss:
-        """(1/N) sum_i ( -A_i s_i + (tau/2) s_i^2 )."""
+        """Compute (1/N) sum_i ( -A_i s_i + (tau/2) s_i^2 )."""
         s_S, tau = inputs.log_ratio_S, self.regression_temperature
         value = (-inputs.advantage_S * s_S + tau / 2 * s_S.square()).sum() / inputs.sizes.sequences
         return Loss(value, residual_S=tau * s_S.detach() - inputs.advantage_S)

@@ -68,7 +68,7 @@ class Paired(Method):
         return (sign_S * number_S).where(number_S <= size_S, 0.0)
 
     def statistics(self, step: Inputs) -> "Tensor":
-        """s of the pair's other answer, [S, 1]."""
+        """Compute s of the pair's other answer, [S, 1]."""
         import torch
 
         s_S = step.log_ratio_S.detach()
@@ -77,11 +77,11 @@ class Paired(Method):
         return (group_sum(s_S, pair_S) - s_S)[:, None]
 
     def of_difference(self, d_S: "Tensor") -> "tuple[Tensor, Tensor]":
-        """Loss of a pair and its derivative, for d = s(y+) - s(y-)."""
+        """Compute the loss of a pair and its derivative, for d = s(y+) - s(y-)."""
         raise NotImplementedError
 
     def loss(self, inputs: Inputs) -> Loss:
-        """Half of each pair's loss, with the derivative by the answer's own s."""
+        """Compute half of each pair's loss, with the derivative by the answer's own s."""
         assert inputs.statistics_SK is not None, f"{self.name} needs the other answer of each pair"
         sign_S, s_S = inputs.advantage_S.sign(), inputs.log_ratio_S
         held_S = s_S.detach()
@@ -109,6 +109,6 @@ class Ipo(Paired):
     name: Literal["ipo"] = "ipo"
 
     def of_difference(self, d_S: "Tensor") -> "tuple[Tensor, Tensor]":
-        """(d - 1/(2 beta))^2."""
+        """Compute (d - 1/(2 beta))^2."""
         residual_S = d_S - 1.0 / (2.0 * self.beta)
         return residual_S.square(), 2.0 * residual_S

@@ -25,7 +25,7 @@ class PairwiseWeighted(Method):
     """Temperature of w_i = exp(r_i / temperature), in units of the reward."""
 
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
-        """(sum_j w_j) w_i (r_i - rbar_w)."""
+        """Compute (sum_j w_j) w_i (r_i - rbar_w)."""
         reward_S = reward_S.double()
         weight_S = (reward_S / self.weight_temperature).exp()
         # once for all of a group: the sum over pairs factorises into sums over answers

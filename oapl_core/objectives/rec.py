@@ -18,9 +18,9 @@ class _Rec(Method):
     importance_sampling: bool = True
     """Whether tokens (of REC-GSPO: sequences) are weighted by their ratio (IS) or not (NoIS)."""
     clip_low: Clip = 0.2
-    """1 - clip_low is the lower bound of the ratio."""
+    """Distance below 1 of the ratio's lower bound."""
     clip_high: Clip = 0.2
-    """1 + clip_high is the upper bound of the ratio."""
+    """Distance above 1 of the ratio's upper bound."""
 
 
 class RecOneSide(_Rec):
@@ -73,12 +73,12 @@ class RecGspo(_Rec):
     clip_high: Clip = 8e-4
 
     def loss(self, inputs: Inputs) -> Loss:
-        """-(1/N) sum_i A_i M_i q_i, or ln q_i in place of q_i."""
+        """Compute -(1/N) sum_i A_i M_i q_i, or ln q_i in place of q_i."""
         return sequence_ratio_loss(inputs, self.clip_low, self.clip_high, self.importance_sampling)
 
 
 def sequence_ratio_loss(inputs: Inputs, low: float, high: float, importance_sampling: bool) -> Loss:
-    """-(1/N) sum_i A_i M_i q_i, or ln q_i in place of q_i; q_i = exp(s_i / T_i)."""
+    """Compute -(1/N) sum_i A_i M_i q_i, or ln q_i in place of q_i; q_i = exp(s_i / T_i)."""
     log_q_S = inputs.log_ratio_S / inputs.length_S
     kept_S = one_side(log_q_S.detach(), inputs.advantage_S, low, high)
     weight_S = inputs.advantage_S * kept_S

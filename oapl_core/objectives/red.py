@@ -53,6 +53,6 @@ class RedWeight(Method):
     """Temperature of exp(A_i / temperature), in units of the reward."""
 
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
-        """exp(A_i / temperature) A_i with A_i = r_i - mean r."""
+        """Compute exp(A_i / temperature) A_i with A_i = r_i - mean r."""
         centred_S = reward_S.double() - group_mean(reward_S, group_S)
         return (centred_S / self.weight_temperature).exp() * centred_S

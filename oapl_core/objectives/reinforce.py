@@ -34,7 +34,7 @@ class AsymRe(Method):
     """How far the baseline lies below the group's mean reward."""
 
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
-        """r - (mean r - shift)."""
+        """Compute r - (mean r - shift)."""
         return reward_S.double() - (group_mean(reward_S, group_S) - self.shift)
 
 
@@ -44,6 +44,6 @@ class MaxRl(Method):
     name: Literal["max_rl"] = "max_rl"
 
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
-        """(r - mean r) / mean r; 0 in a group without a reward."""
+        """Compute (r - mean r) / mean r; 0 in a group without a reward."""
         mean_S = group_mean(reward_S, group_S)
         return (reward_S.double() - mean_S) / mean_S.where(mean_S > 0, float("inf"))

@@ -30,7 +30,7 @@ class Supervised(Method):
     token_average: TokenAverage = "batch"
 
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
-        """1 for what is trained on, else 0."""
+        """Return 1 for rollouts that are trained on, else 0, [S]."""
         return self.kept(reward_S, group_S, 0).double()
 
     def loss(self, inputs: Inputs) -> Loss:
@@ -39,7 +39,7 @@ class Supervised(Method):
 
 
 class Sft(Supervised):
-    """Every row is raised, whatever its reward."""
+    """Supervised fine-tuning: every row is raised, whatever its reward."""
 
     name: Literal["sft"] = "sft"
 

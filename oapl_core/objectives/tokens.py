@@ -32,21 +32,24 @@ def share(inputs: Inputs, average: TokenAverage) -> "Tensor":
 
 
 def weighted_logprobs(weight_ST: "Tensor", inputs: Inputs, average: TokenAverage = "sum") -> "Tensor":
-    """- sum of weight * (ln pi - ln b); ``weight_ST`` may be [S, 1] and is held constant."""
+    """Compute - sum of weight * (ln pi - ln b); ``weight_ST`` may be [S, 1] and is held constant."""
     return -(weight_ST.detach() * share(inputs, average) * inputs.log_ratio * inputs.mask_ST).sum()
 
 
 def weighted_ratios(
     weight_ST: "Tensor", log_ratio_ST: "Tensor", inputs: Inputs, average: TokenAverage = "sum"
 ) -> "Tensor":
-    """- sum of weight * exp(log_ratio); ``weight_ST`` is held constant."""
+    """Compute - sum of weight * exp(log_ratio); ``weight_ST`` is held constant."""
     weight_ST = weight_ST.detach() * share(inputs, average) * inputs.mask_ST
     # a clipped token's ratio may overflow, and 0 times infinity would make the whole gradient not-a-number
     return -(weight_ST * log_ratio_ST.where(weight_ST != 0, 0.0).exp()).sum()
 
 
 def clipped_loss(kept_ST: "Tensor", inputs: Inputs, average: TokenAverage, with_ratio: bool = True) -> Loss:
-    """- sum of A rho M (or A M ln rho without the ratio) for the mask M = ``kept_ST``; reports what M leaves out."""
+    """Compute - sum of A rho M for the mask M = ``kept_ST``, or - sum of A M ln rho without the ratio.
+
+    Reports the tokens that M leaves out.
+    """
     weight_ST = inputs.advantage_S[:, None] * kept_ST
     if with_ratio:
         value = weighted_ratios(weight_ST, inputs.log_ratio, inputs, average)
@@ -56,18 +59,18 @@ def clipped_loss(kept_ST: "Tensor", inputs: Inputs, average: TokenAverage, with_
 
 
 def clipped(kept_ST: "Tensor", inputs: Inputs) -> "Tensor":
-    """Response tokens with an advantage that ``kept_ST`` leaves out, [S, T]."""
+    """Return the mask of response tokens with an advantage that ``kept_ST`` leaves out, [S, T]."""
     return ~kept_ST & inputs.mask_ST & (inputs.advantage_S[:, None] != 0)
 
 
 def one_side(log_ratio: "Tensor", advantage: "Tensor", low: float, high: float) -> "Tensor":
-    """PPO's: rho <= 1 + high where the advantage is positive, rho >= 1 - low where it is negative."""
+    """Return PPO's mask: rho <= 1 + high where the advantage is positive, rho >= 1 - low where it is negative."""
     ratio = log_ratio.exp()
     return ((advantage > 0) & (ratio <= 1 + high)) | ((advantage < 0) & (ratio >= 1 - low))
 
 
 def two_side(log_ratio: "Tensor", low: float, high: float) -> "Tensor":
-    """1 - low <= rho <= 1 + high."""
+    """Return the mask of 1 - low <= rho <= 1 + high."""
     ratio = log_ratio.exp()
     return (ratio >= 1 - low) & (ratio <= 1 + high)
 

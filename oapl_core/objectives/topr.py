@@ -24,7 +24,7 @@ class Topr(Method):
     """Bound of the ratio of bad answers."""
 
     def loss(self, inputs: Inputs) -> Loss:
-        """-(1/N) sum_i w_i A_i s_i."""
+        """Compute -(1/N) sum_i w_i A_i s_i."""
         advantage_S, s_S = inputs.advantage_S, inputs.log_ratio_S.detach()
         # exp(709) is the largest that float64 holds; the bound below cuts it anyway
         ratio_S = s_S.clamp(max=700.0).exp()

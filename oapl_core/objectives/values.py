@@ -19,7 +19,9 @@ ValueRule = Literal["log_mean_exp", "leave_one_out", "mean", "shifted_mean", "be
 
 
 def values(rule: ValueRule, reward_S: "Tensor", group_S: "Tensor", temperature: float, shift: float) -> "Tensor":
-    """V_S by ``rule``; ``temperature`` is beta1 of the first two, ``shift`` is added to the mean by the last two."""
+    """Compute V_S by ``rule``; ``temperature`` is beta1 of the first two, ``shift`` is added to the mean by the last
+    two.
+    """
     if rule == "log_mean_exp":
         return log_mean_exp_values(reward_S, group_S, temperature)
     if rule == "leave_one_out":
@@ -28,7 +30,7 @@ def values(rule: ValueRule, reward_S: "Tensor", group_S: "Tensor", temperature: 
 
 
 def log_mean_exp_values(reward_S: "Tensor", group_S: "Tensor", value_temperature: float) -> "Tensor":
-    """V of each sequence's group.
+    """Compute V of each sequence's group.
 
     Args:
         reward_S: rewards of whole groups: all their valid rollouts, in any order.
@@ -50,7 +52,7 @@ def log_mean_exp_values(reward_S: "Tensor", group_S: "Tensor", value_temperature
 
 
 def leave_one_out_values(reward_S: "Tensor", group_S: "Tensor", value_temperature: float) -> "Tensor":
-    """V of the group's OTHER rollouts, so that a sequence's value does not depend on its own reward.
+    """Compute V of the group's OTHER rollouts, so that a sequence's value does not depend on its own reward.
 
     A group of one has no others: its value is its own reward, its advantage 0.
 
@@ -78,7 +80,9 @@ def _best(reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
 
 
 def _soft_mean(below_S: "Tensor", group_S: "Tensor", temperature: float, others: bool) -> "Tensor":
-    """temperature * ln mean exp(below / temperature) over the group (or its others), of which one has below = 0."""
+    """Compute temperature * ln mean exp(below / temperature) over the group (or its others), of which one has below =
+    0.
+    """
     if temperature == 0:
         return below_S * 0.0
     plain = math.isinf(temperature)

@@ -45,7 +45,7 @@ class Vespo(Method):
         return (power_S * s_S - decay_S * s_S.clamp(max=700.0).expm1()).exp()
 
     def loss(self, inputs: Inputs) -> Loss:
-        """-(1/tokens) sum phi A s."""
+        """Compute -(1/tokens) sum phi A s."""
         weight_S = self.weights(inputs.log_ratio_S.detach(), inputs.advantage_S)
         weight_S1 = (weight_S * inputs.advantage_S)[:, None]
         return Loss(weighted_logprobs(weight_S1, inputs, self.token_average))

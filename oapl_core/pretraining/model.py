@@ -65,7 +65,7 @@ def new_model(config: PretrainConfig, tokenizer: PreTrainedTokenizerFast, seed: 
 
 
 def plan_batches(lengths: Sequence[int], batch_size: int, rng: random.Random) -> list[list[int]]:
-    """Indices of one epoch's batches: neighbours in length together, ties and the order of batches shuffled."""
+    """Return indices of one epoch's batches: neighbours in length together, ties and the order of batches shuffled."""
     # A batch is as wide as its longest sequence: neighbours in length leave little padding to compute.
     order = sorted(range(len(lengths)), key=lambda i: (lengths[i], rng.random()))
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
@@ -74,7 +74,7 @@ def plan_batches(lengths: Sequence[int], batch_size: int, rng: random.Random) ->
 
 
 def learning_rate_share(step: int, steps: int, warmup_share: float = 0.05) -> float:
-    """Linear warm-up that starts above 0, then a straight line down to 0: the share of the peak at `step`."""
+    """Return the share of the peak at `step`: a linear warm-up that starts above 0, then a straight line down to 0."""
     warmup = max(1, round(warmup_share * steps))
     return min((step + 1) / warmup, (steps - step) / max(1, steps - warmup))
 
@@ -116,7 +116,7 @@ def train_model(
 
 
 def batch_loss(model: Qwen3ForCausalLM, examples: Sequence[Example]) -> torch.Tensor:
-    """Mean negative log-probability of the answers' tokens (a scalar, nats per token)."""
+    """Return the mean negative log-probability of the answers' tokens (a scalar, nats per token)."""
     import torch
     import torch.nn.functional as F
 

@@ -72,7 +72,7 @@ class Encoder:
         return self._tokenizer.decode(self._first) + text, self._first + ids
 
     def answer(self, prompt: str, solution: str, stop: Sequence[str] = ()) -> str:
-        """``solution`` as an answer to ``prompt``, up to and including what ends it: what a demonstration trains on."""
+        """Write ``solution`` as an answer to ``prompt``, its end included, as a demonstration trains on it."""
         return f"{'' if self.is_chat else _gap(prompt)}{solution}{self.answer_end(stop)}"
 
     def answer_end(self, stop: Sequence[str] = ()) -> str:
@@ -102,7 +102,7 @@ class Encoder:
         return str(tokenizer.eos_token)
 
     def ends(self, stop: Sequence[str] = ()) -> list[str]:
-        """Everything that ends an answer when it is sampled: the model's end tokens and the ``stop`` texts."""
+        """Return everything that ends an answer when it is sampled: the model's end tokens and the ``stop`` texts."""
         return [*self._tokenizer.convert_ids_to_tokens(end_token_ids(self._model)), *stop]
 
     def _ids(self, text: str) -> list[int]:

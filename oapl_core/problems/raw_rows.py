@@ -29,7 +29,7 @@ def is_readable(path: Path) -> bool:
 
 
 def raw_rows(path: Path, torn_is_none: bool = False) -> Iterator[tuple[int, Any]]:
-    """(number counted from 1, row) of every row; empty lines are skipped.
+    """Yield (number counted from 1, row) of every row; empty lines are skipped.
 
     With ``torn_is_none`` a line that is not JSON is the row None; else it is an error.
 

@@ -15,7 +15,7 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def words(text: str) -> list[str]:
-    """Words and marks of a text, in lower case."""
+    """Split a text into words and marks, in lower case."""
     return _WORD.findall(text.casefold())
 
 

@@ -118,7 +118,7 @@ def _texts(tests: Sequence[Mapping[str, str]], key: str) -> "pa.Array":
 
 
 def size_of_tests(problem: Mapping[str, Any]) -> int:
-    """Characters of all inputs and outputs."""
+    """Count the characters of all inputs and outputs."""
     return sum(len(test["input"]) + len(test["output"]) for test in problem["tests"])
 
 

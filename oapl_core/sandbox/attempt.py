@@ -65,7 +65,7 @@ class Child:
         return self._ended is not None or bool(select.select([self.pidfd], [], [], 0)[0])
 
     def cpu_s(self) -> float:
-        """CPU seconds so far."""
+        """Return CPU seconds so far."""
         return self._ended[1] if self._ended else linux.cpu_seconds(self.pid)
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class RunningRequest:
         return self.counted >= MARK_LAST
 
     def files(self) -> tuple[int, ...]:
-        """Everything that lies open here for it."""
+        """List every file that is open here for the attempt."""
         return (*self.task.all_files, self.marks)
 
 
@@ -201,7 +201,7 @@ def watch(attempt: RunningRequest, control: socket.socket) -> Iterator[dict[str,
 
 
 def _time_left(attempt: RunningRequest) -> tuple[float, str]:
-    """Seconds until the next look at the child, and which limit it has exceeded, if any."""
+    """Return the seconds until the next look at the child, and which limit it has exceeded, if any."""
     wall_left = (attempt.wall_s if attempt.ready else _START_SECONDS) - (time.monotonic() - attempt.test_start)
     cpu_left = attempt.cpu_s - (attempt.program.cpu_s() - attempt.cpu_before)
     if attempt.judge:

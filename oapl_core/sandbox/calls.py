@@ -72,7 +72,7 @@ class RemoteValue:
     """A value of the other process, which answers every operation on it; it takes no part in comparisons here."""
 
     def __init__(self, peer: Peer, number: int, kind: str) -> None:
-        """`number` is the other side's for it, `kind` the name of its class."""
+        """Keep the reference: `number` is the other side's for it, `kind` the name of its class."""
         object.__setattr__(self, "_remote", (peer, number, kind))
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -134,8 +134,10 @@ class Peer:
     """One end of the channel, which knows the values that it packs and unpacks."""
 
     def __init__(self, channel: int, names: Mapping[str, Any], declared: Collection[str], trusts: bool) -> None:
-        """`names` holds this side's classes; objects of those in `declared` go out field by field. `trusts`: the other
-        side may do everything with what it was given (the checks with a program's values)."""
+        """Prepare one side's calls. `names` holds this side's classes; objects of those in `declared` go out field by
+        field. `trusts`: the other side may do everything with what it was given (the checks with a program's
+        values).
+        """
         self._channel, self._names, self.declared_names, self._trusts = channel, names, declared, trusts
         self._stand_ins: dict[str, type] = {}
         self.has_called = False
@@ -154,7 +156,7 @@ class Peer:
         return name if name in self.declared_names and isinstance(name, str) else None
 
     def class_named(self, name: str) -> type:
-        """This side's class; without one an empty stand-in, which has the fields and no methods."""
+        """Return this side's class; without one an empty stand-in, which has the fields and no methods."""
         declared = self._names.get(name)
         if isinstance(declared, type) and name in self.declared_names:
             return declared

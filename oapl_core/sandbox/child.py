@@ -65,7 +65,7 @@ class ProgramTask:
     """All files of the request, the checks' included: a child closes those of the others."""
 
     def own_files(self) -> set[int]:
-        """Everything that stays open in the child."""
+        """List the files that stay open in the child."""
         named = {self.program, self.output, self.results, self.errors, self.records, self.marks, self.channel}
         return (named | {*self.inputs}) - {-1}
 
@@ -250,7 +250,7 @@ def _call(task: ProgramTask, number: int, program: CompiledProgram, main: Module
 
 
 def _plain(value: Any) -> Any:
-    """numpy arrays and scalars as lists and numbers."""
+    """Convert numpy arrays and scalars to lists and numbers."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a {type(value).__name__} is not JSON")

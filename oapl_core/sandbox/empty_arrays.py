@@ -44,7 +44,7 @@ def _kind() -> type[np.ndarray[Any, Any]]:
             return getattr(ufunc, method)(*plain, **named)
 
         def __array_function__(self, function: Any, types: Any, given: Any, named: Any) -> Any:
-            """NumPy's function, unless it would find nothing to compare."""
+            """Call NumPy's function, unless it would find nothing to compare."""
             if function in (np.allclose, np.isclose, np.array_equiv):
                 refuse((*given, *(named[name] for name in ("a", "b") if name in named))[:2], scalars=True)
             return super().__array_function__(function, types, given, named)

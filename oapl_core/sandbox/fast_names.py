@@ -34,7 +34,7 @@ _LOOKS_AT_NAMES = frozenset(_LOOKERS.split())
 
 
 def as_function(source: str, prelude: Container[str]) -> CodeType | None:
-    """Code that runs `source`, a program that compiles, with local names; None where that could be noticed.
+    """Return code that runs `source`, a program that compiles, with local names; None where that could be noticed.
 
     Execute it in a module's namespace, as the plain code. `prelude` has the names that the module has beforehand.
     Imports at the head of the file stay in the module.

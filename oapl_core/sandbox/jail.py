@@ -34,11 +34,11 @@ class Ceilings:
     file_bytes: int
     """Size of each file that it writes."""
     is_compiler: bool = False
-    """It may start processes, and each of them has this time and memory."""
+    """Whether it may start processes, each of which has this time and memory."""
     dies_with_parent: bool = False
-    """Its parent is the keeper of a session and not the fork server, with whose namespace it would end."""
+    """Whether its parent is the keeper of a session and not the fork server, with whose namespace it would end."""
     hides_tools: bool = False
-    """It is an executable of its own and needs no tools: what they can do, a program has to do itself."""
+    """Whether it is an executable of its own, which gets no tools: a program has to do their work itself."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class VisiblePaths:
     readable: tuple[str, ...]
     """Interpreter, its shared libraries and time zones; bound at the same place."""
     hidden: tuple[str, ...]
-    """Below `readable` and yet not to be read: installed packages."""
+    """Paths below `readable` that may not be read: installed packages."""
     libraries: tuple[str, ...]
     """Packages that programs may import; bound below /libraries at the full level."""
     starts_processes: bool = False
@@ -154,7 +154,7 @@ class Jail:
         return int(os.pread(self._size, 64, 0).split()[0]) * resource.getpagesize() if self._size >= 0 else 0
 
     def confine(self, server_pid: int, ceilings: Ceilings, file: tuple[str, bytes] | None = None) -> None:
-        """In the child, before any untrusted byte: gives up everything that a program must not have.
+        """Give up, in the child and before any untrusted byte, everything that a program must not have.
 
         `file` (name and content) is put into the private directory, which the full level has.
 
@@ -205,7 +205,8 @@ class Jail:
 
 
 def _set_limits(ceilings: Ceilings, threads: int) -> None:
-    """Soft = hard everywhere: a program can lower its limits, never raise them. The stack may grow, within memory.
+    """Set soft and hard limits alike: a program can lower its limits, never raise them. The stack may grow, within
+    memory.
 
     `threads` is -1 at the fallback level, where the kernel would count all processes of the user.
     """
@@ -241,7 +242,7 @@ def _fallback_ruleset(paths: VisiblePaths) -> int:
 
 
 def _rules(path: str, hidden: tuple[str, ...]) -> list[tuple[str, int]]:
-    """Rules for everything below `path` but not below `hidden`; landlock itself knows no exceptions."""
+    """Return the rules for everything below `path` but not below `hidden`; landlock itself knows no exceptions."""
     if path in hidden:
         return []
     if not os.path.isdir(path):

@@ -57,7 +57,7 @@ def _syscall(call: str, number: int, *arguments: object) -> int:
 
 
 def fork() -> int:
-    """os.fork without Python's hooks around it, which cost the child 200 pages of memory and 0.4 ms.
+    """Fork like os.fork without Python's hooks around it, which cost the child 200 pages of memory and 0.4 ms.
 
     Only for a process with a single thread. No other thread can hold a lock, and the child's thread keeps its identity:
     no lock needs to be made anew. The random module is not seeded again.
@@ -115,7 +115,7 @@ def die_with_parent(signal_number: int) -> None:
 
 
 def no_new_privileges() -> None:
-    """No later execve can gain privileges; needed before landlock and seccomp without CAP_SYS_ADMIN."""
+    """Keep later execves from gaining privileges; needed before landlock and seccomp without CAP_SYS_ADMIN."""
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), 0, 0, 0), "prctl NO_NEW_PRIVS")
 
 
@@ -126,7 +126,7 @@ def drop_capabilities() -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of another process of this pid namespace so far, from the kernel (clock_getcpuclockid(3))."""
+    """Return CPU time of another process of this pid namespace so far, from the kernel (clock_getcpuclockid(3))."""
     return time.clock_gettime((~pid << 3) | 2)
 
 

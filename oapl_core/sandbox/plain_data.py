@@ -77,7 +77,9 @@ class Packing:
     """One message being packed."""
 
     def __init__(self, side: Peer, known: Sequence[Any] = ()) -> None:
-        """`known` are the objects of the message that is answered: they keep their places, and go back as they are."""
+        """Begin a message; `known` are the objects of the message that is answered: they keep their places, and go back
+        as they are.
+        """
         self._side = side
         self.heap: list[Node | None] = []
         self.objects: list[Any] = []

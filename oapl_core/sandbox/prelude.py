@@ -88,7 +88,7 @@ def declare(starter: str, names: dict[str, Any]) -> None:
 
 
 def hide_our_modules() -> None:
-    """From now on an import of oapl_core fails here and in every child, as it would anywhere; running code runs on."""
+    """Make imports of oapl_core fail from now on, here and in every child; running code runs on."""
     for name in [name for name in sys.modules if name.split(".")[0] == "oapl_core"]:
         del sys.modules[name]
 

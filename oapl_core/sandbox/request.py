@@ -127,7 +127,9 @@ class ChildRequest:
         return _tail(self._errors).decode("utf-8", "replace").strip()
 
     def _record(self, facts: dict[str, Any]) -> tuple[int, int | None, int, tuple[int, int]]:
-        """Kind, exit code, peak and ends of the test; for one without a record what the kernel said of its process."""
+        """Read kind, exit code, peak and ends of the test; for one without a record, the kernel's facts of its
+        process.
+        """
         limit = int(self._limits.output_mb * (1 << 20))
         if facts["is_recorded"]:
             data = os.pread(self._records, RECORD.size, facts["number"] * RECORD.size)

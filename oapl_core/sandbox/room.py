@@ -20,15 +20,13 @@ _GROUP = Path("/sys/fs/cgroup")
 
 
 def sessions_in_memory(limits: Limits, processes: int = 1) -> int:
-    """Count the sessions that may use all that ``limits`` gives them, where so many ``processes`` start as many
-    each.
-    """
+    """Count sessions that may use all that ``limits`` gives them, where so many ``processes`` start as many each."""
     each = (limits.memory_mb + _SCRATCH_MIB + 2 * limits.output_mb) * 2**20
     return int(free_bytes() / each / processes)
 
 
 def free_bytes() -> int:
-    """Memory that can be used without swapping: the machine's, or what is left of this container's."""
+    """Return the memory that can be used without swapping: the machine's, or what is left of this container's."""
     lines = (line.split() for line in _MEMORY.read_text().splitlines())
     free = next(int(words[1]) * 1024 for words in lines if words[0] == "MemAvailable:")
     try:

@@ -49,8 +49,9 @@ class Sandbox:
         libraries: Sequence[str] = DEFAULT_LIBRARIES,
         language: Language | None = None,
     ) -> None:
-        """`level` forces one level, otherwise the strongest that works, down to `minimum_level`; `libraries` are the
-        installed packages that programs may import. With `language` it runs programs in that instead of Python.
+        """Start the fork servers. `level` forces one level, otherwise the strongest that works, down to
+        `minimum_level`; `libraries` are the installed packages that programs may import. With `language` it runs
+        programs in that instead of Python.
 
         Raises:
             ValueError: there are no workers.
@@ -218,7 +219,7 @@ class Sandbox:
         return replace(made, compile_error=True)
 
     def stream(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """`function` of every item, in order, on every server at once; at most 4 items per server are in flight.
+        """Yield `function` of every item, in order, on every server at once; at most 4 items per server are in flight.
 
         `function` calls `executions` or `run`; memory does not grow with the number of items.
         """

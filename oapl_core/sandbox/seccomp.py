@@ -86,7 +86,7 @@ def _argument(index: int, is_high: bool = False) -> bytes:
 
 
 def _checked_call(number: int, body: list[bytes]) -> list[bytes]:
-    """`body` runs (and must return) for this call; any other call jumps over it."""
+    """Run `body` for this call, in which it must return; any other call jumps over it."""
     return [_instruction(_JUMP_EQUAL, number, 0, len(body)), *body]
 
 
@@ -156,8 +156,9 @@ def allowlist(further: Mapping[str, int] | None = None) -> bytes:
 
 
 def _own_limits() -> list[bytes]:
-    """prlimit64 of this process only; the kernel itself lets nobody here raise a hard limit. A null pointer for the new
-    limit only asks for the old one, so that is allowed for CPU time, too."""
+    """Allow prlimit64 of this process only; the kernel itself lets nobody here raise a hard limit. A null pointer for
+    the new limit only asks for the old one, so that is allowed for CPU time, too.
+    """
     return [
         _argument(0),
         _instruction(_JUMP_EQUAL, 0, 1, 0),
@@ -183,7 +184,7 @@ class SystemCallFilter:
     """A BPF program in the kernel's layout, built once and applied in every child."""
 
     def __init__(self, program: bytes) -> None:
-        """`program` as made by `allowlist`."""
+        """Prepare the filter `program`, as made by `allowlist`."""
         self._code = ctypes.create_string_buffer(program, len(program))
         self._header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(self._code))
         self._syscall = ctypes.CDLL(None, use_errno=True).syscall

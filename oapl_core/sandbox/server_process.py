@@ -132,7 +132,7 @@ class ServerProcess:
         return ServerLost(f"the fork server died ({self._complaint() or error})")
 
     def _complaint(self) -> str:
-        """Last line that the server wrote before it died."""
+        """Return the last line that the server wrote before it died."""
         size = os.fstat(self._errors).st_size
         lines = os.pread(self._errors, 4096, max(0, size - 4096)).decode("utf-8", "replace").strip().splitlines()
         return lines[-1] if lines else ""
@@ -149,7 +149,8 @@ def _interpreter() -> str:
 
 
 def package_paths(names: Sequence[str]) -> list[str]:
-    """Folders (or files) of installed packages, with the shared libraries that wheels keep next to them (`numpy.libs`).
+    """Return folders (or files) of installed packages, with the shared libraries that wheels keep next to them
+    (`numpy.libs`).
 
     The packages are installed: Sandbox has looked.
     """

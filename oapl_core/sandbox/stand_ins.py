@@ -20,7 +20,7 @@ _STDIN_NAMES = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 
 
 def alias_stdin() -> Callable[..., Any]:
-    """From now on `open`, `io.open` (so pathlib, too) and `os.open` know the name; returns the new `open`."""
+    """Make `open`, `io.open` (so pathlib, too) and `os.open` know the name from now on; returns the new `open`."""
     real_open, real_os_open = io.open, os.open
 
     def alias_open(file: Any, *arguments: Any, **named: Any) -> Any:
@@ -50,7 +50,7 @@ class SemLock:
     SEM_VALUE_MAX = 2**31 - 1
 
     def __init__(self, kind: int, value: int, maxvalue: int, name: str, unlink: bool) -> None:
-        """`kind` 0 is a recursive mutex, 1 a semaphore."""
+        """Make a lock: `kind` 0 is a recursive mutex, 1 a semaphore."""
         self.kind, self.maxvalue, self.handle = kind, maxvalue, 0
         self.name = None  # a named one would be registered with a process that tidies up
         self._value, self._owner, self._depth = value, 0, 0

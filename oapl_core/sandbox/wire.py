@@ -13,7 +13,7 @@ from typing import Any
 _LENGTH = struct.Struct("!I")
 
 REQUEST = b"R"
-"""Before a request; its files travel with this byte."""
+"""Byte before a request; its files travel with it."""
 STOP = b"S"
 """From the supervisor: the rest of the running request is not needed."""
 MOST_FILES = 128
@@ -41,9 +41,7 @@ def send_request(connection: socket.socket, message: dict[str, Any], files: Sequ
 
 
 def receive_request(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Read the next request and its files; None when the other side is gone. A STOP that came too late is passed
-    over.
-    """
+    """Read next request and its files; None when the other side is gone. A STOP that came too late is passed over."""
     while True:
         kind, files, _, _ = socket.recv_fds(connection, 1, MOST_FILES)  # the byte alone: its files come with it
         if kind == REQUEST:

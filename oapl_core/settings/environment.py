@@ -38,7 +38,7 @@ class EnvironmentConfig(Settings):
     """Longest turn; unset: what is left of `sampling.max_tokens`, which bounds all turns and what answers them.
     Tokens."""
     observation_characters: PositiveInt = 8000
-    """Longer answers of the environment are cut in their middle. Characters."""
+    """Longest answer of the environment; longer ones are cut in their middle. Characters."""
     tool_s: PositiveFloat = 60.0
     """Wall time of one step of the environment, all calls of the turn. A call of a shipped environment gets the rest of
     nine tenths of it. A step that takes longer all the same cannot be judged. Seconds.

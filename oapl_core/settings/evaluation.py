@@ -7,7 +7,7 @@ from pydantic import Field, PositiveInt, model_validator
 from oapl_core.settings_group import Settings
 
 StopTexts = tuple[Annotated[str, Field(min_length=1)], ...]
-"""Each ends an answer as soon as it is sampled."""
+"""Texts that end an answer as soon as they are sampled."""
 
 
 class AskingConfig(Settings):
@@ -16,7 +16,7 @@ class AskingConfig(Settings):
     temperature: Annotated[float, Field(ge=0.0)] = 0.6
     """Sampling temperature."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 0.95
-    """Nucleus sampling."""
+    """Mass of nucleus sampling."""
     max_tokens: PositiveInt = 65536
     """Longest response. Tokens."""
     stop: StopTexts | None = None

@@ -39,20 +39,20 @@ class SetConfig(Settings):
     revision: str | None = None
     """Commit of the set's repository on the hub; unset: that of data/sources.toml."""
     release: str | None = None
-    """LiveCodeBench's, cumulative."""
+    """Release of LiveCodeBench, cumulative."""
     window: str | None = None
     """Days of release, `FIRST:END`, END excluded."""
     faulty: Literal["keep", "drop", "only"] = "keep"
     """Problems that their source calls faulty."""
     limit: PositiveInt | None = None
-    """Only the first so many."""
+    """Number of problems to take, the first ones."""
 
 
 class EvaluationFolderConfig(AskingConfig, PromptConfig):
     """An evaluation of checkpoints on one problem set, asked as an experiment would ask it."""
 
     models: Annotated[tuple[ModelConfig, ...], Field(min_length=1)]
-    """In the order of the tables; pairs are compared."""
+    """Checkpoints in the order of the tables; pairs are compared."""
     problems: SetConfig
     """Problems to answer."""
     samples: PositiveInt = EvaluationConfig.model_fields["heldout_samples"].default
@@ -60,7 +60,7 @@ class EvaluationFolderConfig(AskingConfig, PromptConfig):
     ks: tuple[PositiveInt, ...] = ()
     """k of pass@k; none: up to 16, powers of two, and n."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Every request's seed and the intervals' are derived from it."""
+    """Seed from which every request's seed and the intervals' are derived."""
     engine: EngineConfig = EngineConfig()
     """vLLM."""
     environment: EnvironmentConfig | None = None

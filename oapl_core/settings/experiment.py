@@ -72,7 +72,7 @@ class EngineConfig(Settings):
     that are decided elsewhere are refused. Rollouts and evaluations depend on each of them."""
 
     def at_once(self, parameters: float, on_cpu: bool = False) -> int:
-        """Requests that a model of so many weights decodes at once."""
+        """Return the number of requests that a model of so many weights decodes at once."""
         if self.max_num_seqs is not None or on_cpu:
             return self.max_num_seqs or _AT_ONCE
         # what a step reads of the weights is shared by all; long answers have no room for more
@@ -132,7 +132,7 @@ class Experiment(Settings):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     """With the seed it names the run folder."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Every random choice is derived from it."""
+    """Seed from which every random choice is derived."""
     runs_dir: Path = Path("data/runs")
     """Where run folders are made."""
     cache_dir: Path = Path("data/cache")

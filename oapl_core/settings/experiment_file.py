@@ -53,7 +53,7 @@ def read_toml(path: Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def with_overrides(experiment: Experiment, overrides: Iterable[str], where: str) -> Experiment:
-    """``experiment`` with ``key.sub=value`` changes; ``where`` names its origin in the one-line error.
+    """Return ``experiment`` with ``key.sub=value`` changes; ``where`` names its origin in the one-line error.
 
     Raises:
         ConfigError: as ``load_experiment``.
@@ -142,7 +142,7 @@ def _complaint(error: dict[str, Any], kind: type[Settings]) -> str:
 
 
 def _in_words_of_toml(message: str) -> str:
-    """Pydantic's words name Python's types, which a settings file does not have."""
+    """Replace Python's types in Pydantic's words, which a settings file does not have, by TOML's."""
     for words, ours in _WORDS.items():
         message = re.sub(words, ours, message)
     return message

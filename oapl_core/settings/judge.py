@@ -70,9 +70,11 @@ class JudgeConfig(Settings):
     timeout_s: PositiveFloat = 120.0
     """For one reply. Seconds."""
     retries: Annotated[int, Field(ge=0)] = 4
-    """After status 408, 409, 429 or 5xx, a timeout, a broken connection, or a reply in another format."""
+    """Number of retries after status 408, 409, 429 or 5xx, a timeout, a broken connection, or a reply in another
+    format.
+    """
     backoff_s: PositiveFloat = 1.0
-    """Before the first retry; doubled for each further one, up to a minute. Seconds."""
+    """Pause before the first retry; doubled for each further one, up to a minute. Seconds."""
     concurrency: PositiveInt = 16
     """Requests at a time."""
     api_key: VariableName = "OPENAI_API_KEY"

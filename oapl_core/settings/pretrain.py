@@ -31,4 +31,4 @@ class PretrainConfig(Settings):
     learning_rate: PositiveFloat = 3e-3
     """Peak learning rate."""
     threads: PositiveInt = 2
-    """Cores used."""
+    """Cores that it uses."""

@@ -101,7 +101,7 @@ class PromptConfig(Settings):
     thinking: bool | None = None
     """The chat template's switch `enable_thinking`; unset: what the template does by itself."""
     max_prompt_tokens: PositiveInt = 4096
-    """Longer prompts are dropped and counted, never cut. Tokens."""
+    """Longest prompt; longer ones are dropped and counted, never cut. Tokens."""
 
     @property
     def prompting(self) -> dict[str, Any]:

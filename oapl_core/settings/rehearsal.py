@@ -20,7 +20,7 @@ _PRETRAINED = 1
 
 
 def rehearsal(experiment: Experiment, limit: int) -> Experiment:
-    """``experiment`` with ``limit`` problems of each file, and half as many in rounds that take a part of them.
+    """Return ``experiment`` with ``limit`` problems of each file, and half as many in rounds that take a part of them.
 
     Where the model's folder is not there, the demo's tiny model takes its place, in float32 in one process.
     """

@@ -25,7 +25,7 @@ def holds_key(url: str) -> bool:
 
 
 def masked(text: str) -> str:
-    """``text`` with what may be a key in its URLs as ``***``."""
+    """Replace everything in the URLs of ``text`` that may be a key by ``***``."""
     return _VALUE.sub(r"\1=***", _USER.sub("***@", text))
 
 

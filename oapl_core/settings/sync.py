@@ -16,8 +16,9 @@ class SyncConfig(Settings):
     every_rounds: PositiveInt = 1
     """The engine gets new weights before every so many rounds; those between are sampled with the same ones."""
     offset_rounds: Annotated[int, Field(ge=0)] | None = None
-    """And not the newest weights but those of so many rounds earlier (the first rounds: the base model); unset: 0, with
-    `[pipeline]` 1."""
+    """Rounds by which the sampling weights are older than the newest (the first rounds: the base model); unset: 0, with
+    `[pipeline]` 1.
+    """
 
     def starting_round(self, number: int, pipelined: bool) -> int:
         """Return the round whose first weights sample round ``number``; never a later one.

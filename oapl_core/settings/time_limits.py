@@ -20,9 +20,9 @@ class TimeLimits(Settings):
     groups: PositiveFloat | None = None
     """Join and filter of one round."""
     training: PositiveFloat | None = None
-    """All epochs of one round."""
+    """Training of all epochs of one round."""
     evaluation: PositiveFloat | None = None
-    """All checkpoints."""
+    """Evaluation of all checkpoints."""
     reports: PositiveFloat | None = None
     """Tables and figures."""
 

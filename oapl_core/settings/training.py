@@ -50,13 +50,15 @@ class AdapterConfig(Settings):
 
 
 DEFAULT_MISMATCH = 0.2
-"""Allowed where rounding is not measured, by checkpoints that were made before it was, and at most. Nats per token."""
+"""Difference that is allowed where rounding is not measured, by checkpoints that were made before it was, and at most.
+Nats per token.
+"""
 _LEAST_MISMATCH, _ROUNDINGS = 0.02, 3.0
 """Weights of another round were seen to be 0.14 nats away; float32 is 1e-5."""
 
 
 class TrainingConfig(Settings):
-    """DeepSpeed and the optimiser (paper, appendix A)."""
+    """Settings of DeepSpeed and the optimiser (paper, appendix A)."""
 
     # who starts ranks changes no number, nor does it where activations are kept
     changes_nothing = frozenset(
@@ -102,7 +104,7 @@ class TrainingConfig(Settings):
     constant, and the state, about 14 bytes a parameter, is kept until the next round is trained.
     """
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
-    """Decoupled, multiplied by the learning rate as torch and DeepSpeed do."""
+    """Decoupled weight decay, multiplied by the learning rate as torch and DeepSpeed do."""
     max_grad_norm: PositiveFloat = 1.0
     """Global gradient-norm clip."""
     zero_stage: Literal[0, 1, 2, 3] = 1
@@ -156,8 +158,9 @@ class TrainingConfig(Settings):
     """The state to resume from after a kill is saved at the first step after so long; unset: not by time. On a disk so
     slow that this were more than 5 % of the time, less often. Minutes."""
     save_steps: PositiveInt | None = None
-    """And after so many steps; unset: not by steps. It is saved after each epoch and at SIGTERM, SIGINT and SIGUSR1
-    too."""
+    """Steps after which the state is saved; unset: not by steps. It is saved after each epoch and at SIGTERM, SIGINT
+    and SIGUSR1 too.
+    """
     keep_checkpoints: Literal["all", "last"] | PositiveInt = "all"
     """Epochs of a round whose weights stay: all, the last, or so many of the newest. What the next round starts from
     and what evaluation measures (every epoch of the last round) always stay."""
@@ -178,7 +181,7 @@ class TrainingConfig(Settings):
     """
 
     def second_copy(self, ranks: int) -> int:
-        """Ranks that share a second copy of the weights at ZeRO 3, those of one machine; 1: there is none.
+        """Count the ranks that share a second copy of the weights at ZeRO 3, those of one machine; 1: there is none.
 
         Ranks of one machine alone, as a rehearsal's, have none: it would be the first.
         """
@@ -229,7 +232,7 @@ class TrainingConfig(Settings):
         return self.launcher is not None
 
     def allowed_mismatch(self, rounding: float | None) -> float:
-        """Largest mean difference of a log-prob between engine and trainer, nats per token.
+        """Return the largest mean difference of a log-prob between engine and trainer, nats per token.
 
         Args:
             rounding: what 16 bits change on the same rollouts, 0 where nothing computes in them; None: not measured.
@@ -241,7 +244,7 @@ class TrainingConfig(Settings):
 
 
 def droppable_epochs(keep: str | int, rounds: int, round_number: int, finished: int) -> range:
-    """Epochs, from 1, whose weights no step needs and the rule does not keep.
+    """Return the epochs, from 1, whose weights no step needs and the rule does not keep.
 
     Args:
         keep: `training.keep_checkpoints`.

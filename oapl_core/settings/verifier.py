@@ -44,7 +44,7 @@ class VerifierConfig(Settings):
     output_mb: PositiveFloat = 16.0
     """Largest output of one test. MiB."""
     max_error_share: Fraction = 0.02
-    """Above this share of verifier errors the stage fails instead of training on what is left."""
+    """Share of verifier errors above which the stage fails instead of training on the rest."""
     minimum_level: Literal["full", "fallback"] = "fallback"
     """Weakest proven sandbox level to accept."""
     libraries: tuple[str, ...] = ("numpy", "sortedcontainers", "sympy", "mpmath", "networkx")

@@ -73,7 +73,7 @@ def attend(
     key_place_K: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention within each sequence: [1, tokens, heads, value size].
+    """Compute causal attention within each sequence: [1, tokens, heads, value size].
 
     Keys of a sequence may lie elsewhere in the row: its queries are then those of its last tokens.
 

@@ -32,7 +32,7 @@ def epoch_order(sequences: int, seed: int, round_number: int, epoch: int) -> lis
 
 
 def global_batches(order: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Consecutive slices of ``order``; the last one may be short, none is dropped.
+    """Return the consecutive slices of ``order``; the last one may be short, none is dropped.
 
     Raises:
         ValueError: ``batch_size`` is not positive.
@@ -133,20 +133,20 @@ def _pack(by_length: Sequence[int], lengths: Sequence[int], token_budget: int) -
 
 
 def repeated_prompts(rows: Iterable[int], prompts: Prompts) -> list[int]:
-    """Tokens of every prompt of ``rows`` that one before it has, too."""
+    """Return the tokens of every prompt of ``rows`` that one before it has, too."""
     counts = Counter(prompts[i] for i in rows)
     return [size for (_, size), count in counts.items() for _ in range(count - 1)]
 
 
 def computed_tokens(rows: Sequence[int], lengths: Sequence[int], prompts: Prompts) -> int:
-    """Tokens of the sequences ``rows`` with each of their prompts counted once."""
+    """Count the tokens of the sequences ``rows`` with each of their prompts counted once."""
     return sum(lengths[i] for i in rows) - sum(repeated_prompts(rows, prompts))
 
 
 def _shared(
     by_length: Sequence[int], lengths: Sequence[int], prompts: Prompts, token_budget: int, ranks: int
 ) -> list[list[list[int]]]:
-    """Each rank's micro-batches, with the answers to a prompt in as few as the budget allows."""
+    """Return each rank's micro-batches, with the answers to a prompt in as few as the budget allows."""
     groups = sorted(_by_prompt(by_length, prompts), key=lambda rows: -computed_tokens(rows, lengths, prompts))
     # a prompt is rather computed on several ranks than one of them left without work
     shares = [[i for group in groups[rank::ranks] for i in group] for rank in range(ranks)]

@@ -28,7 +28,7 @@ _LAYOUT = {"zero_stage", "dtype", "offload_optimizer", "offload_parameters", "de
 
 
 def refuse_other_layout(job: "Job", ranks: int) -> None:
-    """Before a round continues the optimiser of the one before it; nothing where it does not.
+    """Refuse to continue the optimiser of the round before with another layout; no check where a round does not.
 
     Raises:
         DataError: the state was written by another number of ranks, or divided over them in another way.

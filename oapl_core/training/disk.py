@@ -22,17 +22,18 @@ class RemainingWrites:
     """Files that the rest of a round's training will write."""
 
     checkpoints: int
-    """Still to be exported."""
+    """Checkpoints that are still to be exported."""
     checkpoint_bytes: int
     state_bytes: int
     """Bytes of one state over all ranks; a new one is whole before the old one goes."""
     states: int = 2
-    """At the fullest moment: two to resume from, or one and what the round leaves to the next (continuation.py).
-    What it began from itself is there already."""
+    """States at the fullest moment: two to resume from, or one and what the round leaves to the next (continuation.py).
+    What it began from itself is there already.
+    """
 
     @property
     def total_bytes(self) -> int:
-        """At the fullest moment."""
+        """Bytes at the fullest moment."""
         return self.checkpoints * self.checkpoint_bytes + self.states * self.state_bytes
 
 
@@ -51,7 +52,7 @@ def needed(model_dir: Path, dtype: str, checkpoints: int) -> RemainingWrites:
 
 
 def check_room(job: Job, free_bytes: int | None = None) -> None:
-    """Before a round is trained or gone on with.
+    """Check the disk's room before a round is trained or continued.
 
     Args:
         job: the round.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def hollowed(model: Any, dtype: torch.dtype) -> Any:
-    """``model`` with weights of ``dtype`` that have shapes but take no memory; tied ones stay one."""
+    """Return ``model`` with weights of ``dtype`` that have shapes but take no memory; tied ones stay one."""
     hollow: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, weight in module.named_parameters(recurse=False, remove_duplicate=False):

@@ -152,7 +152,7 @@ class TrainingEngine:
         return self.rank // self.sequence_ranks
 
     def shared_attention(self, attention: Any, query: "Tensor", key: "Tensor") -> Any:
-        """DeepSpeed-Ulysses around a transformers ``attention`` function, for ranks that share a sequence.
+        """Wrap DeepSpeed-Ulysses around a transformers ``attention`` function, for ranks that share a sequence.
 
         It trades: a rank's tokens of all heads for all tokens of a rank's heads, and back after the attention.
 
@@ -204,17 +204,17 @@ class TrainingEngine:
         return int(self._engine.global_steps)
 
     def total(self, values: "Tensor") -> "Tensor":
-        """Elementwise sum over ranks; of ranks that share a sequence, and so know the same of it, one counts."""
+        """Sum elementwise over ranks; one of the ranks that share a sequence counts, since all know the same of it."""
         self._dist.all_reduce(values, group=self._data_group)
         return values
 
     def total_of_parts(self, values: "Tensor") -> "Tensor":
-        """Elementwise sum over all ranks, of what each knows of its own tokens alone."""
+        """Sum elementwise over all ranks, for values that concern a rank's own tokens alone."""
         self._dist.all_reduce(values)
         return values
 
     def largest(self, values: "Tensor") -> "Tensor":
-        """Elementwise maximum over ranks."""
+        """Return the elementwise maximum over ranks."""
         self._dist.all_reduce(values, op=self._dist.ReduceOp.MAX)
         return values
 
@@ -228,7 +228,7 @@ class TrainingEngine:
         return cast("T", box[0])
 
     def wait(self) -> None:
-        """Until every rank is here."""
+        """Wait until every rank is here."""
         self._dist.barrier(group=self._patient_group)
 
     def save(self, folder: Path) -> None:
@@ -298,7 +298,7 @@ def _without_programs(folder: Path) -> Iterator[None]:
 
 
 def settings(training: TrainingConfig, ranks: int) -> dict[str, Any]:
-    """DeepSpeed's own configuration for ``training``, with what ``training.deepspeed`` adds to it.
+    """Return DeepSpeed's own configuration for ``training``, with what ``training.deepspeed`` adds to it.
 
     Micro-batch sizes are placeholders: micro-batches hold a token budget, and accumulation is steered explicitly.
     """
@@ -334,7 +334,7 @@ def settings(training: TrainingConfig, ranks: int) -> dict[str, Any]:
 
 
 def _merged(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """``ours`` with every key of ``theirs``, tables key by key."""
+    """Return ``ours`` with every key of ``theirs``, tables key by key."""
     merged = dict(ours)
     for key, value in theirs.items():
         both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)

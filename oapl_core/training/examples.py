@@ -126,7 +126,7 @@ class Examples:
         return list(zip(self.group_S.tolist(), self.prompt_length_S.tolist(), strict=True))
 
     def batch(self, rows: Sequence[int]) -> Batch:
-        """Tensors of ``rows``; without rows a stand-in of one two-token sequence with weight 0."""
+        """Return the tensors of ``rows``; without rows a stand-in of one two-token sequence with weight 0."""
         import numpy as np
         import torch
 

@@ -26,7 +26,7 @@ _EXPERTS, _ROUTERS = "experts", ("gate", "router")
 
 
 def expert_blocks(model: nn.Module) -> list[nn.Module]:
-    """Modules that hold experts and the router that chooses among them."""
+    """Return the modules that hold experts and the router that chooses among them."""
     return [module for module in model.modules() if _EXPERTS in dict(module.named_children())]
 
 

@@ -48,7 +48,7 @@ def sample(examples: "Examples", seed: int, round_number: int, epoch: int) -> "l
 
 
 def trainer_logprobs(engine: "TrainingEngine", batches: "Sequence[Batch]") -> list[Tensor]:
-    """Log-probs of each batch under the weights being trained, on the CPU; every rank calls it."""
+    """Return the log-probs of each batch under the weights being trained, on the CPU; every rank calls it."""
     logprobs = []
     for batch in batches:
         with torch.no_grad():
@@ -106,7 +106,7 @@ def check_export(
 
 
 def _scored(policy: Policy, batches: "Sequence[Batch]", dtype: torch.dtype) -> list[Tensor]:
-    """On the CPU, of which the other ranks leave all cores idle, or on this rank's GPU where the model fits beside."""
+    """Score on the CPU, whose cores the other ranks leave idle, or on this rank's GPU where the model fits beside."""
     cast(policy, dtype)
     policy.device = _place(policy)
     policy.to(policy.device)
@@ -137,7 +137,7 @@ def _all_cores() -> Iterator[None]:
 
 
 def _apart(one: Sequence[Tensor], other: Sequence[Tensor], batches: "Sequence[Batch]") -> float:
-    """Mean difference in nats per response token."""
+    """Return the mean difference in nats per response token."""
     tokens = sum(float((batch.length_S - batch.prompt_length_S).sum()) for batch in batches)
     return sum(float((a.double() - b.double()).abs().sum()) for a, b in zip(one, other, strict=True)) / max(1.0, tokens)
 

@@ -65,7 +65,7 @@ def _fitting(table: "pa.Table", routing: Routing | None) -> "pa.Array":
 
 
 def _with_sampled(table: "pa.Table") -> "pa.Table":
-    """``table`` with how many tokens of each response the model sampled, below 0 where its mask is none of them."""
+    """Add to ``table`` the number of each response's tokens that the model sampled, below 0 where its mask is unfit."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -18,7 +18,7 @@ INTERRUPTED = "interrupted after step"
 
 @contextmanager
 def listening(answer: Callable[[], None]) -> Iterator[None]:
-    """Inside the context a signal that asks to stop calls ``answer`` and does nothing else."""
+    """Have a signal that asks to stop call ``answer`` inside the context, and do nothing else."""
 
     def handler(_number: int, _frame: FrameType | None) -> None:
         answer()
@@ -35,7 +35,7 @@ class StopRequest:
     """Whether this rank was asked to stop: by a signal that it got, or by the launcher's file."""
 
     def __init__(self, file: Path) -> None:
-        """``file`` need not exist."""
+        """Watch ``file``, which need not exist."""
         self._file, self._signalled = file, False
 
     def ask(self) -> None:

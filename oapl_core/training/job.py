@@ -125,7 +125,7 @@ class Job:
         return self.run.optimizer_state(self.round_number) if leaves else None
 
     def droppable(self, finished: int) -> range:
-        """Epochs, from 1, whose weights need not stay once ``finished`` are exported."""
+        """Return the epochs, from 1, whose weights need not stay once ``finished`` are exported."""
         rounds = len(self.run.config.rounds)
         return droppable_epochs(self.training.keep_checkpoints, rounds, self.round_number, finished)
 
@@ -135,7 +135,7 @@ class Job:
         return self.states.with_name(".tmp-stop")
 
     def checkpoint(self, epoch: int) -> Path:
-        """Hugging Face folder after ``epoch``."""
+        """Return the Hugging Face folder after ``epoch``."""
         return self.run.checkpoint(self.round_number, epoch)
 
     def is_done(self, epoch: int) -> bool:

@@ -44,7 +44,7 @@ class Kernels(Protocol):
     """Name of the kernels for a person."""
 
     def obstacle(self, model: Any) -> str:
-        """Why they cannot be used here; empty: they may be tried."""
+        """Return why the kernels cannot be used here; empty: they may be tried."""
 
     def apply(self, model: Any) -> None:
         """Let ``model`` compute with them."""
@@ -63,7 +63,9 @@ class Liger:
     name = "Liger"
 
     def __init__(self, device: torch.device, patch: Callable[[Any, Mapping[str, bool]], object] | None = None) -> None:
-        """For a model on ``device``; ``patch`` takes the place of transformers' ``apply_liger_kernel``, for tests."""
+        """Prepare kernels for a model on ``device``; ``patch`` takes the place of transformers' ``apply_liger_kernel``,
+        for tests.
+        """
         self._device, self._patch = device, patch
         self._changes: list[tuple[dict[str, Any], str, Any]] = []
         """Namespace, name, and what it held before."""
@@ -130,7 +132,7 @@ class Flash:
     """A FlashAttention that torch puts in the place of its own, for packed, padded and shared rows alike."""
 
     def __init__(self, generation: int, device: torch.device) -> None:
-        """For a model on ``device``; ``generation``: 3 for Hopper, 4 for Hopper and Blackwell."""
+        """Prepare for a model on ``device``; ``generation``: 3 for Hopper, 4 for Hopper and Blackwell."""
         self._device = device
         self.name = f"FlashAttention {generation}"
         self._kind = f"FA{generation}"
@@ -288,7 +290,8 @@ def _difference(engine: "TrainingEngine", examples: "Examples", training: Traini
 
 
 def _computed(engine: "TrainingEngine", inputs: Any, mask_ST: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Log-probs of the sampled tokens, and the gradient at the embeddings of a sum in which no two tokens count alike.
+    """Return the log-probs of the sampled tokens, and the gradient at the embeddings of a sum in which no two tokens
+    count alike.
 
     With ZeRO 3 there is none: weights come and go by what a step does.
     """
@@ -315,7 +318,7 @@ def _computed(engine: "TrainingEngine", inputs: Any, mask_ST: Tensor) -> tuple[T
 def _apart(
     engine: "TrainingEngine", plain: tuple[Tensor, Tensor | None], other: tuple[Tensor, Tensor | None] | None
 ) -> list[float]:
-    """Mean difference of a log-prob, nats, and of the gradient, as a share of it: the largest of all ranks."""
+    """Return mean difference of a log-prob, nats, and of the gradient, as a share of it: the largest of all ranks."""
     difference = torch.full((2,), torch.inf, dtype=torch.float64, device=engine.device)
     if other is not None:
         difference[0] = (plain[0].double() - other[0].double()).abs().sum() / max(1, len(plain[0]))

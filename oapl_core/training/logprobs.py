@@ -34,7 +34,9 @@ from oapl_core.training.response import response_mask
 
 
 def _tiles(tokens: int, vocabulary: int, chunk: int, device: torch.device) -> Iterator[tuple[slice, list[slice]]]:
-    """Columns of the vocabulary, each with the rows to go through: at most ``chunk`` rows, a tile's worth of logits."""
+    """Return the columns of the vocabulary, each with the rows to go through: at most ``chunk`` rows, a tile's worth of
+    logits.
+    """
     rows = max(1, min(chunk, tokens))
     # a tile's size is what matters to caches and memory: fewer rows leave room for more columns
     columns = max(1, min(vocabulary, (CPU_TILE if device.type == "cpu" else GPU_TILE) // rows))
@@ -43,7 +45,7 @@ def _tiles(tokens: int, vocabulary: int, chunk: int, device: torch.device) -> It
 
 
 def _place(id_T: Tensor, columns: slice) -> tuple[Tensor, Tensor]:
-    """For each id its column in the tile, [T, 1], and whether it lies there, [T]."""
+    """Find for each id its column in the tile, [T, 1], and whether it lies there, [T]."""
     inside_T = (id_T >= columns.start) & (id_T < columns.stop)
     return (id_T - columns.start).clamp(0, columns.stop - columns.start - 1)[:, None], inside_T
 
@@ -107,7 +109,9 @@ class _StreamedLogprobs(torch.autograd.Function):
 
 
 def _gradients(ctx: Any, upstream_T: Tensor) -> tuple[Tensor | None, ...]:
-    """d ln p(id) / d logits = onehot(id) - softmax; the upstream factor of a row waits for the small products."""
+    """Compute d ln p(id) / d logits = onehot(id) - softmax; the upstream factor of a row waits for the small
+    products.
+    """
     hidden_TD, weight_VD, id_T, own_T, lse_T = ctx.saved_tensors
     hidden, down_T1, cap = hidden_TD.float(), -upstream_T[:, None], ctx.cap
     scaled, excess_T = hidden * (down_T1 / ctx.temperature), torch.zeros_like(lse_T)
@@ -172,7 +176,7 @@ def token_logprobs(
     entropy_T: Tensor | None = None,
     form: LogitForm = PLAIN,
 ) -> Tensor:
-    """ln softmax(form(hidden @ weight.T) / temperature)[id] of each row, float32, shape [T].
+    """Return ln softmax(form(hidden @ weight.T) / temperature)[id] of each row, float32, shape [T].
 
     Args:
         hidden_TD: last hidden states, any float type.
@@ -207,13 +211,13 @@ class TokenLogprobs(nn.Module):
     """Entropies of the rows that were last scored with a gradient, nats: NaN until their backward pass has gone by."""
 
     def __init__(self, weight: nn.Parameter, temperature: float, chunk: int, form: LogitForm = PLAIN) -> None:
-        """``weight`` is the replaced layer's own parameter, so checkpoints keep their names."""
+        """Keep the settings; ``weight`` is the replaced layer's own parameter, so checkpoints keep their names."""
         super().__init__()
         self.weight, self.temperature, self.chunk, self.form = weight, temperature, chunk, form
         self.entropy_T = torch.empty(0)
 
     def forward(self, hidden_TD: Tensor, id_T: Tensor) -> Tensor:
-        """Log-probs of ``id_T``, [T]."""
+        """Return the log-probs of ``id_T``, [T]."""
         if not torch.is_grad_enabled():
             return token_logprobs(hidden_TD, self.weight, id_T, self.temperature, self.chunk, None, self.form)
         # not-a-number until the backward pass has filled it: a number that was never measured would look like one
@@ -263,7 +267,8 @@ class Policy(nn.Module):
     def forward(
         self, id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor, route_STLK: Any = None, sampled_ST: Any = None
     ) -> Tensor:
-        """Log-probs of the response tokens, [S, T - 1]: column t scores token t + 1, other entries are exactly 0.
+        """Return the log-probs of the response tokens, [S, T - 1]: column t scores token t + 1, other entries are
+        exactly 0.
 
         Args:
             id_ST: prompt then response, right-padded with any valid id.
@@ -291,7 +296,7 @@ class Policy(nn.Module):
     def score(
         self, id_RT: Tensor, column_RT: Tensor, next_RT: Tensor, before_RT: Tensor, positions: bool = False
     ) -> Tensor:
-        """Log-probs of what follows the tokens of ``before_RT``, [T], in the order of the rows.
+        """Score the successors of the tokens of ``before_RT``, [T], in the order of the rows.
 
         Args:
             id_RT: token ids of R rows: padded ones, or one that holds all sequences.

@@ -34,7 +34,7 @@ def estimate_memory(model: Any, training: TrainingConfig, ranks: int, longest: i
 
 
 def with_recomputation_decided(model: Any, training: TrainingConfig, ranks: int, longest: int) -> TrainingConfig:
-    """``training`` with `recompute` as it is for this model, and on the GPU that is here."""
+    """Return ``training`` with `recompute` decided for this model and this machine's GPU."""
     size, trained = _sizes(model)
     # each rank decides the same, since all have GPUs of one kind
     there = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else None

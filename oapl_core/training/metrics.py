@@ -183,7 +183,7 @@ def _reported(loss: Loss, mask_ST: Tensor, right_S: Tensor) -> dict[str, Tensor]
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """Most memory this process has had: of the GPU, or of the process itself. MiB."""
+    """Return the most memory that this process has had: of the GPU, or of the process itself. MiB."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

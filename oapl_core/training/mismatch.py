@@ -75,7 +75,7 @@ def compare_with_engine(job: Job, engine: "TrainingEngine", examples: "Examples"
 
 
 def chosen(sequences: int, wanted: int, seed: int, round_number: int) -> list[int]:
-    """Rows to score: ``wanted`` of them, or all; they depend on nothing but the arguments."""
+    """Return the rows to score: ``wanted`` of them, or all; they depend on nothing but the arguments."""
     draw = random.Random(derive_seed(seed, "engine mismatch", round_number))
     return sorted(draw.sample(range(sequences), min(wanted, sequences)))
 
@@ -83,7 +83,7 @@ def chosen(sequences: int, wanted: int, seed: int, round_number: int) -> list[in
 def _measured(
     engine: "TrainingEngine", examples: "Examples", rows: Sequence[int], token_budget: int
 ) -> list[dict[str, float]]:
-    """For each of ``rows``, in order, the _COLUMNS of tables.MISMATCHES; the same on every rank."""
+    """Measure for each of ``rows``, in order, the _COLUMNS of tables.MISMATCHES; the same on every rank."""
     differences = torch.zeros(len(rows), len(_COLUMNS), dtype=torch.float64, device=engine.device)
     place = {row: i for i, row in enumerate(rows)}
     for part in scored(engine, examples, rows, token_budget):
@@ -114,7 +114,8 @@ def _rounds(job: Job) -> bool:
 
 
 def _rounding(engine: "TrainingEngine", examples: "Examples", rows: Sequence[int], token_budget: int) -> float | None:
-    """Mean change of a log-prob when each layer's output is rounded once more, nats per token; None: no layers found.
+    """Return the mean change of a log-prob when each layer's output is rounded once more, nats per token; None: no
+    layers found.
 
     Every rank calls it. A model enlarges rounding by what its weights and prompts make of it, from 1e-4 to 0.1 nats, so
     it is measured and not assumed.
@@ -135,7 +136,7 @@ def _rounding(engine: "TrainingEngine", examples: "Examples", rows: Sequence[int
 
 @contextmanager
 def rounded_once_more(model: Any) -> Iterator[int]:
-    """``model`` with noise of a bfloat16's last digit on the output of every block; the number of blocks."""
+    """Add noise of a bfloat16's last digit to the output of every block of ``model``; yields the number of blocks."""
     kinds = set(getattr(model, "_no_split_modules", None) or ())
     blocks = [module for module in model.modules() if type(module).__name__ in kinds]
     draw: dict[torch.device, torch.Generator] = {}
@@ -157,7 +158,7 @@ def rounded_once_more(model: Any) -> Iterator[int]:
 
 
 def first_drifts(model_dir: Path, responses: Sequence[Sequence[int]]) -> list[int | None]:
-    """For each response the place of the first token that decoding and encoding again changes; None if all stay.
+    """Find for each response the place of the first token that decoding and encoding again changes; None if all stay.
 
     Nothing is trained on encoded text, so drift does no harm here; it says what a pipeline that stores text would lose.
 
@@ -184,7 +185,8 @@ def _response(examples: "Examples", row: int) -> list[int]:
 
 
 def summary(lines: Sequence[Mapping[str, Any]], sequences: int) -> dict[str, Any]:
-    """For the ledger: means over tokens (``mean``, ``k3``) and over rollouts (``sequence_sum_mean``), extremes, counts.
+    """Summarise for the ledger: means over tokens (``mean``, ``k3``) and over rollouts (``sequence_sum_mean``),
+    extremes, counts.
 
     ``worst`` is the rollout with the largest mean difference.
     """

@@ -13,7 +13,7 @@ HOST = "127.0.0.1"
 
 
 def listening(port: int) -> int:
-    """Descriptor of a socket that takes connections from this machine alone."""
+    """Return the descriptor of a socket that takes connections from this machine alone."""
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind((HOST, port))

@@ -79,7 +79,7 @@ def refuse_changes(engine: "TrainingEngine", sequences: Sequence[torch.Tensor], 
 
 
 def _apart(engine: "TrainingEngine", kernel: str, *sequences: torch.Tensor) -> torch.Tensor:
-    """Log-probs of each sequence in a row of its own, with the attention ``kernel`` of transformers."""
+    """Return the log-probs of each sequence in a row of its own, with the attention ``kernel`` of transformers."""
     with _attention(engine.policy.model, kernel):
         return torch.cat(
             [engine(*(part[i : i + 1] for part in sequences), last=True) for i in range(len(sequences[0]))]

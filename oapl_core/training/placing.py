@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def sent(tensor: Tensor, device: torch.device | None) -> Tensor:
-    """``tensor`` on ``device``, without waiting for what the device does now; None: where it is."""
+    """Send ``tensor`` to ``device``, without waiting for what the device does now; None: where it is."""
     if device is None or tensor.device == device:
         return tensor
     # from memory that the system may move, a copy would be waited for

@@ -86,7 +86,7 @@ def launch_ranks(job: Job) -> None:
 
 
 def threads_of(ranks: int) -> int:
-    """Threads that each of so many ranks on this machine computes with."""
+    """Count the threads that each of so many ranks on this machine computes with."""
     return max(1, len(os.sched_getaffinity(0)) // ranks)
 
 

@@ -65,7 +65,7 @@ def recompute(model: Any, choice: Recomputation) -> None:
 
 
 def _keeping_attention() -> "tuple[_Kept, _Given]":
-    """Contexts of one layer's forward pass and of its repetition."""
+    """Return the contexts of one layer's forward pass and of its repetition."""
     names, outputs = (name.split("::") for name in _ATTENTION), deque[Any]()
     packets = (getattr(getattr(torch.ops, library), name, None) for library, name in names)
     operators = {packet.default for packet in packets if packet is not None}
@@ -96,5 +96,5 @@ class _Given(_Kept):
 
 
 def _detached(output: Any) -> Any:
-    """Without what autograd writes on a tensor that an operator has given: the layer's graph would hold itself."""
+    """Detach a tensor that an operator has given from autograd: the layer's graph would hold itself."""
     return tree_map_only(torch.Tensor, torch.Tensor.detach, output)

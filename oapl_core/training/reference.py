@@ -41,7 +41,7 @@ def score_reference(job: Job, engine: "TrainingEngine", examples: "Examples") ->
 
 
 def reference_rows(job: Job, engine: "TrainingEngine", examples: "Examples") -> Rows:
-    """Log-probs of every rollout under the weights of now, scored unless the file is there; every rank calls it.
+    """Read log-probs of every rollout under the present weights, scored unless the file is there; every rank calls it.
 
     ``examples`` have the engine's log-probs, where they are known. Other inputs of ``job`` make it score again.
     """
@@ -64,7 +64,7 @@ def reference_rows(job: Job, engine: "TrainingEngine", examples: "Examples") -> 
 
 
 def _blocks(examples: "Examples") -> Iterator[list[int]]:
-    """Rows in the order of the file, a block's worth of response tokens at a time."""
+    """Yield the rows in the order of the file, a block's worth of response tokens at a time."""
     block, tokens = list[int](), 0
     for row, length in enumerate(examples.response_length_S.tolist()):
         if block and tokens + length > _BLOCK_TOKENS:
@@ -78,7 +78,7 @@ def _blocks(examples: "Examples") -> Iterator[list[int]]:
 def _scored(
     engine: "TrainingEngine", examples: "Examples", token_budget: int, sums: dict[str, float]
 ) -> Iterator[dict[str, Any]]:
-    """Rows of tables.REFERENCES, the same on every rank; adds to ``sums``."""
+    """Yield the rows of tables.REFERENCES, the same on every rank; adds to ``sums``."""
     for block in _blocks(examples):
         lengths = [int(examples.response_length_S[row]) for row in block]
         starts = dict(zip(block, torch.tensor([0, *lengths]).cumsum(0).tolist(), strict=False))
@@ -118,7 +118,9 @@ def _compare(examples: "Examples", row: int, rescored_T: torch.Tensor, sums: dic
 
 
 def _details(sums: Mapping[str, float], sequences: int) -> dict[str, Any]:
-    """For the ledger: rescored - recorded in nats, per token and per sequence; None where no engine recorded any."""
+    """Summarise for the ledger: rescored - recorded in nats, per token and per sequence; None where no engine recorded
+    any.
+    """
     tokens, compared = sums["tokens"], int(sums["compared"])
     return {
         "sequences": sequences,

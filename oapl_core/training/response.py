@@ -5,7 +5,8 @@ from torch import Tensor
 
 
 def response_mask(prompt_length_S: Tensor, length_S: Tensor, width: int, sampled_ST: Tensor | None = None) -> Tensor:
-    """[S, width - 1], true in column t if token t + 1 belongs to the response: by stored length, never by token id.
+    """Return a mask, [S, width - 1], true in column t if token t + 1 belongs to the response. Stored lengths decide,
+    never token ids.
 
     With ``sampled_ST``, of the same shape, only where that is true, too: between turns the environment speaks.
     """

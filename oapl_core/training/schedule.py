@@ -6,7 +6,7 @@ from oapl_core.settings.training import TrainingConfig
 
 
 def learning_rate(step: int, steps: int, training: TrainingConfig) -> float:
-    """Learning rate of ``step`` (from 0) of a round of ``steps``.
+    """Return the learning rate of ``step`` (from 0) of a round of ``steps``.
 
     The first step already moves (its rate is peak / warm-up steps, never 0); the last one has the floor's rate.
 

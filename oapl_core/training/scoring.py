@@ -31,7 +31,7 @@ class Scored:
 
 
 def rank_share(engine: "TrainingEngine", examples: Examples, rows: Sequence[int], token_budget: int) -> list[list[int]]:
-    """This rank's micro-batches of ``rows``, of ``token_budget`` each; every rank gets equally many."""
+    """Return this rank's micro-batches of ``rows``, of ``token_budget`` each; every rank gets equally many."""
     # the setting is what one rank holds, and these hold a sequence together
     budget, policy = token_budget * engine.sequence_ranks, engine.policy
     prompts = examples.prompts if policy.shares_prompts else None
@@ -40,7 +40,7 @@ def rank_share(engine: "TrainingEngine", examples: Examples, rows: Sequence[int]
 
 
 def scored(engine: "TrainingEngine", examples: Examples, rows: Sequence[int], token_budget: int) -> Iterator[Scored]:
-    """This rank's share of ``rows``, micro-batch by micro-batch; every rank gets equally many."""
+    """Yield this rank's share of ``rows``, micro-batch by micro-batch; every rank gets equally many."""
     for share in rank_share(engine, examples, rows, token_budget):
         batch = examples.batch(share)
         with torch.no_grad():

@@ -132,7 +132,7 @@ def shares_prompts(model: Any, training: TrainingConfig, examples: "Examples") -
 
 
 def _against(model: Any, training: TrainingConfig, saved: float) -> str:
-    """Why ``auto`` leaves prompts as they are; empty: it does not."""
+    """Return why ``auto`` leaves prompts as they are; empty: it does not."""
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
     if training.packing == "off" or training.sequence_parallel > 1:
         return "training.packing is off or sequences are shared by ranks"
@@ -144,7 +144,7 @@ def _against(model: Any, training: TrainingConfig, saved: float) -> str:
 
 
 def saved_share(examples: "Examples") -> float:
-    """Share of the tokens that need not be computed where each group's prompt is computed once."""
+    """Return the share of the tokens that need not be computed where each group's prompt is computed once."""
     rows, lengths = range(len(examples.lengths)), examples.lengths
     return 1 - computed_tokens(rows, lengths, examples.prompts) / sum(lengths)
 

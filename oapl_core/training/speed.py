@@ -63,17 +63,19 @@ class ModelFlops:
         )
 
     def __call__(self, tokens: float, response_tokens: float, squared_tokens: float) -> float:
-        """FLOPs of a step; ``squared_tokens`` is the sum over sequences of their squared length."""
+        """Count the FLOPs of a step; ``squared_tokens`` is the sum over sequences of their squared length."""
         return self.token * tokens + self.response_token * response_tokens + self.squared_token * squared_tokens
 
 
 def _elements(parameter: nn.Parameter) -> int:
-    """Weights of the whole parameter, also where ZeRO-3 has left a shard."""
+    """Count the weights of the whole parameter, also where ZeRO-3 has left a shard."""
     return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
 def peak_tflops(stated: float | None, dtype: Literal["float32", "bfloat16"], device: torch.device) -> float | None:
-    """TFLOP/s of one rank: as stated; else measured on a CPU, known by name on a GPU; None where nobody knows."""
+    """Return TFLOP/s of one rank: as stated; else measured on a CPU, known by name on a GPU; None where nobody
+    knows.
+    """
     if stated is not None:
         return stated
     if device.type == "cpu":
@@ -82,7 +84,7 @@ def peak_tflops(stated: float | None, dtype: Literal["float32", "bfloat16"], dev
 
 
 def known_tflops(name: str, dtype: Literal["float32", "bfloat16"]) -> float | None:
-    """TFLOP/s of the GPU that its driver calls ``name``, by its data sheet; None if it is not in the table."""
+    """Return TFLOP/s of the GPU that its driver calls ``name``, by its data sheet; None if it is not in the table."""
     peaks_of_gpu = next((peaks for part, peaks in _DATA_SHEETS.items() if part in name), None)
     return peaks_of_gpu and peaks_of_gpu[dtype == "float32"]
 
@@ -90,21 +92,21 @@ def known_tflops(name: str, dtype: Literal["float32", "bfloat16"]) -> float | No
 def matmul_tflops(
     dtype: torch.dtype, size: int = _SIZE, seconds: float = _SECONDS, device: torch.device = _CPU
 ) -> float:
-    """Best TFLOP/s of a size x size matrix product on ``device``, tried for ``seconds``."""
+    """Return the best TFLOP/s of a size x size matrix product on ``device``, tried for ``seconds``."""
     # random numbers: products of ones or zeros draw less power, and so run faster on GPUs
     left, right = (torch.randn(size, size, dtype=dtype, device=device) for _ in range(2))
     return 2.0 * size**3 / _best(lambda: torch.mm(left, right), seconds, device) / 1e12
 
 
 def copy_tb_per_s(device: torch.device, seconds: float = _SECONDS) -> float:
-    """Best TB/s of a copy within the memory of ``device``, bytes read and bytes written."""
+    """Return the best TB/s of a copy within the memory of ``device``, bytes read and bytes written."""
     source = torch.randn(2**28 if device.type == "cuda" else 2**24, device=device)
     target = torch.empty_like(source)
     return 2.0 * source.nbytes / _best(lambda: target.copy_(source), seconds, device) / 1e12
 
 
 def _best(action: Callable[[], object], seconds: float, device: torch.device) -> float:
-    """Seconds that ``action`` takes at best."""
+    """Return the seconds that ``action`` takes at best."""
     wait = torch.cuda.synchronize if device.type == "cuda" else _nothing
     action()  # libraries choose a kernel the first time
     wait()
@@ -118,14 +120,14 @@ def _best(action: Callable[[], object], seconds: float, device: torch.device) ->
 
 
 def _nothing() -> None:
-    """There is nothing to wait for on a CPU."""
+    """Wait for nothing: a CPU has no queue."""
 
 
 class Speedometer:
     """Adds speed, utilisation and time left to the metrics of steps."""
 
     def __init__(self, flops: ModelFlops, peak: float | None, ranks: int, steps: int) -> None:
-        """``peak`` is in TFLOP/s of one rank; ``steps`` are the round's."""
+        """Prepare to measure steps. ``peak`` is in TFLOP/s of one rank; ``steps`` are the round's."""
         self.flops, self.peak, self.ranks, self.steps = flops, peak, ranks, steps
         self._seconds, self._measured = 0.0, 0
 

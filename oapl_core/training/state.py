@@ -74,7 +74,7 @@ def resume(job: "Job", engine: "TrainingEngine") -> Reached:
 
 
 def _newest(job: "Job", owner: str) -> tuple[str, Reached] | None:
-    """Folder name and place of the state to continue from; a state that cannot be used is said."""
+    """Return the folder name and place of the state to continue from; a state that cannot be used is said."""
     newest = max(_states(job.states, owner), key=lambda state: (state[1].epoch, state[1].steps), default=None)
     return newest if newest and all(job.is_done(epoch) for epoch in range(1, newest[1].epoch)) else None
 
@@ -105,10 +105,10 @@ def _put_aside(state: Path, why: str) -> None:
 
 
 class Saving:
-    """After each step and epoch: is the state to be saved, and is the round to stop?"""
+    """Decision after each step and epoch: whether to save the state, and whether to stop the round."""
 
     def __init__(self, engine: "TrainingEngine", job: "Job", request: StopRequest) -> None:
-        """``request`` is this rank's; what any rank wishes, all do."""
+        """Keep the request to stop of this rank; what any rank wishes, all do."""
         self._engine, self._job, self._request = engine, job, request
         training = job.training
         self._every_steps = training.save_steps
@@ -156,7 +156,9 @@ class Saving:
         self._every_s = self._bounded(self._last_s - start)
 
     def _bounded(self, took_s: float) -> float | None:
-        """Seconds between two states: the setting's, unless the disk is so slow that this would be mostly saving."""
+        """Return the seconds between two states: the setting's, unless the disk is so slow that this would be mostly
+        saving.
+        """
         # From this disk, as it is now: estimates of a shared one are off by what others write.
         least_s = took_s * (1 / MOST_SAVING - 1)
         if self._every_s is None or self._every_s >= least_s:
@@ -251,7 +253,7 @@ def _states(folder: Path, owner: str) -> Iterator[tuple[str, Reached]]:
 
 
 def _save_random_numbers(path: Path) -> None:
-    """Torch's generators; everything else that is random here is derived from the run's seed."""
+    """Save torch's generators; everything else that is random here is derived from the run's seed."""
     import torch
 
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None

@@ -102,7 +102,7 @@ class Trainer:
         return len(self.batches(1))
 
     def batches(self, epoch: int) -> list[list[int]]:
-        """Examples of each optimiser step of an epoch, counted from 1."""
+        """Return the examples of each optimiser step of an epoch, counted from 1."""
         rows: list[int] = self.kept_S.nonzero()[:, 0].tolist()
         # by the setting alone: were prompts not shared on another machine, a resumed epoch would have another order
         whole = self.objective.scope == "group" or self.training.share_prompts != "off"
@@ -192,7 +192,7 @@ class Trainer:
         return is_displaced or bool((self.advantage_S[list(batch)].abs() > _ROUNDED).any())
 
     def _repeated(self, rows: Sequence[int]) -> list[int]:
-        """Tokens of each prompt of a micro-batch that is not computed, as another row has it."""
+        """Return the tokens of each prompt of a micro-batch that is not computed, as another row has it."""
         return repeated_prompts(rows, self.examples.prompts) if self.engine.policy.shares_prompts else []
 
     def _sizes(self, batch: Sequence[int]) -> StepSizes:
@@ -210,14 +210,16 @@ class Trainer:
         return dict(zip(rows, statistics_SK, strict=True))
 
     def _log_ratios(self, rows: Sequence[int]) -> dict[int, torch.Tensor]:
-        """ln pi - ln b of the response tokens of each of ``rows`` under the weights of now; the same on every rank."""
+        """Return ln pi - ln b of the response tokens of each of ``rows`` under the weights of now; the same on every
+        rank.
+        """
         if not rows:
             return {}
         log_ratio_ST, _ = self._scored(rows)
         return {row: log_ratio_ST[s, : int(self.examples.sampled_S[row])] for s, row in enumerate(rows)}
 
     def _scored(self, batch: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """ln pi - ln b of the response tokens, from the first column on, and the mask of them; on every rank."""
+        """Return ln pi - ln b of the response tokens, from the first column on, and the mask of them; on every rank."""
         engine, examples, rows = self.engine, self.examples, list(batch)
         sampled_S = torch.from_numpy(examples.sampled_S[rows])
         # sampled tokens from the first column on: the prompts' columns would only be joined for nothing

@@ -14,7 +14,9 @@ from oapl_extras.compare.tracks import read_track
 
 
 def figures(
-    runs: Annotated[list[str], typer.Argument(metavar="[LABEL=]RUN...", help="Several with one label: their mean.")],
+    runs: Annotated[
+        list[str], typer.Argument(metavar="[LABEL=]RUN...", help="Runs; several with one label are averaged.")
+    ],
     to: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write index.html, PNGs and CSVs in.")],
 ) -> None:
     """Draw runs side by side: pass@k, accuracy and entropy over training, accuracy against samples; finished or not."""
@@ -35,7 +37,7 @@ def figures(
 
 
 def _named(word: str) -> tuple[str | None, Run]:
-    """Label, if one is given, and run; a folder whose own name has a `=` is a run, not a label."""
+    """Split into label, if one is given, and run; a folder whose own name has a `=` is a run, not a label."""
     label, equals, name = word.partition("=")
     if not equals or Path(word).is_dir() or (Path("data/runs") / word).is_dir():
         return None, Run.named(word)

@@ -159,7 +159,7 @@ def _rows(
 def _judged(
     run: Run, round_number: int, part: Path, left_out: Counter[str]
 ) -> Iterator[tuple[dict[str, Any], float, list[float]]]:
-    """Rollouts of a part that have a reward, with it and those of their group."""
+    """Yield the rollouts of a part that have a reward, with it and those of their group."""
     verdicts = tables.read_table(
         run.verdicts(round_number) / part.name, tables.VERDICTS, ["rollout_id", "problem_id", "reward"]
     ).to_pylist()

@@ -32,7 +32,9 @@ def to_text(problem: Mapping[str, Any]) -> str:
 
 
 def from_text(text: str | None) -> dict[str, Any]:
-    """``kind``, ``entry_point``, ``tests``, ``answer`` and ``checker`` of a problem, and its ``language``, if any."""
+    """Read ``kind``, ``entry_point``, ``tests``, ``answer`` and ``checker`` of a problem, and its ``language``, if
+    any.
+    """
     try:
         truth = json.loads(text or "")
     except ValueError:
@@ -73,7 +75,7 @@ def _pairs(truth: Any) -> tuple[list[tuple[Any, Any]], str | None, Mapping[str, 
 
 
 def _lines(array: str) -> str:
-    """``[1, [2]]`` -> ``1`` and ``[2]``, each on a line."""
+    """Convert ``[1, [2]]`` to ``1`` and ``[2]``, each on a line."""
     return "\n".join(json.dumps(argument) for argument in json.loads(array))
 
 

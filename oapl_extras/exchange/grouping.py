@@ -31,10 +31,10 @@ class GroupedRows:
     """The usable rows of a data set, by group."""
 
     def __init__(self, path: Path) -> None:
-        """``path``: the temporary file, which the caller deletes."""
+        """Keep rows in the temporary file ``path``, which the caller deletes."""
         self._path = path
         self._offsets: dict[str, list[int]] = {}
-        """By a group's key, the byte at which each of its rows begins."""
+        """Offsets in bytes of each group's rows, by the group's key."""
         self.rows = 0
         """Rows seen, usable or not."""
         self.first_refused: str | None = None

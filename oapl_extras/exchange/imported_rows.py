@@ -41,7 +41,7 @@ class Prompts:
 
     @classmethod
     def of(cls, run: Run, encode: Encode, tokenizer: Any, is_known: bool) -> "Prompts":
-        """With the run's own prompts, if it has some that this data set did not bring."""
+        """Load the run's own prompts, if it has some that this data set did not bring."""
         sets, model = run.config.problems, run.base_model()
         with_tools = lru_cache(lambda tools: load_encoder(model, sets.thinking, sets.chat, json.loads(tools)))
         conversations = cache(lambda: conversations_of(run, tokenizer))
@@ -71,7 +71,7 @@ class Prompts:
         return self.tokenizer.decode(ids), ids
 
     def problem(self, group: Group) -> str | None:
-        """Id of the problem that the group answers; None if the run does not have it."""
+        """Return the id of the problem that the group answers; None if the run does not have it."""
         if self.known is None:
             return str(extra(group.rows[0]).get("problem_id") or f"imported-{group.key}")
         text, ids = self.rendered(group)
@@ -150,7 +150,7 @@ def rollout_row(
 
 
 def turns_of(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of TURNS; null for a row of one turn."""
+    """Return the columns of TURNS; null for a row of one turn."""
     return {name: (raw.get("turns") or {}).get(name) for name, _ in TURNS}
 
 

@@ -35,7 +35,7 @@ Message = dict[str, Any]
 
 
 def complaint_of(messages: Any) -> str | None:
-    """Why messages are no prompt and turns that answer it; None if they are."""
+    """Say why messages are no prompt and turns that answer it; None if they are."""
     if not isinstance(messages, list) or not all(isinstance(message, Mapping) for message in messages):
         return "bad_messages"
     roles = [message.get("role") for message in messages]
@@ -72,7 +72,9 @@ class Conversations:
     def __init__(
         self, tokenizer: Any, end_ids: Sequence[int], end: str, chat: bool | None = None, thinking: bool | None = None
     ) -> None:
-        """``end_ids`` end a turn, ``end`` is the one that the template writes; the others as prompts are made."""
+        """Prepare a model's chat template. ``end_ids`` end a turn, ``end`` is the one that the template writes. The
+        other arguments are those of prompts.
+        """
         self._tokenizer, self._end = tokenizer, end
         self._wording = Wording(tokenizer, end_ids, _WHOLE, chat, thinking)
 
@@ -187,7 +189,7 @@ def _parsed(arguments: str) -> Any:
 
 
 def _observed(turn: Message, following: Sequence[Message]) -> tuple[tuple[ToolResult, ...], str | None]:
-    """Results of tools, and what users say, behind a turn."""
+    """Return the results of tools, and what users say, behind a turn."""
     made = {call.get("id"): call["function"] for call in turn.get("tool_calls") or ()}
     order = iter(made.values())
     results = list[ToolResult]()

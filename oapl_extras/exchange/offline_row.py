@@ -65,7 +65,7 @@ def _complaint_of_converted(raw: Mapping[str, Any]) -> str | None:
 
 
 def group_key(raw: Mapping[str, Any]) -> str:
-    """Equal for the rows of a group: 16 hex digits of the conversation, and of the problem's id where a row has one.
+    """Hash the conversation, and the problem's id where a row has one, to 16 hex digits: equal for the rows of a group.
 
     ``extra_info.index`` is no part of it: in the authors' data sets it is not stable.
     """
@@ -77,7 +77,7 @@ def group_key(raw: Mapping[str, Any]) -> str:
 
 
 def extra(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``extra_info``, empty if there is none."""
+    """Return ``extra_info``, empty if there is none."""
     info = raw.get("extra_info")
     return info if isinstance(info, Mapping) else {}
 

@@ -110,7 +110,7 @@ def model(run: Run, at: tuple[int, int], licence: str | None, data: str | None) 
 
 
 def rollouts(run: Run, numbers: Sequence[int], folder: Path, licence: str | None) -> Publication:
-    """Rounds as a data set: rollouts in the authors' schema, verdicts and groups as the run has them.
+    """Return the rounds as a data set: rollouts in the authors' schema, verdicts and groups as the run has them.
 
     Raises:
         ConfigError: the problems' licence forbids it.

@@ -24,7 +24,7 @@ _ABSOLUTE = re.compile(r"(?<![\w./:])/(?:[\w.@+~-]+/)+[\w.@+~-]*")
 
 
 def without_paths(value: Any, root: Path) -> Any:
-    """JSON content in which a path into ``root`` is relative to it, and of any other absolute one its name is left."""
+    """Make paths into ``root`` relative to it in JSON content; any other absolute path is cut to its name."""
     if isinstance(value, Mapping):
         return {_pathless(str(key), root): without_paths(inner, root) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -45,7 +45,9 @@ def join(root: Path, call: Call, number: int, announce: bool = False) -> int:
 
 
 def launcher(root: Path, call: Call, number: int) -> list[str]:
-    """Torch's launcher for node ``number``; static, so that rank 0 is on node 0 and each resumes its own state."""
+    """Return Torch's launcher for node ``number``; static, so that rank 0 is on node 0 and each resumes its own
+    state.
+    """
     place = [f"--nnodes={len(call.ranks)}", f"--node-rank={number}", f"--nproc-per-node={call.ranks[number]}"]
     meeting = ["--rdzv-backend=static", f"--master-addr={call.master}", f"--master-port={call.port}"]
     verb, *arguments = call.command

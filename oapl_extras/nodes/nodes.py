@@ -31,11 +31,11 @@ class Call:
     """Call to the nodes of one training: the command that they start together."""
 
     name: str
-    """Differs each time."""
+    """Name of the call, another one each time."""
     ranks: tuple[int, ...]
     """Ranks of each node."""
     master: str
-    """Where node 0 listens."""
+    """Address at which node 0 listens."""
     port: int
     holder: str | None
     """Token of the process that holds the run folder: nobody trains for one that is gone."""
@@ -43,7 +43,7 @@ class Call:
     """Module below ``oapl_core``, and its arguments after the run folder."""
 
     def text(self) -> str:
-        """For a command line, or a file."""
+        """Write the call for a command line, or a file."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -81,7 +81,7 @@ def start_command(run: Run, command: Sequence[str]) -> list[str]:
 
 
 def _places(training: TrainingConfig) -> tuple[tuple[int, ...], str]:
-    """Ranks of each node, and where the first one listens."""
+    """Return the ranks of each node, and where the first one listens."""
     if training.launcher == "srun":
         listed = os.environ.get("SLURM_JOB_NODELIST")
         if not listed:

@@ -31,7 +31,7 @@ class Rung:
     name: str
     is_green: bool
     line: str
-    """Its figure, or what is wrong and what to do."""
+    """Figure of the proof, or its fault and what to do."""
     seconds: float
     found: Mapping[str, Any] = field(default_factory=dict)
 

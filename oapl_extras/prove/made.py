@@ -40,7 +40,7 @@ _SPREAD = 1.3
 
 
 def values(folder: Path, on_gpu: bool) -> dict[str, Any]:
-    """Settings of an experiment of one epoch."""
+    """Return the settings of an experiment of one epoch."""
     return {
         "name": "prove",
         "runs_dir": str(folder / "runs"),
@@ -100,7 +100,7 @@ def write_model(folder: Path, shape: Mapping[str, int], dtype: str, seed: int = 
 
 
 def write_other(model_dir: Path, folder: Path) -> Path:
-    """``model_dir`` with weights that are a little off, as those of another round are."""
+    """Write ``model_dir`` with weights that are a little off, as those of another round are."""
     import torch
 
     from oapl_core.training.checkpoint import load_model
@@ -117,7 +117,7 @@ def write_other(model_dir: Path, folder: Path) -> Path:
 
 
 def prompts(count: int, vocabulary: int, size: int) -> list[list[int]]:
-    """Random prompts of ``size`` tokens."""
+    """Return random prompts of ``size`` tokens."""
     draw = random.Random(0)
     return [[draw.randrange(3, vocabulary) for _ in range(size)] for _ in range(count)]
 
@@ -129,7 +129,7 @@ def write_sampled(path: Path, answers: Sequence[Any]) -> None:
 
 
 def read_sampled(path: Path) -> list[Any]:
-    """Prompt ids, response ids and log-probs of each answer.
+    """Return prompt ids, response ids and log-probs of each answer.
 
     Raises:
         ConfigError: the engine has answered nothing.

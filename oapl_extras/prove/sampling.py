@@ -93,7 +93,7 @@ def _recorded(rows: list[Any]) -> list[float]:
 
 
 def _apart(one: list[float], other: list[float]) -> float:
-    """Mean difference per token, nats."""
+    """Return the mean difference per token, nats."""
     return sum(abs(a - b) for a, b in zip(one, other, strict=True)) / len(one)
 
 

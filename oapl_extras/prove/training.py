@@ -188,7 +188,7 @@ def _small_round(folder: Path) -> Path:
 
 
 def _weights_apart(one: Path, other: Path) -> float:
-    """Largest difference between the weights that two rounds exported."""
+    """Return the largest difference between the weights that two rounds exported."""
     from safetensors.torch import load_file
 
     def weights(root: Path) -> Iterator[tuple[str, Any]]:
