@@ -22,7 +22,9 @@ Kind = Literal[
     "importer",
     "language",
     "objective",
+    "observer",
     "reward",
+    "tracker",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds of things that can be named."""
@@ -55,14 +57,23 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     },
     "language": {},
     "objective": {},
+    "observer": {
+        "mirror": "oapl_core.run_folder.mirror:mirroring",
+        "assets": "tasks.assets:Assets",
+        "pages": "tasks.artifacts:Pages",
+        "alarms": "tasks.alarms:Alarms",
+    },
     "reward": {},
+    "tracker": {name: f"oapl_core.tracking.doors:{name}" for name in ("tensorboard", "wandb", "mlflow")},
 }
 """Places of what ships, ``module:object``, by kind and name."""
 
 _SETTINGS: Mapping[Kind, str] = {
     "environment": "environment.function",
     "objective": "objective.name",
+    "observer": "observers",
     "reward": "reward.function",
+    "tracker": "training.trackers",
 }
 """Settings that name things of a kind, for messages."""
 

@@ -10,8 +10,9 @@ appendix A).
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
+from oapl_core import plugins
 from oapl_core.model_hub import HubModel, hub_model
 from oapl_core.objectives import Oapl, Objective
 from oapl_core.settings.alarms import AlarmsConfig
@@ -175,6 +176,9 @@ class Experiment(Settings):
     """What somebody is told of."""
     estimate: EstimateConfig = EstimateConfig()
     """What `oapl plan` takes for granted."""
+    observers: tuple[Annotated[str, AfterValidator(plugins.known("observer"))], ...] = ()
+    """Observers of your own, `module:Class`, that are told what the run records (docs/operations.md#observers); they
+    may change while a run is unfinished."""
     time_limits_h: TimeLimits = TimeLimits()
     """When a stage counts as stuck; may change while a run is unfinished."""
 

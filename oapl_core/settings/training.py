@@ -4,11 +4,11 @@ Where no other source is named, defaults are those of the DeepCoder replication 
 appendix A).
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_validator
 
+from oapl_core import plugins
 from oapl_core.settings_group import Fraction, Settings
 
 _DECIDED = {
@@ -35,6 +35,12 @@ _DECIDED = {
 }
 """Keys of DeepSpeed's configuration that would change what a setting means without a word, and what to do instead."""
 
+_FORMERLY = {
+    "gradient_checkpointing": "it is training.recompute now, 'all' where it was true and 'none' where it was false",
+    "hostfile": "each node starts `python -m oapl_core.training.node RUN_DIR`, with training.launcher = 'env'",
+}
+"""Keys of this group that were settings once."""
+
 
 class AdapterConfig(Settings):
     """Low-rank adapters: only they are trained."""
@@ -58,10 +64,7 @@ _LEAST_MISMATCH, _ROUNDINGS = 0.02, 3.0
 class TrainingConfig(Settings):
     """DeepSpeed and the optimiser (paper, appendix A)."""
 
-    decided: ClassVar[Mapping[str, str]] = {
-        "gradient_checkpointing": "it is training.recompute now, 'all' where it was true and 'none' where it was false",
-        "hostfile": "each node starts `python -m oapl_core.training.node RUN_DIR`, with training.launcher = 'env'",
-    }
+    decided = _FORMERLY
 
     batch_size: PositiveInt = 256
     """Sequences per optimiser step over all ranks."""
@@ -156,9 +159,10 @@ class TrainingConfig(Settings):
     max_mismatch: PositiveFloat | None = None
     """Largest mean difference between the engine's log-probs and the trainer's; above it the stage fails before it
     trains. Unset: what rounding explains, ``allowed_mismatch``. Nats per token."""
-    trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)
+    trackers: tuple[Annotated[str, AfterValidator(plugins.known("tracker"))], ...] = ("tensorboard",)
     """What shows the run while it happens, one run for one of ours: steps, sampling, verification, groups, evaluation.
-    Event files in its logs/tensorboard, Weights & Biases, MLflow (the last two want their own package)."""
+    `tensorboard` (event files in logs/tensorboard), `wandb`, `mlflow` (these two want their own package), or one of
+    your own, `module:function` (docs/operations.md#trackers)."""
     peak_tflops: PositiveFloat | None = None
     """What one GPU can do in `dtype`, for the utilisation (H100, bfloat16 without sparsity: 989); unset: what its data
     sheet says, where the GPU is known, and measured on CPUs. TFLOP/s."""
