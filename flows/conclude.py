@@ -6,10 +6,8 @@ from prefect.client.schemas.objects import State
 from flows.round import run_missing
 from flows.start import Start, next_round, play, run_name
 from oapl_core.errors import DataError
-from oapl_core.planning.plan import conclusion, finished
+from oapl_core.planning.plan import conclusion
 from oapl_core.run_folder.run import Run
-from tasks.artifacts import show_report
-from tasks.stage import progress
 
 
 @flow(name="oapl-conclude", flow_run_name=run_name)
@@ -28,7 +26,5 @@ def conclude(run: Run) -> str:
     waiting = next_round(run)
     if waiting is not None:
         raise DataError(f"{run.root}: round {waiting} is not finished; run oapl-round or oapl-experiment first")
-    if not set(conclusion(run.config)) <= set(finished(run)):
-        run_missing(run, conclusion(run.config))
-        show_report(run, progress.info)
+    run_missing(run, conclusion(run.config))
     return f"{run.root}: evaluated; the report is {run.report / 'index.html'}"

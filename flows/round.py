@@ -20,8 +20,7 @@ from oapl_core.planning.plan import (
 )
 from oapl_core.planning.stages import SAMPLING
 from oapl_core.run_folder.run import Run
-from tasks.artifacts import show_round
-from tasks.stage import beside, progress, run_step
+from tasks.stage import beside, run_step
 
 
 @flow(name="oapl-round", flow_run_name=run_and_round)
@@ -48,7 +47,6 @@ def run_round(run: Run, number: int) -> None:
     if training not in finished(run):
         with sampling_ahead(run, number):
             run_missing(run, (training,))
-    show_round(run, number, progress.info)
 
 
 def run_to_groups(run: Run, number: int) -> None:

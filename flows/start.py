@@ -1,12 +1,13 @@
 """How every flow begins: its parameters, the name of its run, and the run folder, held while the stages run.
 
 Reads the experiment file or run folder that the parameters name. A flow that finds the run folder held by another
-process ends as ``Skipped`` (a kind of Completed) and did nothing: that, and no limit of Prefect's, keeps two apart.
+process ends as ``Skipped`` (a kind of Completed) and did nothing. That keeps two apart, and no limit of Prefect's.
 """
 
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from prefect.client.schemas.objects import State
@@ -19,13 +20,14 @@ from oapl_core.planning.fitting import look_ahead
 from oapl_core.planning.plan import finished, round_steps
 from oapl_core.pretraining.solutions import check_solutions
 from oapl_core.progress import Reading
-from oapl_core.run_folder.mirror_thread import mirrored
+from oapl_core.run_folder.following import follow, made
 from oapl_core.run_folder.opening import find, opened
 from oapl_core.run_folder.run import Run
 from oapl_core.settings_group import Settings
-from tasks.assets import materialised
 from tasks.stage import progress, telling
 
+OBSERVERS = ("mirror", "assets", "pages", "alarms")
+"""Observers of every run, beside those that its settings name."""
 _LOG_EVERY_S = 30.0
 
 
@@ -81,12 +83,17 @@ def play(start: Start, stages: Callable[[Run], str]) -> State[None]:
     tell = telling()
     try:
         named, is_folder = find(start.experiment, start.overrides), start.experiment.is_dir()
-        with opened(named, tell, is_folder) as run, mirrored(run, tell), materialised(run, tell):
+        with opened(named, tell, is_folder) as run, followed(run, tell):
             look_ahead(run, tell)
             check_solutions(run)
             return Completed(message=stages(run))
     except Held as error:
         return Completed(name="Skipped", message=f"nothing was done: {error}")
+
+
+def followed(run: Run, tell: Callable[[str], None]) -> AbstractContextManager[None]:
+    """Tell all observers of ``run`` what is recorded during the body of the context."""
+    return follow(run, made(run, tell, OBSERVERS), tell)
 
 
 def listen() -> None:

@@ -26,8 +26,11 @@ from prefect.exceptions import PrefectException
 
 from oapl_core.errors import Interrupted, OaplError, StageFailed
 from oapl_core.evaluation.folder import EvaluationFolder
-from oapl_core.planning.plan import Step
+from oapl_core.planning.plan import Step, steps
+from oapl_core.planning.stages import REPORT, TRAINING
 from oapl_core.progress import Reading
+from oapl_core.run_folder.following import Observer
+from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.temporary import temporary_folder
 
@@ -111,6 +114,22 @@ class _Bar:
         else:
             update_progress_artifact(self._artifact, reading.percent, description=reading.line)
         self._sent = reading
+
+
+class Pages(Observer):
+    """Shows each round once it is trained, and the report once it is written."""
+
+    def __init__(self, run: Run, tell: Tell) -> None:
+        """``tell`` gets a line where something cannot be shown."""
+        self._run, self._tell, self._steps = run, tell, {step.label: step for step in steps(run.config)}
+
+    def on_stage(self, entry: StageEntry) -> None:
+        """Show what the stage completed, if it ended well."""
+        step = None if entry.exit_code else self._steps.get(entry.stage)
+        if step and step.verb == TRAINING.verb and step.round is not None:
+            show_round(self._run, step.round, self._tell)
+        elif step and step.verb == REPORT.verb:
+            show_report(self._run, self._tell)
 
 
 def show_round(run: Run, number: int, tell: Tell) -> None:

@@ -1,14 +1,11 @@
-"""What a run makes, as Prefect's assets: one materialisation for each artifact that the ledger records meanwhile.
+"""The observer that makes Prefect's assets of a run: one materialisation for each artifact that is recorded meanwhile.
 
-Reads the ledger while the stages write it; emits Prefect's own asset events, whose key is ``oapl://RUN/ARTIFACT``. What
-was there before is not told again, so an artifact that no stage had to make is none. Nothing depends on them.
+Emits Prefect's own asset events, whose key is ``oapl://RUN/ARTIFACT``. An artifact that was there before, and that no
+stage had to make, is none. Nothing depends on them.
 """
 
-import contextvars
 import re
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,51 +13,29 @@ from prefect.assets import Asset, AssetProperties
 from prefect.context import AssetContext
 from prefect.states import Completed
 
+from oapl_core.run_folder.following import Observer
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.recorded import POLICIES
 from oapl_core.run_folder.run import CHECKPOINT_DIR, Run
 from tasks.artifacts import shown
 
-LOOK_EVERY_S = 2.0
-"""A checkpoint may start an evaluation (deployments/measuring.py): nobody should wait for the stage's end."""
 _MOST_INPUTS = 80
 """Related assets of an event; a server takes 100 in all. The payload has the hashes of every input."""
 _LONGEST = 500
 _EPOCH = re.compile(rf"(round_\d+)/{CHECKPOINT_DIR}/[^/]+/(epoch_\d+)")
 
 
-@contextmanager
-def materialised(run: Run, tell: Callable[[str], None], look_every_s: float = LOOK_EVERY_S) -> Iterator[None]:
-    """Tell Prefect of what is recorded while the body runs, also of what was finished before it failed."""
-    news, over = _News(run, tell), threading.Event()
+class Assets(Observer):
+    """Tells Prefect of what is recorded, also of what was finished before a stage failed."""
 
-    def follow() -> None:
-        while not over.wait(look_every_s):
-            news.tell()
+    def __init__(self, run: Run, tell: Callable[[str], None]) -> None:
+        """``tell`` gets a line where Prefect does not take it."""
+        self._run, self._tell = run, tell
 
-    # the context says which flow run made it
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(follow,), name="assets", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-        news.tell()
-
-
-class _News:
-    def __init__(self, run: Run, say: Callable[[str], None]) -> None:
-        self._run, self._say = run, say
-        self._told = run.ledger.artifacts()
-
-    def tell(self) -> None:
-        """Emit what is new since the last call."""
-        with shown(self._say):
-            for name, entry in self._run.ledger.artifacts().items():
-                if self._told.get(name) != entry:
-                    self._told[name] = entry
-                    _emit(self._run, entry)
+    def on_artifact(self, entry: ArtifactEntry) -> None:
+        """Emit the events of one artifact."""
+        with shown(self._tell):
+            _emit(self._run, entry)
 
 
 def _emit(run: Run, entry: ArtifactEntry) -> None:

@@ -18,14 +18,12 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
-from prefect.events import emit_event
 from prefect.tasks import Task, exponential_backoff
 
 from oapl_core import runner
 from oapl_core.errors import Diverged, StageFailed
 from oapl_core.planning.plan import Step
 from oapl_core.planning.stages import BY_VERB
-from oapl_core.reports.alarms import alarms
 from oapl_core.run_folder.run import Run
 from tasks.artifacts import watched
 
@@ -47,16 +45,6 @@ def execute(run_dir: Path, step: Step) -> None:
     run = Run.open(run_dir)
     with watched(run, step, lambda line: progress.info("%s", line)) as tell:
         runner.do(run, step, tell)
-        if step.round is not None:
-            raise_alarms(run, step.round, step.verb)
-
-
-def raise_alarms(run: Run, number: int, verb: str) -> None:
-    """Log the alarms of a round that can be known after ``verb``, and tell Prefect's server, for automations."""
-    for alarm in alarms(run, number, after=verb):
-        progress.warning("%s", alarm.line)
-        resource = {"prefect.resource.id": f"oapl.run.{run.root.name}", "prefect.resource.name": run.root.name}
-        emit_event(f"oapl.{alarm.rule}", resource, payload={"round": number, "message": alarm.line})
 
 
 def telling() -> Callable[[str], None]:

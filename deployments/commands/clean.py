@@ -9,7 +9,7 @@ from deployments.arguments import OpenedRun
 from deployments.terminal import console, numbers_table, tell
 from oapl_core.changing.cleaning import Candidate, CleaningRules, candidates, remove
 from oapl_core.run_folder.lock import hold
-from oapl_core.run_folder.mirror_thread import catch_up
+from oapl_core.run_folder.mirror import catch_up
 from oapl_core.run_folder.storage import readable
 
 

@@ -16,7 +16,7 @@ from oapl_core.errors import ConfigError, Interrupted
 from oapl_core.planning.fitting import look_ahead
 from oapl_core.planning.plan import finished, steps
 from oapl_core.pretraining.solutions import check_solutions
-from oapl_core.run_folder.mirror_thread import mirrored
+from oapl_core.run_folder.following import follow, made
 from oapl_core.run_folder.opening import check, find, opened
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.rehearsal import rehearsal, rehearsal_changes
@@ -89,7 +89,8 @@ def _carry_out(path: Path, overrides: Sequence[str], again: Again | None, limit:
             put_aside(run, again, tell)
         done, planned = finished(run), steps(run.config)
         if len(done) == len(planned):
-            with mirrored(run, tell):  # sends what was missing while the mirror could not be reached
+            # sends what was missing while the mirror could not be reached
+            with follow(run, made(run, tell, ("mirror",)), tell):
                 tell(f"{run.root}: every step is finished, nothing to do")
         else:
             if done:

@@ -25,9 +25,11 @@ Kind = Literal[
     "language",
     "launcher",
     "objective",
+    "observer",
     "reward",
     "runner",
     "sampler",
+    "tracker",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds of things that can be named."""
@@ -86,17 +88,26 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "language": {},
     "launcher": dict.fromkeys(("srun", "env"), "oapl_extras.nodes.nodes:start_command"),
     "objective": {},
+    "observer": {
+        "mirror": "oapl_core.run_folder.mirror:mirroring",
+        "assets": "tasks.assets:Assets",
+        "pages": "tasks.artifacts:Pages",
+        "alarms": "tasks.alarms:Alarms",
+    },
     "reward": {},
     "runner": {"here": "oapl_core.launch:Here", "prefect": "tasks.fleet:Pool", "ray": "tasks.cluster:Ray"},
     "sampler": {"servers": "oapl_extras.servers.servers:ServerSampler"},
+    "tracker": {name: f"oapl_core.tracking.doors:{name}" for name in ("tensorboard", "wandb", "mlflow")},
 }
 """Places of what ships, ``module:object``, by kind and name."""
 
 _SETTINGS: Mapping[Kind, str] = {
     "environment": "environment.function",
     "objective": "objective.name",
+    "observer": "observers",
     "reward": "reward.function",
     "runner": "fleet.STAGE.runner",
+    "tracker": "training.trackers",
 }
 """Settings that name things of a kind, for messages."""
 

@@ -8,7 +8,8 @@ problems.parquet.
     python -m oapl_core.problems.prepare RUN_DIR
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from oapl_core.problems.repeated import Repeated
 from oapl_core.problems.storing import write_tables
 from oapl_core.progress import say
 from oapl_core.run_folder.run import Run
-from oapl_core.settings.problems import ProblemsConfig
+from oapl_core.settings.problems import ProblemsConfig, PromptConfig
 from oapl_core.stage import run_verb
 
 
@@ -59,32 +60,51 @@ def prepare(run: Run) -> None:
     encode = load_encoder(model, sets.thinking, sets.chat, tools)
     say(encode.form)
     with run.writing(run.prompts, inputs, config) as draft:
-        dropped = dict.fromkeys(SPLITS, 0)
-        rows = prompts(statements(run.problems), encode, sets, dropped)
+        dropped = Counter[str]()
+        rows = _some_of_each(prompts(statements(run.problems), encode, sets, dropped), sets)
         draft.rows = tables.write_table(draft.path, tables.PROMPTS, rows)
-        draft.details = {"dropped": {"prompt too long": sum(dropped.values())}, "dropped_by_split": dropped}
-    say(f"{draft.rows} prompts, {sum(dropped.values())} dropped for more than {sets.max_prompt_tokens} tokens")
+        draft.details = too_long(dropped)
+    say(f"{draft.rows} prompts, {dropped.total()} dropped for more than {sets.max_prompt_tokens} tokens")
 
 
 def prompts(
-    problems: Iterator[Mapping[str, Any]], encode: Encode, config: ProblemsConfig, dropped: dict[str, int]
+    problems: Iterable[Mapping[str, Any]], encode: Encode, config: PromptConfig, dropped: Counter[str]
 ) -> Iterator[dict[str, Any]]:
-    """Rows of tables.PROMPTS; adds to ``dropped[split]`` for each prompt that is too long.
+    """Make the rows of tables.PROMPTS: the one loop in which problems become prompts.
 
-    Raises:
-        DataError: a split has no prompt left.
+    Args:
+        problems: rows of tables.PROBLEMS, or the columns of them that templates read, with ``split``.
+        encode: the model's chat template and tokenizer.
+        config: words and the longest prompt; that of a run, of an import or of an evaluation.
+        dropped: gets one by split for each prompt that is too long.
     """
-    kept = dict.fromkeys(SPLITS, 0)
     for problem in problems:
         text, ids = encode(conversation(problem, config))
         if len(ids) > config.max_prompt_tokens:
             dropped[problem["split"]] += 1
-            continue
-        kept[problem["split"]] += 1
-        yield {"problem_id": problem["problem_id"], "split": problem["split"], "prompt": text, "prompt_ids": ids}
-    for split, n in kept.items():
+        else:
+            yield {"problem_id": problem["problem_id"], "split": problem["split"], "prompt": text, "prompt_ids": ids}
+
+
+def too_long(dropped: Mapping[str, int]) -> dict[str, Any]:
+    """Say for the ledger how many prompts were too long."""
+    by_split = {split: dropped.get(split, 0) for split in SPLITS}
+    return {"dropped": {"prompt too long": sum(by_split.values())}, "dropped_by_split": by_split}
+
+
+def _some_of_each(rows: Iterator[dict[str, Any]], config: ProblemsConfig) -> Iterator[dict[str, Any]]:
+    """Pass the rows on.
+
+    Raises:
+        DataError: a split has none.
+    """
+    kept = Counter[str]()
+    for row in rows:
+        kept[row["split"]] += 1
+        yield row
+    for split in SPLITS:
         files = config.files(split)
-        if files and n == 0:  # found here, and not by a stage that has nothing to do, hours later
+        if files and not kept[split]:  # found here, and not by a stage that has nothing to do, hours later
             raise DataError(
                 f"{', '.join(map(str, files))}: every prompt is longer than {config.max_prompt_tokens} tokens; "
                 "raise problems.max_prompt_tokens"

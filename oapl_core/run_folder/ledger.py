@@ -134,6 +134,8 @@ class Records:
 
     def __init__(self) -> None:
         """No line yet."""
+        self.entries: list[Entry] = []
+        """Every line that is known, in order."""
         self.artifacts: dict[str, ArtifactEntry] = {}
         """The newest of each name, in the order in which they were first finished."""
         self.removals: dict[str, RemovalEntry] = {}
@@ -148,6 +150,8 @@ class Records:
 
     def note(self, entry: Entry | None) -> None:
         """Take in the next line."""
+        if entry:
+            self.entries.append(entry)
         if isinstance(entry, ArtifactEntry):
             self.artifacts[entry.artifact] = entry
             self.removals.pop(entry.artifact, None)
@@ -190,6 +194,11 @@ class Ledger:
         """Every stage process that ended, in order."""
         self._catch_up()
         return list(self._records.stages)
+
+    def entries(self) -> list[Entry]:
+        """Every line of a kind that is known, in order."""
+        self._catch_up()
+        return list(self._records.entries)
 
     def has_made(self, name: str) -> bool:
         """Whether an artifact of that name was ever made, also if it was put aside or its line is gone since."""

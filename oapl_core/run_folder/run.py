@@ -29,7 +29,7 @@ from oapl_core.run_folder.recorded import Recorded
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import check_format, differences, parse_experiment, write_settings
 
-MAY_CHANGE = {"alarms", "estimate", "fleet", "mirror", "runs_dir", "sampler", "time_limits_h"}
+MAY_CHANGE = {"alarms", "estimate", "fleet", "mirror", "observers", "runs_dir", "sampler", "time_limits_h"}
 """Settings that say where and how a run is kept going, not what it is."""
 ROLLOUTS_DIR, GROUPS_FILE = "1_rollouts", "3_groups.parquet"
 REFERENCE_FILE, CHECKPOINT_DIR, EVALUATION_DIR = "3_reference.parquet", "4_checkpoint", "5_evaluation"

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
+from oapl_core import plugins
 from oapl_core.model_hub import HubModel, hub_model
 from oapl_core.objectives import Method, Oapl, Objective, OwnObjective
 from oapl_core.settings.alarms import AlarmsConfig
@@ -122,7 +123,7 @@ class Experiment(Settings):
     """A whole run: N rounds from one base model, then its evaluation and report."""
 
     changes_nothing = frozenset(
-        "runs_dir cache_dir engine_python mirror sampler fleet report alarms estimate time_limits_h".split()
+        "runs_dir cache_dir engine_python mirror sampler fleet observers report alarms estimate time_limits_h".split()
     )
     decided: ClassVar[Mapping[str, str]] = {
         "warm_start": "it is a round now, the first [[rounds]] with rows = {demonstrations = FILE}, its own epochs and "
@@ -185,6 +186,9 @@ class Experiment(Settings):
     """Thresholds at which somebody is told."""
     estimate: EstimateConfig = EstimateConfig()
     """Assumptions of `oapl plan`."""
+    observers: tuple[Annotated[str, AfterValidator(plugins.known("observer"))], ...] = ()
+    """Observers of your own, `module:Class`, that are told what the run records (docs/operations.md#observers); they
+    may change while a run is unfinished."""
     time_limits_h: TimeLimits = TimeLimits()
     """When a stage counts as stuck; may change while a run is unfinished."""
 

@@ -4,11 +4,11 @@ Where no other source is named, defaults are those of the DeepCoder replication 
 appendix A).
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_validator
 
+from oapl_core import plugins
 from oapl_core.settings_group import Fraction, Settings
 
 _DECIDED = {
@@ -34,6 +34,12 @@ _DECIDED = {
     "zero_optimization.offload_param": "use training.offload_parameters",
 }
 """Keys of DeepSpeed's configuration that would change what a setting means without a word, and what to do instead."""
+
+_FORMERLY = {
+    "gradient_checkpointing": "it is training.recompute now, 'all' where it was true and 'none' where it was false",
+    "hostfile": "each node starts `python -m oapl_extras.nodes.node RUN_DIR`, with training.launcher = 'env'",
+}
+"""Keys of this group that were settings once."""
 
 
 class AdapterConfig(Settings):
@@ -65,10 +71,7 @@ class TrainingConfig(Settings):
         "trackers peak_tflops save_minutes save_steps keep_checkpoints optimizer_state launcher recompute".split()
     )
     """A round's inputs say whether it continues another's optimiser."""
-    decided: ClassVar[Mapping[str, str]] = {
-        "gradient_checkpointing": "it is training.recompute now, 'all' where it was true and 'none' where it was false",
-        "hostfile": "each node starts `python -m oapl_extras.nodes.node RUN_DIR`, with training.launcher = 'env'",
-    }
+    decided = _FORMERLY
 
     batch_size: PositiveInt = 256
     """Sequences per optimiser step over all ranks."""
@@ -171,10 +174,10 @@ class TrainingConfig(Settings):
     max_mismatch: PositiveFloat | None = None
     """Largest mean difference between the engine's log-probs and the trainer's; above it the stage fails before it
     trains. Unset: what rounding explains, ``allowed_mismatch``. Nats per token."""
-    trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)
-    """Trackers that show the run while it happens, one run for one of ours: steps, sampling, verification, groups,
-    evaluation. Event files in its logs/tensorboard, Weights & Biases, MLflow (the last two want their own package).
-    """
+    trackers: tuple[Annotated[str, AfterValidator(plugins.known("tracker"))], ...] = ("tensorboard",)
+    """Trackers that show the run while it happens: steps, sampling, verification, groups, evaluation.
+    `tensorboard` (event files in logs/tensorboard), `wandb`, `mlflow` (these two want their own package), or one of
+    your own, `module:function` (docs/operations.md#trackers)."""
     peak_tflops: PositiveFloat | None = None
     """Peak of one GPU in `dtype`, for the utilisation (H100, bfloat16 without sparsity: 989). Unset: the number of its
     data sheet, where the GPU is known, and a measured one on CPUs. TFLOP/s.

@@ -1,4 +1,7 @@
-"""The doors to TensorBoard, Weights & Biases and MLflow; each is imported here alone, and only when it is used.
+"""The doors to TensorBoard, Weights & Biases and MLflow; each library is imported here alone, and only when it is used.
+
+A door of your own is a function that takes an ``Opening`` and returns a ``Door``. `training.trackers` names it as
+``module:function``, or as the entry point `oapl.tracker` of an installed package does.
 
 TensorBoard's event files go to logs/tensorboard/<axis> of the run (`tensorboard --logdir` shows them together); the
 other two go where their own environment variables say (WANDB_MODE, WANDB_PROJECT, MLFLOW_TRACKING_URI, ...).
@@ -130,19 +133,3 @@ def mlflow(opening: Opening) -> Door:
         client.log_batch(run_id, metrics=[Metric(tag, value, now_ms, step) for tag, value in values.items()])
 
     return Door(log, lambda: client.set_terminated(run_id))
-
-
-def failures(name: str) -> tuple[type[Exception], ...]:
-    """What a tracker raises where it cannot be reached."""
-    if name == "wandb":
-        from wandb.errors import Error
-
-        return OSError, Error
-    if name == "mlflow":
-        from mlflow.exceptions import MlflowException
-
-        return OSError, MlflowException
-    return (OSError,)
-
-
-OPENED_BY: Mapping[str, Callable[[Opening], Door]] = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}

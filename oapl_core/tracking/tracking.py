@@ -17,10 +17,11 @@ from itertools import chain
 from queue import SimpleQueue
 from typing import Any
 
+from oapl_core import plugins
 from oapl_core.errors import ConfigError
 from oapl_core.progress import say
 from oapl_core.run_folder.run import Run
-from oapl_core.tracking.doors import OPENED_BY, PATIENCE_S, Opening, failures
+from oapl_core.tracking.doors import PATIENCE_S, Opening
 from oapl_core.tracking.figures import Row, rows
 
 _NOT_SHOWN = {"estimate", "fleet", "mirror", "sampler"}
@@ -31,10 +32,12 @@ def check_trackers(names: Sequence[str]) -> None:
     """Before anything is loaded.
 
     Raises:
-        ConfigError: a tracker's package is not installed.
+        ConfigError: a tracker's package is not installed, or one of a person's own cannot be imported.
     """
     for name in names:
-        if find_spec(name) is None:
+        if name not in plugins.BUILT_IN["tracker"]:
+            plugins.resolve("tracker", name)
+        elif find_spec(name) is None:
             raise ConfigError(
                 f"training.trackers: {name!r} needs the package {name}, which is not installed here; "
                 f"`pip install {name}` in the engine's environment, or take it out of the list"
@@ -46,7 +49,7 @@ class Record:
 
     def __init__(self, run: Run, name: str) -> None:
         """Read it; a line that a kill cut off does not count."""
-        self._path = run.root.absolute() / "logs" / "trackers" / f"{name}.jsonl"
+        self._path = run.root.absolute() / "logs" / "trackers" / f"{name.replace(':', '.')}.jsonl"
         # TensorBoard forgets what is later on an axis when a step comes again, the others keep both
         self._forgets = name == "tensorboard"
         self._has: dict[str, dict[int, str]] = {}
@@ -97,7 +100,7 @@ class _Lane(threading.Thread):
         rows = (row for row in iter(self.queue.get, None) if not self._record.has(row))
         try:
             self._send(rows)
-        except failures(self.tracker) as error:
+        except Exception as error:  # each library has errors of its own, and a person's tracker may raise anything
             text = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
             say(
                 f"tracker {self.tracker} is not to be reached ({text}); the run continues, `oapl report` sends the rest"
@@ -109,7 +112,7 @@ class _Lane(threading.Thread):
             return
         settings = self._run.config.model_dump(mode="json", exclude=_NOT_SHOWN)
         opening = Opening(self._run.root.absolute(), self._record.identity, self._record.is_new, settings)
-        door = OPENED_BY[self.tracker](opening)
+        door = plugins.resolve("tracker", self.tracker)(opening)
         try:
             for row in chain([first], rows):
                 door.log(row.axis, row.step, row.values)
@@ -148,9 +151,13 @@ class Tracking:
 
 
 def catch_up(run: Run) -> None:
-    """Send what trackers of the run do not have; one whose package is not installed here is told of and left out."""
-    here = [name for name in run.config.training.trackers if find_spec(name)]
-    for name in set(run.config.training.trackers) - set(here):
-        say(f"tracker {name}: the package is not installed here, so nothing is sent")
+    """Send what trackers of the run do not have; one that cannot be used here is told of and left out."""
+    here = list[str]()
+    for name in run.config.training.trackers:
+        try:
+            check_trackers([name])
+            here.append(name)
+        except ConfigError as error:
+            say(f"tracker {name}: nothing is sent ({error})")
     with closing(Tracking(here, run)) as tracking:
         tracking.log(rows(run))

@@ -13,12 +13,12 @@ from prefect.states import Completed
 from pydantic import Field
 
 from flows.round import run_missing, run_round, run_to_groups
-from flows.start import listen
+from flows.start import followed, listen
 from oapl_core.errors import DataError, Held, Interrupted, OaplError
 from oapl_core.planning.plan import Step, finished, preparation, steps
+from oapl_core.run_folder.following import follow, made
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.lock import hold
-from oapl_core.run_folder.mirror_thread import mirrored
 from oapl_core.run_folder.opening import find, opened
 from oapl_core.run_folder.run import Run
 from oapl_core.settings_group import Settings
@@ -69,7 +69,7 @@ def share(comparison: Comparison, file: Path) -> None:
         return
     tell = telling()
     source, overrides = source_of(config, file)
-    with opened(find(source, overrides), tell, source.is_dir()) as run, mirrored(run, tell):
+    with opened(find(source, overrides), tell, source.is_dir()) as run, followed(run, tell):
         run_missing(run, preparation(run.config))
         for number in range(config.round):
             run_round(run, number)
@@ -109,7 +109,8 @@ def train(comparison: Comparison, arm: Arm) -> None:
     """
     # outside of `try`: what keeps one arm from beginning keeps them all
     run = begin(comparison, arm)
-    with hold(run.root):
+    tell = telling()
+    with hold(run.root), follow(run, made(run, tell, ("alarms",)), tell):
         try:
             refuse_damage(run, arm)
             for step in arm.steps:

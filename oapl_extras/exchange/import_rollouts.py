@@ -27,8 +27,7 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import sha256_of
 from oapl_core.model_folder import load_tokenizer
 from oapl_core.problems.encoding import load_encoder
-from oapl_core.problems.prepare import prepare, problems_of
-from oapl_core.problems.prompts import conversation
+from oapl_core.problems.prepare import prepare, problems_of, prompts, too_long
 from oapl_core.problems.repeated import Repeated
 from oapl_core.problems.storing import write_tables
 from oapl_core.progress import say
@@ -171,14 +170,9 @@ def _write_problems(job: _Import) -> None:
         for problem, group in job.groups():
             text, ids = job.prompts.rendered(group)
             yield {"problem_id": problem, "split": "train", "prompt": text, "prompt_ids": ids}
-        for row in measured():
-            text, ids = job.prompts.encode(conversation(row, sets))
-            if len(ids) <= sets.max_prompt_tokens:
-                yield {"problem_id": row["problem_id"], "split": row["split"], "prompt": text, "prompt_ids": ids}
-            else:
-                dropped[row["split"]] += 1
+        yield from prompts(measured(), job.prompts.encode, sets, dropped)
 
-    dropped = dict.fromkeys(("train", "validation", "heldout"), 0)
+    dropped = Counter[str]()
     # No inputs and settings: an imported artifact is up to date whatever its stage would make it from
     # (`Recorded.is_done`).
     with run.writing(run.problems, {}, {}) as draft:
@@ -187,8 +181,7 @@ def _write_problems(job: _Import) -> None:
         draft.details = {**job.origin, **repeated.details}
     with run.writing(run.prompts, run.inputs([run.problems]), {}) as draft:
         draft.rows = tables.write_table(draft.path, tables.PROMPTS, rows())
-        counts = {"dropped": {"prompt too long": sum(dropped.values())}, "dropped_by_split": dropped}
-        draft.details = {**job.origin, **counts}
+        draft.details = {**job.origin, **too_long(dropped)}
 
 
 def _problem(problem_id: str, group: Group, statement: str) -> dict[str, Any]:

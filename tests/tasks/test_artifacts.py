@@ -17,6 +17,8 @@ from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, tempor
 from oapl_core.errors import DataError, Interrupted, StageFailed
 from oapl_core.planning.plan import round_steps
 from oapl_core.reports.write import write
+from oapl_core.run_folder.following import follow, made
+from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run
 from tasks.artifacts import failure_text, key, show_report, show_round, watched
 from tests.synthetic_run import HOSTILE, Sizes, write_synthetic_run
@@ -88,6 +90,20 @@ def test_a_round_that_was_not_judged_yet_is_shown_as_far_as_it_got(tmp_path: Pat
     begun = write_synthetic_run(tmp_path, Sizes(train=6), "rollouts")
     within_a_flow(lambda: show_round(begun, 0, silent))
     assert "pass@1" not in str(artifact("synthetic-seed0-round-0").data)
+
+
+def test_a_round_is_shown_once_its_training_has_ended_well(tmp_path: Path) -> None:
+    begun, name = write_synthetic_run(tmp_path, Sizes(train=6), "rollouts"), "synthetic-seed0-round-0"
+
+    def stages() -> None:
+        with follow(begun, made(begun, silent, ("pages",)), silent, look_every_s=60):
+            for exit_code in (1, 0):
+                begun.ledger.append(StageEntry("training.train round 0", 1.0, exit_code))
+
+    before = versions(name)
+    within_a_flow(stages)
+    assert versions(name) == before + 1
+    assert artifact(name).flow_run_id is not None
 
 
 def test_the_report_is_shown_with_its_figures_and_its_place(run: Run) -> None:

@@ -1,15 +1,17 @@
 """Assets: what is recorded while a flow works, once, with its inputs; what was there before is none."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from oapl_core.errors import StageFailed
+from oapl_core.run_folder.following import follow
 from oapl_core.run_folder.recorded import IMPORTED, POLICIES
 from oapl_core.run_folder.run import Run
-from tasks.assets import materialised
+from tasks.assets import Assets
 from tests.synthetic_run import write_synthetic_run
 
 NAME = "prefect.asset.materialization.succeeded"
@@ -30,6 +32,10 @@ def made(sent: list[dict[str, Any]]) -> Mapping[str, dict[str, Any]]:
     return by_key
 
 
+def materialised(run: Run, tell: Callable[[str], None]) -> AbstractContextManager[None]:
+    return follow(run, {"assets": Assets(run, tell)}, tell, look_every_s=60)
+
+
 def record(run: Run, path: Path, inputs: list[Path], **details: Any) -> None:
     with run.writing(path, run.inputs(inputs), {}) as draft:
         draft.path.write_text("made")
@@ -41,7 +47,7 @@ def test_what_is_made_is_told_with_what_it_was_made_from(tmp_path: Path, sent: l
     outside = tmp_path / "a model's folder"
     outside.write_text("x")
     lines: list[str] = []
-    with pytest.raises(StageFailed), materialised(run, lines.append, look_every_s=60):
+    with pytest.raises(StageFailed), materialised(run, lines.append):
         record(run, run.groups(0), [run.prompts, outside])
         record(run, run.checkpoint(1, 2), [run.groups(0)], policy_hash="abc")
         record(run, run.rollouts(0) / "part-00000.parquet", [], **{IMPORTED: "theirs", POLICIES: ["x", "y"]})
@@ -64,10 +70,10 @@ def test_what_is_made_is_told_with_what_it_was_made_from(tmp_path: Path, sent: l
 
 def test_what_was_made_again_is_told_again_and_what_was_not_is_none(tmp_path: Path, sent: list[dict[str, Any]]) -> None:
     run = write_synthetic_run(tmp_path, until="problems")
-    with materialised(run, print, look_every_s=60):
+    with materialised(run, print):
         pass
     assert sent == []
-    with materialised(run, print, look_every_s=60):
+    with materialised(run, print):
         record(run, run.problems, [])
     assert set(made(sent)) == {f"oapl://{run.root.name}/problems.parquet"}
 
@@ -83,7 +89,7 @@ def test_an_input_named_from_the_folder_of_the_start_leads_there(
     for root in (made_run.root, made_run.root.absolute()):  # named from here, and by its whole path
         run = Run.open(root)
         sent.clear()
-        with materialised(run, print, look_every_s=60):
+        with materialised(run, print):
             record(run, run.checkpoint(0, 1), [model, run.root / "logs/unrecorded.txt", run.prompts])
         related = {one["prefect.resource.id"] for event in made(sent).values() for one in event["related"]}
         files = {key for key in related if key.startswith("file://")}

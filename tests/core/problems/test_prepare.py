@@ -1,6 +1,7 @@
 """The verb: problems and prompts of a run, over-long prompts counted, nothing redone."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.problems.encoding import load_encoder
-from oapl_core.problems.prepare import prepare
+from oapl_core.problems.prepare import prepare, prompts, too_long
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
+from oapl_core.settings.problems import PromptConfig
 from tests.tiny_model import write_tiny_model
 
 
@@ -52,6 +54,26 @@ def test_over_long_prompts_are_dropped_and_counted_but_stay_problems(tmp_path: P
     details = run.ledger.artifacts()["prompts.parquet"].details
     assert details["dropped"] == {"prompt too long": 1}
     assert details["dropped_by_split"] == {"train": 1, "validation": 0, "heldout": 0}
+
+
+def test_prompts_are_made_of_any_problems_in_their_order_and_what_is_too_long_is_counted_by_split() -> None:
+    words = (("b", "heldout", "two words"), ("a", "train", "a few words more"), ("c", "heldout", "one"))
+    problems = [{"problem_id": name, "split": split, "kind": "math", "statement": said} for name, split, said in words]
+
+    def encode(conversation: list[dict[str, str]]) -> tuple[str, list[int]]:
+        said = conversation[-1]["content"]
+        return said, [len(word) for word in said.split()]
+
+    dropped = Counter[str]()
+    rows = list(prompts(problems, encode, PromptConfig(prompt_style="plain", max_prompt_tokens=3), dropped))
+    assert [tuple(row.values()) for row in rows] == [
+        ("b", "heldout", "two words", [3, 5]),
+        ("c", "heldout", "one", [3]),
+    ]
+    assert too_long(dropped) == {
+        "dropped": {"prompt too long": 1},
+        "dropped_by_split": {"train": 1, "validation": 0, "heldout": 0},
+    }
 
 
 def test_several_files_of_a_split_are_told_apart_and_each_is_limited(tmp_path: Path, model: Path) -> None:

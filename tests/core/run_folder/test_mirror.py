@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import polars as pl
@@ -14,10 +15,10 @@ import pytest
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.rollouts.generate import generate
+from oapl_core.run_folder.following import follow, made
 from oapl_core.run_folder.integrity import findings
 from oapl_core.run_folder.ledger import RemovalEntry
 from oapl_core.run_folder.mirror import Mirror
-from oapl_core.run_folder.mirror_thread import mirrored
 from oapl_core.run_folder.run import Run
 from tests.s3_server import s3_server
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
@@ -72,12 +73,16 @@ def test_a_run_comes_back_as_it_was_and_nothing_is_redone(tmp_path: Path, url: s
     assert sampler.answered == []
 
 
+def mirrored(run: Run, tell: Callable[[str], None], look_every_s: float = 0.01) -> AbstractContextManager[None]:
+    return follow(run, made(run, tell, ("mirror",)), tell, look_every_s)
+
+
 def test_what_is_recorded_while_the_body_runs_is_there_when_it_ends(tmp_path: Path, url: str) -> None:
     run = make_run(tmp_path, made_up_model(tmp_path / "model"), mirror=url)
-    with mirrored(run, print, look_every_s=0.01):
+    with mirrored(run, print):
         generate(run, 0, MadeUpSampler)
     train(run, [0])
-    with mirrored(run, print, look_every_s=0.01):
+    with mirrored(run, print):
         pass
     shutil.rmtree(run.root)
     assert Mirror(url, run.root.name).fetch(run.root) == []
@@ -198,7 +203,7 @@ def test_an_unreachable_store_is_said_once_stops_nothing_and_is_caught_up(tmp_pa
     blocked.write_text("in the way")
     run = make_run(tmp_path, made_up_model(tmp_path / "model"), mirror=f"file://{blocked}/mirror")
     said: list[str] = []
-    with mirrored(run, said.append, look_every_s=0.01):
+    with mirrored(run, said.append):
         generate(run, 0, MadeUpSampler)
         time.sleep(0.2)
         assert len(said) == 1
@@ -212,7 +217,7 @@ def test_a_store_that_stays_away_is_said_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "disk").write_text("in the way")
     run = make_run(tmp_path, made_up_model(tmp_path / "model"), mirror=f"file://{tmp_path}/disk/mirror")
     said: list[str] = []
-    with mirrored(run, said.append, look_every_s=0.01):
+    with mirrored(run, said.append):
         pass
     assert "run the same command again to send the rest" in said[-1]
 

@@ -14,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from oapl_core.errors import ConfigError
 from oapl_core.run_folder.run import Run
+from oapl_core.settings.training import TrainingConfig
 from oapl_core.tracking import doors
 from oapl_core.tracking.figures import Row, rows, step_row
 from oapl_core.tracking.tracking import Tracking, catch_up
@@ -107,7 +108,7 @@ def test_without_trackers_nothing_is_written(run: Run) -> None:
 def test_a_tracker_that_fails_is_told_of_once_and_gets_the_rest_later(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real, sent = doors.OPENED_BY["tensorboard"], list[int]()
+    real, sent = doors.tensorboard, list[int]()
 
     def breaks_after_two(opening: doors.Opening) -> doors.Door:
         door = real(opening)
@@ -120,13 +121,51 @@ def test_a_tracker_that_fails_is_told_of_once_and_gets_the_rest_later(
 
         return doors.Door(log, door.close)
 
-    monkeypatch.setattr("oapl_core.tracking.tracking.OPENED_BY", {"tensorboard": breaks_after_two})
+    monkeypatch.setattr(doors, "tensorboard", breaks_after_two)
     send(run, "tensorboard", steps(range(1, 5), 1.0))
     said = capsys.readouterr().out
     assert said.count("tracker tensorboard is not to be reached (the network is down)") == 1
     monkeypatch.undo()
     send(run, "tensorboard", steps(range(1, 5), 1.0))
     assert curve(run, "training", "training/loss") == [(1, 1), (2, 1), (3, 1), (4, 1)]
+
+
+OWN_TRACKER = """
+from oapl_core.tracking.doors import Door
+
+def lines(opening):
+    file = (opening.root / "logs" / "lines.txt").open("a")
+
+    def log(axis, step, values):
+        if step == 3 and not (opening.root / "logs" / "mended").exists():
+            raise ValueError("a mistake of its own")
+        print(axis, step, values, file=file, flush=True)
+
+    return Door(log, file.close)
+"""
+
+
+def test_a_tracker_of_one_s_own_gets_each_row_once_and_stops_nothing(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_tracker.py").write_text(OWN_TRACKER)
+    monkeypatch.chdir(tmp_path)
+    assert TrainingConfig(trackers=("own_tracker:lines",)).trackers == ("own_tracker:lines",)
+    send(run, "own_tracker:lines", steps(range(1, 5), 9.0))
+    assert "tracker own_tracker:lines is not to be reached (a mistake of its own)" in capsys.readouterr().out
+    (run.root / "logs" / "mended").touch()
+    send(run, "own_tracker:lines", steps(range(1, 5), 9.0))
+    sent = (run.root / "logs" / "lines.txt").read_text().splitlines()
+    assert sent == [f"training {step} {{'training/loss': 9.0}}" for step in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("tensorbord", "there is no tracker 'tensorbord'"), ("nowhere:door", "cannot be imported")]
+)
+def test_a_tracker_that_is_none_is_one_clear_line(run: Run, name: str, says: str) -> None:
+    with pytest.raises((ConfigError, ValueError), match=says):
+        TrainingConfig(trackers=(name,))
+        Tracking([name], run)
 
 
 @pytest.mark.slow
