@@ -14,6 +14,7 @@ from oapl_core.run_folder.run import (
     CHECKPOINT_DIR,
     EVALUATION_DIR,
     GROUPS_FILE,
+    IN_FLIGHT,
     REFERENCE_FILE,
     ROLLOUTS_DIR,
     Run,
@@ -153,7 +154,13 @@ TRAINING = Stage(
     needs=("gpu",),
 )
 EVALUATION = Stage(
-    "evaluation", "evaluation.evaluate", (f"{EVALUATION_DIR}/",), reads=_measured, retries=2, needs=("gpu", "sandbox")
+    "evaluation",
+    "evaluation.evaluate",
+    (f"{EVALUATION_DIR}/",),
+    reads=_measured,
+    scratch=lambda run, _: tuple(run.evaluations().glob(f"*/{ROLLOUTS_DIR}/{IN_FLIGHT}")),
+    retries=2,
+    needs=("gpu", "sandbox"),
 )
 REPORT = Stage("report", "reports.write", ("report",), retries=0)
 
