@@ -187,7 +187,7 @@ class Experiment(Settings):
     estimate: EstimateConfig = EstimateConfig()
     """Assumptions of `oapl plan`."""
     observers: tuple[Annotated[str, AfterValidator(plugins.known("observer"))], ...] = ()
-    """Observers of your own, `module:Class`, that are told what the run records (docs/operations.md#observers); they
+    """Observers of your own, `module:Class`, that are told what the run records (docs/operations/reference.md#observers); they
     may change while a run is unfinished."""
     time_limits_h: TimeLimits = TimeLimits()
     """When a stage counts as stuck; may change while a run is unfinished."""

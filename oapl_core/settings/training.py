@@ -177,7 +177,7 @@ class TrainingConfig(Settings):
     trackers: tuple[Annotated[str, AfterValidator(plugins.known("tracker"))], ...] = ("tensorboard",)
     """Trackers that show the run while it happens: steps, sampling, verification, groups, evaluation.
     `tensorboard` (event files in logs/tensorboard), `wandb`, `mlflow` (these two want their own package), or one of
-    your own, `module:function` (docs/operations.md#trackers)."""
+    your own, `module:function` (docs/operations/reference.md#trackers)."""
     peak_tflops: PositiveFloat | None = None
     """Peak of one GPU in `dtype`, for the utilisation (H100, bfloat16 without sparsity: 989). Unset: the number of its
     data sheet, where the GPU is known, and a measured one on CPUs. TFLOP/s.

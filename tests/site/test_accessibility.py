@@ -15,7 +15,7 @@ from tests.site.browser import chromium, told_by
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 WIDTHS = {"wide": 1280, "narrow": 390}
-SHOWN = ("index", "tutorial", "settings", "api", "operations", "benchmarks/claims")
+SHOWN = ("index", "tutorial", "settings", "api", "operations/server", "benchmarks/claims")
 
 # Each page in a frame of the given width, light when wide and dark when narrow, with axe-core in it.
 HARNESS = """

@@ -67,7 +67,7 @@ def test_search_for_other_words_does_not(site: Path, server: ThreadingHTTPServer
     views = [{"page": "/index.html", "width": 1280, "words": one} for one in words]
     first = [one["found"][0] for one in said(site, server, tmp_path, views, SEARCH)]
     assert "/settings.html" not in first
-    assert "/operations.html" in first
+    assert any(page.startswith("/operations/") for page in first)
 
 
 COPY = """async (inner, view) => {
