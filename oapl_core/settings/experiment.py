@@ -187,8 +187,8 @@ class Experiment(Settings):
     estimate: EstimateConfig = EstimateConfig()
     """Assumptions of `oapl plan`."""
     observers: tuple[Annotated[str, AfterValidator(plugins.known("observer"))], ...] = ()
-    """Observers of your own, `module:Class`, that are told what the run records (docs/operations/reference.md#observers); they
-    may change while a run is unfinished."""
+    """Observers of your own, `module:Class`, that are told what the run records; they may change while a run is
+    unfinished. docs/operations/reference.md#observers"""
     time_limits_h: TimeLimits = TimeLimits()
     """When a stage counts as stuck; may change while a run is unfinished."""
 
