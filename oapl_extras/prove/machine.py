@@ -49,7 +49,7 @@ def machine(folder: Path) -> dict[str, Any]:
     if cores < CORES_PER_GPU * gpus:
         raise ConfigError(
             f"{cores} cores for {gpus} GPUs starve engines and trainers; give the job more, 8 a GPU (Slurm: "
-            "--cpus-per-task for sbatch and srun, docs/gpu.md)"
+            "--cpus-per-task for sbatch and srun, docs/operations/cluster.md)"
         )
     name = torch.cuda.get_device_name() if gpus else "CPU"
     figure = f"{name}, {cores} cores; products " + ", ".join(f"{n} {_short(t)} TFLOP/s" for n, t in tflops.items())
