@@ -20,7 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.core.importing import foreign_rows as rows
+from tests.extras.problem_sets import foreign_rows as rows
 from tests.reference_sets import ROOT
 
 PAGE = Path("docs/benchmarks/problems.md")
@@ -31,8 +31,8 @@ ORDINARY_BYTES = 100_000
 PROGRAM = r"""
 import json, re, sys, time
 from pathlib import Path
-from oapl_core.importing.import_set import Choice, import_set
-from oapl_core.importing.sources import source
+from oapl_extras.problem_sets.import_set import Choice, import_set
+from oapl_extras.problem_sets.sources import source
 name, path, target, distinct = sys.argv[1:]
 choice = Choice(source(name).split, distinct=distinct == "True")
 start = time.monotonic()
@@ -128,7 +128,7 @@ def page() -> str:
         "Made by `python -m bench.problem_import` from synthetic sets in the true shapes, one process for each",
         "row; memory is the peak of the whole process (VmHWM). The two large problems follow one another. Read from",
         "Parquet they need more than from JSON lines, as Arrow decodes a page and builds a column of it side by side.",
-        "`pytest -m slow tests/core/importing` holds LiveCodeBench's below 1 GiB and DeepCoder's below 1.5 GiB.",
+        "`pytest -m slow tests/extras/problem_sets` holds LiveCodeBench's below 1 GiB and DeepCoder's below 1.5 GiB.",
         "",
         "| set | written as | rows | seconds | rows/s | MB/s of source | peak MiB |",
         "|---|---|---|---|---|---|---|",

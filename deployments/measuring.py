@@ -14,7 +14,7 @@ import httpx
 
 from deployments.deploying import put, unreachable
 from oapl_core.errors import ConfigError
-from oapl_core.importing.sources import source
+from oapl_core.problems.published import published_sets
 from oapl_core.settings.evaluation_folder import SetConfig
 
 FLOW = "oapl-evaluate"
@@ -47,7 +47,7 @@ def problem_set(word: str) -> dict[str, Any]:
     """
     if Path(word).exists():
         return SetConfig(path=Path(word).absolute()).model_dump(mode="json", exclude_defaults=True)
-    source(word)
+    published_sets().check(SetConfig(name=word))
     return {"name": word}
 
 

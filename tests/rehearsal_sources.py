@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.core.importing import foreign_rows as rows
-from tests.core.importing.foreign_rows import Row, write_rows
+from tests.extras.problem_sets import foreign_rows as rows
+from tests.extras.problem_sets.foreign_rows import Row, write_rows
 
 GOOD = 12
 """Problems of each training file that curation keeps."""

@@ -17,8 +17,8 @@ from deployments.terminal import console
 from oapl_core import tables
 from oapl_core.columns import LOSS_MASK
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.importing.answers import likeness
 from oapl_core.printable import one_line, printable
+from oapl_core.problems.answers import likeness
 from oapl_core.reports.blocks import shortened
 from oapl_core.reports.joined import chosen_round, joined
 from oapl_core.reports.pieces import read_tokenizer

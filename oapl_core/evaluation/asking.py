@@ -7,7 +7,7 @@ tokenizer, prompts_<tokenizer>.parquet. Every hash that says whether another eva
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -15,13 +15,11 @@ from typing import Any, Self
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.evaluation.folder import EvaluationFolder
 from oapl_core.evaluation.questions import Questions
-from oapl_core.importing.curation import Tally
-from oapl_core.importing.import_set import Choice, import_set, window
-from oapl_core.importing.sources import fetch, local_files, released_files, source
 from oapl_core.model_folder import digest, tokenizer_files
 from oapl_core.problems.encoding import load_encoder
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from oapl_core.problems.prompts import conversation
+from oapl_core.problems.published import published_sets
 from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.problems.storing import write_tables
 from oapl_core.progress import say
@@ -58,7 +56,7 @@ def take_problems(folder: EvaluationFolder) -> None:
             draft.rows = write_tables(draft.path, islice(problems, wanted.limit))
             details: dict[str, Any] = {"set": files[0].name, "dropped": {}}
         else:
-            draft.rows, details = _import(wanted, files, draft.path)
+            draft.rows, details = published_sets().write(wanted, files, _split(wanted), draft.path)
         draft.details = {**details, "split": _split(wanted), "content_sha256": content_hash(draft.path)}
     say(f"{draft.rows} problems")
 
@@ -69,41 +67,17 @@ def _files(wanted: SetConfig) -> list[Path]:
         if not wanted.path.is_file():
             raise DataError(f"{wanted.path}: no such problem set")
         return [wanted.path]
-    found = source(wanted.name)
-    patterns, _ = released_files(found, wanted.release)
-    return local_files(wanted.path or fetch(found, patterns, wanted.revision), patterns)
+    return published_sets().files(wanted)
 
 
 def _split(wanted: SetConfig) -> str:
     if wanted.split:
         return wanted.split
     if wanted.name is not None:
-        return source(wanted.name).split
+        return published_sets().split(wanted.name)
     assert wanted.path is not None
     first = next((row.get("split") for _, row in raw_rows(wanted.path) if isinstance(row, dict)), None)
     return first if first in SPLITS else "heldout"
-
-
-def _import(wanted: SetConfig, files: list[Path], draft: Path) -> tuple[int, dict[str, Any]]:
-    """Import a published set as it was published; its record of origin goes into the ledger."""
-    assert wanted.name is not None
-    found = source(wanted.name)
-    # a benchmark is asked as it was published: what is twice in it is asked twice
-    choice = Choice(_split(wanted), window(wanted.window), wanted.faulty, distinct=False, limit=wanted.limit)
-    tally: Tally = import_set(found, files, draft, choice, tell=say)
-    # an import leaves its record beside the file; here the ledger has it
-    draft.with_name(f"{draft.name}.origin.json").unlink(missing_ok=True)
-    details = {
-        "set": found.name,
-        "hub": found.hub,
-        "revision": None if wanted.path else wanted.revision or found.revision,
-        "licence": found.licence,
-        "choice": asdict(choice),
-        "read": tally.read,
-        "dropped": dict(tally.dropped),
-        "noted": dict(tally.noted),
-    }
-    return tally.kept, details
 
 
 def content_hash(problems: Path, split: str | None = None) -> str:

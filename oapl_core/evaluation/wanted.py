@@ -11,12 +11,11 @@ from typing import Any
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.evaluation.choice import ON
 from oapl_core.evaluation.folder import parse
-from oapl_core.importing.import_set import window
-from oapl_core.importing.sources import released_files, source
 from oapl_core.model_hub import fetched, hub_model, refuse_unpinned
 from oapl_core.plugins.own_function import check_import
+from oapl_core.problems.published import published_sets
 from oapl_core.run_folder.run import Run
-from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
+from oapl_core.settings.evaluation_folder import EvaluationFolderConfig, SetConfig
 from oapl_core.settings.experiment_file import apply
 from oapl_core.shipped import with_shipped_files
 
@@ -44,8 +43,8 @@ def settings_of(
         apply(values, override)
     # names are looked up before a model is downloaded
     if values["problems"].get("name") is not None:
-        released_files(source(values["problems"]["name"]), values["problems"].get("release"))
-        window(values["problems"].get("window"))
+        known = {key: values["problems"].get(key) for key in ("name", "release", "window")}
+        published_sets().check(SetConfig(**known))
     values["models"] = [model_of(word) for word in models]
     fields = EvaluationFolderConfig.model_fields
     # no more context than is asked for: its size decides how many answers fit at once

@@ -26,6 +26,7 @@ Kind = Literal[
     "launcher",
     "objective",
     "observer",
+    "problem_sets",
     "reward",
     "runner",
     "sampler",
@@ -46,9 +47,9 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "report": "deployments.commands.report:report",
         "figures": "oapl_extras.compare.figures_command:figures",
         "rollouts": "deployments.commands.rollouts:rollouts",
-        "problems": "deployments.commands.problems:problems",
-        "gym": "deployments.commands.gym:gym",
-        "prompt": "deployments.commands.prompt:prompt",
+        "problems": "oapl_extras.problem_sets.problems_command:problems",
+        "gym": "oapl_extras.problem_sets.gym_command:gym",
+        "prompt": "oapl_extras.problem_sets.prompt_command:prompt",
         "evaluate": "deployments.commands.evaluate:evaluate",
         "verify": "deployments.commands.verify:verify",
         "check": "deployments.commands.check:check",
@@ -74,7 +75,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "inspect": "oapl_extras.harnesses.inspect_harness:HARNESS",
     },
     "importer": {
-        name: f"oapl_core.importing.{module}:{name}"
+        name: f"oapl_extras.problem_sets.{module}:{name}"
         for module, functions in (
             ("program_sets", "deepcoder taco primeintellect"),
             ("livecodebench", "livecodebench"),
@@ -94,6 +95,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "pages": "tasks.artifacts:Pages",
         "alarms": "tasks.alarms:Alarms",
     },
+    "problem_sets": {"published": "oapl_extras.problem_sets.published:Published"},
     "reward": {},
     "runner": {"here": "oapl_core.launch:Here", "prefect": "tasks.fleet:Pool", "ray": "tasks.cluster:Ray"},
     "sampler": {"servers": "oapl_extras.servers.servers:ServerSampler"},

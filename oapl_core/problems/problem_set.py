@@ -24,6 +24,10 @@ _OPTIONAL = {**dict.fromkeys(_TEXTS), "tests": (), "structure": ""}
 _COLUMNS = frozenset({"problem_id", "split", "kind", "statement", *_OPTIONAL, "language", "info"})
 
 
+class Dropped(Exception):
+    """A row that is left out; its text is the reason that is counted."""
+
+
 def read_problem_set(path: Path, split: str, only: bool = False) -> Iterator[dict[str, Any]]:
     """Yield every problem of ``path``, complete and checked, in the file's order.
 

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from oapl_core.importing.sources import sources
 from oapl_core.model_hub import hub_model
+from oapl_core.problems.published import published_sets
 from oapl_core.reports.provenance import differing_settings, versions
 from oapl_core.reports.records import rollouts_sampled
 from oapl_core.run_folder.run import Run, round_name
@@ -188,7 +188,7 @@ def licences(run: Run) -> dict[str, str]:
         return {}
     rows = read_table(run.problems, PROBLEMS, ["source", "split"], ("split", ("train",)))
     asked = set(rows["source"].to_pylist())
-    return {name: source.licence for name, source in sources().items() if name in asked}
+    return {name: licence for name, licence in published_sets().licences().items() if name in asked}
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

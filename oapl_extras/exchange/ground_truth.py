@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from oapl_core.importing.compressed_tests import RefusedPickle, private_tests
-from oapl_core.importing.imported import Dropped
+from oapl_core.problems.compressed_tests import RefusedPickle, private_tests
+from oapl_core.problems.problem_set import Dropped
 
 _PACKED = 32
 """Fewest characters of packed tests."""

@@ -62,7 +62,7 @@ def test_import_contracts_hold() -> None:
         ("oapl_core/tables.py", "import tasks"),
         ("tasks/stage.py", "import flows"),
         ("flows/round.py", "import deployments"),
-        ("oapl_core/problems/__init__.py", "import oapl_core.importing"),
+        ("oapl_core/problems/__init__.py", "import oapl_extras.problem_sets"),
         ("oapl_core/rollouts/__init__.py", "import oapl_core.training"),
         ("oapl_core/reports/__init__.py", "import oapl_core.evaluation"),
         ("oapl_core/tables.py", "import oapl_extras"),

@@ -19,10 +19,10 @@ from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import load_experiment
 from tests.core.groups.test_replay import PROBLEMS as NAMES
 from tests.core.groups.test_replay import make_run, write_rounds
-from tests.core.importing.test_screening import BAD, GOOD
 from tests.extras.exchange import dumps
 from tests.extras.exchange.exchanged import PROBLEMS, sample
 from tests.extras.exchange.exchanged import make_run as make_sampled_run
+from tests.extras.problem_sets.test_screening import BAD, GOOD
 from tests.tiny_model import write_tiny_model
 from tests.whole_run import called
 

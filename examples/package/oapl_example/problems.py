@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from oapl_core.importing.imported import Dropped, Imported, text
+from oapl_extras.problem_sets.imported import Dropped, Imported, text
 
 
 def word_problems(row: dict[str, Any], name: str, number: int) -> Imported:

@@ -6,8 +6,8 @@ import pytest
 
 from oapl_core.environments.attempts import Attempts
 from oapl_core.environments.protocol import Action, Environment
-from oapl_core.importing.curation import Tally
-from oapl_core.importing.reasoning_gym import task_problems
+from oapl_extras.problem_sets.curation import Tally
+from oapl_extras.problem_sets.reasoning_gym import task_problems
 
 pytest.importorskip("reasoning_gym")
 

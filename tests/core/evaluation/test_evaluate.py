@@ -18,7 +18,7 @@ from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.problems import PromptConfig
 from oapl_core.tables import EVALUATIONS, read_table
 from tests.core.evaluation.made_up_verifier import MadeUpVerifier, Starts
-from tests.core.importing.foreign_rows import livecodebench, write_rows
+from tests.extras.problem_sets.foreign_rows import livecodebench, write_rows
 from tests.sampling_run import MadeUpSampler, made_up_model
 from tests.tiny_model import write_tokenizer
 

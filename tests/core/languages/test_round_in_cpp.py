@@ -5,11 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from deployments.curation_judge import VerifierJudge
 from oapl_core import tables
 from oapl_core.groups.build import build
-from oapl_core.importing.import_set import Choice, import_set
-from oapl_core.importing.sources import source
 from oapl_core.languages import language
 from oapl_core.model_folder import load_tokenizer, policy_hash
 from oapl_core.problems.prepare import prepare
@@ -23,6 +20,9 @@ from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.training.examples import read_examples
 from oapl_core.verdicts.extraction import fenced
 from oapl_core.verdicts.verify import verify
+from oapl_extras.problem_sets.curation_judge import VerifierJudge
+from oapl_extras.problem_sets.import_set import Choice, import_set
+from oapl_extras.problem_sets.sources import source
 from tests.cpp_problems import CPP_PROBLEMS, foreign_rows
 from tests.sampling_run import MadeUpSampler
 from tests.tiny_model import write_tiny_model

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from deployments.curation_judge import VerifierJudge
 from oapl_core.errors import DataError
-from oapl_core.importing.curation import Tally, Word, proven, uncontaminated, unlike, with_tests
-from oapl_core.importing.import_set import Choice, converted, import_set
-from oapl_core.importing.imported import Imported
-from oapl_core.importing.sources import source
 from oapl_core.problems.problem_set import read_problem_set
 from oapl_core.settings.verifier import VerifierConfig
-from tests.core.importing import foreign_rows as rows
-from tests.core.importing.foreign_rows import Row, write_rows
-from tests.core.importing.test_likeness import changed, text
+from oapl_extras.problem_sets.curation import Tally, Word, proven, uncontaminated, unlike, with_tests
+from oapl_extras.problem_sets.curation_judge import VerifierJudge
+from oapl_extras.problem_sets.import_set import Choice, converted, import_set
+from oapl_extras.problem_sets.imported import Imported
+from oapl_extras.problem_sets.sources import source
+from tests.extras.problem_sets import foreign_rows as rows
+from tests.extras.problem_sets.foreign_rows import Row, write_rows
+from tests.extras.problem_sets.test_likeness import changed, text
 from tests.reference_sets import SAMPLE, humaneval
 
 

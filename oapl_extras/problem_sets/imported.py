@@ -12,14 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from oapl_core.problems.problem_set import Dropped as Dropped  # readers of rows name it here
+
 Tests = list[dict[str, str]]
 """``{"input", "output"}`` as in tables.PROBLEMS."""
 
 _FENCED = re.compile(r"\A\s*```[\w+-]*[ \t]*\n(.*?)\n?```\s*\Z", re.DOTALL)
-
-
-class Dropped(Exception):
-    """A row that is left out; its text is the reason that is counted."""
 
 
 @dataclass

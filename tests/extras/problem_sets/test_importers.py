@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from oapl_core.errors import DataError
-from oapl_core.importing.compressed_tests import RefusedPickle, pickled_text, private_tests
-from oapl_core.importing.curation import Tally
-from oapl_core.importing.import_set import Choice, chosen, converted, import_set, window
-from oapl_core.importing.livecodebench import FAULTY
-from oapl_core.importing.program_tests import function_name
-from oapl_core.importing.sources import Source, source, sources
 from oapl_core.plugins import BUILT_IN
-from tests.core.importing import foreign_rows as rows
-from tests.core.importing.foreign_rows import Row, write_rows
+from oapl_core.problems.compressed_tests import RefusedPickle, pickled_text, private_tests
+from oapl_extras.problem_sets.curation import Tally
+from oapl_extras.problem_sets.import_set import Choice, chosen, converted, import_set, window
+from oapl_extras.problem_sets.livecodebench import FAULTY
+from oapl_extras.problem_sets.program_tests import function_name
+from oapl_extras.problem_sets.sources import Source, source, sources
+from tests.extras.problem_sets import foreign_rows as rows
+from tests.extras.problem_sets.foreign_rows import Row, write_rows
 from tests.reference_sets import SAMPLE, humaneval, math500, shared_file
 
 

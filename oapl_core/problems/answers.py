@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from oapl_core.importing.curation import OVERLAP_LIMIT
-from oapl_core.importing.likeness import NearDuplicates, Overlap
+from oapl_core.problems.likeness import OVERLAP_LIMIT, NearDuplicates, Overlap
 
 
 @dataclass

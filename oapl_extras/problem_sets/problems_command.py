@@ -9,19 +9,19 @@ import typer
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from deployments.arguments import SetFile, Solutions
-from deployments.curation_judge import VerifierJudge
 from deployments.terminal import tell
 from oapl_core.errors import ConfigError
-from oapl_core.importing import import_set as importing
-from oapl_core.importing.curation import Tally
-from oapl_core.importing.screening import screened
-from oapl_core.importing.sources import Source, fetch, local_files, released_files, source, sources
 from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.problems.storing import check_name
 from oapl_core.settings.experiment_file import applied, parse_as
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.settings_group import Settings
 from oapl_core.storable import json_text
+from oapl_extras.problem_sets import import_set as importing
+from oapl_extras.problem_sets.curation import Tally
+from oapl_extras.problem_sets.curation_judge import VerifierJudge
+from oapl_extras.problem_sets.screening import screened
+from oapl_extras.problem_sets.sources import Source, fetch, local_files, released_files, source, sources
 
 _Screen = Annotated[
     Path | None, typer.Option(metavar="LIST.jsonl", help="Write no set, but list its problems that pay for nothing.")

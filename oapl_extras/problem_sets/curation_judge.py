@@ -1,4 +1,4 @@
-"""The real verifier as the judge of curation (oapl_core/importing/curation.py), which may not import it."""
+"""The real verifier as the judge of curation (oapl_extras/problem_sets/curation.py), which may not import it."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -6,13 +6,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from oapl_core import languages
-from oapl_core.importing.curation import Word
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.attacks import rewards_doing_nothing
 from oapl_core.verdicts.extraction import fenced, maths
 from oapl_core.verdicts.maths_pool import MathsPool
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier
+from oapl_extras.problem_sets.curation import Word
 
 _WORDS: dict[Outcome, Word] = {
     Outcome.PASSED: "passes",

@@ -7,11 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from deployments.arguments import SetFile
-from deployments.commands.problems import files_of
 from deployments.terminal import tell
-from oapl_core.importing.curation import Tally
-from oapl_core.importing.import_set import converted
-from oapl_core.importing.sources import source
 from oapl_core.model_hub import fetched, hub_model
 from oapl_core.problems.encoding import load_encoder
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
@@ -19,6 +15,10 @@ from oapl_core.problems.prompts import conversation
 from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.settings.experiment_file import applied, load_experiment, parse_as
 from oapl_core.settings.problems import PromptConfig
+from oapl_extras.problem_sets.curation import Tally
+from oapl_extras.problem_sets.import_set import converted
+from oapl_extras.problem_sets.problems_command import files_of
+from oapl_extras.problem_sets.sources import source
 
 
 def prompt(

@@ -29,6 +29,10 @@ _BANDS, _ROWS = 32, 4
 """A pair of similarity s becomes a candidate with probability 1 - (1 - s^rows)^bands: 1 - 5e-8 at 0.8, 0.87 at 0.5."""
 
 
+OVERLAP_LIMIT = 0.3
+"""Share of an evaluation problem's 13-word pieces from which on a training problem counts as a copy of it."""
+
+
 @lru_cache(maxsize=8)  # a statement is looked for, then remembered
 def pieces(text: str, words: int) -> "np.ndarray[Any, np.dtype[np.uint64]]":
     """Return sorted hashes of every run of so many words; of a shorter text, one hash of all of it."""

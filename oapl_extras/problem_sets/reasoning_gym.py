@@ -13,9 +13,9 @@ from importlib.metadata import version
 from typing import Any
 
 from oapl_core.errors import ConfigError
-from oapl_core.importing.curation import Tally
 from oapl_core.problems.problem_set import checked
 from oapl_core.storable import json_text
+from oapl_extras.problem_sets.curation import Tally
 
 TRIES = 20
 """Entries that are made for each problem that is wanted: small tasks repeat themselves."""

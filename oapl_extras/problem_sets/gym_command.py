@@ -11,13 +11,13 @@ from deployments.arguments import Solutions, Split
 from deployments.terminal import tell
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import sha256_of
-from oapl_core.importing.curation import Tally
-from oapl_core.importing.reasoning_gym import TRIES, demonstration, task_names, task_problems
 from oapl_core.problems.problem_set import SPLITS
 from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.problems.storing import check_name, write_problem_set
 from oapl_core.settings.experiment_file import apply
 from oapl_core.storable import json_text
+from oapl_extras.problem_sets.curation import Tally
+from oapl_extras.problem_sets.reasoning_gym import TRIES, demonstration, task_names, task_problems
 
 _WIDTH = 112
 

@@ -12,7 +12,7 @@ import pickletools
 import zlib
 from typing import IO, Any
 
-from oapl_core.importing.imported import Dropped
+from oapl_core.problems.problem_set import Dropped
 
 MOST_BYTES = 2**30
 """Unpacked; the largest known has 189 MB. What is larger is a bomb."""

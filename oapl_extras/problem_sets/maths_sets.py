@@ -6,7 +6,7 @@ Answers are integers in some sets and texts in others: all become texts. A row w
 import re
 from typing import Any
 
-from oapl_core.importing.imported import Dropped, Imported, column, optional_text, text
+from oapl_extras.problem_sets.imported import Dropped, Imported, column, optional_text, text
 
 # A comma between a digit and exactly three more: 1,234 and not (1,2).
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?:\D|$))")

@@ -10,15 +10,13 @@ from dataclasses import dataclass, field
 from itertools import islice, product
 from typing import Any, Literal, Protocol
 
-from oapl_core.importing.imported import Imported
-from oapl_core.importing.likeness import NearDuplicates, Overlap
+from oapl_core.problems.likeness import OVERLAP_LIMIT, NearDuplicates, Overlap
 from oapl_core.problems.repeated import same
 from oapl_core.problems.storing import size_of_tests
+from oapl_extras.problem_sets.imported import Imported
 
 MOST_ATTEMPTS = 8
 """Pairs of a reference solution and a reading of the tests that are tried for one problem."""
-OVERLAP_LIMIT = 0.3
-"""Share of an evaluation problem's 13-word pieces from which on a training problem counts as a copy of it."""
 # A batch keeps every core of the verifier busy; its tests, of which one problem may have 189 MB, are all in memory.
 _BATCH_ROWS, _BATCH_BYTES = 256, 64 * 2**20
 

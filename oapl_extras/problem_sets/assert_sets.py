@@ -4,7 +4,7 @@ Pure."""
 import ast
 from typing import Any
 
-from oapl_core.importing.imported import Dropped, Imported, Tests, column, text
+from oapl_extras.problem_sets.imported import Dropped, Imported, Tests, column, text
 
 
 def humaneval(row: dict[str, Any], name: str, number: int) -> Imported:

@@ -17,13 +17,13 @@ from typing import IO, Any
 from oapl_core import plugins
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import sha256_of
-from oapl_core.importing.curation import ProblemVerifier, Tally, proven, uncontaminated, unlike, with_tests
-from oapl_core.importing.imported import Dropped, Imported, solutions
-from oapl_core.importing.sources import Source
 from oapl_core.problems.problem_set import checked
 from oapl_core.problems.raw_rows import place, raw_rows
 from oapl_core.problems.storing import write_problem_set
 from oapl_core.storable import json_text
+from oapl_extras.problem_sets.curation import ProblemVerifier, Tally, proven, uncontaminated, unlike, with_tests
+from oapl_extras.problem_sets.imported import Dropped, Imported, solutions
+from oapl_extras.problem_sets.sources import Source
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _SAY_EVERY_S = 5.0  # as a reader of a terminal wants it; a set may take an hour

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from oapl_core.importing.curation import Tally
 from oapl_core.problems.problem_set import read_problem_set
 from oapl_core.problems.storing import write_problem_set
 from oapl_core.settings.reward import RewardConfig
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.rewards import Judges
 from oapl_core.verdicts.verifier import Verdict
+from oapl_extras.problem_sets.curation import Tally
 from tests.whole_run import ROOT, called
 
 pytest.importorskip("reasoning_gym", reason="needs reasoning-gym: .venv/bin/uv pip install -r requirements/gym.lock")
 
 
 def made(task: str, size: int = 4, seed: int = 0, **config: Any) -> list[dict[str, Any]]:
-    from oapl_core.importing.reasoning_gym import task_problems
+    from oapl_extras.problem_sets.reasoning_gym import task_problems
 
     return list(task_problems(task, config, seed, size, "train", Tally()))
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from oapl_core.importing.imported import Dropped, Imported, Tests, column, parsed
+from oapl_extras.problem_sets.imported import Dropped, Imported, Tests, column, parsed
 
 Pair = tuple[Any, Any]
 """Input and output of a test as the set has them."""

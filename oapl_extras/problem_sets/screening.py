@@ -20,9 +20,9 @@ from itertools import islice
 from typing import Any, Protocol
 
 from oapl_core.checkers import resolve
-from oapl_core.importing.curation import ProblemVerifier
-from oapl_core.importing.imported import Imported
 from oapl_core.seeds import derive_seed
+from oapl_extras.problem_sets.curation import ProblemVerifier
+from oapl_extras.problem_sets.imported import Imported
 
 MUTANTS = 6
 """Tried of a problem."""

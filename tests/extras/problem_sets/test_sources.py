@@ -6,7 +6,7 @@ import pytest
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import sha256_of
-from oapl_core.importing.sources import Source, fetch, local_files, released_files, source, sources
+from oapl_extras.problem_sets.sources import Source, fetch, local_files, released_files, source, sources
 from tests.reference_sets import shared_file
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -8,9 +8,9 @@ keep their order, public then private. The faulty problems are those that upstre
 import re
 from typing import Any
 
-from oapl_core.importing.compressed_tests import private_tests
-from oapl_core.importing.imported import Imported, column, optional_text, parsed, text
-from oapl_core.importing.program_tests import fill, form_of, function_name, objects
+from oapl_core.problems.compressed_tests import private_tests
+from oapl_extras.problem_sets.imported import Imported, column, optional_text, parsed, text
+from oapl_extras.problem_sets.program_tests import fill, form_of, function_name, objects
 
 _FAULTS = {
     "several answers are right, one is accepted": "abc311_c abc326_d abc327_b abc333_e abc343_a abc343_e abc362_c "

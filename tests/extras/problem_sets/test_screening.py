@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from deployments.curation_judge import VerifierJudge
 from oapl_core.errors import DataError
-from oapl_core.importing.answers import likeness
-from oapl_core.importing.curation import Tally
-from oapl_core.importing.import_set import converted
-from oapl_core.importing.screening import screened
-from oapl_core.importing.sources import source
+from oapl_core.problems.answers import likeness
 from oapl_core.problems.prepare import problems_of
 from oapl_core.settings.problems import ProblemsConfig
 from oapl_core.settings.verifier import VerifierConfig
+from oapl_extras.problem_sets.curation import Tally
+from oapl_extras.problem_sets.curation_judge import VerifierJudge
+from oapl_extras.problem_sets.import_set import converted
+from oapl_extras.problem_sets.screening import screened
+from oapl_extras.problem_sets.sources import source
 
 SUM = "a, b = map(int, input().split())\nif a > b:\n    print(a + b)\nelse:\n    print(a * b)\n"
 

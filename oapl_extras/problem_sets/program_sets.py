@@ -12,9 +12,18 @@ envelopes of its own, the column `tests`:
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from oapl_core.importing.imported import Dropped, Imported, column, optional_text, parsed, solutions, structure, text
-from oapl_core.importing.program_tests import fill, form_of, function_name, objects, one_of, zipped
 from oapl_core.languages import PYTHON, named
+from oapl_extras.problem_sets.imported import (
+    Dropped,
+    Imported,
+    column,
+    optional_text,
+    parsed,
+    solutions,
+    structure,
+    text,
+)
+from oapl_extras.problem_sets.program_tests import fill, form_of, function_name, objects, one_of, zipped
 
 
 def deepcoder(row: dict[str, Any], name: str, number: int) -> Imported:

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
-from tests.core.importing import foreign_rows as rows
-from tests.core.importing.foreign_rows import write_rows
 from tests.deployments.test_cli import complaint
+from tests.extras.problem_sets import foreign_rows as rows
+from tests.extras.problem_sets.foreign_rows import write_rows
 from tests.tiny_model import write_tiny_model
 from tests.whole_run import called
 
