@@ -27,10 +27,10 @@ Limit = Annotated[
 SetFile = Annotated[
     Path | None, typer.Option("--from", metavar="PATH", help="The set's file or folder; unset: the hub.")
 ]
-Revision = Annotated[str | None, typer.Option(metavar="COMMIT", help="Of the set's repository on the hub.")]
+Revision = Annotated[str | None, typer.Option(metavar="COMMIT", help="Commit of the set's repository on the hub.")]
 Split = Annotated[str | None, typer.Option(help="train, validation or heldout.")]
-Release = Annotated[str | None, typer.Option(metavar="vN", help="LiveCodeBench's, cumulative.")]
+Release = Annotated[str | None, typer.Option(metavar="vN", help="Release of LiveCodeBench, cumulative.")]
 Solutions = Annotated[
     Path | None, typer.Option(metavar="FILE.jsonl", help="Write the set's own solutions, for [warm_start].")
 ]
-Window = Annotated[str | None, typer.Option(metavar="FIRST:END", help="Days; END is outside.")]
+Window = Annotated[str | None, typer.Option(metavar="FIRST:END", help="Days of release; END is outside.")]

@@ -53,11 +53,15 @@ def evaluate(
     style: Annotated[str | None, typer.Option(help="plain, deepcoder, livecodebench or matharena.")] = None,
     thinking: Annotated[bool | None, typer.Option(help="The chat template's enable_thinking.")] = None,
     samples: Annotated[int | None, typer.Option("-n", min=1, help="Answers to each problem.")] = None,
-    ks: Annotated[str | None, typer.Option("-k", metavar="1,5,10", help="Of pass@k; unset: a curve up to n.")] = None,
-    temperature: Annotated[float | None, typer.Option(min=0.0, help="Of sampling.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Nucleus.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.")] = None,
-    max_prompt_tokens: Annotated[int | None, typer.Option(min=1, help="Longer prompts are dropped.")] = None,
+    ks: Annotated[
+        str | None, typer.Option("-k", metavar="1,5,10", help="Which k of pass@k; unset: a curve up to n.")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(min=0.0, help="Sampling temperature.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Nucleus sampling: share of probability to sample from.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer, in tokens.")] = None,
+    max_prompt_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Longest prompt, in tokens; longer ones are dropped.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Every random choice is derived from it.")] = None,
     card: Annotated[
         Path | None, typer.Option(metavar="card.json", help="Repeat this evaluation and compare; 1 if they disagree.")
@@ -65,7 +69,7 @@ def evaluate(
     to: Annotated[Path | None, typer.Option(metavar="DIR", help="Unset: below data/evaluations.")] = None,
     harness: Annotated[str | None, typer.Option(help="Another project's, beside ours: lm-eval or inspect.")] = None,
     tasks: Annotated[
-        str | None, typer.Option(metavar="TASK,...", help="Of the harness, beside the problems; it fetches them.")
+        str | None, typer.Option(metavar="TASK,...", help="Tasks that the harness itself fetches, beside the problems.")
     ] = None,
 ) -> None:
     """Measure checkpoints on a problem set and write the evaluation card; the same command again continues."""

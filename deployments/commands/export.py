@@ -14,7 +14,7 @@ from oapl_core.run_folder.lock import hold
 def export(
     run: OpenedRun,
     destination: Annotated[Path, typer.Argument(metavar="FILE", help="A .parquet, or a .jsonl for chat messages.")],
-    number: Annotated[int, typer.Option("--round", help="From 0.")] = 0,
+    number: Annotated[int, typer.Option("--round", help="Round, from 0.")] = 0,
 ) -> None:
     """Write a round's judged rollouts in the OAPL authors' schema, which verl-style trainers read, or as messages."""
     with hold(run.root):

@@ -12,7 +12,7 @@ from oapl_core.run_folder.storage import readable
 
 def fork(
     run: OpenedRun,
-    name: Annotated[str, typer.Argument(metavar="NEWNAME", help="Of the new run.")],
+    name: Annotated[str, typer.Argument(metavar="NEWNAME", help="Name of the new run.")],
     overrides: Overrides = None,
     number: Annotated[int, typer.Option("--round", help="Where the new run begins, from 0.")] = 0,
     from_stage: Annotated[

@@ -28,8 +28,8 @@ def gym(
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="The task's own, for example max_terms=3.")
     ] = None,
     to: Annotated[Path | None, typer.Option(metavar="FILE", help=".jsonl, .jsonl.gz or .parquet to write.")] = None,
-    size: Annotated[int, typer.Option(min=1, help="Problems.")] = 500,
-    seed: Annotated[int, typer.Option(min=0, help="Of the entries.")] = 0,
+    size: Annotated[int, typer.Option(min=1, help="Number of problems.")] = 500,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the task's entries.")] = 0,
     split: Split = "train",
     against: Annotated[
         list[Path] | None, typer.Option(help="Leave out statements of this set; again for more.")

@@ -32,10 +32,10 @@ def import_(
         typer.Option("--format", help="oapl (the authors' schema), verl, prime-rl, open-instruct, trl or messages."),
     ] = "oapl",
     reward: Annotated[
-        str | None, typer.Option(metavar="COLUMN=WEIGHT,...", help="Of trl: which columns are rewards; unset: numbers.")
+        str | None, typer.Option(metavar="COLUMN=WEIGHT,...", help="Reward columns of a trl file; unset: all numbers.")
     ] = None,
     temperature: Annotated[
-        float, typer.Option(help="At which rollouts were sampled that do not say it.", min=0.01, max=10.0)
+        float, typer.Option(help="Sampling temperature of rollouts that do not name one.", min=0.01, max=10.0)
     ] = 1.0,
     end_token: Annotated[
         bool, typer.Option("--end-token", help="Add the end token to texts that come without token ids.")

@@ -47,7 +47,7 @@ def problems(
     evaluation: Annotated[list[Path] | None, typer.Option(help="Drop what this set is contaminated by.")] = None,
     similarity: Annotated[float, typer.Option(min=0.5, max=1.0, help="From which on statements are the same.")] = 0.8,
     distinct: _Distinct = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many problems.")] = None,
     solutions: Solutions = None,
     screen: _Screen = None,
 ) -> None:

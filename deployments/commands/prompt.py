@@ -30,11 +30,15 @@ def prompt(
     ],
     path: SetFile = None,
     style: Annotated[str | None, typer.Option(help="plain, deepcoder, livecodebench or matharena.")] = None,
-    template: Annotated[Path | None, typer.Option(metavar="FILE.jinja", help="Your own in a style's place.")] = None,
-    system: Annotated[str | None, typer.Option(help="The system turn.")] = None,
+    template: Annotated[
+        Path | None, typer.Option(metavar="FILE.jinja", help="Template of your own, in place of a style.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="Text of the system turn (system prompt).")] = None,
     examples: Annotated[Path | None, typer.Option(metavar="FILE.jsonl", help="Worked problems shown before.")] = None,
     show: Annotated[int, typer.Option(min=1, help="How many to print.")] = 1,
-    model: Annotated[Path | None, typer.Option(metavar="DIR", help="As this model reads it.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Model folder whose chat template is applied.")
+    ] = None,
     chat: Annotated[bool | None, typer.Option(help="With --model: whether through its chat template.")] = None,
     thinking: Annotated[bool | None, typer.Option(help="With --model: its template's enable_thinking.")] = None,
 ) -> None:

@@ -15,14 +15,22 @@ from oapl_core.run_folder.run import Run, parts_of
 def push(
     run: OpenedRun,
     to: Annotated[str, typer.Option(metavar="ORG/NAME", help="Repository; made if it is not there.")],
-    what: Annotated[Literal["model", "rollouts"], typer.Option(help="What it shall hold.")] = "model",
+    what: Annotated[
+        Literal["model", "rollouts"], typer.Option(help="Content of the repository: a model, or rollouts.")
+    ] = "model",
     number: Annotated[
         int | None, typer.Option("--round", help="From 0; unset: the chosen checkpoint, all rollouts.")
     ] = None,
-    epoch: Annotated[int | None, typer.Option(help="Of the model, from 1; unset: the chosen one, or the last.")] = None,
-    licence: Annotated[str | None, typer.Option("--license", help="As the hub names it: apache-2.0.")] = None,
-    data: Annotated[str | None, typer.Option(metavar="ORG/NAME", help="Of the model's rollouts, for its card.")] = None,
-    private: Annotated[bool, typer.Option("--private", help="If the repository is made.")] = False,
+    epoch: Annotated[
+        int | None, typer.Option(help="Epoch of the model, from 1; unset: the chosen one, or the last.")
+    ] = None,
+    licence: Annotated[
+        str | None, typer.Option("--license", help="Licence by the hub's name, for example apache-2.0.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="ORG/NAME", help="Repository of the model's rollouts, for its card.")
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show files and card, send nothing.")] = False,
 ) -> None:
     """Push a checkpoint, or rollouts as a data set, to the hub with a card; nothing local or secret goes along."""

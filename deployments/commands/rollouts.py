@@ -48,7 +48,7 @@ def rollouts(
     where: Annotated[
         str | None, typer.Option(metavar="SQL", help='For example "reward == 1" or "outcome = \'time_limit\'".')
     ] = None,
-    problem: Annotated[str | None, typer.Option(metavar="ID", help="Only this problem's.")] = None,
+    problem: Annotated[str | None, typer.Option(metavar="ID", help="Only answers to this problem.")] = None,
     show: Annotated[int, typer.Option(min=0, max=2**31, help="How many to print.")] = 3,
     whole: Annotated[bool, typer.Option("--whole", help="Print long texts to their end.")] = False,
     like: Annotated[

@@ -29,9 +29,9 @@ def run(
         bool, typer.Option("--dry-run", help="Print the resolved experiment and its steps, start nothing.")
     ] = False,
     redo: Annotated[
-        str | None, typer.Option(metavar="STAGE", help="Make this stage again, and what then comes out otherwise.")
+        str | None, typer.Option(metavar="STAGE", help="Make this stage again, and whatever then differs.")
     ] = None,
-    from_stage: Annotated[str | None, typer.Option(metavar="STAGE", help="Make it and all after it again.")] = None,
+    from_stage: Annotated[str | None, typer.Option(metavar="STAGE", help="Make it and all later stages again.")] = None,
     number: Annotated[
         int | None, typer.Option("--round", help="Round of --redo or --from-stage, from 0; unset: the newest.")
     ] = None,

@@ -25,7 +25,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 def watch(
     run: OpenedRun,
-    every: Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="Between two looks.")] = 2.0,
+    every: Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="Seconds between two looks.")] = 2.0,
     page: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write a page that renews itself, instead of the terminal.")
     ] = None,
