@@ -54,7 +54,7 @@ def evaluate(
     to: Annotated[Path | None, typer.Option(metavar="DIR", help="Unset: below data/evaluations.")] = None,
     harness: Annotated[str | None, typer.Option(help="Another project's, beside ours: lm-eval or inspect.")] = None,
     tasks: Annotated[
-        str | None, typer.Option(metavar="TASK,...", help="Of the harness, beside the problems; it fetches them.")
+        str | None, typer.Option(metavar="TASK,...", help="Tasks that the harness itself fetches, beside the problems.")
     ] = None,
 ) -> None:
     """Measure checkpoints on a problem set and write the evaluation card; the same command again continues."""

@@ -16,7 +16,7 @@ def join(
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="How fast the engine is here: engine.replicas=4"),
     ] = None,
-    folder: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where to work.")] = Path("data/joined"),
+    folder: Annotated[Path, typer.Option("--to", metavar="DIR", help="Folder to work in.")] = Path("data/joined"),
     idle: Annotated[float, typer.Option(help="Minutes without anything to sample, after which it ends.")] = 10.0,
 ) -> None:
     """Sample parts of a run's rounds on a machine that does not see its folder, through its mirror.

@@ -31,7 +31,7 @@ def run(
     redo: Annotated[
         str | None, typer.Option(metavar="STAGE", help="Make this stage again, and all that then comes out otherwise.")
     ] = None,
-    from_stage: Annotated[str | None, typer.Option(metavar="STAGE", help="Make it and all after it again.")] = None,
+    from_stage: Annotated[str | None, typer.Option(metavar="STAGE", help="Make it and all later stages again.")] = None,
     number: Annotated[
         int | None, typer.Option("--round", help="Round of --redo or --from-stage, from 0; unset: the newest.")
     ] = None,

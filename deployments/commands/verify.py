@@ -52,7 +52,7 @@ def verify(
         str | None, typer.Option("--use", metavar="NAME", help="With --rollouts: train on these; `stored`: the first.")
     ] = None,
     answer: Annotated[str | None, typer.Option(help="A maths answer to judge.")] = None,
-    expected: Annotated[str | None, typer.Option(help="What the maths answer should mean.")] = None,
+    expected: Annotated[str | None, typer.Option(help="Gold answer that it should equal.")] = None,
 ) -> None:
     """Judge one program test by test, one maths answer, or a round's rollouts again; 1 unless all pass."""
     modes = {"PROGRAM --tests": program or tests, "--rollouts": rollouts, "--answer --expected": answer or expected}

@@ -5,8 +5,10 @@ from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 from docs.site.api_page import api_page
+from docs.site.commands_page import commands_page
 from docs.site.settings_page import search_entries, settings_page
 from oapl_core import __version__
 
@@ -22,6 +24,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, "settings.md", content=settings_page()))
     files.append(File.generated(config, "api.md", content=api_page()))
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Add help and options to the examples of the command line."""
+    return commands_page(markdown) if page.file.src_uri == "cli.md" else markdown
 
 
 def on_post_build(config: MkDocsConfig) -> None:

@@ -18,7 +18,10 @@ from oapl_extras.compare.folder import Comparison, folder_of, state_of
 
 def compare(
     comparison: Annotated[
-        Path, typer.Argument(metavar="COMPARISON.toml", help="Such as deployments/experiments/baselines.toml.")
+        Path,
+        typer.Argument(
+            metavar="COMPARISON.toml", help="Comparison file, for example deployments/experiments/baselines.toml."
+        ),
     ],
     overrides: Overrides = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the arms and their states, start nothing.")] = False,

@@ -47,7 +47,10 @@ def plan(
     experiment: ExperimentFile,
     overrides: Overrides = None,
     parameters: Annotated[
-        float | None, typer.Option("--model-parameters", help="Such as 14.8e9, where the model's folder is not there.")
+        float | None,
+        typer.Option(
+            "--model-parameters", help="Number of weights, for example 14.8e9, where there is no model folder."
+        ),
     ] = None,
     limit: Limit = None,
 ) -> None:

@@ -1,40 +1,29 @@
-"""docs/cli.md is the frozen interface of the command line: commands, options, defaults and help are the real app's.
-
-After a change that is meant, ``python -m tests.deployments.test_cli_page`` writes the tables anew.
-"""
+"""The page of the command line: every command and option with its help, and examples that the program understands."""
 
 import re
-from typing import Any
+import shlex
 
 import pytest
 
 from deployments.cli import COMMANDS, load
+from docs.site.commands_page import commands_page
 from tests.whole_run import ROOT
 
-PAGE = ROOT / "docs" / "cli.md"
-HEAD = "| argument or option | default | meaning |\n|---|---|---|\n"
-
-
-def table(name: str) -> str:
-    """The command's arguments and options, a row each; without any, nothing."""
-    rows = [row(parameter) for parameter in load(name).params if "--help" not in parameter.opts]
-    return HEAD + "\n".join(rows) + "\n" if rows else ""
-
-
-def row(parameter: Any) -> str:
-    if parameter.param_type_name == "argument":
-        written = parameter.metavar
-    else:
-        word = "" if parameter.is_flag else parameter.metavar or ("PATH" if "pathlib" in str(parameter) else "VALUE")
-        written = " / ".join([*parameter.opts, *parameter.secondary_opts]) + f" {word}".rstrip()
-    default = "required" if parameter.required else f"`{parameter.default}`" if parameter.default else ""
-    return f"| `{written}` | {default} | {parameter.help.replace('|', chr(92) + '|')} |"
+WRITTEN = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+PAGE = commands_page(WRITTEN)
 
 
 def sections() -> dict[str, str]:
     """The page's text of each command, by name, in the page's order."""
-    parts = re.split(r"^## `oapl (\S+)`\n", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    parts = re.split(r"^## `oapl (\S+)`\n", PAGE, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def examples(name: str) -> list[list[str]]:
+    """Words of each line that calls the command, comments left out."""
+    text = sections()[name].replace("\\\n", " ")
+    lines = re.findall(rf"^    (?:\w+=\S+ )?oapl {name}( .*)?$", text, flags=re.MULTILINE)
+    return [shlex.split(line, comments=True) for line in lines]
 
 
 def test_the_page_has_every_command_in_the_order_of_the_app() -> None:
@@ -42,23 +31,31 @@ def test_the_page_has_every_command_in_the_order_of_the_app() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_page_says_of_a_command_what_the_app_says(name: str) -> None:
+def test_a_command_has_its_help_and_a_row_for_each_option(name: str) -> None:
     section, command = sections()[name], load(name)
-    assert section.strip().startswith(command.help.strip())
-    assert "".join(re.findall(r"^\|.*\n", section, flags=re.MULTILINE)) == table(name), "an option has changed"
-    assert f"\n    oapl {name}" in section, "an example is missing"
+    assert section.strip().startswith(command.help.strip().splitlines()[0])
+    rows = re.findall(r"^\| `([^`]+)` \| ([^|]*) \| (.+) \|$", section, flags=re.MULTILINE)
+    parameters = [one for one in command.params if "--help" not in one.opts]
+    assert len(rows) == len(parameters)
+    for (written, default, meaning), parameter in zip(rows, parameters, strict=True):
+        assert parameter.metavar in written if parameter.param_type_name == "argument" else parameter.opts[0] in written
+        assert (default == "required") == parameter.required
+        assert meaning.strip() and len(meaning.split()) > 1, f"{written}: say in words what it is"
 
 
-def rewrite() -> None:
-    """Put the app's help and tables into the page; examples and what follows them stay."""
-    text = PAGE.read_text(encoding="utf-8").partition("## `oapl ")[0]
-    for name in COMMANDS:
-        kept = re.search(r"^    oapl .*", sections().get(name, ""), flags=re.MULTILINE | re.DOTALL)
-        example = kept.group().strip("\n") if kept else f"    oapl {name}"
-        parts = [f"## `oapl {name}`", load(name).help.strip(), table(name).strip(), example]
-        text += "\n\n".join(part for part in parts if part) + "\n\n"
-    PAGE.write_text(text.rstrip() + "\n", encoding="utf-8")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_use_options_that_exist(name: str) -> None:
+    known = {opt for one in load(name).params for opt in (*one.opts, *one.secondary_opts)}
+    assert examples(name), "an example is missing"
+    used = {word for words in examples(name) for word in words if re.fullmatch(r"--?[a-z][\w-]*", word)}
+    assert used <= known
 
 
-if __name__ == "__main__":
-    rewrite()
+def test_a_checkout_has_the_examples_and_no_table_to_keep() -> None:
+    assert "`oapl COMMAND --help`" in WRITTEN
+    assert "| argument or option |" not in WRITTEN and "| argument or option |" in PAGE
+
+
+def test_examples_of_no_command_stop_the_build() -> None:
+    with pytest.raises(ValueError, match="there is no command \\['gone'\\]"):
+        commands_page("# Commands\n\n## `oapl gone`\n\n    oapl gone\n")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from docs.site.commands_page import commands_page
+
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^(?:`([\w.]+)`, new:\n\n)?```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 """The name of a new file, the language, and what the block holds."""
@@ -26,9 +28,7 @@ def commands(console: str) -> list[tuple[list[str], list[str]]]:
 
 
 def test_its_commands_and_options_exist() -> None:
-    page = (ROOT / "docs/cli.md").read_text(
-        "utf-8"
-    )  # which tests/deployments/test_cli_page.py compares with the program
+    page = commands_page((ROOT / "docs/cli.md").read_text("utf-8"))
     ran = [line for _, language, text in blocks() if language == "console" for line, _ in commands(text)]
     oapl = [line[1:] for line in ran if line[0] == ".venv/bin/oapl"]
     assert len(oapl) >= 7
