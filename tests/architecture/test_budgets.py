@@ -14,39 +14,39 @@ from oapl_core.settings_group import Settings
 from tests.architecture import budgets
 from tests.architecture.sources import PACKAGES, python_files, text
 
-CORE_LINES = 35_486
+CORE_LINES = 34_625
 """Lines in the import closure of the verbs of `make demo`; goal 24,000."""
 MENTIONS = {
     "turns and tools": 21,
     "routes of experts": 15,
-    "reward threshold": 5,
+    "reward threshold": 4,
     "languages of programs": 21,
-    "mirror": 12,
-    "warm start": 17,
-    "fleet": 10,
+    "mirror": 8,
+    "warm start": 0,
+    "fleet": 5,
     "replay and difficulty": 11,
     "servers that sample": 6,
-    "trackers": 5,
+    "trackers": 3,
 }
 """Files outside of a feature's own that have its words in their code; 5 is the goal for each."""
-SETTINGS, OPTIONS = 298, 112
+SETTINGS, OPTIONS = 278, 112
 """Fields of classes of settings but the objectives', goal 300; options and arguments of `oapl`, goal 100."""
 FOLDER = 20
 FOLDERS = {
-    "oapl_core": 24,
+    "oapl_core": 25,
     "oapl_core/objectives": 25,
     "oapl_core/reports": 22,
     "oapl_core/rollouts": 22,
     "oapl_core/sandbox": 25,
-    "oapl_core/settings": 25,
-    "oapl_core/training": 40,
-    "oapl_core/verdicts": 41,
+    "oapl_core/settings": 24,
+    "oapl_core/training": 39,
+    "oapl_core/verdicts": 24,
 }
 """Folders with more files than 20, which is the goal."""
 DIALECT = {
-    "begins with What, Of, As or Those": 645,
-    "three words or fewer": 104,
-    "a sentence over 25 words": 312,
+    "begins with What, Of, As or Those": 328,
+    "three words or fewer": 49,
+    "a sentence over 25 words": 111,
 }
 """Docstrings of source; the goal is 0."""
 README_LINES = 110
