@@ -6,6 +6,7 @@ tokenizer, prompts_<tokenizer>.parquet. Every hash that says whether another eva
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -17,6 +18,7 @@ from oapl_core.evaluation.folder import EvaluationFolder
 from oapl_core.evaluation.questions import Questions
 from oapl_core.model_folder import digest, tokenizer_files
 from oapl_core.problems.encoding import load_encoder
+from oapl_core.problems.prepare import prompts
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from oapl_core.problems.prompts import conversation
 from oapl_core.problems.published import published_sets
@@ -140,19 +142,13 @@ def questions(folder: EvaluationFolder, model: Path) -> Questions:
         encode = load_encoder(model, config.thinking, config.chat)
         say(encode.form)
         with folder.writing(path, inputs, settings) as draft:
-            rows, dropped = list[dict[str, Any]](), 0
-            for problem in read_table(folder.problems, PROBLEMS, _STATEMENT).to_pylist():
-                text, ids = encode(conversation(problem, config))
-                if len(ids) > config.max_prompt_tokens:
-                    dropped += 1
-                    continue
-                name = {"problem_id": problem["problem_id"], "split": problem["split"]}
-                rows.append({**name, "prompt": text, "prompt_ids": ids})
-            if not rows:
+            dropped = Counter[str]()
+            problems = read_table(folder.problems, PROBLEMS, _STATEMENT).to_pylist()
+            draft.rows = write_table(draft.path, PROMPTS, prompts(problems, encode, config, dropped))
+            if not draft.rows:
                 raise DataError(f"every prompt is longer than {config.max_prompt_tokens} tokens; see max_prompt_tokens")
-            draft.rows = write_table(draft.path, PROMPTS, rows)
-            draft.details = {"dropped": {TOO_LONG: dropped}}
-        say(f"{draft.rows} prompts, {dropped} dropped for more than {config.max_prompt_tokens} tokens")
+            draft.details = {"dropped": {TOO_LONG: dropped.total()}}
+        say(f"{draft.rows} prompts, {dropped.total()} dropped for more than {config.max_prompt_tokens} tokens")
     return Questions.read(folder.problems, path, config)
 
 

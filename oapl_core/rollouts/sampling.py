@@ -170,6 +170,7 @@ class Sampling:
         """The engine, with the environment between its turns if there is one."""
         if self._sampler is None:
             asking, self._sampler = self._asking, self._engine()
+            self._start = time.monotonic()
             if asking.environment:
                 how = asking.environment, asking.words, asking.engine, asking.stop, asking.model, asking.problems
                 self._turns = self._stack.enter_context(turn_sampler(self._sampler, *how, self, asking.again))
@@ -183,6 +184,7 @@ class Sampling:
         for name, part in list(self._open.items()):
             if not self._claim(name, part, progress):
                 continue
+            self._ready()  # a start of the engine is not the part's time
             part.started_s = time.monotonic()
             for place, sample in part.missing:
                 request = self._asking.request(part.problems[place], sample)

@@ -103,11 +103,6 @@ class Rewarder:
         """Whether there is a `[reward]`."""
         return self._config is not None
 
-    @property
-    def said(self) -> str:
-        """What went wrong with the first reward that could not be computed, as the end of a sentence."""
-        return f" ({self.failed:,} of them rewards; first: {self.first_failure})" if self.failed else ""
-
     def advice(self, errors: int) -> str:
         """What a person should do about so many answers that could not be judged."""
         if 2 * self.own_failures < max(1, errors):
