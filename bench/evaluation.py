@@ -19,6 +19,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+from oapl_core.evaluation.questions import Target
 from oapl_core.evaluation.run_end import questions
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.requests import Request
@@ -33,7 +34,9 @@ Answers = dict[str, list[int]]
 
 def _requests(run: Run) -> list[Request]:
     asked = questions(run, "heldout")
-    return [r for problem in islice(asked.prompts, _PROBLEMS) for r in islice(asked.requests([problem]), _SAMPLES)]
+    target = Target.of(run, "base", run.base_model(), "", asked, run.evaluations() / "base_heldout")
+    samples = range(min(_SAMPLES, asked.config.samples))
+    return [target.asking.request(problem, n) for problem in islice(asked.prompts, _PROBLEMS) for n in samples]
 
 
 def sampled(run: Run, model: Path | None, max_num_seqs: int) -> Iterator[Answers]:

@@ -140,6 +140,7 @@ MISMATCHES = (
     ("first_drift", "int32"),
 )
 
+# made from an evaluation's ROLLOUTS and VERDICTS
 EVALUATIONS = (
     ("checkpoint", "str"),
     ("policy_hash", "str"),

@@ -41,6 +41,14 @@ def sampled_tokens() -> "pl.Expr":
     return pl.col(LOSS_MASK).list.sum().cast(pl.Int64).fill_null(whole)
 
 
+def sampled_lengths(part: Path) -> "pl.Series":
+    """Count the tokens that the model sampled for each row of a part of ROLLOUTS; ids become no Python numbers."""
+    import polars as pl
+
+    read = pl.DataFrame(tables.read_table(part, tables.ROLLOUTS, ["response_ids", LOSS_MASK]))
+    return read.select(sampled_tokens()).to_series()
+
+
 def spans(row: Mapping[str, Any]) -> Iterator[tuple[list[int], list[int]]]:
     """For each turn of a row of ROLLOUTS the ids that the model sampled, and those of the environment behind them."""
     ids, starts, mask = row["response_ids"], row.get("turn_starts") or [0], row.get(LOSS_MASK)

@@ -18,13 +18,14 @@ from oapl_core.errors import DataError
 from oapl_core.evaluation.asking import Prompted, style_hash, tokenizer_hash
 from oapl_core.evaluation.questions import Target
 from oapl_core.model_folder import end_token_ids, model_config
+from oapl_core.run_folder.answers import verdicts_on
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.settings.reward import RewardConfig
 from oapl_core.settings_group import Settings
 from oapl_core.storable import json_text
-from oapl_core.tables import EVALUATIONS, read_table
+from oapl_core.tables import VERDICTS, read_table
 from oapl_core.verdicts.verifier import VERIFIER_VERSION
 
 VERSION = 1
@@ -191,7 +192,8 @@ def made(
         pairs: ``comparisons`` of them.
     """
     config, done = basis.settings, folder.ledger.artifacts()
-    ran = [done[folder.name(path)].details for target in targets for path in target.files]
+    ran = [done[folder.name(path)].details for target in targets for path in target.rollouts]
+    levels = {level for target in targets for path in target.rollouts for level in _sandbox_levels(path)}
     dropped = {label: dict(prompts.dropped) for label, prompts in basis.prompts.items()}
     # parts may come from several machines; one GPU among them and nothing exact can be promised
     is_on_cpu = all(detail["hardware"].startswith("CPU") for detail in ran)
@@ -212,7 +214,7 @@ def made(
             "engine": sorted({detail["engine"] for detail in ran}),
             "dtype": sorted({detail["dtype"] for detail in ran}),
             "hardware": sorted({detail["hardware"] for detail in ran}),
-            "sandbox_level": sorted({detail["sandbox_level"] for detail in ran}),
+            "sandbox_level": sorted(levels),
             "packages": versions([*_PACKAGES, *config.verifier.libraries]),
         },
         "statistics": {"rules": rules, "level": 0.95, "resamples": config.bootstrap_resamples, "seed": seed},
@@ -225,8 +227,12 @@ def made(
 def _digests(target: Target) -> dict[str, str]:
     """SHA-256 of the answers and of the verdicts, in their order."""
     answers, verdicts = hashlib.sha256(), hashlib.sha256()
-    for path in target.files:
-        for row in read_table(path, EVALUATIONS, [*_SAME_PLACES, "outcome"]).to_pylist():
+    for path in target.rollouts:
+        for row in target.table(path).select([*_SAME_PLACES, "outcome"]).to_pylist():
             answers.update(json.dumps([row[name] for name in _SAME_PLACES]).encode())
             verdicts.update(json.dumps([row["problem_id"], row["sample"], row["outcome"]]).encode())
     return {"answers_sha256": answers.hexdigest(), "verdicts_sha256": verdicts.hexdigest()}
+
+
+def _sandbox_levels(part: Path) -> set[str]:
+    return set(read_table(verdicts_on(part), VERDICTS, ["sandbox_level"])["sandbox_level"].unique().to_pylist())

@@ -17,7 +17,7 @@ from oapl_core.evaluation.answering import Answering
 from oapl_core.evaluation.asking import Prompted, prompts_of, questions, take_problems
 from oapl_core.evaluation.folder import RECORD, EvaluationFolder
 from oapl_core.evaluation.questions import Target
-from oapl_core.evaluation.results import Evaluation, target, write_results
+from oapl_core.evaluation.results import Evaluation, write_results
 from oapl_core.evaluation.run_end import evaluate_run
 from oapl_core.evaluation.workers import Replica, Start, VerifierFactory, Workers
 from oapl_core.model_folder import check_model_folder, check_same_architecture, policy_hash
@@ -82,9 +82,9 @@ def _evaluate_folder(folder: EvaluationFolder, workers: Workers) -> None:
     if config.repeats:
         asked = card.asked(_basis(folder, targets), targets)
         agreement.check_asked(card.read(config.repeats), asked, config.repeats)
-    left = [one for one in targets if not all(folder.is_done(path, one.inputs, one.settings) for path in one.files)]
+    left = [one for one in targets if not all(map(one.is_judged, one.rollouts))]
     now = [one for one in targets if one not in left or _fits(left[0], one)]
-    with Answering(folder, config, sum(one.questions.answers for one in now), workers) as answering:
+    with Answering(config, sum(one.questions.answers for one in now), workers) as answering:
         answers = {one.label: answering.ask(one) for one in now}
         for one in answers.values():
             one.rows()  # what could not be judged is said here, before anything is concluded from the rest
@@ -99,8 +99,8 @@ def _evaluate_folder(folder: EvaluationFolder, workers: Workers) -> None:
 
 
 def _target(folder: EvaluationFolder, model: ModelConfig) -> Target:
-    asked, prompts = questions(folder, model.path), prompts_of(folder, model.path)
-    return target(folder, model, policy_hash(model.path), asked, prompts, folder.parts(model.label))
+    asked, place = questions(folder, model.path), folder.answers_of(model.label)
+    return Target.of(folder, model.label, model.path, policy_hash(model.path), asked, place)
 
 
 def _fits(first: Target, other: Target) -> bool:

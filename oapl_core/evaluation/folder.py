@@ -4,7 +4,7 @@ Layout::
 
     data/evaluations/<name>/evaluation.json  ledger.jsonl  logs/
       problems.parquet  prompts_<tokenizer>.parquet
-      answers/<label>-00000.parquet ...
+      answers/<label>/1_rollouts/part-00000.parquet ...  2_verdicts/part-00000.parquet ...
       answers.parquet  card.json  card.md
 """
 
@@ -93,8 +93,8 @@ class EvaluationFolder(Recorded):
         """Prompts for models with this tokenizer (tables.PROMPTS)."""
         return self.root / f"prompts_{tokenizer}.parquet"
 
-    def parts(self, label: str) -> Path:
-        """Beginning of the names of a model's parts (tables.EVALUATIONS)."""
+    def answers_of(self, label: str) -> Path:
+        """Folder of a model's answers and the verdicts on them."""
         return self.root / "answers" / re.sub(r"[^A-Za-z0-9._-]+", "_", label)
 
     @property

@@ -80,12 +80,12 @@ def _results(folder: EvaluationFolder, name: str) -> Path:
 def _measured(
     folder: EvaluationFolder, name: str, python: Path, model: ModelConfig, tasks: list[str]
 ) -> dict[str, Any]:
-    config, parts = folder.config, folder.parts(model.label)
+    config, place = folder.config, folder.answers_of(model.label)
     problems, left_out = _problems(folder, name, model.path)
     say(f"{name}: a server with {model.label} starts")
     with served(model.path, config.engine, folder.log(f"server {model.label}")) as url:
         say(f"{name}: asks {model.label} for {len(problems) * config.samples:,} answers")
-        work = parts.with_name(f"{parts.name}-{name}")
+        work = place.with_name(f"{place.name}-{name}")
         found = HARNESSES[name].measure(python, url, work, problems, config, tasks)
     theirs = dict[str, tuple[int, int]]()
     for problem, is_correct in found.scores:

@@ -1,23 +1,31 @@
-"""What checkpoints are asked: problems with their prompts, cut into parts, and where each part of the answers lies.
+"""What checkpoints are asked: problems with their prompts, and where each checkpoint's answers and verdicts lie.
 
-Reads tables.PROMPTS. A part holds whole problems and some 256 answers: what a crash costs at most, and how many
-problems' tests are in memory. Every checkpoint gets the same seeds, so that what differs between two of them is less
-often luck.
+Reads tables.PROMPTS. A part holds whole problems and some 256 answers: what is judged at once, and how many problems'
+tests are in memory. Every checkpoint gets the same seeds, so that what differs between two of them is less often luck.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from oapl_core.rollouts.requests import Request, SampledAnswer
-from oapl_core.rollouts.sampling import Prompts
-from oapl_core.seeds import derive_seed
+from oapl_core.rollouts.parts import Part, cut
+from oapl_core.rollouts.sampling import Asking, Prompts
+from oapl_core.rollouts.sharing import Provenance
+from oapl_core.run_folder.answers import answers, verdicts_on
+from oapl_core.run_folder.recorded import Recorded
+from oapl_core.run_folder.run import ROLLOUTS_DIR, Run
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
-from oapl_core.tables import PROMPTS, read_table
-from oapl_core.verdicts.extraction import opens_thinking
+from oapl_core.settings.experiment import SamplingConfig
+from oapl_core.tables import EVALUATIONS, PROBLEMS, PROMPTS, read_table, schema_of
+from oapl_core.verdicts.verify import Judging
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _PART_ANSWERS = 256
+_AGAIN = "--redo evaluation"
 
 
 @dataclass(frozen=True)
@@ -27,49 +35,31 @@ class Questions:
     split: str
     table: Path
     """tables.PROBLEMS that has them."""
+    prompts_table: Path
+    """tables.PROMPTS that has their prompts."""
     prompts: Prompts
-    thinking: frozenset[str]
-    """Problems whose prompt ends inside of <think>."""
     config: EvaluationFolderConfig
     """samples, seed, temperature, top_p, max_tokens and stop."""
 
     @classmethod
     def read(cls, problems: Path, prompts: Path, config: EvaluationFolderConfig) -> Self:
-        """What two tables hold, of the settings' split if they name one; perhaps nothing."""
+        """Read two tables, of the settings' split if they name one; there may be no problem in it."""
         split = config.problems.split
-        rows = read_table(prompts, PROMPTS, only=("split", [split]) if split else None).to_pylist()
+        columns = ["problem_id", "split", "prompt_ids"]
+        rows = read_table(prompts, PROMPTS, columns, ("split", [split]) if split else None).to_pylist()
         ids = {row["problem_id"]: row["prompt_ids"] for row in rows}
-        thinking = frozenset(row["problem_id"] for row in rows if opens_thinking(row["prompt"]))
-        return cls(split or rows[0]["split"], problems, ids, thinking, config)
+        return cls(split or rows[0]["split"], problems, prompts, ids, config)
 
     @property
     def answers(self) -> int:
         """How many one checkpoint gives."""
         return len(self.prompts) * self.config.samples
 
-    def parts(self) -> list[list[str]]:
-        """Its problems in their order, cut where there are enough answers."""
+    @property
+    def problems_per_part(self) -> int:
+        """How many whole problems make up a part."""
         # whole problems, since their tests are read once for a part
-        names, size = list(self.prompts), max(1, _PART_ANSWERS // self.config.samples)
-        return [names[start : start + size] for start in range(0, len(names), size)]
-
-    def requests(self, problems: Sequence[str]) -> Iterator[Request]:
-        """Every request for these problems; the seed is the hash of seed, split, problem and sample."""
-        config = self.config
-        for problem in problems:
-            for sample in range(config.samples):
-                # no checkpoint in it: all get the same seeds
-                seed = derive_seed(config.seed, "evaluation", self.split, problem, sample)
-                key, prompt = f"{problem}/s{sample}", self.prompts[problem]
-                stop = config.stop or ()
-                how = config.max_tokens, config.temperature, config.top_p, stop
-                yield Request(key, prompt, seed, *how, problem_id=problem)
-
-    def place(self, answer: SampledAnswer) -> tuple[str, int]:
-        """Problem and number of the answer."""
-        problem, _, sample = answer.request.key.rpartition("/s")
-        assert problem in self.prompts
-        return problem, int(sample)
+        return max(1, _PART_ANSWERS // self.config.samples)
 
 
 @dataclass(frozen=True)
@@ -77,19 +67,97 @@ class Target:
     """A checkpoint that answers questions."""
 
     label: str
-    folder: Path
-    policy_hash: str
     questions: Questions
-    beginning: Path
-    """Of the names of its parts."""
-    inputs: Mapping[str, str]
-    settings: Mapping[str, Any]
+    asking: Asking
+    judging: Judging
 
-    def part(self, number: int) -> Path:
-        """File of part ``number``."""
-        return self.beginning.with_name(f"{self.beginning.name}-{number:05d}.parquet")
+    @classmethod
+    def of(cls, folder: Recorded, label: str, model: Path, policy_hash: str, asked: Questions, place: Path) -> Self:
+        """Ask ``asked`` of the checkpoint ``model``; its rollouts and verdicts lie in ``place``."""
+        config = asked.config
+        # samples too: the parts' borders depend on it
+        settings = config.model_dump(include={"seed", "samples", "temperature", "top_p", "max_tokens"})
+        settings |= {"split": asked.split, "stop": config.stop, **config.engine.slice}
+        if config.environment:
+            settings["environment"] = config.environment.slice
+        inputs = folder.inputs([asked.prompts_table, model])
+        sampling = folder.config.sampling if isinstance(folder, Run) else SamplingConfig()
+        asking = Asking(
+            title=f"{label}, {asked.split} problems",
+            folder=folder,
+            rollouts=place / ROLLOUTS_DIR,
+            provenance=Provenance(policy_hash, inputs, settings),
+            model=model,
+            prompts=asked.prompts,
+            # no checkpoint in it: all get the same seeds
+            seed_words=(config.seed, "evaluation", asked.split),
+            mark=place.name,
+            problems=asked.table,
+            words=config,
+            engine=config.engine,
+            max_tokens=config.max_tokens,
+            flush_s=sampling.flush_s,
+            again=_AGAIN,
+            temperature=config.temperature,
+            top_p=config.top_p,
+            stop=config.stop or (),
+            environment=config.environment,
+        )
+        advice = config.environment.advice(_AGAIN) if config.environment else ""
+        how = config.verifier, config.reward, config.max_tokens, config.verifier.max_error_share, advice
+        return cls(label, asked, asking, Judging(folder, asked.table, asked.prompts_table, *how))
+
+    @property
+    def folder(self) -> Path:
+        """The checkpoint."""
+        return self.asking.model
+
+    @property
+    def policy_hash(self) -> str:
+        """Identity of the checkpoint."""
+        return self.asking.provenance.policy_hash
+
+    def parts(self) -> list[Part]:
+        """Its parts, without rows."""
+        asked = self.questions
+        return cut(list(asked.prompts), asked.problems_per_part, asked.config.samples, self.asking.rollouts)
+
+    @cached_property
+    def rollouts(self) -> list[Path]:
+        """File of every part of its answers."""
+        return [part.path for part in self.parts()]
 
     @property
     def files(self) -> list[Path]:
-        """Of every part."""
-        return [self.part(number) for number in range(len(self.questions.parts()))]
+        """Files of its answers and of the verdicts on them."""
+        return [*self.rollouts, *map(verdicts_on, self.rollouts)]
+
+    def is_sampled(self, part: Path) -> bool:
+        """Whether the answers of a part are recorded, of these inputs and settings."""
+        return self.asking.folder.is_done(part, self.asking.provenance.inputs, self.asking.provenance.settings)
+
+    def is_judged(self, part: Path) -> bool:
+        """Whether the verdicts on them are, too."""
+        return self.is_sampled(part) and self.judging.is_done(part, verdicts_on(part))
+
+    @cached_property
+    def _kinds(self) -> dict[str, str]:
+        columns = read_table(self.questions.table, PROBLEMS, ["problem_id", "kind"]).to_pydict()
+        return dict(zip(columns["problem_id"], columns["kind"], strict=True))
+
+    def table(self, part: Path) -> "pa.Table":
+        """The judged answers of a part, with the columns of tables.EVALUATIONS."""
+        import polars as pl
+
+        frame = answers(part, with_texts=True).with_columns(
+            checkpoint=pl.lit(self.label),
+            split=pl.lit(self.questions.split),
+            kind=pl.col("problem_id").replace_strict(self._kinds, return_dtype=pl.String),
+        )
+        schema = schema_of(EVALUATIONS)
+        return frame.select(schema.names).to_arrow(compat_level=pl.CompatLevel.oldest()).cast(schema)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Rows of tables.EVALUATIONS without their texts, one part in memory at a time."""
+        for part in self.rollouts:
+            yield from self.table(part).drop_columns(["text"]).to_pylist()

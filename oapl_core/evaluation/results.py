@@ -1,7 +1,7 @@
 """The common half of every evaluation, of an evaluation folder or of a run's end: what is asked, and what came of it.
 
-Reads the parts that `answering.py` writes; writes one table of all rows (tables.EVALUATIONS), whose line in the ledger
-has the measures, and the evaluation card, as JSON and as Markdown.
+Reads the rollouts and verdicts that `answering.py` writes; writes one table of them all (tables.EVALUATIONS) and the
+evaluation card, as JSON and as Markdown. The table's line in the ledger has the measures.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,13 +14,11 @@ from oapl_core.evaluation.answering import Answers
 from oapl_core.evaluation.card import Basis
 from oapl_core.evaluation.folder import EvaluationFolder
 from oapl_core.evaluation.measures import Row, comparisons, measures, table
-from oapl_core.evaluation.questions import Questions, Target
-from oapl_core.run_folder.recorded import Recorded
+from oapl_core.evaluation.questions import Target
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
-from oapl_core.settings.evaluation_folder import EvaluationFolderConfig, ModelConfig
-from oapl_core.tables import EVALUATIONS, PROBLEMS, open_table, read_table, write_batches
-from oapl_core.verdicts.verifier import VERIFIER_VERSION
+from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
+from oapl_core.tables import EVALUATIONS, PROBLEMS, open_table, write_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,24 +40,6 @@ class Evaluation:
     card_text: Path
     basis: Callable[[Sequence[Target]], Basis]
     """What the card says of problems and prompts; asked for only if there is a card to be written."""
-
-
-def target(
-    folder: Recorded, model: ModelConfig, policy_hash: str, asked: Questions, prompts: Path, beginning: Path
-) -> Target:
-    """A checkpoint to be asked ``asked``; its parts' inputs and settings say when they may be kept."""
-    config = asked.config
-    # samples too: the parts' borders depend on it
-    sampling = config.model_dump(include={"seed", "samples", "temperature", "top_p", "max_tokens"})
-    sampling["stop"] = config.stop
-    if config.environment:
-        sampling["environment"] = config.environment.slice
-    judging = {"verifier_version": VERIFIER_VERSION, **config.verifier.slice}
-    if config.reward:
-        judging |= config.reward.slice
-    settings = {"split": asked.split, **sampling, **config.engine.slice, **judging}
-    inputs = folder.inputs([asked.table, prompts, model.path])
-    return Target(model.label, model.path, policy_hash, asked, beginning, inputs, settings)
 
 
 def write_results(
@@ -115,15 +95,9 @@ def _tables(problems: Path, rows: Sequence[Row], resamples: int, seed: int) -> d
 
 def _rows(answers: Mapping[str, Named]) -> "Iterator[pa.Table]":
     """The rows of every part, one part at a time, under the names that results give to checkpoints."""
-    import pyarrow as pa
-
     for named in answers.values():
         for name, one in named.items():
-            for path in one.target.files:
-                table = read_table(path, EVALUATIONS)
-                place = table.schema.get_field_index("checkpoint")
-                names = pa.array([name] * len(table), pa.string())
-                yield table.set_column(place, table.schema.field(place), names)
+            yield from map(replace(one.target, label=name).table, one.target.rollouts)
 
 
 def _write_card(

@@ -1,10 +1,10 @@
 """The evaluation of a run: which of its checkpoints answer which of its problems, and which epoch is chosen by that.
 
 Validation problems decide between the last round's epochs (highest mean reward; of equal ones the earlier); base (what
-round 0 starts from; with a warm start the model before it too), the
-end of each earlier round and the chosen epoch answer the held-out problems. Reads problems.parquet, prompts.parquet and
-the checkpoints; writes parts for each checkpoint and split, 5_evaluation/<objective>.parquet of all parts, and the card
-of the held-out ones, with which `oapl evaluate --card` repeats them: an answer's seed is the same there and here.
+round 0 starts from; with a warm start the model before it too), the end of each earlier round and the chosen epoch
+answer the held-out problems. Reads problems.parquet, prompts.parquet and the checkpoints; writes each one's answers and
+verdicts, 5_evaluation/<objective>.parquet of them all, and the card of the held-out ones. With that card
+`oapl evaluate --card` repeats them: an answer's seed is the same there and here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from oapl_core.evaluation.answering import Answering, Answers
 from oapl_core.evaluation.asking import TOO_LONG, Prompted, content_hash
 from oapl_core.evaluation.choice import ON, WARNING, basis, best
 from oapl_core.evaluation.questions import Questions, Target
-from oapl_core.evaluation.results import Evaluation, target, write_results
+from oapl_core.evaluation.results import Evaluation, write_results
 from oapl_core.evaluation.workers import Workers
 from oapl_core.progress import say
 from oapl_core.run_folder.run import Run
@@ -49,7 +49,7 @@ def evaluate_run(run: Run, workers: Workers) -> None:
     # the chosen epoch is one more, unless it is among the candidates, who all answer
     total = len(epochs) * asked["validation"].answers
     total += (len(earlier) + max(1, len(candidates))) * asked[_REPORTED].answers
-    with Answering(run, asked[_REPORTED].config, total, workers) as answering:
+    with Answering(asked[_REPORTED].config, total, workers) as answering:
 
         def answers(models: Iterable[ModelConfig], split: str) -> dict[str, Answers]:
             return {one.label: answering.ask(_target(run, one, asked[split])) for one in models}
@@ -130,8 +130,8 @@ def _config(run: Run, split: str) -> EvaluationFolderConfig:
 
 
 def _target(run: Run, model: ModelConfig, asked: Questions) -> Target:
-    beginning = run.evaluations() / f"{model.label.replace(' ', '_')}_{asked.split}"
-    return target(run, model, run.check_policy(model.path), asked, run.prompts, beginning)
+    place = run.evaluations() / f"{model.label.replace(' ', '_')}_{asked.split}"
+    return Target.of(run, model.label, model.path, run.check_policy(model.path), asked, place)
 
 
 def _conclude(

@@ -84,7 +84,9 @@ def _adopt(run: Run, other: Run) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)  # what a crash left between the link and its line
         os.link(other.root / name, target)
-        run.ledger.append(replace(entry, artifact=mine + file, seconds=0.0))
+        # verdicts are made from the answers beside them, under this run's name for those
+        inputs = {mine + n.removeprefix(theirs) if n.startswith(theirs) else n: d for n, d in entry.inputs.items()}
+        run.ledger.append(replace(entry, artifact=mine + file, inputs=inputs, seconds=0.0))
 
 
 if __name__ == "__main__":

@@ -6,11 +6,11 @@ the same evaluation and share its parts (`answering.py`); this one concludes it.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Self
 
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import SamplingEngine
@@ -19,27 +19,8 @@ from oapl_core.rollouts.replicas import Others, others
 from oapl_core.rollouts.requests import Sampler
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.verifier import VerifierConfig
-from oapl_core.verdicts.verifier import Verdict, Verifier
-
-
-class AnswerVerifier(Protocol):
-    """What judges answers; ``oapl_core.verdicts.verifier.Verifier`` is one."""
-
-    @property
-    def sandbox_level(self) -> str:
-        """The isolation that was proven."""
-        ...
-
-    def check_canaries(self) -> None:
-        """Raise StageFailed if known answers are misjudged."""
-        ...
-
-    def stream(
-        self, problems: Sequence[Mapping[str, Any]], texts: Sequence[str], finish_reasons: Sequence[str | None]
-    ) -> Iterator[Verdict]:
-        """One verdict for each text, in order."""
-        ...
-
+from oapl_core.verdicts.rewards import AnswerVerifier
+from oapl_core.verdicts.verifier import Verifier
 
 Start = Callable[[Path, EngineConfig], Sampler]
 VerifierFactory = Callable[[VerifierConfig], AbstractContextManager[AnswerVerifier]]

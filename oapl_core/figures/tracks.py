@@ -7,11 +7,13 @@ gives the same numbers. What is not there yet is said in ``Track.missing``.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oapl_core import tables
 from oapl_core.reports import records
 from oapl_core.reports.scores import Resampling, Score, score
+from oapl_core.run_folder.answers import answers, parts_below, verdicts_on
 from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.warm_start import BEFORE_WARM_START
@@ -129,20 +131,29 @@ def _heldout_rows(run: Run) -> "pl.DataFrame | None":
     """
     import polars as pl
 
-    artifacts, whole, heldout = run.ledger.artifacts(), run.evaluation(), ("split", ("heldout",))
-    is_over = run.name(whole) in artifacts and whole.exists()
-    files = [whole] if is_over else sorted(run.evaluations().glob("*.parquet"))
-    recorded = [path for path in files if run.name(path) in artifacts]
-    if not recorded:
-        return None
-    rows = records.frame(recorded, tables.EVALUATIONS, _COLUMNS, heldout)
-    if not is_over and len(rows):
+    whole, heldout = run.evaluation(), ("split", ("heldout",))
+    if run.name(whole) in run.ledger.artifacts() and whole.exists():
+        rows = records.frame([whole], tables.EVALUATIONS, _COLUMNS, heldout)
+    elif parts := _judged_parts(run):
+        rows = pl.concat(answers(part).with_columns(checkpoint=pl.lit(label)) for part, label in parts)
         # a checkpoint with some of its answers would be measured on the problems that happened to come first
         asked = tables.read_table(run.prompts, tables.PROMPTS, ("problem_id", "split"), heldout)
         rows = rows.filter(pl.col("problem_id").n_unique().over("checkpoint") == len(asked))
+    else:
+        return None
     sources = records.sources_of(run)
     named = pl.col("problem_id").replace_strict(sources, default=records.ONE_SET, return_dtype=pl.String)
     return rows.with_columns(benchmark=named) if len(rows) else None
+
+
+def _judged_parts(run: Run) -> list[tuple[Path, str]]:
+    """Rollouts of held-out problems that have verdicts, each with its checkpoint."""
+    artifacts, found = run.ledger.artifacts(), list[tuple[Path, str]]()
+    for part in parts_below(run.evaluations()):
+        label, _, split = part.parents[1].name.rpartition("_")
+        if split == "heldout" and {run.name(part), run.name(verdicts_on(part))} <= artifacts.keys():
+            found.append((part, label.replace("_", " ")))
+    return found
 
 
 def _milestones(

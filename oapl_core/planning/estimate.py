@@ -22,7 +22,7 @@ from typing import Any
 
 from oapl_core.planning.memory import engine_memory, planned_training
 from oapl_core.planning.model_size import OPTIMISER_BYTES, ModelSize
-from oapl_core.planning.preflight import EVALUATION_BYTES_PER_TOKEN, ROLLOUT_BYTES_PER_TOKEN
+from oapl_core.planning.preflight import ANSWER_BYTES_PER_TOKEN, EVALUATION_BYTES_PER_TOKEN, ROLLOUT_BYTES_PER_TOKEN
 from oapl_core.planning.recomputation import recomputed_share
 from oapl_core.planning.speeds import with_speeds
 from oapl_core.planning.stages import EVALUATION, SAMPLING
@@ -158,7 +158,7 @@ def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) 
         "verdicts": Amount(verdicts, verdicts),
         "groups": trained * (_GROUP_BYTES_PER_TOKEN + routes),
         "checkpoints": _kept_checkpoints(experiment) * (model.parameters * width),
-        "evaluation": evaluation.tokens * (2 * EVALUATION_BYTES_PER_TOKEN),
+        "evaluation": evaluation.tokens * (ANSWER_BYTES_PER_TOKEN + EVALUATION_BYTES_PER_TOKEN),
     }
     states = 3 if any(experiment.continues_optimizer(number) for number in range(len(rounds))) else 2
     bytes_of_states = states * model.parameters * (width + OPTIMISER_BYTES)

@@ -8,6 +8,7 @@ known, and too little room for that is said but stops nothing. Training estimate
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.languages import language
@@ -25,7 +26,9 @@ from oapl_core.tables import readable as whole
 ROLLOUT_BYTES_PER_TOKEN = 6.25
 """Ids, log-probs, text and all columns (docs/benchmarks/store.md)."""
 EVALUATION_BYTES_PER_TOKEN = 1.5
-"""Text and all columns, without ids and log-probs; every row is written twice, by part and all together."""
+"""Text and all columns, without ids and log-probs: the table of all answers of an evaluation."""
+ANSWER_BYTES_PER_TOKEN = 1.5 * ROLLOUT_BYTES_PER_TOKEN
+"""An evaluation's rollouts and the verdicts on them."""
 _SHARE_OF_ROLLOUTS = {VERDICTS_DIR: 0.5, GROUPS_FILE: 1.0}
 """Size of what is made from rollouts before the run has shown it; the demo's are 0.43 and 0.5."""
 
@@ -70,16 +73,16 @@ def refuse_missing_tools(run: Run) -> None:
     Raises:
         SandboxError: one is missing or broken; says what to install.
     """
-    for name in languages_of(run):
+    for name in languages_of(run.problems):
         language(name).found_version()
 
 
-def languages_of(run: Run) -> list[str]:
-    """Names of the languages that the run's problems ask for, beside Python."""
-    if not run.problems.is_file():
+def languages_of(problems: Path) -> list[str]:
+    """Name the languages that ``problems`` (tables.PROBLEMS) ask for, beside Python."""
+    if not problems.is_file():
         return []
-    with whole(run.problems):
-        asked = read_table(run.problems, PROBLEMS, ["language"])["language"].unique().to_pylist()
+    with whole(problems):
+        asked = read_table(problems, PROBLEMS, ["language"])["language"].unique().to_pylist()
     return sorted(name for name in asked if name)
 
 
@@ -196,8 +199,9 @@ def _evaluation(run: Run, artifacts: Mapping[str, ArtifactEntry]) -> Need:
     validation = _problems(run, artifacts, "validation") * rounds[-1].epochs * settings.validation_samples
     heldout = _problems(run, artifacts, "heldout") * settings.heldout_samples
     rows = validation + heldout * (run.config.earlier_checkpoints + 1)
-    there = sum(entry.rows for name, entry in artifacts.items() if name.startswith(f"{run.name(run.evaluations())}/"))
+    parts = f"{run.name(run.evaluations())}/"
+    there = sum(e.rows for name, e in artifacts.items() if name.startswith(parts) and f"/{ROLLOUTS_DIR}/" in name)
     known = _measured(run, artifacts, len(rounds) - 1)
     tokens = min(known.tokens_per_rollout, settings.max_tokens) if known else settings.max_tokens
-    size = (2 * rows - there) * tokens * EVALUATION_BYTES_PER_TOKEN
+    size = tokens * ((rows - there) * ANSWER_BYTES_PER_TOKEN + rows * EVALUATION_BYTES_PER_TOKEN)
     return Need(f"evaluation: {rows:,} answers need", max(0.0, size), is_measured=known is not None)

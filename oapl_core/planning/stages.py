@@ -15,6 +15,7 @@ from oapl_core.run_folder.run import (
     DEMONSTRATIONS,
     EVALUATION_DIR,
     GROUPS_FILE,
+    IN_FLIGHT,
     REFERENCE_FILE,
     ROLLOUTS_DIR,
     SAVED_STATES,
@@ -155,7 +156,13 @@ TRAINING = Stage(
     needs=("gpu",),
 )
 EVALUATION = Stage(
-    "evaluation", "evaluation.evaluate", (f"{EVALUATION_DIR}/",), reads=_measured, retries=2, needs=("gpu", "sandbox")
+    "evaluation",
+    "evaluation.evaluate",
+    (f"{EVALUATION_DIR}/",),
+    reads=_measured,
+    scratch=lambda run, _: tuple(run.evaluations().glob(f"*/{ROLLOUTS_DIR}/{IN_FLIGHT}")),
+    retries=2,
+    needs=("gpu", "sandbox"),
 )
 REPORT = Stage("report", "reports.write", ("report",), retries=0)
 

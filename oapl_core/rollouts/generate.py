@@ -32,7 +32,7 @@ from oapl_core.rollouts.part_queue import LEASE_S, Opened, PartQueue, open_round
 from oapl_core.rollouts.parts import Part, cut
 from oapl_core.rollouts.replicas import others
 from oapl_core.rollouts.requests import Sampler
-from oapl_core.rollouts.sampling import TEMPERATURE, TOP_K, TOP_P, Prompts, Sampling
+from oapl_core.rollouts.sampling import TEMPERATURE, TOP_K, TOP_P, Asking, Prompts, Sampling
 from oapl_core.rollouts.servers import ServerSampler
 from oapl_core.rollouts.sharing import Provenance, Sharing
 from oapl_core.run_folder.cutting import decide
@@ -110,6 +110,28 @@ class Work:
         size, group_size = self.provenance.settings["problems_per_part"], self.run.config.sampling.group_size
         return cut(self.problems, size, group_size, self.run.rollouts(self.number))
 
+    @property
+    def asking(self) -> Asking:
+        """The round's answers, as its settings ask for them."""
+        run, number, config = self.run, self.number, self.run.config
+        return Asking(
+            title=f"round {number}",
+            folder=run,
+            rollouts=run.rollouts(number),
+            provenance=self.provenance,
+            model=self.policy,
+            prompts=self.prompts,
+            seed_words=(config.seed, "rollout", number),
+            mark=f"r{number:02d}",
+            problems=run.problems,
+            words=config.problems,
+            engine=config.engine,
+            again=f"--redo sampling --round {number}",
+            round=number,
+            environment=config.environment,
+            **config.sampling.model_dump(include={"max_tokens", "flush_s", "stop", "stop_tokens", "routes"}),
+        )
+
     def finish(
         self,
         command: Sequence[str],
@@ -133,10 +155,10 @@ class Work:
         arguments, begin = [*command, "--round", str(number)], start or _sampler(run, replica)
         with others(arguments, count, log) as more, begin(self.policy, run.config.engine) as sampler:
             say(started(sampler))
-            work = Sampling(run, number, self.provenance, sampler, more, sharing)
+            work = Sampling(self.asking, lambda: sampler, more.report, sharing)
             with Progress(f"round {number}: sampling", total, "rollouts") as progress:
                 progress.skip(total - sum(part.answers for part in missing))
-                work.finish(missing, self.prompts, progress)
+                work.finish(missing, progress)
             say(work.summary())
             more.wait()
 

@@ -1,24 +1,30 @@
-"""One process's work on a round: claim parts, sample the answers missing from them, record each when it is whole.
+"""One checkpoint answers prompts, for a round or an evaluation: claim parts, sample what is missing, record them whole.
 
-Rows go to ``in_flight.py`` as they come and to round_NN/1_rollouts/part-*.parquet when their part is whole. Training
-rollouts are always sampled at T=1, top-p=1, top-k off and no penalties (paper, section 5); nothing changes that.
+Rows go to ``in_flight.py`` as they come and to 1_rollouts/part-*.parquet (tables.ROLLOUTS) when their part is whole.
+Training rollouts are always sampled at T=1, top-p=1, top-k off and no penalties (paper, section 5).
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
 
+from oapl_core.devices import hardware
 from oapl_core.progress import Progress, say
 from oapl_core.rollouts.in_flight import InFlight
 from oapl_core.rollouts.parts import Part, Row
-from oapl_core.rollouts.replicas import Others
 from oapl_core.rollouts.requests import Request, SampledAnswer, Sampler
 from oapl_core.rollouts.sharing import Provenance, Sharing
 from oapl_core.rollouts.turn_sampler import TurnSampler, turn_sampler
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.recorded import Recorded
 from oapl_core.seeds import derive_seed
+from oapl_core.settings.environment import EnvironmentConfig
+from oapl_core.settings.experiment import EngineConfig
+from oapl_core.settings.problems import PromptConfig
 from oapl_core.tables import ROLLOUTS, ROUTES, write_table
 from oapl_core.turns import spans
 
@@ -31,25 +37,78 @@ Prompts = Mapping[str, Sequence[int]]
 """Prompt token ids by problem id, in the order of prompts.parquet."""
 
 
+@dataclass(frozen=True)
+class Asking:
+    """The answers that one checkpoint is to give: to which prompts, how they are sampled, and where they go."""
+
+    title: str
+    """For people: ``round 3``."""
+    folder: Recorded
+    """Whose ledger names the parts."""
+    rollouts: Path
+    """Folder of the parts."""
+    provenance: Provenance
+    model: Path
+    """The checkpoint."""
+    prompts: Prompts
+    seed_words: tuple[int, str, str | int]
+    """Words that, with problem and sample, an answer's seed is the hash of; the first is the run's seed."""
+    mark: str
+    """Stands between problem and sample in a rollout's id."""
+    problems: Path
+    """tables.PROBLEMS."""
+    words: PromptConfig
+    """How prompts are made: an environment's observations are worded alike."""
+    engine: EngineConfig
+    max_tokens: int
+    flush_s: float
+    """Seconds after which a finished answer is on the disk."""
+    again: str
+    """Options of `oapl run` that sample anew, for advice."""
+    round: int | None = None
+    """None: an evaluation."""
+    temperature: float = TEMPERATURE
+    top_p: float = TOP_P
+    stop: tuple[str, ...] = ()
+    stop_tokens: Literal["trained", "cut"] = "trained"
+    routes: bool = False
+    environment: EnvironmentConfig | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Said in the ledger of each part, in place of what the engine says."""
+
+    def request(self, problem: str, sample: int) -> Request:
+        """Ask for one answer; its seed depends on neither part nor checkpoint."""
+        seed = derive_seed(*self.seed_words, problem, sample)
+        how = self.max_tokens, self.temperature, self.top_p, self.stop
+        return Request(f"{problem}/{self.mark}/s{sample}", self.prompts[problem], seed, *how, problem_id=problem)
+
+
 class Sampling:
-    """One process's work on a round."""
+    """One process's work on an asking."""
 
     def __init__(
         self,
-        run: Run,
-        number: int,
-        provenance: Provenance,
-        sampler: Sampler,
-        more: Others,
+        asking: Asking,
+        engine: Callable[[], Sampler],
+        look: Callable[[], None],
         sharing: Sharing | None = None,
+        written: Callable[[Part], None] | None = None,
     ) -> None:
-        """``sharing``: a queue that machines without the run folder take parts from, too."""
-        self._run, self._number, self._provenance = run, number, provenance
-        self._sampler, self._more, self._sharing = sampler, more, sharing
-        environment = run.config.environment
-        flush_s, queue = run.config.sampling.flush_s, sharing.queue if sharing else None
-        made_of = provenance.inputs, provenance.settings
-        self._in_flight = InFlight(run.rollouts(number), *made_of, flush_s, queue)
+        """Prepare; nothing is claimed yet.
+
+        Args:
+            asking: which answers.
+            engine: gives the started engine with the checkpoint's weights; called when the first part is claimed.
+            look: called now and then, to look after other processes.
+            sharing: a queue that machines without the run folder take parts from, too.
+            written: called with each part that was sampled and recorded here.
+        """
+        self._asking, self._folder, self._provenance = asking, asking.folder, asking.provenance
+        self._engine, self._look, self._sharing, self._written = engine, look, sharing, written
+        queue, made_of = sharing.queue if sharing else None, (asking.provenance.inputs, asking.provenance.settings)
+        self._in_flight = InFlight(asking.rollouts, *made_of, asking.flush_s, queue)
+        self._stack = ExitStack()
+        self._sampler: Sampler | None = None
         self._open: dict[str, Part] = {}
         """Parts that are not recorded and that this process has not claimed, by their name in the ledger."""
         self._whole: list[Part] = []
@@ -58,12 +117,6 @@ class Sampling:
         self._start = self._looked = time.monotonic()
         self._tokens, self._answers, self._writing_s = 0, 0, 0.0
         self._turns: TurnSampler | None = None
-        if environment:
-            model, stop = run.behavior(number), run.config.sampling.stop
-            prompts, engine = run.config.problems, run.config.engine
-            where, again = (model, run.problems, self), f"--redo sampling --round {number}"
-            self._turns = turn_sampler(sampler, environment, prompts, engine, stop, *where, again)
-            self._sampler = self._turns
 
     def left(self, key: str) -> bytes | None:
         """What an earlier process left of a trajectory (turn_sampler.py: TurnStore)."""
@@ -73,46 +126,71 @@ class Sampling:
         """A trajectory after a finished turn."""
         self._in_flight.keep_turns(self._place[key][0], key, state)
 
-    def finish(self, parts: Sequence[Part], prompts: Prompts, progress: Progress) -> None:
+    def finish(self, parts: Sequence[Part], progress: Progress) -> None:
         """Claim, sample and write parts until all are recorded, by whomever.
 
         Raises:
             OSError: the disk is full or read-only.
         """
-        self._open = {self._run.name(part.path): part for part in parts}
-        with self._in_flight, self._turns or nullcontext():
+        self._open = {self._folder.name(part.path): part for part in parts}
+        with self._in_flight, self._stack:
             # One pass claims every part that is free. More are needed where other processes hold parts: if one of them
             # dies, its part is free, so this process stays until every part is recorded.
-            while True:
-                for answer in self._sampler.sample(self._requests(prompts, progress)):
-                    self._keep(answer, progress)
-                    self._write_whole()
-                    self._look_around(progress)
-                assert not self._place, f"{len(self._place)} requests were never answered"
-                self._write_whole()
-                if not self._open:
-                    return
+            self._sample_free(progress)
+            while self._open:
                 time.sleep(_WAIT_S)
                 self._look_around(progress)
+                self._sample_free(progress)
 
-    def _requests(self, prompts: Prompts, progress: Progress) -> Iterator[Request]:
+    def sample_free(self, parts: Sequence[Part], progress: Progress) -> list[Part]:
+        """Sample and write those of ``parts`` that no other process has; return the others.
+
+        Raises:
+            OSError: the disk is full or read-only.
+        """
+        self._open = {self._folder.name(part.path): part for part in parts}
+        with self._in_flight, self._stack:
+            self._sample_free(progress)
+        return list(self._open.values())
+
+    def _sample_free(self, progress: Progress) -> None:
+        requests = self._requests(progress)
+        # before an engine is started, or weights are loaded, for nothing
+        first = next(requests, None)
+        if first is None and not self._whole:
+            return
+        for answer in self._ready().sample(chain([first] if first else [], requests)):
+            self._keep(answer, progress)
+            self._write_whole()
+            self._look_around(progress)
+        assert not self._place, f"{len(self._place)} requests were never answered"
+        self._write_whole()
+
+    def _ready(self) -> Sampler:
+        """The engine, with the environment between its turns if there is one."""
+        if self._sampler is None:
+            asking, self._sampler = self._asking, self._engine()
+            self._start = time.monotonic()
+            if asking.environment:
+                how = asking.environment, asking.words, asking.engine, asking.stop, asking.model, asking.problems
+                self._turns = self._stack.enter_context(turn_sampler(self._sampler, *how, self, asking.again))
+                self._sampler = self._turns
+        return self._sampler
+
+    def _requests(self, progress: Progress) -> Iterator[Request]:
         """One pass over the open parts: those that nobody else has are claimed as the engine has room."""
-        run = self._run
         # Lazily: a part is claimed when the engine has room for its first request. Who claimed all parts at once would
         # leave nothing to the other processes.
         for name, part in list(self._open.items()):
             if not self._claim(name, part, progress):
                 continue
+            self._ready()  # a start of the engine is not the part's time
             part.started_s = time.monotonic()
             for place, sample in part.missing:
-                problem = part.problems[place]
-                key = f"{problem}/r{self._number:02d}/s{sample}"
-                assert key not in self._place, f"{key} is asked for twice"
-                self._place[key] = part, place, sample
-                seed = derive_seed(run.config.seed, "rollout", self._number, problem, sample)
-                config = run.config.sampling
-                how = config.max_tokens, TEMPERATURE, TOP_P, config.stop
-                yield Request(key, prompts[problem], seed, *how, problem_id=problem)
+                request = self._asking.request(part.problems[place], sample)
+                assert request.key not in self._place, f"{request.key} is asked for twice"
+                self._place[request.key] = part, place, sample
+                yield request
 
     def _claim(self, name: str, part: Part, progress: Progress) -> bool:
         if name not in self._open or self._is_recorded(name, part, progress) or not self._in_flight.claim(part):
@@ -131,8 +209,8 @@ class Sampling:
 
     def _is_recorded(self, name: str, part: Part, progress: Progress) -> bool:
         """Whether another process has recorded an open part; then it is no longer open."""
-        if self._provenance.has_made(self._run, part):
-            tokens = self._run.ledger.artifacts()[name].details["response_tokens"]
+        if self._folder.is_done(part.path, self._provenance.inputs, self._provenance.settings):
+            tokens = self._folder.ledger.artifacts()[name].details["response_tokens"]
         elif self._sharing is None or (tokens := self._sharing.settle(part)) is None:
             return False
         del self._open[name]
@@ -149,7 +227,8 @@ class Sampling:
             self._whole.append(part)
         self._tokens += answer.sampled_tokens
         self._answers += 1
-        progress.advance(note=f"{self._tokens / (time.monotonic() - self._start):,.0f} tokens/s")
+        title = f"{self._asking.title}, " if self._asking.round is None else ""
+        progress.advance(note=f"{title}{self._tokens / (time.monotonic() - self._start):,.0f} tokens/s")
 
     def _write_whole(self) -> None:
         while self._whole:
@@ -158,8 +237,8 @@ class Sampling:
     def _look_around(self, progress: Progress) -> None:
         """Now and then: what others have recorded, and which of them died."""
         if time.monotonic() - self._looked >= _LOOK_EVERY_S:
-            self._more.report()
-            recorded = self._run.ledger.artifacts().keys() & self._open.keys()
+            self._look()
+            recorded = self._folder.ledger.artifacts().keys() & self._open.keys()
             if self._sharing:
                 recorded |= self._sharing.finished(self._open)
             for name in sorted(recorded):
@@ -168,20 +247,20 @@ class Sampling:
             self._looked = time.monotonic()
 
     def _row(self, answer: SampledAnswer, problem: str, sample: int) -> Row:
-        request = answer.request
+        request, sampler = answer.request, self._ready()
         assert len(answer.logprobs) == len(answer.response_ids), "one log-prob for each sampled token"
-        cut = answer.stop_tokens if self._run.config.sampling.stop_tokens == "cut" else 0
+        cut = answer.stop_tokens if self._asking.stop_tokens == "cut" else 0
         kept = max(1, len(answer.response_ids) - cut)
         return {
-            "run": self._run.root.name,
-            "round": self._number,
+            "run": self._folder.root.name,
+            "round": self._asking.round,
             "problem_id": problem,
             "rollout_id": request.key,
             "sample": sample,
             "policy_hash": self._provenance.policy_hash,
             "response_ids": answer.response_ids[:kept],
             "logprobs": answer.logprobs[:kept],
-            "logprobs_mode": self._sampler.logprobs_mode,
+            "logprobs_mode": sampler.logprobs_mode,
             "finish_reason": answer.finish_reason,
             "text": answer.text,
             "temperature": request.temperature,
@@ -189,21 +268,21 @@ class Sampling:
             "top_k": TOP_K,
             "max_tokens": request.max_tokens,
             "seed": request.seed,
-            "engine": self._sampler.name,
+            "engine": sampler.name,
             "sampled_at": datetime.now(UTC),
             **self._routes(answer, kept),
             **self._of_turns(answer),
         }
 
     def _of_turns(self, answer: SampledAnswer) -> Row:
-        environment = self._run.config.environment
+        environment = self._asking.environment
         if environment is None:
             return {}
         assert answer.turns is not None, "a trajectory says what of it was sampled"
         return {**asdict(answer.turns), "environment": environment.function}
 
     def _routes(self, answer: SampledAnswer, kept: int) -> Row:
-        if not self._run.config.sampling.routes:
+        if not self._asking.routes:
             return {}
         tokens = len(answer.request.prompt_ids) + kept - 1
         assert answer.routes is not None and len(answer.routes) >= tokens, "experts of every token but the last"
@@ -211,19 +290,21 @@ class Sampling:
 
     def _write(self, part: Part) -> None:
         """Write and record a whole part, problems and samples in order, and forget its rows."""
-        start = time.monotonic()
+        start, sampler = time.monotonic(), self._ready()
         rows = [part.rows[key] for key in sorted(part.rows)]
-        with self._run.writing(part.path, self._provenance.inputs, self._provenance.settings) as draft:
+        with self._folder.writing(part.path, self._provenance.inputs, self._provenance.settings) as draft:
             draft.rows = write_table(draft.path, ROLLOUTS, rows)
             draft.details = {
                 "policy_hash": self._provenance.policy_hash,
                 "problems": len(part.problems),
                 "response_tokens": sum(len(own) for row in rows for own, _ in spans(row)),
                 "truncated": sum(row["finish_reason"] == "length" for row in rows),
-                "engine": self._sampler.name,
-                "dtype": self._sampler.dtype,
-                "startup_s": dict(self._sampler.startup_s),
+                "engine": sampler.name,
+                "dtype": sampler.dtype,
+                "hardware": hardware(),
+                "startup_s": dict(sampler.startup_s),
                 "sampling_s": round(start - part.started_s, 3),
+                **self._asking.details,
             }
         # After the ledger and before the lock goes: killed in between, the next start sends it (`send_recorded`).
         if self._sharing:
@@ -231,12 +312,14 @@ class Sampling:
         self._in_flight.release(part)  # only now: killed before the ledger has the part, its answers are in the pieces
         part.rows.clear()
         self._writing_s += time.monotonic() - start
+        if self._written:
+            self._written(part)
 
     def summary(self) -> str:
         """One line on what was sampled and how long it took."""
         seconds = time.monotonic() - self._start - self._writing_s
         turns = f" ({self._turns.summary()})" if self._turns else ""
         return (
-            f"round {self._number}: {self._answers:,} rollouts, {self._tokens:,} tokens{turns}; sampling {seconds:.1f} "
+            f"{self._asking.title}: {self._answers:,} rollouts, {self._tokens:,} tokens{turns}; sampling {seconds:.1f} "
             f"s ({self._tokens / max(seconds, 1e-9):,.0f} tokens/s), writing {self._writing_s:.1f} s"
         )

@@ -305,7 +305,7 @@ class Run(Recorded):
         return self.checkpoints(number) / SAVED_STATES
 
     def evaluations(self) -> Path:
-        """Folder of the evaluation parts: one for each checkpoint and split (tables.EVALUATIONS)."""
+        """Folder of the evaluation's answers: in it one of rollouts and verdicts for each checkpoint and split."""
         return self.round_dir(len(self.config.rounds) - 1) / EVALUATION_DIR / self.config.objective.folder
 
     def evaluation(self) -> Path:

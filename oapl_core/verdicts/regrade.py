@@ -24,7 +24,7 @@ from oapl_core.run_folder.verdict_versions import judged_by
 from oapl_core.settings.experiment_file import differences, parse_experiment
 from oapl_core.tables import VERDICTS, count_rows, read_table
 from oapl_core.verdicts.verifier import CHANGES, VERIFIER_VERSION
-from oapl_core.verdicts.verify import judge_part, judges_of, record, settings_of
+from oapl_core.verdicts.verify import judge_part, judging_of
 
 
 @dataclass(frozen=True)
@@ -106,22 +106,22 @@ def regrade(
         raise DataError(f"{run.rollouts(number)}: has no rollouts to judge")
     regrading, total = Regrading(), sum(count_rows(part) for part in parts)
     # a version is compared with the run's own verdicts, whichever is used
-    settings, old = settings_of(run, number, version), run.verdicts(number, None if version is None else "")
+    judging, old = judging_of(run, number, version), run.verdicts(number, None if version is None else "")
     with ExitStack() as stack:
         progress = stack.enter_context(Progress(f"judge round {number} again", total, "rollouts", tell=tell))
-        judges = stack.enter_context(judges_of(run, number, version))
+        judges = stack.enter_context(judging.judges())
         for part in parts:
             target = run.verdicts(number, version) / part.name
-            is_done = version is not None and run.is_done(target, run.inputs([part, run.problems]), settings)
+            is_done = version is not None and judging.is_done(part, target)
             if is_done:
                 judged = read_table(target, VERDICTS).to_pylist()
                 progress.skip(len(judged))
                 regrading.new.update(row["outcome"] for row in judged)
             else:
-                judged = judge_part(run, judges, part, progress, regrading.new)
+                judged = judge_part(judging, judges, part, regrading.new, progress)
             regrading.compare(_stored(old / part.name), judged)  # before they are replaced
             if not is_done and (write or version is not None):
-                record(run, number, part, judged, version)
+                judging.record(part, target, judged)
     return regrading
 
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from oapl_core.settings.reward import RewardConfig, threshold
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.tables import REWARD_PREFIX, as_stored
+from oapl_core.verdicts.canaries import KINDS
 from oapl_core.verdicts.environment_rewards import Played, by_environment
 from oapl_core.verdicts.function_pool import FunctionCall, FunctionPool, Returned
 from oapl_core.verdicts.language_judge import LanguageJudge
@@ -80,11 +81,6 @@ class Rewarder:
     def is_needed(self) -> bool:
         """Whether there is a `[reward]`."""
         return self._config is not None
-
-    @property
-    def said(self) -> str:
-        """What went wrong with the first reward that could not be computed, as the end of a sentence."""
-        return f" ({self.failed:,} of them rewards; first: {self.first_failure})" if self.failed else ""
 
     def advice(self, errors: int) -> str:
         """What a person should do about so many answers that could not be judged."""
@@ -217,19 +213,51 @@ class Rewarder:
         return verdicts
 
 
+class AnswerVerifier(Protocol):
+    """A judge of answers; ``oapl_core.verdicts.verifier.Verifier`` is one."""
+
+    errors_retried: int
+
+    @property
+    def sandbox_level(self) -> str:
+        """The isolation that was proven."""
+        ...
+
+    @property
+    def remarks(self) -> dict[str, int]:
+        """How many answers were judged in a way that a person may want to know of, by what it was."""
+        ...
+
+    def check_canaries(self, kinds: Collection[str] = KINDS, also: Sequence[Any] = (), /) -> None:
+        """Raise StageFailed if known answers of these kinds, and programs of languages, are misjudged."""
+        ...
+
+    def stream(
+        self, problems: Sequence[Mapping[str, Any]], texts: Sequence[str], finish_reasons: Sequence[str | None]
+    ) -> Iterator[Verdict]:
+        """Judge each text, in order."""
+        ...
+
+
 class Judges:
     """The verifier, and what its verdicts earn. Use as a context manager."""
 
-    def __init__(self, verifier: VerifierConfig, reward: RewardConfig | None, longest: int) -> None:
-        """As ``Verifier`` and ``Rewarder``."""
-        self.verifier, self.rewarder = Verifier(verifier), Rewarder(reward, longest, verifier.workers)
+    def __init__(
+        self, verifier: VerifierConfig, reward: RewardConfig | None, longest: int, lent: AnswerVerifier | None = None
+    ) -> None:
+        """As ``Verifier`` and ``Rewarder``; ``lent``: a started verifier, which is somebody else's to end."""
+        own = Verifier(verifier)  # starts nothing before it is entered
+        self.verifier: AnswerVerifier = lent or own
+        self._own = None if lent else own
+        self.rewarder = Rewarder(reward, longest, verifier.workers)
         self.right_from = threshold(reward)
         """Reward from which an answer is correct."""
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.enter_context(self.verifier)
+            if self._own:
+                stack.enter_context(self._own)
             stack.enter_context(self.rewarder)
             self._stack = stack.pop_all()
         return self

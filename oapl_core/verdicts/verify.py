@@ -11,31 +11,94 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from oapl_core import languages
-from oapl_core.columns import LOSS_MASK
 from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.languages import Language
 from oapl_core.planning.plan import has_ended, round_steps
 from oapl_core.planning.preflight import languages_of
 from oapl_core.progress import Progress, say
 from oapl_core.run_folder.cutting import problems_per_part
+from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.run_folder.verdict_versions import judged_by
+from oapl_core.settings.reward import RewardConfig
+from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.stage import run_verb
 from oapl_core.tables import PROBLEMS, PROMPTS, ROLLOUTS, VERDICTS, count_rows, read_table, write_table
-from oapl_core.turns import has_turns, sampled_tokens
+from oapl_core.turns import has_turns, sampled_lengths
 from oapl_core.verdicts.environment_rewards import Played, is_failure
 from oapl_core.verdicts.extraction import opens_thinking
 from oapl_core.verdicts.outcomes import Outcome
-from oapl_core.verdicts.rewards import Judges, Rewarder
+from oapl_core.verdicts.rewards import AnswerVerifier, Judges, Rewarder
 from oapl_core.verdicts.verifier import VERIFIER_VERSION
 
-_READ = ("rollout_id", "problem_id", "round", "text", "finish_reason")
+_READ = ("rollout_id", "problem_id", "text", "finish_reason")
 _LOOK_EVERY_S = 0.25
+
+
+@dataclass(frozen=True)
+class Judging:
+    """The verdicts on rollouts of a round or an evaluation: by which settings, of which problems."""
+
+    folder: Recorded
+    """Whose ledger names the parts."""
+    problems: Path
+    """tables.PROBLEMS."""
+    prompts: Path
+    """tables.PROMPTS; imported rollouts may have none."""
+    verifier: VerifierConfig
+    reward: RewardConfig | None
+    longest: int
+    """Tokens that an answer may have."""
+    max_error_share: float
+    """Share of answers without a verdict above which judging fails."""
+    advice: str = ""
+    """Sentence on how to mend an environment that fails; empty without one."""
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """What the verdicts depend on."""
+        # How a language is compiled and run decides verdicts, too; problems for Python alone have nothing of it.
+        described = {name: asdict(languages.language(name)) for name in languages_of(self.problems)}
+        settings = self.verifier.slice | {"version": VERIFIER_VERSION} | (self.reward.slice if self.reward else {})
+        return settings | ({"languages": described} if described else {})
+
+    def judges(self, lent: AnswerVerifier | None = None) -> Judges:
+        """Make what judges; with ``lent``, a started verifier, that one."""
+        return Judges(self.verifier, self.reward, self.longest, lent)
+
+    def is_done(self, part: Path, target: Path) -> bool:
+        """Whether ``target`` holds the verdicts on the rollouts of ``part``."""
+        return self.folder.is_done(target, self.folder.inputs([part, self.problems]), self.settings)
+
+    def record(self, part: Path, target: Path, judged: list[dict[str, Any]]) -> None:
+        """Write the verdicts on the rollouts of ``part`` to ``target``, in place of older ones."""
+        fields = (*VERDICTS, *(self.reward.fields if self.reward else ()))
+        with self.folder.writing(target, self.folder.inputs([part, self.problems]), self.settings) as draft:
+            draft.rows = write_table(draft.path, fields, judged)
+            draft.details = {"outcomes": dict(Counter(row["outcome"] for row in judged))}
+            if versions := {name: languages.language(name).found_version() for name in languages_of(self.problems)}:
+                draft.details["languages"] = versions
+
+
+def judging_of(run: Run, number: int, version: str | None = None) -> Judging:
+    """Say what the verdicts of round ``number`` are made by; those of another ``version`` than is used, if named."""
+    config, environment = judged_by(run, number, version), run.config.environment
+    return Judging(
+        run,
+        run.problems,
+        run.prompts,
+        config.verifier,
+        config.reward,
+        config.sampling.max_tokens,
+        run.config.verifier.max_error_share,
+        environment.advice(f"--redo sampling --round {number}") if environment else "",
+    )
 
 
 def verify(run: Run, number: int, follow: bool = False, share: tuple[int, int] = (1, 1)) -> None:
@@ -52,19 +115,18 @@ def verify(run: Run, number: int, follow: bool = False, share: tuple[int, int] =
     if not parts and not follow:
         raise DataError(f"{run.rollouts(number)}: has no rollouts to verify; run the experiment again to sample them")
     total = _expected(run, number, share) if follow else sum(count_rows(part) for part in parts)
-    counts = Counter[str]()
+    counts, judging = Counter[str](), judging_of(run, number)
     with ExitStack() as stack:
         progress = stack.enter_context(Progress(f"verify round {number}", total, "rollouts"))
         judges: Judges | None = None
         for part in _sampled(run, number, share) if follow else iter(parts):
-            if run.is_done(
-                run.verdicts(number) / part.name, run.inputs([part, run.problems]), settings_of(run, number)
-            ):
+            target = run.verdicts(number) / part.name
+            if judging.is_done(part, target):
                 progress.skip(count_rows(part))
                 continue
             # Only now: a round that is already judged starts no process.
-            judges = judges or stack.enter_context(judges_of(run, number))
-            record(run, number, part, judge_part(run, judges, part, progress, counts))
+            judges = judges or stack.enter_context(judging.judges())
+            judging.record(part, target, judge_part(judging, judges, part, counts, progress))
         if judges:
             _summary(counts, judges)
 
@@ -110,35 +172,15 @@ def _expected(run: Run, number: int, share: tuple[int, int]) -> int:
     return sum(min(size, problems - start) for start in starts) * run.config.sampling.group_size
 
 
-def settings_of(run: Run, number: int, version: str | None = None) -> dict[str, Any]:
-    """What the verdicts of round ``number`` depend on, or those of another ``version`` than is used."""
-    config = judged_by(run, number, version)
-    # How a language is compiled and run decides verdicts, too; runs in Python alone have nothing of it.
-    described = {name: asdict(languages.language(name)) for name in languages_of(run)}
-    settings = config.verifier.slice | {"version": VERIFIER_VERSION} | (config.reward.slice if config.reward else {})
-    return settings | ({"languages": described} if described else {})
+def judge_part(
+    judging: Judging, judges: Judges, part: Path, counts: Counter[str], progress: Progress | None = None
+) -> list[dict[str, Any]]:
+    """Make rows of tables.VERDICTS for a rollout part, in its order; `counts` gets their outcomes. Raises as `verify`.
 
-
-def judges_of(run: Run, number: int, version: str | None = None) -> Judges:
-    """What judges the rollouts of round ``number``."""
-    config = judged_by(run, number, version)
-    return Judges(config.verifier, config.reward, config.sampling.max_tokens)
-
-
-def record(run: Run, number: int, part: Path, judged: list[dict[str, Any]], version: str | None = None) -> None:
-    """Write the verdicts on a rollout part of round `number` under the part's name, in place of older ones."""
-    reward, target = judged_by(run, number, version).reward, run.verdicts(number, version) / part.name
-    with run.writing(target, run.inputs([part, run.problems]), settings_of(run, number, version)) as draft:
-        draft.rows = write_table(draft.path, (*VERDICTS, *(reward.fields if reward else ())), judged)
-        draft.details = {"outcomes": dict(Counter(row["outcome"] for row in judged))}
-        if versions := {name: languages.language(name).found_version() for name in languages_of(run)}:
-            draft.details["languages"] = versions
-
-
-def judge_part(run: Run, judges: Judges, part: Path, progress: Progress, counts: Counter[str]) -> list[dict[str, Any]]:
-    """Rows of tables.VERDICTS for a rollout part, in its order; `counts` gets their outcomes. Raises as `verify`."""
+    `progress` is told of each; unset: of none.
+    """
     rollouts = read_table(part, ROLLOUTS, _READ).to_pylist()
-    problems = _problems(run, {rollout["problem_id"] for rollout in rollouts})
+    problems = _problems(judging, {rollout["problem_id"] for rollout in rollouts})
     unknown = next((r["problem_id"] for r in rollouts if r["problem_id"] not in problems), None)
     if unknown is not None:
         raise DataError(
@@ -148,18 +190,17 @@ def judge_part(run: Run, judges: Judges, part: Path, progress: Progress, counts:
     # With every part: a machine that runs out of memory or loses a library does so in the middle of a round.
     judges.verifier.check_canaries({"stdin"} | {problem["kind"] for problem in asked}, _languages(asked))
     texts, reasons = ([r[name] for r in rollouts] for name in ("text", "finish_reason"))
-    tokens = _lengths(part) if judges.rewarder.is_needed else [0] * len(rollouts)
+    tokens = sampled_lengths(part).to_list() if judges.rewarder.is_needed else [0] * len(rollouts)
     played = _played(part, reasons)
     verdicts = judges.stream(asked, texts, reasons, tokens, played)
     judged, passed = [], 0
     for rollout, verdict in zip(rollouts, verdicts, strict=True):
         judged.append(verdict.row(rollout["rollout_id"], judges.right_from))
         passed += verdict.outcome is Outcome.PASSED
-        progress.advance(note=f"{passed / len(judged):.0%} of this part pass")
+        if progress:
+            progress.advance(note=f"{passed / len(judged):.0%} of this part pass")
     counts.update(row["outcome"] for row in judged)
-    again = f"--redo sampling --round {rollouts[0]['round']}" if rollouts else ""
-    advice = run.config.environment.advice(again) if run.config.environment else ""
-    check_errors(counts, run.config.verifier.max_error_share, judged, judges.rewarder, advice)
+    check_errors(counts, judging.max_error_share, judged, judges.rewarder, judging.advice)
     return judged
 
 
@@ -171,12 +212,12 @@ def _played(part: Path, reasons: Sequence[str | None]) -> list[Played] | None:
     return [Played.of(reason, row) for reason, row in zip(reasons, rows, strict=True)]
 
 
-def _problems(run: Run, asked: set[str]) -> dict[str, Mapping[str, Any]]:
+def _problems(judging: Judging, asked: set[str]) -> dict[str, Mapping[str, Any]]:
     """The problems that a part answers: all of a large set's tests would not fit into memory."""
-    rows = read_table(run.problems, PROBLEMS, only=("problem_id", asked)).to_pylist()
+    rows = read_table(judging.problems, PROBLEMS, only=("problem_id", asked)).to_pylist()
     thinking = set[str]()  # those whose prompts end inside of <think>
-    if run.prompts.exists():
-        prompts = read_table(run.prompts, PROMPTS, ["problem_id", "prompt"], only=("problem_id", asked)).to_pylist()
+    if judging.prompts.exists():
+        prompts = read_table(judging.prompts, PROMPTS, ["problem_id", "prompt"], only=("problem_id", asked)).to_pylist()
         thinking = {row["problem_id"] for row in prompts if opens_thinking(row["prompt"])}
     return {row["problem_id"]: row | {"is_thinking": row["problem_id"] in thinking} for row in rows}
 
@@ -185,14 +226,6 @@ def _languages(asked: Iterable[Mapping[str, Any]]) -> list[Language]:
     """Those of problems that do not ask for Python, by name."""
     found = {language.name: language for language in map(languages.of, asked) if language}
     return [found[name] for name in sorted(found)]
-
-
-def _lengths(part: Path) -> list[int]:
-    """Tokens that the model sampled for each response of a part, whose ids become no Python numbers."""
-    import polars as pl
-
-    read = pl.DataFrame(read_table(part, ROLLOUTS, ["response_ids", LOSS_MASK]))
-    return read.select(sampled_tokens()).to_series().to_list()
 
 
 def check_errors(

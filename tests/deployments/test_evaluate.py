@@ -163,8 +163,8 @@ def test_a_killed_evaluation_goes_on_where_it_was_and_ends_as_if_it_had_not_been
     model, place = write_tiny_model(tmp_path / "one"), tmp_path / "killed"
     arguments = ["evaluate", str(model), "--set", str(ROOT / "data/demo/heldout.jsonl"), "--style", "plain", "-n", "4"]
     arguments += ["--max-tokens", "24", "--max-prompt-tokens", "256", "engine.kv_cache_gib=0.25", "--to", str(place)]
-    kill_when(arguments, tmp_path / "log", lambda: any(place.glob("answers/one-0*.parquet")))
-    kept = {path: path.stat().st_mtime_ns for path in place.glob("answers/one-0*.parquet")}
+    kill_when(arguments, tmp_path / "log", lambda: any(place.glob("answers/one/1_rollouts/part-0*.parquet")))
+    kept = {path: path.stat().st_mtime_ns for path in place.glob("answers/one/1_rollouts/part-0*.parquet")}
     assert 1 <= len(kept) < 3
     oapl(arguments)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept

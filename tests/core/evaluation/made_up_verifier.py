@@ -1,6 +1,6 @@
 """A made-up verifier, and made-up samplers that are kept or break."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,10 +16,11 @@ Rate = Callable[[str], float]
 class MadeUpVerifier:
     """Right with a chance that depends on the weights that answered; the text holds their hash and a random number."""
 
-    sandbox_level = "none"
+    sandbox_level, errors_retried = "none", 0
 
     def __init__(self, rate: Rate, broken: float = 0.0) -> None:
         self.rate, self.broken, self.judged, self.canaries = rate, broken, 0, 0
+        self.remarks: dict[str, int] = {}
 
     def __call__(self, config: VerifierConfig) -> Self:
         return self
@@ -30,7 +31,7 @@ class MadeUpVerifier:
     def __exit__(self, *_: object) -> None:
         return
 
-    def check_canaries(self) -> None:
+    def check_canaries(self, kinds: Collection[str] = (), languages: Sequence[Any] = ()) -> None:
         self.canaries += 1
 
     def stream(self, problems: Sequence[Any], texts: Sequence[str], reasons: Sequence[Any]) -> Iterator[Verdict]:

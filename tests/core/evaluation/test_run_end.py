@@ -11,6 +11,7 @@ from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.evaluation import questions
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.model_folder import policy_hash
+from oapl_core.run_folder.answers import parts_below
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.tables import EVALUATIONS, read_table
@@ -94,7 +95,7 @@ def test_one_engine_serves_every_checkpoint_and_no_weights_are_loaded_twice_in_a
     loaded = starts.samplers[0].loaded
     assert len(loaded) == 6
     assert all(a != b for a, b in pairwise(loaded))
-    assert judge.canaries == 1
+    assert judge.canaries == 1 + 6, "before the engine starts, and with every part"
 
 
 def test_a_finished_evaluation_starts_nothing(run: Run) -> None:
@@ -107,13 +108,15 @@ def test_a_finished_evaluation_starts_nothing(run: Run) -> None:
 
 @pytest.mark.parametrize("stop_after", [0, 5, 13, 30, 51])
 def test_after_a_break_the_rest_is_done_and_the_result_is_the_same(run: Run, tmp_path: Path, stop_after: int) -> None:
-    judge = MadeUpVerifier(prefers(run, 2))
+    judge, broken, rest = MadeUpVerifier(prefers(run, 2)), Starts(stop_after), Starts()
     with pytest.raises(InterruptedError):
-        evaluate(run, Starts(stop_after), judge)
-    kept = {p: p.stat().st_mtime_ns for p in run.evaluations().glob("*.parquet")}
+        evaluate(run, broken, judge)
+    kept = {p: p.stat().st_mtime_ns for p in parts_below(run.evaluations())}
     assert len(kept) == {0: 0, 5: 0, 13: 2, 30: 3, 51: 5}[stop_after]
-    evaluate(run, MadeUpSampler, judge)
+    evaluate(run, rest, judge)
     assert {p: p.stat().st_mtime_ns for p in kept} == kept
+    (first,), (second,) = broken.samplers, rest.samplers
+    assert len(first.answered) + len(second.answered) == 66, "no finished answer is sampled again, also inside a part"
     whole = make_run(tmp_path / "whole", tmp_path / "model")
     train(whole)
     evaluate(whole, MadeUpSampler, judge)
@@ -222,7 +225,7 @@ def test_parts_hold_whole_problems_and_are_resumed_one_by_one(tmp_path: Path, mo
         train(one)
     with pytest.raises(InterruptedError):
         evaluate(run, Starts(stop_after=18 + 20 + 15), judge)
-    base, other = (sorted(run.evaluations().glob(f"{name}_heldout-*.parquet")) for name in ("base", "round_0"))
+    base, other = (list(run.evaluations().glob(f"{name}_heldout/1_rollouts/*.parquet")) for name in ("base", "round_0"))
     assert len(base) == 3 and len(other) < 3, "20 answers are whole, of the next 20 there were 15"
     evaluate(run, MadeUpSampler, judge)
     evaluate(whole, MadeUpSampler, judge)

@@ -14,6 +14,7 @@ from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.evaluation.workers import Replica, Workers
 from oapl_core.launch import run_stage
 from oapl_core.rollouts.in_flight import lock
+from oapl_core.run_folder.answers import parts_below, verdicts_on
 from oapl_core.run_folder.run import IN_FLIGHT, Run
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.verifier import VerifierConfig
@@ -79,13 +80,14 @@ def test_a_part_of_a_process_that_died_is_sampled_by_those_that_remain(place: Pa
     model = made_up_model(place / "model")
     alone, run = a_run(place / "alone", model), a_run(place / "run", model)
     evaluate(alone, MadeUpSampler, JUDGE)
-    part = run.evaluations() / "base_heldout-00001.parquet"
-    dead = lock(part.parent / IN_FLIGHT / part.stem)
+    parts = run.evaluations() / "base_heldout" / "1_rollouts"
+    part = parts / "part-00001.parquet"
+    dead = lock(parts / IN_FLIGHT / part.stem)
     assert dead is not None
     starts = Starts()
     mine = threading.Thread(target=evaluate, args=(run, starts, JUDGE))
     mine.start()
-    assert wait_for((run.evaluations() / "base_heldout-00002.parquet").exists)
+    assert wait_for((parts / "part-00002.parquet").exists)
     assert not part.exists()
     dead.close()  # as the kernel does when a process dies
     mine.join(10)
@@ -96,7 +98,9 @@ def test_a_part_of_a_process_that_died_is_sampled_by_those_that_remain(place: Pa
 def test_another_process_writes_no_results(place: Path) -> None:
     run = a_run(place, made_up_model(place / "model"))
     evaluate(run, MadeUpSampler, JUDGE, replica=1)
-    assert len(list(run.evaluations().glob("*.parquet"))) == 3 * 1 + 3 * 3
+    parts = parts_below(run.evaluations())
+    assert len(parts) == 3 * 1 + 3 * 3
+    assert all(verdicts_on(part).exists() for part in parts)
     assert not run.evaluation().exists()
     assert not run.card().exists()
     starts = Starts()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core import tables
+from oapl_core.run_folder.answers import verdicts_on
 from oapl_core.run_folder.ledger import RemovalEntry
 from oapl_core.run_folder.run import Run
 from tests.synthetic_run import Sizes, experiment
@@ -73,15 +74,31 @@ def write_measured_run(
 
 
 def _write_answers(run: Run, answers: Mapping[str, list[dict[str, Any]]], is_finished: bool) -> None:
-    files = {
-        run.evaluations() / f"{name.replace(' ', '_')}_heldout-00000.parquet": rows for name, rows in answers.items()
-    }
-    if is_finished:
-        files = {run.evaluation(): [row for rows in answers.values() for row in rows]}
-    for path, rows in files.items():
+    if not is_finished:
+        for name, rows in answers.items():
+            _write_part(
+                run, run.evaluations() / f"{name.replace(' ', '_')}_heldout/1_rollouts/part-00000.parquet", rows
+            )
+        return
+    with run.writing(run.evaluation(), {}, {}) as draft:
+        rows = [row for rows in answers.values() for row in rows]
+        draft.rows = tables.write_table(draft.path, tables.EVALUATIONS, rows)
+        draft.details = {"chosen": FORCED if FORCED in answers else "round 1 epoch 1"}
+
+
+def _write_part(run: Run, part: Path, rows: list[dict[str, Any]]) -> None:
+    """Rollouts and verdicts of one checkpoint, as an unfinished evaluation has them."""
+    for path, fields in ((part, tables.ROLLOUTS), (verdicts_on(part), tables.VERDICTS)):
+        empty = dict.fromkeys(name for name, _ in fields)
+        known = [
+            empty
+            | {name: value for name, value in row.items() if name in empty}
+            | {"rollout_id": f"{row['problem_id']}/s{row['sample']}"}
+            | ({"response_ids": [1], "logprobs": [-1.0]} if fields is tables.ROLLOUTS else {})
+            for row in rows
+        ]
         with run.writing(path, {}, {}) as draft:
-            draft.rows = tables.write_table(draft.path, tables.EVALUATIONS, rows)
-            draft.details = {"chosen": FORCED if FORCED in answers else "round 1 epoch 1"} if is_finished else {}
+            draft.rows = tables.write_table(draft.path, fields, known)
 
 
 def remove_rollouts(run: Run) -> None:

@@ -17,11 +17,10 @@ from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.tables import EVALUATIONS, ROLLOUTS, read_table
-from oapl_core.turns import fault
+from oapl_core.turns import fault, sampled_lengths
 from oapl_core.verdicts.environment_rewards import Played, by_environment
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verdict
-from oapl_core.verdicts.verify import _lengths
 from tests import played_environments
 from tests.played_environments import Closed, Counted
 from tests.speaking_sampler import Says, SpeakingSampler, speaking_model, speaking_run
@@ -128,7 +127,7 @@ def test_lengths_are_of_what_the_model_sampled(tmp_path: Path) -> None:
     )
     generate(run, 0, starts(asks_then_answers))
     found = checked(run)
-    lengths = [n for part in sorted(run.rollouts(0).glob("part-*.parquet")) for n in _lengths(part)]
+    lengths = [n for part in sorted(run.rollouts(0).glob("part-*.parquet")) for n in sampled_lengths(part)]
     assert lengths == [sum(row["loss_mask"]) for row in found]
     assert all(n < len(row["response_ids"]) for n, row in zip(lengths, found, strict=True))
     with run.writing(run.checkpoint(0, 1), {}, {}) as draft:

@@ -116,10 +116,10 @@ def test_a_second_run_starts_no_sandbox(tmp_path: Path, monkeypatch: pytest.Monk
     run = made_run(tmp_path)
     verify(run, 0)
 
-    def fail(_config: object) -> Verifier:
+    def fail(_judging: object) -> Verifier:
         raise AssertionError("a verifier was started")
 
-    monkeypatch.setattr(module, "judges_of", fail)
+    monkeypatch.setattr(module.Judging, "judges", fail)
     verify(run, 0)
 
 

@@ -1,0 +1,23 @@
+"""``evaluate`` with a made-up sampler that takes its time: ``python -m tests.core.evaluation.slow_evaluation RUN``.
+
+The judge is made up, too. Each answer takes OAPL_TEST_ANSWER_S seconds (tests/core/rollouts/slow_sampling.py).
+"""
+
+import sys
+
+from oapl_core.evaluation.evaluate import evaluate
+from oapl_core.run_folder.run import Run
+from oapl_core.stage import run_verb
+from tests.core.evaluation.made_up_verifier import MadeUpVerifier
+from tests.core.rollouts.slow_sampling import Slow
+
+COMMAND = (sys.executable, "-m", "tests.core.evaluation.slow_evaluation")
+JUDGE = MadeUpVerifier(lambda weights: 0.2 + 0.6 * (int(weights, 16) % 7) / 7)
+
+
+def slowly(run: Run) -> None:
+    evaluate(run, Slow, JUDGE)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_verb(slowly, has_round=False))
