@@ -6,6 +6,7 @@ tokenizer, prompts_<tokenizer>.parquet. Every hash that says whether another eva
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -20,6 +21,7 @@ from oapl_core.importing.import_set import Choice, import_set, window
 from oapl_core.importing.sources import fetch, local_files, released_files, source
 from oapl_core.model_folder import digest, tokenizer_files
 from oapl_core.problems.encoding import load_encoder
+from oapl_core.problems.prepare import prompts
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from oapl_core.problems.prompts import conversation
 from oapl_core.problems.raw_rows import raw_rows
@@ -166,21 +168,15 @@ def questions(folder: EvaluationFolder, model: Path) -> Questions:
         encode = load_encoder(model, config.thinking, config.chat)
         say(encode.form)
         with folder.writing(path, inputs, settings) as draft:
-            rows, dropped = list[dict[str, Any]](), 0
-            for problem in read_table(folder.problems, PROBLEMS, _STATEMENT).to_pylist():
-                text, ids = encode(conversation(problem, config))
-                if len(ids) > config.max_prompt_tokens:
-                    dropped += 1
-                    continue
-                name = {"problem_id": problem["problem_id"], "split": problem["split"]}
-                rows.append({**name, "prompt": text, "prompt_ids": ids})
-            if not rows:
+            kept, dropped = Counter[str](), Counter[str]()
+            problems = read_table(folder.problems, PROBLEMS, _STATEMENT).to_pylist()
+            draft.rows = write_table(draft.path, PROMPTS, prompts(problems, encode, config, kept, dropped))
+            if not draft.rows:
                 raise DataError(
                     f"every prompt is longer than {config.max_prompt_tokens} tokens; see --max-prompt-tokens"
                 )
-            draft.rows = write_table(draft.path, PROMPTS, rows)
-            draft.details = {"dropped": {TOO_LONG: dropped}}
-        say(f"{draft.rows} prompts, {dropped} dropped for more than {config.max_prompt_tokens} tokens")
+            draft.details = {"dropped": {TOO_LONG: dropped.total()}}
+        say(f"{draft.rows} prompts, {dropped.total()} dropped for more than {config.max_prompt_tokens} tokens")
     return Questions.read(folder.problems, path, config)
 
 

@@ -17,8 +17,8 @@ from oapl_core.evaluation import card, card_text, inspect_harness, lm_eval
 from oapl_core.evaluation.asking import prompts_of
 from oapl_core.evaluation.folder import EvaluationFolder
 from oapl_core.evaluation.harness_program import Found, environment
-from oapl_core.evaluation.measures import counts, repeat_interval
-from oapl_core.evaluation.pass_at_k import estimate
+from oapl_core.evaluation.measures import judged, repeat_interval
+from oapl_core.evaluation.pass_at_k import counts, estimate
 from oapl_core.evaluation.served import served
 from oapl_core.progress import say
 from oapl_core.seeds import derive_seed
@@ -87,14 +87,11 @@ def _measured(
         say(f"{name}: asks {model.label} for {len(problems) * config.samples:,} answers")
         work = place.with_name(f"{place.name}-{name}")
         found = HARNESSES[name].measure(python, url, work, problems, config, tasks)
-    theirs = dict[str, tuple[int, int]]()
-    for problem, is_correct in found.scores:
-        n, correct = theirs.get(problem, (0, 0))
-        theirs[problem] = n + 1, correct + is_correct
+    theirs = counts(found.scores)
     # ours of the same problems, and of correct answers, whatever `[reward]` makes of one
     columns, mine = ("checkpoint", "problem_id", "correct"), ("checkpoint", (model.label,))
     rows = tables.read_table(folder.answers, tables.EVALUATIONS, columns, mine).to_pylist()
-    ours = {p: pair for p, pair in counts(rows).items() if p in theirs}
+    ours = {p: pair for p, pair in counts(judged(rows)).items() if p in theirs}
     seed = derive_seed(config.seed, "bootstrap")
     averages = [estimate(list(each.values()), 1, config.bootstrap_resamples, seed) for each in (theirs, ours)]
     difference = averages[0].mean - averages[1].mean

@@ -14,44 +14,35 @@ Pure arithmetic on rows of tables.EVALUATIONS. The rules, in words:
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 from oapl_core.evaluation.pass_at_k import (
     MeanWithInterval,
+    counts,
     estimate,
     mean_estimate,
+    mean_rewards,
     paired_difference,
     pass_at_k_by_problem,
+    rewards,
 )
 from oapl_core.settings.reward import RewardConfig
 
 Row = Mapping[str, Any]
-Counts = Mapping[str, tuple[int, int]]
-"""(n, c) by problem: judged answers, and correct ones."""
-
 _EVERY_K = 16
 """Up to here every k is in the curve, then powers of two and n itself."""
 _NORMAL_95 = 1.959964
 
 
-def counts(rows: Iterable[Row]) -> dict[str, tuple[int, int]]:
-    """(n, c) by problem; a problem none of whose answers could be judged has (0, 0)."""
-    n, c = defaultdict[str, int](int), defaultdict[str, int](int)
-    for row in rows:
-        n[row["problem_id"]] += row["correct"] is not None
-        c[row["problem_id"]] += bool(row["correct"])
-    return {problem: (n[problem], c[problem]) for problem in n}
+def judged(rows: Iterable[Row]) -> Iterator[tuple[str, bool | None]]:
+    """Take what ``counts`` needs."""
+    return ((row["problem_id"], row["correct"]) for row in rows)
 
 
-def rewards(rows: Iterable[Row]) -> dict[str, list[float]]:
-    """Rewards by problem, of those with a judged answer."""
-    found = defaultdict[str, list[float]](list)
-    for row in rows:
-        if row["reward"] is not None:
-            found[row["problem_id"]].append(row["reward"])
-    return dict(found)
+def _earned(rows: Iterable[Row]) -> Iterator[tuple[str, float | None]]:
+    return ((row["problem_id"], row["reward"]) for row in rows)
 
 
 def mean_reward(rows: Iterable[Row]) -> float:
@@ -60,10 +51,10 @@ def mean_reward(rows: Iterable[Row]) -> float:
     Raises:
         ValueError: nothing could be judged.
     """
-    means = [math.fsum(mine) / len(mine) for mine in rewards(rows).values()]
+    means = mean_rewards(_earned(rows))
     if not means:
         raise ValueError("no answer has a verdict")
-    return math.fsum(means) / len(means)
+    return math.fsum(means.values()) / len(means)
 
 
 def measures(
@@ -76,8 +67,8 @@ def measures(
     Raises:
         ValueError: nothing could be judged, or nothing k times for one of ``ks``.
     """
-    by_problem, earned = counts(rows), rewards(rows)
-    pairs = list(by_problem.values())
+    pairs = list(counts(judged(rows)).values())
+    means = list(mean_rewards(_earned(rows)).values())
     curve = {k: estimate(pairs, k, resamples, seed) for k in ks or curve_of(max(n for n, _ in pairs))}
     outcomes = Counter(str(row["outcome"]) for row in rows)
     return {
@@ -87,8 +78,8 @@ def measures(
         "answers": len(rows),
         "verifier_errors": sum(row["reward"] is None for row in rows),
         "mean_reward": mean_reward(rows),
-        **({"reward": _rounded(mean_estimate(_means(earned), resamples, seed))} if reward else {}),
-        "repeat": repeat_interval(earned),
+        **({"reward": _rounded(mean_estimate(means, resamples, seed))} if reward else {}),
+        "repeat": repeat_interval(rewards(_earned(rows))),
         "pass_at_k": {str(k): _rounded(e) for k, e in curve.items()},
         "problems_at_k": {str(k): e.problems for k, e in curve.items()},
         "tokens": lengths([row["response_tokens"] for row in rows]),
@@ -104,7 +95,7 @@ def comparisons(
     seed: int,
 ) -> list[dict[str, Any]]:
     """Every pair of checkpoints, the earlier named first, at each k that both answered some problem so often."""
-    by_label, lines = {label: counts(rows) for label, rows in rows_by_label.items()}, []
+    by_label, lines = {label: counts(judged(rows)) for label, rows in rows_by_label.items()}, []
     for (first, one), (second, other) in combinations(by_label.items(), 2):
         for k in ks:
             shares = pass_at_k_by_problem(one, k), pass_at_k_by_problem(other, k)
@@ -127,10 +118,6 @@ def curve_of(largest: int) -> list[int]:
     # every interval costs a bootstrap: of thousands of answers a curve needs few large k
     powers = [2**e for e in range(_EVERY_K.bit_length(), largest.bit_length())]
     return sorted({*range(1, min(_EVERY_K, largest) + 1), *powers, *([largest] if largest else [])})
-
-
-def _means(earned: Mapping[str, Sequence[float]]) -> list[float]:
-    return [math.fsum(mine) / len(mine) for mine in earned.values()]
 
 
 def repeat_interval(earned: Mapping[str, Sequence[float]]) -> float:
@@ -179,7 +166,7 @@ def table(rows: Sequence[Row], labels: Mapping[str, str | None], resamples: int,
 
 
 def _line(label: str, rows: Sequence[Row], resamples: int, seed: int) -> dict[str, Any]:
-    pairs = list(counts(rows).values())
+    pairs = list(counts(judged(rows)).values())
     is_judged = any(n for n, _ in pairs)
     return {
         "label": label,

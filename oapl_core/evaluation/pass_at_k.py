@@ -1,12 +1,14 @@
 """pass@k: the chance that one of k answers, drawn from n without replacement, is correct (arXiv 2107.03374, eq. 1).
 
-Pure: reads and writes nothing. A problem is the unit of everything: its estimate first, then the mean over problems,
+Pure: reads and writes nothing. Who measures, reports or draws counts here. A problem is the unit of everything: its
+estimate first, then the mean over problems,
 then an interval from resampling problems. So it is for differences of two checkpoints, which are paired by problem.
 Shapes: P problems, R resamples.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,33 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     FloatArray = npt.NDArray[np.float64]
+
+
+def counts(judged: Iterable[tuple[str, bool | None]]) -> dict[str, tuple[int, int]]:
+    """Count (n, c) of each problem, given problem_id and ``correct`` of each answer: judged ones, and correct ones.
+
+    A problem none of whose answers could be judged has (0, 0).
+    """
+    # in the order of the answers: the bootstrap draws problems by their place, so another order is another interval
+    n, c = defaultdict[str, int](int), defaultdict[str, int](int)
+    for problem, correct in judged:
+        n[problem] += correct is not None
+        c[problem] += bool(correct)
+    return {problem: (n[problem], c[problem]) for problem in n}
+
+
+def rewards(earned: Iterable[tuple[str, float | None]]) -> dict[str, list[float]]:
+    """List the rewards of each problem that has a verdict, given problem_id and reward of each answer."""
+    found = defaultdict[str, list[float]](list)
+    for problem, reward in earned:
+        if reward is not None:
+            found[problem].append(reward)
+    return dict(found)
+
+
+def mean_rewards(earned: Iterable[tuple[str, float | None]]) -> dict[str, float]:
+    """Average the rewards of each problem that has any (avg@n)."""
+    return {problem: math.fsum(mine) / len(mine) for problem, mine in rewards(earned).items()}
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:

@@ -10,7 +10,7 @@ problems.parquet.
     python -m oapl_core.problems.prepare RUN_DIR
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from oapl_core.problems.repeated import Repeated
 from oapl_core.problems.storing import write_tables
 from oapl_core.progress import say
 from oapl_core.run_folder.run import Run
-from oapl_core.settings.problems import ProblemsConfig
+from oapl_core.settings.problems import ProblemsConfig, PromptConfig
 from oapl_core.stage import run_verb
 
 
@@ -68,22 +68,22 @@ def _prepare(run: Run) -> None:
     encode = load_encoder(model, sets.thinking, sets.chat, tools)
     say(encode.form)
     with run.writing(run.prompts, inputs, config) as draft:
-        dropped = dict.fromkeys(SPLITS, 0)
-        rows = prompts(_statements(run.problems), encode, sets, dropped)
+        kept, dropped = dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0)
+        rows = prompts(_statements(run.problems), encode, sets, kept, dropped)
         draft.rows = tables.write_table(draft.path, tables.PROMPTS, rows)
+        _refuse_empty(sets, kept)
         draft.details = {"dropped": {"prompt too long": sum(dropped.values())}, "dropped_by_split": dropped}
     say(f"{draft.rows} prompts, {sum(dropped.values())} dropped for more than {sets.max_prompt_tokens} tokens")
 
 
 def prompts(
-    problems: Iterator[Mapping[str, Any]], encode: Encode, config: ProblemsConfig, dropped: dict[str, int]
+    problems: Iterable[Mapping[str, Any]],
+    encode: Encode,
+    config: PromptConfig,
+    kept: dict[str, int],
+    dropped: dict[str, int],
 ) -> Iterator[dict[str, Any]]:
-    """Rows of tables.PROMPTS; adds to ``dropped[split]`` for each prompt that is too long.
-
-    Raises:
-        DataError: a split has no prompt left.
-    """
-    kept = dict.fromkeys(SPLITS, 0)
+    """Make rows of tables.PROMPTS; counts in ``kept`` and, of too long prompts, in ``dropped`` by split."""
     for problem in problems:
         text, ids = encode(conversation(problem, config))
         if len(ids) > config.max_prompt_tokens:
@@ -91,6 +91,9 @@ def prompts(
             continue
         kept[problem["split"]] += 1
         yield {"problem_id": problem["problem_id"], "split": problem["split"], "prompt": text, "prompt_ids": ids}
+
+
+def _refuse_empty(config: ProblemsConfig, kept: Mapping[str, int]) -> None:
     for split, n in kept.items():
         files = config.files(split)
         if files and n == 0:  # found here, and not by a stage that has nothing to do, hours later

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oapl_core import tables
+from oapl_core.evaluation.pass_at_k import counts, mean_rewards
 from oapl_core.reports import results
 from oapl_core.reports.blocks import DASH, Report, Section, Table, interval_of, mean_of, table, whole, with_interval
 from oapl_core.reports.compose import dropped_pictures, training_section
 from oapl_core.reports.facts import Facts, RoundFacts, gather
 from oapl_core.reports.markdown import markdown, with_pictures
 from oapl_core.reports.records import frame, recorded_parts
-from oapl_core.reports.scores import Resampling, Score, judged, mean_rewards, shown_ks
+from oapl_core.reports.scores import Resampling, Score, shown_ks
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.verdict_versions import judged_by
 
@@ -109,21 +110,21 @@ def training_score(run: Run, number: int, facts: Facts) -> Score | None:
         return None
     rows = frame(parts, tables.VERDICTS, ("problem_id", "reward", "correct"))
     reward = judged_by(run, number).reward
-    counts = judged(rows)
-    if not any(n for n, _ in counts.values()):
+    judged = counts(rows.select("problem_id", "correct").iter_rows())
+    if not any(n for n, _ in judged.values()):
         return None
     one, config = facts.rounds[0], run.config
     # a round may have thousands of problems, and the bootstrap holds resamples times problems numbers
-    resamples = min(config.evaluation.bootstrap_resamples, max(_FEWEST_RESAMPLES, _DRAWS // len(counts)))
+    resamples = min(config.evaluation.bootstrap_resamples, max(_FEWEST_RESAMPLES, _DRAWS // len(judged)))
     return Score(
         one.label,
         one.policy_hash or DASH,
         answers=len(rows),
         truncated=one.truncated,
         verifier_errors=rows["reward"].null_count(),
-        judged_P=counts,
+        judged_P=judged,
         resampling=Resampling(resamples, config.seed, reward),
-        rewards_P=mean_rewards(rows) if reward else None,
+        rewards_P=mean_rewards(rows.select("problem_id", "reward").iter_rows()) if reward else None,
     )
 
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Self
 from oapl_core.evaluation.pass_at_k import (
     MeanWithInterval,
     PairedDifference,
+    counts,
     estimate,
     mean_estimate,
+    mean_rewards,
     paired_difference,
     pass_at_k_by_problem,
 )
@@ -96,30 +98,12 @@ def score(rows: "pl.DataFrame", resampling: Resampling) -> list[Score]:
             answers=len(mine),
             truncated=len(mine.filter(pl.col("finish_reason") == "length")),
             verifier_errors=mine["reward"].null_count(),
-            judged_P=judged(mine),
+            judged_P=counts(mine.select("problem_id", "correct").iter_rows()),
             resampling=resampling,
-            rewards_P=mean_rewards(mine) if resampling.reward else None,
+            rewards_P=mean_rewards(mine.select("problem_id", "reward").iter_rows()) if resampling.reward else None,
         )
         for (checkpoint,), mine in rows.group_by("checkpoint", maintain_order=True)
     ]
-
-
-def mean_rewards(rows: "pl.DataFrame") -> dict[str, float]:
-    """problem_id -> mean reward of its judged answers, of those that have any; in the order of the rows."""
-    import polars as pl
-
-    means = rows.drop_nulls("reward").group_by("problem_id", maintain_order=True)
-    return dict(means.agg(pl.col("reward").mean()).iter_rows())
-
-
-def judged(rows: "pl.DataFrame") -> dict[str, tuple[int, int]]:
-    """problem_id -> (judged answers n, correct ones c), from rows with ``problem_id`` and ``correct``."""
-    import polars as pl
-
-    # in the order of the rows: the bootstrap draws problems by their place, so another order is another interval
-    counts = rows.group_by("problem_id", maintain_order=True)
-    counted = counts.agg(n=pl.col("correct").count(), c=pl.col("correct").sum())
-    return {problem: (n, c) for problem, n, c in counted.iter_rows()}
 
 
 def difference(before: Score, after: Score, k: int) -> PairedDifference | None:

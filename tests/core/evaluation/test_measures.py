@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oapl_core.evaluation.measures import counts, curve_of, lengths, mean_reward, measures, repeat_interval, table
+from oapl_core.evaluation.measures import curve_of, judged, lengths, mean_reward, measures, repeat_interval, table
+from oapl_core.evaluation.pass_at_k import counts
 from oapl_core.tables import is_correct
 
 
@@ -26,7 +27,7 @@ def answers(problem: str, *rewards: float | None, tokens: int = 5, reason: str =
 
 
 def test_an_answer_that_could_not_be_judged_is_neither_right_nor_wrong() -> None:
-    assert counts([*answers("a", 1.0, None, 0.0), *answers("b", None)]) == {"a": (2, 1), "b": (0, 0)}
+    assert counts(judged([*answers("a", 1.0, None, 0.0), *answers("b", None)])) == {"a": (2, 1), "b": (0, 0)}
     assert mean_reward(answers("a", 1.0, None, 0.0)) == 0.5
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oapl_core.evaluation.measures import Counts, comparisons
+from oapl_core.evaluation.measures import comparisons
 from oapl_core.evaluation.pass_at_k import (
     PairedDifference,
     bootstrap_interval,
@@ -14,6 +14,8 @@ from oapl_core.evaluation.pass_at_k import (
     pass_at_k_by_problem,
 )
 from oapl_core.tables import is_correct
+
+Counts = dict[str, tuple[int, int]]
 
 
 def compare(first: Counts, second: Counts, k: int, resamples: int, seed: int) -> PairedDifference:

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oapl_core.evaluation.measures import comparisons, counts, mean_reward, measures, repeat_interval
-from oapl_core.evaluation.pass_at_k import pass_at_k
+from oapl_core.evaluation.measures import comparisons, judged, mean_reward, measures, repeat_interval
+from oapl_core.evaluation.pass_at_k import counts, pass_at_k
 from oapl_core.groups.selection import select
 from oapl_core.objectives import Oapl
 from oapl_core.objectives.kto import Kto
@@ -88,9 +88,9 @@ def test_pass_at_k_is_of_correct_answers_and_the_mean_reward_of_all(
     groups: list[list[float | None]], right_from: float
 ) -> None:
     rows, reward = rows_of(groups, right_from), RewardConfig(right_from=right_from)
-    judged = [known(group) for group in groups if known(group)]
-    pairs = [(len(rewards), sum(r >= right_from for r in rewards)) for rewards in judged]
-    average = np.mean([np.mean(rewards) for rewards in judged])
+    known_rewards = [known(group) for group in groups if known(group)]
+    pairs = [(len(rewards), sum(r >= right_from for r in rewards)) for rewards in known_rewards]
+    average = np.mean([np.mean(rewards) for rewards in known_rewards])
     found = measures(rows, 50, 0, (1,), reward)
     assert found["pass_at_k"]["1"][0] == pytest.approx(np.mean([pass_at_k(n, c, 1) for n, c in pairs]), abs=1e-6)
     assert found["mean_reward"] == pytest.approx(average, abs=1e-9)
@@ -99,10 +99,10 @@ def test_pass_at_k_is_of_correct_answers_and_the_mean_reward_of_all(
     # the report reads the same rows in another way
     frame = pl.DataFrame(rows, schema_overrides={"reward": pl.Float64, "correct": pl.Boolean}, infer_schema_length=None)
     (shown,) = score(frame, Resampling(50, 0, reward))
-    assert shown.judged_P == counts(rows)
+    assert shown.judged_P == counts(judged(rows))
     assert shown.mean_reward is not None and shown.mean_reward.mean == pytest.approx(average, abs=1e-9)
     (plain,) = score(frame, Resampling(50, 0))
-    assert plain.mean_reward is None and plain.judged_P == counts(rows)
+    assert plain.mean_reward is None and plain.judged_P == counts(judged(rows))
 
 
 @given(st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=5), min_size=1, max_size=5))
