@@ -30,9 +30,7 @@ _FAULTY = ("keep", "drop", "only")
 
 def problems(
     name: Annotated[str | None, typer.Argument(metavar="[SET]", help="Set; unset: list the sets.")] = None,
-    to: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File to write: .jsonl, .jsonl.gz or .parquet.")
-    ] = None,
+    to: Annotated[Path | None, typer.Option(metavar="FILE", help="Write .jsonl, .jsonl.gz or .parquet.")] = None,
     path: SetFile = None,
     revision: Revision = None,
     split: Split = None,
@@ -40,15 +38,13 @@ def problems(
     window: Window = None,
     faulty: Annotated[str, typer.Option(help="Problems known to be faulty: keep, drop or only.")] = "keep",
     minimum_tests: Annotated[int, typer.Option(min=1, help="Drop programs with fewer tests.")] = 1,
-    longest_tests: Annotated[
-        int | None, typer.Option(min=1, help="Keep so many tests, those with the longest inputs.")
-    ] = None,
+    longest_tests: Annotated[int | None, typer.Option(min=1, help="Keep tests with the longest inputs.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Run reference solutions, verify gold answers.")] = False,
     cpu_s: Annotated[float, typer.Option(help="With --check: CPU seconds for a test.")] = 12.0,
     against: Annotated[list[Path] | None, typer.Option(help="Drop problems that this set has; again for more.")] = None,
     evaluation: Annotated[list[Path] | None, typer.Option(help="Drop problems that contaminate this set.")] = None,
     similarity: Annotated[
-        float, typer.Option(min=0.5, max=1.0, help="Similarity from which on statements are the same.")
+        float, typer.Option(min=0.5, max=1.0, help="Similarity of equal statements, at least.")
     ] = 0.8,
     distinct: _Distinct = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many problems.")] = None,

@@ -91,7 +91,7 @@ class Job:
 
     @property
     def lag(self) -> int:
-        """Number of rounds by which the sampling policy is older than the one that training starts from."""
+        """Number of rounds by which the policy that sampled is older than the one that training starts from."""
         return self.round_number - self.run.config.sampling_round(self.round_number)
 
     @property

@@ -75,7 +75,7 @@ def carry_out(job: Job, examples_of: Callable[[Job], Examples]) -> None:
 
 
 def _examples(job: Job) -> Examples:
-    if job.lag:  # else these weights sampled, and `read_examples` compares that policy with the rows
+    if job.lag:  # otherwise these weights sampled, and `read_examples` compares that policy with the rows
         job.run.check_policy(job.start)
     run, recorded, groups = job.run, job.training.reference == "behavior", job.data
     entry = run.ledger.artifacts().get(run.name(groups))

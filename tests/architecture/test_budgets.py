@@ -46,9 +46,10 @@ FOLDERS = {
 }
 """Folders with more files than 20, which is the goal."""
 DIALECT = {
-    "begins with What, Of, As or Those": 645,
-    "three words or fewer": 104,
-    "a sentence over 25 words": 312,
+    "begins with What, Of, As or Those": 349,
+    "three words or fewer": 52,
+    "a sentence over 25 words": 119,
+    "no verb before a function, no noun before a property": 624,
 }
 """Docstrings of source; the goal is 0."""
 README_LINES = 110
