@@ -43,9 +43,7 @@ def problems(
     cpu_s: Annotated[float, typer.Option(help="With --check: CPU seconds for a test.")] = 12.0,
     against: Annotated[list[Path] | None, typer.Option(help="Drop problems that this set has; again for more.")] = None,
     evaluation: Annotated[list[Path] | None, typer.Option(help="Drop problems that contaminate this set.")] = None,
-    similarity: Annotated[
-        float, typer.Option(min=0.5, max=1.0, help="Similarity of equal statements, at least.")
-    ] = 0.8,
+    similarity: Annotated[float, typer.Option(min=0.5, max=1.0, help="Least similarity of copies.")] = 0.8,
     distinct: _Distinct = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many problems.")] = None,
     solutions: Solutions = None,
