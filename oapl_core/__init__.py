@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# What a type checker reads above, once more for the interpreter, which must not import a stage for the name of another.
+# The names above once more, for the interpreter, which must not import a stage for the name of another.
 _HOMES = {
     "environments.protocol": "Action Observation ToolError",
     "environments.tools": "ToolEnvironment",

@@ -44,7 +44,7 @@ class Machine:
 
 def here() -> Machine:
     """Describe this machine, as this process may use it: Slurm and containers allow less than there is."""
-    # what a control group allows a container is not asked: too much is promised there, and nothing refused wrongly
+    # the limits of a container's control group are not asked: too much is promised there, and nothing refused wrongly
     host = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return Machine(visible_gpus(), len(os.sched_getaffinity(0)), host)
 

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     signal.signal(signal.SIGUSR1, lambda *_: child.send_signal(signal.SIGUSR1))
     poller = select.poll()
-    poller.register(pipe, select.POLLHUP)  # which closes with the orchestrator, even by SIGKILL
+    poller.register(pipe, select.POLLHUP)  # the pipe closes with the orchestrator, even by SIGKILL
     while child.poll() is None and not stop["now"]:
         if poller.poll(100):
             stop["now"] = True

@@ -192,7 +192,7 @@ def guarded(
     finally:
         os.close(writing)
         guard.wait()
-        shutil.rmtree(folder, ignore_errors=True)  # of a guard that was killed itself
+        shutil.rmtree(folder, ignore_errors=True)  # left by a guard that was killed itself
         os.close(lock)
 
 

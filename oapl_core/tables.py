@@ -197,7 +197,7 @@ def _chunks(
     lists = sorted((_IDS | _STREAMED) & set(names))
     chunk, tokens = list[Mapping[str, Any]](), 0
     for row in rows:
-        # what a run does not use its writers need not know: those columns are null
+        # writers need not know columns that a run does not use: those are null
         differs = row.keys() ^ names
         fits = not differs or (differs <= UNUSED and row.keys() <= names)
         assert fits, f"{file}: row has columns {sorted(row)}, the table has {sorted(names)}"

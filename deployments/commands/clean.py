@@ -38,7 +38,7 @@ def clean(
         if not going:
             tell(f"{run.root}: nothing to remove")
         elif yes:
-            catch_up(run, tell)  # what is missing in the mirror is sent before it is deleted here
+            catch_up(run, tell)  # files that are missing in the mirror are sent before they are deleted here
             remove(run, going)
             tell(f"{run.root}: {size} freed; the ledger records what went, and nothing is made again for it")
         else:

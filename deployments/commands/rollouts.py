@@ -190,7 +190,7 @@ def _print_turns(row: Mapping[str, Any], whole: bool, tokenizer: "Tokenizer") ->
         _print(_cut(turn.text, _TEXT_CHARACTERS, whole).strip("\n"))
         calls = [call for call in row.get("tool_calls") or () if call["turn"] == turn.turn]
         _print_calls(calls, whole)
-        if turn.answer and not calls:  # else the results are all that stands there
+        if turn.answer and not calls:  # otherwise the results are all that stands there
             _print(_cut(_indented(f"  | {turn.answer}", "  | "), _TEST_CHARACTERS, whole), "dim")
 
 

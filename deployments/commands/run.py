@@ -116,7 +116,7 @@ def _run_flow(run: Run) -> None:
             try:
                 oapl_experiment(Start(experiment=run.root))
             except (httpx.TransportError, RuntimeError) as error:
-                # of a server that went away; the first contact with it fails without a type of its own
+                # the server went away; the first contact with it fails without a type of its own
                 if isinstance(error, RuntimeError) and "Failed to reach API" not in str(error):
                     raise
                 raise server_away(error) from None

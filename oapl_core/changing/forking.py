@@ -153,7 +153,7 @@ def _write(parent: Run, config: Experiment, root: Path, shared: Sequence[Step], 
     if root.exists():
         raise ConfigError(f"{root}: exists already; give the fork another name")
     temporary = root.with_name(f".tmp-{root.name}")
-    shutil.rmtree(temporary, ignore_errors=True)  # of a fork that was killed
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a fork that was killed
     try:
         new = Run(temporary, config, parent.origin)
         new.record()

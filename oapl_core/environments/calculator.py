@@ -47,7 +47,7 @@ def calc(expression: str) -> str:
         raise ToolError(f"the expression has more than {_LONGEST} characters")
     try:
         value = _value(ast.parse(expression.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # what the parser raises at a strange text
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # errors of the parser at a strange text
         raise ToolError(f"this is no expression; {_FORM}") from None
     except ZeroDivisionError:
         raise ToolError("division by zero") from None

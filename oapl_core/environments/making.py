@@ -25,7 +25,7 @@ def maker(config: EnvironmentConfig) -> Callable[[], Environment]:
         kind = plugins.resolve("environment", config.function)
         # before it is made: what a run's settings name may do anything when it is, and be no environment at all
         missing = [part for part in _PARTS if not hasattr(kind, part)]
-        if set(missing) - {"is_judge"}:  # which may also be given to each object
+        if set(missing) - {"is_judge"}:  # `is_judge` may also be set on each object
             raise _refused(config, f"is no environment: it has no {', '.join(missing)}")
         make: Callable[[], Any] = partial(kind, **config.settings)
         tried = make()

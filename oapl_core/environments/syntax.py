@@ -84,7 +84,7 @@ def _of_json(text: str, key: str) -> ToolCall:
     written = text.strip()
     try:
         call: Any = storable(json.loads(written, parse_constant=_no_number))
-        json_text(call)  # what can be read may be nested too deeply to be written
+        json_text(call)  # readable JSON may be nested too deeply to be written
     except (ValueError, RecursionError) as error:
         return ToolCall("", {}, written, f"the call is not JSON ({error})")
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):

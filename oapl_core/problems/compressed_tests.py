@@ -17,7 +17,7 @@ from oapl_core.problems.problem_set import Dropped
 MOST_BYTES = 2**30
 """Unpacked; the largest known has 189 MB. What is larger is a bomb."""
 _PIECE = 2**20
-# What every protocol of pickle writes around a text: version, frame, memo, end. None of these opcodes calls anything.
+# Opcodes that every protocol of pickle writes around a text: version, frame, memo, end. None calls anything.
 _BOOKKEEPING = frozenset({"PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "STOP"})
 _TEXTS = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE"})
 

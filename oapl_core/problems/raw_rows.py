@@ -17,7 +17,7 @@ from oapl_core.storable import storable
 from oapl_core.tables import count_rows
 
 KINDS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet", ".arrow")
-_READ_BYTES = 32 * 2**20  # of a row group: above, rows are decoded one by one, which costs time
+_READ_BYTES = 32 * 2**20  # size of a row group: above it, rows are decoded one by one, which costs time
 _MOST_ROWS = 64
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 """May be a lone surrogate, escaped or as it is: rows without it need not be looked at text by text."""

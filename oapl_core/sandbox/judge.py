@@ -54,7 +54,7 @@ def run_judge(jail: Jail, task: JudgeTask, known: prelude.Prelude, server_pid: i
     try:
         keep = {task.checks, task.verdict, task.errors, task.channel}
         confine(jail, server_pid, task.ceilings, task.errors, keep)
-        null = os.open("/dev/null", os.O_RDWR)  # what checks print is of no interest
+        null = os.open("/dev/null", os.O_RDWR)  # prints of checks are of no interest
         for fd in range(3):
             os.dup2(null, fd)
         texts = json.loads(os.pread(task.checks, os.fstat(task.checks).st_size, 0))

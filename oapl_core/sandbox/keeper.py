@@ -39,7 +39,7 @@ def start(jail: Jail, header: dict[str, Any], files: Sequence[int], prelude: Pre
         try:
             connection.close()
             linux.die_with_parent(signal.SIGKILL)
-            if os.getppid() == server_pid:  # else it died before the line above could take effect
+            if os.getppid() == server_pid:  # otherwise the parent died before the line above could take effect
                 _keep(jail, header, files, prelude)
         finally:
             os._exit(0)
@@ -79,7 +79,7 @@ def _serve(child: Child, control: socket.socket, marks: int, header: dict[str, A
         call = control.recv(CALL.size, socket.MSG_WAITALL)
         if len(call) < CALL.size:
             return
-        _drain(marks)  # what a program wrote beyond its turn
+        _drain(marks)  # marks that a program wrote beyond its turn
         os.kill(child.pid, signal.SIGCONT)
         with suppress(OSError):  # it has closed its end, or never reads: its limits say so
             os.write(marks, b"1")

@@ -175,7 +175,7 @@ class Sandbox:
                     return
             except (ServerLost, ProgramNotRun) as error:
                 if not first:
-                    return  # what was yielded stands; the caller sends the rest again
+                    return  # yielded results stand; the caller sends the rest again
                 if number == _TRIES:
                     raise SandboxError(f"a program could not be run in {_TRIES} attempts: {error}") from None
 

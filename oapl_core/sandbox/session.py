@@ -13,7 +13,7 @@ from oapl_core.sandbox.execution import Limits
 from oapl_core.sandbox.keeper import CALL
 
 _ANSWER_SECONDS = 60.0  # beside the limits of a call, on a machine that is overloaded
-_MOST_BYTES = 1 << 20  # of what a call printed: more is nothing that a model reads
+_MOST_BYTES = 1 << 20  # printed by a call: a model reads no more
 
 
 class SessionLost(Exception):

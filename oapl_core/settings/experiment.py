@@ -76,7 +76,7 @@ class EngineConfig(Settings):
         """Return the number of requests that a model of so many weights decodes at once."""
         if self.max_num_seqs is not None or on_cpu:
             return self.max_num_seqs or _AT_ONCE
-        # what a step reads of the weights is shared by all; long answers have no room for more
+        # all share the weights that a step reads; long answers have no room for more
         more = (2 if self.max_model_len <= _SHORT else 1) * (2 if parameters <= _SMALL else 1)
         return _AT_ONCE * more
 

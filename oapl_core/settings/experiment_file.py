@@ -162,7 +162,7 @@ _WORDS = {
 def _groups(kind: Any, place: list[Any]) -> list[type[Settings]]:
     """List the classes of settings that may stand at ``place`` below the type ``kind``."""
     if not (isinstance(kind, type) and issubclass(kind, Settings)):
-        return [group for one in get_args(kind) for group in _groups(one, place)]  # of optional ones, lists and choices
+        return [group for one in get_args(kind) for group in _groups(one, place)]  # optional groups, lists and choices
     if not place:
         return [kind]
     name, *rest = place

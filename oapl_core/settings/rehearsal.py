@@ -99,7 +99,7 @@ def _use_demo_model(values: dict[str, Any]) -> None:
 
 def rehearsal_changes(whole: Experiment, small: Experiment) -> list[str]:
     """List the settings that a rehearsal changes, a line each."""
-    own = {"rounds", "model", *(("pretrain",) if whole.pretrain is None else ())}  # that of the demo is said in words
+    own = {"rounds", "model", *(("pretrain",) if whole.pretrain is None else ())}  # the demo's model is named in words
     before, now = (one.model_dump(mode="json", exclude=own) for one in (whole, small))
     lines = []
     if whole.model is not None and small.model is None:

@@ -111,7 +111,7 @@ class TrainingEngine:
         if cuda:  # before any group: one that is made earlier takes the first GPU on every rank
             torch.cuda.set_device(self.device)
         # an engine before this one in the process may have made the group
-        if rank_count() == 1 and not self._dist.is_initialized():  # else a store would listen on every interface
+        if rank_count() == 1 and not self._dist.is_initialized():  # otherwise a store would listen on every interface
             backend = deepspeed.get_accelerator().communication_backend_name()
             self._dist.init_process_group(backend, store=self._dist.HashStore(), rank=0, world_size=1)
         patience = _HANG if cuda else _PATIENCE
@@ -349,7 +349,7 @@ def _prepare_environment(compiles: bool) -> None:
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(int(_HANG.total_seconds())))
-    # else packed rows of ever other lengths leave holes that no later one fits
+    # otherwise packed rows of ever other lengths leave holes that no later row fits
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     # DeepSpeed decorates an optimizer that is not used here with torch.compile, which imports a compiler for seconds.
     if not compiles:

@@ -96,7 +96,7 @@ def _train_epoch(
     """Train the steps of an epoch that are not done yet; appends their metrics to ``reached``."""
     import torch
 
-    if not reached.rows:  # else the generator's state came with the rest
+    if not reached.rows:  # otherwise the generator's state came with the rest
         # nothing draws from it today; a model with dropout would, and must draw the same after a resume
         seed = derive_seed(trainer.seed, "training", job.round_number, reached.epoch, trainer.engine.rank)
         torch.manual_seed(seed)

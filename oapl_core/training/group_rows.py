@@ -104,7 +104,7 @@ def check_rows(table: "pa.Table", path: Path, longest: float, vocabulary: float,
     refuse(table["infinite"].to_numpy(), "has a log-prob that is not finite")
     refuse(~np.isfinite(table["reward"].to_numpy()), "has a reward that is not finite")
     routes = table[tables.ROUTES]
-    if routes.null_count < len(routes):  # of no row, or of all
+    if routes.null_count < len(routes):  # every row has routes, or none
         fits = routes.fill_null(False).to_numpy()
         refuse(~fits, "has not the routes of each token through the experts of this model")
     refuse(table["foreign"].to_numpy(), f"has a token outside the {vocabulary} that the model knows")

@@ -201,7 +201,7 @@ def _layers(model: Any) -> list[Any]:
 def _is_there(package: str) -> bool:
     try:
         return find_spec(package) is not None
-    except ImportError:  # of a package in a package
+    except ImportError:  # the parent of a nested package is missing
         return False
 
 

@@ -56,7 +56,7 @@ def load(job: Job, examples: "Examples") -> Loaded:
     divided = training.zero_stage == 3
     stored = load_model(job.start, hollow=dtype if divided and own_rank() else None)
     model = stored.model
-    if not divided or training.adapter:  # else weight by weight (division.py)
+    if not divided or training.adapter:  # otherwise weight by weight (division.py)
         cast(model, dtype)
     if training.router == "frozen":
         freeze_routers(model)

@@ -81,7 +81,7 @@ class _StreamedLogprobs(torch.autograd.Function):
         cap: float | None,
     ) -> Tensor:
         hidden = hidden_TD.float()  # a product of 16-bit floats would round logits to two or three digits
-        largest_T = hidden.new_full((len(id_T),), -torch.inf)  # of the logits seen so far
+        largest_T = hidden.new_full((len(id_T),), -torch.inf)  # largest of the logits seen so far
         sum_T, own_T = torch.zeros_like(largest_T), torch.zeros_like(largest_T)
         for columns, parts in _tiles(len(id_T), len(weight_VD), chunk, hidden.device):
             weight = weight_VD[columns].float()

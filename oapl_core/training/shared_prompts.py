@@ -158,7 +158,7 @@ def refuse_sharing(engine: "TrainingEngine", examples: "Examples") -> None:
     lengths, members = examples.lengths, dict[tuple[int, int], list[int]]()
     for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
         members.setdefault(examples.prompts[row], []).append(row)
-    # of two answers the second must find its prompt beyond the answer between them
+    # the second of two answers must find its prompt beyond the answer between them
     pair, *others = sorted(members.values(), key=lambda rows: -len(rows))
     rows = [pair[0], (others[0] if others else pair)[-1], pair[min(1, len(pair) - 1)]]
     batch = examples.batch(rows)

@@ -197,7 +197,7 @@ def _save_state(engine: "TrainingEngine", job: "Job", reached: Reached) -> None:
     _save_random_numbers(_random_file(temporary, engine.rank))
     if engine.rank == 0:
         (temporary / _REACHED).write_text(json.dumps(asdict(reached)))
-    engine.wait()  # what belongs to no rank was written by one that may not be the first
+    engine.wait()  # files of no rank were written by a rank that may not be the first
     _save_sums(temporary, engine.rank, engine.ranks)
     engine.wait()  # the note makes a state whole, so every rank's part must be there before it
     if engine.rank == 0:

@@ -120,7 +120,7 @@ class Trainer:
         for number, batch in list(enumerate(batches))[skip:]:
             start = time.monotonic()
             if number % refresh == 0:
-                # of the first batch pi_old is the policy itself
+                # pi_old of the first batch is the policy itself
                 later = [row for other in batches[number + 1 : number + refresh] for row in other]
                 old = self._log_ratios(later)
             scoring_s = time.monotonic() - start

@@ -74,7 +74,7 @@ def _examples(job: Job) -> Examples:
                 "sampled, and nobody sampled demonstrations; leave it out, or say needs_behavior = False in the class"
             )
         return read_examples(job.data, UNKNOWN, job.start, recorded=False)
-    if job.lag:  # else these weights sampled, and `read_examples` compares that policy with the rows
+    if job.lag:  # otherwise these weights sampled, and `read_examples` compares that policy with the rows
         job.run.check_policy(job.start)
     run, recorded, groups = job.run, job.training.reference == "behavior", job.data
     entry = run.ledger.artifacts().get(run.name(groups))

@@ -159,7 +159,7 @@ def _lineage(run: Run, numbers: Sequence[int] | None = None) -> Iterable[Sequenc
         if (numbers is not None and number not in numbers) or not rollouts_sampled(run, number):
             continue
         groups = artifacts.get(run.name(run.groups(number)))
-        # of the last epoch, which the next round sampled from
+        # checkpoint of the last epoch, which the next round sampled from
         made = artifacts.get(run.name(run.checkpoint(number, settings.epochs)))
         yield (
             round_name(number),

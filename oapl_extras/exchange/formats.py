@@ -175,7 +175,7 @@ def _tokens(nodes: list[Any]) -> _Tokens | str:
         ids, mask = ids + own, mask + sampled
     if not starts or not starts[0]:
         return "bad_token_ids"
-    # what stands behind the last turn nobody has read
+    # nobody has read the tokens behind the last turn
     first, end = starts[0], len(mask) - mask[::-1].index(True)
     part = None if logprobs is None else logprobs[first:end]
     return _Tokens(ids[:first], ids[first:end], mask[first:end], [start - first for start in starts], part)

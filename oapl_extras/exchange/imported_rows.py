@@ -63,7 +63,7 @@ class Prompts:
         if "prompt_text" in row:
             return row["prompt_text"], []
         if "prompt_token_ids" not in row:
-            if row.get("tools"):  # what the model was told that it may call
+            if row.get("tools"):  # tools that the model was told it may call
                 return self.with_tools(json.dumps(row["tools"]))(conversation_of(group))
             return self.encode(conversation_of(group))
         # ids as they were sampled from; decoding is for people, and never encoded again
@@ -82,7 +82,7 @@ class Prompts:
         """Return all turns, system and examples too: an export in style `plain` has to give the model the same words
         again.
         """
-        # of a template's markers a reader of the statement has no use
+        # a reader of the statement has no use for a template's markers
         if "prompt_token_ids" in group.rows[0]:
             words: str = self.tokenizer.decode(group.rows[0]["prompt_token_ids"], skip_special_tokens=True)
             return words
@@ -127,7 +127,7 @@ def rollout_row(
     engine = sampling.get("engine") or "imported"
     if ids is None:
         ids, engine = tokenizer(text, add_special_tokens=False)["input_ids"], f"{engine}, encoded here"
-        # what fills the limit was cut there: the policy never sampled an end
+        # an answer that fills the limit was cut there: the policy never sampled an end
         if assumed.end_token and len(ids) < run.config.sampling.max_tokens:
             ids, engine = [*ids, tokenizer.eos_token_id], f"{engine}, end token added"
     return {

@@ -131,7 +131,7 @@ class Conversations:
         text: str = self._tokenizer.decode(between)
         if text.startswith(before) and text.endswith(behind):
             return text[len(before) : len(text) - len(behind)]
-        # of another template or another environment: the words alone
+        # another template or another environment: the words alone
         return "" if results else str(self._tokenizer.decode(between, skip_special_tokens=True)).strip()
 
     def _said(self, message: Message) -> str:

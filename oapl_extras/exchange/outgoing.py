@@ -96,7 +96,7 @@ def model(run: Run, at: tuple[int, int], licence: str | None, data: str | None) 
     """
     folder = run.checkpoint(*at)
     check_model_folder(folder)
-    # what goes out under this run's name is what the run made, not what lies in the folder today
+    # files under this run's name are those that the run made, not those that lie in the folder today
     policy = run.check_policy(folder)
     card = read_card(run)
     files = [Outgoing(path.name, path) for path in sorted(folder.iterdir()) if path.is_file()]
@@ -121,8 +121,8 @@ def rollouts(run: Run, numbers: Sequence[int], folder: Path, licence: str | None
     for number in numbers:
         name = round_name(number)
         made = folder / f"{name}.parquet"
-        made.unlink(missing_ok=True)  # of a push that was killed
-        export(run, number, made, tell=lambda _: None)  # of a file that nobody will see
+        made.unlink(missing_ok=True)  # left by a push that was killed
+        export(run, number, made, tell=lambda _: None)  # silent: nobody will see that file
         files.append(Outgoing(f"rollouts/{name}.parquet", made))
         files += [Outgoing(f"verdicts/{name}-{path.name}", path) for path in parts_of(run.verdicts(number))]
         if run.groups(number).exists():

@@ -26,7 +26,7 @@ from oapl_extras.problem_sets.imported import Dropped, Imported, solutions
 from oapl_extras.problem_sets.sources import Source
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
-_SAY_EVERY_S = 5.0  # as a reader of a terminal wants it; a set may take an hour
+_SAY_EVERY_S = 5.0  # often enough for the reader of a terminal; a set may take an hour
 
 
 def plain(row: dict[str, Any], name: str, number: int) -> Imported:

@@ -70,7 +70,7 @@ def screened(problems: Iterable[Imported], screener: Screener, seed: int = 0) ->
         for reason, text in zip(reasons, _mutants_that_pass(batch, screener, seed), strict=True):
             reason.extend([text] if text else [])
         golds = [str(imported.problem["answer"]) for imported in batch if imported.problem["kind"] == "math"]
-        # of a set of 40,000 the latest few hundred are as good as all, and drawing from them costs nothing
+        # the latest few hundred of a set of 40,000 are as good as all, and drawing from them costs nothing
         seen = list(dict.fromkeys([*seen, *golds]))[-500:]
         for reason, text in zip(reasons, _equal_forms(batch, seen, screener, seed), strict=True):
             reason.extend([text] if text else [])

@@ -52,7 +52,7 @@ def climb(
         ConfigError: an override is no setting.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(folder / "runs", ignore_errors=True)  # of an earlier climb, perhaps with other settings
+    shutil.rmtree(folder / "runs", ignore_errors=True)  # left by an earlier climb, perhaps with other settings
     values = made.values(folder, on_gpu)
     for override in overrides:
         apply(values, override)

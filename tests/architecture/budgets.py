@@ -32,6 +32,15 @@ FEATURES = {
 """Words of a feature, and parts of the paths that are its own."""
 OF_THE_STATEMENT = re.compile(r"(What|Of|As|Those)\b")
 LONGEST_SENTENCE = 25
+KINDS_OF_DIALECT = (
+    "begins with What, Of, As or Those",
+    "three words or fewer",
+    "a sentence over 25 words",
+    "no verb before a function, no noun before a property",
+)
+NOT_A_VERB = re.compile(r"(The|An?|Its|Whether|Where|How|Which|Every|All|Only|Not|Nothing|One|Same|What|Of|As|Those)\b")
+NOT_A_NOUN = re.compile(r"(Where|How|Which|Only|Not|Nothing|Same|What|Of|As|Those|Returns?|Says?|Gives?|Computes?)\b")
+"""First words of a docstring that surely are none; "Whether" begins a property that is true or false."""
 
 
 def module_of(path: Path) -> str:
@@ -122,10 +131,20 @@ def sentences(said: str) -> Iterator[str]:
 
 def dialect() -> dict[str, int]:
     """Docstrings that a reader reads twice, by what is wrong with them."""
-    found = {"begins with What, Of, As or Those": 0, "three words or fewer": 0, "a sentence over 25 words": 0}
+    found = dict.fromkeys(KINDS_OF_DIALECT, 0)
     for _, node, said in docstrings():
         found["begins with What, Of, As or Those"] += bool(OF_THE_STATEMENT.match(said))
         is_short = len(said.split()) <= 3 and isinstance(node, ast.FunctionDef | ast.ClassDef)
         found["three words or fewer"] += is_short
         found["a sentence over 25 words"] += sum(len(one.split()) > LONGEST_SENTENCE for one in sentences(said))
+        found["no verb before a function, no noun before a property"] += not begins_as_it_should(node, said)
     return found
+
+
+def begins_as_it_should(node: ast.AST, said: str) -> bool:
+    """Whether a function's docstring may begin with a verb and says more than three words, a property's with a noun."""
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return True
+    if any(ast.unparse(one).rpartition(".")[2] in ("property", "cached_property") for one in node.decorator_list):
+        return not NOT_A_NOUN.match(said)
+    return not NOT_A_VERB.match(said) and len(next(sentences(said)).split()) > 3

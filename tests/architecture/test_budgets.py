@@ -47,6 +47,7 @@ DIALECT = {
     "begins with What, Of, As or Those": 328,
     "three words or fewer": 49,
     "a sentence over 25 words": 111,
+    "no verb before a function, no noun before a property": 624,
 }
 """Docstrings of source; the goal is 0."""
 README_LINES = 110
