@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 
 class ToolError(Exception):
-    """What the model did wrong with a tool; it is told so, as the call's result. Nothing else that is raised is."""
+    """Misuse of a tool by the model: the message becomes the call's result. Any other exception is our failure."""
 
 
 @dataclass(frozen=True)
