@@ -20,7 +20,7 @@ check: setup site/index.html  ## ruff, its formatter, mypy --strict, import cont
 site: setup site/index.html  ## site/: served (`python3 -m http.server -d site`), or read from the disk without search; a broken link is an error
 
 # Built again only when a page, a docstring or a setting changed. `--quiet` would hide the warnings that `strict` counts.
-site/index.html: mkdocs.yml $(wildcard *.md data/*.md docs/*.md docs/*/* examples/* tests/synthetic_run.py oapl_core/*.py oapl_core/*/*.py oapl_extras/*/*.py) | setup
+site/index.html: mkdocs.yml $(wildcard *.md data/*.md data/columns.toml docs/*.md docs/*/* deployments/commands/*.py examples/* tests/synthetic_run.py oapl_core/*.py oapl_core/*/*.py oapl_extras/*/*.py) | setup
 	@NO_MKDOCS_2_WARNING=1 $(bin)/python -m mkdocs build
 
 test: check  ## the checks, then every test but gpu, bench, slow and browser

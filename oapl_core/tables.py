@@ -1,4 +1,4 @@
-"""Every table that crosses a stage boundary, as Arrow schemas; data/README.md explains each column to a person.
+"""Every table that crosses a stage boundary, as Arrow schemas; data/columns.toml explains each to a person.
 
 One row of ROLLOUTS, VERDICTS and GROUPS is one rollout, keyed by ``rollout_id``. Log-probs are natural logarithms.
 """

@@ -55,7 +55,7 @@ def rollouts(
         bool, typer.Option("--likeness", help="Name answers that recite held-out problems, or each other.")
     ] = False,
 ) -> None:
-    """Print sampled answers with their verdicts; --where may name any column of data/README.md."""
+    """Print sampled answers with their verdicts; --where may name any column of data/columns.toml."""
     import polars as pl
 
     number = chosen_round(run, number)

@@ -2,7 +2,7 @@
 # # A run's rollouts, from question to figure
 #
 # Everything that a run sampled lies in Parquet files, one row an answer ([every
-# column](../../data/README.md#rollouts)). This asks of one round: how much of what was sampled can teach something,
+# column](../../data/columns.toml#rollouts)). This asks of one round: how much of what was sampled can teach something,
 # and are long answers wrong answers?
 #
 # The first cell makes a run folder from random numbers, in a second and on any machine. For a run of yours take

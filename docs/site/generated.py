@@ -8,6 +8,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from docs.site.api_page import api_page
+from docs.site.columns_page import columns_page
 from docs.site.commands_page import commands_page
 from docs.site.settings_page import search_entries, settings_page
 from oapl_core import __version__
@@ -20,8 +21,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the settings and the library's names."""
+    """Add the settings, the columns of tables and the library's names."""
     files.append(File.generated(config, "settings.md", content=settings_page()))
+    files.append(File.generated(config, "columns.md", content=columns_page()))
     files.append(File.generated(config, "api.md", content=api_page()))
     return files
 

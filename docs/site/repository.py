@@ -16,6 +16,8 @@ from mkdocs.structure.pages import Page
 
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 """The path of a link in Markdown, without its anchor; addresses have a colon."""
+MADE_OF = {"data/columns.toml": "columns.md"}
+"""Pages that another hook makes of a file: links to the file lead there."""
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "bash", ".json": "json"}
 
 
@@ -34,6 +36,8 @@ def linked(root: Path, page: Path, text: str) -> Iterator[tuple[str, Path]]:
 
 def place(target: Path) -> str:
     """Where a file of the repository lies on the site."""
+    if target.as_posix() in MADE_OF:
+        return MADE_OF[target.as_posix()]
     if target.parts[0] == "docs":
         # the page of a notebook, instead of its source
         page = target.with_suffix(".md") if target.suffix == ".py" else target

@@ -15,14 +15,14 @@ class EstimateConfig(Settings):
     model_parameters: PositiveFloat | None = None
     """Weights of the model, for where its folder is not there; unset: counted in the folder."""
     model_shape: dict[str, int] | None = None
-    """What its config.json says of its shape, by the same keys (`num_hidden_layers`, `hidden_size`,
-    `num_attention_heads`, `max_position_embeddings` and so on), likewise; unset: the usual shape of so many weights."""
+    """Shape of that model by the keys of its config.json (`num_hidden_layers`, `hidden_size`, `num_attention_heads`,
+    `max_position_embeddings` and so on); unset: the usual shape of a model with so many weights."""
     train_problems: PositiveInt | None = None
     """Training problems, for where their files are not there; unset: counted in the files."""
     validation_problems: PositiveInt | None = None
-    """Validation problems, likewise."""
+    """Validation problems, for where their files are not there; unset: counted in the files."""
     heldout_problems: PositiveInt | None = None
-    """Held-out problems, likewise."""
+    """Held-out problems, for where their files are not there; unset: counted in the files."""
     problem_kb: PositiveFloat = 50.0
     """Mean size of a problem with its tests, compressed, for where the files are not there. kB (a guess for 15 tests of
     long inputs; a maths problem takes 1)."""
@@ -44,9 +44,9 @@ class EstimateConfig(Settings):
     gpu_gb: PositiveFloat = 80.0
     """Memory of a GPU. GB (H100)."""
     gpu_tb_per_s: PositiveFloat = 3.35
-    """Its memory's bandwidth, which decoding is bound by. TB/s (H100 SXM, data sheet)."""
+    """Bandwidth of a GPU's memory, which bounds decoding. TB/s (H100 SXM, data sheet)."""
     gpu_tflops: PositiveFloat = 989.0
-    """Its arithmetic in bfloat16 without sparsity, which training is bound by. TFLOP/s (H100 SXM, data sheet)."""
+    """Arithmetic of a GPU in bfloat16 without sparsity, which bounds training. TFLOP/s (H100 SXM, data sheet)."""
     sampling_share: Fraction | None = None
     """Share of the bandwidth that sampling reaches; unset: that of the nearest model in planning/speeds.toml."""
     training_share: Fraction | None = None

@@ -1,4 +1,4 @@
-"""HumanEval and MBPP as problems of kind `assert`: checks that call the program (data/README.md, "Kinds and evidence").
+"""HumanEval and MBPP as problems of kind `assert`: checks that call the program (docs/problem_sets.md).
 Pure."""
 
 import ast

@@ -73,7 +73,7 @@ def problems(
     solutions: Solutions = None,
     screen: _Screen = None,
 ) -> None:
-    """Import a published problem set, or curate one of your own; say what was kept and dropped (data/README.md)."""
+    """Import a published problem set, or curate one of your own; print the kept and dropped (docs/problem_sets.md)."""
     if name is None:
         _show_sets()
         return

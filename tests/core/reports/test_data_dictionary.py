@@ -1,4 +1,4 @@
-"""data/README.md names every column, outcome and type that is written, and its queries run."""
+"""Every column that is written is on the page of columns, every outcome in data/README.md; docs/queries.md runs."""
 
 import re
 from collections.abc import Sequence
@@ -7,76 +7,66 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from docs.site import columns_page as columns
+from docs.site.columns_page import TABLES, columns_page
 from oapl_core import tables
 from oapl_core.run_folder.run import Run
 from oapl_core.verdicts.outcomes import Outcome
 from tests.synthetic_run import Sizes, write_synthetic_run
 
-README = Path(__file__).parents[3] / "data" / "README.md"
-TABLES = {
-    "Problems": tables.PROBLEMS,
-    "Prompts": tables.PROMPTS,
-    "Rollouts": tables.ROLLOUTS,
-    "Verdicts": tables.VERDICTS,
-    "Audits": tables.AUDITS,
-    "Groups": tables.GROUPS,
-    "References": tables.REFERENCES,
-    "Mismatches": tables.MISMATCHES,
-    "Evaluations": tables.EVALUATIONS,
-}
-TYPES = {
-    "str": "string",
-    "text": "large_string",
-    "int32": "int32",
-    "int64": "int64",
-    "float32": "float32",
-    "ids": "list<int32>",
-    "logprobs": "list<float32>",
-    "time": "timestamp[us, UTC]",
-    "tests": "list<struct<input, output>>",
-    "bool": "bool",
-    "bytes": "large_binary",
-    "mask": "list<bool>",
-    "int64s": "list<int64>",
-    "float64s": "list<float64>",
-    "tool_calls": "list<struct<turn, name, arguments, result, is_error, seconds>>",
-}
+ROOT = Path(__file__).parents[3]
+README, QUERIES = ROOT / "data" / "README.md", ROOT / "docs" / "queries.md"
+PAGE = columns_page()
 
 
-def section(title: str) -> str:
-    return README.read_text(encoding="utf-8").split(f"\n## {title}\n")[1].split("\n## ")[0]
+def section(page: str, title: str) -> str:
+    return page.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
 def rows(text: str) -> list[list[str]]:
     return [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| `")]
 
 
-@pytest.mark.parametrize("title", TABLES)
-def test_every_column_is_explained_in_order_with_its_type(title: str) -> None:
-    documented = [(row[0].strip("`"), row[1]) for row in rows(section(title).split("\n### ")[0])]
-    assert documented == [(name, TYPES[kind]) for name, kind in TABLES[title]]
+@pytest.mark.parametrize("name", TABLES)
+def test_every_column_is_explained_in_order_with_its_type(name: str) -> None:
+    found = rows(section(PAGE, name.capitalize()))
+    assert [row[0].strip("`") for row in found] == [column for column, _ in TABLES[name]]
+    assert all(len(row) == 5 and row[1] and row[3] and row[4] for row in found)
 
 
-@pytest.mark.parametrize("title", TABLES)
-def test_every_column_has_a_meaning_and_says_when_it_is_null(title: str) -> None:
-    for row in rows(section(title).split("\n### ")[0]):
-        assert len(row) == 5
-        assert row[3], row
-        assert row[4], row
+def test_types_are_named_as_a_reader_knows_them() -> None:
+    kinds = {row[1] for name in TABLES for row in rows(section(PAGE, name.capitalize()))}
+    assert {"string", "large_string", "bool", "timestamp[us, tz=UTC]", "list&lt;int32>"} <= kinds
+    assert "list&lt;struct&lt;input, output>>" in kinds, "of a struct the names of its parts"
 
 
 def test_every_table_of_the_schema_module_is_documented() -> None:
     constants = {name for name, value in vars(tables).items() if name.isupper() and isinstance(value, tuple)}
-    assert constants == {title.upper() for title in TABLES}
+    assert constants | {"DRAWS"} == {name.upper() for name in TABLES}
+
+
+@pytest.mark.parametrize("change", ["[prompts.novelty]\nmeaning = 'of no column'\n", None])
+def test_a_column_without_a_meaning_stops_the_site(
+    change: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = columns.MEANINGS.read_text("utf-8")
+    broken = text + change if change else text.replace("[prompts.prompt]", "[prompts.renamed]")
+    (tmp_path / "columns.toml").write_text(broken, "utf-8")
+    monkeypatch.setattr(columns, "MEANINGS", tmp_path / "columns.toml")
+    with pytest.raises(ValueError, match=r"prompts\.novelty" if change else r"prompts\.prompt', 'prompts\.renamed"):
+        columns_page()
 
 
 def test_every_outcome_is_explained_with_its_reward() -> None:
-    documented = {row[0].strip("`"): row[1] for row in rows(section("Verdicts").split("### Outcomes")[1])}
+    documented = {
+        row[0].strip("`"): row[1]
+        for row in rows(section(README.read_text("utf-8"), "Verdicts").split("### Outcomes")[1])
+    }
     assert documented == {o.value: "null" if o.reward is None else f"{o.reward:.0f}" for o in Outcome}
 
 
 def queries() -> Sequence[str]:
-    return re.findall(r"```python\n(.*?)```", section("Queries a person would want"), re.DOTALL)
+    return re.findall(r"```python\n(.*?)```", QUERIES.read_text("utf-8"), re.DOTALL)
 
 
 def answers(run: Run) -> dict[str, pl.DataFrame]:
