@@ -14,7 +14,7 @@ from oapl_core.settings_group import Settings
 from tests.architecture import budgets
 from tests.architecture.sources import PACKAGES, python_files, text
 
-CORE_LINES = 34_625
+CORE_LINES = 34_619
 """Lines in the import closure of the verbs of `make demo`; goal 24,000."""
 MENTIONS = {
     "turns and tools": 21,
@@ -44,10 +44,10 @@ FOLDERS = {
 }
 """Folders with more files than 20, which is the goal."""
 DIALECT = {
-    "begins with What, Of, As or Those": 328,
+    "begins with What, Of, As or Those": 326,
     "three words or fewer": 49,
     "a sentence over 25 words": 111,
-    "no verb before a function, no noun before a property": 624,
+    "no verb before a function, no noun before a property": 613,
 }
 """Docstrings of source; the goal is 0."""
 README_LINES = 110
