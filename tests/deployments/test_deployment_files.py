@@ -113,4 +113,4 @@ def test_the_image_is_made_of_what_the_checkout_has() -> None:
     copied = [word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]]
     assert copied and all(Path(ROOT, name).exists() for name in copied)
     packages = next(line for line in lines if line.startswith("RUN mkdir -p")).split()[3:-1]
-    assert packages == ["deployments", "flows", "tasks", "oapl_core"]
+    assert packages == ["deployments", "flows", "tasks", "oapl_core", "oapl_extras"]
