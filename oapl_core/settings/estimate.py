@@ -35,7 +35,7 @@ class EstimateConfig(Settings):
     """Standard deviation of the answers' lengths, as a share of their mean. Long answers weigh twice: they are read
     for longer, and cost the square in attention (a guess; all equally long 0, exponentially distributed 1)."""
     engine_start_s: NonNegativeFloat | None = None
-    """Until an engine has loaded, compiled and captured its graphs. Seconds; unset: as in planning/speeds.toml."""
+    """Until an engine has loaded, compiled and captured its graphs. Seconds; unset: by oapl_extras/plan/speeds.toml."""
     kept_share: Fraction = 0.55
     """Share of the groups that have a correct answer (paper, section 5: 418 steps of 256 sequences are 13,376 problems,
     of the 24,287 that DeepCoder publishes)."""
@@ -48,10 +48,10 @@ class EstimateConfig(Settings):
     gpu_tflops: PositiveFloat = 989.0
     """Arithmetic of a GPU in bfloat16 without sparsity, which bounds training. TFLOP/s (H100 SXM, data sheet)."""
     sampling_share: Fraction | None = None
-    """Share of the bandwidth that sampling reaches; unset: that of the nearest model in planning/speeds.toml."""
+    """Share of the bandwidth that sampling reaches; unset: of the nearest model in oapl_extras/plan/speeds.toml."""
     training_share: Fraction | None = None
     """Share of the arithmetic that training reaches, recomputation included; unset: that of the nearest model and
-    length of answers in planning/speeds.toml."""
+    length of answers in oapl_extras/plan/speeds.toml."""
     gpus: PositiveInt = 8
     """GPUs that the hours are divided over and the settings are compared with; unset, and without a GPU on this
     machine or with [pretrain]: nothing is compared with GPUs."""

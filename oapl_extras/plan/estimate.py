@@ -10,9 +10,8 @@
 
 N weights, L layers, A width of the queries. Lengths of answers have the mean and the spread that ``[estimate]`` says,
 with E[T^2] = mean^2 (1 + spread^2): a place in the engine is held by an answer for as long as it is, so what is read at
-a moment has the mean length E[T^2] / 2 E[T], not half of the mean. Each number comes twice: as expected from
-``[estimate]``, and at most: every answer as long as `max_tokens`, every group kept. Prefill, and the time in which the
-last answers leave the other places empty, are not in it.
+a moment has the mean length E[T^2] / 2 E[T], not half of the mean. Each number is what ``[estimate]`` makes expect.
+Prefill, and the time in which the last answers leave the other places empty, are not in it.
 """
 
 import math
@@ -51,40 +50,21 @@ class ProblemCounts:
 
 
 @dataclass(frozen=True)
-class Amount:
-    """A number as expected, and the most it can be."""
-
-    expected: float
-    most: float
-
-    def __add__(self, other: "Amount") -> "Amount":
-        """Both."""
-        return Amount(self.expected + other.expected, self.most + other.most)
-
-    def __mul__(self, factor: float) -> "Amount":
-        """Both."""
-        return Amount(self.expected * factor, self.most * factor)
-
-
-NOTHING = Amount(0, 0)
-
-
-@dataclass(frozen=True)
 class RoundEstimate:
     """One round."""
 
     problems: int
     rollouts: int
-    tokens: Amount
+    tokens: float
     """Sampled."""
-    sequences: Amount
+    sequences: int
     """Kept for training."""
-    steps: Amount
+    steps: int
     """Of the optimiser, over all epochs."""
     checkpoints: int
-    sampling_h: Amount
+    sampling_h: float
     """GPU-hours."""
-    training_h: Amount
+    training_h: float
     """GPU-hours."""
 
 
@@ -96,8 +76,8 @@ class EvaluationEstimate:
     """Measured on the held-out problems."""
     answers: int
     """Held-out and validation."""
-    tokens: Amount
-    sampling_h: Amount
+    tokens: float
+    sampling_h: float
     """GPU-hours."""
 
 
@@ -107,11 +87,11 @@ class Estimate:
 
     rounds: tuple[RoundEstimate, ...]
     evaluation: EvaluationEstimate
-    disk: dict[str, Amount]
+    disk: dict[str, float]
     """Bytes at the end, by kind (run_folder/storage.py)."""
     states: float
     """Bytes beside them while a round trains: two of its own; with `training.optimizer_state` the one before's."""
-    wall_h: Amount = NOTHING
+    wall_h: float = 0.0
     """Hours, one stage after the other, each on the GPUs that it uses of `estimate.gpus`."""
 
     @property
@@ -120,7 +100,7 @@ class Estimate:
         return sum(one.rollouts for one in self.rounds)
 
     @property
-    def hours(self) -> Amount:
+    def hours(self) -> float:
         """GPU-hours of everything."""
         return sum((one.sampling_h + one.training_h for one in self.rounds), self.evaluation.sampling_h)
 
@@ -130,26 +110,25 @@ def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) 
     experiment = with_every_speed(experiment, model)
     rounds = tuple(_round(experiment, model, number, problems) for number in range(len(experiment.rounds)))
     evaluation = _evaluation(experiment, model, problems)
-    tokens = sum((one.tokens for one in rounds), NOTHING)
-    trained = sum((_trained_tokens(experiment, one) for one in rounds), NOTHING)
+    tokens, rollouts = sum(one.tokens for one in rounds), sum(one.rollouts for one in rounds)
+    each = prompt_tokens(experiment) + _answer_tokens(experiment, experiment.sampling.max_tokens)
+    trained = sum(one.sequences * each for one in rounds)
     routes = model.route_bytes * experiment.sampling.routes
-    prompts = routes * prompt_tokens(experiment) * sum(one.rollouts for one in rounds)
     width = 2 if experiment.training.dtype == "bfloat16" else 4
-    verdicts = float(sum(one.rollouts for one in rounds) * _VERDICT_BYTES)
     disk = {
-        "problems": Amount(problems.bytes, problems.bytes),
-        "rollouts": tokens * (ROLLOUT_BYTES_PER_TOKEN + routes) + Amount(prompts, prompts),
-        "verdicts": Amount(verdicts, verdicts),
+        "problems": problems.bytes,
+        "rollouts": tokens * (ROLLOUT_BYTES_PER_TOKEN + routes) + rollouts * prompt_tokens(experiment) * routes,
+        "verdicts": rollouts * _VERDICT_BYTES,
         "groups": trained * (_GROUP_BYTES_PER_TOKEN + routes),
         "checkpoints": _kept_checkpoints(experiment) * (model.parameters * width),
         "evaluation": evaluation.tokens * (ANSWER_BYTES_PER_TOKEN + EVALUATION_BYTES_PER_TOKEN),
     }
     states = 3 if any(experiment.continues_optimizer(number) for number in range(len(rounds))) else 2
     bytes_of_states = states * model.parameters * (width + OPTIMISER_BYTES)
-    sampled_h = sum((one.sampling_h for one in rounds), NOTHING) * (1 / _engine_gpus(experiment, SAMPLING.verb))
-    measured_h = evaluation.sampling_h * (1 / _engine_gpus(experiment, EVALUATION.verb))
-    trained_h = sum((one.training_h for one in rounds), NOTHING)
-    wall_h = sampled_h + measured_h + trained_h * (1 / _training_gpus(experiment))
+    sampled_h = sum(one.sampling_h for one in rounds) / _engine_gpus(experiment, SAMPLING.verb)
+    measured_h = evaluation.sampling_h / _engine_gpus(experiment, EVALUATION.verb)
+    trained_h = sum(one.training_h for one in rounds)
+    wall_h = sampled_h + measured_h + trained_h / _training_gpus(experiment)
     return Estimate(rounds, evaluation, disk, bytes_of_states, wall_h)
 
 
@@ -173,40 +152,33 @@ def _training_gpus(experiment: Experiment) -> int:
 
 def _round(experiment: Experiment, model: ModelSize, number: int, counts: ProblemCounts) -> RoundEstimate:
     one, batch = experiment.rounds[number], experiment.training_of(number).batch_size
-    answer = _answer(experiment, experiment.sampling.max_tokens)  # demonstrations are taken to be as long
     problems = 0 if one.demonstrations else min(counts.train, one.problems or counts.train)
     rollouts = problems * experiment.sampling.group_size
-    shown = counts.demonstrations.get(number, 0)
-    sequences = Amount(shown, shown) if one.demonstrations else _kept(experiment, one, problems)
-    steps = Amount(*(one.epochs * math.ceil(n / batch) for n in (sequences.expected, sequences.most)))
-    training_h = Amount(
-        one.epochs * sequences.expected * _training_s(experiment, model, answer.expected, answer.most) / 3600,
-        one.epochs * sequences.most * _training_s(experiment, model, answer.most, answer.most) / 3600,
-    )
-    hours = _sampling_hours(experiment, model, rollouts, answer)
-    return RoundEstimate(problems, rollouts, answer * rollouts, sequences, steps, one.epochs, hours, training_h)
+    sequences = counts.demonstrations.get(number, 0) if one.demonstrations else _kept(experiment, one, problems)
+    steps = one.epochs * math.ceil(sequences / batch)
+    # demonstrations are taken to be as long as answers
+    training_h = one.epochs * sequences * _training_s(experiment, model) / 3600
+    most = experiment.sampling.max_tokens
+    hours = _sampling_hours(experiment, model, rollouts, most)
+    tokens = rollouts * _answer_tokens(experiment, most)
+    return RoundEstimate(problems, rollouts, tokens, sequences, steps, one.epochs, hours, training_h)
 
 
-def _kept(experiment: Experiment, one: RoundConfig, problems: int) -> Amount:
-    """Rollouts of so many problems that are trained on, replayed ones with them."""
-    size, share = experiment.sampling.group_size, 1.0 if one.keep == "all" else experiment.estimate.kept_share
+def _kept(experiment: Experiment, one: RoundConfig, problems: int) -> int:
+    """Count the rollouts of so many problems that are trained on, replayed ones with them."""
+    share = 1.0 if one.keep == "all" else experiment.estimate.kept_share
     more = 1.0 / (1.0 - one.replay.share) if one.replay else 1.0
-    return Amount(round(round(problems * share) * size * more), round(problems * size * more))
+    return round(round(problems * share) * experiment.sampling.group_size * more)
 
 
-def _answer(experiment: Experiment, max_tokens: int) -> Amount:
-    return Amount(min(experiment.estimate.answer_tokens, max_tokens), max_tokens)
+def _answer_tokens(experiment: Experiment, max_tokens: int) -> float:
+    return min(experiment.estimate.answer_tokens, max_tokens)
 
 
-def _trained_tokens(experiment: Experiment, one: RoundEstimate) -> Amount:
-    """Tokens of a round's groups file, prompts included."""
-    prompt, answer = prompt_tokens(experiment), _answer(experiment, experiment.sampling.max_tokens)
-    kept = one.sequences
-    return Amount(kept.expected * (prompt + answer.expected), kept.most * (prompt + answer.most))
-
-
-def _training_s(experiment: Experiment, model: ModelSize, answer_tokens: float, longest: float) -> float:
-    """GPU-seconds for a sequence whose answer has this mean length."""
+def _training_s(experiment: Experiment, model: ModelSize) -> float:
+    """Compute the GPU-seconds for a sequence whose answer has the mean length."""
+    longest = experiment.sampling.max_tokens
+    answer_tokens = _answer_tokens(experiment, longest)
     prompt = prompt_tokens(experiment)
     squared = prompt**2 + 2 * prompt * answer_tokens + mean_square(experiment, answer_tokens, longest)
     flops = 6 * model.parameters * (prompt + answer_tokens) + 6 * model.layers * model.query_width * squared
@@ -221,20 +193,18 @@ def _training_s(experiment: Experiment, model: ModelSize, answer_tokens: float, 
 
 
 def _sampling_hours(
-    experiment: Experiment, model: ModelSize, answers: int, answer: Amount, verb: str = SAMPLING.verb
-) -> Amount:
-    """GPU-hours for so many answers, from the start of the engines on."""
+    experiment: Experiment, model: ModelSize, answers: int, max_tokens: int, verb: str = SAMPLING.verb
+) -> float:
+    """Compute the GPU-hours for so many answers, from the start of the engines on."""
     if not answers:
-        return NOTHING
+        return 0.0
     has_servers = experiment.sampler and verb == SAMPLING.verb
     # every GPU of every replica waits for its engine
     start_s = experiment.estimate.engine_start_s
     assert start_s is not None, "filled"
     start = 0.0 if has_servers else _engine_gpus(experiment, verb) * start_s / 3600
-    speeds = (tokens_per_gpu_s(experiment, model, length, answer.most) for length in (answer.expected, answer.most))
-    expected, most = speeds
-    hours = answers * answer.expected / expected / 3600, answers * answer.most / most / 3600
-    return Amount(start + hours[0], start + hours[1])
+    tokens = _answer_tokens(experiment, max_tokens)
+    return start + answers * tokens / tokens_per_gpu_s(experiment, model, tokens, max_tokens) / 3600
 
 
 def tokens_per_gpu_s(
@@ -258,16 +228,14 @@ def _evaluation(experiment: Experiment, model: ModelSize, problems: ProblemCount
     checkpoints = experiment.earlier_checkpoints + (epochs if settings.choose_on == "heldout" else 1)
     answers = problems.heldout * settings.heldout_samples * checkpoints
     answers += problems.validation * settings.validation_samples * epochs
-    answer = _answer(experiment, settings.max_tokens)
-    return EvaluationEstimate(
-        checkpoints, answers, answer * answers, _sampling_hours(experiment, model, answers, answer, EVALUATION.verb)
-    )
+    tokens = answers * _answer_tokens(experiment, settings.max_tokens)
+    hours = _sampling_hours(experiment, model, answers, settings.max_tokens, EVALUATION.verb)
+    return EvaluationEstimate(checkpoints, answers, tokens, hours)
 
 
-def _kept_checkpoints(experiment: Experiment) -> Amount:
-    """Whose weights are there at the end, and at most before: with `training.keep_checkpoints`."""
+def _kept_checkpoints(experiment: Experiment) -> int:
+    """Count the checkpoints whose weights are there at the end, by `training.keep_checkpoints`."""
     keep, last = experiment.training.keep_checkpoints, experiment.rounds[-1].epochs
     earlier = [one.epochs for one in experiment.rounds[:-1]]
     most = max(earlier, default=0) if keep == "all" else 1 if keep == "last" else keep
-    kept = last + sum(min(epochs, most) for epochs in earlier)
-    return Amount(kept, kept)
+    return last + sum(min(epochs, most) for epochs in earlier)

@@ -1,15 +1,16 @@
 """`oapl plan`: what an experiment will make and cost. Reads problem files and the model's size, starts nothing."""
 
 import io
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby, islice
+import sys
+from collections import Counter
+from contextlib import chdir
+from itertools import groupby
 from pathlib import Path
-from textwrap import wrap
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from deployments.arguments import ExperimentFile, Limit, Overrides
 from deployments.terminal import numbers_table, tell
@@ -24,23 +25,17 @@ from oapl_core.problems.problem_set import SPLITS
 from oapl_core.problems.raw_rows import raw_rows, row_count
 from oapl_core.problems.repeated import Repeated
 from oapl_core.run_folder.opening import find
-from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import readable
 from oapl_core.settings.experiment import Experiment
-from oapl_core.settings.problems import ProblemsConfig
-from oapl_core.settings.rounds import RoundConfig
-from oapl_extras.plan.estimate import NOTHING, Amount, Estimate, ProblemCounts, estimate, tokens_per_gpu_s
+from oapl_extras.plan.estimate import Estimate, ProblemCounts, estimate, tokens_per_gpu_s
 from oapl_extras.plan.speeds import with_speeds
 
-_SPLITS = {"train": "training", "validation": "validation", "heldout": "held-out"}
 _ASSUMED = (
     "prompt_tokens answer_tokens answer_spread engine_start_s kept_share verification_s gpu_gb gpu_tb_per_s gpu_tflops "
     "sampling_share training_share"
 ).split()
 _WIDTH = 112
-_CHECKED_BYTES = 32 * 2**20  # of problem files: seconds; whoever plans with gigabytes of tests does not wait for them
-Row = tuple[str, str, Amount | None, Amount | None]
-"""What, how much of it, tokens, GPU-hours."""
+_READ_BYTES = 32 * 2**20  # of problem files: seconds; whoever plans with gigabytes of tests does not wait for them
 
 
 def plan(
@@ -61,53 +56,42 @@ def plan(
     # a module of one's own is looked for where the run is started
     if found.config.environment and found.origin.absolute() == Path.cwd():
         check_environment(found.config.environment.model_dump(mode="json"), found.config.engine_python)
-    for line in lines(_placed(found)):
+    with chdir(found.origin):  # where the relative paths of its settings start
+        shown = lines(found.config)
+    for line in shown:
         tell(line)
 
 
-def _placed(run: Run) -> Experiment:
-    """Its settings, with what is read here as it is found from the current folder."""
-    config = run.config
-    files = {split: tuple(map(run.place, config.problems.files(split))) for split in _SPLITS}
-    files["exclude"] = tuple(map(run.place, config.problems.exclude))
-    changes: dict[str, Any] = {"problems": config.problems.model_copy(update=files)}
-    if config.model and config.hub_model is None:
-        changes["model"] = run.place(config.model)
-    changes["rounds"] = tuple(_round_placed(run, one) for one in config.rounds)
-    return config.model_copy(update=changes)
-
-
-def _round_placed(run: Run, one: RoundConfig) -> RoundConfig:
-    if one.demonstrations is None:
-        return one
-    files = tuple(map(run.place, one.demonstrations.demonstrations))
-    return one.model_copy(update={"rows": one.demonstrations.model_copy(update={"demonstrations": files})})
-
-
 def lines(experiment: Experiment) -> list[str]:
-    """What `oapl plan` prints."""
+    """Write the plan as text of one width, whatever the terminal's: headers of experiments hold it."""
     model, origin = model_size(experiment)
     problems = problem_counts(experiment)
-    made = estimate(experiment, model, problems)
-    counted = ", ".join(f"{getattr(problems, split):,} {word}" for split, word in _SPLITS.items())
-    gpus = experiment.estimate.gpus
-    return [
-        f"{experiment.name}: estimates by [estimate], and at most: every answer max_tokens long, every group kept",
-        f"model: {model.parameters / 1e9:.3g} billion parameters ({origin}); problems: {counted}",
-        "",
-        *_table(_rows(experiment, made)),
-        f"hours on {gpus} GPUs: {made.wall_h.expected:,.1f}, at most {made.wall_h.most:,.1f}",
-        "",
-        *_fit(Fit(experiment, model, planned(experiment))),
-        *_warned(experiment, made, problems),
-        "",
-        *_disk(made),
-        *_assumed(experiment, model),
+    made, gpus = estimate(experiment, model, problems), experiment.estimate.gpus
+    fit = Fit(experiment, model, planned(experiment))
+    sizes = ", ".join(f"{kind} {readable(size)}" for kind, size in made.disk.items())
+    facts = [
+        ("model", f"{model.parameters / 1e9:.3g} billion parameters ({origin})"),
+        ("problems", f"{problems.train:,} training, {problems.validation:,} validation, {problems.heldout:,} held-out"),
+        (f"hours on {gpus} GPU{'s' * (gpus > 1)}", f"{made.wall_h:,.1f}"),
+        *(("memory", line.removeprefix("memory of ")) for line in fit.lines()),
+        *(("refused" if found.refuses else "warning", found.line) for found in fit.findings()),
+        *(("warning", line) for line in _warned(experiment, made, problems)),
+        ("disk", f"{readable(sum(made.disk.values()))}: {sizes}"),
+        ("disk while training", f"{readable(made.states)} of states more"),
+        ("assumed", _assumed(experiment, model)),
     ]
+    below = Table.grid(padding=(0, 2))
+    for label, text in facts:
+        below.add_row(label, text)
+    page = Console(width=_WIDTH, file=io.StringIO(), emoji=False)
+    with page.capture() as shown:
+        title = f"{experiment.name}, estimated by [estimate]"
+        page.print(title, "", _stages(experiment, made), "", below, sep="\n", highlight=False, markup=False)
+    return [line.rstrip() for line in shown.get().splitlines()]
 
 
 def model_size(experiment: Experiment) -> tuple[ModelSize, str]:
-    """The model's size, and where it is known from.
+    """Find the model's size, and where it is known from.
 
     Raises:
         ConfigError: its folder is not there and `estimate.model_parameters` is not given.
@@ -120,33 +104,48 @@ def model_size(experiment: Experiment) -> tuple[ModelSize, str]:
 
 
 def problem_counts(experiment: Experiment) -> ProblemCounts:
-    """Problems of each split: counted where the files are, else as `[estimate]` says.
+    """Count the problems of each split, as a run reads them; where its files are not there, as `[estimate]` says.
+
+    Of large files the rows are counted, less those of `problems.exclude`.
 
     Raises:
-        ConfigError: neither.
+        ConfigError: a file is not there and `[estimate]` does not say.
         DataError: a file that is there is not what a run accepts.
     """
-    (train, train_bytes), (validation, validation_bytes), (heldout, heldout_bytes) = (
-        _count(experiment, split) for split in _SPLITS
-    )
-    repeated = _check(experiment.problems)
-    size = train_bytes + validation_bytes + heldout_bytes
-    return ProblemCounts(train, validation, heldout, size, _demonstrations(experiment), repeated)
+    sets, repeated, counts = experiment.problems, Repeated(), Counter[str]()
+    there = {split: sets.files(split) for split in SPLITS if all(file.is_file() for file in sets.files(split))}
+    size = float(sum(file.stat().st_size for files in there.values() for file in files))
+    if size <= _READ_BYTES:
+        excluded = sets.exclude if "train" in there else ()
+        read = problems_of(sets.model_copy(update={"exclude": excluded}), tuple(there))
+        counts.update(problem["split"] for problem in repeated.watched(read))
+    else:
+        most = sets.limit or sys.maxsize
+        counts.update({split: sum(min(row_count(file), most) for file in files) for split, files in there.items()})
+        if "train" in there:
+            left_out = sum(1 for file in sets.exclude for _ in raw_rows(file))
+            counts["train"] = max(0, counts["train"] - left_out)
+    guessed = 1000 * experiment.estimate.problem_kb
+    size = min(size, guessed * counts.total()) if sets.limit else size
+    stated = {split: _stated(experiment, split) for split in SPLITS if split not in there}
+    counts.update(stated)
+    size += guessed * sum(stated.values())
+    train, validation, heldout = (counts[split] for split in ("train", "validation", "heldout"))
+    return ProblemCounts(train, validation, heldout, size, _demonstrations(experiment), repeated.details)
 
 
-def _check(sets: ProblemsConfig) -> dict[str, Any]:
-    """Read the splits that are there as a run does, which refuses what is no problem, unless they are large.
-
-    Returns what of the measured ones is trained on.
-    """
-    repeated, there = Repeated(), [split for split in SPLITS if all(file.is_file() for file in sets.files(split))]
-    if sum(file.stat().st_size for split in there for file in sets.files(split)) <= _CHECKED_BYTES:
-        deque(repeated.watched(problems_of(sets, there)), maxlen=0)
-    return repeated.details
+def _stated(experiment: Experiment, split: str) -> int:
+    """Take the count of a split from `[estimate]`; a limit holds for each file, as when problems are read."""
+    files, limit = experiment.problems.files(split), experiment.problems.limit
+    stated: int | None = getattr(experiment.estimate, f"{split}_problems")
+    if stated is None:
+        missing = next(file for file in files if not file.is_file())
+        raise ConfigError(f"`problems.{split}`: {missing} is not there; make it, or give estimate.{split}_problems=N")
+    return stated if limit is None else min(stated, limit * len(files))
 
 
 def _demonstrations(experiment: Experiment) -> dict[int, int]:
-    """Rows of each round of demonstrations."""
+    """Count the rows of each round of demonstrations."""
     found = {}
     for number, one in enumerate(experiment.rounds):
         if (shown := one.demonstrations) is None:
@@ -159,134 +158,62 @@ def _demonstrations(experiment: Experiment) -> dict[int, int]:
     return found
 
 
-def _count(experiment: Experiment, split: str) -> tuple[int, float]:
-    """Problems of a split, and their bytes."""
-    files, limit = experiment.problems.files(split), experiment.problems.limit
-    if all(file.is_file() for file in files):
-        counts = [row_count(file) for file in files]
-        taken = [count if limit is None else min(count, limit) for count in counts]
-        if split == "train" and (excluded := _excluded(experiment)):
-            # by name: a list may name problems of other files, too
-            taken = [sum(name not in excluded for name in islice(_names(file), limit)) for file in files]
-        sizes = [
-            file.stat().st_size * part / max(1, whole) for file, part, whole in zip(files, taken, counts, strict=True)
-        ]
-        return sum(taken), sum(sizes)
-    # a limit holds for each file of a split, as when problems are read
-    stated: int | None = getattr(experiment.estimate, f"{split}_problems")
-    if stated is None:
-        missing = next(file for file in files if not file.is_file())
-        raise ConfigError(f"`problems.{split}`: {missing} is not there; make it, or give estimate.{split}_problems=N")
-    count = stated if limit is None else min(stated, limit * len(files))
-    return count, 1000 * experiment.estimate.problem_kb * count
+def _stages(experiment: Experiment, made: Estimate) -> Table:
+    """Make a table with a row for each stage of the run."""
+    table = numbers_table("", "makes", "M tokens", "GPU-hours", text=["makes"], pad_edge=False)
 
+    def row(label: str, what: str, tokens: float | None = None, hours: float | None = None) -> None:
+        table.add_row(
+            label, what, "" if tokens is None else f"{tokens / 1e6:,.1f}", "" if hours is None else f"{hours:,.1f}"
+        )
 
-def _excluded(experiment: Experiment) -> set[str]:
-    missing = next((file for file in experiment.problems.exclude if not file.is_file()), None)
-    if missing is not None:
-        raise ConfigError(f"`problems.exclude`: {missing} is not there; make it with `oapl problems --screen`")
-    return {name for file in experiment.problems.exclude for name in _names(file)}
-
-
-def _names(file: Path) -> Iterator[str]:
-    """`problem_id` of each row."""
-    import pyarrow.parquet as pq
-
-    if file.suffix != ".parquet":
-        yield from (str(row.get("problem_id")) for _, row in raw_rows(file) if isinstance(row, dict))
-        return
-    # a column alone: the tests beside it may be gigabytes
-    yield from map(str, pq.read_table(file, columns=["problem_id"])["problem_id"].to_pylist())
-
-
-def _rows(experiment: Experiment, made: Estimate) -> Iterator[Row]:
     number = 0
-    # rounds of equal settings follow each other in their fifties (`repeat`): one row for all of them
+    # rounds of equal settings follow each other in their fifties (`repeat`): the first stands for all of them
     for one, equal in groupby(made.rounds):
         count, settings = len(list(equal)), experiment.rounds[number]
         label = f"round {number}" if count == 1 else f"rounds {number}-{number + count - 1}, each"
         number += count
+        trained = _steps(one.steps, one.checkpoints)
         if settings.demonstrations:
-            yield f"{label}: training", f"{_amount(one.sequences)} demonstrations", None, one.training_h
-            yield "", _steps(one.steps, one.checkpoints), None, None
+            row(f"{label}: training", f"{one.sequences:,} demonstrations, {trained}", hours=one.training_h)
             continue
         drawn = f", drawn by {settings.draw}" if settings.draw == "difficulty" else ""
         what = f"{one.rollouts:,} answers to {one.problems:,} problems{drawn}"
-        yield f"{label}: sampling", what, one.tokens, one.sampling_h
-        yield (
-            "  verification",
-            f"{one.rollouts * experiment.estimate.verification_s / 3600:,.2f} core-hours",
-            None,
-            None,
-        )
-        yield "  training", f"{_amount(one.sequences)} sequences", None, one.training_h
-        yield "", _steps(one.steps, one.checkpoints), None, None
+        row(f"{label}: sampling", what, one.tokens, one.sampling_h)
+        row("  verification", f"{one.rollouts * experiment.estimate.verification_s / 3600:,.2f} core-hours")
+        row("  training", f"{one.sequences:,} sequences, {trained}", hours=one.training_h)
     measured = made.evaluation
     what = f"{measured.answers:,} answers; checkpoints measured: {measured.checkpoints}"
-    yield "evaluation", what, measured.tokens, measured.sampling_h
-    tokens = sum((one.tokens for one in made.rounds), measured.tokens)
-    yield "in all", f"{made.rollouts + measured.answers:,} answers", tokens, made.hours
-    steps, checkpoints = sum((one.steps for one in made.rounds), NOTHING), sum(one.checkpoints for one in made.rounds)
-    yield "", _steps(steps, checkpoints), None, None
+    row("evaluation", what, measured.tokens, measured.sampling_h)
+    total = _steps(sum(one.steps for one in made.rounds), sum(one.checkpoints for one in made.rounds))
+    tokens = sum(one.tokens for one in made.rounds) + measured.tokens
+    row("in all", f"{made.rollouts + measured.answers:,} answers, {total}", tokens, made.hours)
+    return table
 
 
-def _steps(steps: Amount, checkpoints: int) -> str:
-    return f"{_amount(steps)} steps; checkpoints: {checkpoints:,}"
-
-
-def _table(rows: Iterable[Row]) -> list[str]:
-    table = numbers_table("", "what", "M tokens", "at most", "GPU-hours", "at most", text=["what"], pad_edge=False)
-    for label, what, tokens, hours in rows:
-        counts = [f"{number / 1e6:,.1f}" for number in (tokens.expected, tokens.most)] if tokens else ["", ""]
-        times = [f"{number:,.1f}" for number in (hours.expected, hours.most)] if hours else ["", ""]
-        table.add_row(label, what, *counts, *times)
-    # not the terminal's width: headers of experiments hold this table, and a narrow one would cut it
-    wide = Console(width=160, file=io.StringIO())
-    with wide.capture() as shown:
-        wide.print(table, highlight=False)
-    return [line.rstrip() for line in shown.get().splitlines()]
-
-
-def _disk(made: Estimate) -> list[str]:
-    kinds = ", ".join(f"{kind} {_amount(amount, readable)}" for kind, amount in made.disk.items())
-    total = _amount(sum(made.disk.values(), NOTHING), readable)
-    states = f"and {readable(made.states)} of states while a round trains"
-    return wrap(f"disk: {kinds}, in all {total}, {states}", _WIDTH, subsequent_indent="  ")
-
-
-def _fit(fit: Fit) -> list[str]:
-    """What a GPU would hold, and what stands against starting."""
-    told = [*fit.lines(), *(f"{'refused' if found.refuses else 'warning'}: {found.line}" for found in fit.findings())]
-    return [line for text in told for line in wrap(text, _WIDTH, subsequent_indent="  ")]
+def _steps(steps: int, checkpoints: int) -> str:
+    return f"{steps:,} steps; checkpoints: {checkpoints:,}"
 
 
 def _warned(experiment: Experiment, made: Estimate, problems: ProblemCounts) -> list[str]:
-    """What could be started and is hardly meant."""
+    """Collect lines about what could be started and is hardly meant."""
     found = [repeated_statements(problems.repeated)]
     seen = set[int]()
     for number, one in enumerate(made.rounds):
         batch = experiment.training_of(number).batch_size
-        line = batch_too_large(f"round {number}", round(one.sequences.expected), batch)
+        line = batch_too_large(f"round {number}", one.sequences, batch)
         # rounds of equal settings follow each other in their fifties: the first stands for all
         found += [line] if line and batch not in seen else []
         seen |= {batch} if line else set()
-    return [line for text in found if text for line in wrap(f"warning: {text}", _WIDTH, subsequent_indent="  ")]
+    return [line for line in found if line]
 
 
-def _assumed(experiment: Experiment, model: ModelSize) -> list[str]:
+def _assumed(experiment: Experiment, model: ModelSize) -> str:
     most = experiment.sampling.max_tokens
     assumed, sources = with_speeds(experiment.estimate, model.parameters)
     values = ", ".join(
         f"{key} {getattr(assumed, key):g}" + (f" ({sources[key]})" if key in sources else "") for key in _ASSUMED
     )
-    lengths = (min(assumed.answer_tokens, most), most)
-    usual, slowest = (f"{tokens_per_gpu_s(experiment, model, length, most):,.0f}" for length in lengths)
-    speed = f"which gives {usual} sampled tokens/s per GPU ({slowest} at max_tokens)"
-    text = f"assumed (sources: oapl_core/settings/estimate.py; override with estimate.KEY=VALUE): {values}, {speed}"
-    return wrap(text, _WIDTH, subsequent_indent="  ")
-
-
-def _amount(amount: Amount, write: Callable[[float], str] = "{:,.0f}".format) -> str:
-    if amount.expected == amount.most:
-        return write(amount.expected)
-    return f"{write(amount.expected)} (at most {write(amount.most)})"
+    speed = tokens_per_gpu_s(experiment, model, min(assumed.answer_tokens, most), most)
+    where = "sources: oapl_core/settings/estimate.py; override with estimate.KEY=VALUE"
+    return f"{values}, which gives {speed:,.0f} sampled tokens/s per GPU ({where})"

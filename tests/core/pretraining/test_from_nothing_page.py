@@ -47,7 +47,7 @@ def test_its_program_makes_what_its_experiment_asks_for(folder: Path) -> None:
     experiment = load_experiment(Path("roman.toml"))
     check(experiment)
     text = "\n".join(lines(experiment))
-    assert "problems: 159 training, 0 validation, 40 held-out" in text
+    assert "159 training, 0 validation, 40 held-out" in text
     assert "warning" not in text and "refused" not in text
     answers = {
         json.loads(line)["statement"]: json.loads(line)["answer"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from oapl_core.devices import Gpu, Machine
-from oapl_core.errors import ConfigError
+from oapl_core.errors import ConfigError, DataError
 from oapl_core.problems.problem_set import SPLITS, checked
 from oapl_core.problems.storing import write_problem_set
 from oapl_core.settings.experiment_file import load_experiment
@@ -42,18 +42,18 @@ def test_the_other_engines_of_an_experiment_are_planned_as_its_header_says() -> 
     rows = re.findall(r"^#   engine\.options=(\S+) +([\d,]+) +([\d.]+)$", path.read_text(), re.MULTILINE)
     assert len(rows) == 3
     for options, speed, hours in rows:
-        shown = " ".join(lines(load_experiment(path, [f"engine.options={options}"]))).split()
-        assert f"gives {speed} sampled tokens/s" in " ".join(shown)
-        assert f"hours on 8 GPUs: {hours}," in " ".join(shown)
+        shown = " ".join(" ".join(lines(load_experiment(path, [f"engine.options={options}"]))).split())
+        assert f"gives {speed} sampled tokens/s" in shown
+        assert f"hours on 8 GPUs {hours} " in shown
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_fits_the_machines_that_it_is_for(name: str) -> None:
     config = load_experiment(EXPERIMENTS / f"{name}.toml")
     found = "\n".join(lines(config))
-    assert "memory of an engine, estimated" in found
-    assert "memory of a rank, estimated" in found
-    assert not re.search("^(refused|warning): ", found, re.MULTILINE)
+    assert re.search("^memory +an engine, estimated", found, re.MULTILINE)
+    assert re.search("^memory +a rank, estimated", found, re.MULTILINE)
+    assert not re.search("^(refused|warning) ", found, re.MULTILINE)
     parts = config.rounds[0].problems or 0
     shares = config.shares("rollouts.generate") * config.engine.replicas
     assert parts / (config.sampling.problems_per_part or 128) >= 4 * shares, "no engine waits long for the last part"
@@ -69,7 +69,7 @@ def test_without_gpus_here_and_none_named_nothing_is_compared_with_gpus(
     mine = (EXPERIMENTS / "demo.toml").read_text().replace('[pretrain]\nsolutions = "data/demo/solutions.jsonl"', "")
     (tmp_path / "mine.toml").write_text(mine)
     model = write_tiny_model(tmp_path / "model")
-    text = "\n".join(lines(load_experiment(tmp_path / "mine.toml", [f"model={model}", *named])))
+    text = " ".join(" ".join(lines(load_experiment(tmp_path / "mine.toml", [f"model={model}", *named]))).split())
     assert ("7 of 8 GPUs idle" in text) == is_for_gpus
     assert ("67.1 for keys and values" in text) == is_for_gpus
     assert ("engine.kv_cache_gib = 0.5 GiB for keys and values; estimate.gpus=N" in text) != is_for_gpus
@@ -78,8 +78,8 @@ def test_without_gpus_here_and_none_named_nothing_is_compared_with_gpus(
 @pytest.mark.parametrize(("recompute", "word"), [("auto", "warning"), ("none", "refused")])
 def test_four_billion_weights_on_one_gpu_need_the_hosts_memory(recompute: str, word: str) -> None:
     given = ["training.offload_optimizer=none", f"training.recompute={recompute}"]
-    found = "\n".join(lines(load_experiment(EXPERIMENTS / "one-gpu.toml", given)))
-    assert re.search(rf"^{word}: memory of a rank.*training.offload_optimizer = 'cpu'", found, re.MULTILINE | re.DOTALL)
+    found = " ".join(" ".join(lines(load_experiment(EXPERIMENTS / "one-gpu.toml", given))).split())
+    assert re.search(rf"{word} memory of a rank.*training.offload_optimizer = 'cpu'", found)
 
 
 @pytest.mark.parametrize("name", ["deepcoder", "math"])
@@ -134,7 +134,7 @@ def test_files_and_models_that_are_there_are_counted(tmp_path: Path) -> None:
     assert 20_000 < size.parameters < 60_000
 
 
-def test_what_is_left_out_is_not_counted(tmp_path: Path) -> None:
+def test_what_is_left_out_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"problem_id": name, "kind": "math", "statement": "?", "answer": "1"} for name in "abcde"]
     write_problem_set(tmp_path / "a.parquet", [checked(row, "train", "") for row in rows])
     write_problem_set(
@@ -148,8 +148,12 @@ def test_what_is_left_out_is_not_counted(tmp_path: Path) -> None:
     assert problem_counts(config).train == 7
     limited = config.model_copy(update={"problems": config.problems.model_copy(update={"limit": 2})})
     assert problem_counts(limited).train == 2, "of each file the first two, of which one is left out"
+    monkeypatch.setattr("oapl_extras.plan.plan_command._READ_BYTES", 0)
+    assert problem_counts(config).train == 10 - 4, "of large files rows are counted, whatever a list names"
+    assert problem_counts(limited).train == 4 - 4
+    monkeypatch.undo()
     (tmp_path / "no.jsonl").unlink()
-    with pytest.raises(ConfigError, match=r"`problems.exclude`: .*no.jsonl is not there"):
+    with pytest.raises(DataError, match=r"no.jsonl: there is no such file"):
         problem_counts(config)
 
 
@@ -222,7 +226,7 @@ def test_what_is_hardly_meant_is_warned_of(tmp_path: Path) -> None:
 
     def warned(*overrides: str) -> list[str]:
         text = " ".join("\n".join(lines(load_experiment(EXPERIMENTS / "math.toml", [*config, *overrides]))).split())
-        return re.findall(r"warning: ((?:batch_size|measured).*?)(?: \(|: no)", text)
+        return re.findall(r"warning ((?:batch_size|measured).*?)(?: \(|: no)", text)
 
     repeated = "measured problems with the statement of a training problem: 1 held-out"
     of_demonstrations = "batch_size = 6 is more than the 5 sequences of round 0"
@@ -256,10 +260,10 @@ def test_plan_on_the_command_line(tmp_path: Path) -> None:
     path = str(EXPERIMENTS / "math.toml")
     done = called("plan", path, "--model-parameters", "8e9", "rounds.0.repeat=3", f"model={tmp_path}/none")
     assert done.returncode == 0, done.stderr
-    assert "model: 8 billion parameters" in done.stdout
+    assert re.search("^model +8 billion parameters", done.stdout, re.MULTILINE)
     assert re.search(r"rounds 0-2, each: sampling +6,400 answers to 800 problems", done.stdout)
     small = called("plan", path, "--limit", "8", f"model={tmp_path}/none").stdout
-    assert "math-limit8: estimates" in small
+    assert "math-limit8, estimated by" in small
     assert "16 answers to 4 problems" in small
     assert "unknown key" in complaint(called("plan", path, "estimate.nothing=1"))
     assert not list(tmp_path.iterdir())
