@@ -44,10 +44,10 @@ FOLDERS = {
 }
 """Folders with more files than 20, which is the goal."""
 DIALECT = {
-    "begins with What, Of, As or Those": 326,
-    "three words or fewer": 49,
+    "begins with What, Of, As or Those": 322,
+    "three words or fewer": 47,
     "a sentence over 25 words": 111,
-    "no verb before a function, no noun before a property": 613,
+    "no verb before a function, no noun before a property": 606,
 }
 """Docstrings of source; the goal is 0."""
 README_LINES = 110
