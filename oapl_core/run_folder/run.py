@@ -281,9 +281,8 @@ class Run(Recorded):
 
     def _objective(self, number: int) -> str:
         """Folder of the round's own, else of the run's; of a round that a fork shares, of the run that made it."""
-        # a person's folder may be called as a round that there is not
-        own = self.config.rounds[number].own_objective if number < len(self.config.rounds) else None
-        if own:  # a fork has the same, since it shares a round with all of its settings
+        # a person's folder may be called as a round that there is not; a fork shares a round with all of its settings
+        if number < len(self.config.rounds) and (own := self.config.rounds[number].own_objective):
             return own.folder
         name: str = self.config.objective.folder
         for fork in self.ledger.forks():  # its own first, then those of its ancestors
