@@ -19,11 +19,12 @@ from oapl_core.evaluation.measures import Row
 from oapl_core.evaluation.questions import Target
 from oapl_core.evaluation.workers import Workers
 from oapl_core.progress import Progress
-from oapl_core.rollouts.in_flight import lock, sweep, unlock
+from oapl_core.rollouts.in_flight import sweep
 from oapl_core.rollouts.parts import Part
 from oapl_core.rollouts.requests import Sampler
 from oapl_core.rollouts.sampling import Sampling
 from oapl_core.run_folder.answers import verdicts_on
+from oapl_core.run_folder.parts import lock, unlock
 from oapl_core.run_folder.run import IN_FLIGHT
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.verdicts.rewards import Judges

@@ -10,10 +10,8 @@ Environments are objects of a person's own classes, so it is a pickle: it never 
 from a queue (``part_queue.py``) or a mirror, whose names for the hashes anybody can compute.
 """
 
-import fcntl
 import hashlib
 import json
-import os
 import pickle
 import shutil
 import threading
@@ -29,10 +27,11 @@ from oapl_core.files import fsync, sha256_of
 from oapl_core.progress import say
 from oapl_core.rollouts.part_queue import PIECE, PartQueue
 from oapl_core.rollouts.parts import Part, Row
+from oapl_core.run_folder.parts import LOCK, lock, unlock
 from oapl_core.run_folder.run import IN_FLIGHT
 from oapl_core.tables import ROLLOUTS, read_table, write_table
 
-_LOCK, _SUFFIX, _TURNS = "lock", PIECE, ".turns"
+_SUFFIX, _TURNS = PIECE, ".turns"
 _DIGITS = 16
 
 
@@ -105,7 +104,7 @@ class InFlight:
         if self._queue:
             self._queue.fetch_pieces(part.path.stem, self._of(part))
         for piece in sorted(self._of(part).iterdir()):
-            if piece.name != _LOCK:
+            if piece.name != LOCK:
                 self._take_over(piece, part)
         return True
 
@@ -216,35 +215,3 @@ class InFlight:
 def sweep(folder: Path) -> None:
     """Remove what a process left that was killed after it had recorded its part. All parts must be recorded."""
     shutil.rmtree(folder / IN_FLIGHT, ignore_errors=True)
-
-
-def unlock(folder: Path, file: IO[str]) -> None:
-    """Give up the lock of a part that is recorded, and the folder if nothing else is in it."""
-    (folder / _LOCK).unlink(missing_ok=True)
-    with suppress(OSError):  # another process is just looking whether the part is free
-        folder.rmdir()
-    file.close()
-
-
-def lock(folder: Path) -> IO[str] | None:
-    """The lock of the part that ``folder`` is of, held until it is closed, or None if another process has it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / _LOCK
-    try:
-        file = path.open("a+")
-    except FileNotFoundError:
-        return None  # its last holder has just finished it and removed the folder
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The holder before us may have deleted the file between our opening and locking it. Then we hold a lock on a
-        # file that nobody else sees, and the next process makes and locks another one under the same name.
-        held = os.fstat(file.fileno()).st_ino == path.stat().st_ino
-    except (BlockingIOError, FileNotFoundError):
-        held = False
-    if not held:
-        file.close()
-        return None
-    with suppress(OSError):  # only said to a person; a full disk will be noticed where it matters
-        os.truncate(file.fileno(), 0)
-        os.write(file.fileno(), f"process {os.getpid()} on {os.uname().nodename}".encode())
-    return file

@@ -12,9 +12,9 @@ from typing import Any
 
 from oapl_core.errors import DataError
 from oapl_core.progress import say
-from oapl_core.rollouts.in_flight import lock, unlock
 from oapl_core.rollouts.part_queue import PartQueue
 from oapl_core.rollouts.parts import Part
+from oapl_core.run_folder.parts import lock, unlock
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 from oapl_core.tables import ROLLOUTS, read_table

@@ -17,7 +17,7 @@ from typing import IO, Any, Protocol, Self
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import IN_FLIGHT
 
-_LOCK = "lock"
+LOCK = "lock"
 
 Details = Mapping[str, Any]
 """What the ledger says of a part beside its bytes."""
@@ -115,7 +115,7 @@ class FolderParts:
         """Delete its pieces, and then its lock: until then no other process can claim it and read what vanishes."""
         folder = self.in_flight(part)
         for piece in folder.iterdir():
-            if piece.name != _LOCK:
+            if piece.name != LOCK:
                 piece.unlink(missing_ok=True)
         self.give_up(part)
 
@@ -135,7 +135,7 @@ class FolderParts:
 
 def unlock(folder: Path, file: IO[str]) -> None:
     """Give up the lock of a part, and the folder if nothing else is in it."""
-    (folder / _LOCK).unlink(missing_ok=True)
+    (folder / LOCK).unlink(missing_ok=True)
     with suppress(OSError):  # it has pieces, or another process is just looking whether the part is free
         folder.rmdir()
     file.close()
@@ -143,7 +143,7 @@ def unlock(folder: Path, file: IO[str]) -> None:
 
 def lock(folder: Path) -> IO[str] | None:
     """Take the lock of the part that ``folder`` is of, held until it is closed; None if another process has it."""
-    path = folder / _LOCK
+    path = folder / LOCK
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = path.open("a+")

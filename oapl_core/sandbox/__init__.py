@@ -82,7 +82,7 @@ Not covered:
 - The host's load, which can turn a program near a limit into a time limit.
 - Other processes of the same user at the fallback level. Only seccomp and landlock keep them out of reach.
 - Weak tests, and answers learnt by heart, which no sandbox can see. `verdicts.attacks` finds problems that reward doing
-  nothing; `verdicts.audit` and a person look for the rest.
+  nothing; `oapl_extras/audit` and a person look for the rest.
 """
 
 from oapl_core.sandbox.execution import Execution, Limits, Program

@@ -23,7 +23,7 @@ FEATURES = {
     "reward threshold": (r"right_from|with_threshold", ("verdicts", "settings/reward")),
     "languages of programs": (r"\blanguages?\b", ("languages",)),
     "mirror": (r"\bmirror", ("mirror", "oapl_extras/exchange")),
-    "warm start": (r"warm_start|WarmStart", ("warm_start", "demonstrations")),
+    "demonstrations": (r"(?i)demonstrat", ("demonstrat",)),
     "fleet": (r"\bfleet\b|Fleet", ("fleet",)),
     "replay and difficulty": (r"\breplay|difficulty", ("replay", "difficulty")),
     "servers that sample": (r"\bservers?\b", ("server", "embedded")),

@@ -14,7 +14,7 @@ from oapl_core.settings_group import Settings
 from tests.architecture import budgets
 from tests.architecture.sources import PACKAGES, python_files, text
 
-CORE_LINES = 34_619
+CORE_LINES = 34_587
 """Lines in the import closure of the verbs of `make demo`; goal 24,000."""
 MENTIONS = {
     "turns and tools": 21,
@@ -22,7 +22,7 @@ MENTIONS = {
     "reward threshold": 4,
     "languages of programs": 21,
     "mirror": 8,
-    "warm start": 0,
+    "demonstrations": 17,
     "fleet": 5,
     "replay and difficulty": 11,
     "servers that sample": 6,
@@ -47,7 +47,7 @@ DIALECT = {
     "begins with What, Of, As or Those": 322,
     "three words or fewer": 47,
     "a sentence over 25 words": 111,
-    "no verb before a function, no noun before a property": 606,
+    "no verb before a function, no noun before a property": 605,
 }
 """Docstrings of source; the goal is 0."""
 README_LINES = 110
