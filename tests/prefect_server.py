@@ -38,7 +38,9 @@ class PrefectServer:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.api = f"http://127.0.0.1:{self.port}/api"
-        self.environment = os.environ | {
+        # an `oapl run` in this process leaves the settings of its own server behind, which log nothing
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+        self.environment = inherited | {
             "PREFECT_HOME": str(folder / "home"),
             "PREFECT_API_URL": self.api,
             "PREFECT_LOCAL_STORAGE_PATH": str(folder / "results"),
