@@ -1,4 +1,4 @@
-"""Faults in whole runs: a few real trials here, thirty with `-m slow`, hundreds by `python -m bench.chaos`."""
+"""Faults in whole runs: real trials with `-m slow`, hundreds by `python -m bench.chaos`; here, what makes trials."""
 
 import errno
 import subprocess
@@ -31,6 +31,7 @@ def trial(place: Path, number: int, *only: str) -> Trial:
 
 
 # An interrupted redo, a file of the run and a line of its ledger: one of each kind that once lost work.
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "fault"), [(1, "power cut"), (2, "file"), (3, "ledger")])
 def test_a_run_that_was_hurt_ends_as_one_that_was_not(place: Path, number: int, fault: str) -> None:
     outcome = trial(place, number, "plain", fault).carry_out()

@@ -17,6 +17,8 @@ from tests import sandboxes
 from tests.tiny_model import write_tiny_model
 from tests.whole_run import kill_when, made_more_than_once, oapl
 
+pytestmark = pytest.mark.slow  # minutes: test_end_to_end is the whole run that is tried by default
+
 PROBLEMS, GROUP = 12, 4
 EXPERIMENT = """
 name = "tools"

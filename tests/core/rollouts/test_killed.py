@@ -169,6 +169,7 @@ def may_mount() -> bool:
     return shutil.which("unshare") is not None and subprocess.run(command, capture_output=True).returncode == 0
 
 
+@pytest.mark.slow
 def test_on_a_full_disk_nothing_is_torn_and_it_goes_on_when_there_is_room(tmp_path: Path, root: Path) -> None:
     if not may_mount():
         pytest.skip("no private tmpfs can be mounted here")

@@ -89,7 +89,7 @@ def copied(run: Run, folder: Path) -> Run:
     return Run.open(shutil.copytree(run.root, folder / run.root.name))
 
 
-@pytest.mark.parametrize("how", [Path.unlink, flip])
+@pytest.mark.parametrize("how", [flip, pytest.param(Path.unlink, marks=pytest.mark.slow)])
 def test_a_lost_comparison_with_the_engine_is_measured_again_without_training(
     how: Callable[[Path], None], trained: Run, tmp_path: Path
 ) -> None:

@@ -268,6 +268,7 @@ for stage in (1, 2, 3):
 """
 
 
+@pytest.mark.slow
 def test_trying_them_leaves_a_training_as_it_was_with_every_zero_stage(tmp_path: Path, model_dir: Path) -> None:
     run = make_run(tmp_path, model_dir)
     write_groups(run, made_groups(model_dir, groups=2))

@@ -75,7 +75,7 @@ def test_checkpointing_is_estimated_to_keep_less_than_without_it_and_more_than_b
     assert between < estimate.activations < whole.activations / 2
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
 def test_what_every_choice_keeps_is_estimated_within_a_third(
     tmp_path: Path, dtype: Literal["float32", "bfloat16"]
 ) -> None:

@@ -116,6 +116,7 @@ def test_long_sequences_make_the_attention_worth_keeping() -> None:
     assert shares[-1] < 0.3
 
 
+@pytest.mark.slow
 def test_divided_weights_that_come_and_go_are_trained_to_the_same_bits(tmp_path: Path, model_dir: Path) -> None:
     rows = made_groups(model_dir)
     exported = []

@@ -83,8 +83,15 @@ def as_torch_archive(path: Path, program: bytes) -> None:
             archive.writestr(name, program if name.endswith("data.pkl") else value)
 
 
-@pytest.mark.parametrize("pattern", ["*model_states.pt", "*optim_states.pt"])
-@pytest.mark.parametrize("hurt", [as_plain_pickle, as_torch_archive])
+@pytest.mark.parametrize(
+    ("hurt", "pattern"),
+    [
+        (as_plain_pickle, "*optim_states.pt"),
+        (as_torch_archive, "*model_states.pt"),
+        pytest.param(as_plain_pickle, "*model_states.pt", marks=pytest.mark.slow),
+        pytest.param(as_torch_archive, "*optim_states.pt", marks=pytest.mark.slow),
+    ],
+)
 def test_a_program_in_a_state_is_not_run(
     tmp_path: Path, saved: tuple[Path, list[str]], pattern: str, hurt: Callable[[Path, bytes], None]
 ) -> None:

@@ -122,6 +122,7 @@ def step_of_deepspeed(folder: Path, model_dir: Path, rows: list[Row], **training
     return metrics["loss"], {name: (before[name] - after[name]) / scale for name in before}
 
 
+@pytest.mark.slow
 def test_two_ranks_with_sharded_gradients_make_the_gradient_of_plain_code(
     tmp_path: Path, sharp_model: Path, rows: list[Row], expected: tuple[float, Gradients]
 ) -> None:
