@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from bench import trainer
-from oapl_core.training.logprobs import TokenLogprobs, token_logprobs
+from oapl_core.training.model.logprobs import TokenLogprobs, token_logprobs
 
 
 def log_softmax(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:

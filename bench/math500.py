@@ -35,7 +35,7 @@ Counts = dict[str, tuple[int, int, list[str]]]
 
 def judge(pairs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
     """The workers' word on each (gold, answer)."""
-    from oapl_core.verdicts.maths_pool import MathsPool
+    from oapl_core.verdicts.workers.maths_pool import MathsPool
 
     pool = MathsPool(WORKERS)
     with ThreadPoolExecutor(WORKERS) as threads:
@@ -68,7 +68,7 @@ def gsm8k() -> list[Row]:
 def counted(only: str = "") -> dict[str, Counts]:
     """Every rewriting whose name has ``only``, judged by whichever oapl_core is imported first."""
     from oapl_core.verdicts import extraction
-    from oapl_core.verdicts.maths_pool import MathsPool
+    from oapl_core.verdicts.workers.maths_pool import MathsPool
 
     pool = MathsPool(WORKERS)
     takes_statement = "statement" in inspect.signature(pool.equal).parameters

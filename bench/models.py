@@ -40,8 +40,8 @@ IMPORTED = (
     "pyarrow.compute",
     "peft",
     "transformers.modeling_layers",
-    "oapl_core.training.adapters",
-    "oapl_core.training.export_check",
+    "oapl_core.training.model.adapters",
+    "oapl_core.training.saving.export_check",
     "oapl_core.training.mismatch",
     "oapl_core.training.steps",
     "tests.core.training.made_round",
@@ -161,7 +161,7 @@ def _row(key: str, prompt_ids: list[int], response_ids: list[int], logprobs: lis
 
 def making(pipe: Any, folder: Path, family: str, dtype: str) -> None:
     """Write the model."""
-    from oapl_core.training.checkpoint import load_model
+    from oapl_core.training.model.checkpoint import load_model
 
     write_family(folder, family, dtype)
     pipe.send(sum(weight.numel() for weight in load_model(folder).model.parameters()))
@@ -172,9 +172,9 @@ def scoring(pipe: Any, folder: Path, rows: Sequence[Row], dtype: str, packed: bo
     import torch
 
     from oapl_core.settings.training import TrainingConfig
-    from oapl_core.training.checkpoint import cast, load_model
-    from oapl_core.training.logprobs import Policy
-    from oapl_core.training.packing import refuse_leaks
+    from oapl_core.training.layouts.packing import refuse_leaks
+    from oapl_core.training.model.checkpoint import cast, load_model
+    from oapl_core.training.model.logprobs import Policy
     from tests.core.training.plain_engine import PlainEngine
 
     model = load_model(folder).model
@@ -212,7 +212,7 @@ def made_up(folder: Path) -> list[Row]:
 
 def beginning(pipe: Any, folder: Path, model: Path, rows: list[Row], dtype: str, training: dict[str, Any]) -> None:
     """Send the folder of a run with groups, ready to be trained. (Arrow's threads would not survive a fork.)"""
-    from oapl_core.model_folder import policy_hash
+    from oapl_core.model_files.model_folder import policy_hash
     from tests.core.training.made_round import make_run, write_groups
 
     run = make_run(folder, model, epochs=1, processes=2, dtype=dtype, **(TRAINING | training))
@@ -253,7 +253,7 @@ def trained(folder: Path, model: Path, rows: list[Row], dtype: str, **training: 
 
 def weights_apart(pipe: Any, first: Path, second: Path) -> None:
     """Send the largest difference of two checkpoints' weights."""
-    from oapl_core.training.checkpoint import load_model
+    from oapl_core.training.model.checkpoint import load_model
 
     ours, theirs = (load_model(folder).model.state_dict() for folder in (first, second))
     pipe.send(max(float((ours[name].float() - theirs[name].float()).abs().max()) for name in ours))

@@ -29,7 +29,7 @@ is what the trainer scores, trains and gives back.
 _NOTES = """## What a family needs
 
 - **Logits** that are scaled (Granite, Cohere) or softly capped (Gemma 2) are computed as the model's own forward pass
-  does (`oapl_core/training/logits.py`); a model that does anything else to them is refused before it is trained.
+  does (`oapl_core/training/model/logits.py`); a model that does anything else to them is refused before it is trained.
 - **Attention** scores that are softly capped (Gemma 2): torch's SDPA knows no cap and transformers leaves it out
   without a word, which was {uncapped} nats per token on the model here. Such a model computes with `eager` attention,
   or with FlashAttention where `training.packing` chooses it.

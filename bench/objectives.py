@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from bench.trainer import SHAPE, make_rollouts, write_model
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.objectives import Family, Inputs, Method
 
 SEQUENCES, BUDGET, RATE = 8, 1024, 1e-7
@@ -25,11 +25,11 @@ OBJECTIVES: list[Method] = [member() for member in get_args(Family)]
 
 def trainers(folder: Path) -> dict[str, Any]:
     """One for each objective, around one engine."""
-    from oapl_core.training.checkpoint import load_model
     from oapl_core.training.engine import TrainingEngine
     from oapl_core.training.examples import read_examples
     from oapl_core.training.job import make_job
-    from oapl_core.training.logprobs import Policy
+    from oapl_core.training.model.checkpoint import load_model
+    from oapl_core.training.model.logprobs import Policy
     from oapl_core.training.reference import reference_rows
     from oapl_core.training.steps import Trainer
     from tests.core.training.made_round import make_run, write_groups

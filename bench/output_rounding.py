@@ -58,7 +58,7 @@ def true_values(hidden: Tensor, weight: Tensor, ids: Tensor, up: Tensor, tempera
 
 
 def tiled(hidden: Tensor, weight: Tensor, ids: Tensor, up: Tensor, temperature: float, way: str) -> Found:
-    """As ``oapl_core.training.logprobs`` computes, as one tile, its operands rounded."""
+    """As ``oapl_core.training.model.logprobs`` computes, as one tile, its operands rounded."""
     rounded, is_inside = WAYS[way]
     scale = 1.0 if is_inside else 1.0 / temperature
     columns = rounded(weight.float() / temperature if is_inside else weight)

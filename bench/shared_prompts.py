@@ -38,7 +38,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def made_rows(model: Path, groups: int, prompt: int, answer: int) -> list[dict[str, Any]]:
     """Rows of tables.GROUPS with random tokens; answers of half to one and a half times their mean length."""
-    from oapl_core.model_folder import policy_hash
+    from oapl_core.model_files.model_folder import policy_hash
 
     draw, identity = random.Random(1), policy_hash(model)
     ids = [draw.sample(range(2, SHAPE["vocab_size"]), prompt) for _ in range(groups)]
@@ -62,11 +62,11 @@ def made_rows(model: Path, groups: int, prompt: int, answer: int) -> list[dict[s
 
 def trainer_of(folder: Path, rows: list[dict[str, Any]], way: str) -> Any:
     """One of the WAYS, as the trainer starts it."""
-    from oapl_core.model_folder import policy_hash
-    from oapl_core.training.attention import give
+    from oapl_core.model_files.model_folder import policy_hash
     from oapl_core.training.examples import read_examples
     from oapl_core.training.job import make_job
-    from oapl_core.training.loading import load
+    from oapl_core.training.layouts.attention import give
+    from oapl_core.training.model.loading import load
     from oapl_core.training.steps import Trainer
     from tests.core.training.made_round import make_run, write_groups
 

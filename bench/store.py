@@ -28,10 +28,10 @@ import pyarrow.parquet as pq
 
 from oapl_core import tables
 from oapl_core.groups.build import build
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.run_folder.run import Run
-from oapl_core.training.batching import epoch_order
 from oapl_core.training.examples import read_examples
+from oapl_core.training.layouts.batching import epoch_order
 from tests.sampling_run import made_up_model, make_run
 
 VOCABULARY, LONGEST, GROUP, PROBLEMS_PER_PART = 152_000, 32_000, 8, 128

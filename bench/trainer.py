@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 
 CONTENDERS = ("ours", "hf8", "hf1", "trl8", "authors", "authors_update")
 SHAPE = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4, "vocab_size": 4096}
@@ -101,10 +101,10 @@ def advantages(rows: list[dict[str, Any]], value_temperature: float) -> list[flo
 
 def ours(folder: Path, rows: list[dict[str, Any]], budget: int = BUDGET) -> tuple[Step, Any]:
     """The step of oapl_core.training with DeepSpeed, and its trainer."""
-    from oapl_core.training.checkpoint import load_model
     from oapl_core.training.engine import TrainingEngine
     from oapl_core.training.examples import read_examples
-    from oapl_core.training.logprobs import Policy
+    from oapl_core.training.model.checkpoint import load_model
+    from oapl_core.training.model.logprobs import Policy
     from oapl_core.training.steps import Trainer
     from tests.core.training.made_round import make_run, write_groups
 

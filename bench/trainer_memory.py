@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.training.examples import read_examples
-from oapl_core.training.logprobs import Policy
+from oapl_core.training.model.logprobs import Policy
 from oapl_core.training.steps import Trainer
 from tests.core.training.made_round import make_run, write_groups
 from tests.core.training.plain_engine import PlainEngine

@@ -25,7 +25,7 @@ from typing import Any
 
 from oapl_core.environments.stepping import Steps
 from oapl_core.environments.wording import Wording
-from oapl_core.model_folder import end_token_ids, load_tokenizer
+from oapl_core.model_files.model_folder import end_token_ids, load_tokenizer
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.requests import Request, SampledAnswer
 from oapl_core.rollouts.turn_sampler import TurnSampler

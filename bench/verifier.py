@@ -27,9 +27,9 @@ from bench.livecodebench import HOW_TO_GET_IT, Checker
 from oapl_core.sandbox import Limits, Program
 from oapl_core.sandbox.sandbox import Sandbox
 from oapl_core.settings.verifier import VerifierConfig
-from oapl_core.verdicts.maths_pool import MathsPool
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier
+from oapl_core.verdicts.workers.maths_pool import MathsPool
 
 WORKERS = 2
 PARTS = ("programs", "cpu", "verdicts", "isolation", "maths")

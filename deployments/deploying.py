@@ -20,7 +20,7 @@ import httpx
 import yaml
 
 from deployments.short_names import NAMES
-from oapl_core.settings.secrets import masked
+from oapl_core.settings.operation.secrets import masked
 from oapl_core.shipped import shipped
 from oapl_core.temporary import temporary_folder
 

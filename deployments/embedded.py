@@ -20,7 +20,7 @@ from pathlib import Path
 from oapl_core.devices import free_port
 from oapl_core.errors import StageFailed
 from oapl_core.launch import guarded
-from oapl_core.settings.secrets import masked
+from oapl_core.settings.operation.secrets import masked
 
 _LOOK_EVERY_S = 0.5
 _MOST_RESTARTS = 5

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oapl_core.model_folder import model_config
+from oapl_core.model_files.model_folder import model_config
 
 if TYPE_CHECKING:
     import numpy as np

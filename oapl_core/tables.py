@@ -10,7 +10,6 @@ from ctypes import c_float
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oapl_core import columns
 from oapl_core.errors import DataError
 from oapl_core.storable import storable
 
@@ -18,6 +17,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+LOSS_MASK = "loss_mask"
+"""Column of ROLLOUTS and GROUPS, true at tokens that the model sampled."""
+TURNS = (
+    (LOSS_MASK, "mask"),
+    ("turn_starts", "ids"),
+    ("prompt_hashes", "int64s"),
+    ("tool_calls", "tool_calls"),
+    ("turn_rewards", "float64s"),
+    ("environment", "str"),
+)
+"""Columns of ROLLOUTS where the model may speak more than once (turns.py); null in a row of one turn."""
 CORRECT = 1.0
 """An answer is correct if its reward is at least this, unless `[reward] right_from` says otherwise."""
 REWARD_PREFIX = "reward_"
@@ -37,11 +47,37 @@ def is_correct(reward: float | None, right_from: float = CORRECT) -> bool | None
     return None if reward is None else as_stored(reward) >= as_stored(right_from)
 
 
+def _arrow_types() -> "dict[str, pa.DataType]":
+    """Return Arrow's type of each kind of column."""
+    import pyarrow as pa
+
+    # offsets of 32 bits would end a column's piece at 2 GiB, which texts reach
+    call: Any = [("turn", pa.int32()), ("name", pa.string()), ("arguments", pa.large_string())]
+    call += [("result", pa.large_string()), ("is_error", pa.bool_()), ("seconds", pa.float64())]
+    return {
+        "str": pa.string(),
+        "text": pa.large_string(),
+        "int32": pa.int32(),
+        "int64": pa.int64(),
+        "float32": pa.float32(),
+        "ids": pa.list_(pa.int32()),
+        "logprobs": pa.list_(pa.float32()),
+        "time": pa.timestamp("us", tz="UTC"),
+        "bytes": pa.large_binary(),
+        "tests": pa.list_(pa.struct([("input", pa.large_string()), ("output", pa.large_string())])),
+        "bool": pa.bool_(),
+        "mask": pa.list_(pa.bool_()),
+        "int64s": pa.list_(pa.int64()),
+        "float64s": pa.list_(pa.float64()),
+        "tool_calls": pa.list_(pa.struct(call)),
+    }
+
+
 def schema_of(fields: Sequence[tuple[str, str]]) -> "pa.Schema":
     """Return the Arrow schema of one of the tables below."""
     import pyarrow as pa
 
-    types = columns.arrow_types()
+    types = _arrow_types()
     return pa.schema([(name, types[kind]) for name, kind in fields])
 
 
@@ -83,7 +119,7 @@ ROLLOUTS = (
     ("engine", "str"),
     ("sampled_at", "time"),
     (ROUTES, "bytes"),
-    *columns.TURNS,
+    *TURNS,
 )
 
 VERDICTS = (
@@ -125,10 +161,10 @@ GROUPS = (
     ("correct", "bool"),
     (LAG, "int32"),
     (ROUTES, "bytes"),
-    (columns.LOSS_MASK, "mask"),
+    (LOSS_MASK, "mask"),
 )
 
-UNUSED = frozenset({"language", "info", LAG, ROUTES, *dict(columns.TURNS)})
+UNUSED = frozenset({"language", "info", LAG, ROUTES, *dict(TURNS)})
 """Columns that a row may leave out, which is null: those of what its run does not use."""
 TOKEN_BYTES = 8  # id and log-prob
 REFERENCES = (("rollout_id", "str"), ("reference_logprobs", "logprobs"))

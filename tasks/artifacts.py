@@ -134,7 +134,7 @@ class Pages(Observer):
 
 def show_round(run: Run, number: int, tell: Tell) -> None:
     """A page of a finished round, and its counts by stage and reason as a table."""
-    from oapl_core.reports.round_summary import summarize
+    from oapl_core.reports.rounds.round_summary import summarize
 
     name = key(run.root.name, "round", number)
     with shown(tell), temporary_folder() as folder:

@@ -14,7 +14,7 @@ from oapl_core.errors import OaplError
 from oapl_core.launch import Here
 from oapl_core.planning.plan import Step
 from oapl_core.progress import say
-from oapl_core.rollouts.joining import serve
+from oapl_core.rollouts.remote.joining import serve
 from oapl_core.run_folder.helping import helping
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.run import Run

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.rollouts.requests import Request, SampledAnswer
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig

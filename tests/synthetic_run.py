@@ -15,7 +15,7 @@ from typing import Any
 from oapl_core import tables
 from oapl_core.evaluation.measures import measures
 from oapl_core.groups.build import build
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.planning.plan import steps
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run

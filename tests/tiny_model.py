@@ -76,7 +76,7 @@ def write_tokenizer(folder: Path, vocabulary: int = 320) -> None:
 
 def tiny_tokenizer(folder: Path) -> Any:
     """The tokenizer alone, written to ``folder`` and read as that of a model."""
-    from oapl_core.model_folder import load_tokenizer
+    from oapl_core.model_files.model_folder import load_tokenizer
 
     write_tokenizer(folder)
     (folder / "config.json").write_text('{"model_type": "qwen3"}')

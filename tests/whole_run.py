@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from deployments.cli import main
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import Run
 

@@ -20,15 +20,15 @@ import torch
 
 from bench.claims.grouped import GroupedPolicy
 from bench.claims.machine import Asked, Machine
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.objectives import Method
 from oapl_core.rows import Rows
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.tables import GROUPS, REFERENCES, is_correct, write_table
-from oapl_core.training.checkpoint import StoredModel, load_model
 from oapl_core.training.examples import Examples, read_examples
-from oapl_core.training.logprobs import Policy
+from oapl_core.training.model.checkpoint import StoredModel, load_model
+from oapl_core.training.model.logprobs import Policy
 from oapl_core.training.scoring import scored
 from oapl_core.training.steps import Trainer
 from tests.core.training.plain_engine import PlainEngine

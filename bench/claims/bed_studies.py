@@ -9,7 +9,7 @@ from typing import Any
 from bench.claims.algorithm_1 import Arm
 from bench.claims.quantised import DOSES
 from oapl_core.objectives import Method, Oapl
-from oapl_core.objectives.grpo import GrpoTokenIs
+from oapl_core.objectives.clipped.grpo import GrpoTokenIs
 
 METHODS: dict[str, Method] = {"oapl": Oapl(regression_temperature=0.1), "grpo": GrpoTokenIs()}
 

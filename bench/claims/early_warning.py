@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from bench.claims.train import train
 from oapl_core.objectives import Method, Oapl
-from oapl_core.objectives.cispo import Cispo
-from oapl_core.objectives.grpo import GrpoTokenIs
+from oapl_core.objectives.clipped.cispo import Cispo
+from oapl_core.objectives.clipped.grpo import GrpoTokenIs
 from oapl_core.objectives.reinforce import Reinforce
 from oapl_core.objectives.topr import Topr
 

@@ -1,9 +1,9 @@
 """A policy that computes a prompt once for all short answers to it: one row for each prompt, its answers one behind
 the other, kept apart by the attention's mask and by positions that start anew after the prompt.
 
-The trainer's own way (``oapl_core/training/shared_prompts.py``) attends to sequences one by one, which suits answers of
-hundreds of tokens; here an answer has a dozen, and one masked call for all of a step is 2.5 times as fast on a CPU. Its
-log-probs and gradients are those of ``Policy`` to rounding (tests/bench/test_claims.py).
+The trainer's own way (``oapl_core/training/layouts/shared_prompts.py``) attends to sequences one by one, which suits
+answers of hundreds of tokens; here an answer has a dozen, and one masked call for all of a step is 2.5 times as fast
+on a CPU. Its log-probs and gradients are those of ``Policy`` to rounding (tests/bench/test_claims.py).
 """
 
 from typing import Any
@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oapl_core.training.logprobs import Policy
-from oapl_core.training.response import response_mask
+from oapl_core.training.layouts.placing import response_mask
+from oapl_core.training.model.logprobs import Policy
 
 
 class GroupedPolicy(Policy):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.rollouts.requests import Request, Sampler
 from oapl_core.seeds import derive_seed
 from oapl_core.verdicts.verifier import VERIFIER_VERSION, Verifier

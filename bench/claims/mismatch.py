@@ -66,7 +66,7 @@ def compared(base: Path, answers: Sequence[SampledAnswer]) -> dict[str, Any]:
     """What the trainer's log-probs of the sampled tokens, minus the engine's, come to."""
     import torch
 
-    from oapl_core.training.checkpoint import load_model
+    from oapl_core.training.model.checkpoint import load_model
 
     model = load_model(base).model.eval()
     differences = []

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from bench.claims import bed_studies
 from bench.claims.algorithm_1 import Arm
 from oapl_core.objectives import Method, Oapl
-from oapl_core.objectives.grpo import GrpoTokenIs
+from oapl_core.objectives.clipped.grpo import GrpoTokenIs
 from oapl_core.objectives.kto import Kto
 from oapl_core.objectives.pairs import Dpo, Ipo
 from oapl_core.objectives.reinforce import AsymRe, MaxRl

@@ -85,7 +85,7 @@ def _through_engine(
     model: Any, id_ST: torch.Tensor, zero: int
 ) -> tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], object]]:
     from oapl_core.training.engine import TrainingEngine
-    from oapl_core.training.logprobs import Policy
+    from oapl_core.training.model.logprobs import Policy
 
     training = TrainingConfig(zero_stage=zero, dtype="float32", trackers=())  # type: ignore[arg-type]
     engine = TrainingEngine(Policy(model, 1.0, 512), training)

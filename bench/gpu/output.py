@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bench.gpu.shapes import SIZES, VOCABULARY, device, forget_peak, seconds
-from oapl_core.training import logprobs
+from oapl_core.training.model import logprobs
 
 CHECKED = 64
 """Rows whose errors are measured."""

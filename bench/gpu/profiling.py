@@ -57,7 +57,7 @@ def ranges(trainer: "Trainer") -> Iterator[None]:
     """Name what the output layer and the optimiser launch."""
     from torch.profiler import record_function
 
-    from oapl_core.training import logprobs
+    from oapl_core.training.model import logprobs
 
     def named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def within(*given: Any, **more: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bench.gpu.shapes import forget_peak, peak_gib, synchronize, write_model
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.run_folder.run import Run
 from oapl_core.training.speed import known_tflops
 from oapl_extras.prove.training import round_trainer

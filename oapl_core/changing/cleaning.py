@@ -3,7 +3,7 @@
 Reads the ledger and sizes. ``remove`` writes ``removal`` lines of the ledger, then deletes: a kill between the two
 leaves nothing that looks like damage. A removed artifact still counts as made: no step is redone for it. A stage that
 would have to read it says so (planning/preflight.py). `training.keep_checkpoints` lets weights go while a run trains
-(training/retention.py); here a person does, later (`oapl clean`).
+(training/saving/retention.py); here a person does, later (`oapl clean`).
 """
 
 from collections.abc import Iterator, Sequence

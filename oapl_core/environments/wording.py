@@ -11,9 +11,9 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from oapl_core.chat import Refused, render
 from oapl_core.environments.protocol import Observation
 from oapl_core.errors import DataError
+from oapl_core.model_files.chat import Refused, render
 
 _OPEN, _CLOSE = "<tool_response>\n", "\n</tool_response>"
 

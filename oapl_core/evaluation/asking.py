@@ -16,7 +16,7 @@ from typing import Any, Self
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.evaluation.folder import EvaluationFolder
 from oapl_core.evaluation.questions import Questions
-from oapl_core.model_folder import digest, tokenizer_files
+from oapl_core.model_files.model_folder import digest, tokenizer_files
 from oapl_core.problems.encoding import load_encoder
 from oapl_core.problems.prepare import prompts
 from oapl_core.problems.problem_set import SPLITS, read_problem_set

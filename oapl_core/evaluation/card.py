@@ -17,7 +17,7 @@ from oapl_core.devices import versions
 from oapl_core.errors import DataError
 from oapl_core.evaluation.asking import Prompted, style_hash, tokenizer_hash
 from oapl_core.evaluation.questions import Target
-from oapl_core.model_folder import end_token_ids, model_config
+from oapl_core.model_files.model_folder import end_token_ids, model_config
 from oapl_core.run_folder.answers import verdicts_on
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.seeds import derive_seed

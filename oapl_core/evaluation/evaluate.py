@@ -20,7 +20,7 @@ from oapl_core.evaluation.questions import Target
 from oapl_core.evaluation.results import Evaluation, write_results
 from oapl_core.evaluation.run_end import evaluate_run
 from oapl_core.evaluation.workers import Replica, Start, VerifierFactory, Workers
-from oapl_core.model_folder import check_model_folder, check_same_architecture, policy_hash
+from oapl_core.model_files.model_folder import check_model_folder, check_same_architecture, policy_hash
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.run_folder.run import Run

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from oapl_core.rollouts.parts import Part, cut
+from oapl_core.rollouts.remote.sharing import Provenance
 from oapl_core.rollouts.sampling import Asking, Prompts
-from oapl_core.rollouts.sharing import Provenance
 from oapl_core.run_folder.answers import answers, verdicts_on
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import ROLLOUTS_DIR, Run

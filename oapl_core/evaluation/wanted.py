@@ -11,7 +11,7 @@ from typing import Any
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.evaluation.choice import ON
 from oapl_core.evaluation.folder import parse
-from oapl_core.model_hub import fetched, hub_model, refuse_unpinned
+from oapl_core.model_files.model_hub import fetched, hub_model, refuse_unpinned
 from oapl_core.plugins.own_function import check_import
 from oapl_core.problems.published import published_sets
 from oapl_core.run_folder.run import Run

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
-from oapl_core.columns import LOSS_MASK
 from oapl_core.errors import DataError
 from oapl_core.groups.replay import Drawn, draw, lag_of, sampling_policies, told
 from oapl_core.groups.replay import batches as replayed_batches
@@ -28,6 +27,7 @@ from oapl_core.progress import say
 from oapl_core.rows import Rows
 from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.stage import run_verb
+from oapl_core.tables import LOSS_MASK
 
 if TYPE_CHECKING:
     import polars as pl

@@ -19,7 +19,8 @@ Raises nothing for a text. ImportError without math-verify and sympy, which the 
 Text is parsed and compared, never executed.
 
 Bounds neither time nor memory: `9^{9^{9}}` would take for ever. A caller that judges untrusted answers does it in a
-process that it can end, as ``oapl_core/verdicts/maths_pool.py`` does. The package imports nothing else of this project.
+process that it can end, as ``oapl_core/verdicts/workers/maths_pool.py`` does. The package imports nothing else of
+this project.
 """
 
 from importlib import import_module

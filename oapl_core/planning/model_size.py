@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oapl_core.model_folder import model_config, parameters
-from oapl_core.model_hub import cached
+from oapl_core.model_files.model_folder import model_config, parameters
+from oapl_core.model_files.model_hub import cached
 from oapl_core.routes import routing
-from oapl_core.settings.estimate import EstimateConfig
 from oapl_core.settings.experiment import Experiment
+from oapl_core.settings.operation.estimate import EstimateConfig
 from oapl_core.settings.pretrain import PretrainConfig
 
 OPTIMISER_BYTES = 12

@@ -2,7 +2,7 @@
 
 Reads the ledger, the prompts' splits and the disk's free space; writes nothing. What earlier parts and rounds of the
 run came to says how large the rest will be; before anything was measured, only the most that the settings allow is
-known, and too little room for that is said but stops nothing. Training estimates for itself (training/disk.py).
+known, and too little room for that is said but stops nothing. Training estimates for itself (training/saving/disk.py).
 """
 
 import shutil

@@ -9,8 +9,8 @@ Reads the hub or its cache (model_hub.py has their environment variables). Write
 import json
 
 from oapl_core.errors import ConfigError
-from oapl_core.model_folder import policy_hash
-from oapl_core.model_hub import fetched
+from oapl_core.model_files.model_folder import policy_hash
+from oapl_core.model_files.model_hub import fetched
 from oapl_core.progress import say
 from oapl_core.run_folder.run import Run
 from oapl_core.stage import run_verb

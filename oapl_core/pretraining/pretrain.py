@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import give_usual_mode, sha256_of
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.progress import Progress, say
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed

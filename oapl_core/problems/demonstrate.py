@@ -6,7 +6,7 @@ round_NN/3_groups.parquet (tables.GROUPS), where a round that samples has what i
 
 from oapl_core import tables
 from oapl_core.errors import DataError
-from oapl_core.model_folder import tokenizer_files
+from oapl_core.model_files.model_folder import tokenizer_files
 from oapl_core.problems.demonstrations import Demonstrations
 from oapl_core.problems.prepare import statements
 from oapl_core.progress import say

@@ -14,7 +14,7 @@ from typing import Any
 from oapl_core import tables
 from oapl_core.environments.making import schemas
 from oapl_core.errors import DataError
-from oapl_core.model_folder import limits, load_tokenizer
+from oapl_core.model_files.model_folder import limits, load_tokenizer
 from oapl_core.problems.encoding import load_encoder
 from oapl_core.problems.prompts import conversation
 from oapl_core.problems.raw_rows import place, raw_rows

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from oapl_core.chat import Refused, render
 from oapl_core.errors import DataError
-from oapl_core.model_folder import end_token_ids, load_tokenizer
+from oapl_core.model_files.chat import Refused, render
+from oapl_core.model_files.model_folder import end_token_ids, load_tokenizer
 
 Encode = Callable[[list[dict[str, str]]], tuple[str, list[int]]]
 """Chat messages -> the prompt's text and its token ids."""

@@ -17,7 +17,7 @@ from typing import Any
 from oapl_core import tables
 from oapl_core.environments.making import schemas
 from oapl_core.errors import DataError
-from oapl_core.model_folder import tokenizer_files
+from oapl_core.model_files.model_folder import tokenizer_files
 from oapl_core.planning.preflight import refuse_missing_tools
 from oapl_core.planning.warnings import repeated_statements
 from oapl_core.problems.encoding import Encode, load_encoder

@@ -1,7 +1,8 @@
 """A problem as chat messages: one definition for sampling, training, evaluation and exchange.
 
-The words are a Jinja template's (oapl_core/prompt_templates.py): a person's own, or that of a style. A style's template
-lies beside this file and names the source of its words. tests/core/problems/golden has each style, letter by letter.
+The words are a Jinja template's (oapl_core/model_files/prompt_templates.py): a person's own, or that of a style. A
+style's template lies beside this file and names the source of its words. tests/core/problems/golden has each style,
+letter by letter.
 Whether a model thinks before it answers is for its chat template to say (`problems.thinking`).
 """
 
@@ -10,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from oapl_core.prompt_templates import fill
+from oapl_core.model_files.prompt_templates import fill
 from oapl_core.settings.problems import PromptConfig
 
 Style = Literal["plain", "deepcoder", "livecodebench", "matharena"]

@@ -1,7 +1,7 @@
 """What a person should look at: every rule, by the stage after which it can speak. Pure.
 
 Reads the ledger alone. A round that suddenly solves nearly everything, or whose answers are suddenly twice as long, or
-half, may have found a hole in a verifier, a broken prompt or other problems. Thresholds: settings/alarms.py.
+half, may have found a hole in a verifier, a broken prompt or other problems. Thresholds: settings/operation/alarms.py.
 """
 
 from collections.abc import Callable, Iterator, Mapping

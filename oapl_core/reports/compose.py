@@ -10,7 +10,7 @@ from oapl_core.reports.facts import Facts
 from oapl_core.reports.forgetting import forgetting_section, losses
 from oapl_core.reports.records import rollouts_removed
 from oapl_core.reports.results import Results, label
-from oapl_core.reports.round_page import round_page
+from oapl_core.reports.rounds.round_page import round_page
 
 _PANELS = {
     "loss": "loss",

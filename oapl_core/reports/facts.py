@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.reports import records
-from oapl_core.reports.turn_counts import TurnCounts, turn_counts
+from oapl_core.reports.rounds.turn_counts import TurnCounts, turn_counts
 from oapl_core.run_folder.ledger import ArtifactEntry, StageEntry
 from oapl_core.run_folder.recorded import IMPORTED
 from oapl_core.run_folder.run import METRICS_FILE, Run

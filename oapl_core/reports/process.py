@@ -13,7 +13,7 @@ from oapl_core.planning.warnings import batch_too_large, repeated_statements
 from oapl_core.reports.blocks import DASH, Table, duration, percent, table, table_of, whole
 from oapl_core.reports.facts import Facts, RoundFacts
 from oapl_core.reports.provenance import differing_settings, versions
-from oapl_core.reports.turn_counts import TurnCounts
+from oapl_core.reports.rounds.turn_counts import TurnCounts
 from oapl_core.run_folder.ledger import ArtifactEntry
 
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.launch import WAITING_THREADS
-from oapl_core.model_folder import check_model_folder, check_same_architecture, end_token_ids, parameters
+from oapl_core.model_files.model_folder import check_model_folder, check_same_architecture, end_token_ids, parameters
 from oapl_core.progress import say
 from oapl_core.rollouts.engine_cache import compiled_once, stable_path
 from oapl_core.rollouts.engine_start import (

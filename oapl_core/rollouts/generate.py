@@ -29,12 +29,12 @@ from oapl_core.rollouts.difficulty import Draw, draw, draw_rows, known_so_far
 from oapl_core.rollouts.drawing import drawn, walked
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.in_flight import sweep
-from oapl_core.rollouts.part_queue import LEASE_S, Opened, PartQueue, open_round
 from oapl_core.rollouts.parts import Part, cut
+from oapl_core.rollouts.remote.part_queue import LEASE_S, Opened, PartQueue, open_round
+from oapl_core.rollouts.remote.sharing import Provenance, Sharing
 from oapl_core.rollouts.replicas import others
 from oapl_core.rollouts.requests import Sampler
 from oapl_core.rollouts.sampling import TEMPERATURE, TOP_K, TOP_P, Asking, Prompts, Sampling
-from oapl_core.rollouts.sharing import Provenance, Sharing
 from oapl_core.run_folder.cutting import decide
 from oapl_core.run_folder.draws import DRAWS, draw_file, told
 from oapl_core.run_folder.object_store import ObjectStore

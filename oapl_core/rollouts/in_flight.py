@@ -25,8 +25,8 @@ from typing import IO, Any, Self
 from oapl_core.errors import DataError
 from oapl_core.files import fsync, sha256_of
 from oapl_core.progress import say
-from oapl_core.rollouts.part_queue import PIECE, PartQueue
 from oapl_core.rollouts.parts import Part, Row
+from oapl_core.rollouts.remote.part_queue import PIECE, PartQueue
 from oapl_core.run_folder.parts import LOCK, lock, unlock
 from oapl_core.run_folder.run import IN_FLIGHT
 from oapl_core.tables import ROLLOUTS, read_table, write_table

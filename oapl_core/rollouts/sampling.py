@@ -17,8 +17,8 @@ from oapl_core.devices import hardware
 from oapl_core.progress import Progress, say
 from oapl_core.rollouts.in_flight import InFlight
 from oapl_core.rollouts.parts import Part, Row
+from oapl_core.rollouts.remote.sharing import Provenance, Sharing
 from oapl_core.rollouts.requests import Request, SampledAnswer, Sampler
-from oapl_core.rollouts.sharing import Provenance, Sharing
 from oapl_core.rollouts.turn_sampler import TurnSampler, turn_sampler
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.seeds import derive_seed

@@ -15,7 +15,7 @@ from oapl_core.environments.making import maker, trajectories_at_once
 from oapl_core.environments.protocol import Observation
 from oapl_core.environments.stepping import Playing, Stepped, Steps, ended
 from oapl_core.environments.wording import Wording
-from oapl_core.model_folder import end_token_ids, load_tokenizer, parameters
+from oapl_core.model_files.model_folder import end_token_ids, load_tokenizer, parameters
 from oapl_core.progress import say
 from oapl_core.rollouts.requests import Request, SampledAnswer, SampledTurns, Sampler
 from oapl_core.rollouts.stopping import tokens_and_texts

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from oapl_core.errors import ConfigError, StageFailed
-from oapl_core.settings.secrets import holds_key
+from oapl_core.settings.operation.secrets import holds_key
 
 # A start in front of a store that is away should say so in seconds; who can wait asks again (`PartQueue`).
 _RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}

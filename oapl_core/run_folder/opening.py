@@ -12,8 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from oapl_core.errors import ConfigError, StageFailed
-from oapl_core.model_folder import check_model_folder
-from oapl_core.model_hub import refuse_unpinned
+from oapl_core.model_files.model_folder import check_model_folder
+from oapl_core.model_files.model_hub import refuse_unpinned
 from oapl_core.objectives import OwnObjective
 from oapl_core.plugins.own_function import check_environment, check_import, check_objective
 from oapl_core.run_folder.lock import hold

@@ -1,6 +1,6 @@
 """Whether the optimiser that a round continues is on the disk (`training.optimizer_state = "continued"`).
 
-Reads the ledger and looks for one folder, which training/continuation.py writes.
+Reads the ledger and looks for one folder, which training/saving/continuation.py writes.
 """
 
 from oapl_core.errors import DataError

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import read_record
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.run_folder import verdict_versions
 from oapl_core.run_folder.ledger import SettingsEntry
 from oapl_core.run_folder.recorded import Recorded

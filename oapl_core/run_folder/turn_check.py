@@ -14,12 +14,12 @@ from itertools import pairwise
 from typing import Any
 
 from oapl_core import tables
-from oapl_core.chat import Refused, render
-from oapl_core.columns import LOSS_MASK, TURNS
 from oapl_core.errors import DataError
-from oapl_core.model_folder import load_tokenizer
+from oapl_core.model_files.chat import Refused, render
+from oapl_core.model_files.model_folder import load_tokenizer
 from oapl_core.run_folder.integrity import Finding
 from oapl_core.run_folder.run import Run, parts_of
+from oapl_core.tables import LOSS_MASK, TURNS
 from oapl_core.turns import fault, has_turns
 
 _COLUMNS = ("rollout_id", "problem_id", "response_ids", "logprobs")

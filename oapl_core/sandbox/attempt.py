@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oapl_core.sandbox import linux
+from oapl_core.sandbox.checks.judge import GONE, JudgeTask, run_judge
 from oapl_core.sandbox.child import MARK_LAST, UNFIT, ProgramTask, run_child
 from oapl_core.sandbox.jail import Ceilings, Jail
-from oapl_core.sandbox.judge import GONE, JudgeTask, run_judge
 from oapl_core.sandbox.prelude import Prelude
 from oapl_core.sandbox.process import run_process
 

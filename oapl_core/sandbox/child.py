@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
-from oapl_core.sandbox import calls, stand_ins
-from oapl_core.sandbox.fast_names import as_function
+from oapl_core.sandbox.checks import calls, stand_ins
+from oapl_core.sandbox.checks.fast_names import as_function
 from oapl_core.sandbox.jail import Ceilings, Jail
 from oapl_core.sandbox.prelude import Prelude, entry
 from oapl_core.sandbox.request import DONE, NOT_COMPILED, OUT_OF_MEMORY, RAISED, RECORD

@@ -13,14 +13,16 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from oapl_core import plugins
-from oapl_core.model_hub import HubModel, hub_model
+from oapl_core.model_files.model_hub import HubModel, hub_model
 from oapl_core.objectives import Method, Oapl, Objective, OwnObjective
-from oapl_core.settings.alarms import AlarmsConfig
 from oapl_core.settings.engine_options import EngineOptions
 from oapl_core.settings.environment import EnvironmentConfig
-from oapl_core.settings.estimate import EstimateConfig
 from oapl_core.settings.evaluation import EvaluationConfig, StopTexts
-from oapl_core.settings.fleet import DISK, FleetConfig
+from oapl_core.settings.operation.alarms import AlarmsConfig
+from oapl_core.settings.operation.estimate import EstimateConfig
+from oapl_core.settings.operation.fleet import DISK, FleetConfig
+from oapl_core.settings.operation.secrets import KeylessUrl
+from oapl_core.settings.operation.time_limits import TimeLimits
 from oapl_core.settings.pipeline import PipelineConfig
 from oapl_core.settings.pretrain import PretrainConfig
 from oapl_core.settings.problems import ProblemsConfig
@@ -28,9 +30,7 @@ from oapl_core.settings.report import ReportConfig
 from oapl_core.settings.reward import RewardConfig
 from oapl_core.settings.rounds import RoundConfig
 from oapl_core.settings.sampler import SamplerConfig
-from oapl_core.settings.secrets import KeylessUrl
 from oapl_core.settings.sync import SyncConfig
-from oapl_core.settings.time_limits import TimeLimits
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.settings_group import Fraction, Settings

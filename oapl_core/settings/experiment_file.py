@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import fsync
 from oapl_core.settings.experiment import Experiment
-from oapl_core.settings.secrets import masked
+from oapl_core.settings.operation.secrets import masked
 from oapl_core.settings_group import Settings
 from oapl_core.shipped import experiment_file, with_shipped_files
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, model_validator
 
 from oapl_core.errors import ConfigError
-from oapl_core.prompt_templates import JUDGE_FIELDS, check
+from oapl_core.model_files.prompt_templates import JUDGE_FIELDS, check
+from oapl_core.settings.operation.secrets import KeylessUrl, VariableName
 from oapl_core.settings.problems import PromptTemplate, read_text
-from oapl_core.settings.secrets import KeylessUrl, VariableName
 from oapl_core.settings_group import Settings
 
 

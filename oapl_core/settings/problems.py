@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PositiveInt
 
-from oapl_core import prompt_templates
 from oapl_core.errors import ConfigError
+from oapl_core.model_files import prompt_templates
 from oapl_core.settings_group import Settings
 
 

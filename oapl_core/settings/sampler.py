@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, PositiveFloat
 
-from oapl_core.settings.secrets import VariableName, holds_key, masked
+from oapl_core.settings.operation.secrets import VariableName, holds_key, masked
 from oapl_core.settings_group import Settings
 
 

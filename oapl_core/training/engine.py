@@ -26,7 +26,7 @@ from oapl_core.training.ranks import own_rank, rank_count
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from oapl_core.training.logprobs import Policy
+    from oapl_core.training.model.logprobs import Policy
 
 T = TypeVar("T")
 _STATE = "state"
@@ -66,7 +66,7 @@ class TrainingEngine:
         import deepspeed
 
         from oapl_core.training.division import divide
-        from oapl_core.training.experts import expert_blocks
+        from oapl_core.training.model.experts import expert_blocks
 
         self._join()
         cuda = self.device.type == "cuda"

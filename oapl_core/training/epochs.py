@@ -11,22 +11,22 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.planning.warnings import batch_too_large
 from oapl_core.progress import Progress, say
 from oapl_core.run_folder.run import METRICS_FILE
 from oapl_core.seeds import derive_seed
 from oapl_core.tracking.figures import TRAINING, Row, hash_of, stage_rows, step_row, steps_before
 from oapl_core.tracking.tracking import Tracking
-from oapl_core.training.continuation import hand_on
 from oapl_core.training.interruption import StopRequest
 from oapl_core.training.job import Job
-from oapl_core.training.retention import delete_leftovers, drop_weights
-from oapl_core.training.state import Reached, Saving
+from oapl_core.training.saving.continuation import hand_on
+from oapl_core.training.saving.retention import delete_leftovers, drop_weights
+from oapl_core.training.saving.state import Reached, Saving
 
 if TYPE_CHECKING:
-    from oapl_core.training.checkpoint import StoredModel
     from oapl_core.training.metrics import Metrics
+    from oapl_core.training.model.checkpoint import StoredModel
     from oapl_core.training.steps import Trainer
 
 _OF_RATIOS = ("log_ratio", "log_ratio_right", "log_ratio_wrong", "effective_sample_size")
@@ -121,9 +121,9 @@ def export_epoch(job: Job, trainer: "Trainer", stored: "StoredModel", reached: R
     Raises:
         StageFailed: the folder is not what was trained; it is not recorded.
     """
-    from oapl_core.training.adapters import export_adapter, merged_weights
-    from oapl_core.training.export_check import check_export, sample, trainer_logprobs
-    from oapl_core.training.logprobs import Policy
+    from oapl_core.training.model.adapters import export_adapter, merged_weights
+    from oapl_core.training.model.logprobs import Policy
+    from oapl_core.training.saving.export_check import check_export, sample, trainer_logprobs
 
     engine, epoch, steps = trainer.engine, reached.epoch, reached.rows
     # Gathering weights and scoring are collective operations, so every rank does them before one writes.

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
-from oapl_core.columns import LOSS_MASK
 from oapl_core.errors import DataError
-from oapl_core.model_folder import limits
+from oapl_core.model_files.model_folder import limits
 from oapl_core.routes import Routing, routing_of
 from oapl_core.rows import Rows
+from oapl_core.tables import LOSS_MASK
 from oapl_core.training.group_rows import TOKENS, check_rows, facts
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Batch:
     @cached_property
     def mask_ST(self) -> "Tensor":
         """[S, T - 1], true where the model sampled a token: what has a log-prob and a gradient. On the host."""
-        from oapl_core.training.response import response_mask
+        from oapl_core.training.layouts.placing import response_mask
 
         return response_mask(self.prompt_length_S, self.length_S, self.id_ST.shape[1], self.sampled_ST)
 

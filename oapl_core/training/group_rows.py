@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
-from oapl_core.columns import LOSS_MASK
 from oapl_core.errors import DataError
 from oapl_core.routes import Routing
+from oapl_core.tables import LOSS_MASK
 
 if TYPE_CHECKING:
     import pyarrow as pa

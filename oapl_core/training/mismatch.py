@@ -17,7 +17,7 @@ import torch
 
 from oapl_core import tables
 from oapl_core.errors import StageFailed
-from oapl_core.model_folder import load_tokenizer
+from oapl_core.model_files.model_folder import load_tokenizer
 from oapl_core.progress import say
 from oapl_core.seeds import derive_seed
 from oapl_core.training.job import Job

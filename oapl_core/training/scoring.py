@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from oapl_core.training.batching import micro_batches
 from oapl_core.training.examples import Batch, Examples
-from oapl_core.training.placing import sent
+from oapl_core.training.layouts.batching import micro_batches
+from oapl_core.training.layouts.placing import sent
 
 if TYPE_CHECKING:
     from oapl_core.training.engine import TrainingEngine

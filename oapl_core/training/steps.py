@@ -25,11 +25,11 @@ from oapl_core.errors import Diverged
 from oapl_core.objectives import Inputs, Method, StepSizes
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.training import TrainingConfig
-from oapl_core.training.batching import epoch_batches, repeated_prompts
 from oapl_core.training.examples import Examples
-from oapl_core.training.memory import explaining_exhaustion
+from oapl_core.training.layouts.batching import epoch_batches, repeated_prompts
+from oapl_core.training.layouts.placing import places, sent
 from oapl_core.training.metrics import Counts, Metrics, StepMeter
-from oapl_core.training.placing import places, sent
+from oapl_core.training.model.memory import explaining_exhaustion
 from oapl_core.training.schedule import learning_rate
 from oapl_core.training.scoring import rank_share, scored
 from oapl_core.training.speed import Speedometer

@@ -12,24 +12,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from oapl_core.errors import ConfigError, DataError, Interrupted
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.progress import say
 from oapl_core.run_folder.optimizer_state import require_state
 from oapl_core.run_folder.run import Run
 from oapl_core.stage import run_verb
 from oapl_core.tracking.tracking import check_trackers
-from oapl_core.training.continuation import drop_unfinished, refuse_other_layout
-from oapl_core.training.disk import check_room
 from oapl_core.training.epochs import train_epochs
 from oapl_core.training.examples import UNKNOWN, Examples, read_examples
 from oapl_core.training.interruption import StopRequest, listening
 from oapl_core.training.job import Job, make_job
 from oapl_core.training.ranks import launch_ranks, own_rank, rank_count
-from oapl_core.training.retention import delete_leftovers
-from oapl_core.training.state import resume
+from oapl_core.training.saving.continuation import drop_unfinished, refuse_other_layout
+from oapl_core.training.saving.disk import check_room
+from oapl_core.training.saving.retention import delete_leftovers
+from oapl_core.training.saving.state import resume
 
 if TYPE_CHECKING:
-    from oapl_core.training.loading import Loaded
+    from oapl_core.training.model.loading import Loaded
     from oapl_core.training.steps import Trainer
 
 
@@ -89,8 +89,8 @@ def _examples(job: Job) -> Examples:
 
 
 def _train_rank(job: Job, examples: Examples, request: StopRequest) -> None:
-    from oapl_core.training.loading import load
     from oapl_core.training.mismatch import compare_with_engine
+    from oapl_core.training.model.loading import load
     from oapl_core.training.reference import score_reference
 
     began = time.monotonic()

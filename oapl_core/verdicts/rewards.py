@@ -23,11 +23,11 @@ from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.tables import REWARD_PREFIX, as_stored
 from oapl_core.verdicts.canaries import KINDS
 from oapl_core.verdicts.environment_rewards import Played, by_environment
-from oapl_core.verdicts.function_pool import FunctionCall, FunctionPool, Returned
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import EXCERPT_CHARACTERS
 from oapl_core.verdicts.reward_parts import parts
 from oapl_core.verdicts.verifier import Reward, Verdict, Verifier
+from oapl_core.verdicts.workers.function_pool import FunctionCall, FunctionPool, Returned
 
 _CHUNK = 32
 """Rows that go to a worker at a time: what they share, a problem's tests above all, travels once."""

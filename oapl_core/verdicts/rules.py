@@ -1,7 +1,8 @@
 """What counts as correct for the tests of one problem: how an execution is compared, and which tests are run.
 
 Kinds of program tests: "stdin" (printed output), "function" (returned JSON) and "assert" (checks, in Python, that call
-the program's function from a process of their own: sandbox/judge.py). A problem's checker takes the comparison's place.
+the program's function from a process of their own: sandbox/checks/judge.py). A problem's checker takes the
+comparison's place.
 How a Python program exits decides nothing: as in LiveCodeBench's harness, the right output followed by sys.exit(1)
 passes, and followed by an exception does not. In other languages an exit code other than 0 is what an exception is.
 """

@@ -22,10 +22,10 @@ from oapl_core.settings.verifier import AnswerRule, VerifierConfig
 from oapl_core.tables import CORRECT, is_correct
 from oapl_core.verdicts import extraction
 from oapl_core.verdicts.canaries import KINDS, canaries
-from oapl_core.verdicts.maths_pool import MathsPool, MathsWorkerDied
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import EXCERPT_CHARACTERS, grade_program
 from oapl_core.verdicts.rules import GradingRules
+from oapl_core.verdicts.workers.maths_pool import MathsPool, MathsWorkerDied
 
 VERIFIER_VERSION = "5"
 """Raised whenever a verdict could change; part of every verdict and of the ledger's config slice."""

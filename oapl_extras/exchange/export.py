@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
-from oapl_core.columns import TURNS
 from oapl_core.environments.making import schemas
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.model_folder import load_tokenizer
+from oapl_core.model_files.model_folder import load_tokenizer
 from oapl_core.problems.prompts import conversation
 from oapl_core.progress import say
 from oapl_core.run_folder.recorded import IMPORTED
@@ -24,6 +23,7 @@ from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.settings.problems import PromptConfig
 from oapl_core.stage import run_verb
 from oapl_core.storable import json_text
+from oapl_core.tables import TURNS
 from oapl_extras.exchange.ground_truth import to_text
 from oapl_extras.exchange.messages import conversations_of
 

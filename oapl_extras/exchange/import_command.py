@@ -9,7 +9,7 @@ from deployments.arguments import ExperimentFile, Overrides
 from deployments.terminal import tell
 from oapl_core.errors import ConfigError
 from oapl_core.launch import run_stage
-from oapl_core.model_hub import data_files
+from oapl_core.model_files.model_hub import data_files
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.opening import check, check_disk
 from oapl_core.run_folder.run import Run

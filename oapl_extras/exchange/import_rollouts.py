@@ -25,7 +25,7 @@ from oapl_core import tables
 from oapl_core.environments.making import schemas
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import sha256_of
-from oapl_core.model_folder import load_tokenizer
+from oapl_core.model_files.model_folder import load_tokenizer
 from oapl_core.problems.encoding import load_encoder
 from oapl_core.problems.prepare import prepare, problems_of, prompts, too_long
 from oapl_core.problems.repeated import Repeated

@@ -7,9 +7,9 @@ from functools import cache, lru_cache
 from typing import Any
 
 from oapl_core import tables
-from oapl_core.columns import TURNS
 from oapl_core.problems.encoding import Encode, load_encoder
 from oapl_core.run_folder.run import Run
+from oapl_core.tables import TURNS
 from oapl_core.turns import fault
 from oapl_extras.exchange.grouping import Group
 from oapl_extras.exchange.messages import Conversations, conversations_of

@@ -17,14 +17,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from oapl_core.chat import Refused, render
-from oapl_core.columns import LOSS_MASK, TURNS
 from oapl_core.environments.protocol import Observation, ToolCall, ToolResult
 from oapl_core.environments.wording import Wording, new_mark
-from oapl_core.model_folder import end_token_ids
+from oapl_core.model_files.chat import Refused, render
+from oapl_core.model_files.model_folder import end_token_ids
 from oapl_core.problems.encoding import load_encoder
 from oapl_core.run_folder.run import Run
 from oapl_core.storable import json_text, storable
+from oapl_core.tables import LOSS_MASK, TURNS
 from oapl_core.turns import spans
 
 _WHOLE = 10**9

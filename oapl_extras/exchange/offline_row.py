@@ -20,8 +20,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from oapl_core.columns import TURNS
-from oapl_core.tables import as_table, schema_of
+from oapl_core.tables import TURNS, as_table, schema_of
 
 _REQUIRED = ("prompt", "response", "precomputed_reward", "response_rewards")
 

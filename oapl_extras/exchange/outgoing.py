@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from oapl_core.errors import ConfigError
 from oapl_core.files import size_of
-from oapl_core.model_folder import check_model_folder
+from oapl_core.model_files.model_folder import check_model_folder
 from oapl_core.reports.records import trained_epochs
 from oapl_core.run_folder.run import Run, parts_of, round_name
 from oapl_extras.exchange import cards

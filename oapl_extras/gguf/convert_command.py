@@ -7,7 +7,7 @@ import typer
 
 from deployments.terminal import tell
 from oapl_core.errors import ConfigError
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_extras.gguf.gguf import convert as convert_file
 
 _DTYPES = ("bfloat16", "float32")

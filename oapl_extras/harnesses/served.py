@@ -15,7 +15,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from oapl_core.errors import StageFailed
-from oapl_core.model_folder import parameters
+from oapl_core.model_files.model_folder import parameters
 from oapl_core.rollouts.engine_cache import stable_path
 from oapl_core.settings.experiment import EngineConfig
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from oapl_core.errors import ConfigError, StageFailed
-from oapl_core.prompt_templates import JUDGE_FIELDS, fill
+from oapl_core.model_files.prompt_templates import JUDGE_FIELDS, fill
 from oapl_core.settings.judge import JudgeConfig
 from oapl_core.storable import json_text, storable_text
-from oapl_core.verdicts.function_pool import FunctionCall, Returned
+from oapl_core.verdicts.workers.function_pool import FunctionCall, Returned
 from oapl_extras.judge.judge_replies import CUT, ReplyCache, Unusable, number_in
 
 if TYPE_CHECKING:

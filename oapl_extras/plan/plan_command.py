@@ -215,5 +215,5 @@ def _assumed(experiment: Experiment, model: ModelSize) -> str:
         f"{key} {getattr(assumed, key):g}" + (f" ({sources[key]})" if key in sources else "") for key in _ASSUMED
     )
     speed = tokens_per_gpu_s(experiment, model, min(assumed.answer_tokens, most), most)
-    where = "sources: oapl_core/settings/estimate.py; override with estimate.KEY=VALUE"
+    where = "sources: oapl_core/settings/operation/estimate.py; override with estimate.KEY=VALUE"
     return f"{values}, which gives {speed:,.0f} sampled tokens/s per GPU ({where})"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from oapl_core.settings.estimate import EstimateConfig
+from oapl_core.settings.operation.estimate import EstimateConfig
 
 FILE = Path(__file__).with_name("speeds.toml")
 

@@ -9,9 +9,9 @@ from oapl_core import languages
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.attacks import rewards_doing_nothing
 from oapl_core.verdicts.extraction import fenced, maths
-from oapl_core.verdicts.maths_pool import MathsPool
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier
+from oapl_core.verdicts.workers.maths_pool import MathsPool
 from oapl_extras.problem_sets.curation import Word
 
 _WORDS: dict[Outcome, Word] = {

@@ -9,7 +9,7 @@ from typing import Any
 
 from oapl_core import tables
 from oapl_core.errors import ConfigError
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import parse_experiment
@@ -103,7 +103,7 @@ def write_other(model_dir: Path, folder: Path) -> Path:
     """Write ``model_dir`` with weights that are a little off, as those of another round are."""
     import torch
 
-    from oapl_core.training.checkpoint import load_model
+    from oapl_core.training.model.checkpoint import load_model
 
     stored = load_model(model_dir)
     model = stored.model.to("cuda" if torch.cuda.is_available() else "cpu")

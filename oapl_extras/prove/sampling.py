@@ -101,9 +101,9 @@ def _scored(model_dir: Path, rows: list[Any], dtype: str) -> list[float]:
     """Compute the trainer's log-probs of every response token."""
     import torch
 
-    from oapl_core.training.checkpoint import cast, load_model
-    from oapl_core.training.logprobs import Policy
-    from oapl_core.training.packing import use_packing
+    from oapl_core.training.layouts.packing import use_packing
+    from oapl_core.training.model.checkpoint import cast, load_model
+    from oapl_core.training.model.logprobs import Policy
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = load_model(model_dir).model.to(device)

@@ -17,7 +17,7 @@ from oapl_core.stage import ERROR_PREFIX
 from oapl_extras.prove import made
 
 if TYPE_CHECKING:
-    from oapl_core.training.loading import Loaded
+    from oapl_core.training.model.loading import Loaded
     from oapl_core.training.steps import Trainer
 
 _CUT = {"float32": 1e-4, "bfloat16": 0.02}
@@ -28,8 +28,8 @@ def step(folder: Path) -> dict[str, Any]:
     """Make the first optimiser step at each ZeRO stage and with each layout of rows: one loss and gradient; time it."""
     import torch
 
-    from oapl_core.training.attention import is_plain
-    from oapl_core.training.checkpoint import load_model
+    from oapl_core.training.layouts.attention import is_plain
+    from oapl_core.training.model.checkpoint import load_model
     from oapl_core.training.speed import matmul_tflops
 
     rows = made.read_sampled(folder / "sampled.json")[:32]
@@ -69,10 +69,10 @@ def round_trainer(run: Run) -> "Iterator[tuple[Trainer, Loaded]]":
     """Yield the trainer of the run's round 0, as its stage starts it, in memory that the one before has left."""
     import torch
 
-    from oapl_core.model_folder import policy_hash
+    from oapl_core.model_files.model_folder import policy_hash
     from oapl_core.training.examples import read_examples
     from oapl_core.training.job import make_job
-    from oapl_core.training.loading import load
+    from oapl_core.training.model.loading import load
     from oapl_core.training.steps import Trainer
 
     gc.collect()  # here and not at the end: then the caller still holds what was yielded

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from oapl_core.errors import ConfigError, DataError, OaplError, StageFailed
-from oapl_core.model_folder import check_model_folder, end_token_ids, load_tokenizer, parameters
+from oapl_core.model_files.model_folder import check_model_folder, end_token_ids, load_tokenizer, parameters
 from oapl_core.progress import say
 from oapl_core.rollouts.requests import Request, SampledAnswer
 from oapl_core.rollouts.stopping import before_stop, tokens_and_texts

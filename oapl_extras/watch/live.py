@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from oapl_core import tables
-from oapl_core.columns import LOSS_MASK
 from oapl_core.planning.plan import Step, finished, steps, times
 from oapl_core.progress import PREFIX, Reading
 from oapl_core.reports.blocks import shortened
 from oapl_core.reports.records import frame, metric_lines, recorded_parts
-from oapl_core.reports.turn_counts import told
+from oapl_core.reports.rounds.turn_counts import told
 from oapl_core.run_folder.lock import PATIENCE_S, owner
 from oapl_core.run_folder.run import Run
+from oapl_core.tables import LOSS_MASK
 from oapl_core.turns import sampled_tokens
 
 DONE, WORKING, STOPPED, TO_DO = "done", "working", "stopped", "to do"

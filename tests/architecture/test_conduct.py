@@ -19,11 +19,11 @@ MAY_CATCH_ALL = {
     Path("oapl_core/run_folder/following.py"),
     Path("oapl_core/tracking/tracking.py"),
     Path("oapl_core/verdicts/verifier.py"),
-    Path("oapl_core/verdicts/function_worker.py"),
+    Path("oapl_core/verdicts/workers/function_worker.py"),
     Path("oapl_core/sandbox/child.py"),
     Path("oapl_core/sandbox/session_child.py"),
-    Path("oapl_core/sandbox/calls.py"),
-    Path("oapl_core/sandbox/judge.py"),
+    Path("oapl_core/sandbox/checks/calls.py"),
+    Path("oapl_core/sandbox/checks/judge.py"),
     Path("oapl_core/sandbox/prelude.py"),
 }
 BROAD = {"Exception", "BaseException"}

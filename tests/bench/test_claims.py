@@ -15,12 +15,12 @@ from bench.claims.bases import heldout_problems
 from bench.claims.grouped import GroupedPolicy
 from bench.claims.machine import Machine
 from data.demo import generate
-from oapl_core.model_folder import check_same_architecture, policy_hash
+from oapl_core.model_files.model_folder import check_same_architecture, policy_hash
 from oapl_core.objectives import Oapl
-from oapl_core.objectives.grpo import GrpoTokenIs
+from oapl_core.objectives.clipped.grpo import GrpoTokenIs
 from oapl_core.rollouts.requests import Request, SampledAnswer
-from oapl_core.training.checkpoint import load_model
-from oapl_core.training.logprobs import Policy
+from oapl_core.training.model.checkpoint import load_model
+from oapl_core.training.model.logprobs import Policy
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verdict
 from tests.tiny_model import write_tiny_model

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from bench.claims.quantised import GROUP, int4, rounded
-from oapl_core.training.checkpoint import load_model
+from oapl_core.training.model.checkpoint import load_model
 from tests.tiny_model import write_tiny_model
 
 

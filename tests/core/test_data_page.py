@@ -11,7 +11,7 @@ import pytest
 
 from oapl_core import tables
 from oapl_core.groups.build import build
-from oapl_core.model_folder import load_tokenizer
+from oapl_core.model_files.model_folder import load_tokenizer
 from oapl_core.problems.prepare import prepare
 from oapl_core.rollouts.difficulty import draw, draw_rows, known_so_far
 from oapl_core.run_folder.draws import DRAWS, draw_file

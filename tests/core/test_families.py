@@ -18,12 +18,12 @@ import torch
 from bench.models import DTYPES, PAGE, RAW, made_up
 from bench.models_page import text
 from oapl_core.errors import StageFailed
-from oapl_core.model_folder import policy_hash
-from oapl_core.training.checkpoint import load_model
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.training.examples import read_examples
 from oapl_core.training.job import make_job
-from oapl_core.training.logprobs import Policy
 from oapl_core.training.mismatch import compare_with_engine
+from oapl_core.training.model.checkpoint import load_model
+from oapl_core.training.model.logprobs import Policy
 from tests.core.training.made_round import make_run, plain_logprobs, write_groups
 from tests.core.training.test_mismatch import CountingEngine
 from tests.family_models import FAMILIES, write_family

@@ -21,7 +21,7 @@ from oapl_core.run_folder.integrity import damage
 from oapl_core.run_folder.run import Run
 from oapl_core.runner import beside
 from oapl_core.settings.experiment_file import parse_experiment
-from oapl_core.settings.time_limits import TimeLimits
+from oapl_core.settings.operation.time_limits import TimeLimits
 from oapl_core.stage import disk_error
 
 # A stage whose grandchild moves to a session of its own and ignores SIGTERM, as engine workers do.

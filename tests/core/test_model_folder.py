@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from oapl_core.errors import DataError
-from oapl_core.model_folder import check_model_folder, check_same_architecture, end_token_ids, tensors
+from oapl_core.model_files.model_folder import check_model_folder, check_same_architecture, end_token_ids, tensors
 from tests.sampling_run import made_up_model
 
 

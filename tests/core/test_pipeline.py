@@ -8,7 +8,7 @@ import pytest
 
 from oapl_core.changing.cleaning import CleaningRules, candidates
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.planning.plan import round_steps, times
 from oapl_core.planning.preflight import before_stage
 from oapl_core.rollouts.generate import generate

@@ -13,13 +13,13 @@ from oapl_core.changing.redoing import Again, put_aside
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.evaluation.wanted import model_of
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.plan import finished, steps
 from oapl_core.planning.preflight import before_stage
 from oapl_core.reports.facts import gather
 from oapl_core.reports.results import results
-from oapl_core.reports.round_summary import summarize
+from oapl_core.reports.rounds.round_summary import summarize
 from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import METRICS_FILE, Run

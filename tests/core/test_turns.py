@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from oapl_core.columns import TURNS
-from oapl_core.tables import ROLLOUTS, UNUSED, read_table, write_table
+from oapl_core.tables import ROLLOUTS, TURNS, UNUSED, read_table, write_table
 from oapl_core.turns import fault, has_turns, prompt_hash
 from tests.synthetic_run import Sizes, write_synthetic_run
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from oapl_core.objectives.grpo import GrpoTokenIs
+from oapl_core.objectives.clipped.grpo import GrpoTokenIs
 from oapl_core.settings.experiment_file import load_experiment, parse_experiment, read_toml
 
 EXPERIMENTS = Path("deployments/experiments")

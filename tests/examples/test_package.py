@@ -81,7 +81,7 @@ CHECKED = """
 from oapl_core.environments.making import maker
 from oapl_core.settings.environment import EnvironmentConfig
 from oapl_core.settings.reward import RewardConfig
-from oapl_core.verdicts.function_pool import FunctionCall, FunctionPool
+from oapl_core.verdicts.workers.function_pool import FunctionCall, FunctionPool
 
 made = maker(EnvironmentConfig(function="dictionary", settings={"words": {"cat": "an animal"}}))()
 print(made.define("cat"))

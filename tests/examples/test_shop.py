@@ -13,7 +13,7 @@ from examples.shop.shop import Shop
 from oapl_core.environments.making import schemas
 from oapl_core.environments.protocol import Action, Environment
 from oapl_core.environments.syntax import calls
-from oapl_core.prompt_templates import check
+from oapl_core.model_files.prompt_templates import check
 from oapl_core.reports.joined import joined
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import load_experiment

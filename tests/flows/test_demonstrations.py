@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.planning.plan import finished, steps
 from oapl_core.run_folder.run import Run
 from tests.whole_run import content, kill_when, made_more_than_once, oapl, small_demo

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.planning.plan import finished, steps
 from oapl_core.run_folder.run import Run
 from oapl_core.tables import ROLLOUTS

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import polars as pl
 import pytest
 
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.planning.plan import finished, steps
 from oapl_core.run_folder.run import Run
 from tests.tiny_model import write_tiny_model

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from oapl_core.model_folder import load_tokenizer, policy_hash
+from oapl_core.model_files.model_folder import load_tokenizer, policy_hash
 from oapl_core.planning.plan import finished, steps
 from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.tables import PROMPTS, ROLLOUTS, read_table

@@ -10,7 +10,7 @@ from oapl_core.errors import ConfigError, DataError, Diverged, Interrupted, Sand
 from oapl_core.planning.plan import round_steps
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
-from oapl_core.settings.fleet import Machines
+from oapl_core.settings.operation.fleet import Machines
 from tasks.fleet import error_of
 
 STEP = round_steps(0)[1]

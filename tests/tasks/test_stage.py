@@ -8,8 +8,8 @@ from prefect.states import Failed
 from oapl_core.errors import ConfigError, DataError, Diverged, Held, Interrupted, SandboxError, StageFailed
 from oapl_core.planning.plan import steps
 from oapl_core.settings.experiment_file import parse_experiment
+from oapl_core.settings.operation.time_limits import TimeLimits
 from oapl_core.settings.rounds import RoundConfig
-from oapl_core.settings.time_limits import TimeLimits
 from tasks.stage import stage_task
 
 PROBLEMS = dict.fromkeys(("train", "validation", "heldout"), "problems.jsonl")

@@ -12,7 +12,7 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.evaluation import agreement, asking, card, questions
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.evaluation.folder import EvaluationFolder, parse
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.problems.prompts import STYLES
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.problems import PromptConfig

@@ -8,7 +8,7 @@ import pytest
 from oapl_core.evaluation import agreement, card
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.evaluation.folder import EvaluationFolder, parse
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.problems.encoding import load_encoder
 from oapl_core.problems.prompts import messages
 from oapl_core.run_folder.run import Run

@@ -11,13 +11,13 @@ import pytest
 
 from oapl_core import tables
 from oapl_core.changing.cleaning import CleaningRules, candidates
-from oapl_core.columns import TURNS
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.groups.build import build
 from oapl_core.groups.replay import draw
 from oapl_core.rows import Rows
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
+from oapl_core.tables import TURNS
 from oapl_core.training.examples import read_examples
 from oapl_core.training.job import make_job
 from tests.core.groups.test_build import rollout, verdict

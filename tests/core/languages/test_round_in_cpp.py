@@ -8,7 +8,7 @@ import pytest
 from oapl_core import tables
 from oapl_core.groups.build import build
 from oapl_core.languages import language
-from oapl_core.model_folder import load_tokenizer, policy_hash
+from oapl_core.model_files.model_folder import load_tokenizer, policy_hash
 from oapl_core.problems.prepare import prepare
 from oapl_core.problems.problem_set import read_problem_set
 from oapl_core.rollouts.generate import generate

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from oapl_core.verdicts.maths_pool import MathsPool
+from oapl_core.verdicts.workers.maths_pool import MathsPool
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 from bench.math500 import gsm8k
 from bench.maths_rewritings import RIGHT, WRONG, Row, boxed
 from oapl_core.verdicts import extraction
-from oapl_core.verdicts.maths_pool import MathsPool
+from oapl_core.verdicts.workers.maths_pool import MathsPool
 from tests.reference_sets import math500
 
 CONVERSIONS = {"0.15", "4.5", ".35625"}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from oapl_core.verdicts import extraction
-from oapl_core.verdicts.maths_pool import MathsPool
+from oapl_core.verdicts.workers.maths_pool import MathsPool
 from tests.reference_sets import ROOT
 
 _CODE = re.compile(r"`([^`]*)`")

@@ -9,7 +9,7 @@ import pytest
 
 from oapl_core.settings.verifier import AnswerRule
 from oapl_core.verdicts import extraction
-from oapl_core.verdicts.maths_pool import MathsPool
+from oapl_core.verdicts.workers.maths_pool import MathsPool
 
 
 @pytest.fixture(scope="module")

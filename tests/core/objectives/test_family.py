@@ -13,8 +13,8 @@ from pydantic import TypeAdapter
 
 from oapl_core.errors import ConfigError
 from oapl_core.objectives import Family, Loss, Method, Objective
-from oapl_core.objectives.cispo import Cispo
-from oapl_core.objectives.grpo import GrpoTokenIs
+from oapl_core.objectives.clipped.cispo import Cispo
+from oapl_core.objectives.clipped.grpo import GrpoTokenIs
 from oapl_core.objectives.pairs import Paired
 from oapl_core.settings.experiment_file import parse_experiment
 from tests.core.objectives.transcriptions import CASES, Scene, Transcription, scene

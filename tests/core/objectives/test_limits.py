@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 
 from oapl_core.errors import DataError
 from oapl_core.objectives import Method
-from oapl_core.objectives.bapo import Bapo
-from oapl_core.objectives.cispo import Cispo
-from oapl_core.objectives.gmpo import Gmpo
+from oapl_core.objectives.clipped.bapo import Bapo
+from oapl_core.objectives.clipped.cispo import Cispo
+from oapl_core.objectives.clipped.gmpo import Gmpo
+from oapl_core.objectives.clipped.grpo import Grpo, GrpoFrozen
+from oapl_core.objectives.clipped.gspo import Gspo
+from oapl_core.objectives.clipped.m2po import M2po, first_refused
+from oapl_core.objectives.clipped.minpro import Minpro
+from oapl_core.objectives.clipped.rec import RecGspo, RecOneSide, RecRing, RecTwoSide
 from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
-from oapl_core.objectives.grpo import Grpo, GrpoFrozen
-from oapl_core.objectives.gspo import Gspo
 from oapl_core.objectives.kto import Kto
-from oapl_core.objectives.m2po import M2po, first_refused
 from oapl_core.objectives.max_at_k import MaxAtK, best_with
-from oapl_core.objectives.minpro import Minpro
 from oapl_core.objectives.oapl import AStarPo, Dro, Oapl, Opmd
 from oapl_core.objectives.pairs import Dpo, Ipo, Paired
 from oapl_core.objectives.pairwise_weighted import PairwiseWeighted
-from oapl_core.objectives.rec import RecGspo, RecOneSide, RecRing, RecTwoSide
 from oapl_core.objectives.red import RedDrop, RedWeight
 from oapl_core.objectives.reinforce import AsymRe, MaxRl, Reinforce
 from oapl_core.objectives.supervised import Rft, Sft

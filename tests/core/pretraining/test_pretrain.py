@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.pretraining import model, tokenizer
 from oapl_core.pretraining import model as model_module
 from oapl_core.pretraining.model import Example, batch_loss, learning_rate_share, plan_batches

@@ -10,8 +10,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from oapl_core import tables
 from oapl_core.reports.pieces import SHADES, Piece, pieces
-from oapl_core.reports.rollout_sample import marks, sample_rollouts
-from oapl_core.reports.round_page import round_page
+from oapl_core.reports.rounds.rollout_sample import marks, sample_rollouts
+from oapl_core.reports.rounds.round_page import round_page
 from oapl_core.reports.write import write
 from oapl_core.run_folder.run import Run
 from tests.core.reports.test_write import Page

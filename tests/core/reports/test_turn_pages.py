@@ -7,13 +7,13 @@ import polars as pl
 import pytest
 
 from oapl_core import tables
-from oapl_core.columns import LOSS_MASK, TURNS
 from oapl_core.reports.facts import gather
 from oapl_core.reports.joined import joined
 from oapl_core.reports.process import turns_table
-from oapl_core.reports.round_page import round_page
-from oapl_core.reports.turn_counts import TurnCounts, turn_counts
+from oapl_core.reports.rounds.round_page import round_page
+from oapl_core.reports.rounds.turn_counts import TurnCounts, turn_counts
 from oapl_core.run_folder.run import Run
+from oapl_core.tables import LOSS_MASK, TURNS
 from oapl_extras.watch.live import LiveRun
 from tests.core.reports.test_round_page import byte_tokenizer
 from tests.synthetic_run import Sizes, write_synthetic_run

@@ -13,7 +13,7 @@ import pytest
 
 from oapl_core import tables
 from oapl_core.errors import DataError
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.planning.plan import finished, steps
 from oapl_core.reports.alarms import Alarm
 from oapl_core.reports.facts import METRIC_COLUMNS, gather

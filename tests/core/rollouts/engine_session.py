@@ -15,7 +15,7 @@ from typing import Any, Self
 from oapl_core.environments.stepping import Steps
 from oapl_core.environments.wording import Wording
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.model_folder import end_token_ids, load_tokenizer
+from oapl_core.model_files.model_folder import end_token_ids, load_tokenizer
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.generate import generate
 from oapl_core.rollouts.requests import Request

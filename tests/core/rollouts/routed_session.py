@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.requests import Request, SampledAnswer
 from oapl_core.settings.experiment import EngineConfig
-from oapl_core.training.logprobs import Policy
+from oapl_core.training.model.logprobs import Policy
 from tests.core.training.test_routes import chosen, replaying, routing
 from tests.family_models import write_family
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from oapl_core.errors import DataError
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.rollouts.generate import choose_problems, generate, read_prompts
 from oapl_core.rollouts.requests import Sampler
 from oapl_core.run_folder.run import Run

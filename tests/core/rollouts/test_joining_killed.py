@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from oapl_core.rollouts.generate import generate
-from oapl_core.rollouts.joining import round_to_join
+from oapl_core.rollouts.remote.joining import round_to_join
 from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.object_store import ObjectStore
 from oapl_core.run_folder.run import Run

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from oapl_core.errors import ConfigError
-from oapl_core.rollouts.part_queue import Closed, Opened, PartQueue, open_round
+from oapl_core.rollouts.remote.part_queue import Closed, Opened, PartQueue, open_round
 from oapl_core.run_folder.object_store import ObjectStore, Unreachable
 from tests.s3_server import s3_server
 

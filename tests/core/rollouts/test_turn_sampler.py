@@ -11,7 +11,7 @@ import pytest
 
 from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.evaluation.evaluate import evaluate
-from oapl_core.model_folder import load_tokenizer, policy_hash
+from oapl_core.model_files.model_folder import load_tokenizer, policy_hash
 from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig

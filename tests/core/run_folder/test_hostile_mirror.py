@@ -10,7 +10,7 @@ import pytest
 
 from oapl_core.errors import DataError, OaplError
 from oapl_core.files import sha256_of
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.run_folder import verdict_versions
 from oapl_core.run_folder.ledger import ForkEntry, Ledger
 from oapl_core.run_folder.mirror import Mirror

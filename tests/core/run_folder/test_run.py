@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.run_folder.ledger import Entry, ForkEntry, RemovalEntry, StageEntry, SupersededEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment

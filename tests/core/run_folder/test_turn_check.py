@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from oapl_core import tables
-from oapl_core.columns import LOSS_MASK
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.turn_check import Template, check_turns
+from oapl_core.tables import LOSS_MASK
 from oapl_core.turns import has_turns, prompt_hash
 from tests.chat_templates import FAMILIES
 from tests.synthetic_run import Sizes, write_synthetic_run

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oapl_core.sandbox.fast_names import as_function
+from oapl_core.sandbox.checks.fast_names import as_function
 from oapl_core.sandbox.prelude import Prelude
 
 PRELUDE = Prelude().names

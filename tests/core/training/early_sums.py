@@ -16,8 +16,8 @@ from oapl_core.planning.recomputation import CHOICES, Recomputation
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training import engine as engine_module
 from oapl_core.training.engine import TrainingEngine
-from oapl_core.training.logprobs import Policy
-from oapl_core.training.recomputation import recompute
+from oapl_core.training.model.logprobs import Policy
+from oapl_core.training.model.recomputation import recompute
 
 
 def main() -> None:

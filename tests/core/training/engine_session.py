@@ -15,7 +15,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from oapl_core.errors import OaplError
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.engine import TrainingEngine
-from oapl_core.training.logprobs import Policy
+from oapl_core.training.model.logprobs import Policy
 
 
 def main(folder: Path, zero_stage: str, dtype: str, state: str = "") -> None:

@@ -19,7 +19,7 @@ IMPORTED = (
     "pandas",
     "pyarrow.compute",
     "transformers.models.qwen3.modeling_qwen3",
-    "oapl_core.training.adapters",
+    "oapl_core.training.model.adapters",
     "oapl_core.training.mismatch",
     "oapl_core.training.steps",
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core import tables
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 

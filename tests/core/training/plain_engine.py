@@ -5,7 +5,7 @@ from torch import Tensor
 
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.engine import TrainingEngine
-from oapl_core.training.logprobs import Policy
+from oapl_core.training.model.logprobs import Policy
 
 
 class PlainEngine(TrainingEngine):

@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM
 from oapl_core.errors import ConfigError
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.training import AdapterConfig
-from oapl_core.training.adapters import add_adapter, merged_weights
-from oapl_core.training.logprobs import Policy
+from oapl_core.training.model.adapters import add_adapter, merged_weights
+from oapl_core.training.model.logprobs import Policy
 from tests.core.training.made_round import make_run, plain_logprobs, train_in_a_process, write_groups
 from tests.tiny_model import write_tiny_model
 

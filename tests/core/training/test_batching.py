@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oapl_core.training.batching import epoch_order, global_batches, micro_batches
+from oapl_core.training.layouts.batching import epoch_order, global_batches, micro_batches
 
 LENGTHS = st.lists(st.integers(1, 200), min_size=1, max_size=80)
 

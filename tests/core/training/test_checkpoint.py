@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from oapl_core.errors import DataError
-from oapl_core.training.checkpoint import cast, load_model
+from oapl_core.training.model.checkpoint import cast, load_model
 from tests.tiny_model import write_tiny_model
 
 

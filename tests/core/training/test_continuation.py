@@ -17,9 +17,9 @@ from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import stored_files, total
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.settings.training import TrainingConfig
-from oapl_core.training.batching import epoch_order
-from oapl_core.training.continuation import LET_GO, refuse_other_layout
 from oapl_core.training.job import make_job
+from oapl_core.training.layouts.batching import epoch_order
+from oapl_core.training.saving.continuation import LET_GO, refuse_other_layout
 from oapl_core.training.train import train
 from tests.core.training.forked_training import trained
 from tests.core.training.made_round import made_groups, make_run, train_in_a_process, write_groups

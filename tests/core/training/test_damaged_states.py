@@ -14,7 +14,7 @@ import pytest
 from oapl_core.errors import DataError
 from oapl_core.run_folder.run import Run
 from oapl_core.training.job import make_job
-from oapl_core.training.state import _is_whole, _save_sums
+from oapl_core.training.saving.state import _is_whole, _save_sums
 from tests.core.training.made_round import train_in_a_process
 from tests.core.training.test_resume import EPOCHS, FINISHED, STEPS, metrics, prepare, start, states, wait_for_step
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from oapl_core.errors import StageFailed
-from oapl_core.training.disk import check_room, needed
 from oapl_core.training.job import make_job
+from oapl_core.training.saving.disk import check_room, needed
 from tests.core.training.made_round import made_groups, make_run, write_groups
 from tests.tiny_model import write_tiny_model
 
@@ -50,7 +50,7 @@ def test_the_estimate_is_what_deepspeed_keeps(
     tmp_path: Path, large_model: Path, stored: torch.dtype, dtype: str
 ) -> None:
     """Weights in both types, AdamW's moments: the sizes of the tensors that a state is made of."""
-    from oapl_core.training.checkpoint import load_model
+    from oapl_core.training.model.checkpoint import load_model
 
     model = load_model(large_model).model.to(stored)
     model.save_pretrained(tmp_path / "model")

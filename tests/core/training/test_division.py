@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from oapl_core.run_folder.run import Run
-from oapl_core.training.checkpoint import load_model
+from oapl_core.training.model.checkpoint import load_model
 from tests.core.training.made_round import made_groups, make_run, train_in_a_process, write_groups
 from tests.core.training.test_resume import EPOCHS, end_at_random_steps, prepare
 from tests.family_models import write_family

@@ -13,8 +13,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from oapl_core.settings.training import AdapterConfig
-from oapl_core.training.adapters import add_adapter
-from oapl_core.training.logprobs import Policy, token_logprobs
+from oapl_core.training.model.adapters import add_adapter
+from oapl_core.training.model.logprobs import Policy, token_logprobs
 from tests.core.training.made_round import made_groups, plain_entropies
 from tests.core.training.test_logprobs import D, T, V, padded
 from tests.core.training.test_logprobs import scene as sharp_scene

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from oapl_core.errors import DataError
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.training.examples import Examples, read_examples
 from oapl_core.training.train import train
 from tests.core.training.made_round import made_groups, make_run, write_groups

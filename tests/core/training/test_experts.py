@@ -11,10 +11,10 @@ import torch
 
 from oapl_core.errors import ConfigError
 from oapl_core.settings.training import AdapterConfig
-from oapl_core.training.adapters import add_adapter, merged_weights
-from oapl_core.training.checkpoint import load_model
-from oapl_core.training.experts import expert_blocks, freeze_routers, routers
-from oapl_core.training.logprobs import Policy
+from oapl_core.training.model.adapters import add_adapter, merged_weights
+from oapl_core.training.model.checkpoint import load_model
+from oapl_core.training.model.experts import expert_blocks, freeze_routers, routers
+from oapl_core.training.model.logprobs import Policy
 from tests.family_models import FAMILIES, write_family
 
 SPARSE = {"qwen3-moe": 2, "qwen3-next": 2, "mixtral": 2, "gpt-oss": 2, "deepseek-v3": 1}

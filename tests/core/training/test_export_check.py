@@ -15,15 +15,15 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from oapl_core.errors import StageFailed
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.run_folder.run import Run
-from oapl_core.training import export_check
-from oapl_core.training.checkpoint import StoredModel, load_model
 from oapl_core.training.epochs import export_epoch
 from oapl_core.training.examples import Batch, read_examples
 from oapl_core.training.job import Job, make_job
-from oapl_core.training.logprobs import Policy
-from oapl_core.training.state import Reached
+from oapl_core.training.model.checkpoint import StoredModel, load_model
+from oapl_core.training.model.logprobs import Policy
+from oapl_core.training.saving import export_check
+from oapl_core.training.saving.state import Reached
 from oapl_core.training.steps import Trainer
 from tests.core.training.made_round import made_groups, make_run, write_groups
 from tests.core.training.plain_engine import PlainEngine
@@ -141,7 +141,7 @@ def test_the_check_has_every_core_and_gives_them_back(tmp_path: Path, sharp_mode
 
 
 def test_the_sample_is_the_same_for_every_rank_and_short(tmp_path: Path, sharp_model: Path) -> None:
-    from oapl_core.training.export_check import sample
+    from oapl_core.training.saving.export_check import sample
 
     run = make_run(tmp_path, sharp_model)
     write_groups(run, made_groups(sharp_model, groups=30))

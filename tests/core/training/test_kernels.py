@@ -15,13 +15,13 @@ from transformers import AutoModelForCausalLM
 from transformers.models.qwen3 import modeling_qwen3
 
 from oapl_core.errors import ConfigError
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training import engine as training_engine
 from oapl_core.training.examples import Examples, read_examples
-from oapl_core.training.kernels import Compiled, Flash, Kernels, Liger, choose, choose_kernels
-from oapl_core.training.logprobs import Policy
-from oapl_core.training.recomputation import recompute
+from oapl_core.training.model.kernels import Compiled, Flash, Kernels, Liger, choose, choose_kernels
+from oapl_core.training.model.logprobs import Policy
+from oapl_core.training.model.recomputation import recompute
 from tests.core.training.made_round import made_groups, make_run, train_in_a_process, write_groups
 from tests.core.training.plain_engine import PlainEngine
 from tests.tiny_model import write_tiny_model
@@ -229,13 +229,13 @@ import hashlib, os, sys
 from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.engine import TrainingEngine
 from oapl_core.training.examples import read_examples
-from oapl_core.training.kernels import choose
-from oapl_core.training.logprobs import Policy
-from oapl_core.training.recomputation import recompute
+from oapl_core.training.model.kernels import choose
+from oapl_core.training.model.logprobs import Policy
+from oapl_core.training.model.recomputation import recompute
 from tests.core.training.test_kernels import CPU, Standin, patch
 
 model_dir, groups = map(Path, sys.argv[1:])

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from oapl_core.errors import ConfigError
-from oapl_core.training.logits import PLAIN, LogitForm, logit_form
-from oapl_core.training.logprobs import Policy, token_logprobs
-from oapl_core.training.response import response_mask
+from oapl_core.training.layouts.placing import response_mask
+from oapl_core.training.model.logits import PLAIN, LogitForm, logit_form
+from oapl_core.training.model.logprobs import Policy, token_logprobs
 from tests.core.training.test_logprobs import scene
 
 FORMS = (LogitForm(0.25), LogitForm(1.5), LogitForm(1.0, 30.0), LogitForm(0.5, 5.0))
@@ -32,7 +32,7 @@ def textbook(
 def test_values_gradients_and_entropies_are_those_of_log_softmax(
     form: LogitForm, temperature: float, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oapl_core.training.logprobs.CPU_TILE", 200)  # several tiles of columns, too
+    monkeypatch.setattr("oapl_core.training.model.logprobs.CPU_TILE", 200)  # several tiles of columns, too
     hidden, weight, ids, upstream = scene()
     entropy_T = torch.empty(len(ids))
     result = token_logprobs(hidden, weight, ids, temperature, chunk, entropy_T, form)

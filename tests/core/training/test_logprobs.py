@@ -11,8 +11,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from bench.output_rounding import tf32
-from oapl_core.training.logprobs import Policy, TokenLogprobs, token_logprobs
-from oapl_core.training.response import response_mask
+from oapl_core.training.layouts.placing import response_mask
+from oapl_core.training.model.logprobs import Policy, TokenLogprobs, token_logprobs
 from tests.core.training.made_round import made_groups, plain_logprobs
 from tests.tiny_model import write_tiny_model
 

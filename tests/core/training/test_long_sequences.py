@@ -11,7 +11,7 @@ import resource
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from oapl_core.objectives import StepSizes, Inputs, Oapl
-from oapl_core.training.logprobs import Policy
+from oapl_core.training.model.logprobs import Policy
 
 torch.manual_seed(0)
 model = Qwen3ForCausalLM(Qwen3Config(

@@ -17,9 +17,9 @@ from oapl_core.planning.memory import CPU_TILE, with_recomputation
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.recomputation import CHOICES, Recomputation
 from oapl_core.settings.training import TrainingConfig
-from oapl_core.training.logprobs import Policy
-from oapl_core.training.memory import estimate_memory, explaining_exhaustion, with_recomputation_decided
-from oapl_core.training.recomputation import recompute
+from oapl_core.training.model.logprobs import Policy
+from oapl_core.training.model.memory import estimate_memory, explaining_exhaustion, with_recomputation_decided
+from oapl_core.training.model.recomputation import recompute
 from tests.core.training.made_round import made_groups, make_run, write_groups
 from tests.core.training.plain_engine import PlainEngine
 from tests.tiny_model import write_tiny_model

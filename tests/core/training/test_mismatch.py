@@ -11,12 +11,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from oapl_core import tables
 from oapl_core.errors import StageFailed
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.run_folder.run import Run
 from oapl_core.training.examples import read_examples
 from oapl_core.training.job import make_job
-from oapl_core.training.logprobs import Policy
 from oapl_core.training.mismatch import chosen, compare_with_engine, first_drifts, judge
+from oapl_core.training.model.logprobs import Policy
 from tests.core.training.made_round import made_groups, make_run, plain_logprobs, write_groups
 from tests.core.training.plain_engine import PlainEngine
 from tests.tiny_model import write_tiny_model

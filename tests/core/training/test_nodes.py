@@ -20,7 +20,7 @@ from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.run import Run
 from oapl_core.training.engine import TrainingEngine
 from oapl_core.training.job import make_job
-from oapl_core.training.state import Reached, _save_sums, resume
+from oapl_core.training.saving.state import Reached, _save_sums, resume
 from oapl_extras.nodes.nodes import Call, start_command
 from tests.core.training.made_round import make_run, write_groups
 from tests.core.training.test_resume import EPOCHS, prepare, states, steps_saved, weights_gap

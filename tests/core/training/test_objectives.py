@@ -16,15 +16,15 @@ from pydantic import TypeAdapter
 from transformers import AutoModelForCausalLM
 
 from oapl_core.errors import DataError
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.objectives import Family, Inputs, Method, Objective
-from oapl_core.objectives.grpo import GrpoTokenIs
+from oapl_core.objectives.clipped.grpo import GrpoTokenIs
 from oapl_core.run_folder.run import METRICS_FILE
 from oapl_core.settings.training import TrainingConfig
-from oapl_core.training.batching import epoch_batches
 from oapl_core.training.examples import Examples, read_examples
 from oapl_core.training.job import make_job
-from oapl_core.training.logprobs import Policy
+from oapl_core.training.layouts.batching import epoch_batches
+from oapl_core.training.model.logprobs import Policy
 from oapl_core.training.reference import reference_rows
 from oapl_core.training.steps import Trainer
 from oapl_core.training.train import train
@@ -200,13 +200,13 @@ import json, sys
 from dataclasses import replace
 from pathlib import Path
 import torch
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.run_folder.run import Run
-from oapl_core.training.checkpoint import load_model
+from oapl_core.training.model.checkpoint import load_model
 from oapl_core.training.engine import TrainingEngine
 from oapl_core.training.examples import read_examples
 from oapl_core.training.job import make_job
-from oapl_core.training.logprobs import Policy
+from oapl_core.training.model.logprobs import Policy
 from oapl_core.training.reference import reference_rows
 from oapl_core.training.steps import Trainer
 from tests.core.training.test_objectives import NAMES, objective_of

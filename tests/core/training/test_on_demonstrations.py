@@ -16,14 +16,14 @@ from transformers import AutoModelForCausalLM
 
 from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError, Interrupted
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.problems.demonstrate import demonstrate
 from oapl_core.problems.prepare import prepare
 from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.training.examples import UNKNOWN, read_examples
 from oapl_core.training.job import make_job
-from oapl_core.training.logprobs import Policy
+from oapl_core.training.model.logprobs import Policy
 from oapl_core.training.speed import TIMED
 from oapl_core.training.steps import Trainer
 from oapl_core.training.train import train

@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, OPTConfig, OPTForCausalLM, Qwen3C
 from oapl_core.errors import ConfigError
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.recomputation import CHOICES, Recomputation, recomputed_share
-from oapl_core.training.logprobs import Policy
-from oapl_core.training.packing import use_packing
-from oapl_core.training.recomputation import recompute
+from oapl_core.training.layouts.packing import use_packing
+from oapl_core.training.model.logprobs import Policy
+from oapl_core.training.model.recomputation import recompute
 from tests.core.training.made_round import made_groups, make_run, train_in_a_process, write_groups
 from tests.tiny_model import write_tiny_model
 

@@ -12,11 +12,11 @@ from transformers import AutoModelForCausalLM
 
 from oapl_core import tables
 from oapl_core.errors import DataError
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.training.examples import UNKNOWN, Examples, read_examples
 from oapl_core.training.job import make_job
-from oapl_core.training.logprobs import Policy
+from oapl_core.training.model.logprobs import Policy
 from oapl_core.training.reference import reference_rows
 from oapl_core.training.steps import Trainer
 from tests.core.training.made_round import made_groups, make_run, plain_logprobs, train_in_a_process, write_groups

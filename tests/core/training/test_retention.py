@@ -9,7 +9,7 @@ from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.settings.training import droppable_epochs
 from oapl_core.training.job import Job, make_job
-from oapl_core.training.retention import drop_weights
+from oapl_core.training.saving.retention import drop_weights
 from tests.core.training.made_round import made_groups, make_run, write_groups
 
 

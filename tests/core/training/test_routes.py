@@ -11,17 +11,17 @@ from torch import Tensor
 
 from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.routes import Routing, routing_of
 from oapl_core.run_folder.run import Run
-from oapl_core.training.checkpoint import load_model
 from oapl_core.training.examples import Examples, read_examples
-from oapl_core.training.experts import Replay, routers
 from oapl_core.training.job import make_job
-from oapl_core.training.loading import load
-from oapl_core.training.logprobs import Policy
+from oapl_core.training.layouts.shared_prompts import SharedPromptPolicy
 from oapl_core.training.mismatch import compare_with_engine
-from oapl_core.training.shared_prompts import SharedPromptPolicy
+from oapl_core.training.model.checkpoint import load_model
+from oapl_core.training.model.experts import Replay, routers
+from oapl_core.training.model.loading import load
+from oapl_core.training.model.logprobs import Policy
 from tests.core.training.made_round import made_groups, make_run, train_in_a_process
 from tests.core.training.test_mismatch import CountingEngine, measured
 from tests.family_models import write_family

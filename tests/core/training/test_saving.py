@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from oapl_core.training import state
-from oapl_core.training.state import Reached, Saving
+from oapl_core.training.saving import state
+from oapl_core.training.saving.state import Reached, Saving
 
 
 class Clock:

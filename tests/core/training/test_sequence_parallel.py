@@ -20,13 +20,13 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
 
 from oapl_core.errors import ConfigError
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.examples import Examples, read_examples
-from oapl_core.training.logprobs import Policy
-from oapl_core.training.memory import estimate_memory
-from oapl_core.training.sequence_parallel import refuse_misfit
+from oapl_core.training.layouts.sequence_parallel import refuse_misfit
+from oapl_core.training.model.logprobs import Policy
+from oapl_core.training.model.memory import estimate_memory
 from tests.core.training.made_round import made_groups, make_run, train_in_a_process, write_groups
 from tests.core.training.plain_engine import PlainEngine
 from tests.core.training.test_resume import EPOCHS, end_at_random_steps, prepare
@@ -158,7 +158,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from oapl_core.errors import ConfigError
 from oapl_core.training.engine import TrainingEngine
-from oapl_core.training.sequence_parallel import SharedPolicy
+from oapl_core.training.layouts.sequence_parallel import SharedPolicy
 from oapl_core.settings.training import TrainingConfig
 
 tokens, strange = int(sys.argv[1]), sys.argv[2:] == ["strange"]

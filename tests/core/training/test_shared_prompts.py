@@ -15,14 +15,14 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from oapl_core.errors import ConfigError
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.training import TrainingConfig
-from oapl_core.training import shared_prompts
-from oapl_core.training.batching import computed_tokens, micro_batches
 from oapl_core.training.examples import Examples, read_examples
-from oapl_core.training.logprobs import Policy
-from oapl_core.training.shared_prompts import SharedPromptPolicy, SharedRow, refuse_sharing, shares_prompts
+from oapl_core.training.layouts import shared_prompts
+from oapl_core.training.layouts.batching import computed_tokens, micro_batches
+from oapl_core.training.layouts.shared_prompts import SharedPromptPolicy, SharedRow, refuse_sharing, shares_prompts
+from oapl_core.training.model.logprobs import Policy
 from oapl_core.training.steps import Trainer
 from tests.core.training.made_round import made_groups, make_run, train_in_a_process, write_groups
 from tests.core.training.plain_engine import PlainEngine

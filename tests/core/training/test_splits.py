@@ -12,11 +12,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.objectives import Oapl
 from oapl_core.run_folder.run import METRICS_FILE
 from oapl_core.training.examples import Examples, read_examples
-from oapl_core.training.logprobs import Policy
+from oapl_core.training.model.logprobs import Policy
 from tests.core.training.made_round import (
     BETA2,
     made_groups,

@@ -13,9 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM
 
-from oapl_core.training import attention, logprobs, placing
+from oapl_core.training.layouts import attention, placing
+from oapl_core.training.layouts.shared_prompts import SharedPromptPolicy
 from oapl_core.training.metrics import StepMeter
-from oapl_core.training.shared_prompts import SharedPromptPolicy
+from oapl_core.training.model import logprobs
 from tests.core.training.made_round import made_groups
 from tests.core.training.test_steps import make_trainer
 from tests.tiny_model import write_tiny_model
@@ -142,7 +143,8 @@ def test_micro_batches_wait_for_nothing_and_a_step_for_its_numbers(
 
 
 def _modules_that_send() -> list[Any]:
-    from oapl_core.training import scoring, sequence_parallel, shared_prompts, steps
+    from oapl_core.training import scoring, steps
+    from oapl_core.training.layouts import sequence_parallel, shared_prompts
 
     return [scoring, sequence_parallel, shared_prompts, steps]
 

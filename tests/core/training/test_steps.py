@@ -9,9 +9,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from oapl_core.errors import StageFailed
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.training.examples import read_examples
-from oapl_core.training.logprobs import Policy
+from oapl_core.training.model.logprobs import Policy
 from oapl_core.training.steps import Trainer
 from tests.core.training.made_round import (
     BETA1,

@@ -10,13 +10,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.planning.warnings import batch_too_large
 from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.tables import MISMATCHES, read_table
-from oapl_core.training.batching import epoch_order, global_batches
 from oapl_core.training.examples import read_examples
-from oapl_core.training.logprobs import Policy
+from oapl_core.training.layouts.batching import epoch_order, global_batches
+from oapl_core.training.model.logprobs import Policy
 from oapl_core.training.steps import Trainer
 from oapl_core.training.train import train
 from tests.core.training.made_round import (

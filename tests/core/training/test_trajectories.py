@@ -14,14 +14,14 @@ from transformers import AutoModelForCausalLM
 
 from oapl_core import tables
 from oapl_core.errors import DataError
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.objectives import Inputs, StepSizes
 from oapl_core.training.examples import Examples, read_examples
 from oapl_core.training.job import make_job
-from oapl_core.training.logprobs import Policy
+from oapl_core.training.layouts.shared_prompts import SharedPromptPolicy
 from oapl_core.training.mismatch import compare_with_engine
+from oapl_core.training.model.logprobs import Policy
 from oapl_core.training.reference import reference_rows
-from oapl_core.training.shared_prompts import SharedPromptPolicy
 from oapl_core.training.steps import Trainer
 from tests.core.training.made_round import (
     BETA2,

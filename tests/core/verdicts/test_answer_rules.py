@@ -40,7 +40,7 @@ CASES: list[tuple[Any, str, str | None]] = [
 
 @pytest.fixture(scope="module")
 def pool() -> Any:
-    from oapl_core.verdicts.maths_pool import MathsPool
+    from oapl_core.verdicts.workers.maths_pool import MathsPool
 
     started = MathsPool(1)
     yield started

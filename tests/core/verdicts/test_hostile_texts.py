@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from oapl_core.columns import TURNS
 from oapl_core.environments.calculator import Calculator
 from oapl_core.environments.protocol import Action
 from oapl_core.environments.python_session import PythonSession
@@ -22,11 +21,11 @@ from oapl_core.environments.tools import ToolEnvironment
 from oapl_core.settings.experiment_file import parse_as
 from oapl_core.settings.reward import RewardConfig
 from oapl_core.settings.verifier import VerifierConfig
-from oapl_core.tables import read_table, write_table
+from oapl_core.tables import TURNS, read_table, write_table
 from oapl_core.verdicts import extraction
-from oapl_core.verdicts.function_pool import FunctionCall
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier
+from oapl_core.verdicts.workers.function_pool import FunctionCall
 from oapl_extras.judge.language_judge import LanguageJudge, _NoVote
 from tests import sandboxes
 from tests.core.verdicts import hostile_texts

@@ -14,10 +14,10 @@ import pytest
 from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.settings.experiment_file import parse_as
 from oapl_core.settings.reward import RewardConfig
-from oapl_core.verdicts.function_pool import FunctionCall
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.rewards import Rewarder
 from oapl_core.verdicts.verifier import Verdict
+from oapl_core.verdicts.workers.function_pool import FunctionCall
 from tests.architecture.sources import ROOT
 from tests.core.verdicts.judge_server import JudgeServer, serving
 

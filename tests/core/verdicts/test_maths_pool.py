@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.verdicts.maths_pool import MathsPool, MathsWorkerDied
+from oapl_core.verdicts.workers.maths_pool import MathsPool, MathsWorkerDied
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +176,7 @@ PAYLOADS = (
 )
 RECORDER = """
 import sys
-from oapl_core.verdicts import maths_worker
+from oapl_core.verdicts.workers import maths_worker
 judge = maths_worker.MathsJudge()
 for pair in maths_worker._WARMING:
     judge.judge(*pair)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.verdicts.maths_pool import MathsPool, MathsWorkerDied
-from oapl_core.verdicts.worker_pool import Fault, WorkerPool
+from oapl_core.verdicts.workers.maths_pool import MathsPool, MathsWorkerDied
+from oapl_core.verdicts.workers.worker_pool import Fault, WorkerPool
 from tests import sandboxes
 
 ECHO = """

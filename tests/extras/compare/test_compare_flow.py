@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from oapl_core.errors import Interrupted
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_extras.compare.folder import Comparison, state_of
 from tests.played_run import all_gone, played_experiment, stages_started
 from tests.whole_run import EXPERIMENT, ROOT, command, small_demo

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from oapl_core.errors import ConfigError, DataError, Diverged, StageFailed
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.objectives import Family
 from oapl_core.planning.plan import finished, steps
 from oapl_core.reports.scores import Resampling, Score

@@ -10,7 +10,7 @@ import pytest
 from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.groups.build import build
-from oapl_core.model_folder import load_tokenizer, policy_hash
+from oapl_core.model_files.model_folder import load_tokenizer, policy_hash
 from oapl_core.problems.prepare import prepare
 from oapl_core.run_folder.run import Run
 from oapl_core.training.examples import read_examples

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from oapl_core.groups.build import build
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.problems.encoding import load_encoder
 from oapl_core.run_folder.run import Run
 from oapl_extras.exchange.import_rollouts import import_rollouts

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from oapl_core.model_folder import policy_hash
+from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.run_folder.run import Run
 from oapl_extras.exchange.outgoing import checkpoint_of
 from oapl_extras.exchange.scrubbing import refuse_secrets, secrets, without_paths
@@ -209,7 +209,7 @@ def test_pulled_rollouts_are_the_pushed_ones(
     import huggingface_hub.constants as constants
 
     from oapl_core.errors import ConfigError, DataError
-    from oapl_core.model_hub import data_files
+    from oapl_core.model_files.model_hub import data_files
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     assert called("push", made.root, "--to", "me/data", "--what", "rollouts").returncode == 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.model_folder import load_tokenizer
+from oapl_core.model_files.model_folder import load_tokenizer
 from oapl_extras.gguf.gguf import convert
 from tests.tiny_model import END, PAD, write_tiny_model
 

@@ -1,6 +1,6 @@
 """Speeds of `oapl plan`: the nearest measurement or prediction, with its source; a setting replaces it."""
 
-from oapl_core.settings.estimate import EstimateConfig
+from oapl_core.settings.operation.estimate import EstimateConfig
 from oapl_extras.plan.speeds import Speed, speeds, with_speeds
 
 

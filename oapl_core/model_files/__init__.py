@@ -1,0 +1,1 @@
+"""Folders of models: identity, download from a hub, chat templates."""

@@ -1,0 +1,1 @@
+"""Objectives that clip or truncate importance weights."""

@@ -1,0 +1,185 @@
+"""A round's rollouts as a person reads them: a random sample of problems with every answer, token by token.
+
+Reads rollouts, verdicts, problems and prompts (``joined.py``) and the tokenizer of the model that sampled.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from oapl_core import tables
+from oapl_core.reports.joined import joined
+from oapl_core.reports.pieces import Piece, pieces
+from oapl_core.reports.records import recorded_parts
+from oapl_core.run_folder.run import Run
+from oapl_core.seeds import derive_seed
+from oapl_core.tables import LOSS_MASK
+from oapl_core.turns import spans
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+NOT_JUDGED = "not judged yet"
+
+
+@dataclass(frozen=True)
+class RolloutSample:
+    """Rows of ``joined`` for a few problems of one round."""
+
+    run: str
+    round: int
+    rows_by_problem: Mapping[str, Sequence[Mapping[str, Any]]]
+    problems: int
+    """How many the round has."""
+    tests_run_in_order: bool
+    """Whether tests were run from the first on, and none after one failed."""
+
+    def first(self, problems: int) -> "RolloutSample":
+        """The same with fewer problems."""
+        kept = dict(list(self.rows_by_problem.items())[:problems])
+        return RolloutSample(self.run, self.round, kept, self.problems, self.tests_run_in_order)
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """Outcome -> rollouts of the sample, the most frequent first."""
+        return dict(Counter(outcome_of(row) for rows in self.rows_by_problem.values() for row in rows).most_common())
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether an environment answered the model in one of them."""
+        return any(row.get("turn_starts") for rows in self.rows_by_problem.values() for row in rows)
+
+    @property
+    def without_logprobs(self) -> int:
+        """Rollouts of the sample that nobody recorded log-probs of."""
+        return sum(row["logprobs"] is None for rows in self.rows_by_problem.values() for row in rows)
+
+    def every(self, column: str) -> list[str]:
+        """The different values of a column, sorted."""
+        return sorted({str(row[column]) for rows in self.rows_by_problem.values() for row in rows})
+
+
+def outcome_of(row: Mapping[str, Any]) -> str:
+    """What became of a rollout."""
+    return str(row["outcome"] or NOT_JUDGED)
+
+
+def sample_rollouts(run: Run, number: int) -> RolloutSample | None:
+    """``report.shown_problems`` problems of round ``number`` drawn by hash, with all their rollouts; None without any.
+
+    Raises:
+        DataError: a part cannot be read.
+    """
+    parts = recorded_parts(run, run.rollouts(number))
+    wanted = run.config.report.shown_problems
+    if not parts or not wanted:
+        return None
+    ids_of = {p.name: tables.read_table(p, tables.ROLLOUTS, ("problem_id",))["problem_id"].unique() for p in parts}
+    every = {i for ids in ids_of.values() for i in ids.to_pylist()}
+    # by hash: drawn before anything is known of the answers, and the same in every report
+    drawn = sorted(every, key=lambda i: derive_seed(run.config.seed, "rollouts shown", number, i))[:wanted]
+    # a part without any of the problems is not even opened: parts of a real round are gigabytes
+    theirs = [name for name, ids in ids_of.items() if not set(drawn).isdisjoint(ids.to_pylist())]
+    rows = joined(run, number, theirs, drawn).sort("sample").collect(engine="streaming").to_dicts()
+    by_problem = {i: [row for row in rows if row["problem_id"] == i] for i in drawn}
+    verifier = run.config.verifier
+    in_order = verifier.stop_at_first_failure and verifier.max_tests is None
+    return RolloutSample(run.root.name, number, by_problem, len(every), in_order)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Tokens next to each other that the model sampled in one turn, or that an environment wrote."""
+
+    turn: int | None
+    """From 0; None: of the environment."""
+    pieces: tuple[Piece, ...]
+
+    @property
+    def text(self) -> str:
+        """What a person reads."""
+        return "".join(piece.text for piece in self.pieces)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An answer cut in its middle: its beginning, how many tokens are left out, its end."""
+
+    head: tuple[Stretch, ...]
+    left_out: int
+    tail: tuple[Stretch, ...]
+
+
+def shaded(row: Mapping[str, Any], tokenizer: "Tokenizer", tokens: int) -> Shown | None:
+    """At most ``tokens`` tokens of an answer, three quarters of them from its beginning; None without log-probs."""
+    ids, logprobs = row["response_ids"], row["logprobs"]
+    if logprobs is None:  # imported, from a data set that does not have them
+        return None
+    left_out = max(0, len(ids) - tokens)
+    # the rest from its end, where the answer is given
+    end = len(ids) if not left_out else tokens - tokens // 4
+    begin = end + left_out
+    head = tuple(_stretches(row, tokenizer, 0, end))
+    return Shown(head, left_out, tuple(_stretches(row, tokenizer, begin, len(ids))))
+
+
+def _stretches(row: Mapping[str, Any], tokenizer: "Tokenizer", begin: int, end: int) -> Iterator[Stretch]:
+    """The tokens of a row from ``begin`` to ``end``."""
+    ids, logprobs, starts = row["response_ids"], row["logprobs"], row.get("turn_starts") or [0]
+    mask = row.get(LOSS_MASK) or [True] * len(ids)
+    borders = {begin, end, *(place for place in starts if begin < place < end)}
+    borders |= {place for place in range(begin + 1, end) if mask[place] != mask[place - 1]}
+    for first, last in pairwise(sorted(borders)):
+        turn = bisect_right(starts, first) - 1 if mask[first] else None
+        yield Stretch(turn, tuple(pieces(tokenizer, ids[first:last], logprobs[first:last])))
+
+
+@dataclass(frozen=True)
+class SaidInTurn:
+    """One turn of a row, as a terminal shows it."""
+
+    turn: int
+    """From 0."""
+    text: str
+    """What the model said."""
+    answer: str
+    """What the environment put behind it, in the words of the chat template; empty: the trajectory ended."""
+    earned: float | None
+    """Of an environment that judges; None: it does not."""
+
+
+def turn_by_turn(row: Mapping[str, Any], tokenizer: "Tokenizer") -> Iterator[SaidInTurn]:
+    """The turns of a row that has ``response_ids`` and the columns of turns."""
+    rewards = row.get("turn_rewards")
+    for turn, (own, between) in enumerate(spans(row)):
+        said, answer = (tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in (own, between))
+        yield SaidInTurn(turn, said, answer, rewards[turn] if rewards else None)
+
+
+def is_judged_by_environment(row: Mapping[str, Any]) -> bool:
+    """Whether the row's reward is the environment's: then no answer was compared with another."""
+    return row.get("turn_rewards") is not None
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What is known of each test of a program, ``passed``, ``failed`` or ``not run``, and the same in words."""
+
+    of_tests: tuple[str, ...]
+    words: str
+
+
+def marks(row: Mapping[str, Any], tests_run_in_order: bool) -> Marks | None:
+    """A mark for each test, or only words where the verdict does not tell which tests passed; None without tests."""
+    total, run, passed, failed = (row[n] for n in ("problem_tests", "tests_run", "tests_passed", "first_failing_test"))
+    if not run:
+        return None
+    words = f"{passed} of {total} tests passed, {run} run"
+    words += f"; test {failed} failed first" if failed is not None else ""
+    if not tests_run_in_order and passed < total:  # then the tests that passed may be any of them
+        return Marks((), words)
+    known = ["passed"] * passed + ["failed"] * (failed is not None)
+    return Marks((*known, *["not run"] * (total - len(known))), words)

@@ -1,0 +1,81 @@
+"""How many turns a round's rollouts have, and what their tools did; the words for one rollout.
+
+Reads of the parts only the columns that are counted: tools' results, which may be longer than all tokens, stay on the
+disk.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oapl_core import tables
+from oapl_core.tables import LOSS_MASK
+from oapl_core.turns import has_turns
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+_COUNTED = (LOSS_MASK, "turn_starts", *(f"tool_calls.list.element.{name}" for name in ("is_error", "seconds")))
+
+
+@dataclass(frozen=True)
+class TurnCounts:
+    """Sums over a round's rollouts."""
+
+    rollouts: int = 0
+    turns: int = 0
+    calls: int = 0
+    failed: int = 0
+    """Calls whose result is an error."""
+    seconds: float = 0.0
+    """Wall time of all calls."""
+    tokens: int = 0
+    """Of a response: the model's and those of the environment."""
+    sampled: int = 0
+    """The model's alone."""
+
+
+def turn_counts(parts: Sequence[Path]) -> TurnCounts | None:
+    """Of all rows of ``parts``; None if none has turns.
+
+    Raises:
+        DataError: a part cannot be read.
+    """
+    import polars as pl
+
+    sums, read = _sums(), [part for part in parts if has_turns(part)]
+    frames = [pl.DataFrame(group).select(**sums) for part in read for group in _groups(part)]
+    return TurnCounts(**pl.concat(frames).sum().row(0, named=True)) if frames else None
+
+
+def _groups(part: Path) -> "Iterator[pa.Table]":
+    with tables.open_table(part, tables.ROLLOUTS) as file:
+        for number in range(file.num_row_groups):
+            yield file.read_row_group(number, columns=list(_COUNTED))
+
+
+def _sums() -> "dict[str, pl.Expr]":
+    import polars as pl
+
+    call = pl.col("tool_calls").list.explode(empty_as_null=False, keep_nulls=False).struct
+    return {
+        "rollouts": pl.len().cast(pl.Int64),
+        # a row of one turn says nothing of turns
+        "turns": pl.col("turn_starts").list.len().fill_null(1).cast(pl.Int64).sum(),
+        "calls": pl.col("tool_calls").list.len().cast(pl.Int64).sum(),
+        "failed": call.field("is_error").cast(pl.Int64).sum(),
+        "seconds": call.field("seconds").sum(),
+        "tokens": pl.col(LOSS_MASK).list.len().cast(pl.Int64).sum(),
+        "sampled": pl.col(LOSS_MASK).list.sum().cast(pl.Int64).sum(),
+    }
+
+
+def told(row: Mapping[str, Any]) -> str:
+    """``3 turns, 2 calls, 1 failed`` of a row with ``turn_starts`` and ``tool_calls``; empty where it has one turn and
+    no call."""
+    turns, calls = len(row.get("turn_starts") or (0,)), row.get("tool_calls") or ()
+    failed = sum(bool(call["is_error"]) for call in calls)  # imported messages do not say
+    parts = [f"{turns} turns"] * (turns > 1) + [f"{len(calls)} call{'s' * (len(calls) > 1)}"] * bool(calls)
+    return ", ".join([*parts, *[f"{failed} failed"] * bool(failed)])

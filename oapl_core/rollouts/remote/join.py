@@ -1,0 +1,63 @@
+"""``python -m oapl_core.rollouts.remote.join FOLDER --round N``: samples parts of a run on another machine.
+
+Reads what ``joining.py`` fetched into FOLDER (run.json, inputs/, joined.json) and the round's queue in the mirror;
+writes parts below FOLDER and sends them. Ends when every part of the round is finished, by whomever, or wanted no more.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from oapl_core.errors import ConfigError
+from oapl_core.progress import say
+from oapl_core.rollouts.generate import Work, choose_problems, read_prompts, settings_of
+from oapl_core.rollouts.remote.joining import Joined
+from oapl_core.rollouts.remote.part_queue import LEASE_S, Closed, PartQueue
+from oapl_core.rollouts.remote.sharing import Provenance, Sharing
+from oapl_core.rollouts.requests import Sampler
+from oapl_core.run_folder.object_store import ObjectStore
+from oapl_core.run_folder.run import Run
+from oapl_core.settings.experiment import EngineConfig
+from oapl_core.stage import run_verb
+
+_COMMAND = (sys.executable, "-m", "oapl_core.rollouts.remote.join")
+
+
+def join(
+    run: Run,
+    number: int,
+    start: Callable[[Path, EngineConfig], Sampler] | None = None,
+    replica: int = 0,
+    command: Sequence[str] = _COMMAND,
+    lease_s: float = LEASE_S,
+) -> None:
+    """Sample parts of round ``number``; arguments as ``generate`` and ``PartQueue`` have them.
+
+    Raises:
+        ConfigError: a setting was changed that answers depend on.
+        DataError: the checkpoint is not the one that the round asks for.
+        Unreachable: the store has been away for minutes.
+    """
+    joined = Joined.read(run.root)
+    opened = joined.opened
+    if settings_of(run, number, opened.settings["problems_per_part"]) != opened.settings:
+        raise ConfigError(
+            f"{run.root}: these settings would make other answers than the run's; a machine that joins may change how "
+            "fast its engine is (replicas, max_num_seqs, tensor_parallel_size, ...), nothing else"
+        )
+    policy = joined.policy(run.root)
+    provenance = Provenance(opened.policy_hash, opened.inputs, opened.settings)
+    prompts = read_prompts(run, "train")
+    work = Work(run, number, prompts, choose_problems(run, number, prompts), policy, provenance)
+    # Settings and weights were compared with the round's; from here on this is sampling as anywhere else.
+    try:
+        with PartQueue(ObjectStore(joined.url), opened, joined.machine, lease_s) as queue:
+            sharing = Sharing(queue, run, number, provenance, is_holder=False)
+            work.finish([*command, str(run.root)], run.log(f"rollouts.join round {number}"), start, replica, sharing)
+    except Closed as over:
+        say(str(over))
+
+
+if __name__ == "__main__":
+    replica = {"type": int, "default": 0, "help": "which replica of this machine this is; 0 starts the rest"}
+    raise SystemExit(run_verb(join, has_round=True, options={"replica": replica}))

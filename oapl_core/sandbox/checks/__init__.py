@@ -1,0 +1,1 @@
+"""Checks in Python that call a program's function from a process of their own."""

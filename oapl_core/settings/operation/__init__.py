@@ -1,0 +1,1 @@
+"""Settings of how a run is operated: machines, time limits, prices, alarms, secrets."""

@@ -1,0 +1,109 @@
+"""Low-rank adapters (LoRA, through peft): few weights are trained beside frozen ones, and merged on export.
+
+An adapted layer computes x W^T + (alpha / rank) x A^T B^T. A is drawn from the run's seed and B starts at 0, so that a
+round begins with the very policy that sampled. Writes, where `training.adapter.export` says so, ``adapter/`` into a
+checkpoint's folder: adapter_config.json and adapter_model.safetensors, which peft and vLLM load beside the round's
+start. The folder itself always holds the merged model, from which the next round samples.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from oapl_core.errors import ConfigError
+from oapl_core.training.model.checkpoint import cast
+from oapl_core.training.model.experts import expert_blocks, routers
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from oapl_core.settings.training import AdapterConfig
+
+ADAPTER_FOLDER = "adapter"
+_BASE, _A, _B = ".base_layer.weight", ".lora_A.default.weight", ".lora_B.default.weight"
+
+
+def add_adapter(model: Any, adapter: "AdapterConfig", seed: int) -> None:
+    """Freeze the weights of ``model`` (a transformers model) and put trained low-rank ones beside them.
+
+    Raises:
+        ConfigError: no layer has a name that `training.adapter.targets` asks for.
+    """
+    from peft import inject_adapter_in_model
+
+    dtype, settings, inside = model.dtype, _settings(adapter), model
+    if expert_blocks(model):
+        # by old names of experts peft would adapt the tensors that hold them all now; of a plain module it knows none
+        inside = nn.ModuleDict({"model": model})
+        if adapter.targets == "all-linear":
+            settings.target_modules = _linear_layers(model)
+    # seeded apart: the generator's place must not depend on whether there is an adapter
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            cast(inject_adapter_in_model(settings, inside), dtype)
+        except ValueError as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(f"training.adapter.targets = {adapter.targets!r}: {reason:.200}") from None
+
+
+def _linear_layers(model: Any) -> set[str]:
+    """Names of the linear layers of ``model``, but for its output layer and routers."""
+    apart = {id(model.get_output_embeddings()), *(id(router) for router in routers(model))}
+    return {name for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and id(layer) not in apart}
+
+
+def merged_weights(weights: "Mapping[str, Tensor]", adapter: "AdapterConfig") -> "dict[str, Tensor]":
+    """Merge an adapted model's weights into those of the plain model, by its own names; sums are taken in float32."""
+    merged: dict[str, Tensor] = {}
+    for name, weight in weights.items():
+        if name.endswith(_BASE):
+            layer = name.removesuffix(_BASE)
+            change = weights[layer + _B].float() @ weights[layer + _A].float()
+            merged[f"{layer}.weight"] = weight.float() + change * (adapter.alpha / adapter.rank)
+        elif not name.endswith((_A, _B)):
+            merged[name.replace(".base_layer.", ".")] = weight
+    return merged
+
+
+def export_adapter(weights: "Mapping[str, Tensor]", adapter: "AdapterConfig", base: Path, checkpoint: Path) -> None:
+    """Write the adapter alone to ``checkpoint``/adapter.
+
+    Args:
+        weights: of the adapted model.
+        adapter: its settings.
+        base: the folder of the policy that the adapter belongs to.
+        checkpoint: a checkpoint's folder.
+    """
+    from safetensors.torch import save_file
+
+    folder = checkpoint / ADAPTER_FOLDER
+    folder.mkdir()
+    # peft's own names: those of the model inside its wrapper, without the adapter's name
+    parts = {
+        f"base_model.model.{name.replace('.default.', '.')}": weight.detach().to("cpu").contiguous()
+        for name, weight in weights.items()
+        if name.endswith((_A, _B))
+    }
+    save_file(parts, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    settings = _settings(adapter)
+    settings.target_modules = sorted({name.removesuffix(_A).rsplit(".", 1)[1] for name in weights if name.endswith(_A)})
+    settings.base_model_name_or_path, settings.inference_mode = str(base), True
+    settings.save_pretrained(str(folder))
+
+
+def _settings(adapter: "AdapterConfig") -> Any:
+    from peft import LoraConfig
+
+    targets = adapter.targets if isinstance(adapter.targets, str) else list(adapter.targets)
+    return LoraConfig(
+        r=adapter.rank,
+        lora_alpha=adapter.alpha,
+        target_modules=targets,
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )

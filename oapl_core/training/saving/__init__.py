@@ -1,0 +1,1 @@
+"""Files that training keeps on disk: states to resume from, checkpoints and their check."""

@@ -1,0 +1,1 @@
+"""Processes that judge beside the verifier: maths answers and functions of a person's own."""
