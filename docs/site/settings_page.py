@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from oapl_core.objectives import shipped
 from oapl_core.settings.experiment import Experiment
 from oapl_extras.compare.settings import ComparisonConfig
 
@@ -52,8 +53,8 @@ def _section(model: type[Experiment] | type[ComparisonConfig], prefix: str = "")
         yield f"\n{_text(groups[group])}\n{_table(groups[group], f'{prefix}{path}.')}"
     if model is Experiment:
         yield OBJECTIVES
-        for name, group in sorted(schema["properties"]["objective"]["discriminator"]["mapping"].items()):
-            objective = groups[group.rpartition("/")[2]]
+        for name, kind in sorted(shipped().items()):
+            objective = kind.model_json_schema()
             yield f"\n### `{name}` {{#objective.{name}}}\n\n{_text(objective)}\n"
             yield _table(objective, f"objective.{name}.")
 

@@ -109,7 +109,7 @@ class Method(Settings, allow_inf_nan=True):  # an infinite bound is none; NaN is
 
 def is_own(name: object) -> bool:
     """Return whether ``name`` is ``module:Class`` or a name that an installed package gives to an objective."""
-    return ":" in str(name) or name in plugins.names("objective")
+    return ":" in str(name) or name in set(plugins.names("objective")) - plugins.BUILT_IN["objective"].keys()
 
 
 class OwnObjective(Settings):

@@ -15,6 +15,8 @@ from pydantic import ValidationError
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import fsync
+from oapl_core.objectives import Method
+from oapl_core.objectives import shipped as shipped_objectives
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.operation.secrets import masked
 from oapl_core.settings_group import Settings
@@ -121,9 +123,6 @@ def write_record(path: Path, content: Mapping[str, Any]) -> None:
 
 def _complaint(error: dict[str, Any], kind: type[Settings]) -> str:
     place = list(error["loc"])
-    if "objective" in place:
-        after = place.index("objective") + 1
-        del place[after : after + 1]  # its own name, by which pydantic tells objectives' settings apart
     key = ".".join(map(str, place)) or "experiment"
     if error["type"] == "extra_forbidden":
         groups = _groups(kind, place[:-1])
@@ -161,6 +160,8 @@ _WORDS = {
 
 def _groups(kind: Any, place: list[Any]) -> list[type[Settings]]:
     """List the classes of settings that may stand at ``place`` below the type ``kind``."""
+    if kind is Method:  # a mistaken key may be one of any objective
+        return [group for one in shipped_objectives().values() for group in _groups(one, place)]
     if not (isinstance(kind, type) and issubclass(kind, Settings)):
         return [group for one in get_args(kind) for group in _groups(one, place)]  # optional groups, lists and choices
     if not place:

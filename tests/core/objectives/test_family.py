@@ -4,7 +4,6 @@ import random
 from dataclasses import replace
 from math import e, exp, log, sqrt
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,14 +11,14 @@ import torch
 from pydantic import TypeAdapter
 
 from oapl_core.errors import ConfigError
-from oapl_core.objectives import Family, Loss, Method, Objective
+from oapl_core.objectives import Loss, Method, Objective, shipped
 from oapl_core.objectives.clipped.cispo import Cispo
 from oapl_core.objectives.clipped.grpo import GrpoTokenIs
 from oapl_core.objectives.pairs import Paired
 from oapl_core.settings.experiment_file import parse_experiment
 from tests.core.objectives.transcriptions import CASES, Scene, Transcription, scene
 
-NAMES = {member.model_fields["name"].default for member in get_args(Family)}
+NAMES = set(shipped())
 DEFAULTS: dict[str, Method] = {
     name: TypeAdapter(Objective).validate_python({"name": name}).loaded("behavior") for name in NAMES
 }

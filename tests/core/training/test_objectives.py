@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from oapl_core.errors import DataError
 from oapl_core.model_files.model_folder import policy_hash
-from oapl_core.objectives import Family, Inputs, Method, Objective
+from oapl_core.objectives import Inputs, Method, Objective, shipped
 from oapl_core.objectives.clipped.grpo import GrpoTokenIs
 from oapl_core.run_folder.run import METRICS_FILE
 from oapl_core.settings.training import TrainingConfig
@@ -31,7 +31,7 @@ from oapl_core.training.train import train
 from tests.core.training.made_round import TRAINING, made_groups, make_run, train_in_a_process, write_groups
 from tests.core.training.plain_engine import PlainEngine
 
-NAMES = sorted(member.model_fields["name"].default for member in get_args(Family))
+NAMES = sorted(shipped())
 SETTINGS: dict[str, dict[str, Any]] = {
     "oapl": {"regression_temperature": 0.05},
     "max_at_k": {"k": 2},
