@@ -12,6 +12,7 @@ import pytest
 
 from oapl_core import plugins
 from oapl_core.run_folder.run import METRICS_FILE
+from oapl_core.tracking.figures import TRAINING
 from tests.core.training.made_round import made_groups, make_run, train_command, write_groups
 from tests.synthetic_run import write_synthetic_run
 from tests.tiny_model import write_tiny_model
@@ -59,14 +60,14 @@ def test_its_command_is_one_of_oapl_s(environment: dict[str, str], tmp_path: Pat
     assert said.splitlines()[0].startswith("round_00  ")
 
 
-def test_its_objective_trains(
+def test_its_objective_trains_and_its_tracker_is_told(
     installed: Path, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the run's settings are written here, so the package must be found here too
     monkeypatch.syspath_prepend(str(installed))
     plugins._installed.cache_clear()
     model = write_tiny_model(tmp_path / "model", sharpness=3.0)
-    run = make_run(tmp_path, model, 1, objective={"name": "tilted", "strength": 0.5})
+    run = make_run(tmp_path, model, 1, objective={"name": "tilted", "strength": 0.5}, trackers=["lines"])
     write_groups(run, made_groups(model, groups=4))
     done = subprocess.run(train_command(run), cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -74,7 +75,40 @@ def test_its_objective_trains(
     assert metrics.parts[-3] == "tilted"
     losses = [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
     assert losses and all(map(math.isfinite, losses))
+    told = [json.loads(line) for line in (run.root / "logs" / "lines.jsonl").read_text().splitlines()]
+    assert [row[f"{TRAINING}/loss"] for row in told if f"{TRAINING}/loss" in row] == losses
     plugins._installed.cache_clear()
+
+
+VERIFIED = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from oapl_core.planning.plan import round_steps, why_unfinished
+from oapl_core.run_folder.lock import hold
+from oapl_core.run_folder.run import Run
+from oapl_core.runner import do
+from oapl_core.settings.operation.fleet import FleetConfig
+
+found = Run.open(Path(sys.argv[1]))
+fleet = FleetConfig(verdicts={"runner": "behind", "at": f"sh -c 'nice > {sys.argv[2]}; exec nice -n 5 \\"$@\\"' sh"})
+run = replace(found, config=found.config.model_copy(update={"fleet": fleet}))
+verification = round_steps(0)[1]
+with hold(run.root):
+    do(run, verification, print)
+print(why_unfinished(Run.open(found.root), verification))
+"""
+
+
+def test_its_runner_starts_a_stage(environment: dict[str, str], tmp_path: Path) -> None:
+    run = write_synthetic_run(tmp_path / "runs", until="rollouts")
+    seen = tmp_path / "seen"
+    command = [sys.executable, "-c", VERIFIED, str(run.root), str(seen)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert seen.exists(), "the stage ran behind the command"
+    assert done.stdout.splitlines()[-1] == "None", done.stdout
+    assert sorted(run.verdicts(0).glob("*.parquet"))
 
 
 CHECKED = """
