@@ -13,7 +13,6 @@ from oapl_core import plugins
 from oapl_core.objectives.inputs import Inputs, Loss, StepSizes
 from oapl_core.objectives.method import Method, OwnObjective, is_own
 from oapl_core.objectives.oapl import Oapl
-from oapl_core.objectives.supervised import Sft
 
 
 def shipped() -> dict[str, type[Method]]:
@@ -50,4 +49,4 @@ else:
     Objective = Annotated[SerializeAsAny[Method | OwnObjective], WrapValidator(_chosen), WithJsonSchema(_SCHEMA)]
 """The `objective` group of an experiment's settings; without a `name` OAPL, with a foreign one an OwnObjective."""
 
-__all__ = ["Inputs", "Loss", "Method", "Oapl", "Objective", "OwnObjective", "Sft", "StepSizes", "shipped"]
+__all__ = ["Inputs", "Loss", "Method", "Oapl", "Objective", "OwnObjective", "StepSizes", "shipped"]

@@ -12,7 +12,8 @@ from pydantic import (
     model_validator,
 )
 
-from oapl_core.objectives import Method, Objective, OwnObjective, Sft
+from oapl_core import plugins
+from oapl_core.objectives import Method, Objective, OwnObjective
 from oapl_core.settings.problems import ProblemFiles
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.settings_group import Settings
@@ -157,7 +158,7 @@ class RoundConfig(Settings):
     @property
     def own_objective(self) -> Method | OwnObjective | None:
         """Loss of this round, if it is not the experiment's."""
-        return self.objective or (Sft() if self.demonstrations else None)
+        return self.objective or (plugins.resolve("objective", "sft")() if self.demonstrations else None)
 
     def trained_by(self, training: TrainingConfig) -> TrainingConfig:
         """Return ``training``, the experiment's, with what is this round's own."""

@@ -1,6 +1,8 @@
 """Every objective: its transcription, a hand-computed case, invariances. A new one is a line of CASES and of HAND."""
 
 import random
+import subprocess
+import sys
 from dataclasses import replace
 from math import e, exp, log, sqrt
 from pathlib import Path
@@ -227,11 +229,42 @@ def test_settings_survive_json_and_start_no_torch(name: str) -> None:
     assert objective.name == name
 
 
-def test_a_wrong_key_of_an_objective_is_named_without_pydantics_tag() -> None:
-    rest = {"name": "x", "model": "m", "problems": dict.fromkeys(("train", "validation", "heldout"), "x.jsonl")}
-    with pytest.raises(ConfigError, match="unknown key `objective.clip`"):
-        parse_experiment({**rest, "objective": {"name": "grpo", "clip": 1}}, "x.toml")
+REST = {"name": "x", "model": "m", "problems": dict.fromkeys(("train", "validation", "heldout"), "x.jsonl")}
+
+
+def test_an_objective_that_another_setting_contradicts_is_refused() -> None:
     with pytest.raises(ConfigError, match="it needs training.reference = 'behavior'"):
         parse_experiment(
-            {**rest, "objective": {"name": "grpo_frozen"}, "training": {"reference": "reference"}}, "x.toml"
+            {**REST, "objective": {"name": "grpo_frozen"}, "training": {"reference": "reference"}}, "x.toml"
         )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"name": "grpo", "clip": 1}, "unknown key `objective.clip`"),
+        ({"name": "grpo", "clip_hihg": 1}, "unknown key `objective.clip_hihg`; did you mean `clip_high`[?]$"),
+        ({"name": "grpo", "clip_high": "x"}, "`objective.clip_high`: Input should be a valid number"),
+        ({"regression_temperature": 0}, "`objective.regression_temperature`: Input should be greater than 0"),
+        ({"name": "gropo"}, "`objective`: there is no objective 'gropo'; known are oapl, .*, minpro, or write module:"),
+        ({"name": "a:b:c"}, "`objective.name`: write module:Class, for example"),
+        ({"name": 3}, "`objective`: there is no objective '3'; known are"),
+        ("grpo", "`objective`: write a table, for example .* .got 'grpo'."),
+    ],
+)
+def test_a_wrong_table_of_an_objective_is_one_line_that_names_the_key(given: object, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as raised:
+        parse_experiment({**REST, "objective": given}, "x.toml")
+    assert "\n" not in str(raised.value)
+
+
+def test_only_the_chosen_one_is_imported() -> None:
+    program = (
+        "import sys; from oapl_core.settings.experiment_file import parse_experiment as parse\n"
+        f"print(parse({REST | {'objective': {'name': 'cispo'}}!r}, 'here').objective.name)\n"
+        "print(*sorted(one for one in sys.modules if one.startswith('oapl_core.objectives.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    name, modules = done.stdout.splitlines()
+    needed = "clipped clipped.cispo group_means inputs method oapl tokens values".split()
+    assert (name, modules.split()) == ("cispo", [f"oapl_core.objectives.{one}" for one in needed])
