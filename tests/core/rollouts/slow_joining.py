@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from oapl_core.rollouts.remote.join import join
+from oapl_core.rollouts.join import join
 from oapl_core.rollouts.remote.joining import fetch_round, round_to_join
 from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.object_store import ObjectStore

@@ -15,8 +15,8 @@ from oapl_core.environments.making import maker
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.rollouts.generate import generate
 from oapl_core.rollouts.in_flight import InFlight
+from oapl_core.rollouts.join import join
 from oapl_core.rollouts.parts import cut
-from oapl_core.rollouts.remote.join import join
 from oapl_core.rollouts.remote.part_queue import Opened, PartQueue, open_round
 from oapl_core.run_folder.object_store import ObjectStore
 from oapl_core.settings.environment import EnvironmentConfig

@@ -13,7 +13,7 @@ import pytest
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.rollouts.generate import generate
-from oapl_core.rollouts.remote.join import join
+from oapl_core.rollouts.join import join
 from oapl_core.rollouts.remote.joining import fetch_round, round_to_join, serve
 from oapl_core.rollouts.remote.part_queue import Opened
 from oapl_core.run_folder.mirror import Mirror

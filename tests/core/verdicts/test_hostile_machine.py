@@ -115,7 +115,7 @@ def test_killing_the_supervisor_loses_and_doubles_nothing(kills: tuple[int, ...]
     assert right(run)
 
 
-@pytest.mark.parametrize("victim", ["sandbox.fork_server", "verdicts.maths_worker"])
+@pytest.mark.parametrize("victim", ["sandbox.fork_server", "verdicts.workers.maths_worker"])
 def test_killing_fork_servers_and_maths_workers_changes_no_verdict(victim: str, tmp_path: Path, root: Path) -> None:
     run = mixed_run(tmp_path)
     with verification(run, root) as process:

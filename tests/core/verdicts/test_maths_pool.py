@@ -213,7 +213,7 @@ def test_no_payload_is_equal_or_ends_a_worker(pool: MathsPool) -> None:
 def test_a_worker_compiles_no_text_whoever_asks(code: str) -> None:
     lines = [
         "import sys, sympy",
-        "from oapl_core.verdicts import maths_worker",
+        "from oapl_core.verdicts.workers import maths_worker",
         "x = sympy.Symbol('x')",
         "sys.addaudithook(maths_worker._refuse_code)",
         code,

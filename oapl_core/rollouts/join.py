@@ -1,4 +1,4 @@
-"""``python -m oapl_core.rollouts.remote.join FOLDER --round N``: samples parts of a run on another machine.
+"""``python -m oapl_core.rollouts.join FOLDER --round N``: samples parts of a run on another machine.
 
 Reads what ``joining.py`` fetched into FOLDER (run.json, inputs/, joined.json) and the round's queue in the mirror;
 writes parts below FOLDER and sends them. Ends when every part of the round is finished, by whomever, or wanted no more.
@@ -20,7 +20,7 @@ from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.stage import run_verb
 
-_COMMAND = (sys.executable, "-m", "oapl_core.rollouts.remote.join")
+_COMMAND = (sys.executable, "-m", "oapl_core.rollouts.join")
 
 
 def join(
