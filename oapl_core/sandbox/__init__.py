@@ -68,10 +68,10 @@ Between two calls its process is stopped, so that nothing computes while the mod
 that with the fork server, and that with the supervisor. Of other sessions it learns nothing; of its own rollout it
 holds what the model wrote, and no problem, answer or reward.
 
-`verdicts.workers.maths_worker` confines itself, as it reads untrusted text but runs none, by the fallback's means. These
-are seccomp, a memory limit, and landlock where the kernel has it (Linux 5.13). Without landlock the full level stands on
-the read-only root alone. An unprivileged user who may map no second id keeps its own id in the namespace, without
-capabilities.
+`verdicts.workers.maths_worker` confines itself, as it reads untrusted text but runs none, by the fallback's means.
+These are seccomp, a memory limit, and landlock where the kernel has it (Linux 5.13). Without landlock the full level
+stands on the read-only root alone. An unprivileged user who may map no second id keeps its own id in the namespace,
+without capabilities.
 
 Not covered:
 

@@ -6,14 +6,19 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from oapl_core import plugins
-from oapl_core.run_folder.run import METRICS_FILE
-from oapl_core.tracking.figures import TRAINING
+from oapl_core import plugins, tables
+from oapl_core.planning.plan import helping_steps, round_steps
+from oapl_core.run_folder.run import METRICS_FILE, Run
+from oapl_core.settings.experiment_file import parse_experiment
+from oapl_core.tracking.tracking import catch_up
 from tests.core.training.made_round import made_groups, make_run, train_command, write_groups
+from tests.core.verdicts.test_verify import rollout
 from tests.synthetic_run import write_synthetic_run
 from tests.tiny_model import write_tiny_model
 from tests.whole_run import ROOT
@@ -31,17 +36,38 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "packages"
 
 
-@pytest.fixture
-def environment(installed: Path) -> dict[str, str]:
+def variables(installed: Path) -> dict[str, str]:
     """Variables of processes that find the package."""
     paths = [str(installed), str(ROOT), os.environ.get("PYTHONPATH", "")]
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
+@pytest.fixture
+def environment(installed: Path) -> dict[str, str]:
+    """Variables of processes that find the package."""
+    return variables(installed)
+
+
+@contextmanager
+def names_known_here(installed: Path) -> Iterator[None]:
+    """The package is found in this process, too, where a run's settings are written and read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(installed))
+        plugins._installed.cache_clear()
+        try:
+            yield
+        finally:
+            plugins._installed.cache_clear()
+
+
+def python(environment: dict[str, str], folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Call Python in a folder outside of the tree."""
+    return subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
+
+
 def oapl(environment: dict[str, str], folder: Path, *words: object) -> str:
     """Call `oapl` in a folder outside of the tree; it must succeed."""
-    command = [sys.executable, "-m", "deployments.cli", *map(str, words)]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    done = python(environment, folder, "-m", "deployments.cli", *map(str, words))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -60,55 +86,49 @@ def test_its_command_is_one_of_oapl_s(environment: dict[str, str], tmp_path: Pat
     assert said.splitlines()[0].startswith("round_00  ")
 
 
-def test_its_objective_trains_and_its_tracker_is_told(
-    installed: Path, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # the run's settings are written here, so the package must be found here too
-    monkeypatch.syspath_prepend(str(installed))
-    plugins._installed.cache_clear()
-    model = write_tiny_model(tmp_path / "model", sharpness=3.0)
-    run = make_run(tmp_path, model, 1, objective={"name": "tilted", "strength": 0.5}, trackers=["lines"])
-    write_groups(run, made_groups(model, groups=4))
-    done = subprocess.run(train_command(run), cwd=tmp_path, env=environment, capture_output=True, text=True)
+@pytest.fixture(scope="module")
+def trained(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run whose one round was trained with the package's objective, followed by its tracker."""
+    folder = tmp_path_factory.mktemp("trained")
+    model = write_tiny_model(folder / "model", sharpness=3.0)
+    with names_known_here(installed):
+        objective = {"name": "tilted", "strength": 0.5}
+        run = make_run(folder, model, 1, objective=objective, trackers=["json-lines"])
+        write_groups(run, made_groups(model, groups=4))
+    done = python(variables(installed), folder, *train_command(run)[1:])
     assert done.returncode == 0, done.stderr[-2000:]
-    (metrics,) = run.root.rglob(METRICS_FILE)
+    return run
+
+
+def test_its_objective_trains(trained: Run) -> None:
+    (metrics,) = trained.root.rglob(METRICS_FILE)
     assert metrics.parts[-3] == "tilted"
     losses = [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
     assert losses and all(map(math.isfinite, losses))
-    told = [json.loads(line) for line in (run.root / "logs" / "lines.jsonl").read_text().splitlines()]
-    assert [row[f"{TRAINING}/loss"] for row in told if f"{TRAINING}/loss" in row] == losses
-    plugins._installed.cache_clear()
 
 
-VERIFIED = """
-import sys
-from dataclasses import replace
-from pathlib import Path
-from oapl_core.planning.plan import round_steps, why_unfinished
-from oapl_core.run_folder.lock import hold
-from oapl_core.run_folder.run import Run
-from oapl_core.runner import do
-from oapl_core.settings.operation.fleet import FleetConfig
-
-found = Run.open(Path(sys.argv[1]))
-fleet = FleetConfig(verdicts={"runner": "behind", "at": f"sh -c 'nice > {sys.argv[2]}; exec nice -n 5 \\"$@\\"' sh"})
-run = replace(found, config=found.config.model_copy(update={"fleet": fleet}))
-verification = round_steps(0)[1]
-with hold(run.root):
-    do(run, verification, print)
-print(why_unfinished(Run.open(found.root), verification))
-"""
-
-
-def test_its_runner_starts_a_stage(environment: dict[str, str], tmp_path: Path) -> None:
-    run = write_synthetic_run(tmp_path / "runs", until="rollouts")
-    seen = tmp_path / "seen"
-    command = [sys.executable, "-c", VERIFIED, str(run.root), str(seen)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert seen.exists(), "the stage ran behind the command"
-    assert done.stdout.splitlines()[-1] == "None", done.stdout
-    assert sorted(run.verdicts(0).glob("*.parquet"))
+def test_its_tracker_has_every_step_once(trained: Run, installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (metrics,) = trained.root.rglob(METRICS_FILE)
+    losses = [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
+    path = trained.root / "logs" / "figures.jsonl"
+    first, *lines = map(json.loads, path.read_text().splitlines())
+    assert first["name"] == trained.root.name and first["settings"]["objective"]["name"] == "tilted"
+    steps = [line for line in lines if line["axis"] == "training"]
+    assert [line["step"] for line in steps] == list(range(1, len(losses) + 1))
+    assert [line["values"]["training/loss"] for line in steps] == pytest.approx(losses)
+    assert "rounds" in {line["axis"] for line in lines}, "what the ledger knew before the first step"
+    assert {line["run"] for line in lines} == {first["run"]}
+    # what `oapl report` would still send: nothing to this file, and a new run's worth to another one
+    written = path.read_bytes()
+    with names_known_here(installed):
+        catch_up(trained)
+        assert path.read_bytes() == written
+        (trained.root / "logs" / "trackers" / "json-lines.jsonl").unlink()
+        monkeypatch.setenv("OAPL_JSON_LINES", str(trained.root / "shared.jsonl"))
+        catch_up(trained)
+    again = [json.loads(line) for line in (trained.root / "shared.jsonl").read_text().splitlines()]
+    assert [(line["axis"], line["step"]) for line in again[1:]] == [(line["axis"], line["step"]) for line in lines]
+    assert again[0]["run"] != first["run"], "a record that is deleted begins a new run there"
 
 
 CHECKED = """
@@ -127,8 +147,88 @@ pool.close()
 
 
 def test_its_environment_and_its_reward_are_found_by_name(environment: dict[str, str], tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CHECKED], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    done = python(environment, tmp_path, "-c", CHECKED)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:2] == ["an animal", "[0.75]"]
+
+
+STAGE = """
+import sys
+from pathlib import Path
+from oapl_core.planning.plan import round_steps
+from oapl_core.run_folder.lock import hold
+from oapl_core.run_folder.run import Run
+from oapl_core.runner import do
+
+run = Run.open(Path(sys.argv[1]))
+with hold(run.root):  # as `oapl run` does it
+    do(run, round_steps(0)[1], print)
+"""
+OWN_REWARD = """
+import os
+
+def niceness(problem, response, verdict):
+    return float(os.getpriority(os.PRIO_PROCESS, 0))
+"""
+
+
+def sampled_run(folder: Path, at: str) -> Run:
+    """A run with three parts of answers to be verified, whose reward is the niceness of the process that gives it."""
+    (folder / "own_reward.py").write_text(OWN_REWARD)
+    values = {
+        "name": "polite",
+        "model": "/m",
+        "runs_dir": str(folder),
+        "cache_dir": str(folder),
+        "verifier": {"workers": 1},
+        "reward": {"function": "own_reward:niceness"},
+        "problems": dict.fromkeys(("train", "validation", "heldout"), "/problems.jsonl"),
+        "fleet": {"verdicts": {"runner": "polite", "at": at, "shares": 2}},
+    }
+    run = Run.create(parse_experiment(values, "test"))
+    problem = dict.fromkeys(name for name, _ in tables.PROBLEMS) | {"problem_id": "p", "split": "train", "tests": []}
+    with run.writing(run.problems, {}, {}) as draft:
+        asked = problem | {"kind": "math", "statement": "What is 1 + 1?", "answer": "2"}
+        draft.rows = tables.write_table(draft.path, tables.PROBLEMS, [asked])
+    for number in range(3):
+        rows = [rollout(number, sample, text) for sample, text in enumerate(("\\boxed{2}", "nothing"))]
+        with run.writing(run.rollouts(0) / f"part-{number:05d}.parquet", {}, {}) as draft:
+            draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, rows)
+    return run
+
+
+def test_its_runner_ends_a_verification_with_a_helper(
+    installed: Path, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with names_known_here(installed):
+        run = sampled_run(tmp_path, at="7")
+    done = python(environment, tmp_path, "-c", STAGE, str(run.root))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "round 0: verification: with niceness 7" in done.stdout
+    assert "verify round 0 | 6/6 rollouts" in done.stdout, "its progress is forwarded"
+    step = round_steps(0)[1]
+    labels = [step.label, helping_steps(step, 2)[0].label]
+    started = [json.loads(line) for line in (run.root / "logs" / "polite.jsonl").read_text().splitlines()]
+    assert [one["step"] for one in started] == labels
+    assert all(one["command"][:3] == ["nice", "-n", "7"] for one in started)
+    assert {entry.stage: entry.exit_code for entry in run.ledger.stages()}[step.label] == 0
+    parts = sorted(run.verdicts(0).iterdir())
+    assert [part.name for part in parts] == [part.name for part in sorted(run.rollouts(0).iterdir())]
+    rows = [row for part in parts for row in tables.read_table(part, tables.VERDICTS).to_pylist()]
+    assert [row["outcome"] for row in rows] == ["passed", "no_answer"] * 3
+    expected = min(19, os.getpriority(os.PRIO_PROCESS, 0) + 7)
+    assert {row["reward"] for row in rows} == {expected}, "the stage ran under nice, with all that it started"
+
+
+def test_its_runner_refuses_what_is_no_niceness_in_one_line(
+    installed: Path, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with names_known_here(installed):
+        run = sampled_run(tmp_path, at="very")
+    done = python(environment, tmp_path, "-c", STAGE, str(run.root))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith(
+        "ConfigError: fleet: at = 'very' is not a niceness; the runner 'polite' takes '0' to '19'"
+    )

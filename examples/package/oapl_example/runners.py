@@ -1,40 +1,61 @@
-"""A runner that puts a command before a stage's own: ``[fleet] verdicts = {runner = "behind", at = "nice -n 19"}``.
-
-With ``at = "ssh HOST"``, or srun with its options, the stage runs on another machine that sees the run folder.
-"""
+"""Stages that give way to other work of this machine: ``[fleet] verdicts = {runner = "polite", shares = 2}``."""
 
 import json
-import shlex
 import sys
-from dataclasses import asdict
+import time
+from datetime import UTC, datetime
 
-from oapl_core.errors import ConfigError
+from oapl_core.errors import ConfigError, OaplError
 from oapl_core.launch import Process
-from oapl_core.planning.plan import Step
+from oapl_core.planning.plan import Step, made_by, module_of
+from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run
-from oapl_core.runner import Order, Tell
+from oapl_core.runner import Tell
 
 
-class Behind:
-    """Processes started behind a command."""
+class Polite:
+    """This machine through ``nice``; what it started is in logs/polite.jsonl of the run.
+
+    A runner for another machine starts ``python -m tasks.elsewhere ORDER`` there (``oapl_core/runner.py: Order``).
+    """
 
     def __init__(self, at: str | None) -> None:
-        """Keep the command.
+        """Read the niceness from `fleet.STAGE.at`.
+
+        Args:
+            at: 0 to 19, higher for lower priority; unset: 10.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: it is no such number.
         """
-        self._command = shlex.split(at or "")
-        if not self._command:
-            raise ConfigError('fleet: the runner "behind" needs `at`, a command such as "nice -n 19"')
+        at = "10" if at is None else at
+        if not (at.isdecimal() and int(at) <= 19):
+            raise ConfigError(f"fleet: at = {at!r} is not a niceness; the runner 'polite' takes '0' to '19'")
+        self._niceness = at
 
     def start(self, run: Run, step: Step, tell: Tell) -> Process:
-        """Start the step and return; the process that comes back can be waited for and ended."""
-        order = json.dumps(asdict(Order.of(run, step)))
-        # a log beside the stage's own, which the stage writes itself
-        log = run.log(f"behind {step.label}")
+        """Start the process of ``step`` and return; called again for each helper, and after a failure.
+
+        Args:
+            run: its folder, held by the process that calls.
+            step: what to do.
+            tell: gets lines for people.
+
+        Returns:
+            The process, which ends with all its descendants when the caller ends, however that comes.
+        """
+        module = [str(run.python or sys.executable), "-m", module_of(step.verb), str(run.root), *step.arguments]
+        command, log, begun = ["nice", "-n", self._niceness, *module], run.log(step.label), time.monotonic()
         log.parent.mkdir(parents=True, exist_ok=True)
-        # a shell on the other side reads the words again: the order must stay one word
-        is_shell = self._command[0] == "ssh"
-        order = shlex.quote(order) if is_shell else order
-        return Process(step.title, [*self._command, sys.executable, "-m", "tasks.elsewhere", order], log, tell)
+        with (log.parent / "polite.jsonl").open("a", encoding="utf-8") as file:
+            print(json.dumps({"at": datetime.now(UTC).isoformat(), "step": step.label, "command": command}), file=file)
+
+        def ended(code: int, failure: OaplError | None) -> None:
+            # reports count a stage's time from these lines
+            made = [] if code else made_by(run, step.label)
+            run.ledger.append(
+                StageEntry(step.label, round(time.monotonic() - begun, 3), code, str(failure or ""), made)
+            )
+
+        tell(f"{step.title}: with niceness {self._niceness}")
+        return Process(step.label, command, log, tell, run.config.time_limits_h.seconds(step.verb), ended)

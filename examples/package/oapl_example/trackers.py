@@ -1,25 +1,36 @@
-"""A tracker that writes a file of one's own form: ``training.trackers = ["lines"]``."""
+"""Figures as lines of JSON, for whatever reads a growing file: ``[training] trackers = ["json-lines"]``."""
 
 import json
+import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from oapl_core.tracking.doors import Door, Opening
 
+FILE = "OAPL_JSON_LINES"
+"""Variable that names one file for all runs; unset: logs/figures.jsonl of each run."""
 
-def lines(opening: Opening) -> Door:
-    """Append each row to logs/lines.jsonl of the run, as one JSON line.
+
+def json_lines(opening: Opening) -> Door:
+    """Open the file and append to it: the settings once, then one line for each step of an axis.
 
     Args:
-        opening: the run folder, its identity and its settings.
+        opening: the run; every line has its identity, so that runs can share a file.
 
     Returns:
-        The opened file: a function that takes a row, and one that closes it.
+        The door. OAPL calls it from one thread, sends each row once, and sends later what was not taken.
     """
-    file = (opening.root / "logs" / "lines.jsonl").open("a", encoding="utf-8")
+    path = Path(os.environ.get(FILE) or opening.root / "logs" / "figures.jsonl")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("a", encoding="utf-8")
+
+    def write(line: Mapping[str, object]) -> None:
+        # flushed: a row that was logged must outlive this process, because it is not sent again
+        print(json.dumps({"run": opening.identity, **line}), file=file, flush=True)
 
     def log(axis: str, step: int, values: Mapping[str, float]) -> None:
-        file.write(json.dumps({axis: step, **values}) + "\n")
-        # OAPL notes the row as sent when this returns, so it must be there if the process is killed next
-        file.flush()
+        write({"axis": axis, "step": step, "values": dict(values)})
 
+    if opening.is_new:
+        write({"name": opening.root.name, "settings": dict(opening.config)})
     return Door(log, file.close)
