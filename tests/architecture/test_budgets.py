@@ -24,7 +24,7 @@ MENTIONS = {
     "mirror": 8,
     "demonstrations": 17,
     "fleet": 5,
-    "replay and difficulty": 11,
+    "replay and difficulty": 8,
     "servers that sample": 6,
     "trackers": 3,
 }

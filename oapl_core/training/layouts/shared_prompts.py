@@ -89,8 +89,8 @@ class SharedPromptPolicy(Policy):
         is_response_ST = response_mask(prompt_length_S, length_S, id_ST.shape[1], sampled_ST)
         row = SharedRow.of(id_ST, prompt_length_S, length_S)
         column_ST = torch.arange(id_ST.shape[1], device=id_ST.device).expand_as(id_ST)
-        if self.replay:
-            self.replay.hold(route_STLK, row.computed_ST, self.device)
+        if self.routing_replay:
+            self.routing_replay.hold(route_STLK, row.computed_ST, self.device)
         # with another attention a guard scores sequences one by one
         layout = row.attention if self.model.config._attn_implementation == VARIABLE_LENGTH else {}
         layout = {"position_ids": column_ST[row.computed_ST][None], **layout}

@@ -52,7 +52,7 @@ def freeze_routers(model: Any) -> None:
         router.requires_grad_(False)
 
 
-class Replay:
+class RoutingReplay:
     """Routers of a model that choose the experts which were stored for a token; else they choose as ever."""
 
     _route_NLK: Tensor | None = None

@@ -113,23 +113,23 @@ def _policy(model: Any, training: TrainingConfig, examples: "Examples") -> "Poli
         packed = use_packing(model, packing, getattr(torch, training.dtype))
         policy = kind(model, examples.temperature, training.logprob_chunk, packed)
     if examples.routing:
-        _replay(policy, training, examples.routing)
+        _use_routing_replay(policy, training, examples.routing)
     return policy
 
 
-def _replay(policy: "Policy", training: TrainingConfig, routing: Routing) -> None:
+def _use_routing_replay(policy: "Policy", training: TrainingConfig, routing: Routing) -> None:
     """Let the policy's tokens go to the experts that are stored with them.
 
     Raises:
         ConfigError: ranks share sequences, or routers are not found.
     """
-    from oapl_core.training.model.experts import Replay
+    from oapl_core.training.model.experts import RoutingReplay
 
     if training.sequence_parallel > 1:
         raise ConfigError(
             f"`training.sequence_parallel` = {training.sequence_parallel}: stored routes (sampling.routes) are of "
             "whole sequences and are not shared; set it to 1"
         )
-    policy.replay = Replay(policy.model, routing)
+    policy.routing_replay = RoutingReplay(policy.model, routing)
     if not own_rank():
         say(f"tokens go to the experts that the engine chose, {routing.top_k} in each layer that has some")

@@ -236,7 +236,7 @@ class Policy(nn.Module):
     """Whether a prompt is computed once for all answers to it (``shared_prompts.py``)."""
     device: torch.device | None = None
     """Where the model computes; unset: where the inputs lie."""
-    replay: Any = None  # experts.py: Replay, where ``forward`` is given the stored experts of tokens
+    routing_replay: Any = None  # experts.py: RoutingReplay, where ``forward`` is given the stored experts of tokens
 
     def __init__(self, model: Any, temperature: float = 1.0, chunk: int = 4096, packed: bool = False) -> None:
         """Takes ``model`` over: its output layer is replaced.
@@ -284,8 +284,8 @@ class Policy(nn.Module):
         next_ST = id_ST.roll(-1, 1)
         before_ST = torch.cat([is_response_ST, is_response_ST.new_zeros(len(id_ST), 1)], dim=1)
         rows = (id_ST, column_ST, next_ST, before_ST)
-        if self.replay:
-            self.replay.hold(route_STLK, column_ST < length_S[:, None] if self.packed else None, self.device)
+        if self.routing_replay:
+            self.routing_replay.hold(route_STLK, column_ST < length_S[:, None] if self.packed else None, self.device)
         if self.packed:
             is_token_ST = column_ST < length_S[:, None]
             id_ST, column_ST, next_ST, before_ST = (tensor[is_token_ST][None] for tensor in rows)

@@ -19,7 +19,7 @@ from oapl_core.training.job import make_job
 from oapl_core.training.layouts.shared_prompts import SharedPromptPolicy
 from oapl_core.training.mismatch import compare_with_engine
 from oapl_core.training.model.checkpoint import load_model
-from oapl_core.training.model.experts import Replay, routers
+from oapl_core.training.model.experts import RoutingReplay, routers
 from oapl_core.training.model.loading import load
 from oapl_core.training.model.logprobs import Policy
 from tests.core.training.made_round import made_groups, make_run, train_in_a_process
@@ -51,7 +51,7 @@ def routing(folder: Path) -> Routing:
 
 def replaying(folder: Path, packed: bool = False) -> Policy:
     policy = Policy(load_model(folder).model, packed=packed)
-    policy.replay = Replay(policy.model, routing(folder))
+    policy.routing_replay = RoutingReplay(policy.model, routing(folder))
     return policy
 
 
@@ -120,8 +120,8 @@ def test_a_block_of_experts_is_what_numpy_makes_of_the_stored_ones(written: Call
     block = policy.model.base_model.layers[1].mlp
     hidden_TD = torch.randn(30, 128, generator=draw)
     stored_TK = torch.stack([torch.randperm(8, generator=draw)[:2] for _ in range(30)])
-    assert policy.replay
-    policy.replay.hold(torch.stack([stored_TK.flip(0), stored_TK], dim=1)[None], None)
+    assert policy.routing_replay
+    policy.routing_replay.hold(torch.stack([stored_TK.flip(0), stored_TK], dim=1)[None], None)
     with torch.no_grad():
         found = block(hidden_TD[None])[0].numpy()
     assert np.allclose(found, by_hand(block, hidden_TD, stored_TK), rtol=1e-4, atol=1e-5)
@@ -153,7 +153,7 @@ def test_packing_and_recomputation_replay_the_same(how: str, written: Callable[[
 def test_answers_that_share_their_prompt_share_its_routes(written: Callable[[str], Path]) -> None:
     folder, one, ids = written("qwen3-moe"), torch.full((3,), 3), IDS.clone()
     padded, shared = replaying(folder), SharedPromptPolicy(load_model(folder).model)
-    shared.replay = Replay(shared.model, routing(folder))
+    shared.routing_replay = RoutingReplay(shared.model, routing(folder))
     routes = shifted(own_routes(padded, folder), folder)
     ids[:, :3], routes[:, :3] = ids[0, :3].clone(), routes[0, :3].clone()
     with torch.no_grad():
@@ -242,9 +242,9 @@ def test_what_cannot_replay_is_refused(written: Callable[[str], Path], tmp_path:
         load(make_job(run, 0), read(run, folder))
     dense = load_model(write_tiny_model(tmp_path / "dense")).model
     with pytest.raises(ConfigError, match="Qwen3ForCausalLM has 0 blocks of experts and 0 routers"):
-        Replay(dense, routing(folder))
+        RoutingReplay(dense, routing(folder))
     policy = replaying(folder)
-    policy.replay = Replay(policy.model, Routing(2, 3, 8))  # a router that chooses in another way than is known
+    policy.routing_replay = RoutingReplay(policy.model, Routing(2, 3, 8))  # a router that chooses in another way than is known
     with pytest.raises(ConfigError, match=r"layers.0.mlp.gate does not choose its 3 of 8 experts by one topk"):
         policy(IDS, PROMPT, LENGTH, torch.zeros(3, 20, 2, 3, dtype=torch.int16))
 
