@@ -244,7 +244,8 @@ def test_what_cannot_replay_is_refused(written: Callable[[str], Path], tmp_path:
     with pytest.raises(ConfigError, match="Qwen3ForCausalLM has 0 blocks of experts and 0 routers"):
         RoutingReplay(dense, routing(folder))
     policy = replaying(folder)
-    policy.routing_replay = RoutingReplay(policy.model, Routing(2, 3, 8))  # a router that chooses in another way than is known
+    # a router that chooses in another way than is known
+    policy.routing_replay = RoutingReplay(policy.model, Routing(2, 3, 8))
     with pytest.raises(ConfigError, match=r"layers.0.mlp.gate does not choose its 3 of 8 experts by one topk"):
         policy(IDS, PROMPT, LENGTH, torch.zeros(3, 20, 2, 3, dtype=torch.int16))
 
