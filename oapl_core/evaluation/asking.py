@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
+from oapl_core.environments.making import schemas
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.evaluation.folder import EvaluationFolder
 from oapl_core.evaluation.questions import Questions
@@ -136,10 +137,11 @@ def questions(folder: EvaluationFolder, model: Path) -> Questions:
     """
     config = folder.config
     path = prompts_of(folder, model)
-    settings = config.prompting
+    tools = schemas(config.environment)
+    settings = config.prompting | ({"tools": tools} if config.environment else {})
     inputs = folder.inputs([folder.problems])
     if not folder.is_done(path, inputs, settings):
-        encode = load_encoder(model, config.thinking, config.chat)
+        encode = load_encoder(model, config.thinking, config.chat, tools)
         say(encode.form)
         with folder.writing(path, inputs, settings) as draft:
             dropped = Counter[str]()

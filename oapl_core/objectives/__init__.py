@@ -37,11 +37,7 @@ def _chosen(value: Any, _builtin: ValidatorFunctionWrapHandler) -> Method | OwnO
 
 
 # without one, pydantic would describe the base class alone; the page of settings lists each objective itself
-_SCHEMA = {
-    "type": "object",
-    "discriminator": {"propertyName": "name"},
-    "properties": {"name": {"type": "string", "examples": [*plugins.BUILT_IN["objective"]]}},
-}
+_SCHEMA = {"type": "object", "discriminator": {"propertyName": "name"}}
 
 if TYPE_CHECKING:
     Objective = Method | OwnObjective

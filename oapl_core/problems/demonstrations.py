@@ -33,7 +33,7 @@ class Demonstrations:
         """``problems`` are those of every split, as prompts are made of them; ``longest`` bounds an answer's tokens."""
         self._stop = run.config.sampling.stop
         self._config, self._longest_answer, model = run.config.problems, longest, run.base_model()
-        tools = schemas(run.config.environment) if run.config.environment else []
+        tools = schemas(run.config.environment)
         self._encode = load_encoder(model, self._config.thinking, self._config.chat, tools)
         self._tokenizer, self._longest = load_tokenizer(model), limits(model)[0]
         self._problems = {problem["problem_id"]: problem for problem in problems}

@@ -51,7 +51,7 @@ def prepare(run: Run) -> None:
         refuse_missing_tools(run)
     model = run.base_model()
     inputs = run.inputs([run.problems, *tokenizer_files(model)])
-    tools = schemas(run.config.environment) if run.config.environment else []
+    tools = schemas(run.config.environment)
     if run.config.environment:
         config = config | {"tools": tools}
     if run.is_done(run.prompts, inputs, config):

@@ -13,10 +13,9 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
+from oapl_core import objectives
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import fsync
-from oapl_core.objectives import Method
-from oapl_core.objectives import shipped as shipped_objectives
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.operation.secrets import masked
 from oapl_core.settings_group import Settings
@@ -160,8 +159,8 @@ _WORDS = {
 
 def _groups(kind: Any, place: list[Any]) -> list[type[Settings]]:
     """List the classes of settings that may stand at ``place`` below the type ``kind``."""
-    if kind is Method:  # a mistaken key may be one of any objective
-        return [group for one in shipped_objectives().values() for group in _groups(one, place)]
+    if kind is objectives.Method:  # a mistaken key may be one of any objective
+        return [group for one in objectives.shipped().values() for group in _groups(one, place)]
     if not (isinstance(kind, type) and issubclass(kind, Settings)):
         return [group for one in get_args(kind) for group in _groups(one, place)]  # optional groups, lists and choices
     if not place:

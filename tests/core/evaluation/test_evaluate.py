@@ -16,11 +16,11 @@ from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.problems.prompts import STYLES
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.problems import PromptConfig
-from oapl_core.tables import EVALUATIONS, read_table
+from oapl_core.tables import EVALUATIONS, PROMPTS, read_table
 from tests.core.evaluation.made_up_verifier import MadeUpVerifier, Starts
 from tests.extras.problem_sets.foreign_rows import livecodebench, write_rows
 from tests.sampling_run import MadeUpSampler, made_up_model
-from tests.tiny_model import write_tokenizer
+from tests.tiny_model import CHAT_TEMPLATE, write_tokenizer
 
 JUDGE = MadeUpVerifier(lambda weights: 0.3 + 0.4 * (int(weights, 16) % 2))
 
@@ -88,6 +88,22 @@ def test_models_of_one_architecture_share_one_engine(tmp_path: Path, place: Path
     starts = Starts()
     evaluate(folder_of(tmp_path / "e", place), starts, JUDGE)
     assert [sampler.loaded for sampler in starts.samplers] == [[place / "one", place / "two"]]
+
+
+@pytest.mark.parametrize("environment", [None, {"function": "calculator"}])
+def test_prompts_describe_the_tools_of_an_environment(
+    environment: dict[str, str] | None, tmp_path: Path, place: Path
+) -> None:
+    shutil.copytree(place / "one", tmp_path / "m")
+    shows = "{% for tool in tools or [] %}may call {{ tool.function.name }}\n{% endfor %}"
+    (tmp_path / "m" / "chat_template.jinja").write_text(shows + CHAT_TEMPLATE)
+    models = [{"label": "m", "path": tmp_path / "m"}]
+    folder = folder_of(tmp_path / "e", place, models=models, environment=environment, max_prompt_tokens=256)
+    asking.take_problems(folder)
+    asked = asking.questions(folder, tmp_path / "m")
+    texts = read_table(asked.prompts_table, PROMPTS, ["prompt"])["prompt"].to_pylist()
+    assert len(texts) == 6
+    assert all(("may call " in text) is bool(environment) for text in texts)
 
 
 def test_every_model_answers_every_problem_n_times_with_the_same_seeds(original: object, place: Path) -> None:
