@@ -112,7 +112,12 @@ def test_the_ledger_says_what_a_part_holds_and_how_long_it_took(run: Run) -> Non
 
 def test_a_finished_round_starts_no_engine(run: Run) -> None:
     generate(run, 0, MadeUpSampler)
-    generate(run, 0, never)
+    made, again = {path: path.stat().st_mtime_ns for path in parts(run)}, Watched()
+    recorded = run.ledger.artifacts()
+    generate(run, 0, again)
+    assert again.samplers == []
+    assert made and {path: path.stat().st_mtime_ns for path in parts(run)} == made
+    assert run.ledger.artifacts() == recorded
 
 
 def test_after_a_break_only_missing_answers_are_sampled_and_the_result_is_the_same(run: Run, tmp_path: Path) -> None:

@@ -58,7 +58,19 @@ def test_packed_log_probs_are_those_of_each_sequence_alone(model_dir: Path, impl
 
 
 def test_a_model_that_tells_its_neighbours_apart_is_accepted(model_dir: Path) -> None:
-    refuse_leaks(engine_of(load(model_dir)), vocabulary=300)
+    model, rows = load(model_dir), list[tuple[str, tuple[int, ...]]]()
+
+    def note(_module: Any, _args: Any, kwargs: dict[str, Any]) -> None:
+        rows.append((model.config._attn_implementation, tuple(kwargs["input_ids"].shape)))
+
+    attention.give(model)
+    engine = engine_of(model)
+    model.base_model.register_forward_pre_hook(note, with_kwargs=True)
+    refuse_leaks(engine, vocabulary=300)
+    together, *apart = rows
+    assert together == (VARIABLE_LENGTH, (1, 12)), "as training packs them"
+    assert apart == [("sdpa", (1, 6))] * 2 + [("eager", (1, 6))] * 2, "each by itself, as the model was published"
+    assert model.config._attn_implementation == VARIABLE_LENGTH, "training goes on as it was checked"
 
 
 @pytest.mark.parametrize("leak", ["use_cache", "attention_mask"])

@@ -251,9 +251,28 @@ def test_models_that_cannot_be_shared_are_refused_by_name(changes: dict[str, Any
         refuse_misfit(model_config(**changes), "sdpa", packed=False, ranks=4)
 
 
-@pytest.mark.parametrize("key_heads", [1, 2, 4, 8])
-def test_key_heads_are_shared_or_repeated(key_heads: int) -> None:
-    refuse_misfit(model_config(num_key_value_heads=key_heads), "sdpa", packed=False, ranks=4)
+def may_share(ranks: int, **config: Any) -> bool:
+    try:
+        refuse_misfit(model_config(**config), "sdpa", packed=False, ranks=ranks)
+    except ConfigError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("heads", "key_heads", "fitting"),
+    [
+        (8, 1, [1, 2, 4, 8]),
+        (8, 2, [1, 2, 4, 8]),
+        (8, 8, [1, 2, 4, 8]),
+        (8, None, [1, 2, 4, 8]),
+        (6, 3, [1, 3, 6]),
+        (12, 4, [1, 2, 4, 12]),
+    ],
+)
+def test_key_heads_are_shared_or_repeated(heads: int, key_heads: int | None, fitting: list[int]) -> None:
+    config = {"num_attention_heads": heads, "num_key_value_heads": key_heads}
+    assert [ranks for ranks in range(1, 17) if may_share(ranks, **config)] == fitting
 
 
 def test_only_flash_attention_shares_packed_rows_and_sliding_windows() -> None:

@@ -20,6 +20,7 @@ from oapl_core.run_folder.run import Run
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.examples import Examples, read_examples
 from oapl_core.training.layouts import shared_prompts
+from oapl_core.training.layouts.attention import VARIABLE_LENGTH
 from oapl_core.training.layouts.batching import computed_tokens, micro_batches
 from oapl_core.training.layouts.shared_prompts import SharedPromptPolicy, SharedRow, refuse_sharing, shares_prompts
 from oapl_core.training.model.logprobs import Policy
@@ -197,10 +198,19 @@ def test_settings_that_cannot_share_are_refused(change: dict[str, Any]) -> None:
 def test_a_model_that_shares_well_is_accepted(tmp_path: Path, sharp_model: Path, rows: list[dict[str, Any]]) -> None:
     examples = examples_of(tmp_path, sharp_model, rows)[1]
     model: Any = AutoModelForCausalLM.from_pretrained(sharp_model)
-    engine = PlainEngine(SharedPromptPolicy(model), TrainingConfig())
-    refuse_sharing(engine, examples)
-    single = replace(examples, group_S=torch.arange(len(rows)).numpy())
-    refuse_sharing(engine, single)
+    engine, scored = PlainEngine(SharedPromptPolicy(model), TrainingConfig()), list[tuple[str, int]]()
+
+    def note(_module: Any, _args: Any, kwargs: dict[str, Any]) -> None:
+        scored.append((model.config._attn_implementation, kwargs["input_ids"].shape[1]))
+
+    model.base_model.register_forward_pre_hook(note, with_kwargs=True)
+    for asked in (examples, replace(examples, group_S=torch.arange(len(rows)).numpy())):
+        scored.clear()
+        refuse_sharing(engine, asked)
+        (kernel, together), *apart = scored
+        assert kernel == VARIABLE_LENGTH and [name for name, _ in apart] == ["sdpa"] * 3 + ["eager"] * 3
+        assert together < sum(size for _, size in apart[:3]), "the prompt of two of the three was computed once"
+        assert model.config._attn_implementation == VARIABLE_LENGTH, "training goes on as it was checked"
 
 
 def sibling_seen(row: SharedRow) -> SharedRow:

@@ -20,7 +20,7 @@ from oapl_core.environments.syntax import calls
 from oapl_core.environments.tools import ToolEnvironment
 from oapl_core.settings.experiment_file import parse_as
 from oapl_core.settings.reward import RewardConfig
-from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.settings.verifier import ANSWER_RULES, VerifierConfig
 from oapl_core.tables import TURNS, read_table, write_table
 from oapl_core.verdicts import extraction
 from oapl_core.verdicts.outcomes import Outcome
@@ -41,12 +41,15 @@ def texts(count: int, seed: int = 0) -> Iterator[str]:
 
 
 def test_ten_thousand_answers_are_read() -> None:
+    kinds = Counter[tuple[str, type]]()
     for text in texts(COUNT):
         for is_thinking in (False, True):
-            found = extraction.program(text, is_thinking)
-            assert found is None or isinstance(found, str)
-        for rule in ("last-box", "first-box", "last-number", "hash"):
-            extraction.maths_by(rule, text)
+            kinds["program", type(extraction.program(text, is_thinking))] += 1
+        for rule in ANSWER_RULES:
+            kinds[rule, type(extraction.maths_by(rule, text))] += 1
+    readers = ("program", *ANSWER_RULES)
+    assert kinds.keys() == {(reader, kind) for reader in readers for kind in (str, type(None))}, "each finds some"
+    assert kinds.total() == COUNT * (2 + len(ANSWER_RULES))
 
 
 PROBLEMS: list[dict[str, Any]] = [
@@ -134,25 +137,30 @@ def test_ten_thousand_tool_calls_are_answered(tmp_path: Path) -> None:
     assert stored(rows, tmp_path) == len(rows)
 
 
-def python(tmp_path: Path, count: int, seed: int) -> None:
+def runs_of_python(count: int, seed: int) -> list[dict[str, Any]]:
+    """The calls' rows of ``count`` turns."""
     level = sandboxes.LEVEL or "fallback"
     environment = PythonSession(cpu_s=1.0, wall_s=10.0, memory_mb=256, servers=1, minimum_level=level)
     try:
-        rows = answered(environment, {"python": "code"}, count, seed)
+        return answered(environment, {"python": "code"}, count, seed)
     finally:
         environment.close()
-    assert any(not row["is_error"] for row in rows)
-    assert stored(rows, tmp_path) == len(rows)
 
 
 def test_some_calls_of_python_are_run(tmp_path: Path) -> None:
-    python(tmp_path, 40, 5)
+    rows = runs_of_python(40, 5)
+    assert len({row["turn"] for row in rows}) > 10
+    assert {row["is_error"] for row in rows} == {True, False}
+    assert stored(rows, tmp_path) == len(rows)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_many_calls_of_python_are_run(tmp_path: Path) -> None:
-    python(tmp_path, 1000, 6)
+    rows = runs_of_python(1000, 6)
+    assert len({row["turn"] for row in rows}) > 250
+    assert {row["is_error"] for row in rows} == {True, False}
+    assert stored(rows, tmp_path) == len(rows)
 
 
 def replies(rng: random.Random) -> bytes:

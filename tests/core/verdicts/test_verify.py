@@ -127,12 +127,14 @@ def test_every_rollout_gets_one_verdict_in_a_part_of_the_same_name(tmp_path: Pat
 def test_a_second_run_starts_no_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = made_run(tmp_path)
     verify(run, 0)
-
-    def fail(_judging: object) -> Verifier:
-        raise AssertionError("a verifier was started")
-
-    monkeypatch.setattr(module.Judging, "judges", fail)
+    made = {path: path.stat().st_mtime_ns for path in run.verdicts(0).iterdir()}
+    started, before = list[object](), recorded(run)
+    real = module.Judging.judges
+    monkeypatch.setattr(module.Judging, "judges", lambda judging: started.append(judging) or real(judging))
     verify(run, 0)
+    assert started == []
+    assert len(made) == 3 and {path: path.stat().st_mtime_ns for path in run.verdicts(0).iterdir()} == made
+    assert recorded(run) == before
 
 
 def test_only_the_missing_part_is_judged_again(tmp_path: Path) -> None:
