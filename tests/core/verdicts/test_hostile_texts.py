@@ -151,6 +151,7 @@ def test_some_calls_of_python_are_run(tmp_path: Path) -> None:
     rows = runs_of_python(40, 5)
     assert len({row["turn"] for row in rows}) > 10
     assert {row["is_error"] for row in rows} == {True, False}
+    assert any("SyntaxError" in row["result"] for row in rows), "Python has read them"
     assert stored(rows, tmp_path) == len(rows)
 
 
@@ -160,6 +161,7 @@ def test_many_calls_of_python_are_run(tmp_path: Path) -> None:
     rows = runs_of_python(1000, 6)
     assert len({row["turn"] for row in rows}) > 250
     assert {row["is_error"] for row in rows} == {True, False}
+    assert any("SyntaxError" in row["result"] for row in rows), "Python has read them"
     assert stored(rows, tmp_path) == len(rows)
 
 
