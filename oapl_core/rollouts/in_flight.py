@@ -146,6 +146,7 @@ class InFlight:
             if self._queue:
                 self._queue.give_up(part.path.stem)
             unlock(folder, self._locks.pop(part.path.name))
+            _remove_if_empty(self._folder)  # whoever swept meanwhile left it to us
 
     def flush(self) -> None:
         """Write the rows that are not on disk yet: one piece for each part that has any.
@@ -213,5 +214,21 @@ class InFlight:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a process left that was killed after it had recorded its part. All parts must be recorded."""
-    shutil.rmtree(folder / IN_FLIGHT, ignore_errors=True)
+    """Remove what a process left that was killed after it had recorded its part. All parts must be recorded.
+
+    What a living process has it deletes itself: it may still write a piece of a part that it has just recorded.
+    """
+    place = folder / IN_FLIGHT
+    with suppress(OSError):  # another process took it away; or the disk refuses, which ends no round that is whole
+        for left in list(place.iterdir()):
+            if not left.is_dir():
+                left.unlink(missing_ok=True)
+            elif (held := lock(left)) is not None:
+                shutil.rmtree(left, ignore_errors=True)
+                held.close()
+        _remove_if_empty(place)
+
+
+def _remove_if_empty(place: Path) -> None:
+    with suppress(OSError):  # other parts are in flight
+        place.rmdir()

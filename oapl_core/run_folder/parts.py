@@ -113,10 +113,11 @@ class FolderParts:
 
     def finish(self, part: Path) -> None:
         """Delete its pieces, and then its lock: until then no other process can claim it and read what vanishes."""
-        folder = self.in_flight(part)
-        for piece in folder.iterdir():
-            if piece.name != LOCK:
-                piece.unlink(missing_ok=True)
+        # Where a file system keeps flock to each machine, another one may have made this part, too, and removed all.
+        with suppress(FileNotFoundError):
+            for piece in self.in_flight(part).iterdir():
+                if piece.name != LOCK:
+                    piece.unlink(missing_ok=True)
         self.give_up(part)
 
     def give_up(self, part: Path) -> None:

@@ -148,9 +148,23 @@ def test_a_recorded_part_leaves_nothing_behind(part: Part) -> None:
         mine.flush()
         mine.add(part, row("a", 1))
         mine.release(part)
-    assert not list(part.path.parent.joinpath(".in_flight").iterdir())
-    sweep(part.path.parent)
     assert not list(part.path.parent.iterdir())
+
+
+def test_a_sweep_leaves_a_part_to_the_process_that_has_just_recorded_it(part: Part) -> None:
+    other = cut(["a", "b", "c"], 2, 2, part.path.parent)[1]
+    leave(other, ("c", 0))
+    with in_flight(part) as mine:
+        assert mine.claim(part)
+        mine.add(part, row("a", 0))
+        part.path.touch()  # recorded: whoever ends the round may sweep from now on
+        sweep(part.path.parent)
+        assert pieces(other) == [], "what a process left that is gone"
+        mine.flush()
+        mine.release(part)
+    assert list(part.path.parent.iterdir()) == [part.path]
+    sweep(part.path.parent)
+    assert list(part.path.parent.iterdir()) == [part.path], "nothing is left to sweep"
 
 
 def test_a_failed_flush_reaches_the_one_who_adds(part: Part) -> None:

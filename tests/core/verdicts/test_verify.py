@@ -130,7 +130,12 @@ def test_a_second_run_starts_no_sandbox(tmp_path: Path, monkeypatch: pytest.Monk
     made = {path: path.stat().st_mtime_ns for path in run.verdicts(0).iterdir()}
     started, before = list[object](), recorded(run)
     real = module.Judging.judges
-    monkeypatch.setattr(module.Judging, "judges", lambda judging: started.append(judging) or real(judging))
+
+    def judges(judging: Any) -> Any:
+        started.append(judging)
+        return real(judging)
+
+    monkeypatch.setattr(module.Judging, "judges", judges)
     verify(run, 0)
     assert started == []
     assert len(made) == 3 and {path: path.stat().st_mtime_ns for path in run.verdicts(0).iterdir()} == made
