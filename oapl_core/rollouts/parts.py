@@ -23,7 +23,7 @@ class Part:
 
     @property
     def answers(self) -> int:
-        """How many rows it will have."""
+        """Number of rows that the part will have."""
         return len(self.problems) * self.group_size
 
     @property
