@@ -2,8 +2,8 @@
 
 A strategy (attack_strategies.py) answers a problem by its statement alone, with what a policy could know of the
 verifier, never of the expected outputs. Some are right by luck, on problems where every test expects the same word,
-say: what a strategy *deserves* is counted by plain comparison, without running anything, and what it earns beyond that
-is a hole of the verifier. `rewards_doing_nothing` names the problems themselves that pay for nothing. Reads and writes
+say. What a strategy *deserves* is counted by plain comparison, without running anything. Its earnings beyond that are a
+hole of the verifier. `rewards_doing_nothing` names the problems themselves that pay for nothing. Reads and writes
 nothing.
 """
 
@@ -19,7 +19,7 @@ from oapl_core.verdicts.verifier import Verifier
 
 @dataclass(frozen=True)
 class Earned:
-    """What a strategy came to."""
+    """Result of a strategy on the problems."""
 
     strategy: Strategy
     answers: int

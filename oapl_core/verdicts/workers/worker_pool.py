@@ -37,7 +37,7 @@ class Fault(Exception):
 
 
 class _Worker:
-    """One process."""
+    """Process of a worker and its pipes."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -65,7 +65,7 @@ class _Worker:
         self._is_ready = True
 
     def ask(self, request: bytes, replies: int, wall_s: float, cpu_s: float) -> Iterator[dict[str, Any]]:
-        """The replies to one request, as they come. Raises Fault at one that does not."""
+        """Yield the replies to one request, as they come. Raises Fault at one that does not."""
         assert self._process.stdin
         self.served += 1
         try:
@@ -128,7 +128,7 @@ class WorkerPool:
     """A worker is replaced after so many."""
 
     def __init__(self, workers: int, module: str, path: Sequence[str], *arguments: str, **options: Any) -> None:
-        """Starts nothing yet. ``path``: where workers look for modules; ``options``: Popen's.
+        """Set up, but start nothing yet. ``path``: where workers look for modules; ``options``: Popen's.
 
         With a pipe as standard error, what a worker prints there goes to the log of this process, escaped.
         """
@@ -150,7 +150,7 @@ class WorkerPool:
         return [worker.pid for worker in self._started]
 
     def close(self) -> None:
-        """End every worker."""
+        """End every worker process."""
         while self._started:
             self._started.pop().close()
 
