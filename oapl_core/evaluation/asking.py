@@ -129,7 +129,7 @@ def style_hash(words: PromptConfig) -> str:
 
 
 def questions(folder: EvaluationFolder, model: Path) -> Questions:
-    """The problems as this model is asked them; writes its tokenizer's prompts unless they are there.
+    """Return the problems as this model is asked them; write its tokenizer's prompts unless they are there.
 
     Raises:
         DataError: the model has no tokenizer or chat template, or every prompt is too long.
@@ -153,24 +153,24 @@ def questions(folder: EvaluationFolder, model: Path) -> Questions:
 
 
 def prompts_of(folder: EvaluationFolder, model: Path) -> Path:
-    """The file of the prompts that this model is given."""
+    """Return the file of the prompts that this model is given."""
     return folder.prompts(tokenizer_hash(model))
 
 
 @dataclass(frozen=True)
 class Prompted:
-    """What identifies the prompts that a model was given."""
+    """Identity of the prompts that a model was given."""
 
     rows: int
     sha256: str
-    """Of problem_id and text of each, in their order."""
+    """Hash of problem_id and text of each, in their order."""
     chat_template_sha256: str | None
     dropped: Mapping[str, int]
     """How many are missing, by reason."""
 
     @classmethod
     def read(cls, prompts: Path, split: str | None, model: Path, dropped: Mapping[str, int]) -> Self:
-        """Those of the table ``prompts``, of one ``split`` if it has several."""
+        """Read the prompts of the table ``prompts``, of one ``split`` if it has several."""
         only = ("split", [split]) if split else None
         rows = read_table(prompts, PROMPTS, ["problem_id", "split", "prompt"], only).to_pylist()
         digest = hashlib.sha256()

@@ -15,12 +15,12 @@ ON = {"validation": "chosen on validation problems", "heldout": WARNING, "last":
 
 
 def best(rows_by_label: Mapping[str, Sequence[Row]]) -> str:
-    """The label with the highest mean reward; of equal ones the first."""
+    """Return the label with the highest mean reward; of equal ones the first."""
     return max(rows_by_label, key=lambda label: mean_reward(rows_by_label[label]))
 
 
 def basis(wanted: Literal["validation", "heldout", "last"], has_validation: bool, epochs: int) -> str:
-    """What really decides: without validation problems nothing can be chosen on them, and the last epoch is taken; of a
-    single epoch held-out problems choose nothing."""
+    """Return the basis that really decides. Without validation problems nothing can be chosen on them, and the last
+    epoch is taken; of a single epoch held-out problems choose nothing."""
     is_idle = not has_validation if wanted == "validation" else epochs == 1
     return "last" if is_idle else wanted

@@ -81,7 +81,7 @@ class EvaluationFolder(Recorded):
 
     @property
     def python(self) -> Path | None:
-        """The stage's interpreter."""
+        """Interpreter of the stage."""
         return self.config.engine_python
 
     @property
@@ -99,7 +99,7 @@ class EvaluationFolder(Recorded):
 
     @property
     def answers(self) -> Path:
-        """Every row (tables.EVALUATIONS)."""
+        """Table of every row (tables.EVALUATIONS)."""
         return self.root / "answers.parquet"
 
     @property
@@ -120,7 +120,7 @@ class EvaluationFolder(Recorded):
         return all(entry and self.is_done(self.root / entry.artifact, entry.inputs, entry.config) for entry in entries)
 
     def turns(self) -> Iterator[None]:
-        """As often as the stage must be started until every model is measured: once for each architecture."""
+        """Yield once for each start of the stage until every model is measured: once for each architecture."""
         for _ in self.config.models:  # at most: each start finishes at least one model or fails
             yield
             if self.is_finished and not self.changed:

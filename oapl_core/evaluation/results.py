@@ -39,7 +39,7 @@ class Evaluation:
     card: Path
     card_text: Path
     basis: Callable[[Sequence[Target]], Basis]
-    """What the card says of problems and prompts; asked for only if there is a card to be written."""
+    """Problems and prompts as the card tells of them; asked for only if there is a card to be written."""
 
 
 def write_results(
@@ -94,7 +94,7 @@ def _tables(problems: Path, rows: Sequence[Row], resamples: int, seed: int) -> d
 
 
 def _rows(answers: Mapping[str, Named]) -> "Iterator[pa.Table]":
-    """The rows of every part, one part at a time, under the names that results give to checkpoints."""
+    """Yield the rows of every part, one part at a time, under the names that results give to checkpoints."""
     for named in answers.values():
         for name, one in named.items():
             yield from map(replace(one.target, label=name).table, one.target.rollouts)
