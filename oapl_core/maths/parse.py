@@ -28,7 +28,7 @@ class Parser:
     """Reads plain texts and asks math-verify whether two values are equal. Not for several threads."""
 
     def __init__(self) -> None:
-        """Imports math-verify."""
+        """Import math-verify and set up."""
         from latex2sympy2_extended import latex2sympy2 as latex
         from latex2sympy2_extended.sets import FiniteSet
         from math_verify import verify
@@ -47,7 +47,7 @@ class Parser:
         return bool(self._verify([gold], [answer], timeout_seconds=None))
 
     def _read(self, text: str) -> Any | None:
-        """A plain text as a sympy object; None if it cannot be read, or says more than maths."""
+        """Read a plain text as a sympy object; None if it cannot be read, or says more than maths."""
         number = _NUMBER.fullmatch(text)
         if number:  # most answers are one; the parser takes 100 times as long
             return _rational(number)
@@ -66,7 +66,7 @@ class Parser:
         return value
 
     def _approximated(self, text: str) -> Any | None:
-        """The exact side, if the other is near it; what is only named takes the other."""
+        """Return the exact side, if the other is near it; a side that is only named takes the other."""
         exact, _, rounded = text.partition("\\approx")
         ours, theirs = self._parsed(exact), self._parsed(rounded)
         if ours is None or theirs is None or is_name(ours):
@@ -75,7 +75,7 @@ class Parser:
         return ours if one is not None and other is not None and abs(one - other) <= _CLOSE * abs(one) else None
 
     def _parsed(self, text: str) -> Any | None:
-        """What the parser makes of it, if it is maths: not a truth value, a list of rows or no number at all."""
+        """Return the parser's result, if it is maths: not a truth value, a list of rows or no number at all."""
         import sympy
         from sympy.logic.boolalg import BooleanAtom
 
@@ -104,14 +104,14 @@ def _product(converter: Any, otherwise: Callable[..., Any], factors: Sequence[An
 
 
 def _exact(digits: str) -> Any:
-    """A number of an answer as it is written, not as a floating-point number."""
+    """Read a number of an answer as it is written, not as a floating-point number."""
     from sympy import Rational
 
     return Rational(digits.replace(",", ""))
 
 
 def _rational(number: re.Match[str]) -> Any | None:
-    """The exact number that `_NUMBER` matched; None for a division by zero."""
+    """Return the exact number that `_NUMBER` matched; None for a division by zero."""
     from sympy import Rational
 
     sign, whole, below, above, under = number.groups()

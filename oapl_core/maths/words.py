@@ -1,7 +1,7 @@
 r"""Answers that are no maths: words, choices and numbers in a base. They are compared letter by letter. Pure.
 
 Letters do not commute: "east" is not "seat", ABC is not CAB. In \text{...} or out of it, in parentheses or not, is all
-the same; case is kept by single letters (variables, choices) and by golds in capitals, words may differ in it.
+the same. Case is kept by single letters (variables, choices) and by golds in capitals, words may differ in it.
 """
 
 import re
@@ -31,7 +31,7 @@ class Word:
 
 
 def equal_letters(gold: SplitAnswer, answer: SplitAnswer) -> bool | None:
-    """Whether two answers are the same word, choice or number in a base; None where both are maths."""
+    """Tell whether two answers are the same word, choice or number in a base; None where both are maths."""
     ours, theirs = word(gold.text), word(answer.text)
     if holds_words(gold.rest):
         ours = _literal(gold.text)
@@ -48,12 +48,12 @@ def equal_letters(gold: SplitAnswer, answer: SplitAnswer) -> bool | None:
 
 
 def holds_words(text: str) -> bool:
-    r"""Whether a \text of it holds more than one word: a date, a time, a sentence."""
+    r"""Tell whether a \text of it holds more than one word: a date, a time, a sentence."""
     return _WORDS_INSIDE.search(text) is not None
 
 
 def word(text: str) -> Word | None:
-    r"""A plain answer that is words: \text{...} alone, or two letters and more with nothing else."""
+    r"""Return a plain answer that is words: \text{...} alone, or two letters and more with nothing else."""
     text_only = _TEXT.fullmatch(text)
     inner = (text_only[1] if text_only else text).strip().removesuffix(".").strip()
     if re.fullmatch(r"\([^()]*\)", inner):
