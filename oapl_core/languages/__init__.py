@@ -19,18 +19,18 @@ from oapl_core.errors import DataError, SandboxError
 PYTHON = "python"
 _FOLDER = Path(__file__).parent
 _SEEN = "/usr/bin"
-"""Where a language's tools lie: programs see the folders of the system's packages, and no others."""
+"""Folders of a language's tools: programs see the folders of the system's packages, and no others."""
 _PROBE_S = 20.0
 
 
 @dataclass(frozen=True)
 class Language:
-    """How programs of a language are asked for, compiled and run. Lists are commands: a tool and its arguments."""
+    """Language of programs: how they are asked for, compiled and run. Lists are commands: a tool and its arguments."""
 
     name: str
     """Name in a problem's `language`; the file's name."""
     title: str
-    """In prompts and messages, with the standard: C++17."""
+    """Name in prompts and messages, with the standard: C++17."""
     fences: tuple[str, ...]
     """Tags of code blocks that hold such a program, in small letters; prompts show the first."""
     comment: str
