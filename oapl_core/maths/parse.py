@@ -21,7 +21,7 @@ _COMMAS = re.compile(r"\s*-?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?\s*")
 _TWO_NUMBERS = re.compile(r"(?<!\\frac )\b\d+(?:\.\d+)? +[\d.]")
 _OR = re.compile(r"(?<![a-zA-Z\\])or(?![a-zA-Z])|\\text\s*\{\s*or\s*\}|\\(?:lor|vee)(?![a-zA-Z])")
 _CLOSE = 0.05
-"""By how much the sides of an "approximately" may differ, relatively."""
+"""Relative difference that the sides of an "approximately" may have."""
 
 
 class Parser:
@@ -43,7 +43,7 @@ class Parser:
         self.read = lru_cache(maxsize=4096)(self._read)
 
     def same(self, gold: Any, answer: Any) -> bool:
-        """math-verify's own word on two values."""
+        """Ask math-verify whether two values are the same."""
         return bool(self._verify([gold], [answer], timeout_seconds=None))
 
     def _read(self, text: str) -> Any | None:
@@ -92,7 +92,7 @@ class Parser:
 
 
 def _product(converter: Any, otherwise: Callable[..., Any], factors: Sequence[Any], first: int = 0) -> Any:
-    """Factors side by side, multiplied: the parser adds whole numbers that stand so, 2(3) as a mixed number."""
+    """Multiply factors side by side: the parser adds whole numbers that stand so, 2(3) as a mixed number."""
     import sympy
 
     one = converter.convert_postfix(factors[first])

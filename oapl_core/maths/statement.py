@@ -38,7 +38,7 @@ class Statement:
 
     text: str = ""
     words: frozenset[str] = frozenset()
-    """Its words outside of formulas, as they stand and in the singular, and each two that stand side by side."""
+    """Words outside of formulas, as they stand and in the singular, and each two that stand side by side."""
     asked: frozenset[str] = frozenset()
     """The words that follow "how many", in the singular."""
     letters: frozenset[str] = frozenset()

@@ -214,7 +214,7 @@ def _replaced(text: str, rules: _Rules) -> str:
 
 
 def _fonts(text: str) -> str:
-    r"""Fonts and frames taken off; of \text what stands for a number, a letter or a choice. Words stay \text{words}."""
+    r"""Take off fonts and frames, and \text around a number, a letter or a choice. Words stay \text{words}."""
 
     def unwrapped(opening: re.Match[str], inner: str) -> str:
         if opening["font"]:

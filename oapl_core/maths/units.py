@@ -61,12 +61,12 @@ class Allowed:
 
     @classmethod
     def of_gold(cls, statement: Statement) -> "Allowed":
-        """For a gold: the statement's units, unless it has variables of that name."""
+        """Allow a gold the statement's units, unless it has variables of that name."""
         return cls(statement, statement.letters - statement.variables, True, False)
 
     @classmethod
     def of_answer(cls, statement: Statement, gold: "SplitAnswer") -> "Allowed":
-        """For an answer: the units of the gold as well."""
+        """Allow an answer the units of the gold as well."""
         if gold.has_letters:
             return cls(statement, frozenset(), False, False)
         letters = (statement.letters - statement.variables) | letters_of(gold.unit)
@@ -144,7 +144,7 @@ def _residue(text: str, found: re.Match[str]) -> tuple[str, str]:
 
 
 def _without_degrees(text: str) -> tuple[str, str]:
-    """Degrees are a unit, except inside of an expression with an angle's function, where they are a factor."""
+    """Split off degrees as a unit, except inside of an expression with an angle's function, where they are a factor."""
     if "\\circ" not in text or _TRIGONOMETRY.search(text):
         return text, ""
     letters = {match[1] for match in _DEGREE.finditer(text)}
@@ -209,7 +209,7 @@ def _unit(words: str, is_money: bool) -> str | None:
 
 
 def _product(names: list[str]) -> str | None:
-    """Units side by side, with their powers: "square m" is "m^2"."""
+    """Join units side by side, with their powers: "square m" is "m^2"."""
     units, power = list[str](), 1
     for name in names:
         factor = _FACTOR.fullmatch(name)
