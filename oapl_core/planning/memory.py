@@ -59,7 +59,7 @@ class MemoryEstimate:
     host: float = 0.0
     """Optimiser's state that was moved to the host's memory."""
     recompute: Recomputation = "none"
-    """How the activations are kept."""
+    """Choice of the activations that are kept."""
 
     @property
     def total(self) -> float:
@@ -82,7 +82,7 @@ class MemoryEstimate:
         return self.total + self.activations / 3 + 2 * _GIB
 
     def line(self) -> str:
-        """For the person who waits."""
+        """Describe the estimate to the person who waits."""
         parts = ["weights", "gradients", "optimizer", *["gathered"] * (self.gathered > 0), "activations"]
         parts.append("output_layer")
         listed = ", ".join(f"{name.replace('_', ' ')} {getattr(self, name) / _GIB:.2g}" for name in parts)
@@ -164,7 +164,7 @@ def planned_training(experiment: Experiment, model: ModelSize, ranks: int, gpu_b
 
 
 def longest_sequence(experiment: Experiment) -> int:
-    """Tokens that a prompt and its answer may have."""
+    """Count the tokens that a prompt and its answer may have."""
     return experiment.problems.max_prompt_tokens + experiment.sampling.max_tokens
 
 
@@ -209,7 +209,7 @@ def _gathered(model: ModelSize) -> float:
 
 
 def state_remedies(training: TrainingConfig) -> str:
-    """Settings that make what a rank always holds smaller."""
+    """Name settings that make what a rank always holds smaller."""
     remedies = [
         "training.offload_optimizer = 'cpu'" if training.offload_optimizer == "none" else "",
         "a higher training.zero_stage on more ranks" if training.zero_stage < 3 else "more ranks",

@@ -151,7 +151,7 @@ def has_ended(run: Run, step: Step) -> bool:
 
 
 def made_by(run: Run, label: str) -> list[str]:
-    """Names of the artifacts that the step ``label`` has made, for its line in the ledger; none for other processes."""
+    """Name artifacts that the step ``label`` has made, for its line in the ledger; none for other processes."""
     step = next((step for step in steps(run.config) if step.label == label), None)
     return [] if step is None else [name for name in run.ledger.artifacts() if name.startswith(step.outputs)]
 
@@ -217,7 +217,7 @@ class StepTime:
     seconds: float
     """Wall time of all its processes together."""
     added_s: float
-    """How much longer the run took for it: all of it, or what a step took longer than the one that it ran during."""
+    """Seconds that it added to the run: all of them, or those by which it outlasted the step that it ran during."""
     processes: int
 
 

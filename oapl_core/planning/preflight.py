@@ -68,7 +68,7 @@ def refuse_removed(run: Run, verb: str, number: int | None) -> None:
 
 
 def refuse_missing_tools(run: Run) -> None:
-    """Asks the tools of every language of the run's problems for their version.
+    """Ask the tools of every language of the run's problems for their version.
 
     Raises:
         SandboxError: one is missing or broken; says what to install.
@@ -87,7 +87,7 @@ def languages_of(problems: Path) -> list[str]:
 
 
 def _reads(run: Run, verb: str, number: int | None) -> tuple[str, ...]:
-    """Beginnings of the names of artifacts that a stage cannot do without and that rules may remove."""
+    """Return beginnings of the names of artifacts that a stage cannot do without and that rules may remove."""
     last = len(run.config.rounds) - 1
     number = last if verb == EVALUATION.verb else number
     stage = BY_VERB.get(verb)
@@ -179,7 +179,7 @@ def _rollouts(run: Run, number: int, artifacts: Mapping[str, ArtifactEntry]) -> 
 
 
 def _from_rollouts(run: Run, number: int, artifacts: Mapping[str, ArtifactEntry], kind: str, what: str) -> Need:
-    """Verdicts or groups: as large, compared with the rollouts, as they were in earlier rounds."""
+    """Estimate verdicts or groups: as large, compared with the rollouts, as they were in earlier rounds."""
 
     def size(entries: Sequence[ArtifactEntry]) -> int:
         return sum(entry.bytes for entry in entries)

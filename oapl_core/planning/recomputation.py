@@ -33,7 +33,7 @@ def recomputed_share(choice: Recomputation, model: ModelSize, tokens: float) -> 
 
 
 def kept_numbers(choice: Recomputation, model: ModelSize, is_wide: bool) -> float:
-    """Numbers of a token that a forward pass keeps, and those of one layer while it is computed again.
+    """Count numbers of a token that a forward pass keeps, and those of one layer while it is computed again.
 
     Args:
         choice: what is computed again.

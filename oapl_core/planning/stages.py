@@ -51,9 +51,9 @@ class Stage:
     scratch: Places = _nothing
     """Files that an unfinished process would resume from."""
     gpus: Literal["engine_gpus", "trainer_gpus"] | None = None
-    """Which GPUs of `[pipeline]` it gets."""
+    """GPUs of `[pipeline]` that the stage gets."""
     retries: int = 1
-    """How often a failed process is started again."""
+    """Number of times that a failed process is started again."""
     needs: tuple[Literal["gpu", "sandbox"], ...] = ()
     """Devices that Prefect's tag limits (``oapl-gpu``, ``oapl-sandbox``) count."""
 
@@ -165,9 +165,9 @@ EVALUATION = Stage(
 REPORT = Stage("report", "reports.write", ("report",), retries=0)
 
 OF_A_ROUND = (SAMPLING, VERIFICATION, GROUPS, TRAINING)
-"""In order, where rows are sampled."""
+"""Stages in order, where rows are sampled."""
 OF_DEMONSTRATIONS = (DEMONSTRATIONS, TRAINING)
-"""In order, where rows are read from files."""
+"""Stages in order, where rows are read from files."""
 _BY_HAND = (
     Stage("audit", "oapl_extras.audit.audit", reads=_judged),
     Stage("export", "oapl_extras.exchange.export", reads=_judged),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 REPEATED = "measured_in_training"
-"""In the ledger's details of the problems: measured problems that have the statement of a training problem."""
+"""Key in the ledger's details of the problems: measured problems that have the statement of a training problem."""
 _SPLITS = {"heldout": "held-out", "validation": "validation"}
 
 
