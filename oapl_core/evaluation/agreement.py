@@ -57,7 +57,7 @@ def promises_exactness(original: Card, repeated: Card) -> bool:
 
 
 def compare(original: Card, repeated: Card) -> list[Agreement]:
-    """For each model of ``original``, how the repetition agrees with it."""
+    """Compare the repetition with each model of ``original``."""
     exact = promises_exactness(original, repeated)
     return [_compare(label, result, repeated["results"][label], exact) for label, result in original["results"].items()]
 

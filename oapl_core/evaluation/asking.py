@@ -30,7 +30,7 @@ from oapl_core.settings.problems import PromptConfig
 from oapl_core.tables import PROBLEMS, PROMPTS, open_table, read_table, write_table
 
 _ASKED = ("problem_id", "kind", "statement", "starter_code", "entry_point", "answer", "checker")
-"""With the tests, what decides about prompts and verdicts."""
+"""Columns that decide, with the tests, about prompts and verdicts."""
 _STATEMENT = ("problem_id", "split", "kind", "statement", "starter_code", "entry_point", "platform", "language")
 _HASH_DIGITS = 16
 TOO_LONG = "prompt too long"
@@ -166,7 +166,7 @@ class Prompted:
     """Hash of problem_id and text of each, in their order."""
     chat_template_sha256: str | None
     dropped: Mapping[str, int]
-    """How many are missing, by reason."""
+    """Counts of missing prompts, by reason."""
 
     @classmethod
     def read(cls, prompts: Path, split: str | None, model: Path, dropped: Mapping[str, int]) -> Self:

@@ -22,7 +22,7 @@ from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.settings.experiment_file import FORMAT, check_format, differences, parse_as, write_record
 
 RECORD = "evaluation.json"
-"""Its settings; what has it is an evaluation folder."""
+"""File of the settings; a folder that has it is an evaluation folder."""
 _MAY_CHANGE = {"engine_python"}  # where vLLM is installed says nothing about what is asked
 
 
@@ -90,7 +90,7 @@ class EvaluationFolder(Recorded):
         return self.root / "problems.parquet"
 
     def prompts(self, tokenizer: str) -> Path:
-        """Prompts for models with this tokenizer (tables.PROMPTS)."""
+        """Return the file of prompts for models with this tokenizer (tables.PROMPTS)."""
         return self.root / f"prompts_{tokenizer}.parquet"
 
     def answers_of(self, label: str) -> Path:

@@ -158,6 +158,6 @@ class Target:
         return frame.select(schema.names).to_arrow(compat_level=pl.CompatLevel.oldest()).cast(schema)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Rows of tables.EVALUATIONS without their texts, one part in memory at a time."""
+        """Yield rows of tables.EVALUATIONS without their texts, one part in memory at a time."""
         for part in self.rollouts:
             yield from self.table(part).drop_columns(["text"]).to_pylist()

@@ -31,7 +31,7 @@ Named = Mapping[str, Answers]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Where results lie in a folder with a ledger, and the settings by which they were made."""
+    """Place of results in a folder with a ledger, and the settings by which they were made."""
 
     folder: Run | EvaluationFolder
     config: EvaluationFolderConfig
@@ -85,7 +85,7 @@ def write_results(
 
 
 def _tables(problems: Path, rows: Sequence[Row], resamples: int, seed: int) -> dict[str, list[dict[str, Any]]]:
-    """Results by what is known of the problems, for each column that divides them (measures.table)."""
+    """Divide results by what is known of the problems, for each column that divides them (measures.table)."""
     with open_table(problems, PROBLEMS) as file:
         columns = file.read(columns=["problem_id", *_DIVIDING]).to_pydict()
     labels = {name: dict(zip(columns["problem_id"], columns[name], strict=True)) for name in _DIVIDING}

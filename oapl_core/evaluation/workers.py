@@ -29,7 +29,7 @@ VerifierFactory = Callable[[VerifierConfig], AbstractContextManager[AnswerVerifi
 
 @dataclass(frozen=True)
 class Replica:
-    """Which of the processes of one evaluation this is."""
+    """Place of this process among those of one evaluation."""
 
     number: int = 0
     """0 starts the others of its machine."""
@@ -38,7 +38,7 @@ class Replica:
     log: Path = Path("evaluation.log")
     """Beside which the others write theirs."""
     share: int = 1
-    """Which of the machines it is on, counted from 1; the first of the first writes the results."""
+    """Number of its machine, counted from 1; the first of the first writes the results."""
 
     @property
     def concludes(self) -> bool:
