@@ -32,7 +32,7 @@ def drawn(problems: Sequence[str], rounds: Sequence[RoundConfig], number: int, s
 
 
 def walked(rounds: Sequence[RoundConfig], number: int) -> list[int | None]:
-    """Sizes of the earlier rounds of the walk, on which a round of it depends (None: all problems)."""
+    """Return sizes of the earlier rounds of the walk, on which a round of it depends (None: all problems)."""
     return [one.problems for one in rounds[:number] if one.draw == "walk"]
 
 

@@ -44,7 +44,7 @@ def engine_arguments(
     known: Collection[str],
     routes: bool = False,
 ) -> dict[str, Any]:
-    """vLLM's engine arguments, of which it knows ``known``; with ``routes`` answers say which experts were chosen.
+    """Return vLLM's engine arguments, of which it knows ``known``; with ``routes`` answers say the chosen experts.
 
     Raises:
         ConfigError: `engine.options` has a key that vLLM does not know, or what a CPU cannot do.
@@ -113,7 +113,7 @@ def printed_so_far() -> int:
 
 
 def _printed_since(offset: int) -> list[str]:
-    """Lines in the file since ``offset``; none where standard error is no file."""
+    """Return lines in the file since ``offset``; none where standard error is no file."""
     if not goes_to_a_file():
         return []
     with Path(f"/proc/self/fd/{_STDERR}").open("rb") as file:
@@ -122,7 +122,7 @@ def _printed_since(offset: int) -> list[str]:
 
 
 def phases(lines: Iterable[str]) -> dict[str, float]:
-    """Seconds of each phase of a start, by vLLM's own lines; of several workers the slowest. Empty without such lines.
+    """Read seconds of each phase of a start, by vLLM's own lines; of several workers the slowest. Empty without lines.
 
     What vLLM calls `init engine` holds all but loading; `cache` is what its other lines leave of that.
     """

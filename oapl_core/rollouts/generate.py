@@ -99,7 +99,7 @@ class Work:
     number: int
     prompts: Prompts
     problems: Sequence[str]
-    """Which of the prompts, in order."""
+    """Problems that are sampled, of the prompts, in order."""
     policy: Path
     """The checkpoint that samples."""
     provenance: Provenance

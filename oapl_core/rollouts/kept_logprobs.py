@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 SCHEDULER = f"{__name__}.scheduler"
 KEY = "oapl_logprobs"
-"""In an output's ``kv_transfer_params``, which vLLM hands from its scheduler to the end of a request unread."""
+"""Key in an output's ``kv_transfer_params``, which vLLM hands from its scheduler to the end of a request unread."""
 
 
 class KeepingLogprobs:
@@ -80,7 +80,7 @@ def scheduler(*args: Any, **more: Any) -> Any:
 
 
 def kept_logprobs(output: Any) -> tuple[list[int], list[float]] | None:
-    """Ids and log-probs of a finished request's tokens; None if vLLM handed them over itself."""
+    """Return ids and log-probs of a finished request's tokens; None if vLLM handed them over itself."""
     packed = (output.kv_transfer_params or {}).get(KEY)
     if packed is None:
         return None

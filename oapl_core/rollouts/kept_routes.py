@@ -1,4 +1,4 @@
-"""Which experts vLLM chose, where it does not tell: on CPU, whose workers have none of its `routed_experts`.
+"""Experts that vLLM chose, where it does not tell: on CPU, whose workers have none of its `routed_experts`.
 
 Routes are kept as keys and values are: in a place for each slot of the key-value cache, written as a token is computed.
 So the routes of a prompt that is found in the cache are there. A request that was put back has the routes of its second

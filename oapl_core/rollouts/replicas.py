@@ -22,7 +22,7 @@ _GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 
 @contextmanager
 def others(command: Sequence[str], count: int, log: Path) -> Iterator[Crew]:
-    """Replicas 1 to ``count`` - 1 of ``command``; leaving the context ends them, and so does our own death.
+    """Start replicas 1 to ``count`` - 1 of ``command``; leaving the context ends them, and so does our own death.
 
     Each writes a log of its own in the folder of ``log``, the name with ``_replica_1`` and so on.
     """

@@ -53,7 +53,7 @@ class SampledAnswer:
     text: str
     """The response decoded, special tokens and the stop text left out; of several turns the last one."""
     stop_tokens: int = 0
-    """How many of its last tokens are the stop text's alone (stopping.py)."""
+    """Number of its last tokens that are the stop text's alone (stopping.py)."""
     routes: "NDArray[np.unsignedinteger[Any]] | None" = None
     """Experts of each token of prompt and response but the last, [tokens, layers, top_k]; unset: not asked for."""
     prompt_ids: Sequence[int] | None = None

@@ -58,7 +58,7 @@ class Asking:
     problems: Path
     """File of the problems (tables.PROBLEMS)."""
     words: PromptConfig
-    """How prompts are made: an environment's observations are worded alike."""
+    """Settings of the prompts: an environment's observations are worded alike."""
     engine: EngineConfig
     max_tokens: int
     flush_s: float

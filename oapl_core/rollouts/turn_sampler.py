@@ -28,7 +28,7 @@ from oapl_core.turns import FAILED, prompt_hash
 
 
 class TurnStore(Protocol):
-    """Where unfinished trajectories are kept."""
+    """Store that keeps unfinished trajectories."""
 
     def left(self, key: str) -> bytes | None:
         """Return the state that an earlier process left of a trajectory."""

@@ -38,14 +38,14 @@ from oapl_core.run_folder.object_store import ObjectStore, Unreachable, Version
 from oapl_core.run_folder.recorded import IMPORTED
 
 LEASE_S = 60.0
-"""How long a claim may stand still before others take the part; renewed four times as often."""
+"""Seconds that a claim may stand still before others take the part; renewed four times as often."""
 _LOOKS, _RENEWALS = 12, 4
-"""In the time of a lease."""
+"""Looks at the queue, and renewals of a claim, in the time of a lease."""
 _PATIENCE_S = 600.0
-"""How long a store that does not answer is asked again, before a finished part is given up."""
+"""Seconds that a store without an answer is asked again, before a finished part is given up."""
 QUEUE = "queue"
 PIECE = ".piece"
-"""How names of files end that hold answers of a part in flight (``in_flight.py``)."""
+"""Ending of names of files that hold answers of a part in flight (``in_flight.py``)."""
 _PIECE = re.compile(rf"[0-9a-f]{{16}}-[0-9a-f]{{16}}\{PIECE}")
 _CLAIM = re.compile(r"part-\d+/\d{6}")
 _TOKEN = re.compile(r"[0-9a-f]{12}")
@@ -155,7 +155,7 @@ class PartQueue:
         self._claims: dict[str, list[str]] = {}
         """Everybody's by part, oldest first."""
         self._seen: dict[str, tuple[Version, float]] = {}
-        """When a claim was first seen as it is."""
+        """Time at which a claim was first seen as it is."""
         self._done: dict[str, dict[str, Any]] = {}
         self._looked = -1e9
         self._is_away = False
@@ -287,11 +287,11 @@ class PartQueue:
     # Answers ------------------------------------------------------------------------------------------------------
 
     def keep(self, stem: str, piece: Path) -> None:
-        """Answers of a part in flight, for whoever takes it over; a store that is away is only told of."""
+        """Send answers of a part in flight, for whoever takes it over; a store that is away is only told of."""
         self._once(partial(self._store.put, f"{self._folder}/pieces/{stem}/{piece.name}", piece))
 
     def fetch_pieces(self, stem: str, folder: Path) -> None:
-        """Answers that earlier owners of a part left, into ``folder``; those that are there already stay."""
+        """Fetch answers that earlier owners of a part left, into ``folder``; those that are there already stay."""
         self._once(partial(self._fetch_pieces, stem, folder))
 
     def _fetch_pieces(self, stem: str, folder: Path) -> None:

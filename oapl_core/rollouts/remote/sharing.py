@@ -51,7 +51,7 @@ class Sharing:
         return {name for name, part in parts.items() if self.queue.done(part.path.stem) is not None}
 
     def settle(self, part: Part) -> int | None:
-        """Tokens of a part that another machine has finished, which is in the run folder then; None: it is missing."""
+        """Count tokens of a part that another machine finished, which the run folder has then; None: it is missing."""
         record = self.queue.done(part.path.stem)
         if record is None:
             return None
