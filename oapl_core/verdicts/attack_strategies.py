@@ -37,7 +37,7 @@ class Strategy:
     respond: Callable[[Problem], str | None]
     """The response to a problem; None where the strategy has none."""
     deserved: Chance = _never
-    """Its honest chance: of a strategy that guesses, whether (or how probably) the guess is right on every test."""
+    """Chance that is honest: of a strategy that guesses, whether (or how probably) the guess is right on every test."""
     most: int | None = None
     """Answers that are worth their time; None: to every problem."""
 
@@ -265,7 +265,7 @@ def _strategies() -> Iterator[Strategy]:
 
 
 def _drawing() -> Iterator[Strategy]:
-    """Strategies that guess anew where they may: none may be given a second guess."""
+    """Yield strategies that guess anew where they may: none may be given a second guess."""
     for name, source in _COINS.items():
         yield _program(_STDIN, name, "random", source, _coin)
     for one, other in (("YES", "NO"), ("NO", "YES")):
@@ -277,7 +277,7 @@ def _drawing() -> Iterator[Strategy]:
 
 
 def _hostile() -> Iterator[Strategy]:
-    """Strategies against the verifier itself: nothing that they earn is deserved."""
+    """Yield strategies against the verifier itself: nothing that they earn is deserved."""
     for family, sources in (("limits", _LIMITS), ("forging", _FORGING)):
         for name, source in sources.items():
             most = 4 if "while 1" in source else None

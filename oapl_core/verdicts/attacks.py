@@ -37,7 +37,7 @@ class Earned:
 
 
 def attack(verifier: Verifier, problems: Sequence[Problem], strategies: Sequence[Strategy]) -> Iterator[Earned]:
-    """Lets every strategy answer every problem of its kinds; yields what each earned."""
+    """Let every strategy answer every problem of its kinds; yield what each earned."""
     for strategy in strategies:
         asked = [problem for problem in problems if problem["kind"] in strategy.kinds]
         pairs = [(problem, text) for problem in asked if (text := strategy.respond(problem)) is not None]
@@ -55,7 +55,7 @@ def attack(verifier: Verifier, problems: Sequence[Problem], strategies: Sequence
 
 
 def rewards_doing_nothing(verifier: Verifier, problems: Sequence[Problem]) -> list[str | None]:
-    """For each problem the name of a strategy that passes it without having solved anything; None where none does."""
+    """Name for each problem a strategy that passes it without having solved anything; None where none does."""
     idle = [strategy for strategy in STRATEGIES if strategy.family in ("constant", "echo", "samples", "template")]
     earners: list[str | None] = [None] * len(problems)
     for strategy in idle:

@@ -28,11 +28,11 @@ class Played:
     reward: float | None = None
     """Sum over its turns; None: the environment is no judge."""
     failure: str | None = None
-    """Why the environment failed; None: it did not."""
+    """Reason why the environment failed; None: it did not."""
 
     @classmethod
     def of(cls, finish_reason: str | None, turns: Mapping[str, Any]) -> "Played":
-        """From ``finish_reason`` and the columns ``tool_calls`` and ``turn_rewards`` of a row."""
+        """Read ``finish_reason`` and the columns ``tool_calls`` and ``turn_rewards`` of a row."""
         if finish_reason == FAILED:
             calls = turns["tool_calls"]
             return cls(failure=calls[-1]["result"] if calls else "the environment failed")

@@ -7,7 +7,7 @@ from oapl_core.tables import CORRECT
 
 
 class Outcome(StrEnum):
-    """Why a rollout got its reward; the value is what stands in tables.VERDICTS."""
+    """Reason of a rollout's reward; the value is what stands in tables.VERDICTS."""
 
     PASSED = "passed"
     WRONG_ANSWER = "wrong_answer"

@@ -24,10 +24,10 @@ _CONSTANTS = {"NaN": object(), "Infinity": math.inf, "-Infinity": -math.inf}
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a real number may be from the expected one: the larger of the two allowances counts."""
+    """Distance that a real number may be from the expected one: the larger of the two allowances counts."""
 
     absolute: float = 1e-6
-    """In the number's own unit."""
+    """Allowance in the number's own unit."""
     relative: float = 1e-6
     """Share of the expected number."""
 
@@ -38,7 +38,7 @@ class Tolerance:
 
 
 def stdout_equal(printed: bytes, expected: str, tolerance: Tolerance | None = None) -> bool:
-    """For programs with standard input and output; without `tolerance` the parity mode "livecodebench"."""
+    """Compare printed output with the expected; without `tolerance` the parity mode "livecodebench"."""
     ours = printed.decode("utf-8", "surrogateescape").strip()
     theirs = expected.strip()
     if ours == theirs:

@@ -28,7 +28,7 @@ SHARED_FROM = 5
 
 @dataclass
 class ProgramGrade:
-    """How one program did, filled test by test; seconds are sums over the tests that counted."""
+    """Result of one program, filled test by test; seconds are sums over the tests that counted."""
 
     outcome: Outcome = Outcome.PASSED
     """Outcome of the first test that failed."""
@@ -62,7 +62,7 @@ def grade_program(
     limits: Limits,
     rules: GradingRules | None = None,
 ) -> ProgramGrade:
-    """Runs `source` on the tests that `rules` choose, until the first failure unless they say otherwise.
+    """Run `source` on the tests that `rules` choose, until the first failure unless they say otherwise.
 
     A program that has to be compiled is, once, unless it comes with its executable; the sandbox is one of its language.
 
@@ -103,7 +103,7 @@ class _Grading:
     rules: GradingRules
 
     def shared(self) -> ProgramGrade:
-        """Runs the tests in shared children. Raises _DrawsDiffer where sharing matters."""
+        """Run the tests in shared children. Raises _DrawsDiffer where sharing matters."""
         grade, inputs = ProgramGrade(), [self.tests[index]["input"].encode() for index in self.chosen]
         while self._is_unfinished(grade):
             # Closing ends the shared child before a test that failed in it is drawn again in one of its own.
@@ -123,7 +123,7 @@ class _Grading:
         return grade
 
     def fresh(self) -> ProgramGrade:
-        """Runs each test once, in a child of its own."""
+        """Run each test once, in a child of its own."""
         grade = ProgramGrade()
         while self._is_unfinished(grade):
             self._draw(grade)
@@ -134,7 +134,7 @@ class _Grading:
         return grade.tests_run < len(self.chosen) and not is_settled
 
     def _draw(self, grade: ProgramGrade) -> Outcome:
-        """Runs the next test in a child of its own."""
+        """Run the next test in a child of its own."""
         index = self.chosen[grade.tests_run]
         (execution,) = self.sandbox.run(self.program, [self.tests[index]["input"].encode()], self.limits)
         outcome = self.rules.judge(execution, self.tests[index])

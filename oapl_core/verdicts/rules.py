@@ -22,7 +22,7 @@ from oapl_core.verdicts.output_equality import Tolerance, result_equal, stdout_e
 
 @dataclass(frozen=True)
 class GradingRules:
-    """How the tests of one problem are judged. Without arguments: printed output, as LiveCodeBench compares it."""
+    """Rules for judging the tests of one problem. Without arguments: printed output, as LiveCodeBench compares it."""
 
     kind: str = "stdin"
     entry_point: str | None = None
@@ -60,7 +60,7 @@ class GradingRules:
         return Program(source, None if self.kind == "stdin" else self.entry_point, language=self.language)
 
     def chosen(self, tests: Sequence[Mapping[str, str]]) -> list[int]:
-        """Indices of the tests to run, in their own order; of equally long inputs the earlier ones."""
+        """Return indices of the tests to run, in their own order; of equally long inputs the earlier ones."""
         # Long inputs find the slow programs and the wrong ones; a set's first tests are often its examples.
         order = sorted(range(len(tests)), key=lambda index: -len(tests[index]["input"]))
         return sorted(order[: self.max_tests])

@@ -57,7 +57,7 @@ def blocks(statement: str) -> dict[str, str]:
 
 
 def calls(statement: str, entry_point: str) -> Calls:
-    """Arguments and value of each call of the function that a statement shows, and of `Input: a = 1, b = 2`."""
+    """Read arguments and value of each call of the function that a statement shows, and of `Input: a = 1, b = 2`."""
     found: Calls = []
     for start in re.finditer(rf"(?<![\w.]){re.escape(entry_point)}\(", statement):
         inside = _closed(statement[start.end() : start.end() + _LONGEST])
@@ -81,7 +81,7 @@ def _closed(text: str) -> str | None:
 
 
 def _arguments(text: str) -> list[Any] | None:
-    """Values of a call's arguments, in order; None if one is no value."""
+    """Read values of a call's arguments, in order; None if one is no value."""
     try:
         call = ast.parse(f"f({text})", mode="eval").body
         if not isinstance(call, ast.Call):
@@ -139,7 +139,7 @@ def _is_shown(test: Mapping[str, str], shown: Calls) -> bool:
 
 
 def _asked(checks: str, entry_point: str) -> Iterator[list[Any] | None]:
-    """Arguments of each call that checks make of the function, by its name or as `candidate`."""
+    """Read arguments of each call that checks make of the function, by its name or as `candidate`."""
     try:
         nodes = list(ast.walk(ast.parse(checks)))
     except (SyntaxError, ValueError):

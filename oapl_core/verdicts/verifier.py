@@ -64,7 +64,7 @@ class Verdict:
     wall_s: float = 0.0
     peak_memory_mb: float = 0.0
     earned: Reward | None = None
-    """By ``[reward]``; None without it."""
+    """Reward by ``[reward]``; None without it."""
 
     @property
     def reward(self) -> float | None:
@@ -119,12 +119,12 @@ class Verifier:
         """Programs of which a test passed or failed by what had run before it."""
 
     def __enter__(self) -> Self:
-        """Starts the fork servers and proves the sandbox level. Raises SandboxError."""
+        """Start the fork servers and prove the sandbox level. Raises SandboxError."""
         self._sandbox.__enter__()
         return self
 
     def __exit__(self, _k: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
-        """Ends every process it started."""
+        """End every process that the verifier started."""
         for sandbox in (self._sandbox, *self._others.values()):
             sandbox.close()
         self._maths.close()
@@ -202,7 +202,7 @@ class Verifier:
             yield verdict if original == number or verdict.outcome.is_repeatable else self._judge(slots[number])
 
     def _copies(self, slots: Sequence[Verdict | _Job]) -> list[int]:
-        """For each slot the number of the first slot with the same problem and answer (itself, if it is the first).
+        """Return for each slot the number of the first slot with the same problem and answer (itself, if it is first).
 
         The same problem is the same row, not only the same problem_id: a caller may judge two versions of one.
         """
@@ -254,7 +254,7 @@ class Verifier:
         return Verdict(problem_id, Outcome.VERIFIER_ERROR, None, self.sandbox_level, excerpt=reason)
 
     def _judge(self, slot: Verdict | _Job) -> Verdict:
-        """Judges one answer; what fails for the verifier's own reasons is tried once more, then a verifier error."""
+        """Judge one answer; what fails for the verifier's own reasons is tried once more, then a verifier error."""
         if isinstance(slot, Verdict):
             return slot
         blank = Verdict(slot.problem["problem_id"], Outcome.VERIFIER_ERROR, slot.answer, self.sandbox_level)
@@ -282,7 +282,7 @@ class Verifier:
         return replace(blank, **facts)
 
     def check_canaries(self, kinds: Collection[str] = KINDS, languages: Sequence[Language] = ()) -> None:
-        """Judges programs and maths answers of these kinds and languages that are known to be right or wrong.
+        """Judge programs and maths answers of these kinds and languages that are known to be right or wrong.
 
         Raises:
             StageFailed: one was misjudged; no verdict of this verifier can be trusted.

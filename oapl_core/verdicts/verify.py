@@ -230,7 +230,7 @@ def _languages(asked: Iterable[Mapping[str, Any]]) -> list[Language]:
 def check_errors(
     counts: Counter[str], allowed: float, judged: list[dict[str, Any]], rewarder: Rewarder, advice: str = ""
 ) -> None:
-    """Looks at the share of verifier errors so far, and names one. What a judge's replies left open has its own bound.
+    """Look at the share of verifier errors so far, and name one. What a judge's replies left open has its own bound.
 
     `advice` is what to do about an environment that failed.
 

@@ -68,7 +68,7 @@ def _end_with(parent: int) -> None:
 
 
 def _confine(memory_mb: int) -> None:
-    """No more address space than now and ``memory_mb``; no new process. Its imports are done by now."""
+    """Allow no more address space than now and ``memory_mb``; no new process. Its imports are done by now."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     # added to what is there: importing torch takes gigabytes of address space that are never used
     limit = pages * resource.getpagesize() + memory_mb * _MIB

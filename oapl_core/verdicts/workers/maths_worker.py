@@ -38,7 +38,7 @@ def _refuse_code(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def main() -> None:
-    """Serves requests until standard input ends."""
+    """Serve requests until standard input ends."""
     from oapl_core.sandbox.jail import confine_reader
 
     logging.disable(logging.CRITICAL)

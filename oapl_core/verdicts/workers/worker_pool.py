@@ -23,13 +23,13 @@ from oapl_core.verdicts.forwarded_output import ForwardedOutput
 
 _CHUNK_BYTES = 2**16
 _LOOK_S = 0.1
-"""How often the CPU time of a busy worker is read."""
+"""Seconds between two looks at the CPU time of a busy worker."""
 _END_SECONDS = 2.0
-"""How long a worker that closed its channel may take to end, so that its exit says who ended it."""
+"""Seconds that a worker that closed its channel may take to end, so that its exit says who ended it."""
 
 
 class Fault(Exception):
-    """Why there is no reply; ``killed`` came from outside (the kernel without memory, a person)."""
+    """Reason why there is no reply; ``killed`` came from outside (the kernel without memory, a person)."""
 
     def __init__(self, kind: Literal["slow", "ended", "killed", "not started"], text: str = "") -> None:
         super().__init__(text)
