@@ -20,7 +20,7 @@ Card = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Agreement:
-    """What a repetition says about one model."""
+    """Result of a repetition for one model."""
 
     label: str
     level: Literal["exactly", "within", "not"]
@@ -44,12 +44,12 @@ def check_asked(original: Card, asked: Mapping[str, Any], path: Path) -> None:
 
 
 def moved(original: Card, repeated: Card) -> list[str]:
-    """What it ran on, as far as that is another now; in words."""
+    """Return the differences of what the two evaluations ran on, in words."""
     return differences(original["ran"], repeated["ran"])
 
 
 def promises_exactness(original: Card, repeated: Card) -> bool:
-    """Whether the first card says that the second comes out exactly as itself."""
+    """Tell whether the first card says that the second comes out exactly as itself."""
     first, second = original["ran"], repeated["ran"]
     is_same = all(first[key] == second[key] for key in ("engine", "dtype", "hardware"))
     packages = [first["packages"].get(name) == second["packages"].get(name) for name in _EXACT_PACKAGES]
@@ -57,7 +57,7 @@ def promises_exactness(original: Card, repeated: Card) -> bool:
 
 
 def compare(original: Card, repeated: Card) -> list[Agreement]:
-    """For each model of ``original``, how the repetition agrees with it."""
+    """Compare the repetition with each model of ``original``."""
     exact = promises_exactness(original, repeated)
     return [_compare(label, result, repeated["results"][label], exact) for label, result in original["results"].items()]
 

@@ -41,7 +41,7 @@ class Answers:
     _answering: "Answering"
 
     def rows(self) -> Sequence[Row]:
-        """Wait for them.
+        """Wait for the target's rows.
 
         Raises:
             StageFailed: too many could not be judged.
@@ -76,7 +76,7 @@ class Answering:
         self._stack.__exit__(*error)
 
     def ask(self, target: Target) -> Answers:
-        """The answers of one checkpoint: from recorded parts, and the others sampled now and judged soon.
+        """Ask one checkpoint: answers from recorded parts, and the others sampled now and judged soon.
 
         What other processes have claimed they sample, while this one continues with the next checkpoint.
 
@@ -88,7 +88,7 @@ class Answering:
         return Answers(target, self)
 
     def rows(self, target: Target) -> Sequence[Row]:
-        """Every row of ``target``, when all its parts are judged; those of a process that died are made here.
+        """Return every row of ``target``, when all its parts are judged; those of a process that died are made here.
 
         Raises:
             StageFailed: too many answers could not be judged.
@@ -137,7 +137,7 @@ class Answering:
             self._missing[asking.rollouts] = sampling.sample_free(missing, self._progress)
 
     def _ready(self, target: Target) -> Sampler:
-        """The engine with the target's weights."""
+        """Return the engine with the target's weights."""
         # the verifier first: what it cannot do is known in seconds, an engine takes half a minute
         self._ready_judges(target)
         parts = math.ceil(self._left / (target.questions.problems_per_part * target.questions.config.samples))

@@ -31,7 +31,7 @@ from oapl_core.settings.problems import PromptConfig
 from oapl_core.tables import PROBLEMS, PROMPTS, open_table, read_table, write_table
 
 _ASKED = ("problem_id", "kind", "statement", "starter_code", "entry_point", "answer", "checker")
-"""With the tests, what decides about prompts and verdicts."""
+"""Columns that decide, with the tests, about prompts and verdicts."""
 _STATEMENT = ("problem_id", "split", "kind", "statement", "starter_code", "entry_point", "platform", "language")
 _HASH_DIGITS = 16
 TOO_LONG = "prompt too long"
@@ -130,7 +130,7 @@ def style_hash(words: PromptConfig) -> str:
 
 
 def questions(folder: EvaluationFolder, model: Path) -> Questions:
-    """The problems as this model is asked them; writes its tokenizer's prompts unless they are there.
+    """Return the problems as this model is asked them; write its tokenizer's prompts unless they are there.
 
     Raises:
         DataError: the model has no tokenizer or chat template, or every prompt is too long.
@@ -155,24 +155,24 @@ def questions(folder: EvaluationFolder, model: Path) -> Questions:
 
 
 def prompts_of(folder: EvaluationFolder, model: Path) -> Path:
-    """The file of the prompts that this model is given."""
+    """Return the file of the prompts that this model is given."""
     return folder.prompts(tokenizer_hash(model))
 
 
 @dataclass(frozen=True)
 class Prompted:
-    """What identifies the prompts that a model was given."""
+    """Identity of the prompts that a model was given."""
 
     rows: int
     sha256: str
-    """Of problem_id and text of each, in their order."""
+    """Hash of problem_id and text of each, in their order."""
     chat_template_sha256: str | None
     dropped: Mapping[str, int]
-    """How many are missing, by reason."""
+    """Counts of missing prompts, by reason."""
 
     @classmethod
     def read(cls, prompts: Path, split: str | None, model: Path, dropped: Mapping[str, int]) -> Self:
-        """Those of the table ``prompts``, of one ``split`` if it has several."""
+        """Read the prompts of the table ``prompts``, of one ``split`` if it has several."""
         only = ("split", [split]) if split else None
         rows = read_table(prompts, PROMPTS, ["problem_id", "split", "prompt"], only).to_pylist()
         digest = hashlib.sha256()

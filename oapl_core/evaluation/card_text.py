@@ -8,7 +8,7 @@ Card = Mapping[str, Any]
 
 
 def headline(card: Card) -> Iterator[str]:
-    """A line for each model, and for each pair of them."""
+    """Yield a line for each model, and for each pair of them."""
     n = card["asked"]["sampling"]["samples"]
     for label, result in card["results"].items():
         shown = f"avg@{n} {_share(result['mean_reward'])}"
@@ -26,7 +26,7 @@ def headline(card: Card) -> Iterator[str]:
 
 
 def markdown(card: Card) -> str:
-    """The text of card.md."""
+    """Return the text of card.md."""
     parts = [
         "# Evaluation card",
         _summary(card),
@@ -83,7 +83,7 @@ def _results(card: Card) -> str:
 
 
 def _notes(card: Card) -> str:
-    """What each model is; above all if it was chosen by what is reported."""
+    """List the origin of each model; above all if it was chosen by what is reported."""
     return "\n".join(f"- {label}: {origin}" for label, origin in card["origin"]["models"].items())
 
 
@@ -124,7 +124,7 @@ def _pairs(card: Card) -> Iterator[str]:
 
 
 def _harnesses(card: Card) -> Iterator[str]:
-    """What other projects' harnesses found, where they were asked (harness.py)."""
+    """Yield the results of other projects' harnesses, where they were asked (harness.py)."""
     for name, models in card.get("harnesses", {}).items():
         yield f"## {name}"
         version = ", ".join(sorted({str(one["version"]) for one in models.values()}))

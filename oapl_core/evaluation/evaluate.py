@@ -1,9 +1,9 @@
 """``python -m oapl_core.evaluation.evaluate DIR``: checkpoints answer problems; writes rows, measures and a card.
 
-DIR is an evaluation folder (`oapl evaluate`), which says which models answer which problem set, or a run, whose own
-checkpoints answer its validation and held-out problems (``run_end.py``). Models of one architecture and tokenizer share
-one engine. Of several architectures one process does those of the first that is not finished, since an engine's memory
-is only returned with its process; `oapl evaluate` starts it until all are.
+DIR is an evaluation folder (`oapl evaluate`), which says which models answer which problem set. Or it is a run, whose
+own checkpoints answer its validation and held-out problems (``run_end.py``). Models of one architecture and tokenizer
+share one engine. Of several architectures one process does those of the first that is not finished, since an engine's
+memory is only returned with its process. `oapl evaluate` starts it until all are.
 """
 
 import sys
@@ -65,7 +65,7 @@ def evaluate(
 
 
 def opened(root: Path) -> Run | EvaluationFolder:
-    """The folder, whichever it is.
+    """Open the folder, whichever it is.
 
     Raises:
         DataError: it is neither.
@@ -104,7 +104,7 @@ def _target(folder: EvaluationFolder, model: ModelConfig) -> Target:
 
 
 def _fits(first: Target, other: Target) -> bool:
-    """Whether an engine that runs the one can continue with the weights of the other."""
+    """Tell whether an engine that runs the one can continue with the weights of the other."""
     try:
         check_same_architecture(first.folder, other.folder)
     except DataError:

@@ -22,7 +22,7 @@ from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.settings.experiment_file import FORMAT, check_format, differences, parse_as, write_record
 
 RECORD = "evaluation.json"
-"""Its settings; what has it is an evaluation folder."""
+"""File of the settings; a folder that has it is an evaluation folder."""
 _MAY_CHANGE = {"engine_python"}  # where vLLM is installed says nothing about what is asked
 
 
@@ -81,7 +81,7 @@ class EvaluationFolder(Recorded):
 
     @property
     def python(self) -> Path | None:
-        """The stage's interpreter."""
+        """Interpreter of the stage."""
         return self.config.engine_python
 
     @property
@@ -90,7 +90,7 @@ class EvaluationFolder(Recorded):
         return self.root / "problems.parquet"
 
     def prompts(self, tokenizer: str) -> Path:
-        """Prompts for models with this tokenizer (tables.PROMPTS)."""
+        """Return the file of prompts for models with this tokenizer (tables.PROMPTS)."""
         return self.root / f"prompts_{tokenizer}.parquet"
 
     def answers_of(self, label: str) -> Path:
@@ -99,7 +99,7 @@ class EvaluationFolder(Recorded):
 
     @property
     def answers(self) -> Path:
-        """Every row (tables.EVALUATIONS)."""
+        """Table of every row (tables.EVALUATIONS)."""
         return self.root / "answers.parquet"
 
     @property
@@ -120,7 +120,7 @@ class EvaluationFolder(Recorded):
         return all(entry and self.is_done(self.root / entry.artifact, entry.inputs, entry.config) for entry in entries)
 
     def turns(self) -> Iterator[None]:
-        """As often as the stage must be started until every model is measured: once for each architecture."""
+        """Yield once for each start of the stage until every model is measured: once for each architecture."""
         for _ in self.config.models:  # at most: each start finishes at least one model or fails
             yield
             if self.is_finished and not self.changed:

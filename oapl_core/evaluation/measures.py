@@ -1,15 +1,15 @@
-"""What judged answers amount to: pass@k, avg@n and differences with intervals, tables, lengths, what went wrong.
+"""Measures of judged answers: pass@k, avg@n and differences with intervals, tables, lengths, what went wrong.
 
 Pure arithmetic on rows of tables.EVALUATIONS. The rules, in words:
 
 - An answer that could not be judged (``verifier_error``) is missing, not wrong: its problem has one answer less.
 - A problem with n < k judged answers has no pass@k; it is left out of that mean, whose number of problems is given.
 - A problem without any judged answer is in no mean, and counted.
-- avg@n is the mean over problems of the mean reward of the judged answers: the same number as pass@1, unless
+- avg@n is the mean over problems of the mean reward of the judged answers. It is the same number as pass@1, unless
   ``[reward]`` gives other rewards than 1 and 0. Then an answer is correct from ``right_from`` on.
 - Intervals are 95 %, from resampling problems: what another set of such problems would give.
-- ``repeat`` is 95 % of how far avg@n may lie from another n answers to the same problems: what an evaluation
-  that is repeated gives (variance of a mean: sum (r - mean)^2 / (n (n - 1)) for each problem).
+- ``repeat`` is 95 % of how far avg@n may lie from another n answers to the same problems, in an evaluation that is
+  repeated. The variance of a mean is sum (r - mean)^2 / (n (n - 1)) for each problem.
 """
 
 import math
@@ -60,7 +60,7 @@ def mean_reward(rows: Iterable[Row]) -> float:
 def measures(
     rows: Sequence[Row], resamples: int, seed: int, ks: Sequence[int] = (), reward: RewardConfig | None = None
 ) -> dict[str, Any]:
-    """What there is to say about one checkpoint on one set of problems; ``ks`` empty: a curve up to the largest n.
+    """Measure one checkpoint on one set of problems; ``ks`` empty: a curve up to the largest n.
 
     With ``reward`` there is the mean reward's interval too, `reward`, for it is not pass@1.
 
@@ -94,7 +94,7 @@ def comparisons(
     resamples: int,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """Every pair of checkpoints, the earlier named first, at each k that both answered some problem so often."""
+    """Compare every pair of checkpoints, the earlier first, at each k that both answered some problem so often."""
     by_label, lines = {label: counts(judged(rows)) for label, rows in rows_by_label.items()}, []
     for (first, one), (second, other) in combinations(by_label.items(), 2):
         for k in ks:
@@ -114,7 +114,7 @@ def _rounded(estimate: MeanWithInterval) -> list[float]:
 
 
 def curve_of(largest: int) -> list[int]:
-    """Every k to 16, then powers of two, then ``largest``."""
+    """Return every k to 16, then powers of two, then ``largest``."""
     # every interval costs a bootstrap: of thousands of answers a curve needs few large k
     powers = [2**e for e in range(_EVERY_K.bit_length(), largest.bit_length())]
     return sorted({*range(1, min(_EVERY_K, largest) + 1), *powers, *([largest] if largest else [])})

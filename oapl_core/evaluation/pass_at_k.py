@@ -47,7 +47,7 @@ def mean_rewards(earned: Iterable[tuple[str, float | None]]) -> dict[str, float]
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """The unbiased estimate 1 - C(n-c, k) / C(n, k) for one problem with ``c`` correct answers out of ``n``.
+    """Return the unbiased estimate 1 - C(n-c, k) / C(n, k) for one problem with ``c`` correct answers out of ``n``.
 
     Raises:
         ValueError: k is larger than n (the estimate does not exist, it is not 1), or the counts make no sense.
@@ -102,7 +102,7 @@ class PairedDifference:
     """Mean of the first over these problems."""
     second: float
     change: MeanWithInterval
-    """Second minus first."""
+    """Difference, second minus first."""
     better: float
     """Share of problems where the second is higher."""
     worse: float
@@ -114,8 +114,8 @@ def paired_difference(
 ) -> PairedDifference | None:
     """Compare two checkpoints by a number of each problem, such as ``pass_at_k_by_problem``; None if they share none.
 
-    A resampled problem brings both checkpoints' answers with it: what makes it hard for both takes no part in the
-    difference, so the interval is narrower than the intervals of the two alone would suggest.
+    A resampled problem brings both checkpoints' answers with it. Whatever makes it hard for both takes no part in the
+    difference. So the interval is narrower than the intervals of the two alone would suggest.
     """
     pairs = [(value, second[problem]) for problem, value in first.items() if problem in second]
     if not pairs:

@@ -1,4 +1,4 @@
-"""What checkpoints are asked: problems with their prompts, and where each checkpoint's answers and verdicts lie.
+"""Questions to checkpoints: problems with their prompts, and where each checkpoint's answers and verdicts lie.
 
 Reads tables.PROMPTS. A part holds whole problems and some 256 answers: what is judged at once, and how many problems'
 tests are in memory. Every checkpoint gets the same seeds, so that what differs between two of them is less often luck.
@@ -52,12 +52,12 @@ class Questions:
 
     @property
     def answers(self) -> int:
-        """How many one checkpoint gives."""
+        """Number of answers that one checkpoint gives."""
         return len(self.prompts) * self.config.samples
 
     @property
     def problems_per_part(self) -> int:
-        """How many whole problems make up a part."""
+        """Number of whole problems that make up a part."""
         # whole problems, since their tests are read once for a part
         return max(1, _PART_ANSWERS // self.config.samples)
 
@@ -109,7 +109,7 @@ class Target:
 
     @property
     def folder(self) -> Path:
-        """The checkpoint."""
+        """Folder of the checkpoint."""
         return self.asking.model
 
     @property
@@ -118,7 +118,7 @@ class Target:
         return self.asking.provenance.policy_hash
 
     def parts(self) -> list[Part]:
-        """Its parts, without rows."""
+        """Return the checkpoint's parts, without rows."""
         asked = self.questions
         return cut(list(asked.prompts), asked.problems_per_part, asked.config.samples, self.asking.rollouts)
 
@@ -133,11 +133,11 @@ class Target:
         return [*self.rollouts, *map(verdicts_on, self.rollouts)]
 
     def is_sampled(self, part: Path) -> bool:
-        """Whether the answers of a part are recorded, of these inputs and settings."""
+        """Tell whether the answers of a part are recorded, of these inputs and settings."""
         return self.asking.folder.is_done(part, self.asking.provenance.inputs, self.asking.provenance.settings)
 
     def is_judged(self, part: Path) -> bool:
-        """Whether the verdicts on them are, too."""
+        """Tell whether the verdicts on a part's answers are recorded, too."""
         return self.is_sampled(part) and self.judging.is_done(part, verdicts_on(part))
 
     @cached_property
@@ -146,7 +146,7 @@ class Target:
         return dict(zip(columns["problem_id"], columns["kind"], strict=True))
 
     def table(self, part: Path) -> "pa.Table":
-        """The judged answers of a part, with the columns of tables.EVALUATIONS."""
+        """Return the judged answers of a part, with the columns of tables.EVALUATIONS."""
         import polars as pl
 
         frame = answers(part, with_texts=True).with_columns(
@@ -158,6 +158,6 @@ class Target:
         return frame.select(schema.names).to_arrow(compat_level=pl.CompatLevel.oldest()).cast(schema)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Rows of tables.EVALUATIONS without their texts, one part in memory at a time."""
+        """Yield rows of tables.EVALUATIONS without their texts, one part in memory at a time."""
         for part in self.rollouts:
             yield from self.table(part).drop_columns(["text"]).to_pylist()

@@ -31,7 +31,7 @@ Named = Mapping[str, Answers]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Where results lie in a folder with a ledger, and the settings by which they were made."""
+    """Place of results in a folder with a ledger, and the settings by which they were made."""
 
     folder: Run | EvaluationFolder
     config: EvaluationFolderConfig
@@ -39,7 +39,7 @@ class Evaluation:
     card: Path
     card_text: Path
     basis: Callable[[Sequence[Target]], Basis]
-    """What the card says of problems and prompts; asked for only if there is a card to be written."""
+    """Problems and prompts as the card tells of them; asked for only if there is a card to be written."""
 
 
 def write_results(
@@ -85,7 +85,7 @@ def write_results(
 
 
 def _tables(problems: Path, rows: Sequence[Row], resamples: int, seed: int) -> dict[str, list[dict[str, Any]]]:
-    """Results by what is known of the problems, for each column that divides them (measures.table)."""
+    """Divide results by what is known of the problems, for each column that divides them (measures.table)."""
     with open_table(problems, PROBLEMS) as file:
         columns = file.read(columns=["problem_id", *_DIVIDING]).to_pydict()
     labels = {name: dict(zip(columns["problem_id"], columns[name], strict=True)) for name in _DIVIDING}
@@ -94,7 +94,7 @@ def _tables(problems: Path, rows: Sequence[Row], resamples: int, seed: int) -> d
 
 
 def _rows(answers: Mapping[str, Named]) -> "Iterator[pa.Table]":
-    """The rows of every part, one part at a time, under the names that results give to checkpoints."""
+    """Yield the rows of every part, one part at a time, under the names that results give to checkpoints."""
     for named in answers.values():
         for name, one in named.items():
             yield from map(replace(one.target, label=name).table, one.target.rollouts)

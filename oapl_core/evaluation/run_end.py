@@ -1,10 +1,10 @@
 """The evaluation of a run: which of its checkpoints answer which of its problems, and which epoch is chosen by that.
 
-Validation problems decide between the last round's epochs (highest mean reward; of equal ones the earlier); base (what
-round 0 starts from), the end of each earlier round and the chosen epoch
-answer the held-out problems. Reads problems.parquet, prompts.parquet and the checkpoints; writes each one's answers and
-verdicts, 5_evaluation/<objective>.parquet of them all, and the card of the held-out ones. With that card
-`oapl evaluate --card` repeats them: an answer's seed is the same there and here.
+Validation problems decide between the last round's epochs (highest mean reward; of equal ones the earlier). Base (what
+round 0 starts from), the end of each earlier round and the chosen epoch answer the held-out problems. Reads
+problems.parquet, prompts.parquet and the checkpoints. Writes each one's answers and verdicts,
+5_evaluation/<objective>.parquet of them all, and the card of the held-out ones. With that card `oapl evaluate --card`
+repeats them: an answer's seed is the same there and here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -84,7 +84,7 @@ def _checkpoint(label: str, path: Path) -> ModelConfig:
 
 
 def questions(run: Run, split: str) -> Questions:
-    """The problems of one split of the run, as its settings ask them; of validation problems perhaps none.
+    """Return the problems of one split of the run, as its settings ask them; of validation problems perhaps none.
 
     Raises:
         DataError: there are none to measure on.
@@ -98,7 +98,7 @@ def questions(run: Run, split: str) -> Questions:
 
 
 def _config(run: Run, split: str) -> EvaluationFolderConfig:
-    """What `oapl evaluate` would have been asked; with absolute paths, since a card is read from anywhere."""
+    """Return the settings of a like `oapl evaluate`; with absolute paths, since a card is read from anywhere."""
     config, evaluation = run.config, run.config.evaluation
     samples = {"validation": evaluation.validation_samples, _REPORTED: evaluation.heldout_samples}
     return EvaluationFolderConfig.model_validate(

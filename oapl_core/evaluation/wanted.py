@@ -26,7 +26,7 @@ _PLACE = re.compile(r"round_(\d+)(?:/epoch_(\d+))?")
 def settings_of(
     models: Sequence[str], problems: Mapping[str, Any], asked: Mapping[str, Any], overrides: Sequence[str] = ()
 ) -> EvaluationFolderConfig:
-    """The settings of an evaluation.
+    """Return the settings of an evaluation.
 
     Args:
         models: as ``model_of`` reads them.
@@ -113,7 +113,7 @@ def _of_run(run: Run, place: str) -> dict[str, Any]:
 
 
 def _newest(run: Run) -> dict[str, Any]:
-    """The epoch that the run's evaluation chose; before it is evaluated, the newest there is."""
+    """Return the epoch that the run's evaluation chose; before it is evaluated, the newest there is."""
     artifacts = run.ledger.artifacts()
     entry = artifacts.get(run.name(run.evaluation()))
     if entry and entry.details.get("chosen_epoch"):
@@ -130,7 +130,7 @@ def _newest(run: Run) -> dict[str, Any]:
 
 
 def default_folder(config: EvaluationFolderConfig) -> Path:
-    """Where an evaluation lies if nobody says: a folder named as the set and the models."""
+    """Return the folder of an evaluation if nobody says one: it is named as the set and the models."""
     path = Path(str(config.problems.path))
     of_run = path.name == "problems.parquet" and path.parent.name
     problems = config.problems.name or of_run or path.name.partition(".")[0]

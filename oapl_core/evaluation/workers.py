@@ -1,7 +1,7 @@
-"""What an evaluation works with: engines and a verifier, each started when it is first needed, for every checkpoint.
+"""Engines and a verifier of an evaluation, each started when it is first needed, for every checkpoint.
 
 Starting them costs more than measuring a small model, so they serve one evaluation after the other (`together.py`) and
-end with the context. Where there is a command for it, the other `engine.replicas` are processes of their own that do
+end with the context. Where there is a command for it, the other `engine.replicas` are processes of their own. They do
 the same evaluation and share its parts (`answering.py`); this one concludes it.
 """
 
@@ -29,16 +29,16 @@ VerifierFactory = Callable[[VerifierConfig], AbstractContextManager[AnswerVerifi
 
 @dataclass(frozen=True)
 class Replica:
-    """Which of the processes of one evaluation this is."""
+    """Place of this process among those of one evaluation."""
 
     number: int = 0
     """0 starts the others of its machine."""
     command: tuple[str, ...] = ()
-    """What starts another one, but for its number; none: this one is alone."""
+    """Command that starts another one, but for its number; none: this one is alone."""
     log: Path = Path("evaluation.log")
     """Beside which the others write theirs."""
     share: int = 1
-    """Which of the machines it is on, counted from 1; the first of the first writes the results."""
+    """Number of its machine, counted from 1; the first of the first writes the results."""
 
     @property
     def concludes(self) -> bool:
@@ -52,7 +52,7 @@ class Workers:
     def __init__(
         self, start: Start = SamplingEngine, verifier: VerifierFactory = Verifier, replica: Replica | None = None
     ) -> None:
-        """What to sample and judge with, tests give made-up ones; unset ``replica``: alone."""
+        """Take what samples and judges, tests give made-up ones; unset ``replica``: alone."""
         self._start, self._new_verifier = start, verifier
         self.replica = replica or Replica()
         self._others: Crew | None = None
@@ -78,7 +78,7 @@ class Workers:
         return self._sampler is not None
 
     def sampler(self, model: Path, config: EngineConfig, parts: int = 1) -> Sampler:
-        """The engine with the weights of ``model``, which must be of the architecture that it was started with.
+        """Return the engine with the weights of ``model``, which must be of the architecture that it was started with.
 
         With it start the other replicas, as many as there are ``parts`` for.
         """
@@ -106,7 +106,7 @@ class Workers:
             self._others.wait()
 
     def verifier(self, config: VerifierConfig, replicas: int = 1) -> AnswerVerifier:
-        """The verifier, which still has to prove itself to each evaluation (`AnswerVerifier.check_canaries`).
+        """Return the verifier, which still has to prove itself to each evaluation (`AnswerVerifier.check_canaries`).
 
         Each of several ``replicas`` has one, and its share of the cores: programs that wait for one run out of time.
         """

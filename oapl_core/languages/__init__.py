@@ -19,24 +19,24 @@ from oapl_core.errors import DataError, SandboxError
 PYTHON = "python"
 _FOLDER = Path(__file__).parent
 _SEEN = "/usr/bin"
-"""Where a language's tools lie: programs see the folders of the system's packages, and no others."""
+"""Folders of a language's tools: programs see the folders of the system's packages, and no others."""
 _PROBE_S = 20.0
 
 
 @dataclass(frozen=True)
 class Language:
-    """How programs of a language are asked for, compiled and run. Lists are commands: a tool and its arguments."""
+    """Language of programs: how they are asked for, compiled and run. Lists are commands: a tool and its arguments."""
 
     name: str
-    """As in a problem's `language`; the file's name."""
+    """Name in a problem's `language`; the file's name."""
     title: str
-    """In prompts and messages, with the standard: C++17."""
+    """Name in prompts and messages, with the standard: C++17."""
     fences: tuple[str, ...]
     """Tags of code blocks that hold such a program, in small letters; prompts show the first."""
     comment: str
-    """What a line of comment begins with."""
+    """Text that a line of comment begins with."""
     file: str
-    """What the source is called."""
+    """File name of the source."""
     run: tuple[str, ...]
     """Runs a test, in a folder with the source or, of a compiled language, with the executable."""
     version: tuple[str, ...]
@@ -50,21 +50,21 @@ class Language:
     compile: tuple[str, ...] = ()
     """Makes the executable of the source; without it the source is run as it is."""
     executable: str = ""
-    """What the compiler makes."""
+    """File name of the compiler's output."""
     compile_cpu_s: float = 30.0
     """CPU time for each process of the compiler, and a third of the wall time for all of them. Seconds."""
     compile_memory_mb: int = 2048
     """Address space of each process of the compiler. MiB."""
     out_of_memory: str = ""
-    """What a program that found no memory left writes to standard error."""
+    """Message of a program that found no memory left, on standard error."""
 
     @property
     def words(self) -> dict[str, str]:
-        """What a prompt's template sees as `language`."""
+        """Words that a prompt's template sees as `language`."""
         return {"name": self.name, "title": self.title, "fence": self.fences[0], "comment": self.comment}
 
     def tool(self, name: str) -> str:
-        """Where a tool of the language lies. Raises SandboxError with what to install."""
+        """Return the path of a tool of the language. Raises SandboxError with what to install."""
         # a version manager's tools lie in somebody's home folder, which no program may see
         path = shutil.which(name, path=_SEEN)
         if path is None:
@@ -75,7 +75,7 @@ class Language:
         return path
 
     def found_version(self) -> str:
-        """The first line that the tools say of themselves. Raises SandboxError if one is missing or fails."""
+        """Return the first line that the tools say of themselves. Raises SandboxError if one is missing or fails."""
         for command in (self.compile, self.run):
             if command and "/" not in command[0]:
                 self.tool(command[0])
@@ -94,13 +94,13 @@ class Language:
 
 @cache
 def languages() -> Mapping[str, Language]:
-    """Every language with a file here or in an installed package (entry point `oapl.language`: a Language), by name."""
+    """Return each language, by name, with a file here or in a package (entry point `oapl.language`: a Language)."""
     here = {path.stem: _read(path) for path in sorted(_FOLDER.glob("*.toml"))}
     return {name: plugins.resolve("language", name) for name in plugins.names("language")} | here
 
 
 def language(name: str) -> Language:
-    """The language of that name. Raises DataError with the names there are."""
+    """Return the language of that name. Raises DataError with the names there are."""
     try:
         return languages()[name]
     except KeyError:
@@ -111,18 +111,18 @@ def language(name: str) -> Language:
 
 
 def named(tag: object) -> str | None:
-    """The language beside Python that other people's tag means: its name, or a tag of its code blocks."""
+    """Return the language beside Python that other people's tag means: its name, or a tag of its code blocks."""
     return next((name for name, one in languages().items() if tag == name or tag in one.fences), None)
 
 
 def of(problem: Mapping[str, Any]) -> Language | None:
-    """The language that a row of tables.PROBLEMS asks for; None for Python. Raises DataError if there is none such."""
+    """Return the language that a row of tables.PROBLEMS asks for; None: Python. Raises DataError for no such one."""
     name = problem.get("language") or PYTHON
     return None if name == PYTHON else language(name)
 
 
 def words_of(problem: Mapping[str, Any]) -> dict[str, str]:
-    """What a prompt's template sees as `language`."""
+    """Return the words that a prompt's template sees as `language`."""
     found = of(problem)
     return found.words if found else {"name": PYTHON, "title": "Python", "fence": "python", "comment": "#"}
 

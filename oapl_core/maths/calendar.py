@@ -44,7 +44,7 @@ class Moment:
     year: str = ""
 
     def is_said_by(self, other: "Moment | None") -> bool:
-        """Whether an answer says this: the year, and of a bare time the half of the day, may be added."""
+        """Tell whether an answer says this: the year, and of a bare time the half of the day, may be added."""
         if other is None or (self.month, self.day) != (other.month, other.day):
             return False
         if self.month:
@@ -55,7 +55,7 @@ class Moment:
 
 
 def moment(text: str) -> Moment | None:
-    """The time of day or the date that a plain answer is; None if it is neither."""
+    """Read the time of day or the date that a plain answer is; None if it is neither."""
     if not _MAY_BE.search(text):
         return None
     words = (

@@ -23,18 +23,18 @@ def labelled(text: str) -> tuple[str, str] | None:
 
 
 def is_choice(text: str) -> bool:
-    """Whether a plain answer is a single letter of a choice, in parentheses or not."""
+    """Tell whether a plain answer is a single letter of a choice, in parentheses or not."""
     return len(text) <= 20 and re.fullmatch("[A-J]", _SETTING.sub("", text)) is not None
 
 
 def several(text: str) -> frozenset[str] | None:
-    """The letters of a list of choices: A, C, D or (A) and (C); None for all else."""
+    """Return the letters of a list of choices: A, C, D or (A) and (C); None for all else."""
     letters = _SETTING.sub("", text)
     return frozenset(re.findall("[A-J]", letters)) if len(text) <= 200 and _SEVERAL.fullmatch(letters) else None
 
 
 def run(text: str) -> frozenset[str] | None:
-    """The letters of choices without anything between them, ACD; None for all else, and where one stands twice."""
+    """Return the letters of choices without anything between them, ACD; None for all else, and for a double letter."""
     letters = _SETTING.sub("", text)
     is_run = len(text) <= 40 and _RUN.fullmatch(letters) and len(set(letters)) == len(letters)
     return frozenset(letters) if is_run else None

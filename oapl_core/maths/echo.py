@@ -1,14 +1,14 @@
 r"""Echoes: an answer that only repeats a formula of the question, and earns because sympy would compute it.
 
-A rule by form, for answers that are right but are not written as the gold is. Such an answer is no answer if
+A rule by form, for answers that are right but are not written as the gold is. Such an answer is none in three cases:
 
-- its text is a formula of the statement or a side of one, and the gold's text is as simple: it has no more numbers,
-  letters and functions, or no more characters in them;
-- or it is a fraction of numbers that stands there, and the gold writes the same number otherwise;
-- or a part of such a formula makes it up or stands in it, and the gold has fewer numbers, letters and functions.
+- Its text is a formula of the statement or a side of one, and the gold's text is as simple. The gold then has no more
+  numbers, letters and functions, or no more characters in them.
+- It is a fraction of numbers that stands there, and the gold writes the same number otherwise.
+- A part of such a formula makes it up or stands in it, and the gold has fewer numbers, letters and functions.
 
-The last holds as well where sums and products of numerals are folded in both: (4 + 1)x is 5x. And where a formula of
-the statement is the gold, only not computed, an answer may have no more operations than that formula or the gold.
+The last case holds as well where sums and products of numerals are folded in both: (4 + 1)x is 5x. A formula of the
+statement may be the gold, only not computed. Then an answer may have no more operations than that formula or the gold.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _MOST_FORMULAS, _LONGEST = 60, 400
 
 
 def formulas(statement: str) -> list[str]:
-    """The formulas of a statement and their sides as plain texts; arithmetic that is typed between the words, too."""
+    """Return a statement's formulas and their sides as plain texts; arithmetic typed between the words, too."""
     marked = [next(filter(None, match.groups())) for match in MATHS.finditer(statement)]
     typed = [text for text in _TYPED.findall(_signed(MATHS.sub(" ; ", statement))) if _OPERATION.search(text)]
     wholes = [plain(text) for text in (*marked, *typed)]
@@ -65,7 +65,7 @@ def formulas(statement: str) -> list[str]:
 
 
 def _signed(prose: str) -> str:
-    """A statement's words with signs for the operations that it speaks of: 17 times 23, the sum of 4 and 5."""
+    """Put signs into a statement's words for the operations that it speaks of: 17 times 23, the sum of 4 and 5."""
     for pattern, sign in _SPOKEN:
         prose = pattern.sub(sign, prose)
     return _OF_TWO.sub(lambda found: f"; {found[2]} {_SIGN_OF[found[1].lower()]} {found[3]}", prose)
@@ -76,7 +76,7 @@ class StatementFormulas:
     """The formulas of a statement, ready for every answer to it."""
 
     texts: frozenset[str]
-    """As `_copied` has them."""
+    """Texts of the formulas, as `_copied` has them."""
     trees: frozenset[Tree]
     """Every part of those that can be parsed which is more than one number or letter."""
     folded: frozenset[Tree]
@@ -90,7 +90,7 @@ class StatementFormulas:
 
     @classmethod
     def of(cls, statement: str, read: Callable[[str], Any]) -> StatementFormulas:
-        """The formulas of a statement, parsed by `read`."""
+        """Return the formulas of a statement, parsed by `read`."""
         import sympy
 
         texts = formulas(statement)
@@ -111,7 +111,7 @@ class StatementFormulas:
         return cls(frozenset(map(_copied, texts)), _parts(trees), _parts(work), work, outlines, tuple(expressions))
 
     def most_operations(self, gold: Any) -> int | None:
-        """The operations of the longest formula that has the gold's value; None without one."""
+        """Count the operations of the longest formula that has the gold's value; None without one."""
         import sympy
 
         if not isinstance(gold, sympy.Expr):
@@ -122,7 +122,7 @@ class StatementFormulas:
 
 
 def is_echo(gold: Any, answer: Any, texts: tuple[str, str], known: StatementFormulas) -> bool:
-    """Whether a correct answer, not written as the gold is, repeats the question.
+    """Tell whether a correct answer, not written as the gold is, repeats the question.
 
     `gold` and `answer` are parsed, `texts` are their plain texts.
     """
@@ -157,12 +157,12 @@ def is_echo(gold: Any, answer: Any, texts: tuple[str, str], known: StatementForm
 
 
 def _copied(text: str) -> str:
-    """A compact text with one sign for the quotient of two numbers."""
+    """Return a compact text with one sign for the quotient of two numbers."""
     return _FRACTION.sub(r"\1/\2", compact(text)).replace("\\div", "/")
 
 
 def _work(text: str, whole: Tree) -> int:
-    """The operations of an answer, with those that the parser has computed already: only the text shows them."""
+    """Count an answer's operations, with those that the parser has computed already: only the text shows them."""
     return operations(whole) + _hidden(text)
 
 
@@ -181,7 +181,7 @@ def _parts(trees: Iterable[Tree]) -> frozenset[Tree]:
 
 
 def _signs(text: str) -> list[str]:
-    """The numbers, letters and functions of a text; powers are such, fractions and signs are not."""
+    """List the numbers, letters and functions of a text; powers are such, fractions and signs are not."""
     return _COUNTED.findall(_UNCOUNTED.sub(" ", text))
 
 
@@ -195,7 +195,7 @@ def _characters(signs: list[str]) -> int:
 
 
 def size(whole: Tree) -> int:
-    """How many numbers, letters and functions (powers and roots are such) an expression holds."""
+    """Count the numbers, letters and functions (powers and roots are such) of an expression."""
     name, *children = whole
     if not children:
         return 0 if name == "-1" else 1
@@ -205,7 +205,7 @@ def size(whole: Tree) -> int:
 
 
 def tree(parsed: Any) -> Tree:
-    """The form of an expression: what was added, multiplied or raised without any effect is left out."""
+    """Return the form of an expression, without what was added, multiplied or raised without any effect."""
     import sympy
 
     if isinstance(parsed, sympy.MatrixBase):
@@ -243,7 +243,7 @@ def _power(base: Tree, exponent: Tree) -> Tree:
 
 
 def outline(whole: Tree, is_bound: bool = False) -> Tree:
-    """A form without signs and order: what a change of signs, or of the letter that a sum runs over, leaves."""
+    """Return a form without signs and order: a change of signs, or of the letter that a sum runs over, keeps it."""
     name, *children = whole
     if not children:
         return (name.removeprefix("-") if _NUMERAL.fullmatch(name) or not is_bound else "bound",)
@@ -256,7 +256,7 @@ def outline(whole: Tree, is_bound: bool = False) -> Tree:
 
 
 def operations(whole: Tree) -> int:
-    """How many sums, products, quotients, powers and functions an expression holds; a minus is none."""
+    """Count the sums, products, quotients, powers and functions of an expression; a minus is none."""
     name, *children = whole
     if not children:
         return 0
@@ -268,7 +268,7 @@ def operations(whole: Tree) -> int:
 
 
 def folded(whole: Tree) -> Tree:
-    """A form with the sums and products of numerals computed.
+    """Return a form with the sums and products of numerals computed.
 
     Powers, roots, functions and like terms stay, because to compute these is often what was asked for.
     """

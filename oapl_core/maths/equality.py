@@ -34,7 +34,7 @@ class Equality:
     """Whether the statement asks for an interval, so that (-1, 4) is no list of two numbers."""
 
     def equal(self, gold: Any, answer: Any) -> bool:
-        """Whether the answer means the same as the gold."""
+        """Tell whether the answer means the same as the gold."""
         kinds = {_kind(gold), _kind(answer)}
         if "relation" in kinds:
             return self._relations(gold, answer)
@@ -50,7 +50,7 @@ class Equality:
         return bool(gold == answer)
 
     def _relations(self, gold: Any, answer: Any) -> bool:
-        """x = 5 is as good as 5, x < 3 as its interval; nothing else that holds a relation is as good as its side."""
+        """Compare relations: x = 5 is as good as 5, x < 3 as its interval; no other relation is as good as its side."""
         import sympy
 
         ours, theirs = relations.links(gold), relations.links(answer)
@@ -73,12 +73,12 @@ class Equality:
         return all(isinstance(one, sympy.Set) for one in sets) and self.equal(*sets)
 
     def _meant(self, links: list[Any], is_trusted: bool, may_be_set: bool) -> Any | None:
-        """The value that a chain of relations states, or the set that it describes; None for neither."""
+        """Return the value that a chain of relations states, or the set that it describes; None for neither."""
         value = relations.value(links, self.equal, is_trusted)
         return relations.solutions(links) if value is None and may_be_set else value
 
     def _lists(self, gold: Any, answer: Any) -> bool:
-        """A list or set regardless of order; a point, or a list that is to be one, in its order."""
+        """Compare a list or set regardless of order; a point, or a list that is to be one, in its order."""
         import sympy
 
         ours, theirs = _elements(gold), _elements(answer)
@@ -171,7 +171,7 @@ def _differ(one: Any, other: Any) -> bool:
 
 
 def _is_decimal(number: Any) -> bool:
-    """Whether a number can be written with finitely many decimals."""
+    """Tell whether a number can be written with finitely many decimals."""
     value = number if number.is_Rational else number.doit()
     if not value.is_Rational:
         return False
@@ -197,7 +197,7 @@ def _kind(value: Any) -> str:
 
 
 def _elements(value: Any) -> list[Any] | None:
-    """What a list holds, in the order of the text. (a, b) is parsed as an interval, a column stands for a point."""
+    """Return a list's elements in the text's order. (a, b) is parsed as an interval, a column stands for a point."""
     import sympy
 
     kind = _kind(value)

@@ -23,7 +23,7 @@ def clean(expression: Any) -> Any:
 
 
 def evaluated(expression: Any, shift: int = 0) -> Any:
-    """The number that an expression is where its symbols have fixed positive values; None if it is none there."""
+    """Compute an expression's number where its symbols have fixed positive values; None if it is none there."""
     import sympy
 
     # what the parser has computed, a greatest common divisor for one, stands in the last of them

@@ -1,7 +1,7 @@
-r"""A gold, read once for all its answers: which kind of answer it is, and how an answer of that kind is compared. Pure.
+r"""Gold, read once for all its answers: its kind of answer, and how answers of that kind are compared. Pure.
 
-Times, dates, choices and functions by cases are compared here, without the parser. For the rest an answer is brought
-into the gold's own way of writing, where only the gold tells what the answer's text means: "2 to 5", "1000,99".
+Times, dates, choices and functions by cases are compared here, without the parser. For the rest an answer is written in
+the gold's own way, where only the gold tells what the answer means: "2 to 5", "1000,99".
 """
 
 import re
@@ -38,7 +38,7 @@ class Gold:
 
     @classmethod
     def of(cls, text: str, statement: Statement) -> "Gold":
-        """A gold as the problem set has it."""
+        """Read a gold as the problem set has it."""
         split = SplitAnswer.of(text, Allowed.of_gold(statement))
         when = moment(split.text)
         # 11:21 is a ratio where the statement speaks of one.
@@ -52,7 +52,7 @@ class Gold:
         )
 
     def says(self, answer: str, same: Callable[[str, str], bool]) -> bool | None:
-        """Whether a plain answer says what this gold says; None where that is for the parser to tell.
+        """Tell whether a plain answer says what this gold says; None where that is for the parser to tell.
 
         `same` compares two plain texts.
         """
@@ -72,7 +72,7 @@ class Gold:
         return None if not self.cases or theirs is None else _same_cases(self.cases, theirs, same)
 
     def comparable(self, answer: SplitAnswer, statement: Statement) -> SplitAnswer:
-        """The answer with its signs read as the gold's are."""
+        """Return the answer with its signs read as the gold's are."""
         rest, gold = answer.rest, self.split.rest
         # A gold in words may be asked for so: "write 23 in words". Then digits would repeat the question.
         spoken = number_in_words(answer.text) if _NUMBER.fullmatch(gold) else None
@@ -91,12 +91,12 @@ class Gold:
 
 
 def is_closed_at_infinity(text: str) -> bool:
-    """Whether an interval claims to hold infinity."""
+    """Tell whether an interval claims to hold infinity."""
     return "\\infty" in text and _CLOSED.search(text) is not None
 
 
 def _same_cases(ours: list[tuple[str, str]], theirs: list[tuple[str, str]], same: Callable[[str, str], bool]) -> bool:
-    """Whether each case has its counterpart; of two cases either side may call one "otherwise"."""
+    """Tell whether each case has its counterpart; of two cases either side may call one "otherwise"."""
     if len(ours) != len(theirs):
         return False
     if len(ours) == 2:

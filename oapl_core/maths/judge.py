@@ -21,7 +21,7 @@ class MathsJudge:
     """Judge of maths answers by meaning; remembers golds and statements. Not for several threads."""
 
     def __init__(self) -> None:
-        """Imports math-verify."""
+        """Import math-verify and set up."""
         self._parser = Parser()
         # A group's answers share one gold and one statement, so both are taken apart once.
         self._statement = lru_cache(maxsize=4096)(Statement.of)
@@ -63,7 +63,7 @@ class MathsJudge:
         return reply | {"equal": equal and not is_echo, "echo": is_echo}
 
     def _same_text(self, gold: str, answer: str) -> bool:
-        """Whether two plain texts, parts of a gold and an answer, mean the same."""
+        """Tell whether two plain texts, parts of a gold and an answer, mean the same."""
         if compact(gold) == compact(answer):
             return True
         one, other = self._parser.read(gold), self._parser.read(answer)
@@ -87,7 +87,7 @@ class MathsJudge:
 
 
 def _is_small(value: Any) -> bool:
-    """Whether a number is one that a part of something may be."""
+    """Tell whether a number is one that a part of something may be."""
     import sympy
 
     number = evaluated(value) if isinstance(value, sympy.Expr) else None
@@ -95,7 +95,7 @@ def _is_small(value: Any) -> bool:
 
 
 def _part(answer: SplitAnswer, value: Any) -> Any:
-    """A percentage as the part that it is."""
+    """Return a percentage as the part that it is."""
     import sympy
 
     return value / 100 if answer.unit == "percent" and isinstance(value, sympy.Expr) else value

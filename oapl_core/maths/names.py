@@ -21,7 +21,7 @@ _OTHER_SIGN = re.compile(r"[<>&]|\\(?:leq|geq|neq|approx|equiv|in|begin|end)(?![
 
 
 def unnamed(text: str, statement: Statement) -> str:
-    """A plain answer without the name that it is set equal to; as it is, if that is no name."""
+    """Return a plain answer without the name that it is set equal to; as it is, if that is no name."""
     left, sign, right = text.partition("=")
     name = left.strip()
     # A comma behind the sign: "a + b = 5, ab = 6" says more than one thing.

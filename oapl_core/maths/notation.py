@@ -24,13 +24,13 @@ _POINT = re.compile(r"[A-Z](?:_\{?\w+\}?)?\s*(\([^()]*,[^()]*\))")
 
 
 def emphasised(text: str) -> str:
-    """An answer without the marks that make all of it bold or slanted in Markdown."""
+    """Return an answer without the marks that make all of it bold or slanted in Markdown."""
     found = _BOLD.fullmatch(text)
     return found[1] or found[3] if found and "**" not in (found[1] or "") else text
 
 
 def one_notation(text: str) -> str:
-    """A text of plain LaTeX with these notations in the parser's own."""
+    """Return a text of plain LaTeX with these notations in the parser's own."""
     if "choose" in text:
         text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
     if "e" in text or "E" in text:

@@ -21,14 +21,14 @@ _COMMAS = re.compile(r"\s*-?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?\s*")
 _TWO_NUMBERS = re.compile(r"(?<!\\frac )\b\d+(?:\.\d+)? +[\d.]")
 _OR = re.compile(r"(?<![a-zA-Z\\])or(?![a-zA-Z])|\\text\s*\{\s*or\s*\}|\\(?:lor|vee)(?![a-zA-Z])")
 _CLOSE = 0.05
-"""By how much the sides of an "approximately" may differ, relatively."""
+"""Relative difference that the sides of an "approximately" may have."""
 
 
 class Parser:
     """Reads plain texts and asks math-verify whether two values are equal. Not for several threads."""
 
     def __init__(self) -> None:
-        """Imports math-verify."""
+        """Import math-verify and set up."""
         from latex2sympy2_extended import latex2sympy2 as latex
         from latex2sympy2_extended.sets import FiniteSet
         from math_verify import verify
@@ -43,11 +43,11 @@ class Parser:
         self.read = lru_cache(maxsize=4096)(self._read)
 
     def same(self, gold: Any, answer: Any) -> bool:
-        """math-verify's own word on two values."""
+        """Ask math-verify whether two values are the same."""
         return bool(self._verify([gold], [answer], timeout_seconds=None))
 
     def _read(self, text: str) -> Any | None:
-        """A plain text as a sympy object; None if it cannot be read, or says more than maths."""
+        """Read a plain text as a sympy object; None if it cannot be read, or says more than maths."""
         number = _NUMBER.fullmatch(text)
         if number:  # most answers are one; the parser takes 100 times as long
             return _rational(number)
@@ -66,7 +66,7 @@ class Parser:
         return value
 
     def _approximated(self, text: str) -> Any | None:
-        """The exact side, if the other is near it; what is only named takes the other."""
+        """Return the exact side, if the other is near it; a side that is only named takes the other."""
         exact, _, rounded = text.partition("\\approx")
         ours, theirs = self._parsed(exact), self._parsed(rounded)
         if ours is None or theirs is None or is_name(ours):
@@ -75,7 +75,7 @@ class Parser:
         return ours if one is not None and other is not None and abs(one - other) <= _CLOSE * abs(one) else None
 
     def _parsed(self, text: str) -> Any | None:
-        """What the parser makes of it, if it is maths: not a truth value, a list of rows or no number at all."""
+        """Return the parser's result, if it is maths: not a truth value, a list of rows or no number at all."""
         import sympy
         from sympy.logic.boolalg import BooleanAtom
 
@@ -92,7 +92,7 @@ class Parser:
 
 
 def _product(converter: Any, otherwise: Callable[..., Any], factors: Sequence[Any], first: int = 0) -> Any:
-    """Factors side by side, multiplied: the parser adds whole numbers that stand so, 2(3) as a mixed number."""
+    """Multiply factors side by side: the parser adds whole numbers that stand so, 2(3) as a mixed number."""
     import sympy
 
     one = converter.convert_postfix(factors[first])
@@ -104,14 +104,14 @@ def _product(converter: Any, otherwise: Callable[..., Any], factors: Sequence[An
 
 
 def _exact(digits: str) -> Any:
-    """A number of an answer as it is written, not as a floating-point number."""
+    """Read a number of an answer as it is written, not as a floating-point number."""
     from sympy import Rational
 
     return Rational(digits.replace(",", ""))
 
 
 def _rational(number: re.Match[str]) -> Any | None:
-    """The exact number that `_NUMBER` matched; None for a division by zero."""
+    """Return the exact number that `_NUMBER` matched; None for a division by zero."""
     from sympy import Rational
 
     sign, whole, below, above, under = number.groups()

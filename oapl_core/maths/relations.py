@@ -1,8 +1,8 @@
 r"""Relations in maths answers: equations, inequalities and chains of them, compared side by side.
 
 sympy solves nothing here: it finds no solution of 0 = 1, and none of many a gold, which does not make them equal. Two
-relations are the same if their sides are, as they stand or turned round, or if the differences of their sides are the
-same up to a constant factor.
+relations are the same if their sides are, as they stand or turned round. They are so, too, if the differences of their
+sides are the same up to a constant factor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TURNED = {"==": "==", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
 def links(parsed: Any) -> list[Link]:
-    """The relations of a chain in its order: 0 < x < 1 has two; nothing if this is no relation."""
+    """Return the relations of a chain in its order: 0 < x < 1 has two; nothing if this is no relation."""
     import sympy
     from sympy.core.relational import Relational
 
@@ -34,7 +34,7 @@ def links(parsed: Any) -> list[Link]:
 
 
 def same(gold: Sequence[Link], answer: Sequence[Link], equal: Equal) -> bool:
-    """Whether two chains say the same, link by link from either end."""
+    """Tell whether two chains say the same, link by link from either end."""
     backwards = [(right, _TURNED[sign], left) for left, sign, right in reversed(answer)]
     return any(
         [sign for _, sign, _ in gold] == [sign for _, sign, _ in chain]
@@ -44,7 +44,7 @@ def same(gold: Sequence[Link], answer: Sequence[Link], equal: Equal) -> bool:
 
 
 def value(chain: Sequence[Link], equal: Equal, is_trusted: bool) -> Any | None:
-    """What a chain of equations says its name is (x = 5 says 5), or the value of a working that holds (2 + 3 = 5).
+    """Return the value of the name in a chain of equations (x = 5), or of a working that holds (2 + 3 = 5).
 
     None for anything else: x^2 = 5 and 2 + 2 = 5 say nothing. A gold is trusted in its sums: A = 5/2 = 2.5.
     """
@@ -63,7 +63,7 @@ def value(chain: Sequence[Link], equal: Equal, is_trusted: bool) -> Any | None:
 
 
 def is_name(side: Any) -> bool:
-    r"""Whether a side only names what is asked for: x, f(x), \text{Area}, AB, \angle ABC, (x, y)."""
+    r"""Tell whether a side only names what is asked for: x, f(x), \text{Area}, AB, \angle ABC, (x, y)."""
     import sympy
     from sympy.core.function import AppliedUndef
 
@@ -80,7 +80,7 @@ def is_name(side: Any) -> bool:
 
 
 def solutions(chain: Sequence[Link]) -> Any | None:
-    """The set of reals that bare inequalities such as 0 < x < 1 describe; None for other relations.
+    """Return the set of reals that bare inequalities such as 0 < x < 1 describe; None for other relations.
 
     Only for one name on one side and a number on the other: to solve is the problem's, not the verifier's.
     """
@@ -98,12 +98,12 @@ def solutions(chain: Sequence[Link]) -> Any | None:
 
 
 def symbols(chain: Sequence[Link]) -> set[Any]:
-    """The variables of a chain."""
+    """Return the variables of a chain."""
     return {symbol for left, _, right in chain for symbol in left.free_symbols | right.free_symbols}
 
 
 def union(elements: Sequence[Any]) -> Any | None:
-    """What several inequalities joined by "or" describe; None if one is none."""
+    """Return the set that several inequalities joined by "or" describe; None if one is none."""
     import sympy
 
     parts = [solutions(chain) if chain else None for chain in map(links, elements)]
@@ -124,7 +124,7 @@ def _half_line(bound: Any, sign: str) -> Any | None:
 
 
 def _same_link(gold: Link, answer: Link, equal: Equal) -> bool:
-    """The sides are equal, as they stand or (of = and ≠) exchanged; or their differences are proportional."""
+    """Tell if the sides are equal, as they stand or (of = and ≠) exchanged; or their differences are proportional."""
     (left, sign, right), (other_left, _, other_right) = gold, answer
     is_equation = sign in ("==", "!=")
     if equal(left, other_left) and equal(right, other_right):
@@ -137,7 +137,7 @@ def _same_link(gold: Link, answer: Link, equal: Equal) -> bool:
 
 
 def _ratio(gold: tuple[Any, Any], answer: tuple[Any, Any], is_equation: bool) -> Any | None:
-    """The constant by which one difference of sides is the other's multiple; None without one.
+    """Return the constant by which one difference of sides is the other's multiple; None without one.
 
     Denominators may be multiplied out of equations only; a difference without symbols is never compared.
     """

@@ -17,7 +17,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)\.?(?:\s*,?\s*(?:and\s+)?(?=\d
 
 
 def number_in_words(text: str) -> int | None:
-    r"""The number that an answer of words alone names, from 0 on: twenty-three, \text{Two hundred and five}."""
+    r"""Read the number that an answer of words alone names, from 0 on: twenty-three, \text{Two hundred and five}."""
     words = _TEXT.sub(r" \1 ", text).strip().removesuffix(".").lower()
     if len(words) > _LONGEST or not _WORDS.fullmatch(words):
         return None
@@ -37,7 +37,7 @@ def number_in_words(text: str) -> int | None:
 
 
 def _below_thousand(names: list[str]) -> int | None:
-    """The value of one to five words without a thousand: two hundred and five."""
+    """Return the value of one to five words without a thousand: two hundred and five."""
     if "hundred" in names:
         before, after = names[: names.index("hundred")], names[names.index("hundred") + 1 :]
         after = after[1:] if after[:1] == ["and"] and len(after) > 1 else after

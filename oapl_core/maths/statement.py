@@ -1,7 +1,7 @@
-r"""What a problem's statement says about its answer: what is counted, which units it uses, what it asks for. Pure.
+r"""Words of a problem's statement on its answer: what is counted, which units it uses, what it asks for. Pure.
 
 The statement decides where a text alone cannot: whether "m" is metres or a variable, whether 11:21 is a ratio or a
-time, whether "x + y = 5" names what was asked for. Without a statement, the narrower reading holds.
+time. It also decides whether "x + y = 5" names what was asked for. Without a statement, the narrower reading holds.
 """
 
 import re
@@ -38,7 +38,7 @@ class Statement:
 
     text: str = ""
     words: frozenset[str] = frozenset()
-    """Its words outside of formulas, as they stand and in the singular, and each two that stand side by side."""
+    """Words outside of formulas, as they stand and in the singular, and each two that stand side by side."""
     asked: frozenset[str] = frozenset()
     """The words that follow "how many", in the singular."""
     letters: frozenset[str] = frozenset()
@@ -53,7 +53,7 @@ class Statement:
 
     @classmethod
     def of(cls, text: str) -> "Statement":
-        """A statement as the problem set has it; without text nothing is known."""
+        """Read a statement as the problem set has it; without text nothing is known."""
         if not text:
             return cls()
         marked = [next(filter(None, match.groups())) for match in MATHS.finditer(text)]
@@ -74,7 +74,7 @@ class Statement:
         )
 
     def asks_for(self, formula: str) -> bool:
-        """Whether a formula, of more than one letter or number, is what the statement asks for."""
+        """Tell whether a formula, of more than one letter or number, is what the statement asks for."""
         if not self.text or len(formula) > _LONGEST_NAME or _ONE_NAME.fullmatch(formula):
             return False
         if formula not in self._own:

@@ -135,7 +135,7 @@ _SPACES = re.compile(r"\s+")
 
 
 def plain(text: str) -> str:
-    """The same answer in plain LaTeX. Any text is accepted; what is no LaTeX stays what it is."""
+    """Return the same answer in plain LaTeX. Any text is accepted; a text that is no LaTeX stays as it is."""
     text = text.strip()
     if text[:1] in "*_":
         text = emphasised(text)
@@ -159,7 +159,7 @@ def plain(text: str) -> str:
 
 
 def compact(text: str) -> str:
-    """A plain text without spaces, spare braces and the choice between signs of multiplication: to see sameness."""
+    """Return a plain text without spaces, spare braces and the choice between signs of multiplication: to compare."""
     text = re.sub(
         r"(?<!\d)\s|\s(?!\d)|\\cdot(?![a-zA-Z])|\\times(?![a-zA-Z])",
         lambda match: "" if match[0].isspace() else "*",
@@ -214,7 +214,7 @@ def _replaced(text: str, rules: _Rules) -> str:
 
 
 def _fonts(text: str) -> str:
-    r"""Fonts and frames taken off; of \text what stands for a number, a letter or a choice. Words stay \text{words}."""
+    r"""Take off fonts and frames, and \text around a number, a letter or a choice. Words stay \text{words}."""
 
     def unwrapped(opening: re.Match[str], inner: str) -> str:
         if opening["font"]:
@@ -262,7 +262,7 @@ def _numbers(text: str) -> str:
 
 
 def _mixed(match: re.Match[str]) -> str:
-    """A whole number and a proper fraction behind it as one fraction."""
+    """Return a whole number and a proper fraction behind it as one fraction."""
     whole, above, below = int(match[1]), int(match[2] or match[3] or match[6]), int(match[4] or match[5] or match[7])
     return f"\\frac{{{whole * below + above}}}{{{below}}}" if above < below else match[0]
 

@@ -1,7 +1,7 @@
-r"""Names of units and of counted things: the only words that may stand behind a number and say nothing about it. Pure.
+r"""Names of units and of counted things: only they may stand behind a number and say nothing about it. Pure.
 
-A list of what is allowed, because no list of what is not is ever complete: "thousandths", "lakh" and "reciprocal"
-change a number, and so do words that nobody thought of. What a list cannot hold comes from the statement's own nouns.
+A list of allowed words, because no list of forbidden ones is ever complete. The words "thousandths", "lakh" and
+"reciprocal" change a number, and so do words that nobody thought of. Others come from the statement's own nouns.
 """
 
 import re
@@ -75,7 +75,7 @@ _THINGS_IF_PLURAL = frozenset({"pairs", "quarters", "dots", "options", "roots", 
 
 
 def singular(name: str) -> str:
-    """A word in small letters, one form for its singular and its plural."""
+    """Return a word in small letters, one form for its singular and its plural."""
     name = name.lower()
     if len(name) > 4 and name.endswith(("ie", "ies")):
         return name[: name.rindex("ie")] + "y"
@@ -88,12 +88,12 @@ _ALLOWED, _SILENT, _NUMBERS = (frozenset(map(singular, text.split())) for text i
 
 
 def letters_of(unit: str) -> frozenset[str]:
-    """The names of one letter that a unit such as "l" or "km/h" is written with."""
+    """Return the names of one letter that a unit such as "l" or "km/h" is written with."""
     return frozenset(letter for part in re.findall("[a-z]+", unit) for letter in _ONE_LETTER.get(part, ()))
 
 
 def counted(names: list[str], words: Collection[str], asked: Collection[str], is_trusted: bool) -> str | None:
-    """What is counted, as "#" and its words in the singular; None if a word could change the number.
+    """Return the counted thing, as "#" and its words in the singular; None if a word could change the number.
 
     `words` and `asked` are those of the statement. A gold `is_trusted`: what it counts is on no list.
     """
@@ -113,7 +113,7 @@ def counted(names: list[str], words: Collection[str], asked: Collection[str], is
 
 
 def without_silent(names: list[str]) -> list[str]:
-    """A unit's words without what may stand behind it: "meters tall", "hours later"."""
+    """Return a unit's words without those that may stand behind it: "meters tall", "hours later"."""
     kept = list(names)
     while len(kept) > 1 and singular(kept[-1]) in _SILENT:
         kept.pop()

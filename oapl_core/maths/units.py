@@ -48,7 +48,7 @@ _NOTHING = Statement()
 
 @dataclass(frozen=True)
 class Allowed:
-    """What may be a unit of one answer, beyond the names that are always units."""
+    """Words and letters that may be a unit of one answer, beyond the names that are always units."""
 
     statement: Statement = _NOTHING
     letters: frozenset[str] = frozenset()
@@ -61,12 +61,12 @@ class Allowed:
 
     @classmethod
     def of_gold(cls, statement: Statement) -> "Allowed":
-        """For a gold: the statement's units, unless it has variables of that name."""
+        """Allow a gold the statement's units, unless it has variables of that name."""
         return cls(statement, statement.letters - statement.variables, True, False)
 
     @classmethod
     def of_answer(cls, statement: Statement, gold: "SplitAnswer") -> "Allowed":
-        """For an answer: the units of the gold as well."""
+        """Allow an answer the units of the gold as well."""
         if gold.has_letters:
             return cls(statement, frozenset(), False, False)
         letters = (statement.letters - statement.variables) | letters_of(gold.unit)
@@ -83,7 +83,7 @@ class SplitAnswer:
 
     @classmethod
     def of(cls, text: str, allowed: Allowed) -> "SplitAnswer":
-        """The content of a box."""
+        """Split the content of a box."""
         text = unnamed(plain(text), allowed.statement)
         rest, unit = split_unit(text, allowed)
         return cls(text, plain(rest) if unit else rest, unit)
@@ -95,7 +95,7 @@ class SplitAnswer:
 
 
 def split_unit(text: str, allowed: Allowed) -> tuple[str, str]:
-    r"""A plain answer as (what is left, its unit or ""). Units of several kinds are joined: "\$5 \text{ per hour}".
+    r"""Split a plain answer into (the rest, its unit or ""). Units of several kinds are joined: "\$5 \text{ per hour}".
 
     Without \text, a letter or a word may be variables: `allowed` says which are units.
     """
@@ -116,7 +116,7 @@ def split_unit(text: str, allowed: Allowed) -> tuple[str, str]:
 
 
 def agree(gold: str, answer: str) -> bool:
-    """Whether the units do not contradict: one is missing, they are equal, or one names the counted thing shorter."""
+    """Tell if the units do not contradict: one is missing, they are equal, or one names the counted thing shorter."""
     if not gold or not answer or gold == answer:
         return True
     if not gold.startswith("#") or not answer.startswith("#"):
@@ -126,7 +126,7 @@ def agree(gold: str, answer: str) -> bool:
 
 
 def _without_signs(text: str) -> tuple[str, str]:
-    """An amount without its currency: a sign anywhere, or a code before the number."""
+    """Return an amount without its currency: a sign anywhere, or a code before the number."""
     code = _CODE.match(text)
     if code:
         text, named = text[code.end() :].removeprefix("\\$"), _CODES[code[1]]
@@ -136,7 +136,7 @@ def _without_signs(text: str) -> tuple[str, str]:
 
 
 def _residue(text: str, found: re.Match[str]) -> tuple[str, str]:
-    """A residue without its modulus. What is no residue yet, 2^10 mod 7 or 19 mod 12, is not computed for anybody."""
+    """Split a residue from its modulus. A number that is no residue yet, 2^10 mod 7 or 19 mod 12, is not computed."""
     modulus, residues = int(found[1]), _CONGRUENT.sub("", text[: found.start()].strip())
     numbers = [int(number) for number in residues.split(",") if _WHOLE.fullmatch(number)]
     is_reduced = len(numbers) == residues.count(",") + 1 and all(abs(number) < modulus for number in numbers)
@@ -144,7 +144,7 @@ def _residue(text: str, found: re.Match[str]) -> tuple[str, str]:
 
 
 def _without_degrees(text: str) -> tuple[str, str]:
-    """Degrees are a unit, except inside of an expression with an angle's function, where they are a factor."""
+    """Split off degrees as a unit, except inside of an expression with an angle's function, where they are a factor."""
     if "\\circ" not in text or _TRIGONOMETRY.search(text):
         return text, ""
     letters = {match[1] for match in _DEGREE.finditer(text)}
@@ -153,7 +153,7 @@ def _without_degrees(text: str) -> tuple[str, str]:
 
 
 def _split_tail(text: str, allowed: Allowed, is_money: bool) -> tuple[str, str]:
-    """The words at the end of an answer, as a unit or as what is counted; the text as it is where they are neither."""
+    """Split an answer's last words off, as a unit or as the counted thing; the text as it is where they are neither."""
     if "\\text" in text:
         text = _TEXT_FRACTION.sub(r"\\text{\1/\2\3}", text)
         tail = _TEXT_TAIL.search(text)
@@ -195,7 +195,7 @@ def _scaled(head: str, words: str) -> tuple[str, str]:
 
 
 def _unit(words: str, is_money: bool) -> str | None:
-    """The one spelling of a unit: "kilometers per hour" is "km/h"; None if it is none."""
+    """Return the one spelling of a unit: "kilometers per hour" is "km/h"; None if it is none."""
     words = re.sub(r"\\cdot|\\times|[*{}.]", lambda match: " " if match[0] not in "{}." else "", words)
     parts = [
         without_silent(part.split())
@@ -209,7 +209,7 @@ def _unit(words: str, is_money: bool) -> str | None:
 
 
 def _product(names: list[str]) -> str | None:
-    """Units side by side, with their powers: "square m" is "m^2"."""
+    """Join units side by side, with their powers: "square m" is "m^2"."""
     units, power = list[str](), 1
     for name in names:
         factor = _FACTOR.fullmatch(name)

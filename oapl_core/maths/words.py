@@ -1,7 +1,7 @@
 r"""Answers that are no maths: words, choices and numbers in a base. They are compared letter by letter. Pure.
 
 Letters do not commute: "east" is not "seat", ABC is not CAB. In \text{...} or out of it, in parentheses or not, is all
-the same; case is kept by single letters (variables, choices) and by golds in capitals, words may differ in it.
+the same. Case is kept by single letters (variables, choices) and by golds in capitals, words may differ in it.
 """
 
 import re
@@ -31,7 +31,7 @@ class Word:
 
 
 def equal_letters(gold: SplitAnswer, answer: SplitAnswer) -> bool | None:
-    """Whether two answers are the same word, choice or number in a base; None where both are maths."""
+    """Tell whether two answers are the same word, choice or number in a base; None where both are maths."""
     ours, theirs = word(gold.text), word(answer.text)
     if holds_words(gold.rest):
         ours = _literal(gold.text)
@@ -48,12 +48,12 @@ def equal_letters(gold: SplitAnswer, answer: SplitAnswer) -> bool | None:
 
 
 def holds_words(text: str) -> bool:
-    r"""Whether a \text of it holds more than one word: a date, a time, a sentence."""
+    r"""Tell whether a \text of it holds more than one word: a date, a time, a sentence."""
     return _WORDS_INSIDE.search(text) is not None
 
 
 def word(text: str) -> Word | None:
-    r"""A plain answer that is words: \text{...} alone, or two letters and more with nothing else."""
+    r"""Return a plain answer that is words: \text{...} alone, or two letters and more with nothing else."""
     text_only = _TEXT.fullmatch(text)
     inner = (text_only[1] if text_only else text).strip().removesuffix(".").strip()
     if re.fullmatch(r"\([^()]*\)", inner):
@@ -84,13 +84,13 @@ def _equal_words(gold: str, answer: str) -> bool:
 
 
 def _said(words: str) -> str:
-    """Words in small letters, without an article before them or the plural at their end: "a line" is "line"."""
+    """Return words in small letters, without an article before them or the plural at their end: "a line" is "line"."""
     *before, last = re.sub(r"^(?:an?|the) ", "", words.lower()).split(" ")
     return " ".join([*before, singular(last)])
 
 
 def in_base(text: str) -> tuple[str, int] | None:
-    r"""Digits and base of a number such as 52_8, 4210_{5} or 13_{\text{six}}."""
+    r"""Return digits and base of a number such as 52_8, 4210_{5} or 13_{\text{six}}."""
     match = _BASED.fullmatch(text)
     if match is None:
         return None
@@ -101,12 +101,12 @@ def in_base(text: str) -> tuple[str, int] | None:
 
 
 def _bare_digits(text: str) -> str | None:
-    """Digits without a base, as `in_base` writes them."""
+    """Return digits without a base, as `in_base` writes them."""
     return text.lstrip("0") or "0" if re.fullmatch(r"[0-9A-Z]+", text) else None
 
 
 def decimals_for_bases(text: str) -> str | None:
-    """Numbers in a base inside of an expression become decimal, as the parser drops the base; None if one is none."""
+    """Make numbers in a base inside of an expression decimal, as the parser drops the base; None if one is none."""
     try:
         decimal = _DIGITS_IN_BASE.sub(lambda match: str(int(match[1], int(match[2] or match[3]))), text)
     except ValueError:  # a digit that the base does not have, or no base

@@ -1,8 +1,8 @@
 """Before the first stage: can it end on these machines? What cannot work is refused, what may be slow is said.
 
-Reads the sizes of the model and of the machine (its GPUs, cores, disk); writes nothing. Refused is only what arithmetic
-rules out whatever is uncertain in it. Stages that run elsewhere, on servers, a fleet or other hosts, are compared with
-the model alone; where no GPU is, nothing is compared with GPUs.
+Reads the sizes of the model and of the machine (its GPUs, cores, disk); writes nothing. A run is refused only if
+arithmetic rules it out whatever is uncertain. Stages that run elsewhere, on servers, a fleet or other hosts, are
+compared with the model alone. Where no GPU is, nothing is compared with GPUs.
 """
 
 import os
@@ -47,9 +47,9 @@ class Obstacle:
 
 
 def planned(experiment: Experiment) -> Machine:
-    """The GPUs that `[estimate]` names; where it names none, its default, unless the run is meant for CPUs.
+    """Return the GPUs that `[estimate]` names; where it names none, its default, unless the run is meant for CPUs.
 
-    That is one with a model of `[pretrain]`, or one that is planned where no GPU is.
+    A run for CPUs has a model of `[pretrain]`, or is planned where no GPU is.
     """
     assumed = experiment.estimate
     is_for_gpus = "gpus" in assumed.model_fields_set or (here().gpus and not experiment.pretrain)
@@ -93,7 +93,7 @@ class Fit:
     """Steps that are to be done; None: all."""
 
     def lines(self) -> list[str]:
-        """What a GPU would hold, or what an engine on CPUs holds."""
+        """Describe the memory that a GPU would hold, or that an engine on CPUs holds."""
         if not self.machine.gpus:
             held = f"engine.kv_cache_gib = {self.config.engine.kv_cache_gib:g} GiB for keys and values"
             return [f"planned for CPUs, but for the hours: {held}; estimate.gpus=N plans for N GPUs"]
@@ -105,13 +105,13 @@ class Fit:
         return [line for line in shown if line]
 
     def findings(self) -> Iterator[Obstacle]:
-        """What does not fit, what cannot work first."""
+        """Yield the obstacles of a run that does not fit, refusals first."""
         found = [*self._positions(), *self._routes(), *self._sampling(), *self._training(), *self._together()]
         yield from sorted(found, key=lambda one: not one.refuses)
 
     @property
     def engine(self) -> EngineMemory | None:
-        """Of one replica on the smallest GPU; None where there is none, or servers sample."""
+        """Memory of one replica on the smallest GPU; None where there is none, or servers sample."""
         gpus = self._engine_gpus()
         if self.model is None or not gpus or not self._does(SAMPLING.verb, EVALUATION.verb):
             return None
@@ -119,14 +119,14 @@ class Fit:
 
     @property
     def rank(self) -> MemoryEstimate | None:
-        """Of one rank; None where there are no GPUs, or other machines train."""
+        """Memory of one rank; None where there are no GPUs, or other machines train."""
         if self.model is None or not self._trainer_gpus() or not self._does(TRAINING.verb):
             return None
         training = planned_training(self.config, self.model, self._ranks, self._gpu_bytes)
         return rank_memory(training, self.model, self._ranks, longest_sequence(self.config), GPU_TILE)
 
     def _larger(self, rank: MemoryEstimate) -> str:
-        """Of a small model, whose steps are short: that larger micro-batches fit as well as those of ``rank``."""
+        """Tell of a small model, whose steps are short, that larger micro-batches fit as well as those of ``rank``."""
         assert self.model, "there is a rank"
         given = self.config.training.tokens_per_micro_batch
         if self.model.parameters > _SMALL or given >= _LARGE_MICRO_BATCH:
@@ -154,7 +154,7 @@ class Fit:
         return min(self.config.estimate.answer_tokens, self.config.sampling.max_tokens)
 
     def _does(self, *verbs: str) -> bool:
-        """Whether one of these is left to be done on this machine; of a plan, on any."""
+        """Tell whether one of these is left to be done on this machine; of a plan, on any."""
         config = self.config
         if self.left is None:
             return not (config.sampler and verbs == (SAMPLING.verb,))
@@ -276,7 +276,7 @@ class Fit:
 
 
 def _disk(run: Run, model: ModelSize | None) -> Iterator[Obstacle]:
-    """The least that a new run writes: a checkpoint and two states of its training."""
+    """Compare the disk with the least that a new run writes: a checkpoint and two states of its training."""
     if model is None:
         return
     width = 2 if run.config.training.dtype == "bfloat16" else 4

@@ -1,6 +1,6 @@
 """Memory of a rank that trains and of an engine that samples, estimated from sizes and settings. Pure.
 
-A rank, for P weights, P' of them trained, R ranks, w bytes a weight (bfloat16 2, float32 4), and a micro-batch of T
+A rank, one of R, has P weights, P' of them trained, at w bytes a weight (bfloat16 2, float32 4). A micro-batch has T
 tokens (where ranks share sequences: the rank's own):
 
     weights      P w                    / R with ZeRO 3, also while they are loaded, but for the largest of them; with
@@ -41,8 +41,8 @@ CPU_TILE, GPU_TILE = 2**20, 2**26
 """Logits that exist at once, by measurement on a CPU (docs/benchmarks/trainer.md); a GPU wants larger products."""
 _GIB = 2**30
 _QUANTISED_BYTES = 0.5
-"""Of a weight, at least, where `engine.options` has a `quantization`: nothing is refused that might fit. FP8 has twice
-as many."""
+"""Bytes of a weight, at least, where `engine.options` has a `quantization`: nothing is refused that might fit. FP8 has
+twice as many."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class MemoryEstimate:
     activations: float
     output_layer: float
     gathered: float = 0.0
-    """What ZeRO 3 makes whole for a moment."""
+    """Bytes that ZeRO 3 makes whole for a moment."""
     host: float = 0.0
     """Optimiser's state that was moved to the host's memory."""
     recompute: Recomputation = "none"
-    """How the activations are kept."""
+    """Choice of the activations that are kept."""
 
     @property
     def total(self) -> float:
@@ -68,7 +68,7 @@ class MemoryEstimate:
 
     @property
     def states(self) -> float:
-        """What is there whatever the micro-batch: weights, gradients, optimiser."""
+        """Bytes that are there whatever the micro-batch: weights, gradients, optimiser."""
         return self.weights + self.gradients + self.optimizer
 
     @property
@@ -82,7 +82,7 @@ class MemoryEstimate:
         return self.total + self.activations / 3 + 2 * _GIB
 
     def line(self) -> str:
-        """For the person who waits."""
+        """Describe the estimate to the person who waits."""
         parts = ["weights", "gradients", "optimizer", *["gathered"] * (self.gathered > 0), "activations"]
         parts.append("output_layer")
         listed = ", ".join(f"{name.replace('_', ' ')} {getattr(self, name) / _GIB:.2g}" for name in parts)
@@ -94,7 +94,7 @@ class MemoryEstimate:
 def rank_memory(
     training: TrainingConfig, model: ModelSize, ranks: int, longest: int, tile: int, trained: float | None = None
 ) -> MemoryEstimate:
-    """What training needs on each of ``ranks``.
+    """Estimate the memory that training needs on each of ``ranks``.
 
     Args:
         training: dtype, ZeRO stage, offloading, micro-batch size, what is recomputed (`auto`: as where no GPU is).
@@ -164,7 +164,7 @@ def planned_training(experiment: Experiment, model: ModelSize, ranks: int, gpu_b
 
 
 def longest_sequence(experiment: Experiment) -> int:
-    """Tokens that a prompt and its answer may have."""
+    """Count the tokens that a prompt and its answer may have."""
     return experiment.problems.max_prompt_tokens + experiment.sampling.max_tokens
 
 
@@ -173,7 +173,7 @@ def _without_gpu(model: ModelSize) -> Recomputation:
 
 
 def _weight_share(training: TrainingConfig, ranks: int) -> float:
-    """Of the weights, on a rank: at ZeRO 3 its part, and its part of the machine's own copy if there is one."""
+    """Return a rank's share of the weights: at ZeRO 3 its part, and its part of a machine's own copy if any."""
     if training.zero_stage < 3:
         return 1.0
     sharing = training.second_copy(ranks)
@@ -181,7 +181,7 @@ def _weight_share(training: TrainingConfig, ranks: int) -> float:
 
 
 def trained_weights(training: TrainingConfig, model: ModelSize) -> float:
-    """All of them, or those of adapters beside every linear layer."""
+    """Count all weights, or those of adapters beside every linear layer."""
     if training.adapter is None:
         return model.parameters
     ends = 4 * model.hidden + 2 * model.query_width + 2 * model.key_width + 3 * (model.hidden + model.feed_forward)
@@ -189,7 +189,7 @@ def trained_weights(training: TrainingConfig, model: ModelSize) -> float:
 
 
 def _tokens(training: TrainingConfig, ranks: int, longest: int) -> int:
-    """Of a rank's largest micro-batch."""
+    """Count the tokens of a rank's largest micro-batch."""
     own = -(-longest // training.sequence_parallel)
     # a small batch does not fill it
     rows = -(-training.batch_size * training.sequence_parallel // ranks)
@@ -209,7 +209,7 @@ def _gathered(model: ModelSize) -> float:
 
 
 def state_remedies(training: TrainingConfig) -> str:
-    """Settings that make what a rank always holds smaller."""
+    """Name settings that make what a rank always holds smaller."""
     remedies = [
         "training.offload_optimizer = 'cpu'" if training.offload_optimizer == "none" else "",
         "a higher training.zero_stage on more ranks" if training.zero_stage < 3 else "more ranks",
@@ -225,7 +225,7 @@ class EngineMemory:
     gpus: int
     weights: float
     allowed: float
-    """What vLLM may take."""
+    """Bytes that vLLM may take."""
     token: float
     """Keys and values of one."""
 
@@ -235,7 +235,7 @@ class EngineMemory:
         return (self.allowed - self.weights) / self.token
 
     def line(self) -> str:
-        """For `oapl plan`."""
+        """Return the line for `oapl plan`."""
         room = max(0.0, self.allowed - self.weights)
         return (
             f"memory of an engine, estimated: {self.gpus} GPU{'s' * (self.gpus > 1)}, weights "
@@ -245,7 +245,7 @@ class EngineMemory:
 
 
 def engine_memory(engine: EngineConfig, model: ModelSize, gpu_bytes: float) -> EngineMemory:
-    """What an engine needs of GPUs with so much memory."""
+    """Estimate the memory that an engine needs of GPUs with so much memory."""
     gpus = engine.tensor_parallel_size * engine.pipeline_parallel_size
     # `auto` is the type of the files, which is 16 bits in every model that is worth a GPU
     width = 4.0 if engine.dtype == "float32" else 2.0

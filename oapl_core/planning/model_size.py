@@ -1,4 +1,4 @@
-"""What of a model decides about speed and memory: weights, layers, widths. Reads config.json and headers of weights."""
+"""Sizes of a model that decide about speed and memory: weights, layers, widths. Reads config.json and headers."""
 
 import math
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from oapl_core.settings.operation.estimate import EstimateConfig
 from oapl_core.settings.pretrain import PretrainConfig
 
 OPTIMISER_BYTES = 12
-"""Of a parameter: AdamW's two moments and the weights that it steps, all float32."""
+"""Bytes of a parameter: AdamW's two moments and the weights that it steps, all float32."""
 _STRETCHED = ("linear", "dynamic")
 """Kinds of rotary scaling whose factor multiplies the positions; vLLM 0.32 takes those of others as they stand."""
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """As far as speed and memory depend on it."""
+    """Size of a model, as far as speed and memory depend on it."""
 
     parameters: float
     layers: int
@@ -41,12 +41,12 @@ class ModelSize:
 
     @property
     def kept_numbers(self) -> int:
-        """As ``kept``, counted."""
+        """Count of a token's kept numbers: ``kept``, or keys and values in every layer."""
         return 2 * self.layers * self.key_width if self.kept is None else self.kept
 
     @classmethod
     def like(cls, parameters: float) -> "ModelSize":
-        """The usual shape of so many weights: width 110 x layers, 12 x width^2 weights in a layer, keys of 1024."""
+        """Return the usual shape of so many weights: width 110 x layers, 12 x width^2 in a layer, keys of 1024."""
         layers = max(1, round((parameters / (12 * 110**2)) ** (1 / 3)))
         width = 110 * layers
         return cls(parameters, layers, width, min(1024, width), width, 3 * width, 151_936)
@@ -83,7 +83,7 @@ def _positions(value: Callable[[str], Any]) -> float:
 
 
 def _kept(value: Callable[[str], Any], layers: int) -> int | None:
-    """Of a model with latent attention (DeepSeek's), or whose layers do not all look back at everything: the least."""
+    """Count the least kept, of latent attention (DeepSeek's) or layers that do not all look back at everything."""
     kinds = value("layer_types")
     whole = kinds.count("full_attention") if kinds else layers // (value("full_attention_interval") or 1)
     if value("kv_lora_rank"):
@@ -96,7 +96,7 @@ def _kept(value: Callable[[str], Any], layers: int) -> int | None:
 
 
 def known_size(experiment: Experiment) -> tuple[ModelSize, str] | None:
-    """The model's size and where it is known from; None: its folder is not there and `[estimate]` does not say."""
+    """Return the model's size and its source; None: its folder is not there and `[estimate]` does not say."""
     if experiment.pretrain is not None:
         return _pretrained(experiment.pretrain), "made by [pretrain], at most"
     folder = experiment.model

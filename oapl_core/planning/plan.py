@@ -1,4 +1,4 @@
-"""What a run consists of: its steps in order, which are finished, and where the time went.
+"""Steps of a run in order, which of them are finished, and where the time went.
 
 A step is one process of one stage. Flows execute this list, `oapl status` and `--dry-run` print it, so they cannot
 disagree. Reads only the ledger and the names of files.
@@ -36,15 +36,15 @@ class Step:
     """One stage process: ``python -m oapl_core.<verb> RUN_DIR <arguments>``."""
 
     title: str
-    """What a person calls it."""
+    """Name that a person gives the step."""
     verb: str
-    """Module below ``oapl_core``."""
+    """Module of the step, below ``oapl_core``."""
     round: int | None
     """Round it belongs to, counted from 0; None outside rounds."""
     outputs: tuple[str, ...]
     """Prefixes of the names of its artifacts in the ledger."""
     options: tuple[str, ...] = ()
-    """Further arguments."""
+    """Further arguments of the verb."""
 
     @property
     def arguments(self) -> list[str]:
@@ -62,7 +62,7 @@ class Step:
 
     @property
     def word(self) -> str:
-        """What a person calls its stage on the command line: ``sampling``, whatever the round."""
+        """Name of the step's stage on the command line: ``sampling``, whatever the round."""
         return self.title.rpartition(": ")[2].replace(" ", "-")
 
     @property
@@ -121,13 +121,13 @@ def conclusion(config: Experiment) -> tuple[Step, ...]:
 
 
 def steps(config: Experiment) -> tuple[Step, ...]:
-    """Every step of a run, in order."""
+    """Return every step of a run, in order."""
     rounds = [step for number, settings in enumerate(config.rounds) for step in round_steps(number, settings)]
     return (*preparation(config), *rounds, *conclusion(config))
 
 
 def finished(run: Run) -> list[Step]:
-    """The leading steps that need not run again; the first unfinished one and all after it are left out."""
+    """Return the leading steps that need not run again; the first unfinished one and all after it are left out."""
     state, done = _Recorded(run), []
     for step in steps(run.config):
         if state.why_unfinished(step):
@@ -139,19 +139,19 @@ def finished(run: Run) -> list[Step]:
 def why_unfinished(run: Run, step: Step) -> str | None:
     """Say why ``step`` is not finished, whatever the steps before it are; None if it is.
 
-    A step is finished when its last process ended well, each artifact that it had made by then is still recorded and
-    still what was recorded (or was removed on purpose), and was made from inputs that are still what they were.
+    A step is finished when its last process ended well. Each artifact that it had made by then is still recorded and
+    still what was recorded (or was removed on purpose). Each was made from inputs that are still what they were.
     """
     return _Recorded(run).why_unfinished(step)
 
 
 def has_ended(run: Run, step: Step) -> bool:
-    """Whether the last process of ``step`` ended well and the ledger has all that it made; looks at no file."""
+    """Tell whether the last process of ``step`` ended well and the ledger has all that it made; looks at no file."""
     return _Recorded(run).unrecorded(step) is None
 
 
 def made_by(run: Run, label: str) -> list[str]:
-    """Names of the artifacts that the step ``label`` has made, for its line in the ledger; none for other processes."""
+    """Name artifacts that the step ``label`` has made, for its line in the ledger; none for other processes."""
     step = next((step for step in steps(run.config) if step.label == label), None)
     return [] if step is None else [name for name in run.ledger.artifacts() if name.startswith(step.outputs)]
 
@@ -168,12 +168,12 @@ class _Recorded:
         """Hashes of inputs that are no artifacts."""
 
     def why_unfinished(self, step: Step) -> str | None:
-        """As the function."""
+        """Say, as the function does, why ``step`` is not finished."""
         recorded = (self._artifacts[name] for name in self._counted(step, self._artifacts))
         return self.unrecorded(step) or next((why for entry in recorded if (why := self._wrong(entry))), None)
 
     def unrecorded(self, step: Step) -> str | None:
-        """What of ``step`` the ledger does not say; None if its process ended well and all that it made is there."""
+        """Say what the ledger lacks of ``step``; None if its process ended well and all that it made is there."""
         last = self._ended.get(step.label)
         if last is None or last.exit_code:
             return "its process has not ended well yet"
@@ -186,7 +186,7 @@ class _Recorded:
         return [name for name in names if name.startswith(step.outputs) and not self._is_unused(name)]
 
     def _is_unused(self, name: str) -> bool:
-        """Whether an artifact belongs to a version of verdicts that no later step reads."""
+        """Tell whether an artifact belongs to a version of verdicts that no later step reads."""
         parts = Path(name).parts
         is_version = len(parts) > 1 and parts[1].startswith(f"{VERDICTS_DIR}.") and parts[1] != choice(Path()).name
         return is_version and parts[1] != folder(self._run.root / parts[0], None).name
@@ -200,7 +200,7 @@ class _Recorded:
         return other and f"{entry.artifact} was made from another {other}"
 
     def _is_current(self, name: str, digest: str) -> bool:
-        """Whether the input ``name`` is still what an artifact was made from."""
+        """Tell whether the input ``name`` is still what an artifact was made from."""
         if name in self._artifacts:
             return self._artifacts[name].is_input(digest)
         if name not in self._outside:
@@ -211,13 +211,13 @@ class _Recorded:
 
 @dataclass(frozen=True)
 class StepTime:
-    """What a step has cost so far."""
+    """Cost of a step so far."""
 
     step: Step
     seconds: float
     """Wall time of all its processes together."""
     added_s: float
-    """How much longer the run took for it: all of it, or what a step took longer than the one that it ran during."""
+    """Seconds that it added to the run: all of them, or those by which it outlasted the step that it ran during."""
     processes: int
 
 

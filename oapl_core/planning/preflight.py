@@ -1,8 +1,8 @@
 """Before a stage starts: is what it reads still there, and is there room on the disk for what it writes?
 
-Reads the ledger, the prompts' splits and the disk's free space; writes nothing. What earlier parts and rounds of the
-run came to says how large the rest will be; before anything was measured, only the most that the settings allow is
-known, and too little room for that is said but stops nothing. Training estimates for itself (training/saving/disk.py).
+Reads the ledger, the prompts' splits and the disk's free space; writes nothing. Earlier parts and rounds of the run say
+how large the rest will be. Before anything was measured, only the most that the settings allow is known; too little
+room for that is said but stops nothing. Training estimates for itself (training/saving/disk.py).
 """
 
 import shutil
@@ -34,7 +34,7 @@ _SHARE_OF_ROLLOUTS = {VERDICTS_DIR: 0.5, GROUPS_FILE: 1.0}
 
 
 def before_stage(run: Run, verb: str, number: int | None) -> None:
-    """What every stage process asks first; ``number`` is its round.
+    """Check what every stage process needs first; ``number`` is its round.
 
     Raises:
         ConfigError: the function that says what a verdict earns cannot be imported.
@@ -55,7 +55,7 @@ def before_stage(run: Run, verb: str, number: int | None) -> None:
 
 
 def refuse_removed(run: Run, verb: str, number: int | None) -> None:
-    """As ``before_stage``."""
+    """Refuse a stage whose input was removed, as ``before_stage`` does."""
     removed = run.ledger.removals()
     lacking = [name for name in removed if name.startswith(_reads(run, verb, number))]
     if lacking:
@@ -68,7 +68,7 @@ def refuse_removed(run: Run, verb: str, number: int | None) -> None:
 
 
 def refuse_missing_tools(run: Run) -> None:
-    """Asks the tools of every language of the run's problems for their version.
+    """Ask the tools of every language of the run's problems for their version.
 
     Raises:
         SandboxError: one is missing or broken; says what to install.
@@ -87,7 +87,7 @@ def languages_of(problems: Path) -> list[str]:
 
 
 def _reads(run: Run, verb: str, number: int | None) -> tuple[str, ...]:
-    """Beginnings of the names of artifacts that a stage cannot do without and that rules may remove."""
+    """Return beginnings of the names of artifacts that a stage cannot do without and that rules may remove."""
     last = len(run.config.rounds) - 1
     number = last if verb == EVALUATION.verb else number
     stage = BY_VERB.get(verb)
@@ -121,7 +121,7 @@ class Need:
 
 
 def estimate(run: Run, verb: str, number: int | None) -> Need | None:
-    """What the rest of a stage writes; None where that is little, or the stage says so itself."""
+    """Estimate what the rest of a stage writes; None where that is little, or the stage says so itself."""
     artifacts = run.ledger.artifacts()
     if verb == EVALUATION.verb:
         return _evaluation(run, artifacts)
@@ -150,7 +150,7 @@ def _entries(run: Run, artifacts: Mapping[str, ArtifactEntry], number: int, kind
 
 @dataclass(frozen=True)
 class _Measured:
-    """What rollouts of this run came to: those of the newest round up to one that has any."""
+    """Sizes of this run's rollouts: those of the newest round up to one that has any."""
 
     tokens_per_rollout: float
     bytes_per_token: float
@@ -179,7 +179,7 @@ def _rollouts(run: Run, number: int, artifacts: Mapping[str, ArtifactEntry]) -> 
 
 
 def _from_rollouts(run: Run, number: int, artifacts: Mapping[str, ArtifactEntry], kind: str, what: str) -> Need:
-    """Verdicts or groups: as large, compared with the rollouts, as they were in earlier rounds."""
+    """Estimate verdicts or groups: as large, compared with the rollouts, as they were in earlier rounds."""
 
     def size(entries: Sequence[ArtifactEntry]) -> int:
         return sum(entry.bytes for entry in entries)

@@ -1,13 +1,13 @@
-"""Activations that a backward pass computes again, in place of keeping them: what each choice keeps and costs. Pure.
+"""Activations that a backward pass computes again, in place of keeping them: each choice's memory and cost. Pure.
 
     none        every layer keeps all of its activations
     N           all but those of every N-th layer, which keeps what it is given
     attention   of every layer what it is given and what its attention gives, the costliest part to compute again
     all         of every layer what it is given
 
-Numbers that a layer keeps of a token: 6 D + 4 (A + 2 K) + 4 I, in 16 bits 8 D in place of 6 D, as norms compute in
-float32 (counted in what torch saves for Qwen and Llama, Gemma's blocks keep up to a half more); D hidden size, A and K
-widths of query and key heads, I feed-forward size.
+Numbers that a layer keeps of a token: 6 D + 4 (A + 2 K) + 4 I. In 16 bits 8 D takes the place of 6 D, as norms compute
+in float32. D is the hidden size, A and K are widths of query and key heads, I is the feed-forward size. The numbers
+were counted in what torch saves for Qwen and Llama; Gemma's blocks keep up to a half more.
 """
 
 from typing import Literal
@@ -33,7 +33,7 @@ def recomputed_share(choice: Recomputation, model: ModelSize, tokens: float) -> 
 
 
 def kept_numbers(choice: Recomputation, model: ModelSize, is_wide: bool) -> float:
-    """Numbers of a token that a forward pass keeps, and those of one layer while it is computed again.
+    """Count numbers of a token that a forward pass keeps, and those of one layer while it is computed again.
 
     Args:
         choice: what is computed again.
@@ -55,7 +55,7 @@ def _recomputed_layers(choice: Recomputation, layers: int) -> int:
 
 
 def in_words(choice: Recomputation) -> str:
-    """What a person reads of a choice."""
+    """Return the words that a person reads of a choice."""
     if isinstance(choice, int):
         return f"1 layer in {choice} is recomputed"
     return {

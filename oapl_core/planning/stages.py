@@ -35,7 +35,7 @@ class Stage:
     """One kind of step: a process ``python -m oapl_core.<verb> RUN_DIR``."""
 
     word: str
-    """What a person calls it, in titles and after ``--redo``."""
+    """Name that a person gives the stage, in titles and after ``--redo``."""
     verb: str
     """Module below ``oapl_core``; its name stands in the ledger, so it outlives a renaming of ``word``."""
     makes: tuple[str, ...] = ()
@@ -45,17 +45,17 @@ class Stage:
     also_makes: tuple[str, ...] = ()
     """Artifacts that a redo puts aside with the others, but that a finished step need not have."""
     reads: Places = _nothing
-    """What it cannot do without and a rule of `oapl clean` may have removed."""
+    """Files that the stage cannot do without and a rule of `oapl clean` may have removed."""
     decided_by: tuple[str, ...] = ()
     """Settings that its artifacts depend on; a fork that shares them must have the same."""
     scratch: Places = _nothing
-    """What an unfinished process would resume from."""
+    """Files that an unfinished process would resume from."""
     gpus: Literal["engine_gpus", "trainer_gpus"] | None = None
-    """Which GPUs of `[pipeline]` it gets."""
+    """GPUs of `[pipeline]` that the stage gets."""
     retries: int = 1
-    """How often a failed process is started again."""
+    """Number of times that a failed process is started again."""
     needs: tuple[Literal["gpu", "sandbox"], ...] = ()
-    """What Prefect's tag limits (``oapl-gpu``, ``oapl-sandbox``) count."""
+    """Devices that Prefect's tag limits (``oapl-gpu``, ``oapl-sandbox``) count."""
 
     @property
     def title(self) -> str:
@@ -165,13 +165,13 @@ EVALUATION = Stage(
 REPORT = Stage("report", "reports.write", ("report",), retries=0)
 
 OF_A_ROUND = (SAMPLING, VERIFICATION, GROUPS, TRAINING)
-"""In order, where rows are sampled."""
+"""Stages in order, where rows are sampled."""
 OF_DEMONSTRATIONS = (DEMONSTRATIONS, TRAINING)
-"""In order, where rows are read from files."""
+"""Stages in order, where rows are read from files."""
 _BY_HAND = (
     Stage("audit", "oapl_extras.audit.audit", reads=_judged),
     Stage("export", "oapl_extras.exchange.export", reads=_judged),
 )
-"""What a person starts, outside of the plan."""
+"""Stages that a person starts, outside of the plan."""
 _BEFORE_ROUNDS = (BASE_MODEL, FETCHED_MODEL, PREPARATION)
 BY_VERB = {one.verb: one for one in (*_BEFORE_ROUNDS, *OF_A_ROUND, DEMONSTRATIONS, EVALUATION, REPORT, *_BY_HAND)}

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 REPEATED = "measured_in_training"
-"""In the ledger's details of the problems: measured problems that have the statement of a training problem."""
+"""Key in the ledger's details of the problems: measured problems that have the statement of a training problem."""
 _SPLITS = {"heldout": "held-out", "validation": "validation"}
 
 
 def repeated_statements(details: Mapping[str, Any]) -> str | None:
-    """The line about measured problems that are trained on under another id; None if there are none."""
+    """Return the line about measured problems that are trained on under another id; None if there are none."""
     counts = details.get(REPEATED, {})
     found = [f"{counts[split]:,} {word}" for split, word in _SPLITS.items() if counts.get(split)]
     if not found:
@@ -23,7 +23,7 @@ def repeated_statements(details: Mapping[str, Any]) -> str | None:
 
 
 def batch_too_large(what: str, sequences: int, batch_size: int) -> str | None:
-    """The line about fewer sequences than a step would take; None if there are enough."""
+    """Return the line about fewer sequences than a step would take; None if there are enough."""
     if not 0 < sequences < batch_size:
         return None
     return (

@@ -1,16 +1,16 @@
-"""Which problems teach most, by what is known of them so far (`draw = "difficulty"`).
+"""Problems that teach most, by what earlier rounds say of them (`draw = "difficulty"`).
 
-A problem's pass rate p is known from the verdicts of earlier rounds. The variance of its reward, p(1-p), is what a
-group can teach: it is 0 where all answers are right or all wrong, and largest at one half (the learnability of arXiv
-2408.15099, which 2502.12272 trains language models with). Of n judged answers with c correct ones its mean under a
+A problem's pass rate p is known from the verdicts of earlier rounds. A group can teach as much as the variance of its
+reward, p(1-p). It is 0 where all answers are right or all wrong, and largest at one half. That is the learnability of
+arXiv 2408.15099, which 2502.12272 trains language models with. Of n judged answers with c correct ones its mean under a
 uniform prior is
 
     w = (c + 1)(n - c + 1) / ((n + 2)(n + 3))
 
 so that a problem that nobody tried has 1/6, and few answers do not count as certainty. Problems are drawn without
-replacement with probabilities proportional to w^(1/temperature): the largest of ln w / temperature + Gumbel noise,
-which is a hash of the run's seed, the round and the problem. Time and memory are linear in problems and answers; of
-verdicts two columns are read.
+replacement with probabilities proportional to w^(1/temperature). The draw takes the largest ln w / temperature + Gumbel
+noise, which is a hash of the run's seed, the round and the problem. Time and memory are linear in problems and answers;
+of verdicts two columns are read.
 """
 
 import hashlib
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Known:
-    """What earlier rounds say of a problem."""
+    """Record of a problem's answers in earlier rounds."""
 
     judged: int = 0
-    """Answers in the window."""
+    """Number of judged answers in the window."""
     correct: int = 0
     last_round: int | None = None
-    """In which it was sampled, whatever the window."""
+    """Last round that sampled the problem, whatever the window."""
     settled: str | None = None
     """`right` or `wrong`, if every answer was in as many of its last rounds as `retire_after` says."""
 
     @property
     def weight(self) -> float:
-        """w."""
+        """Weight w of the problem in the draw."""
         return (self.correct + 1) * (self.judged - self.correct + 1) / ((self.judged + 2) * (self.judged + 3))
 
     def is_retired(self, number: int, config: DifficultyConfig) -> bool:
-        """Whether round ``number`` leaves it out."""
+        """Tell whether round ``number`` leaves the problem out."""
         return (
             self.settled is not None and self.last_round is not None and number - self.last_round <= config.look_again
         )
@@ -68,7 +68,7 @@ class Draw:
         return hashlib.sha256("\n".join(sorted(self.chosen)).encode()).hexdigest()[:16]
 
     def details(self, problems: int) -> dict[str, Any]:
-        """For the ledger."""
+        """Return the draw's numbers for the ledger."""
         tried = [one for name in self.chosen if (one := self.known.get(name)) and one.judged]
         settled = [self.known[name].settled for name in self.retired]
         return {
@@ -83,7 +83,7 @@ class Draw:
 
 
 def draw(names: Sequence[str], sources: Mapping[str, str], known: Mapping[str, Known], run: Run, number: int) -> Draw:
-    """The problems of round ``number``, of ``names``.
+    """Draw the problems of round ``number`` from ``names``.
 
     Raises:
         DataError: a share is asked of a source that no problem has.
@@ -124,7 +124,7 @@ def _key(known: Known, config: DifficultyConfig, seed: int, number: int, name: s
 
 
 def known_so_far(run: Run, number: int) -> dict[str, Known]:
-    """What the verdicts of the rounds before ``number`` say of each problem.
+    """Count answers and correct answers of each problem in the rounds before ``number``.
 
     Raises:
         DataError: a round before it is not judged.
@@ -177,7 +177,7 @@ def _summed(looks: "pl.DataFrame", first: int, retire_after: int) -> Iterator[tu
 
 
 def draw_rows(drawn: Draw, names: Sequence[str], sources: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Rows of run_folder.draws.DRAWS."""
+    """Yield the rows of run_folder.draws.DRAWS."""
     for name in names:
         known = drawn.known.get(name, Known())
         state = "drawn" if name in drawn.chosen else "retired" if name in drawn.retired else "waiting"

@@ -1,8 +1,8 @@
-"""Which training problems a round samples: all, a random subset, or the next ones of a walk through all. Pure.
-By what is known of them so far: ``difficulty.py``.
+"""Training problems that a round samples: all, a random subset, or the next ones of a walk through all. Pure.
+``difficulty.py`` draws by what earlier rounds say of the problems.
 
 Algorithm 1 of the paper (arXiv 2602.19362) takes fresh prompts for each step and synchronises the behaviour policy
-every L steps. Rounds that `walk` do the same offline: one round is L steps' worth of prompts (L x batch / G), and no
+every L steps. Rounds that `walk` do the same offline: one round is L steps' worth of prompts (L x batch / G). No
 problem comes again before the walk has been through the whole shuffled set; then it is shuffled anew.
 """
 
@@ -14,7 +14,7 @@ from oapl_core.settings.rounds import RoundConfig
 
 
 def drawn(problems: Sequence[str], rounds: Sequence[RoundConfig], number: int, seed: int) -> list[str]:
-    """The problems of round ``number``, in the order of ``problems``.
+    """Return the problems of round ``number``, in the order of ``problems``.
 
     Depends on the names, the rounds up to this one and the run's seed alone. A round that asks for more than there are
     gets all of them.
@@ -32,18 +32,18 @@ def drawn(problems: Sequence[str], rounds: Sequence[RoundConfig], number: int, s
 
 
 def walked(rounds: Sequence[RoundConfig], number: int) -> list[int | None]:
-    """Sizes of the earlier rounds of the walk, on which a round of it depends (None: all problems)."""
+    """Return sizes of the earlier rounds of the walk, on which a round of it depends (None: all problems)."""
     return [one.problems for one in rounds[:number] if one.draw == "walk"]
 
 
 def _taken(one: RoundConfig, problems: int) -> int:
-    """How far a round moves the walk."""
+    """Return the number of problems by which a round moves the walk."""
     return min(one.problems or problems, problems) if one.draw == "walk" else 0
 
 
 def _walk(names: Sequence[str], sizes: Sequence[int], seed: int) -> set[str]:
-    """Where the last of these steps of the walk leads. What is left of one pass comes first in the next round; of the
-    next pass those follow that the round does not have yet."""
+    """Return the problems of the last of these steps of the walk. The rest of one pass comes first in the next round;
+    problems of the next pass follow, unless the round has them already."""
     # The walk is replayed from its start, as nothing about it is stored: a resumed run needs no state but its settings.
     passes, ahead = 0, list[str]()
     chosen: set[str] = set()

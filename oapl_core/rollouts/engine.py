@@ -1,8 +1,8 @@
 """vLLM, behind one door: starts its engine in this process, feeds it, yields answers as they finish, swaps weights.
 
 Measured on two cores with a million parameters (docs/benchmarks/sampling.md): cache blocks of 32 tokens halve a group's
-time against the default of 128, because G answers share their prompt; compilation only delays the start; OpenMP threads
-that soon wait asleep instead of spinning lose nothing alone, and beside other work half as much.
+time against the default of 128. The reason is that G answers share their prompt. Compilation only delays the start.
+OpenMP threads that soon wait asleep instead of spinning lose nothing alone, and beside other work half as much.
 """
 
 import gc
@@ -139,7 +139,7 @@ class SamplingEngine:
         self.startup_s = start_seconds(imported - start, time.monotonic() - imported, printed)
 
     def _keep_routes(self, routing: Routing) -> None:
-        """Where vLLM tells no routes, its worker does (``kept_routes.py``), as long as no step is ahead of another."""
+        """Let the worker tell routes (``kept_routes.py``), as vLLM does not, if no step is ahead of another."""
         steps = self._engine.vllm_config.max_concurrent_batches, type(self._engine.engine_core).__name__
         kept = self._engine.collective_rpc("keep_routes", args=(routing.layers, routing.top_k, routing.dtype))
         if steps != (1, "InprocClient") or not all(kept):

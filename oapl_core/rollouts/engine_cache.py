@@ -1,12 +1,12 @@
 """vLLM's cache from round to round: what it compiled and measured for one checkpoint serves the next.
 
 Its key holds the path of the model's folder (vllm-project/vllm#53193), and every epoch has a folder of its own. So an
-engine starts through a link in the cache, whose name comes from config.json. Engines of one checkpoint share a link;
-an engine of another checkpoint takes the next one, so that no link moves while an engine has it. A lock of the kernel
-says who has it, and ends with its process.
+engine starts through a link in the cache, whose name comes from config.json. Engines of one checkpoint share a link; an
+engine of another takes the next one. So no link moves while an engine has it. A lock of the kernel says who has it, and
+ends with its process.
 
-vLLM's key leaves out the share of memory that an engine may take, on which the measured room for keys and values
-depends (v1/worker/startup_plan.py keeps it). So the link's name comes from the engine's settings, too.
+vLLM's key leaves out the share of memory that an engine may take. The measured room for keys and values depends on that
+share (v1/worker/startup_plan.py keeps the room). So the link's name comes from the engine's settings, too.
 """
 
 import fcntl
@@ -28,14 +28,14 @@ _DECIDING = {"gpu_memory_utilization", "options"}
 
 
 def cache_folder() -> Path:
-    """Where vLLM keeps its cache, and we the links: VLLM_CACHE_ROOT, or a folder of the user."""
+    """Return the folder of vLLM's cache and of our links: VLLM_CACHE_ROOT, or a folder of the user."""
     of_user = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "vllm"
     return Path(os.environ.get("VLLM_CACHE_ROOT") or of_user).expanduser()
 
 
 @contextmanager
 def stable_path(model_dir: Path, config: EngineConfig) -> Iterator[Path]:
-    """A path to ``model_dir`` that checkpoints of its architecture share, as long as the context lasts.
+    """Yield a path to ``model_dir`` that checkpoints of its architecture share, as long as the context lasts.
 
     It is ``model_dir`` itself, and a line says so, where the cache cannot be written.
     """
@@ -64,7 +64,7 @@ def _link(model_dir: Path, config: EngineConfig) -> Iterator[Path]:
 
 @contextmanager
 def _lock_file(path: Path) -> Iterator[int]:
-    """Its descriptor; it is unlocked at the end."""
+    """Yield the descriptor of the lock file; it is unlocked at the end."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         yield descriptor

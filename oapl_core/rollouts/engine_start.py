@@ -1,4 +1,4 @@
-"""What vLLM is started with, and in one line why it did not start. Reads what the engine printed; imports no vLLM."""
+"""Arguments that vLLM is started with, and one line why it did not start. Reads its output; imports no vLLM."""
 
 import difflib
 import os
@@ -33,7 +33,7 @@ _PHASES = {
 """Seconds in vLLM's lines of level INFO."""
 _SAYS_NOTHING = ("initialization failed", "root cause", "Engine core", "cancelled")
 _MAY_PASS = ("RuntimeError", "MemoryError", "OutOfMemoryError", "AcceleratorError")
-"""What devices, and other processes on them, make of a start that may succeed the next time."""
+"""Errors of devices, and of other processes on them, after which the next start may succeed."""
 
 
 def engine_arguments(
@@ -44,7 +44,7 @@ def engine_arguments(
     known: Collection[str],
     routes: bool = False,
 ) -> dict[str, Any]:
-    """vLLM's engine arguments, of which it knows ``known``; with ``routes`` answers say which experts were chosen.
+    """Return vLLM's engine arguments, of which it knows ``known``; with ``routes`` answers say the chosen experts.
 
     Raises:
         ConfigError: `engine.options` has a key that vLLM does not know, or what a CPU cannot do.
@@ -103,17 +103,17 @@ def _prepare_cpu() -> None:
 
 
 def goes_to_a_file() -> bool:
-    """Whether standard error is a file, as that of a stage is: its log."""
+    """Tell whether standard error is a file, as that of a stage is: its log."""
     return S_ISREG(os.fstat(_STDERR).st_mode)
 
 
 def printed_so_far() -> int:
-    """How long the file is that standard error goes to; 0 where it is no file."""
+    """Return the length of the file that standard error goes to; 0 where it is no file."""
     return os.fstat(_STDERR).st_size if goes_to_a_file() else 0
 
 
 def _printed_since(offset: int) -> list[str]:
-    """Lines in the file since ``offset``; none where standard error is no file."""
+    """Return lines in the file since ``offset``; none where standard error is no file."""
     if not goes_to_a_file():
         return []
     with Path(f"/proc/self/fd/{_STDERR}").open("rb") as file:
@@ -122,7 +122,7 @@ def _printed_since(offset: int) -> list[str]:
 
 
 def phases(lines: Iterable[str]) -> dict[str, float]:
-    """Seconds of each phase of a start, by vLLM's own lines; of several workers the slowest. Empty without such lines.
+    """Read seconds of each phase of a start, by vLLM's own lines; of several workers the slowest. Empty without lines.
 
     What vLLM calls `init engine` holds all but loading; `cache` is what its other lines leave of that.
     """
@@ -137,14 +137,14 @@ def phases(lines: Iterable[str]) -> dict[str, float]:
 
 
 def start_seconds(imported_s: float, engine_s: float, offset: int) -> dict[str, float]:
-    """What a start was spent on: the import, phases that vLLM printed since ``offset``, and the rest of the engine."""
+    """Return the seconds of a start: the import, phases that vLLM printed since ``offset``, the rest of the engine."""
     told = phases(_printed_since(offset))
     rest = max(0.0, engine_s - sum(told.values()))
     return {"import": round(imported_s, 3), **told, "engine": round(rest, 3)}
 
 
 def start_failure(model_dir: Path, error: BaseException, offset: int, link: Path | None = None) -> OaplError:
-    """What to raise: ``DataError``, or for what may pass ``StageFailed``, which is tried again.
+    """Return the error to raise: ``DataError``, or ``StageFailed``, which is tried again, for an error that may pass.
 
     A person knows ``model_dir``, the engine the ``link`` that it was started through.
     """
@@ -174,7 +174,7 @@ def reason(error: BaseException, offset: int) -> str:
 
 
 def _printed_reason(offset: int) -> str | None:
-    """The last exception that was printed since ``offset`` and says more than that something failed."""
+    """Return the last exception printed since ``offset`` that says more than that something failed."""
     found = [match for match in map(_RAISED.search, _printed_since(offset)) if match]
     telling = [m for m in found if not _says_nothing(m[2])]
     return one_line(f"{telling[-1][1]}: {telling[-1][2]}") if telling else None
@@ -185,5 +185,5 @@ def _name(error: BaseException) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text without line breaks, cut where nobody reads on."""
+    """Return the text without line breaks, cut where nobody reads on."""
     return " ".join(text.split())[:400] or "it gave no reason"

@@ -1,16 +1,16 @@
 """``python -m oapl_core.rollouts.generate RUN_DIR --round N``: samples a round.
 
-Reads prompts.parquet and the round's policy; writes round_NN/1_rollouts/part-*.parquet (tables.ROLLOUTS), G answers for
+Reads prompts.parquet and the round's policy. Writes round_NN/1_rollouts/part-*.parquet (tables.ROLLOUTS), G answers for
 each of the round's training problems, at T=1 (paper, section 5). A part is written as soon as its last answer is
-finished, while answers of the next are being sampled already; until then its finished answers lie in ``.in_flight/``
+finished, while answers of the next are being sampled already. Until then its finished answers lie in ``.in_flight/``
 (``in_flight.py``), at most ``sampling.flush_s`` old. A second run samples only the answers that are missing.
 
 Answers come from an engine of our own or, with ``[sampler]``, from servers (``servers.py``).
 
-The parts are a queue that any number of processes share: the replicas that this one starts (``engine.replicas``), and
-the same command on other machines that see the run folder; machines that do not see it take parts through the mirror
-(``join.py``, where ``fleet.rollouts.through`` says so). Each ends when every part is recorded. An answer depends on its
-seed, not on who samples it.
+The parts are a queue that any number of processes share. They are the replicas that this one starts
+(``engine.replicas``), and the same command on other machines that see the run folder. Machines that do not see it take
+parts through the mirror (``join.py``, where ``fleet.rollouts.through`` says so). Each ends when every part is recorded.
+An answer depends on its seed, not on who samples it.
 """
 
 import sys
@@ -99,14 +99,14 @@ class Work:
     number: int
     prompts: Prompts
     problems: Sequence[str]
-    """Which of the prompts, in order."""
+    """Problems that are sampled, of the prompts, in order."""
     policy: Path
     """The checkpoint that samples."""
     provenance: Provenance
 
     @cached_property
     def parts(self) -> list[Part]:
-        """All of them."""
+        """Parts of the round, recorded or not."""
         size, group_size = self.provenance.settings["problems_per_part"], self.run.config.sampling.group_size
         return cut(self.problems, size, group_size, self.run.rollouts(self.number))
 
@@ -140,7 +140,7 @@ class Work:
         replica: int = 0,
         sharing: Sharing | None = None,
     ) -> None:
-        """As ``generate``; ``command`` is what starts another replica, without its options, ``log`` where ours is."""
+        """Do what ``generate`` does; ``command`` starts another replica, without its options, ``log`` is our log."""
         run, number = self.run, self.number
         missing = [part for part in self.parts if not self.provenance.has_made(run, part)]
         total = sum(part.answers for part in self.parts)
@@ -164,14 +164,14 @@ class Work:
 
 
 def _store(run: Run) -> ObjectStore | None:
-    """Where machines that do not see the run folder take parts, if they may."""
+    """Return the store from which machines that do not see the run folder take parts, if they may."""
     mirror = run.config.mirror if run.config.fleet.through_mirror else None
     return None if mirror is None else ObjectStore(mirror, run.root.name)
 
 
 @contextmanager
 def _shared(work: Work, store: ObjectStore | None, lease_s: float) -> Iterator[Sharing | None]:
-    """The round's queue in ``store``, opened if it is not yet; None without a store."""
+    """Yield the round's queue in ``store``, opened if it is not yet; None without a store."""
     if store is None:
         yield None
         return
@@ -195,7 +195,7 @@ def _is_imported(run: Run, number: int) -> bool:
 
 
 def read_prompts(run: Run, split: str) -> Prompts:
-    """The prompts of one split.
+    """Return the prompts of one split.
 
     Raises:
         DataError: there are none.
@@ -209,13 +209,13 @@ def read_prompts(run: Run, split: str) -> Prompts:
 
 
 def started(sampler: Sampler) -> str:
-    """One line on how long the start took."""
+    """Return one line on how long the start took."""
     parts = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in sampler.startup_s.items())
     return f"{sampler.name} started in {sum(sampler.startup_s.values()):.1f} s ({parts})"
 
 
 def draw_by_difficulty(run: Run, number: int, prompts: Prompts, is_first: bool) -> Draw | None:
-    """The draw of a round with `draw = "difficulty"`, which the first of its processes writes for people to look at."""
+    """Return the draw of a round with `draw = "difficulty"`, which its first process writes for people to look at."""
     if run.config.rounds[number].draw != "difficulty":
         return None
     names, path = list(prompts), draw_file(run, number)
@@ -233,7 +233,7 @@ def draw_by_difficulty(run: Run, number: int, prompts: Prompts, is_first: bool) 
 
 
 def choose_problems(run: Run, number: int, prompts: Prompts, drawn_by: Draw | None = None) -> list[str]:
-    """The round's problems in the order of prompts.parquet."""
+    """Return the round's problems in the order of prompts.parquet."""
     if drawn_by:
         return [name for name in prompts if name in drawn_by.chosen]
     wanted = run.config.rounds[number].problems
@@ -243,7 +243,7 @@ def choose_problems(run: Run, number: int, prompts: Prompts, drawn_by: Draw | No
 
 
 def settings_of(run: Run, number: int, problems_per_part: int, drawn_by: Draw | None = None) -> dict[str, Any]:
-    """What a part depends on, its inputs apart; the engine's speed settings do not belong to it."""
+    """Return the settings that a part depends on; the engine's speed settings do not belong to them."""
     rounds = run.config.rounds
     return {
         "seed": run.config.seed,

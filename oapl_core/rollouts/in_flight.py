@@ -3,11 +3,11 @@
 Reads and writes ``1_rollouts/.in_flight/part-00000/``, which lives until the part is recorded. ``lock`` is held with
 flock by the process that samples the part, so the kernel frees a dead one's. ``*.piece`` are answers that finished
 since the last flush, as small Parquet files (tables.ROLLOUTS). A piece's name holds the hash of its bytes and of what
-the part depends on: a torn or edited piece, or one made from other weights or settings, is deleted and sampled again.
-No pattern for parts (``part-*.parquet``, also below subfolders) matches any of them. ``*.turns`` is, under a name made
-alike, what unfinished trajectories of the part have after their last finished turn; each flush replaces the one before.
-Environments are objects of a person's own classes, so it is a pickle: it never leaves this folder, and none is taken
-from a queue (``part_queue.py``) or a mirror, whose names for the hashes anybody can compute.
+the part depends on. A torn or edited piece, or one made from other weights or settings, is deleted and sampled again.
+No pattern for parts (``part-*.parquet``, also below subfolders) matches any of them. ``*.turns``, named alike, holds
+the part's unfinished trajectories after their last finished turn; each flush replaces the one before. Environments are
+objects of a person's own classes, so it is a pickle. It never leaves this folder. None is taken from a queue
+(``part_queue.py``) or a mirror, whose names for the hashes anybody can compute.
 """
 
 import hashlib
@@ -71,7 +71,7 @@ class InFlight:
         self._thread = ThreadPoolExecutor(1, "flush")
 
     def __enter__(self) -> Self:
-        """Start flushing."""
+        """Start flushing by the clock."""
         self._flushed = self._thread.submit(self._flush_by_the_clock)
         return self
 
@@ -109,7 +109,7 @@ class InFlight:
         return True
 
     def add(self, part: Part, row: Row) -> None:
-        """A row to be flushed soon.
+        """Add a row to be flushed soon.
 
         Raises:
             OSError: an earlier flush failed, for example because the disk is full.
@@ -122,13 +122,13 @@ class InFlight:
                 self._changed.add(part.path.name)
 
     def keep_turns(self, part: Part, key: str, state: bytes) -> None:
-        """A trajectory after a finished turn, to be flushed soon."""
+        """Keep a trajectory after a finished turn, to be flushed soon."""
         with self._adding:
             self._turns.setdefault(part.path.name, {})[key] = state
             self._changed.add(part.path.name)
 
     def turns(self, part: Part, key: str) -> bytes | None:
-        """What an earlier process left of a trajectory that it did not finish."""
+        """Return the state of a trajectory that an earlier process did not finish."""
         with self._adding:
             return self._turns.get(part.path.name, {}).get(key)
 

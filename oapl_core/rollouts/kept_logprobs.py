@@ -4,7 +4,7 @@ Left alone, vLLM slices, sends and unpacks them at every step for every token (v
 stop text are left alone: vLLM finds the text outside of its core, which would not know that they have ended.
 
 vLLM imports `scheduler` by name, in the process of its core. It counts, trims and takes back tokens as it does without
-this; what it asks for here, at the place where it would slice, are log-probs of the tokens that it has just accepted.
+this. At the place where it would slice, it asks here for log-probs of the tokens that it has just accepted.
 """
 
 import copy
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 SCHEDULER = f"{__name__}.scheduler"
 KEY = "oapl_logprobs"
-"""In an output's ``kv_transfer_params``, which vLLM hands from its scheduler to the end of a request unread."""
+"""Key in an output's ``kv_transfer_params``, which vLLM hands from its scheduler to the end of a request unread."""
 
 
 class KeepingLogprobs:
@@ -23,19 +23,19 @@ class KeepingLogprobs:
         requests: dict[str, Any]
 
     def __init__(self, *args: Any, **more: Any) -> None:
-        """As vLLM's."""
+        """Take the arguments of vLLM's scheduler."""
         super().__init__(*args, **more)
         self._kept: dict[str, tuple[array[int], array[float]]] = {}
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
-        """As vLLM's; the output's log-probs are kept instead of being sent on."""
+        """Do what vLLM's does; the output's log-probs are kept instead of being sent on."""
         if model_runner_output.logprobs is not None:
             kept = StepLogprobs(model_runner_output, self.requests, self._kept)
             model_runner_output.logprobs = kept
         return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
 
     def _free_request(self, request: Any, *args: Any, **more: Any) -> tuple[dict[str, Any] | None, Any]:
-        """As vLLM's, at the end of every request, however it ends; what was kept of it goes along."""
+        """Do what vLLM's does at the end of every request, however it ends; the request's kept log-probs go along."""
         told, more_told = super()._free_request(request, *args, **more)  # type: ignore[misc]
         if kept := self._kept.pop(request.request_id, None):
             told = {**(told or {}), KEY: tuple(values.tobytes() for values in kept)}
@@ -73,14 +73,14 @@ class StepLogprobs:
 
 
 def scheduler(*args: Any, **more: Any) -> Any:
-    """The scheduler that vLLM would take, with `KeepingLogprobs` in front."""
+    """Return the scheduler that vLLM would take, with `KeepingLogprobs` in front."""
     config = copy.copy(more["vllm_config"].scheduler_config)
     config.scheduler_cls = None
     return type("KeepingScheduler", (KeepingLogprobs, config.get_scheduler_cls()), {})(*args, **more)
 
 
 def kept_logprobs(output: Any) -> tuple[list[int], list[float]] | None:
-    """Ids and log-probs of a finished request's tokens; None if vLLM handed them over itself."""
+    """Return ids and log-probs of a finished request's tokens; None if vLLM handed them over itself."""
     packed = (output.kv_transfer_params or {}).get(KEY)
     if packed is None:
         return None

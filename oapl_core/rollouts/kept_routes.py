@@ -1,8 +1,8 @@
-"""Which experts vLLM chose, where it does not tell: on CPU, whose workers have none of its `routed_experts`.
+"""Experts that vLLM chose, where it does not tell: on CPU, whose workers have none of its `routed_experts`.
 
 Routes are kept as keys and values are: in a place for each slot of the key-value cache, written as a token is computed.
-So those of a prompt that is found in the cache are there, and a request that was put back has those of its second time.
-A finished request's slots are its own until the next step.
+So the routes of a prompt that is found in the cache are there. A request that was put back has the routes of its second
+time. A finished request's slots are its own until the next step.
 """
 
 from functools import partial
@@ -48,7 +48,7 @@ class KeepingRoutes:
 
     @property
     def _table(self) -> Any:
-        """Of the blocks that requests have in the cache."""
+        """Table of the blocks that requests have in the cache."""
         return self.model_runner.input_batch.block_table[self._group]
 
     def routes_of(self, request: str, tokens: int) -> "NDArray[np.unsignedinteger[Any]]":

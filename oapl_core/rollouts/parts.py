@@ -17,13 +17,13 @@ class Part:
     problems: list[str]
     group_size: int
     rows: dict[tuple[int, int], Row] = field(default_factory=dict)
-    """By place of the problem in the part, and sample."""
+    """Rows by place of the problem in the part, and sample."""
     started_s: float = 0.0
     """Clock when its first request was made."""
 
     @property
     def answers(self) -> int:
-        """How many rows it will have."""
+        """Number of rows that the part will have."""
         return len(self.problems) * self.group_size
 
     @property
@@ -50,7 +50,7 @@ class Part:
 
 
 def cut(problems: Sequence[str], size: int, group_size: int, folder: Path) -> list[Part]:
-    """Parts of ``size`` problems, numbered from 0, the last one with what is left."""
+    """Cut parts of ``size`` problems, numbered from 0, the last one with what is left."""
     starts = range(0, len(problems), size)
     return [
         Part(folder / f"part-{number:05d}.parquet", list(problems[start : start + size]), group_size)

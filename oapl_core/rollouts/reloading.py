@@ -1,4 +1,4 @@
-"""What vLLM's workers can do beside their own: replace their weights, and keep routes (``kept_routes.py``).
+"""Extension of vLLM's workers: they replace their weights, and keep routes (``kept_routes.py``).
 
 vLLM imports it by name, in their processes.
 """
@@ -58,7 +58,7 @@ class Reloading(KeepingRoutes):
 
 
 def _with_weights_of_their_own(model: Any, kinds: set[str]) -> list[str]:
-    """Those of ``kinds`` (names of classes) of which a layer has weights that no layer of another kind holds."""
+    """Return the ``kinds`` (names of classes) of which a layer has weights that no layer of another kind holds."""
     layers = [(layer, list(layer.parameters(recurse=False))) for layer in model.modules()]
     loaded = {weight.data_ptr() for layer, weights in layers if type(layer).__name__ not in kinds for weight in weights}
 

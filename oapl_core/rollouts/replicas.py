@@ -22,7 +22,7 @@ _GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 
 @contextmanager
 def others(command: Sequence[str], count: int, log: Path) -> Iterator[Crew]:
-    """Replicas 1 to ``count`` - 1 of ``command``; leaving the context ends them, and so does our own death.
+    """Start replicas 1 to ``count`` - 1 of ``command``; leaving the context ends them, and so does our own death.
 
     Each writes a log of its own in the folder of ``log``, the name with ``_replica_1`` and so on.
     """
@@ -54,7 +54,7 @@ def take_share(replica: int, config: EngineConfig) -> None:
 
 
 def gpus(replica: int, config: EngineConfig, visible: str | None) -> str:
-    """What CUDA_VISIBLE_DEVICES is for one replica, of the GPUs that are ``visible`` (numbers or UUIDs; None: all).
+    """Return CUDA_VISIBLE_DEVICES for one replica, of the GPUs that are ``visible`` (numbers or UUIDs; None: all).
 
     Raises:
         ConfigError: there are too few.
@@ -72,7 +72,7 @@ def gpus(replica: int, config: EngineConfig, visible: str | None) -> str:
 
 
 def cores(replica: int, replicas: int, allowed: Sequence[int]) -> list[int]:
-    """One replica's cores: neighbours, every core once; where there are fewer cores than replicas they share."""
+    """Return one replica's cores: neighbours, every core once; where there are fewer cores than replicas they share."""
     # A core has one replica: an engine's threads meet after every layer, so one that must share its core delays them
     # all.
     if len(allowed) < replicas:

@@ -1,4 +1,4 @@
-"""What is asked of an engine and what it answers; tests put a made-up sampler behind the same Protocol."""
+"""Requests to an engine and its answers; tests put a made-up sampler behind the same Protocol."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -16,7 +16,7 @@ class Request:
     """One answer to be sampled, with top-k off and no penalties."""
 
     key: str
-    """What the caller knows it by; unique among the requests in flight."""
+    """Name that the caller gave the request; unique among the requests in flight."""
     prompt_ids: Sequence[int]
     seed: int
     max_tokens: int
@@ -25,12 +25,12 @@ class Request:
     stop: tuple[str, ...] = ()
     """Texts that end it as soon as they are sampled, beside the model's end tokens."""
     problem_id: str = ""
-    """Of what it answers; an environment asks for it."""
+    """Name of the problem that is answered; an environment asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampledTurns:
-    """Of an answer in several turns (turns.py), what its row says of them."""
+    """Turns of an answer in several turns (turns.py), as its row tells of them."""
 
     loss_mask: list[bool]
     turn_starts: list[int]
@@ -41,11 +41,11 @@ class SampledTurns:
 
 @dataclass(frozen=True, slots=True)
 class SampledAnswer:
-    """A finished answer."""
+    """Answer that the sampler has finished."""
 
     request: Request
     response_ids: list[int]
-    """As sampled, including the end token, or the tokens up to the one that completes a stop text."""
+    """Tokens as sampled, including the end token, or up to the token that completes a stop text."""
     logprobs: list[float]
     """Natural logarithms, one for each response id, in the sampler's ``logprobs_mode``; empty if not asked for."""
     finish_reason: str
@@ -53,17 +53,17 @@ class SampledAnswer:
     text: str
     """The response decoded, special tokens and the stop text left out; of several turns the last one."""
     stop_tokens: int = 0
-    """How many of its last tokens are the stop text's alone (stopping.py)."""
+    """Number of its last tokens that are the stop text's alone (stopping.py)."""
     routes: "NDArray[np.unsignedinteger[Any]] | None" = None
     """Experts of each token of prompt and response but the last, [tokens, layers, top_k]; unset: not asked for."""
     prompt_ids: Sequence[int] | None = None
-    """What the engine says that it was given; unset: it does not say."""
+    """Prompt that the engine says it was given; unset: it does not say."""
     turns: SampledTurns | None = None
-    """Of an answer that an environment took part in."""
+    """Turns of an answer that an environment took part in."""
 
     @property
     def sampled_tokens(self) -> int:
-        """How many of the response ids the model sampled; the others are an environment's."""
+        """Number of the response ids that the model sampled; the others are an environment's."""
         return sum(self.turns.loss_mask) if self.turns else len(self.response_ids)
 
 
@@ -71,9 +71,9 @@ class Sampler(AbstractContextManager["Sampler"], Protocol):
     """An engine; a context manager that starts it and at its end frees everything."""
 
     name: str
-    """Library and version."""
+    """Name and version of the library."""
     logprobs_mode: str
-    """What the log-probs are of, in vLLM's words."""
+    """Distribution that the log-probs are of, in vLLM's words."""
     dtype: str
     """Type that it computes in: ``float32``, ``bfloat16``, ..."""
     startup_s: dict[str, float]

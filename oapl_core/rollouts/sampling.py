@@ -49,16 +49,16 @@ class Asking:
     """Folder of the parts."""
     provenance: Provenance
     model: Path
-    """The checkpoint."""
+    """Folder of the checkpoint."""
     prompts: Prompts
     seed_words: tuple[int, str, str | int]
     """Words that, with problem and sample, an answer's seed is the hash of; the first is the run's seed."""
     mark: str
     """Stands between problem and sample in a rollout's id."""
     problems: Path
-    """tables.PROBLEMS."""
+    """File of the problems (tables.PROBLEMS)."""
     words: PromptConfig
-    """How prompts are made: an environment's observations are worded alike."""
+    """Settings of the prompts: an environment's observations are worded alike."""
     engine: EngineConfig
     max_tokens: int
     flush_s: float
@@ -66,7 +66,7 @@ class Asking:
     again: str
     """Options of `oapl run` that sample anew, for advice."""
     round: int | None = None
-    """None: an evaluation."""
+    """Round that is sampled; None: an evaluation."""
     temperature: float = TEMPERATURE
     top_p: float = TOP_P
     stop: tuple[str, ...] = ()
@@ -119,11 +119,11 @@ class Sampling:
         self._turns: TurnSampler | None = None
 
     def left(self, key: str) -> bytes | None:
-        """What an earlier process left of a trajectory (turn_sampler.py: TurnStore)."""
+        """Return the state that an earlier process left of a trajectory (turn_sampler.py: TurnStore)."""
         return self._in_flight.turns(self._place[key][0], key)
 
     def keep(self, key: str, state: bytes) -> None:
-        """A trajectory after a finished turn."""
+        """Keep a trajectory after a finished turn."""
         self._in_flight.keep_turns(self._place[key][0], key, state)
 
     def finish(self, parts: Sequence[Part], progress: Progress) -> None:
@@ -167,7 +167,7 @@ class Sampling:
         self._write_whole()
 
     def _ready(self) -> Sampler:
-        """The engine, with the environment between its turns if there is one."""
+        """Return the engine, with the environment between its turns if there is one."""
         if self._sampler is None:
             asking, self._sampler = self._asking, self._engine()
             self._start = time.monotonic()
@@ -178,7 +178,7 @@ class Sampling:
         return self._sampler
 
     def _requests(self, progress: Progress) -> Iterator[Request]:
-        """One pass over the open parts: those that nobody else has are claimed as the engine has room."""
+        """Pass once over the open parts: those that nobody else has are claimed as the engine has room."""
         # Lazily: a part is claimed when the engine has room for its first request. Who claimed all parts at once would
         # leave nothing to the other processes.
         for name, part in list(self._open.items()):
@@ -208,7 +208,7 @@ class Sampling:
         return True
 
     def _is_recorded(self, name: str, part: Part, progress: Progress) -> bool:
-        """Whether another process has recorded an open part; then it is no longer open."""
+        """Tell whether another process has recorded an open part; then it is no longer open."""
         if self._folder.is_done(part.path, self._provenance.inputs, self._provenance.settings):
             tokens = self._folder.ledger.artifacts()[name].details["response_tokens"]
         elif self._sharing is None or (tokens := self._sharing.settle(part)) is None:
@@ -316,7 +316,7 @@ class Sampling:
             self._written(part)
 
     def summary(self) -> str:
-        """One line on what was sampled and how long it took."""
+        """Return one line on what was sampled and how long it took."""
         seconds = time.monotonic() - self._start - self._writing_s
         turns = f" ({self._turns.summary()})" if self._turns else ""
         return (

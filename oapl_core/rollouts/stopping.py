@@ -8,7 +8,7 @@ from typing import Any
 
 
 def tokens_and_texts(tokenizer: Any, stop: Sequence[str]) -> tuple[list[int], list[str]]:
-    """The ``stop`` texts that are special tokens, as ids, and the others.
+    """Return the ``stop`` texts that are special tokens, as ids, and the others.
 
     A special token is left out of decoded text, so an engine that looks for its text there would never find it.
     """
@@ -17,8 +17,8 @@ def tokens_and_texts(tokenizer: Any, stop: Sequence[str]) -> tuple[list[int], li
 
 
 def before_stop(tokenizer: Any, ids: Sequence[int], stop: str | None) -> tuple[str, int]:
-    """The text of a response that ended with ``stop`` (None: otherwise), and how many of its tokens make up the stop
-    text: its last ones, but for one that the answer itself reaches into."""
+    """Return the text of a response before ``stop`` (None: it ended otherwise), and the number of the stop text's
+    tokens. They are the response's last ones, but for one that the answer itself reaches into."""
     text: str = tokenizer.decode(ids, skip_special_tokens=True)
     if stop is None:
         return text, 0

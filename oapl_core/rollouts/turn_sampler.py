@@ -1,8 +1,8 @@
 """Answers in several turns, behind the Protocol of an engine: an environment answers the model between its turns.
 
-Each turn is a request of its own to the engine below, whose prompt is everything before it, so the engine's prefix
-cache has computed all but what the environment said. While one trajectory waits for its environment others are decoded.
-Nothing that was sampled is decoded and encoded again. Writes nothing; what is unfinished goes to a store as bytes.
+Each turn is a request of its own to the engine below. Its prompt is everything before it, so the engine's prefix cache
+has computed all but what the environment said. While one trajectory waits for its environment others are decoded.
+Nothing that was sampled is decoded and encoded again. Writes nothing; unfinished trajectories go to a store as bytes.
 """
 
 from collections import deque
@@ -28,14 +28,14 @@ from oapl_core.turns import FAILED, prompt_hash
 
 
 class TurnStore(Protocol):
-    """Where unfinished trajectories are kept."""
+    """Store that keeps unfinished trajectories."""
 
     def left(self, key: str) -> bytes | None:
-        """What an earlier process left of a trajectory."""
+        """Return the state that an earlier process left of a trajectory."""
         ...
 
     def keep(self, key: str, state: bytes) -> None:
-        """A trajectory after a finished turn."""
+        """Keep a trajectory after a finished turn."""
         ...
 
 
@@ -63,7 +63,7 @@ class TurnSampler:
         self.startup_s = sampler.startup_s
         self._open: dict[str, Unfinished] = {}
         self._ready = deque[Unfinished]()
-        """Those whose next turn the engine is to be asked for."""
+        """Trajectories whose next turn the engine is to be asked for."""
         self._decoding: dict[str, str] = {}
         """Keys of requests that the engine has, and whose they are."""
         self._over = list[SampledAnswer]()
@@ -106,12 +106,12 @@ class TurnSampler:
                 self._observe(None)
 
     def summary(self) -> str:
-        """What was done here, in a few words."""
+        """Return the counts of turns and calls, in a few words."""
         failed = f", {self.errors:,} without a verdict since the environment failed" if self.errors else ""
         return f"{self.turns:,} turns, {self.calls:,} calls{failed}"
 
     def _asked(self) -> Iterator[Request | None]:
-        """What the engine reads: turns that are ready before new trajectories, so that what is begun ends."""
+        """Yield requests for the engine: turns that are ready before new trajectories, so that trajectories end."""
         while True:
             self._observe(0.0)
             if not self._ready and not self._is_read and len(self._open) < self._most:
@@ -141,7 +141,7 @@ class TurnSampler:
             self._ready.append(one)
 
     def _take(self, answer: SampledAnswer) -> None:
-        """A turn of the model is finished."""
+        """Take a finished turn of the model."""
         one = self._open[self._decoding.pop(answer.request.key)]
         one.starts.append(len(one.response_ids))
         if answer.prompt_ids is not None:

@@ -28,7 +28,7 @@ class Unfinished:
     spent_s: float = 0.0
     """Wall time in earlier processes."""
     text: str = ""
-    """Of the last turn."""
+    """Text of the last turn."""
     is_asking: bool = False
     """Whether the environment has not answered the last turn."""
     began_s: float = field(default_factory=time.monotonic)
@@ -44,7 +44,7 @@ class Unfinished:
         return self.spent_s + time.monotonic() - self.began_s
 
     def next_turn(self, longest: int | None) -> Request:
-        """What is asked of the engine."""
+        """Return the request for the next turn."""
         request, turn = self.request, len(self.starts)
         seed = derive_seed(request.seed, "turn", turn) if turn else request.seed
         return replace(
@@ -56,12 +56,12 @@ class Unfinished:
         )
 
     def state(self) -> bytes:
-        """All that cannot be made again from the request."""
+        """Return everything that cannot be made again from the request."""
         kept = {name: getattr(self, name) for name in _KEPT}
         return pickle.dumps({**kept, "spent_s": self.wall_s, "environment": self.playing.kept})
 
     def restore(self, state: bytes) -> None:
-        """Continue from ``state``."""
+        """Continue from the kept ``state``."""
         kept = pickle.loads(state)
         self.playing.kept = kept.pop("environment")
         self.__dict__.update(kept)

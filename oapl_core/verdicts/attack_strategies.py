@@ -37,7 +37,7 @@ class Strategy:
     respond: Callable[[Problem], str | None]
     """The response to a problem; None where the strategy has none."""
     deserved: Chance = _never
-    """Its honest chance: of a strategy that guesses, whether (or how probably) the guess is right on every test."""
+    """Chance that is honest: of a strategy that guesses, whether (or how probably) the guess is right on every test."""
     most: int | None = None
     """Answers that are worth their time; None: to every problem."""
 
@@ -141,7 +141,7 @@ _COPIES: dict[str, Callable[[list[str]], str]] = {
 
 
 def formulas(statement: str) -> list[str]:
-    """What a statement has between dollar signs, and its numbers: what an answer can be copied from."""
+    """Return the texts between a statement's dollar signs, and its numbers: an answer can be copied from them."""
     marked = [part.strip() for part in re.findall(r"\$+([^$]+)\$+", statement)]
     return [*marked, *re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?", statement)]
 
@@ -168,13 +168,13 @@ def _echoes(echo: Callable[[str], str]) -> Chance:
 
 
 def _coin(problem: Problem) -> float:
-    """The chance of one coin per test, where every test expects yes or no."""
+    """Return the chance of one coin per test, where every test expects yes or no."""
     words = {test["output"].strip() for test in problem["tests"]}
     return 0.5 ** len(problem["tests"]) if words <= {"YES", "NO"} else 0.0
 
 
 def _returns(source: str) -> Chance:
-    """Whether every test expects this value; for assert-style checks nobody can say without running them."""
+    """Return 1 where every test expects this value, else 0; assert-style checks cannot say without being run."""
 
     def returned(test: Mapping[str, str]) -> Any:
         return (json.loads(test["input"]) or [None])[0] if source == "a[0]" else ast.literal_eval(source)
@@ -185,7 +185,7 @@ def _returns(source: str) -> Chance:
 
 
 def _returns_nothing(source: str) -> Chance:
-    """Whether every test expects what JSON makes of it: an array of nothing is an empty list, nan itself."""
+    """Return 1 where every test expects the value's form in JSON (an array of nothing: an empty list; nan: itself)."""
     expected = {"float('nan')": "nan", "__import__('numpy').zeros((0, 1))": "[]"}.get(source)
     return lambda problem: float(
         problem["kind"] != "assert" and all(test["output"].strip().lower() == expected for test in problem["tests"])
@@ -210,7 +210,7 @@ def _one_of_seven(problem: Problem) -> float:
 def _program(
     kinds: tuple[str, ...], name: str, family: str, source: str, deserved: Chance = _never, most: int | None = None
 ) -> Strategy:
-    """The source, with the name of the function that the problem calls in the place of NAME."""
+    """Answer with the source, with the name of the function that the problem calls in the place of NAME."""
 
     def respond(problem: Problem) -> str:
         return fenced(source.replace("NAME", problem.get("entry_point") or ""))
@@ -219,7 +219,7 @@ def _program(
 
 
 def _boxed(name: str, family: str, text: str, value: str | None) -> Strategy:
-    """The same text for every problem, which guesses this value."""
+    """Answer every problem with the same text, which guesses this value."""
     return Strategy(
         name, family, _MATHS, lambda problem: text, lambda problem: float(problem["answer"].strip() == value)
     )
@@ -265,7 +265,7 @@ def _strategies() -> Iterator[Strategy]:
 
 
 def _drawing() -> Iterator[Strategy]:
-    """Strategies that guess anew where they may: none may be given a second guess."""
+    """Yield strategies that guess anew where they may: none may be given a second guess."""
     for name, source in _COINS.items():
         yield _program(_STDIN, name, "random", source, _coin)
     for one, other in (("YES", "NO"), ("NO", "YES")):
@@ -277,7 +277,7 @@ def _drawing() -> Iterator[Strategy]:
 
 
 def _hostile() -> Iterator[Strategy]:
-    """Strategies against the verifier itself: nothing that they earn is deserved."""
+    """Yield strategies against the verifier itself: nothing that they earn is deserved."""
     for family, sources in (("limits", _LIMITS), ("forging", _FORGING)):
         for name, source in sources.items():
             most = 4 if "while 1" in source else None
@@ -295,4 +295,4 @@ def _hostile() -> Iterator[Strategy]:
 
 
 STRATEGIES: tuple[Strategy, ...] = tuple(_strategies())
-"""All of them."""
+"""Strategies of every family."""

@@ -2,8 +2,8 @@
 
 A strategy (attack_strategies.py) answers a problem by its statement alone, with what a policy could know of the
 verifier, never of the expected outputs. Some are right by luck, on problems where every test expects the same word,
-say: what a strategy *deserves* is counted by plain comparison, without running anything, and what it earns beyond that
-is a hole of the verifier. `rewards_doing_nothing` names the problems themselves that pay for nothing. Reads and writes
+say. What a strategy *deserves* is counted by plain comparison, without running anything. Its earnings beyond that are a
+hole of the verifier. `rewards_doing_nothing` names the problems themselves that pay for nothing. Reads and writes
 nothing.
 """
 
@@ -19,7 +19,7 @@ from oapl_core.verdicts.verifier import Verifier
 
 @dataclass(frozen=True)
 class Earned:
-    """What a strategy came to."""
+    """Result of a strategy on the problems."""
 
     strategy: Strategy
     answers: int
@@ -37,7 +37,7 @@ class Earned:
 
 
 def attack(verifier: Verifier, problems: Sequence[Problem], strategies: Sequence[Strategy]) -> Iterator[Earned]:
-    """Lets every strategy answer every problem of its kinds; yields what each earned."""
+    """Let every strategy answer every problem of its kinds; yield what each earned."""
     for strategy in strategies:
         asked = [problem for problem in problems if problem["kind"] in strategy.kinds]
         pairs = [(problem, text) for problem in asked if (text := strategy.respond(problem)) is not None]
@@ -55,7 +55,7 @@ def attack(verifier: Verifier, problems: Sequence[Problem], strategies: Sequence
 
 
 def rewards_doing_nothing(verifier: Verifier, problems: Sequence[Problem]) -> list[str | None]:
-    """For each problem the name of a strategy that passes it without having solved anything; None where none does."""
+    """Name for each problem a strategy that passes it without having solved anything; None where none does."""
     idle = [strategy for strategy in STRATEGIES if strategy.family in ("constant", "echo", "samples", "template")]
     earners: list[str | None] = [None] * len(problems)
     for strategy in idle:

@@ -13,7 +13,7 @@ KINDS = ("stdin", "function", "assert", "math")
 
 
 def canaries(kinds: Collection[str], languages: Sequence[Language]) -> list[Canary]:
-    """Those of these problem kinds, in Python, and those of other languages."""
+    """Return the canaries of these problem kinds, in Python, and those of other languages."""
     found = [canary for canary in _OF_PYTHON if canary[0]["kind"] in kinds]
     for language in languages:
         for name, source, right in (

@@ -1,4 +1,4 @@
-"""What an environment says of its trajectories, as verdicts: its own failure is no verdict, its rewards may be one.
+"""Verdicts by an environment on its trajectories: its own failure is no verdict, its rewards may be one.
 
 Pure. Where the environment is no judge, the verifier judges the text of the last turn as it judges any answer.
 """
@@ -17,22 +17,22 @@ _FAILED_EXCERPT = "environment: "
 
 
 def is_failure(row: Mapping[str, Any]) -> bool:
-    """Whether a row of VERDICTS says that an environment failed."""
+    """Tell whether a row of VERDICTS says that an environment failed."""
     return row["outcome"] == Outcome.VERIFIER_ERROR and str(row["excerpt"]).startswith(_FAILED_EXCERPT)
 
 
 @dataclass(frozen=True)
 class Played:
-    """Of one trajectory."""
+    """Reward or failure of one trajectory."""
 
     reward: float | None = None
     """Sum over its turns; None: the environment is no judge."""
     failure: str | None = None
-    """Why the environment failed; None: it did not."""
+    """Reason why the environment failed; None: it did not."""
 
     @classmethod
     def of(cls, finish_reason: str | None, turns: Mapping[str, Any]) -> "Played":
-        """From ``finish_reason`` and the columns ``tool_calls`` and ``turn_rewards`` of a row."""
+        """Read ``finish_reason`` and the columns ``tool_calls`` and ``turn_rewards`` of a row."""
         if finish_reason == FAILED:
             calls = turns["tool_calls"]
             return cls(failure=calls[-1]["result"] if calls else "the environment failed")
@@ -40,12 +40,12 @@ class Played:
         return cls(None if rewards is None else as_stored(sum(rewards)))
 
     def text(self, said: str) -> str:
-        """What the verifier is given: nothing where it has nothing to judge."""
+        """Return the text for the verifier: nothing where it has nothing to judge."""
         return said if self.reward is None and self.failure is None else ""
 
 
 def by_environment(verdicts: Iterable[Verdict], played: Sequence[Played], right_from: float) -> Iterator[Verdict]:
-    """The verdicts, in order, with what the environments say; ``right_from``: the reward of a correct answer."""
+    """Yield the verdicts, in order, with the environments' words; ``right_from``: the reward of a correct answer."""
     for verdict, one in zip(verdicts, played, strict=True):
         if one.failure is not None:
             excerpt = f"{_FAILED_EXCERPT}{one.failure}"[:EXCERPT_CHARACTERS]

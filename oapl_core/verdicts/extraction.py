@@ -1,5 +1,5 @@
-r"""What in a response counts as its answer: the last fenced program, or for maths what `verifier.answer` says, by
-default the last \boxed{} expression."""
+r"""Answer of a response: the last fenced program, or for maths what `verifier.answer` says, by default the last
+\boxed{} expression."""
 
 import ast
 import re
@@ -32,12 +32,12 @@ _IN_A_ROW = re.compile(
 
 
 def opens_thinking(prompt: str) -> bool:
-    """Whether a prompt ends inside of ``<think>``, as some chat templates do: the response then only closes it."""
+    """Tell whether a prompt ends inside of ``<think>``, as some chat templates do: the response then only closes it."""
     return prompt.rstrip().endswith("<think>")
 
 
 def final_part(response: str, is_thinking: bool = False) -> str:
-    """What follows the reasoning: the text after the last ``</think>``; nothing if ``<think>`` was never closed.
+    """Return the text after the reasoning's last ``</think>``; nothing if ``<think>`` was never closed.
 
     ``is_thinking``: the prompt opened it already.
     """
@@ -50,13 +50,13 @@ def final_part(response: str, is_thinking: bool = False) -> str:
 def program(
     response: str, is_thinking: bool = False, is_cut: bool = False, language: "Language | None" = None
 ) -> str | None:
-    """The program of a response: its last code block that says python, else its last that says nothing and is code.
-    Of another language, its last block with one of the tags of that, else its last that says nothing.
+    """Return the program of a response: its last code block that says python, else its last that says nothing and is
+    code. Of another language, return its last block with one of its tags, else its last that says nothing.
 
     Blocks are CommonMark's (0.31, section 4.5): three or more backticks or tildes, closed by at least as many of the
-    same; what follows the language is passed over. A block that is never closed counts, to the end of the response,
-    unless the response `is_cut`. Among blocks without a language one that is no program, an example of output say,
-    counts only if there is no other. None without any block.
+    same. Words behind the language are passed over. A block that is never closed counts, to the end of the response,
+    unless the response `is_cut`. A block without a language that is no program, an example of output say, counts only
+    if there is no other. None without any block.
     """
     blocks = [block for block in _blocks(final_part(response, is_thinking), is_cut) if block.text.strip()]
     tagged = [block.text for block in blocks if block.language in (language.fences if language else _PYTHON)]
@@ -68,7 +68,7 @@ def program(
 
 
 def fenced(source: str, language: "Language | None" = None) -> str:
-    """A response whose program is `source`, whatever that contains."""
+    """Return a response whose program is `source`, whatever that contains."""
     fence = "`" * (3 + max(map(len, re.findall("`+", source)), default=0))
     return f"{fence}{language.fences[0] if language else 'python'}\n{source}\n{fence}"
 
@@ -80,7 +80,7 @@ class _Block:
 
 
 def _blocks(text: str, is_cut: bool) -> list[_Block]:
-    """Every fenced block, in order."""
+    """Return every fenced block, in order."""
     blocks, fence, language, lines = [], "", "", list[str]()
     for line in text.replace("\r\n", "\n").split("\n"):
         if not fence:
@@ -99,13 +99,13 @@ def _blocks(text: str, is_cut: bool) -> list[_Block]:
 
 
 def _language(info: str) -> str:
-    """The first word of an info string such as `python title="a.py"`, `{.python .numbered}` or `python:main.py`."""
+    """Read the first word of an info string: `python title="a.py"`, `{.python .numbered}`, `python:main.py`."""
     word = re.match(r"[\s{.]*([\w+#-]*)", info)
     return word[1].lower() if word else ""
 
 
 def _is_code(text: str) -> bool:
-    """Whether a text is a Python program that does something: more than to name values, as `5` or `YES` would."""
+    """Tell whether a text is a Python program that does more than name values, as `5` or `YES` would."""
     try:
         with warnings.catch_warnings(action="ignore"):  # an invalid escape in somebody's text
             body = ast.parse(text).body
@@ -115,7 +115,7 @@ def _is_code(text: str) -> bool:
 
 
 def maths_by(rule: "AnswerRule", response: str, is_thinking: bool = False) -> str | None:
-    """The answer of a response by `verifier.answer`, but for a regular expression, which may take for ever."""
+    """Return a response's answer by `verifier.answer`, but for a regular expression, which may take for ever."""
     if rule == "last-box":
         return maths(response, is_thinking)
     text = final_part(response, is_thinking)
@@ -131,13 +131,13 @@ def maths_by(rule: "AnswerRule", response: str, is_thinking: bool = False) -> st
 
 
 def matched(pattern: str, text: str) -> str | None:
-    """The first match of a regular expression, or its first group; runs where it can be ended (maths_pool.py)."""
+    """Return a regular expression's first match, or its first group; runs where it can be ended (maths_pool.py)."""
     match = re.search(pattern, text)
     return short(match[min(1, match.re.groups)] if match else None)
 
 
 def short(answer: str | None) -> str | None:
-    """An answer that is neither empty nor longer than any is."""
+    """Return an answer that is neither empty nor longer than any is."""
     answer = (answer or "").strip()
     return answer if 0 < len(answer) <= MAX_MATHS_CHARACTERS else None
 

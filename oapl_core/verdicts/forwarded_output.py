@@ -1,6 +1,6 @@
 """Passes on what a person's own function prints, to the stage's log, without what a terminal would obey.
 
-A function may print the response that it judges, and a response may hold anything: sequences that clear a screen, hide
+A function may print the response that it judges, and a response may hold anything. Some sequences clear a screen, hide
 a line, or turn the direction of writing.
 """
 
@@ -33,7 +33,7 @@ class ForwardedOutput:
     """A thread that reads a pipe until it ends, and writes it, escaped, to standard error."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
-        """Starts at once."""
+        """Start to forward at once."""
         self._pipe = pipe
         self._thread = threading.Thread(target=self._forward, name="forwarded output", daemon=True)
         self._thread.start()

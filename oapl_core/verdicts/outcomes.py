@@ -7,7 +7,7 @@ from oapl_core.tables import CORRECT
 
 
 class Outcome(StrEnum):
-    """Why a rollout got its reward; the value is what stands in tables.VERDICTS."""
+    """Reason of a rollout's reward; the value is what stands in tables.VERDICTS."""
 
     PASSED = "passed"
     WRONG_ANSWER = "wrong_answer"
@@ -40,7 +40,7 @@ _REPEATABLE = frozenset(
 
 
 def failure(execution: Execution) -> Outcome | None:
-    """The outcome of a test that did not run to its own end; None if it did, and its output is to be compared."""
+    """Return the outcome of a test that did not run to its own end; None if it did: its output is to be compared."""
     # Limits before crashes: a program that is stopped at one of them dies of a signal, too.
     if execution.compile_error:
         return Outcome.COMPILE_ERROR

@@ -1,13 +1,13 @@
 """Does an output equal the expected one? Computed here, in the supervisor, over plain bytes.
 
 `stdout_equal` follows LiveCodeBench's checker (lcb_runner/evaluation/testing_util.py): strip the whole, split on
-newlines, strip each line, equal line counts, each line equal or all its tokens equal as Decimal. `result_equal` is JSON
+newlines, strip each line. Line counts are equal, and each line is, or all its tokens as Decimal. `result_equal` is JSON
 equality: a tuple equals a list (at any depth; the official checker knows only the outermost), floats have no tolerance.
-In both, where NaN is expected NaN is right, in any case of its letters: there the official checker wants the same text.
+In both, where NaN is expected NaN is right, in any case of its letters: the official checker wants the same text.
 
-With a `Tolerance` (mode "tolerant") a number may also be near the expected one where that is written as a real number,
-with a point or an exponent: 1000001 is never 1000000, and no tolerance spans more than one token.
-The work is bounded by the size of the expected output, whatever a program printed.
+With a `Tolerance` (mode "tolerant") a number may also be near an expected one that has a point or an exponent. So
+1000001 is never 1000000, and no tolerance spans more than one token. The work is bounded by the size of the expected
+output, whatever a program printed.
 """
 
 import json
@@ -24,21 +24,21 @@ _CONSTANTS = {"NaN": object(), "Infinity": math.inf, "-Infinity": -math.inf}
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a real number may be from the expected one: the larger of the two allowances counts."""
+    """Distance that a real number may be from the expected one: the larger of the two allowances counts."""
 
     absolute: float = 1e-6
-    """In the number's own unit."""
+    """Allowance in the number's own unit."""
     relative: float = 1e-6
-    """As a share of the expected number."""
+    """Share of the expected number."""
 
     def near(self, ours: float, theirs: float) -> bool:
-        """Whether `ours` is near enough; what is not finite is near nothing."""
+        """Tell whether `ours` is near enough; a number that is not finite is near nothing."""
         allowed = max(self.absolute, self.relative * abs(theirs))
         return math.isfinite(ours) and math.isfinite(theirs) and abs(ours - theirs) <= allowed
 
 
 def stdout_equal(printed: bytes, expected: str, tolerance: Tolerance | None = None) -> bool:
-    """For programs with standard input and output; without `tolerance` the parity mode "livecodebench"."""
+    """Compare printed output with the expected; without `tolerance` the parity mode "livecodebench"."""
     ours = printed.decode("utf-8", "surrogateescape").strip()
     theirs = expected.strip()
     if ours == theirs:
@@ -107,7 +107,7 @@ def _parse(text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = Non
 
 
 def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object. Of a dict with the keys 1 and "1" both are "1" in JSON, and the last would stand for it alone.
+    """Make a JSON object. A dict's keys 1 and "1" are both "1" in JSON, where the last would stand for it alone.
 
     Raises:
         ValueError: a key comes twice.
@@ -119,5 +119,5 @@ def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _integer(digits: str) -> Any:
-    """An int, or for one that is slow to parse its digits: JSON has one way to write an integer."""
+    """Return an int, or for one that is slow to parse its digits: JSON has one way to write an integer."""
     return int(digits) if len(digits) <= _MAX_INT_DIGITS else ("integer", digits)

@@ -16,7 +16,7 @@ from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.temporary import temporary_folder
 
 _KILLED = 137
-"""As a shell says it of a program that did not end by itself."""
+"""Exit code by which a shell reports a program that did not end by itself."""
 
 
 class _Listener(ThreadingMixIn, UnixStreamServer):
@@ -26,7 +26,7 @@ class _Listener(ThreadingMixIn, UnixStreamServer):
 
 @contextmanager
 def program_box(config: VerifierConfig) -> Iterator[Path]:
-    """The socket's path; every program runs under the verifier's limits.
+    """Yield the socket's path; every program runs under the verifier's limits.
 
     Raises:
         SandboxError: no level of isolation can be proven here.

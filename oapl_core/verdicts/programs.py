@@ -2,12 +2,12 @@
 
 The tests of a program share a child in sequence, which costs a sixth of a fork per test. A program that passes all of
 them so has passed. Sharing cannot fail an honest one: a test that fails after others is run once more, first of a fresh
-child, and if it fails there too, that is the verdict. If it passes there, what it does depends on what ran before it:
-then nothing of the shared run counts, and every test, from the first, is run once in a fresh child of its own. So no
-test is drawn until it passes: what counts is one draw of the whole in shared children, or one in fresh ones. Fewer than
-five tests are never shared: a program that keeps a state has two guesses at all its answers together, one for each way,
-and with few answers the second would be worth something. What a program draws at random is a function of itself and the
-input (sandbox/child.py). The first failing test ends the work.
+child. If it fails there too, that is the verdict. If it passes there, the program depends on what ran before. Then
+nothing of the shared run counts, and every test, from the first, is run once in a fresh child of its own. So no test is
+drawn until it passes: one draw of the whole counts, in shared children or in fresh ones. Fewer than five tests are
+never shared. A program that keeps a state has two guesses at all its answers together, one for each way. With few
+answers the second would be worth something. A program's random draws are a function of itself and the input
+(sandbox/child.py). The first failing test ends the work.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ SHARED_FROM = 5
 
 @dataclass
 class ProgramGrade:
-    """How one program did, filled test by test; seconds are sums over the tests that counted."""
+    """Result of one program, filled test by test; seconds are sums over the tests that counted."""
 
     outcome: Outcome = Outcome.PASSED
-    """Of the first test that failed."""
+    """Outcome of the first test that failed."""
     tests_passed: int = 0
     tests_run: int = 0
     first_failing_test: int | None = None
     """Index into the problem's tests."""
     excerpt: str | None = None
-    """What it printed (or returned, or its traceback's end) at the failing test."""
+    """Output of the failing test: what it printed, or returned, or its traceback's end."""
     cpu_s: float = 0.0
     wall_s: float = 0.0
     peak_memory_mb: float = 0.0
@@ -62,7 +62,7 @@ def grade_program(
     limits: Limits,
     rules: GradingRules | None = None,
 ) -> ProgramGrade:
-    """Runs `source` on the tests that `rules` choose, until the first failure unless they say otherwise.
+    """Run `source` on the tests that `rules` choose, until the first failure unless they say otherwise.
 
     A program that has to be compiled is, once, unless it comes with its executable; the sandbox is one of its language.
 
@@ -103,7 +103,7 @@ class _Grading:
     rules: GradingRules
 
     def shared(self) -> ProgramGrade:
-        """Runs the tests in shared children. Raises _DrawsDiffer where sharing matters."""
+        """Run the tests in shared children. Raises _DrawsDiffer where sharing matters."""
         grade, inputs = ProgramGrade(), [self.tests[index]["input"].encode() for index in self.chosen]
         while self._is_unfinished(grade):
             # Closing ends the shared child before a test that failed in it is drawn again in one of its own.
@@ -123,7 +123,7 @@ class _Grading:
         return grade
 
     def fresh(self) -> ProgramGrade:
-        """Runs each test once, in a child of its own."""
+        """Run each test once, in a child of its own."""
         grade = ProgramGrade()
         while self._is_unfinished(grade):
             self._draw(grade)
@@ -134,7 +134,7 @@ class _Grading:
         return grade.tests_run < len(self.chosen) and not is_settled
 
     def _draw(self, grade: ProgramGrade) -> Outcome:
-        """Runs the next test in a child of its own."""
+        """Run the next test in a child of its own."""
         index = self.chosen[grade.tests_run]
         (execution,) = self.sandbox.run(self.program, [self.tests[index]["input"].encode()], self.limits)
         outcome = self.rules.judge(execution, self.tests[index])
@@ -143,7 +143,7 @@ class _Grading:
 
 
 def _excerpt(execution: Execution, outcome: Outcome) -> str:
-    """A bounded piece of what a person would want to see first."""
+    """Return a bounded piece of the text that a person would want to see first."""
     if execution.detail and outcome is not Outcome.RUNTIME_ERROR:
         return execution.detail[:EXCERPT_CHARACTERS]
     if execution.raised or outcome in (Outcome.RUNTIME_ERROR, Outcome.COMPILE_ERROR, Outcome.MEMORY_LIMIT):

@@ -36,7 +36,7 @@ class _Guard:
 
 
 def score(problem: Mapping[str, Any], _response: str, verdict: Mapping[str, Any]) -> float:
-    """What the task says of the answer, from 0 to 1; of a response without an answer what it says of None.
+    """Return the task's score of the answer, from 0 to 1; for a response without an answer its score of None.
 
     Raises:
         ValueError: the problem is not from `oapl gym`.
@@ -59,7 +59,7 @@ def _task(name: str, config: str) -> Any:
 
 
 def is_plain(text: str) -> bool:
-    """Whether a text as Python only computes: numbers, texts, names, operators, lists of these, known functions."""
+    """Tell if a text as Python only computes: numbers, texts, names, operators, lists of these, known functions."""
     try:
         with warnings.catch_warnings(action="ignore"):  # `1 is 1` in somebody's text
             nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
@@ -73,7 +73,7 @@ def _is_known_call(call: ast.Call) -> bool:
 
 
 def _refuse_code(event: str, arguments: tuple[Any, ...]) -> None:
-    """An audit hook, since the tasks' calls of `eval` are not ours to change. Imports have a file's name."""
+    """Refuse code, as a hook: the tasks' calls of `eval` are not ours to change. Imports have a file's name."""
     if event == "exec" and _Guard.refuses and getattr(arguments[0], "co_filename", "") == "<string>":
         caller = sys._getframe(1).f_code.co_filename
         if caller.startswith(_EVALUATES[0]) or caller.endswith(_EVALUATES[1]):

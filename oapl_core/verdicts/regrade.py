@@ -1,7 +1,7 @@
 """Judges the rollouts of a round again and says what is different: 1_rollouts/part-* against 2_verdicts/part-*.
 
 For the day on which the rules, the limits or the sandbox have changed. Writes new verdict parts only when asked to, as
-the verb `verify` would; groups and checkpoints made from the old ones then count as out of date. Or writes another
+the verb `verify` would. Groups and checkpoints made from the old ones then count as out of date. Or writes another
 version beside them, by other settings (run_folder/verdict_versions.py): then nothing is replaced.
 """
 
@@ -35,7 +35,7 @@ class Change:
     old: str
     new: str
     excerpt: str | None
-    """What the new verdict shows of the failing test."""
+    """Excerpt that the new verdict shows of the failing test."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Regrading:
     """Verifier versions of the stored verdicts."""
 
     def why(self) -> list[str]:
-        """What the verifier has judged differently since the oldest of the stored verdicts, a line for each version."""
+        """Return the changes of judgement since the oldest of the stored verdicts, a line for each version."""
         oldest = min((int(version) for version in self.versions), default=int(VERIFIER_VERSION))
         return [f"version {version}: {text}" for version, text in CHANGES.items() if int(version) > oldest]
 
@@ -73,7 +73,7 @@ class Regrading:
 
 
 def round_of(rollouts: Path) -> tuple[Run, int]:
-    """The run and the round number of a folder `RUN/round_NN/1_rollouts`.
+    """Return the run and the round number of a folder `RUN/round_NN/1_rollouts`.
 
     Raises:
         DataError: it is not such a folder.
@@ -169,7 +169,7 @@ def use(run: Run, number: int, version: str) -> None:
 
 
 def _stored(target: Path) -> list[dict[str, Any]]:
-    """The rows of an old part; none if there is no such part."""
+    """Read the rows of an old part; none if there is no such part."""
     if not target.exists():
         return []
     columns = ["rollout_id", "outcome", "verifier_version", "reward"]

@@ -11,7 +11,7 @@ from oapl_core.verdicts.verifier import Verdict
 
 
 def parts(config: RewardConfig, longest: int, verdict: Verdict, text: str, tokens: int) -> Mapping[str, float]:
-    """Every part that counts but the person's own function; ``longest`` is L_max, ``tokens`` the response's."""
+    """Compute every part that counts but the person's own function; ``longest``: L_max, ``tokens``: the response's."""
     known = {
         "verdict": lambda: float(verdict.outcome is Outcome.PASSED),
         "tests": lambda: share_of_tests(verdict),
@@ -31,7 +31,7 @@ def share_of_tests(verdict: Verdict) -> float:
 
 
 def soft_overlong(tokens: int, longest: int, cache: int) -> float:
-    """DAPO, eq. 13: 0 up to L_max - L_cache, then linear, -1 from L_max on."""
+    """Compute the soft penalty of DAPO, eq. 13: 0 up to L_max - L_cache, then linear, -1 from L_max on."""
     return max(-1.0, min(0.0, (longest - cache - tokens) / cache))
 
 

@@ -1,4 +1,4 @@
-"""What a rollout earns: verdicts in, the same verdicts with their rewards out, by ``[reward]`` (docs/rewards.md).
+"""Rewards of rollouts: verdicts in, the same verdicts with their rewards out, by ``[reward]`` (docs/rewards.md).
 
 Without ``[reward]`` verdicts pass through as they are: 1 for a correct answer, 0 for a wrong one. A function that
 raises, hangs, ends its process or returns no number makes the verdict a verifier error: no reward, and never 0.
@@ -47,7 +47,7 @@ class Judged:
 
     @property
     def call(self) -> FunctionCall:
-        """What a person's own function is given."""
+        """Arguments that a person's own function is given."""
         verdict = {name: getattr(self.verdict, name) for name in _TOLD}
         verdict |= {"outcome": str(self.verdict.outcome), "reward": self.verdict.outcome.reward}
         verdict |= {"environment": self.environment, "response_tokens": self.tokens}
@@ -55,7 +55,7 @@ class Judged:
 
     @property
     def environment(self) -> float | None:
-        """What an environment that judges gave; None without one."""
+        """Reward that an environment which judges gave; None without one."""
         return self.verdict.earned.value if self.verdict.earned else None
 
 
@@ -69,10 +69,10 @@ class Judge(Protocol):
         """Judge answers, in order; one that cannot be judged says why, and is no 0."""
 
     def check_canaries(self) -> None:
-        """Judge known answers. Raises StageFailed: one was misjudged."""
+        """Judge answers whose verdict is known. Raises StageFailed: one was misjudged."""
 
     def check_replies(self) -> None:
-        """Count the replies. Raises ConfigError: too many were of no use."""
+        """Count the replies of no use. Raises ConfigError: there were too many."""
 
     def close(self) -> None:
         """End what it started."""
@@ -95,7 +95,7 @@ class Rewarder:
         self.failed = 0
         """Rewards that could not be computed."""
         self.own_failures = 0
-        """Of them, those that are no failure of a language model: a function's, mostly."""
+        """Failures among them that are no language model's: a function's, mostly."""
         self.first_failure: str | None = None
 
     @property
@@ -104,7 +104,7 @@ class Rewarder:
         return self._config is not None
 
     def advice(self, errors: int) -> str:
-        """What a person should do about so many answers that could not be judged."""
+        """Say what a person should do about so many answers that could not be judged."""
         if 2 * self.own_failures < max(1, errors):
             return "run `oapl doctor`"
         return "mend the function" if self._pool else "mend `[reward]`"
@@ -116,7 +116,7 @@ class Rewarder:
 
     @property
     def cost(self) -> dict[str, int]:
-        """What the judge has cost so far; nothing without one."""
+        """Cost of the judge so far; nothing without one."""
         return asdict(self.judge.cost) if self.judge else {}
 
     def __enter__(self) -> Self:
@@ -173,7 +173,7 @@ class Rewarder:
             self.judge.check_replies()
 
     def _rewarded(self, config: RewardConfig, rows: Sequence[Judged]) -> list[Verdict]:
-        """A chunk of verdicts with their rewards; runs in a thread."""
+        """Return a chunk of verdicts with their rewards; runs in a thread."""
         # without a verdict there is nothing to go by, and no function is asked
         places = [i for i, row in enumerate(rows) if row.verdict.outcome is not Outcome.VERIFIER_ERROR]
         calls, asked = [rows[i].call for i in places], dict[str, list[Returned]]()
@@ -207,7 +207,7 @@ class Rewarder:
     def _summed(
         self, config: RewardConfig, row: Judged, returned: Mapping[str, Returned], names: Sequence[str]
     ) -> Verdict:
-        """The verdict with the sum of its parts as its reward, and a column for each of ``names``."""
+        """Return the verdict with the sum of its parts as its reward, and a column for each of ``names``."""
         worth = dict(parts(config, self._longest, row.verdict, row.text, row.tokens))
         # columns of nulls where a function returned none: every part of a round has the same ones
         worth |= {part: found.value for part, found in returned.items() if found.value is not None}
@@ -246,7 +246,7 @@ class AnswerVerifier(Protocol):
 
     @property
     def remarks(self) -> dict[str, int]:
-        """How many answers were judged in a way that a person may want to know of, by what it was."""
+        """Counts of answers judged in a way that a person may want to know of, by a name for that way."""
         ...
 
     def check_canaries(self, kinds: Collection[str] = KINDS, also: Sequence[Any] = (), /) -> None:
@@ -266,7 +266,7 @@ class Judges:
     def __init__(
         self, verifier: VerifierConfig, reward: RewardConfig | None, longest: int, lent: AnswerVerifier | None = None
     ) -> None:
-        """As ``Verifier`` and ``Rewarder``; ``lent``: a started verifier, which is somebody else's to end."""
+        """Take the settings of ``Verifier`` and ``Rewarder``; ``lent``: a started verifier, which its owner ends."""
         own = Verifier(verifier)  # starts nothing before it is entered
         self.verifier: AnswerVerifier = lent or own
         self._own = None if lent else own
@@ -294,7 +294,7 @@ class Judges:
         tokens: Sequence[int],
         played: Sequence[Played] | None = None,
     ) -> Iterator[Verdict]:
-        """One verdict with its reward for each response, in order; ``played``: what environments say of each."""
+        """Yield one verdict with its reward for each response, in order; ``played``: what environments say of each."""
         if played is None:
             verdicts = self.verifier.stream(problems, texts, finish_reasons)
         else:

@@ -1,10 +1,10 @@
-"""What counts as correct for the tests of one problem: how an execution is compared, and which tests are run.
+"""Rules of what is correct for the tests of one problem: how an execution is compared, and which tests are run.
 
-Kinds of program tests: "stdin" (printed output), "function" (returned JSON) and "assert" (checks, in Python, that call
-the program's function from a process of their own: sandbox/checks/judge.py). A problem's checker takes the
-comparison's place.
-How a Python program exits decides nothing: as in LiveCodeBench's harness, the right output followed by sys.exit(1)
-passes, and followed by an exception does not. In other languages an exit code other than 0 is what an exception is.
+Kinds of program tests: "stdin" (printed output), "function" (returned JSON) and "assert". The last are checks, in
+Python, that call the program's function from a process of their own: sandbox/checks/judge.py. A problem's checker takes
+the comparison's place. How a Python program exits decides nothing: as in LiveCodeBench's harness, the right output
+followed by sys.exit(1) passes, and followed by an exception does not. In other languages an exit code other than 0
+counts as an exception.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,14 @@ from oapl_core.verdicts.output_equality import Tolerance, result_equal, stdout_e
 
 @dataclass(frozen=True)
 class GradingRules:
-    """How the tests of one problem are judged. Without arguments: printed output, as LiveCodeBench compares it."""
+    """Rules for judging the tests of one problem. Without arguments: printed output, as LiveCodeBench compares it."""
 
     kind: str = "stdin"
     entry_point: str | None = None
     starter: str = ""
     """The problem's starter code, for checks that use what it declares."""
     language: Language | None = None
-    """None: Python."""
+    """Language of the program; None: Python."""
     tolerance: Tolerance | None = None
     """None: parity with LiveCodeBench."""
     checker: Checker | None = None
@@ -39,7 +39,7 @@ class GradingRules:
 
     @classmethod
     def of(cls, problem: Mapping[str, Any], config: VerifierConfig) -> Self:
-        """The rules for a row of tables.PROBLEMS. Raises ValueError for a checker or language that cannot be found."""
+        """Return the rules for a row of tables.PROBLEMS. Raises ValueError without its checker or language."""
         name = problem.get("checker")
         tolerant = config.comparison == "tolerant"
         return cls(
@@ -54,19 +54,19 @@ class GradingRules:
         )
 
     def program(self, source: str) -> Program:
-        """What the sandbox runs."""
+        """Return the program that the sandbox runs."""
         if self.kind == "assert":
             return Program(source, self.entry_point, is_checked=True, starter=self.starter)
         return Program(source, None if self.kind == "stdin" else self.entry_point, language=self.language)
 
     def chosen(self, tests: Sequence[Mapping[str, str]]) -> list[int]:
-        """Indices of the tests to run, in their own order; of equally long inputs the earlier ones."""
+        """Return indices of the tests to run, in their own order; of equally long inputs the earlier ones."""
         # Long inputs find the slow programs and the wrong ones; a set's first tests are often its examples.
         order = sorted(range(len(tests)), key=lambda index: -len(tests[index]["input"]))
         return sorted(order[: self.max_tests])
 
     def judge(self, execution: Execution, test: Mapping[str, str]) -> Outcome:
-        """The outcome of one test. What a checker raises is passed on: it is the verifier's failure."""
+        """Return the outcome of one test. A checker's exception is passed on: it is the verifier's failure."""
         failed = failure(execution)
         if self.kind == "assert":  # the checks compare; what the program prints beside them is nobody's
             return failed or _CHECKED[execution.checks]

@@ -1,7 +1,7 @@
 """Samples that a statement shows, and the program that is a table of them. Pure.
 
-Forms that published sets use: blocks below `Sample Input 1` and `Output`, `Input: nums = [1, 2], k = 3`, calls as in
-doctests, assertions, and `f(1, 2) -> 3`. What is read wrongly is a row that no test asks for.
+Published sets use blocks below `Sample Input 1` and `Output`, or `Input: nums = [1, 2], k = 3`. They also use calls as
+in doctests, assertions, and `f(1, 2) -> 3`. A sample that is read wrongly is a row that no test asks for.
 """
 
 import ast
@@ -18,7 +18,7 @@ _INLINE = re.compile(r"[\W_]*(?:(?:sample|example)\s+)?(input|output)\s*\d*\**\s
 _LAST = re.compile(r"[\W_]*(?:explanation|note|notes|constraints?|examples?|samples?|hint)\b", re.IGNORECASE)
 _ARROW = re.compile(r"`?\s*(?:==|-+>|=+>|➞|→|#|=|(?:should )?returns?\b|gives\b|is\b)?\s*`?")
 _LONGEST = 4000
-"""Of a call and its value in a statement. Characters."""
+"""Characters of a call and its value in a statement, at most."""
 _TRIED = 60
 """Ends of a call or value that are tried."""
 _CALLED = """TABLE = {table!r}
@@ -57,7 +57,7 @@ def blocks(statement: str) -> dict[str, str]:
 
 
 def calls(statement: str, entry_point: str) -> Calls:
-    """Arguments and value of each call of the function that a statement shows, and of `Input: a = 1, b = 2`."""
+    """Read arguments and value of each call of the function that a statement shows, and of `Input: a = 1, b = 2`."""
     found: Calls = []
     for start in re.finditer(rf"(?<![\w.]){re.escape(entry_point)}\(", statement):
         inside = _closed(statement[start.end() : start.end() + _LONGEST])
@@ -73,7 +73,7 @@ def calls(statement: str, entry_point: str) -> Calls:
 
 
 def _closed(text: str) -> str | None:
-    """What stands before the bracket that closes a call."""
+    """Return the text before the bracket that closes a call."""
     for end in [match.start() for match in re.finditer(r"\)", text)][:_TRIED]:
         if _arguments(text[:end]) is not None:
             return text[:end]
@@ -81,7 +81,7 @@ def _closed(text: str) -> str | None:
 
 
 def _arguments(text: str) -> list[Any] | None:
-    """Values of a call's arguments, in order; None if one is no value."""
+    """Read values of a call's arguments, in order; None if one is no value."""
     try:
         call = ast.parse(f"f({text})", mode="eval").body
         if not isinstance(call, ast.Call):
@@ -92,7 +92,7 @@ def _arguments(text: str) -> list[Any] | None:
 
 
 def _values(text: str) -> Iterator[Any]:
-    """The value that a text begins with; nothing where it begins with none."""
+    """Yield the value that a text begins with; nothing where it begins with none."""
     line = text.partition("\n")[0]
     # the whole line, then less and less of it: a comment or a sentence may follow
     ends = [len(line), *reversed([match.start() for match in re.finditer(r"[\s.,;`*#]", line)])]
@@ -110,7 +110,7 @@ def _literal(text: str) -> Any:
 
 
 def table_of(problem: Mapping[str, Any]) -> str | None:
-    """A response whose program knows a statement's samples and nothing else; None where the statement shows none."""
+    """Return a response whose program knows a statement's samples only; None where the statement shows none."""
     statement, name = problem["statement"] or "", problem["entry_point"]
     if problem["kind"] == "stdin":
         known = blocks(statement)
@@ -139,7 +139,7 @@ def _is_shown(test: Mapping[str, str], shown: Calls) -> bool:
 
 
 def _asked(checks: str, entry_point: str) -> Iterator[list[Any] | None]:
-    """Arguments of each call that checks make of the function, by its name or as `candidate`."""
+    """Read arguments of each call that checks make of the function, by its name or as `candidate`."""
     try:
         nodes = list(ast.walk(ast.parse(checks)))
     except (SyntaxError, ValueError):

@@ -1,6 +1,6 @@
 """The verifier: problems and responses in, verdicts out. Also used by the evaluation, beside an engine.
 
-It starts its own small processes by exec and none of them runs before `__enter__`; enter it before a heavy import or
+It starts its own small processes by exec and none of them runs before `__enter__`. Enter it before a heavy import or
 after, in any process. Expected outputs never leave this process.
 """
 
@@ -37,12 +37,12 @@ CHANGES = {
     "and by the statement, times, choices, cases and names in their spellings, a question with its numbers rewritten "
     "is an echo",
 }
-"""What each version judges differently from the one before."""
+"""Differences of each version's judgement from the one before."""
 
 
 @dataclass(frozen=True)
 class Reward:
-    """What ``[reward]`` makes of a verdict: the number, null after a verifier error, and its columns."""
+    """Reward that ``[reward]`` makes of a verdict: the number, null after a verifier error, and its columns."""
 
     value: float | None
     columns: Mapping[str, float | None]
@@ -64,7 +64,7 @@ class Verdict:
     wall_s: float = 0.0
     peak_memory_mb: float = 0.0
     earned: Reward | None = None
-    """By ``[reward]``; None without it."""
+    """Reward by ``[reward]``; None without it."""
 
     @property
     def reward(self) -> float | None:
@@ -97,14 +97,14 @@ class Verifier:
     """Judges responses on every core. Use as a context manager.
 
     With `reuse_identical`, equal answers to the same problem are judged once per call of `verify` if the outcome is
-    repeatable (passed, wrong, crashed, did not compile; never a limit or a verifier error). A program that draws random
-    numbers then gets one draw for all its copies, which is as fair as one draw each.
+    repeatable. Repeatable are passed, wrong, crashed, did not compile; never a limit or a verifier error. A program
+    that draws random numbers then gets one draw for all its copies, which is as fair as one draw each.
     """
 
     def __init__(
         self, config: VerifierConfig | None = None, reuse_identical: bool = True, level: Level | None = None
     ) -> None:
-        """Starts nothing yet. `level` forces one sandbox level instead of the strongest that works."""
+        """Set up, but start nothing yet. `level` forces one sandbox level instead of the strongest that works."""
         self._config = config or VerifierConfig()
         settings = self._config
         self._limits = Limits(settings.cpu_s, settings.wall_s, settings.memory_mb, float(settings.output_mb))
@@ -119,19 +119,19 @@ class Verifier:
         """Programs of which a test passed or failed by what had run before it."""
 
     def __enter__(self) -> Self:
-        """Starts the fork servers and proves the sandbox level. Raises SandboxError."""
+        """Start the fork servers and prove the sandbox level. Raises SandboxError."""
         self._sandbox.__enter__()
         return self
 
     def __exit__(self, _k: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
-        """Ends every process it started."""
+        """End every process that the verifier started."""
         for sandbox in (self._sandbox, *self._others.values()):
             sandbox.close()
         self._maths.close()
 
     @property
     def sandbox_level(self) -> str:
-        """The proven level."""
+        """Level of the sandbox that was proven."""
         return self._sandbox.level
 
     @property
@@ -142,7 +142,7 @@ class Verifier:
 
     @property
     def remarks(self) -> dict[str, int]:
-        """How many answers were judged in a way that a person may want to know of, by what it was."""
+        """Counts of answers judged in a way that a person may want to know of, by a name for that way."""
         return {
             "programs answer by what ran before": self.draws_differed,
             "maths answers ran out of time": self._maths.too_slow,
@@ -153,10 +153,10 @@ class Verifier:
     def verify(
         self, problems: Sequence[Mapping[str, Any]], texts: Sequence[str], finish_reasons: Sequence[str | None]
     ) -> list[Verdict]:
-        """One verdict for each response, in order.
+        """Return one verdict for each response, in order.
 
-        `problems[i]` is the row of tables.PROBLEMS that `texts[i]` answers (problems may repeat), with `is_thinking`
-        true if its prompt ends inside of <think>; `finish_reasons[i]` is the engine's: "length" without an answer is
+        `problems[i]` is the row of tables.PROBLEMS that `texts[i]` answers (problems may repeat). Its `is_thinking` is
+        true if its prompt ends inside of <think>. `finish_reasons[i]` is the engine's: "length" without an answer is
         outcome truncated.
         """
         return list(self.stream(problems, texts, finish_reasons))
@@ -164,7 +164,7 @@ class Verifier:
     def stream(
         self, problems: Sequence[Mapping[str, Any]], texts: Sequence[str], finish_reasons: Sequence[str | None]
     ) -> Iterator[Verdict]:
-        """As `verify`, but yields each verdict as soon as it and all before it are known.
+        """Do what `verify` does, but yield each verdict as soon as it and all before it are known.
 
         Raises:
             SandboxError: programs of a language cannot be run here.
@@ -177,7 +177,7 @@ class Verifier:
         return self._stream([self._slot(*row, self._config.answer) for row in rows])
 
     def _start(self, language: Language) -> None:
-        """A sandbox of its own for a language, once: its tools are nothing that Python programs should see."""
+        """Start a language's own sandbox, once: its tools are nothing that Python programs should see."""
         if language.name not in self._others:
             settings = self._config
             sandbox = Sandbox(settings.workers, settings.minimum_level, self._level, language=language)
@@ -202,7 +202,7 @@ class Verifier:
             yield verdict if original == number or verdict.outcome.is_repeatable else self._judge(slots[number])
 
     def _copies(self, slots: Sequence[Verdict | _Job]) -> list[int]:
-        """For each slot the number of the first slot with the same problem and answer (itself, if it is the first).
+        """Return for each slot the number of the first slot with the same problem and answer (itself, if it is first).
 
         The same problem is the same row, not only the same problem_id: a caller may judge two versions of one.
         """
@@ -221,7 +221,7 @@ class Verifier:
     def _slot(
         self, problem: Mapping[str, Any], text: str, finish_reason: str | None, rule: AnswerRule
     ) -> Verdict | _Job:
-        """The answer to judge, or the verdict on a response without one."""
+        """Return the answer to judge, or the verdict on a response without one."""
         is_thinking = bool(problem.get("is_thinking"))
         if problem["kind"] == "math":
             try:
@@ -236,14 +236,14 @@ class Verifier:
         return Verdict(problem["problem_id"], outcome, None, self.sandbox_level)
 
     def _maths_answer(self, rule: AnswerRule, text: str, is_thinking: bool) -> str | None:
-        """The answer that counts. Raises TimeoutError or MathsWorkerDied if a regular expression cannot say."""
+        """Return the answer that counts. Raises TimeoutError or MathsWorkerDied if a regular expression cannot say."""
         if isinstance(rule, dict) and "regex" in rule:
             self._matches += 1
             return self._maths.matched(rule["regex"], extraction.final_part(text, is_thinking))
         return extraction.maths_by(rule, text, is_thinking)
 
     def _unread(self, problem_id: str, reason: str) -> Verdict:
-        """The verifier could not look for an answer. Raises StageFailed if that is often so."""
+        """Return the verdict if the verifier could not look for an answer. Raises StageFailed if it often cannot."""
         self._unread_answers += 1
         # not only when the part is judged: each costs seconds, and a bad pattern fails on all of a part's thousand
         if self._unread_answers > max(2, self._config.max_error_share * self._matches):
@@ -254,7 +254,7 @@ class Verifier:
         return Verdict(problem_id, Outcome.VERIFIER_ERROR, None, self.sandbox_level, excerpt=reason)
 
     def _judge(self, slot: Verdict | _Job) -> Verdict:
-        """Judges one answer; what fails for the verifier's own reasons is tried once more, then a verifier error."""
+        """Judge one answer; what fails for the verifier's own reasons is tried once more, then a verifier error."""
         if isinstance(slot, Verdict):
             return slot
         blank = Verdict(slot.problem["problem_id"], Outcome.VERIFIER_ERROR, slot.answer, self.sandbox_level)
@@ -282,7 +282,7 @@ class Verifier:
         return replace(blank, **facts)
 
     def check_canaries(self, kinds: Collection[str] = KINDS, languages: Sequence[Language] = ()) -> None:
-        """Judges programs and maths answers of these kinds and languages that are known to be right or wrong.
+        """Judge programs and maths answers of these kinds and languages that are known to be right or wrong.
 
         Raises:
             StageFailed: one was misjudged; no verdict of this verifier can be trusted.

@@ -49,7 +49,7 @@ class Judging:
     folder: Recorded
     """Whose ledger names the parts."""
     problems: Path
-    """tables.PROBLEMS."""
+    """File of the problems (tables.PROBLEMS)."""
     prompts: Path
     """tables.PROMPTS; imported rollouts may have none."""
     verifier: VerifierConfig
@@ -63,7 +63,7 @@ class Judging:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """What the verdicts depend on."""
+        """Settings that the verdicts depend on."""
         # How a language is compiled and run decides verdicts, too; problems for Python alone have nothing of it.
         described = {name: asdict(languages.language(name)) for name in languages_of(self.problems)}
         settings = self.verifier.slice | {"version": VERIFIER_VERSION} | (self.reward.slice if self.reward else {})
@@ -74,7 +74,7 @@ class Judging:
         return Judges(self.verifier, self.reward, self.longest, lent)
 
     def is_done(self, part: Path, target: Path) -> bool:
-        """Whether ``target`` holds the verdicts on the rollouts of ``part``."""
+        """Tell whether ``target`` holds the verdicts on the rollouts of ``part``."""
         return self.folder.is_done(target, self.folder.inputs([part, self.problems]), self.settings)
 
     def record(self, part: Path, target: Path, judged: list[dict[str, Any]]) -> None:
@@ -164,7 +164,7 @@ def _parts(run: Run, number: int, recorded_only: bool) -> list[Path]:
 
 
 def _expected(run: Run, number: int) -> int:
-    """How many rollouts the round will have."""
+    """Count the rollouts that the round will have."""
     splits: list[str] = read_table(run.prompts, PROMPTS, ["split"])["split"].to_pylist()
     return min(splits.count("train"), run.config.rounds[number].problems or len(splits)) * (
         run.config.sampling.group_size
@@ -204,7 +204,7 @@ def judge_part(
 
 
 def _played(part: Path, reasons: Sequence[str | None]) -> list[Played] | None:
-    """What the environments of a part's trajectories say; None where an answer is one turn."""
+    """Read the environments' words on a part's trajectories; None where an answer is one turn."""
     if not has_turns(part):
         return None
     rows = read_table(part, ROLLOUTS, ["tool_calls", "turn_rewards"]).to_pylist()
@@ -212,7 +212,7 @@ def _played(part: Path, reasons: Sequence[str | None]) -> list[Played] | None:
 
 
 def _problems(judging: Judging, asked: set[str]) -> dict[str, Mapping[str, Any]]:
-    """The problems that a part answers: all of a large set's tests would not fit into memory."""
+    """Read the problems that a part answers: all of a large set's tests would not fit into memory."""
     rows = read_table(judging.problems, PROBLEMS, only=("problem_id", asked)).to_pylist()
     thinking = set[str]()  # those whose prompts end inside of <think>
     if judging.prompts.exists():
@@ -222,7 +222,7 @@ def _problems(judging: Judging, asked: set[str]) -> dict[str, Mapping[str, Any]]
 
 
 def _languages(asked: Iterable[Mapping[str, Any]]) -> list[Language]:
-    """Those of problems that do not ask for Python, by name."""
+    """Return the languages of problems that do not ask for Python, by name."""
     found = {language.name: language for language in map(languages.of, asked) if language}
     return [found[name] for name in sorted(found)]
 
@@ -230,7 +230,7 @@ def _languages(asked: Iterable[Mapping[str, Any]]) -> list[Language]:
 def check_errors(
     counts: Counter[str], allowed: float, judged: list[dict[str, Any]], rewarder: Rewarder, advice: str = ""
 ) -> None:
-    """Looks at the share of verifier errors so far, and names one. What a judge's replies left open has its own bound.
+    """Look at the share of verifier errors so far, and name one. What a judge's replies left open has its own bound.
 
     `advice` is what to do about an environment that failed.
 

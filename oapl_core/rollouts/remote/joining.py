@@ -29,12 +29,12 @@ VERB = "rollouts.join"
 _RECORD, _INPUTS = "joined.json", "inputs"
 _LOOK_EVERY_S = 5.0
 _FAILURES = 3
-"""Of the engine in a row, after which the machine is given up."""
+"""Failures of the engine in a row, after which the machine is given up."""
 
 
 @dataclass(frozen=True)
 class Joined:
-    """What joined.json says."""
+    """Content of joined.json, the record of a machine that joined."""
 
     url: str
     machine: str
@@ -43,7 +43,7 @@ class Joined:
 
     @classmethod
     def read(cls, root: Path) -> Self:
-        """Of the folder ``root``.
+        """Read the record of the folder ``root``.
 
         Raises:
             DataError: that was not made by `oapl join`.
@@ -55,7 +55,7 @@ class Joined:
         return cls(values["url"], values["machine"], Opened(**values["opened"]))
 
     def policy(self, root: Path) -> Path:
-        """The checkpoint that samples."""
+        """Return the folder of the checkpoint that samples."""
         return root / _INPUTS / self.opened.policy_hash[:16]
 
 
@@ -118,7 +118,7 @@ def _refuse_foreign_code(options: Mapping[str, Any], given: Mapping[str, Any], u
 
 
 def round_to_join(store: ObjectStore, number: int | None = None) -> Opened | None:
-    """The earliest round that is being sampled; None, too, while the store is away."""
+    """Return the earliest round that is being sampled; None, too, while the store is away."""
     try:
         names = (re.fullmatch(rf"{QUEUE}/round_(\d+)\.json", name) for name in store.list(QUEUE))
         numbers = sorted(int(name[1]) for name in names if name)
@@ -136,7 +136,7 @@ def _sweep(folder: Path, opened: Opened | None) -> None:
 
 
 def fetch_round(mirror: Mirror, url: str, folder: Path, opened: Opened, overrides: Sequence[str] = ()) -> Run | None:
-    """A folder of the open round's settings, prompts and weights; None if something is not in the mirror yet.
+    """Fetch the open round's settings, prompts and weights as a folder; None if something is not in the mirror yet.
 
     Raises:
         ConfigError: an override cannot be used.

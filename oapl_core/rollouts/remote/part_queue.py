@@ -9,12 +9,12 @@ Reads and writes below ``mirror/<run>/queue/``::
     <token>/done/part-00003.json         which of these files counts
 
 Claims and ``done`` records are only ever created where nothing is (a conditional put), so one of two wins. A claim is
-written again as long as its process lives; one that stood still for ``lease_s`` seconds *of the clock of the machine
-that looks* may be taken over: no clocks are compared. A process that was only believed dead may finish the part too,
-then the second ``done`` record is refused and its file is deleted: each answer once.
+written again as long as its process lives. One that stood still for ``lease_s`` seconds *of the clock of the machine
+that looks* may be taken over: no clocks are compared. A process that was only believed dead may finish the part too.
+Then the second ``done`` record is refused and its file is deleted: each answer once.
 
-Whoever can write into the bucket can write anything there. What is read is therefore JSON or Parquet, never a pickle,
-and a name from there becomes a path only if it is one that a process of ours would have written.
+Whoever can write into the bucket can write anything there. Objects are therefore read as JSON or Parquet, never as a
+pickle. A name from there becomes a path only if it is one that a process of ours would have written.
 """
 
 import json
@@ -38,14 +38,14 @@ from oapl_core.run_folder.object_store import ObjectStore, Unreachable, Version
 from oapl_core.run_folder.recorded import IMPORTED
 
 LEASE_S = 60.0
-"""How long a claim may stand still before others take the part; renewed four times as often."""
+"""Seconds that a claim may stand still before others take the part; renewed four times as often."""
 _LOOKS, _RENEWALS = 12, 4
-"""In the time of a lease."""
+"""Looks at the queue, and renewals of a claim, in the time of a lease."""
 _PATIENCE_S = 600.0
-"""How long a store that does not answer is asked again, before a finished part is given up."""
+"""Seconds that a store without an answer is asked again, before a finished part is given up."""
 QUEUE = "queue"
 PIECE = ".piece"
-"""How names of files end that hold answers of a part in flight (``in_flight.py``)."""
+"""Ending of names of files that hold answers of a part in flight (``in_flight.py``)."""
 _PIECE = re.compile(rf"[0-9a-f]{{16}}-[0-9a-f]{{16}}\{PIECE}")
 _CLAIM = re.compile(r"part-\d+/\d{6}")
 _TOKEN = re.compile(r"[0-9a-f]{12}")
@@ -57,7 +57,7 @@ class Closed(Held):
 
 @dataclass(frozen=True)
 class Opened:
-    """What ``round_NN.json`` says: everything that a part depends on."""
+    """Content of ``round_NN.json``: everything that a part depends on."""
 
     token: str
     """Another one each time the round is sampled anew."""
@@ -75,12 +75,12 @@ class Opened:
 
     @staticmethod
     def name(number: int) -> str:
-        """Where it lies."""
+        """Return the object's name in the store."""
         return f"{QUEUE}/round_{number:02d}.json"
 
     @classmethod
     def read(cls, store: ObjectStore, number: int) -> Self | None:
-        """The round that is open; None if it is not."""
+        """Read the round that is open; None if it is not."""
         name = cls.name(number)
         content = store.get(name)
         if content is None:
@@ -111,7 +111,7 @@ class Opened:
             raise ValueError(f"its {wrong[0]} is {getattr(self, wrong[0])!r:.120}")
 
     def is_like(self, other: "Opened") -> bool:
-        """Whether parts of one are parts of the other."""
+        """Tell whether parts of one are parts of the other."""
         return asdict(self) | {"token": ""} == asdict(other) | {"token": ""}
 
 
@@ -140,13 +140,13 @@ def _clear(store: ObjectStore, opened: Opened) -> None:
 
 
 class PartQueue:
-    """What one process sees and does of an open round's queue. As a context manager it keeps its claims alive."""
+    """Queue of an open round, as one process sees and uses it. As a context manager it keeps its claims alive."""
 
     def __init__(
         self, store: ObjectStore, opened: Opened, who: str, lease_s: float = LEASE_S, needs_store: bool = True
     ) -> None:
-        """``who``: a folder whose processes claim parts among each other by locks, so that what a dead one of them had
-        claimed is theirs at once. ``needs_store``: while it is away, nothing is claimed."""
+        """Take ``who``, a folder whose processes claim parts among each other by locks. A dead one's claims are theirs
+        at once. ``needs_store``: while the store is away, nothing is claimed."""
         self.opened, self._store, self._who, self._lease_s, self._needs_store = opened, store, who, lease_s, needs_store
         self._folder = f"{QUEUE}/{opened.token}"
         self._process = uuid.uuid4().hex[:12]
@@ -155,7 +155,7 @@ class PartQueue:
         self._claims: dict[str, list[str]] = {}
         """Everybody's by part, oldest first."""
         self._seen: dict[str, tuple[Version, float]] = {}
-        """When a claim was first seen as it is."""
+        """Time at which a claim was first seen as it is."""
         self._done: dict[str, dict[str, Any]] = {}
         self._looked = -1e9
         self._is_away = False
@@ -176,7 +176,7 @@ class PartQueue:
             self._once(partial(self.give_up, stem))
 
     def look(self) -> None:
-        """What others have claimed and finished, at most a few times in a lease.
+        """Read the claims and ``done`` records of others, at most a few times in a lease.
 
         Raises:
             Closed: the round is not sampled any more, or anew with something else.
@@ -204,7 +204,7 @@ class PartQueue:
         self._done = {stem: self._done.get(stem, {}) for stem in (Path(name).stem for name in done)}
 
     def done(self, stem: str) -> dict[str, Any] | None:
-        """The record of a finished part; None if nobody has finished it, as far as was seen."""
+        """Return the record of a finished part; None if nobody has finished it, as far as was seen."""
         self.look()
         if stem in self._done and not self._done[stem]:
             self._once(partial(self._read_done, stem))
@@ -221,7 +221,7 @@ class PartQueue:
             self._done[stem] = record
 
     def _checked(self, stem: str, content: bytes) -> dict[str, Any] | None:
-        """The record of a finished part; None if its file would lie elsewhere, or its details are not a part's."""
+        """Return a finished part's record; None if its file would lie elsewhere, or its details are not a part's."""
         with suppress(ValueError, TypeError, KeyError):
             record: dict[str, Any] = json.loads(content)
             file = re.compile(rf"{re.escape(self._folder)}/answers/{re.escape(stem)}-{_TOKEN.pattern}\.parquet")
@@ -259,7 +259,7 @@ class PartQueue:
         return True
 
     def _is_free(self, name: str) -> bool:
-        """Whether a claim is ours from before, or has stood still for too long."""
+        """Tell whether a claim is ours from before, or has stood still for too long."""
         if time.monotonic() - self._seen[name][1] > self._lease_s:
             return True
         content = self._store.get(name)
@@ -287,11 +287,11 @@ class PartQueue:
     # Answers ------------------------------------------------------------------------------------------------------
 
     def keep(self, stem: str, piece: Path) -> None:
-        """Answers of a part in flight, for whoever takes it over; a store that is away is only told of."""
+        """Send answers of a part in flight, for whoever takes it over; a store that is away is only told of."""
         self._once(partial(self._store.put, f"{self._folder}/pieces/{stem}/{piece.name}", piece))
 
     def fetch_pieces(self, stem: str, folder: Path) -> None:
-        """Answers that earlier owners of a part left, into ``folder``; those that are there already stay."""
+        """Fetch answers that earlier owners of a part left, into ``folder``; those that are there already stay."""
         self._once(partial(self._fetch_pieces, stem, folder))
 
     def _fetch_pieces(self, stem: str, folder: Path) -> None:
@@ -334,7 +334,7 @@ class PartQueue:
         self._looked = -1e9
 
     def fetch(self, stem: str, record: Mapping[str, Any], path: Path) -> bool:
-        """The file of a finished part; False if it is not the one that was recorded."""
+        """Fetch the file of a finished part; False if it is not the one that was recorded."""
         return self._store.fetch(record["answers"], path) and sha256_of(path) == record["sha256"]
 
     def reopen(self, stem: str) -> None:
@@ -343,7 +343,7 @@ class PartQueue:
         self._store.delete([self._done_name(stem), *filter(None, [record.get("answers")])])
 
     def close(self) -> None:
-        """Every part is recorded: nobody needs the queue any more."""
+        """Clear the queue: every part is recorded, and nobody needs it any more."""
         self._once(partial(_clear, self._store, self.opened))
 
     def _done_name(self, stem: str) -> str:

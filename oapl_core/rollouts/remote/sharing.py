@@ -1,4 +1,4 @@
-"""What a round's queue in the mirror means to a process that samples: in the run folder, or on a machine that joined.
+"""Queue of a round in the mirror, as a process that samples uses it: in the run folder, or on a machine that joined.
 
 The run folder takes what others have finished as if it had been sampled here, after it was compared with what the
 round asks for. A machine that joined sends what it has finished. Reads and writes the queue (``part_queue.py``), the
@@ -24,14 +24,14 @@ _COMPARED = ["run", "round", "problem_id", "sample", "policy_hash", "seed", "max
 
 @dataclass(frozen=True)
 class Provenance:
-    """What every part of the round is made from; a part made from anything else is sampled again."""
+    """Weights, inputs and settings that a round's parts are made from; a part made from others is sampled again."""
 
     policy_hash: str
     inputs: Mapping[str, str]
     settings: Mapping[str, Any]
 
     def has_made(self, run: Run, part: Part) -> bool:
-        """Whether ``part`` is recorded, of this provenance, and still what was recorded."""
+        """Tell whether ``part`` is recorded, of this provenance, and still what was recorded."""
         return run.is_done(part.path, self.inputs, self.settings)
 
 
@@ -47,11 +47,11 @@ class Sharing:
     """Whether ``run`` is the run itself, not a machine that joined it."""
 
     def finished(self, parts: Mapping[str, Part]) -> set[str]:
-        """Those of ``parts`` that somebody has finished, by the names that they have there."""
+        """Return the names of the ``parts`` that somebody has finished."""
         return {name for name, part in parts.items() if self.queue.done(part.path.stem) is not None}
 
     def settle(self, part: Part) -> int | None:
-        """Tokens of a part that another machine has finished, which is in the run folder then; None: it is missing."""
+        """Count tokens of a part that another machine finished, which the run folder has then; None: it is missing."""
         record = self.queue.done(part.path.stem)
         if record is None:
             return None
@@ -75,7 +75,7 @@ class Sharing:
         self.queue.finish(part.path.stem, None if self.is_holder else part.path, details)
 
     def send_recorded(self, parts: Sequence[Part]) -> None:
-        """As ``send``, those of ``parts`` that an earlier process was killed before it had sent."""
+        """Send, as ``send`` does, the ``parts`` that an earlier process was killed before it had sent."""
         for part in parts:
             if self.queue.done(part.path.stem) is None:
                 self.send(part)
@@ -99,7 +99,7 @@ class Sharing:
         return False
 
     def _checked(self, part: Part, path: Path) -> int:
-        """How many rows ``path`` has.
+        """Return the number of rows of ``path``.
 
         Raises:
             DataError: they are not the answers that the round asks for.

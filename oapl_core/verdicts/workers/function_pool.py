@@ -17,7 +17,7 @@ from oapl_core.verdicts.workers.worker_pool import Fault, WorkerPool
 
 @dataclass(frozen=True)
 class FunctionCall:
-    """What the function is given."""
+    """Arguments that the function is given."""
 
     problem: Mapping[str, Any]
     text: str
@@ -26,7 +26,7 @@ class FunctionCall:
 
 @dataclass(frozen=True)
 class Returned:
-    """What it gave back: a number and its columns, or what went wrong."""
+    """Result of the function: a number and its columns, or what went wrong."""
 
     value: float | None = None
     columns: Mapping[str, float] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class FunctionPool(WorkerPool):
     start_s = IMPORT_SECONDS
 
     def __init__(self, config: RewardConfig, workers: int) -> None:
-        """Starts nothing yet."""
+        """Set up, but start nothing yet."""
         assert config.place
         arguments = (config.place, json.dumps(config.columns), str(config.memory_mb))
         # its standard error goes to the stage's log: a person finds there what the function prints
@@ -48,7 +48,7 @@ class FunctionPool(WorkerPool):
         self.wall_s = config.time_limit_s
 
     def call(self, calls: Sequence[FunctionCall]) -> list[Returned]:
-        """What the function says of each, in order; what ends or hangs its process costs only its own row."""
+        """Return the function's results, in order; a call that ends or hangs its process costs only its own row."""
         return [self._returned(reply) for reply in self.ask(len(calls), lambda n: _request(calls[n:]))]
 
     def _returned(self, reply: dict[str, Any] | Fault) -> Returned:
@@ -62,7 +62,7 @@ class FunctionPool(WorkerPool):
 
 
 def _request(calls: Sequence[FunctionCall]) -> bytes:
-    """The worker's form of them (function_worker.py)."""
+    """Return the calls in the worker's form (function_worker.py)."""
     places: dict[int, int] = {}
     problems: list[Mapping[str, Any]] = []
     rows = []

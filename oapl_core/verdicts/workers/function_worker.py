@@ -1,8 +1,8 @@
 """A worker process that calls a person's own reward function; started by exec, fed by ``function_pool.py``.
 
-The code is the user's own and trusted as such; what is held off is that it takes the stage with it. It cannot reach the
-channel (standard input and output are others by then, what it prints goes to the stage's log), may not start processes,
-and has a bound on its memory. Time is bounded from outside.
+The code is the user's own and trusted as such; it only must not take the stage with it. It cannot reach the channel:
+standard input and output are others by then, and its prints go to the stage's log. It may not start processes, and has
+a bound on its memory. Time is bounded from outside.
 
 A request is the length and the pickle of {"problems": [...], "rows": [(problem's place, text, verdict), ...]}. A reply
 is one JSON line for each row, written as soon as it is known: {"value", "columns"} or {"error"}.
@@ -32,7 +32,7 @@ _MIB = 2**20
 
 
 class _Wrong(Exception):
-    """What a function returned is no reward."""
+    """Error of a function whose return value is no reward."""
 
 
 def main() -> None:
@@ -68,7 +68,7 @@ def _end_with(parent: int) -> None:
 
 
 def _confine(memory_mb: int) -> None:
-    """No more address space than now and ``memory_mb``; no new process. Its imports are done by now."""
+    """Allow no more address space than now and ``memory_mb``; no new process. Its imports are done by now."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     # added to what is there: importing torch takes gigabytes of address space that are never used
     limit = pages * resource.getpagesize() + memory_mb * _MIB
@@ -116,7 +116,7 @@ def _said(error: BaseException) -> str:
 
 
 def _place(error: BaseException, function: Callable[..., Any]) -> str:
-    """The innermost line of the person's own file; nothing where it is none."""
+    """Return the innermost line of the person's own file; nothing where it is none."""
     own = getattr(getattr(function, "__code__", None), "co_filename", "")
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
     return f" ({Path(own).name}, line {lines[-1]})" if lines else ""

@@ -23,7 +23,7 @@ class MathsPool(WorkerPool):
     """Up to `workers` worker processes, started when first needed. Thread-safe."""
 
     most_requests = 2000
-    """sympy's caches grow."""
+    """Requests to one worker at most, as sympy's caches grow."""
 
     def __init__(self, workers: int, cpu_s: float = 4.0) -> None:
         """`cpu_s`: what one pair may cost before it counts as unequal."""
@@ -40,7 +40,7 @@ class MathsPool(WorkerPool):
         """Equal answers that were called unequal because they only repeat the question."""
 
     def equal(self, gold: str, answer: str, statement: str = "") -> bool:
-        """Whether `answer` means the same as `gold`. Identical text does; a pair that takes too long does not.
+        """Tell whether `answer` means the same as `gold`. Identical text does; a pair that takes too long does not.
 
         With the problem's `statement`, an answer that only repeats a formula of it does not either (maths/echo.py).
 
@@ -66,7 +66,7 @@ class MathsPool(WorkerPool):
         return self._asked({"gold": gold, "answer": answer, "statement": statement})
 
     def matched(self, pattern: str, text: str) -> str | None:
-        """What `extraction.matched` finds. Raises MathsWorkerDied, and TimeoutError if it takes too long."""
+        """Return the match of `extraction.matched`. Raises MathsWorkerDied, and TimeoutError if it takes too long."""
         reply = self._asked({"pattern": pattern, "text": text})
         if "found" not in reply:
             raise TimeoutError(f"the regular expression took more than {self.cpu_s:g} s on one answer")

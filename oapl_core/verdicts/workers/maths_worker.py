@@ -1,14 +1,14 @@
 r"""A persistent worker process that says whether two maths answers are equal.
 
-Reads one JSON line {"gold", "answer", "statement"} from standard input, writes one JSON line {"equal", "parsed", ...}:
-see `oapl_core/maths`; or {"pattern", "text"}, and writes {"found", ...}. Started by exec with a list of import paths;
-confines itself after its imports (read-only file system, no network, no new process, a memory limit), because answers
-are untrusted text.
+Reads one JSON line {"gold", "answer", "statement"} from standard input, writes one JSON line {"equal", "parsed", ...}
+(see `oapl_core/maths`). Or reads {"pattern", "text"}, and writes {"found", ...}. Started by exec with a list of import
+paths. After its imports it confines itself, because answers are untrusted text: read-only file system, no network, no
+new process, a memory limit.
 
 A worker lives for many answers, and its memory holds what it read before: other golds and answers, in caches and in
 freed memory. No answer can read them: answers are parsed as LaTeX and compared, never executed. sympy's own reader of
-strings compiles what it is given; no text gets there (`maths/parse.py: _exact`), and from the first request on
-`_refuse_code` forbids this process to compile any. What leaves the process are true-or-false words about each pair.
+strings compiles what it is given; no text gets there (`maths/parse.py: _exact`). From the first request on
+`_refuse_code` forbids this process to compile any. Only true-or-false words about each pair leave the process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAKES_CODE = str(Path("sympy", "polys", "monomials.py"))
 
 
 def _refuse_code(event: str, arguments: tuple[Any, ...]) -> None:
-    """An audit hook: no text is compiled in this process any more, whichever library asks for it.
+    """Refuse code as an audit hook: no text is compiled in this process any more, whichever library asks for it.
 
     Modules may still be imported, and sympy may make its products of monomials, from the number of variables alone.
     """
@@ -38,7 +38,7 @@ def _refuse_code(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def main() -> None:
-    """Serves requests until standard input ends."""
+    """Serve requests until standard input ends."""
     from oapl_core.sandbox.jail import confine_reader
 
     logging.disable(logging.CRITICAL)

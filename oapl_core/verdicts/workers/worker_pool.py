@@ -23,13 +23,13 @@ from oapl_core.verdicts.forwarded_output import ForwardedOutput
 
 _CHUNK_BYTES = 2**16
 _LOOK_S = 0.1
-"""How often the CPU time of a busy worker is read."""
+"""Seconds between two looks at the CPU time of a busy worker."""
 _END_SECONDS = 2.0
-"""How long a worker that closed its channel may take to end, so that its exit says who ended it."""
+"""Seconds that a worker that closed its channel may take to end, so that its exit says who ended it."""
 
 
 class Fault(Exception):
-    """Why there is no reply; ``killed`` came from outside (the kernel without memory, a person)."""
+    """Reason why there is no reply; ``killed`` came from outside (the kernel without memory, a person)."""
 
     def __init__(self, kind: Literal["slow", "ended", "killed", "not started"], text: str = "") -> None:
         super().__init__(text)
@@ -37,7 +37,7 @@ class Fault(Exception):
 
 
 class _Worker:
-    """One process."""
+    """Process of a worker and its pipes."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -65,7 +65,7 @@ class _Worker:
         self._is_ready = True
 
     def ask(self, request: bytes, replies: int, wall_s: float, cpu_s: float) -> Iterator[dict[str, Any]]:
-        """The replies to one request, as they come. Raises Fault at one that does not."""
+        """Yield the replies to one request, as they come. Raises Fault at one that does not."""
         assert self._process.stdin
         self.served += 1
         try:
@@ -128,7 +128,7 @@ class WorkerPool:
     """A worker is replaced after so many."""
 
     def __init__(self, workers: int, module: str, path: Sequence[str], *arguments: str, **options: Any) -> None:
-        """Starts nothing yet. ``path``: where workers look for modules; ``options``: Popen's.
+        """Set up, but start nothing yet. ``path``: where workers look for modules; ``options``: Popen's.
 
         With a pipe as standard error, what a worker prints there goes to the log of this process, escaped.
         """
@@ -150,7 +150,7 @@ class WorkerPool:
         return [worker.pid for worker in self._started]
 
     def close(self) -> None:
-        """End every worker."""
+        """End every worker process."""
         while self._started:
             self._started.pop().close()
 
