@@ -1,8 +1,8 @@
 """Versions of a round's verdicts: those of its own settings, and others beside them, made by `oapl verify --as NAME`.
 
-    round_00/2_verdicts/            by the run's settings
-    round_00/2_verdicts.NAME/       by others, which its settings.json holds: `verifier` and `reward`
-    round_00/2_verdicts.json        which of them is used: {"version": "NAME"}; not there: the first
+round_00/2_verdicts/            by the run's settings.
+round_00/2_verdicts.NAME/       by others, which its settings.json holds: `verifier` and `reward`.
+round_00/2_verdicts.json        which of them is used: {"version": "NAME"}; not there: the first.
 """
 
 import json
