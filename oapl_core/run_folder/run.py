@@ -343,7 +343,7 @@ class Run(Recorded):
         return self.checkpoint(number - 1, self.config.rounds[number - 1].epochs)
 
     def behavior(self, number: int) -> Path:
-        """Return the policy that round ``number`` samples from: its ``policy`` or an earlier one (`sync`, `pipeline`)."""
+        """Return the checkpoint that samples round ``number``: ``policy`` or an earlier one (`sync`, `pipeline`)."""
         return self.policy(self.config.sampling_round(number))
 
     def check_policy(self, model_dir: Path) -> str:
