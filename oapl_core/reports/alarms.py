@@ -1,7 +1,7 @@
-"""What a person should look at: every rule, by the stage after which it can speak. Pure.
+"""Alarms about things that a person should look at: every rule, by the stage after which it can speak. Pure.
 
-Reads the ledger alone. A round that suddenly solves nearly everything, or whose answers are suddenly twice as long, or
-half, may have found a hole in a verifier, a broken prompt or other problems. Thresholds: settings/operation/alarms.py.
+Reads the ledger alone. A round may suddenly solve nearly everything, or give answers twice or half as long. It may have
+found a hole in a verifier, a broken prompt or other problems. Thresholds: settings/operation/alarms.py.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +21,7 @@ class Alarm:
 
 
 def alarms(run: Run, number: int, after: str | None = None) -> Iterator[Alarm]:
-    """What round ``number`` broke so far, or only by the rules that speak ``after`` this verb; none for most rounds."""
+    """Yield the alarms of round ``number``, or only of the rules that speak ``after`` a verb; most rounds have none."""
     for verb, rules in RULES.items():
         if after in (None, verb):
             for rule in rules:
@@ -29,7 +29,7 @@ def alarms(run: Run, number: int, after: str | None = None) -> Iterator[Alarm]:
 
 
 def _jumps(run: Run, number: int) -> Iterator[Alarm]:
-    """A line for each jump from round ``number`` - 1 to ``number``; none where either is not that far."""
+    """Yield an alarm for each jump from round ``number`` - 1 to ``number``; none where either is not that far."""
     before, now = (_facts(run, k) for k in (number - 1, number))
     if number == 0 or before is None or now is None:
         return

@@ -1,4 +1,4 @@
-"""What a report is made of, before it is Markdown or HTML: tables, figures, sentences. Pure.
+"""Blocks of a report, before it is Markdown or HTML: tables, figures, sentences. Pure.
 
 Numbers are turned into text here, so that the terminal, report.md and index.html always agree.
 """
@@ -26,7 +26,7 @@ class Table:
     marked: int | None = None
 
     def __post_init__(self) -> None:
-        """Every row has every column."""
+        """Check that every row has every column."""
         # a short row would shift its cells under other columns, silently
         widths = {len(self.columns), len(self.numeric), *map(len, self.rows)}
         assert len(widths) == 1, f"{self.title}: rows of {sorted(widths)} cells"
@@ -43,7 +43,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class SampleAnswer:
-    """What one checkpoint answered, and how that was judged."""
+    """Answer of one checkpoint, and the verdict on that answer."""
 
     checkpoint: str
     outcome: str
@@ -89,7 +89,7 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """What a link within the page points at: the title in small letters with hyphens."""
+        """Target of a link within the page: the title in small letters with hyphens."""
         return "-".join("".join(c if c.isalnum() else " " for c in self.title.lower()).split())
 
 
@@ -104,13 +104,13 @@ class Report:
     missing: tuple[str, ...]
     sections: tuple[Section, ...]
     unfinished: str = "This run is not finished."
-    """What is said before ``missing``."""
+    """Sentence in front of ``missing``."""
 
 
 def table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], note: str = "", marked: int | None = None
 ) -> Table:
-    """A table whose columns are aligned right where their name ends in ``>`` (which is cut off)."""
+    """Make a table whose columns are aligned right where their name ends in ``>`` (which is cut off)."""
     names = tuple(c.removesuffix(">") for c in columns)
     return Table(title, names, tuple(map(tuple, rows)), tuple(c.endswith(">") for c in columns), note, marked)
 
@@ -122,7 +122,7 @@ def table_of(
     note: str = "",
     marked: int | None = None,
 ) -> Table:
-    """A table with a row for each item; ``cells`` has the name of each column, as in ``table``, and its text."""
+    """Make a table with a row for each item; ``cells`` maps each column's name, as in ``table``, to its text."""
     return table(title, tuple(cells), [[text(item) for text in cells.values()] for item in items], note, marked)
 
 
@@ -137,12 +137,12 @@ def interval(low: float, high: float) -> str:
 
 
 def mean_of(estimate: MeanWithInterval | None) -> str:
-    """A mean as ``31.2 %``; a dash for None."""
+    """Write a mean as ``31.2 %``; a dash for None."""
     return DASH if estimate is None else percent(estimate.mean)
 
 
 def interval_of(estimate: MeanWithInterval | None) -> str:
-    """Its interval as ``25.1 to 37.0 %``; a dash for None."""
+    """Write a mean's interval as ``25.1 to 37.0 %``; a dash for None."""
     return DASH if estimate is None else interval(estimate.low, estimate.high)
 
 
@@ -152,12 +152,12 @@ def with_interval(estimate: MeanWithInterval | None) -> str:
 
 
 def reward_of(estimate: MeanWithInterval | None) -> str:
-    """A mean reward with its interval, ``0.412 (0.385 to 0.440)``; a dash for None."""
+    """Write a mean reward with its interval, ``0.412 (0.385 to 0.440)``; a dash for None."""
     return DASH if estimate is None else f"{estimate.mean:.3f} ({estimate.low:.3f} to {estimate.high:.3f})"
 
 
 def gain_of(change: MeanWithInterval | None) -> str:
-    """A difference of shares in percentage points, ``+1.2 (-0.4 to +2.8)``; a dash for None."""
+    """Write a difference of shares in percentage points, ``+1.2 (-0.4 to +2.8)``; a dash for None."""
     if change is None:
         return DASH
     mean, low, high = (f"{100 * share:+.1f}" for share in (change.mean, change.low, change.high))
@@ -170,7 +170,7 @@ def decimal(number: float | None, digits: int) -> str:
 
 
 def whole(number: float | None) -> str:
-    """A count with thousands separated; a dash for None."""
+    """Write a count with thousands separated; a dash for None."""
     return DASH if number is None else f"{number:,.0f}"
 
 
@@ -186,6 +186,6 @@ def duration(seconds: float | None) -> str:
 
 
 def shortened(text: str, characters: int = 4000) -> str:
-    """The beginning of ``text``, and how much is left out."""
+    """Return the beginning of ``text``, and how much is left out."""
     left = len(text) - characters
     return text if left <= 0 else f"{text[:characters]}\n… ({left:,} more characters)"

@@ -23,7 +23,7 @@ _PANELS = {
 
 
 def compose(facts: Facts, folder: Path) -> Report:
-    """The report of what there is so far; its PNGs and the pages of rounds are written to ``folder``."""
+    """Make the report of what there is so far; its PNGs and the pages of rounds are written to ``folder``."""
     # None before the evaluation: the sections that need it are left out, and facts.missing says so
     measured = results.results(facts)
     config, kept = facts.run.config, forgetting_section(facts)
@@ -140,7 +140,7 @@ def _rollouts(facts: Facts, folder: Path) -> Section:
 
 
 def dropped_pictures(facts: Facts, folder: Path) -> tuple[Picture, ...]:
-    """A bar for each round: trained on, and dropped by reason; none before groups are built."""
+    """Draw a bar for each round: trained on, and dropped by reason; none before groups are built."""
     counts = process.dropped_counts(facts)
     if not counts:
         return ()
@@ -165,7 +165,7 @@ def _round_pages(facts: Facts, folder: Path) -> tuple[Link, ...]:
 
 
 def _round_page(facts: Facts, number: int, earlier: Path) -> str | None:
-    """A round's page; the one of the report before where its rollouts were removed since."""
+    """Return a round's page; the one of the report before where its rollouts were removed since."""
     # its answers are gone, and the page is what is left of them
     if rollouts_removed(facts.run, number):
         return earlier.read_text(encoding="utf-8") if earlier.is_file() else None

@@ -1,8 +1,8 @@
 """Figures as PNG files: those of one run's report, and the style of all; the only file that imports matplotlib.
 
 Reads plain numbers, writes one PNG for each function. The backend is Agg: no display is needed. Colours are those of
-Okabe and Ito (2008), which colour-blind people tell apart; curves and bars can be told apart in greyscale too, by
-markers, dashes and numbers.
+Okabe and Ito (2008), which colour-blind people tell apart. Markers, dashes and numbers tell curves and bars apart in
+greyscale too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,12 +37,12 @@ class Curve:
 
     @classmethod
     def of(cls, label: str, x: Sequence[float], estimates: Sequence[MeanWithInterval]) -> Self:
-        """The curve of means with their intervals, one for each x."""
+        """Make the curve of means with their intervals, one for each x."""
         return cls(label, x, [e.mean for e in estimates], [e.low for e in estimates], [e.high for e in estimates])
 
 
 def log2(axes: "Axes", largest: float) -> None:
-    """A logarithmic x axis with a tick at each power of two up to ``largest``."""
+    """Make the x axis logarithmic, with a tick at each power of two up to ``largest``."""
     # matplotlib's own ticks of a log axis are powers of ten written as exponents
     ticks = [2**i for i in range(24) if 2**i <= largest]
     axes.set_xscale("log", base=2)
@@ -83,7 +83,7 @@ def draw_samples_spent(path: Path, curve: Curve, labels: Sequence[str]) -> None:
 
 
 def draw_training(path: Path, rounds: Mapping[str, Mapping[str, Sequence[float]]], titles: Mapping[str, str]) -> None:
-    """One small panel for each metric of ``titles`` over optimiser steps; one curve for each round.
+    """Draw a small panel for each metric of ``titles`` over optimiser steps, with one curve for each round.
 
     Args:
         path: the PNG to write.
@@ -111,11 +111,11 @@ def draw_training(path: Path, rounds: Mapping[str, Mapping[str, Sequence[float]]
 
 
 def draw_dropped(path: Path, rounds: Mapping[str, Mapping[str, int]]) -> None:
-    """Stacked horizontal bars, one for each round: rows kept, and rows dropped by reason.
+    """Draw stacked horizontal bars, one for each round: rows kept, and rows dropped by reason.
 
     Args:
         path: the PNG to write.
-        rounds: label of the round -> what became of the rows -> rows; the first kind are the kept ones, every round
+        rounds: label of the round -> what became of the rows -> rows. The first kind are the kept ones. Every round
             names the same kinds in the same order, and its counts add up to its rollouts.
     """
     kinds = list(next(iter(rounds.values())))
@@ -143,7 +143,7 @@ def draw_dropped(path: Path, rounds: Mapping[str, Mapping[str, int]]) -> None:
 def drawing(
     path: Path, width: float, height: float, rows: int = 1, columns: int = 1
 ) -> "Iterator[tuple[Figure, list[Axes]]]":
-    """A figure of ``width`` x ``height`` inches with its panels; written and closed at the end."""
+    """Open a figure of ``width`` x ``height`` inches with its panels; it is written and closed at the end."""
     import matplotlib as mpl
 
     # before pyplot is imported, which picks a backend by itself: no display is needed, or opened
@@ -169,7 +169,7 @@ def _text_on(colour: str) -> str:
 
 
 def thousands(value: float, _position: float | None) -> str:
-    """A tick's text, ``12,000``: what matplotlib takes as a formatter."""
+    """Write a tick's text, ``12,000``; matplotlib takes this function as a formatter."""
     return f"{value:,.0f}"
 
 

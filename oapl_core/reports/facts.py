@@ -39,15 +39,15 @@ class RoundFacts:
     policy_hash: str | None = None
     engines: Sequence[str] = ()
     turns: TurnCounts | None = None
-    """Of rollouts that an environment took part in."""
+    """Counts over the rollouts that an environment took part in."""
     outcomes: Mapping[str, int] = field(default_factory=dict)
     kept: int | None = None
     kept_groups: int | None = None
     dropped: Mapping[str, int] = field(default_factory=dict)
     trust: Mapping[str, Any] = field(default_factory=dict)
-    """What groups/trust.py counted."""
+    """Counts that groups/trust.py made."""
     mismatch: Mapping[str, Any] = field(default_factory=dict)
-    """What training/mismatch.py measured."""
+    """Measurements that training/mismatch.py made."""
     epochs: Mapping[int, str] = field(default_factory=dict)
     """Finished epoch, counted from 1 -> policy hash of its checkpoint."""
     metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -167,7 +167,7 @@ def _round(run: Run, number: int, artifacts: Mapping[str, ArtifactEntry]) -> Rou
 
 
 def _sampled(run: Run, number: int, artifacts: Mapping[str, ArtifactEntry]) -> dict[str, Any]:
-    """What RoundFacts says of a round's rollouts: from the parts, or from the ledger once they were removed by rule."""
+    """Return RoundFacts' fields about a round's rollouts: from parts, or from the ledger once a rule removed those."""
     import polars as pl
 
     if records.rollouts_removed(run, number):
@@ -190,7 +190,7 @@ def _sampled(run: Run, number: int, artifacts: Mapping[str, ArtifactEntry]) -> d
 
 
 def _remembered(entries: Sequence[ArtifactEntry]) -> dict[str, Any]:
-    """The same from the ledger's details."""
+    """Return the fields of ``_sampled`` from the ledger's details."""
     names = ("problems", "truncated", "response_tokens", "policy_hash", "engine")
     of = {key: [records.detail(entry, key) for entry in entries] for key in names}
     sums = {key: sum(map(int, of[key])) for key in names[:3]}
@@ -199,7 +199,7 @@ def _remembered(entries: Sequence[ArtifactEntry]) -> dict[str, Any]:
 
 
 def read_metrics(files: "Sequence[Path]") -> dict[str, list[float]]:
-    """One round's metrics per optimiser step from its epochs' files, in order; empty if there are no files.
+    """Read one round's metrics per optimiser step from its epochs' files, in order; empty if there are no files.
 
     Raises:
         DataError: a file is missing or is not JSON lines, or a step is without one of METRIC_COLUMNS.

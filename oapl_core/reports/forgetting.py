@@ -1,4 +1,4 @@
-"""What a run's training did to abilities that it did not train: evaluations of its checkpoints on other problem sets.
+"""Effects of a run's training on abilities it did not train: its checkpoints evaluated on other problem sets.
 
 Reads the cards of evaluation folders below the run's `forgetting/`, which a person makes:
 `oapl evaluate RUN:base RUN --set SET --to RUN/forgetting/NAME`. Writes nothing.
@@ -22,12 +22,12 @@ _NOTE = (
 
 
 def cards(run: Run) -> list[Path]:
-    """The cards there are, by name."""
+    """List the cards there are, by name."""
     return sorted((run.root / FOLDER).glob("*/card.json"))
 
 
 def forgetting_section(facts: Facts) -> Section | None:
-    """A table with a row for each set and trained checkpoint; None without cards that compare one with the base.
+    """Make a table with a row for each set and trained checkpoint; None without cards that compare one with the base.
 
     Raises:
         DataError: a card is broken.
@@ -51,7 +51,7 @@ def forgetting_section(facts: Facts) -> Section | None:
 
 
 def losses(facts: Facts) -> Iterator[str]:
-    """A sentence for each set on which a checkpoint became worse beyond its interval."""
+    """Yield a sentence for each set on which a checkpoint became worse beyond its interval."""
     for pair in _pairs(facts):
         if pair["high"] < 0:
             yield (

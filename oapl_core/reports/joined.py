@@ -38,12 +38,12 @@ def chosen_round(run: Run, number: int | None) -> int:
 def joined(
     run: Run, number: int, parts: Collection[str] | None = None, problem_ids: Collection[str] | None = None
 ) -> "pl.LazyFrame":
-    """One row for each rollout of round ``number``, in the order of the parts.
+    """Scan one row for each rollout of round ``number``, in the order of the parts.
 
-    Columns: those of rollouts and verdicts; ``part`` (file name), ``kind``, ``structure``, ``prompt``,
-    ``expected_answer`` (of a maths problem), ``problem_tests`` (how many), ``failing_input`` and ``failing_expected``
-    (of the first failing test), ``response_tokens`` and ``mean_logprob`` (nats) of what the model sampled;
-    ``turns``, ``calls`` and ``failed_calls``. A rollout that is not judged yet has nulls for its verdict.
+    Columns are those of rollouts and verdicts, and ``part`` (file name), ``kind``, ``structure``, ``prompt``. Others
+    are ``expected_answer`` (of a maths problem), ``problem_tests`` (how many), ``failing_input`` and
+    ``failing_expected`` (of the first failing test). The model's own tokens give ``response_tokens`` and
+    ``mean_logprob`` (nats). The last are ``turns``, ``calls`` and ``failed_calls``. No verdict yet: nulls.
 
     Args:
         run: an opened run.

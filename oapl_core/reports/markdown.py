@@ -13,7 +13,7 @@ _MARKUP = re.compile(r"([\\`*_\[\]<>|#])")
 
 
 def markdown(report: Report) -> str:
-    """The whole report as GitHub-flavoured Markdown."""
+    """Write the whole report as GitHub-flavoured Markdown."""
     blocks = [f"# {plain(report.title)}", plain(report.subtitle), *map(plain, report.conclusions)]
     if report.missing:
         items = "\n".join(f"- {plain(item)}" for item in report.missing)

@@ -8,7 +8,7 @@ from oapl_core.reports.blocks import Report
 
 
 def page(report: Report) -> str:
-    """The page; every text is escaped, whatever a model wrote."""
+    """Render the page; every text is escaped, whatever a model wrote."""
     return render("page.html.jinja", {"report": report})
 
 

@@ -32,13 +32,13 @@ class Piece:
 
     @property
     def title(self) -> str:
-        """What is shown on hovering: the token as a Python literal, its log-prob, its probability."""
+        """Text shown on hovering: the piece as a Python literal, each token's log-prob and probability."""
         numbers = ", ".join(f"{value:.3f} ({math.exp(value):.1%})" for value in self.logprobs)
         return f"{self.text!r} {numbers}"
 
 
 def read_tokenizer(folder: Path) -> "Tokenizer | None":
-    """The tokenizer of a model folder; None if it has no tokenizer.json (a cached base model may have been deleted)."""
+    """Read a model folder's tokenizer; None without a tokenizer.json (a cached base model may have been deleted)."""
     from tokenizers import Tokenizer
 
     file = folder / "tokenizer.json"
@@ -46,7 +46,7 @@ def read_tokenizer(folder: Path) -> "Tokenizer | None":
 
 
 def pieces(tokenizer: "Tokenizer", ids: Sequence[int], logprobs: Sequence[float]) -> Iterator[Piece]:
-    """The pieces of a response in order, special tokens included; every token is in exactly one of them."""
+    """Yield a response's pieces in order, special tokens included; every token is in exactly one of them."""
     from tokenizers.decoders import DecodeStream
 
     # decoding token by token would show half characters; the stream returns None until one is whole

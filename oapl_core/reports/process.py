@@ -18,7 +18,7 @@ from oapl_core.run_folder.ledger import ArtifactEntry
 
 
 def outcomes_table(facts: Facts) -> Table:
-    """How the rollouts of each round were judged, as counts and shares."""
+    """Tabulate the outcomes of each round's rollouts, as counts and shares."""
     rounds = [r for r in facts.rounds if r.outcomes]
     outcomes = dict.fromkeys(o for r in rounds for o in r.outcomes)
     counts = {r.label: {o.replace("_", " "): r.outcomes.get(o, 0) for o in outcomes} for r in rounds}
@@ -43,7 +43,7 @@ def _count(number: int, total: int) -> tuple[str, str]:
 
 
 def prompts_note(facts: Facts) -> str:
-    """How many problems never reached the model."""
+    """Say how many problems never reached the model."""
     entry = facts.artifacts.get(facts.run.name(facts.run.prompts))
     dropped = sum(entry.details.get("dropped", {}).values()) if entry else 0
     total = (entry.rows if entry else 0) + dropped
@@ -52,7 +52,7 @@ def prompts_note(facts: Facts) -> str:
 
 
 def warnings(facts: Facts) -> list[str]:
-    """What the stages warned of, as the ledger says it."""
+    """List the warnings of the stages, as the ledger says them."""
     run, config = facts.run, facts.run.config
     problems = facts.artifacts.get(run.name(run.problems))
     found = [repeated_statements(problems.details) if problems else None]
@@ -64,7 +64,7 @@ def warnings(facts: Facts) -> list[str]:
 
 
 def rollouts_table(facts: Facts) -> Table:
-    """What each round sampled and what of it was trained on."""
+    """Tabulate how much each round sampled, and how much of that was trained on."""
     cells: dict[str, Callable[[RoundFacts], str]] = {
         "round": lambda r: r.label,
         "policy": lambda r: r.policy_hash or DASH,
@@ -82,7 +82,7 @@ def rollouts_table(facts: Facts) -> Table:
 
 
 def turns_table(facts: Facts) -> Table:
-    """How often the model spoke and called tools, and what of a response is its own."""
+    """Tabulate how often the model spoke and called tools, and the environment's share of all responses."""
     cells: dict[str, Callable[[tuple[str, TurnCounts]], str]] = {
         "round": lambda r: r[0],
         "turns a rollout>": lambda r: f"{r[1].turns / r[1].rollouts:.2f}",
@@ -144,7 +144,7 @@ def dropped_counts(facts: Facts) -> dict[str, dict[str, int]]:
 
 
 def dropped_table(facts: Facts) -> Table:
-    """The same counts as numbers; a round's column adds up to its rollouts."""
+    """Tabulate ``dropped_counts``; a round's column adds up to its rollouts."""
     note = "A rollout is counted under the first reason that applies."
     return _shares("Rollouts trained on, and dropped by reason", "", dropped_counts(facts), note)
 
@@ -186,7 +186,7 @@ def starts_table(facts: Facts) -> Table:
 
 
 def _starts(entries: Sequence[ArtifactEntry]) -> list[dict[str, float]]:
-    """Every artifact of a process repeats its process's start-up time; different numbers are different processes."""
+    """List each process's start-up times once; a process's artifacts repeat them, other numbers are other processes."""
     # dumps: a dict cannot be in a set
     found = {json.dumps(e.details["startup_s"], sort_keys=True): e for e in entries if "startup_s" in e.details}
     return [entry.details["startup_s"] for entry in found.values()]
@@ -209,7 +209,7 @@ def _start_up(entries: Sequence[ArtifactEntry]) -> str:
 
 
 def settings_table(facts: Facts) -> Table:
-    """What a person chose for this run."""
+    """Tabulate the settings that a person chose for this run."""
     # defaults change between versions; what differs is what a person meant
     rows = differing_settings(facts.run.config)
     note = "A dash: there is no default. All other settings are the defaults of oapl_core/settings; run.json has them."

@@ -38,7 +38,7 @@ def _walk(settings: BaseModel, prefix: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _list_item(item: BaseModel, key: str) -> Iterator[tuple[str, str, str]]:
-    """An item of a list counts as given: an all-default one is named too."""
+    """Yield the rows of a list's item, which counts as given: an all-default one is named too."""
     rows = list(_walk(item, f"{key}."))
     # without a line for it, the rounds could not be counted
     yield from rows or [(key, "all defaults", "–")]
@@ -52,7 +52,7 @@ def _shown(value: Any) -> str:
 
 
 def all_settings(config: Experiment) -> dict[str, str]:
-    """Every setting as text: ``training.learning_rate`` -> ``1e-06``, ``rounds.0.epochs`` -> ``1``."""
+    """Write every setting as text: ``training.learning_rate`` -> ``1e-06``, ``rounds.0.epochs`` -> ``1``."""
     return dict(_flat(config.model_dump(mode="json"), ""))
 
 

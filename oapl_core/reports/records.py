@@ -1,4 +1,4 @@
-"""What a run's ledger and files say, each fact read in one way; for the report of a run and for runs side by side.
+"""Facts from a run's ledger and files, each read in one way; for the report of a run and for runs side by side.
 
 Reads ledger.jsonl, training_metrics.jsonl and the Parquet files that the ledger records; writes nothing.
 """
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     import polars as pl
 
 BASE = "base"
-"""What the evaluation calls the policy that round 0 starts training at."""
+"""Name that the evaluation gives to the policy that round 0 starts training at."""
 ONE_SET = "held-out problems"
 """Name of the problem set in runs that do not say where each problem comes from."""
 
 
 def recorded_parts(run: Run, folder: Path) -> list[Path]:
-    """The parts of ``folder`` that the ledger records and that still exist, in order."""
+    """List the parts of ``folder`` that the ledger records and that still exist, in order."""
     # a part that is not recorded is half-written, or belongs to a stage that is running now
     known = run.ledger.artifacts()
     return [path for path in parts_of(folder) if run.name(path) in known]
 
 
 def entries_in(run: Run, folder: Path) -> list[ArtifactEntry]:
-    """What the ledger says of the files in ``folder``, also of those that `oapl clean` removed since."""
+    """List the ledger's entries of the files in ``folder``, also of those that `oapl clean` removed since."""
     prefix = f"{run.name(folder)}/"
     return [entry for name, entry in run.ledger.artifacts().items() if name.startswith(prefix)]
 
@@ -41,7 +41,7 @@ def rollouts_sampled(run: Run, number: int) -> int:
 
 
 def rollouts_removed(run: Run, number: int) -> bool:
-    """Whether a person removed the rollouts of the round; one rule removes all of a round or none."""
+    """Tell whether a person removed the rollouts of the round; one rule removes all of a round or none."""
     return any(name.startswith(f"{run.name(run.rollouts(number))}/") for name in run.ledger.removals())
 
 
@@ -57,10 +57,10 @@ def trained_epochs(run: Run) -> dict[tuple[int, int], str]:
 
 
 def detail(entry: ArtifactEntry, key: str) -> Any:
-    """What the ledger says of an artifact beside its name, hash and rows.
+    """Return one of the ledger's details of an artifact, beside its name, hash and rows.
 
     Raises:
-        DataError: it does not say ``key``.
+        DataError: the ledger does not say ``key``.
     """
     if key not in entry.details:
         raise DataError(
@@ -75,14 +75,14 @@ def frame(
     columns: Sequence[str] | None = None,
     only: tuple[str, Collection[str]] | None = None,
 ) -> "pl.DataFrame":
-    """One table from its parts, at least one; arguments and errors are those of ``tables.read_table``."""
+    """Read one table from its parts, at least one; arguments and errors are those of ``tables.read_table``."""
     import polars as pl
 
     return pl.concat([pl.DataFrame(tables.read_table(path, fields, columns, only)) for path in paths])
 
 
 def metric_lines(path: Path) -> list[dict[str, Any]]:
-    """What training wrote about each optimiser step of an epoch, in order.
+    """Read the line that training wrote about each optimiser step of an epoch, in order.
 
     Raises:
         DataError: the file is missing or is not JSON lines.
@@ -111,7 +111,7 @@ def sources_of(run: Run) -> dict[str, str]:
 
 
 def foreign_checkpoint(run: Run, checkpoint: str) -> DataError:
-    """The error of an evaluation that measured ``checkpoint``, as it is to be named, which is none of this run."""
+    """Make the error of an evaluation that measured ``checkpoint``, as it is to be named, which is none of this run."""
     return DataError(
         f"{run.evaluation()}: measured {checkpoint}, which no round of this run made; delete the file to remake it"
     )

@@ -1,6 +1,6 @@
-"""What the run achieved: pass rates, the choice of the epoch, kinds of problems, sample answers, and sentences.
+"""Results of a run: pass rates, the choice of the epoch, kinds of problems, sample answers, and sentences.
 
-Computes from Facts (files of this run) what the report says; nothing here knows Markdown, HTML or files.
+Computes the report's numbers from Facts (files of this run); nothing here knows Markdown, HTML or files.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,7 +49,7 @@ class Results:
     chosen: str | None
     """Name of the chosen checkpoint."""
     chosen_on: str = "validation"
-    """What decided: `validation`, `heldout` or `last`."""
+    """Ground of the choice: `validation`, `heldout` or `last`."""
 
     @property
     def base(self) -> Score:
@@ -83,14 +83,14 @@ def results(facts: Facts) -> Results | None:
 
 
 def label(results: Results, checkpoint: str) -> str:
-    """What a person calls a checkpoint."""
+    """Name a checkpoint for a person."""
     # chosen on held-out problems is said in the checkpoint's own name
     how = {"validation": " (chosen)", "last": " (the last epoch)"}.get(results.chosen_on, "")
     return f"{checkpoint}{how}" if checkpoint == results.chosen else checkpoint
 
 
 def heldout_table(results: Results) -> Table:
-    """One row for each checkpoint on held-out problems."""
+    """Tabulate one row for each checkpoint on held-out problems."""
     ks = shown_ks(results.base.samples)
     cells: dict[str, Callable[[Score], str]] = {
         "checkpoint": lambda one: label(results, one.checkpoint),
@@ -114,7 +114,7 @@ def heldout_table(results: Results) -> Table:
 
 
 def reward_cells(resampling: Resampling) -> dict[str, Callable[[Score], str]]:
-    """The mean reward beside pass@k, where it is another number than pass@1."""
+    """Make the column of the mean reward beside pass@k, where the reward is another number than pass@1."""
     return {"mean reward>": lambda one: reward_of(one.mean_reward)} if resampling.reward else {}
 
 
@@ -123,7 +123,7 @@ def _pass_at(k: int, one: Score) -> str:
 
 
 def validation_table(results: Results) -> Table:
-    """Every epoch on validation problems; the chosen one is marked."""
+    """Tabulate every epoch on validation problems; the chosen one is marked."""
     k = shown_ks(max(s.samples for s in results.validation))[-1]
     cells: dict[str, Callable[[Score], str]] = {
         "checkpoint": lambda one: label(results, one.checkpoint),
@@ -183,7 +183,7 @@ def sets_table(run: Run, results: Results) -> Table | None:
 
 
 def tiles(facts: Facts, results: Results) -> tuple[Tile, ...]:
-    """The largest numbers of the page."""
+    """Make the tiles with the largest numbers of the page."""
     base, last, change = results.base.pass_at(1), results.last.pass_at(1), difference(results.base, results.last, 1)
     spent, rounds = sum(r.rollouts for r in facts.rounds), len(facts.rounds)
     shown = [Tile("held-out pass@1, base", mean_of(base), interval_of(base))]
@@ -197,7 +197,7 @@ def tiles(facts: Facts, results: Results) -> tuple[Tile, ...]:
 
 
 def conclusions(results: Results) -> tuple[str, ...]:
-    """What the numbers say, in sentences."""
+    """Say in sentences what the numbers mean."""
     if len(results.heldout) < 2:
         return ()
     changes = {k: difference(results.base, results.last, k) for k in sorted({1, results.base.samples}) if k}

@@ -34,16 +34,16 @@ class Resampling:
     resamples: int
     run_seed: int
     reward: RewardConfig | None = None
-    """What verdicts earned."""
+    """Settings by which verdicts earn rewards; None: the run has no such settings."""
 
     @classmethod
     def of(cls, config: Experiment) -> Self:
-        """Those of a run."""
+        """Take the resampling of a run from its settings."""
         return cls(config.evaluation.bootstrap_resamples, config.seed, config.reward)
 
     @property
     def seed(self) -> int:
-        """Of the resamples: the evaluation's own, so that ledger and report agree."""
+        """Seed of the resamples: the evaluation's own, so that ledger and report agree."""
         return derive_seed(self.run_seed, "bootstrap")
 
 
@@ -71,7 +71,7 @@ class Score:
 
     @property
     def problems(self) -> int:
-        """How many problems were asked, judged or not."""
+        """Number of problems that were asked, judged or not."""
         return len(self.judged_P)
 
     @property
@@ -88,7 +88,7 @@ class Score:
 
 
 def score(rows: "pl.DataFrame", resampling: Resampling) -> list[Score]:
-    """One Score for each checkpoint of ``rows`` (tables.EVALUATIONS, one split), in order of first appearance."""
+    """Score each checkpoint of ``rows`` (tables.EVALUATIONS, one split), in order of first appearance."""
     import polars as pl
 
     return [
@@ -107,11 +107,11 @@ def score(rows: "pl.DataFrame", resampling: Resampling) -> list[Score]:
 
 
 def difference(before: Score, after: Score, k: int) -> PairedDifference | None:
-    """What pass@k gained from ``before`` to ``after``, paired by problem; None if both answered none k times."""
+    """Estimate pass@k's gain from ``before`` to ``after``, paired by problem; None if both answered none k times."""
     first, second = (pass_at_k_by_problem(one.judged_P, k) for one in (before, after))
     return paired_difference(first, second, after.resampling.resamples, after.resampling.seed)
 
 
 def shown_ks(samples: int) -> tuple[int, ...]:
-    """The k of the headline table: 1, 4 and n, as far as there are so many answers."""
+    """Return the k of the headline table: 1, 4 and n, as far as there are so many answers."""
     return tuple(sorted({k for k in (1, 4, samples) if 1 <= k <= samples}))

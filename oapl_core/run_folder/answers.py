@@ -20,12 +20,12 @@ _JUDGED = ["rollout_id", "reward", "correct", "outcome"]
 
 
 def verdicts_on(part: Path) -> Path:
-    """Where the verdicts on the rollouts of ``part`` lie."""
+    """Return the path of the verdicts on the rollouts of ``part``."""
     return part.parents[1] / VERDICTS_DIR / part.name
 
 
 def parts_below(folder: Path) -> list[Path]:
-    """Every finished part of rollouts of the checkpoints whose folders are in ``folder``, in order."""
+    """List every finished part of rollouts of the checkpoints whose folders are in ``folder``, in order."""
     return sorted(folder.glob(f"*/{ROLLOUTS_DIR}/part-*.parquet"))
 
 

@@ -16,12 +16,12 @@ _PARTS_PER_ENGINE = 4
 
 
 def problems_per_part(run: Run, number: int, problems: int) -> int:
-    """For round ``number``, which samples so many ``problems``."""
+    """Return the size of the parts of round ``number``, which samples so many ``problems``."""
     return run.config.sampling.problems_per_part or _begun(run, number) or _fresh(run, problems)
 
 
 def decide(run: Run, number: int, problems: int) -> int:
-    """The same, and keep it for this round."""
+    """Decide as ``problems_per_part`` does, and keep the size for this round."""
     size, path = problems_per_part(run, number, problems), _record(run, number)
     if run.config.sampling.problems_per_part is None and not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def _record(run: Run, number: int) -> Path:
 
 
 def _begun(run: Run, number: int) -> int | None:
-    """What the round was begun with; None if it was not."""
+    """Return the size of parts that the round was begun with; None if it was not begun."""
     folder = f"{run.name(run.rollouts(number))}/"
     for name, entry in run.ledger.artifacts().items():
         if name.startswith(folder) and "problems_per_part" in entry.config:

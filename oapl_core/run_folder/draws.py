@@ -23,7 +23,7 @@ DRAWS = (
 
 
 def draw_file(run: Run, number: int) -> Path:
-    """Of round ``number``."""
+    """Return the path of round ``number``'s draw."""
     return run.round_dir(number) / DRAW_FILE
 
 

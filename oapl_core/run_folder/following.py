@@ -106,7 +106,7 @@ class _Follower(threading.Thread):
         self._context = contextvars.copy_context()  # says which flow run an event or a line belongs to
         self._tries, self._over = 1, threading.Event()
         self._failures = 0
-        """In a row."""
+        """Number of failures in a row."""
         self._refused: ConfigError | None = None
         self._is_out = False
 

@@ -11,17 +11,17 @@ from oapl_core.run_folder.run import SAVED_STATES
 from oapl_core.run_folder.storage import ROUND_KINDS, classify
 
 _KINDS = {*ROUND_KINDS, "problems", "report"}
-"""What of a run folder is recorded; neither its own records nor what a process left there."""
+"""Kinds of a run folder's files that are recorded: not its own records, nor files that a process left there."""
 _NEXT = "whoever wrote there may want to write elsewhere on this machine; nothing was changed"
 
 
 def is_plain(name: object) -> bool:
-    """Whether ``name`` is one component of a path, of printable characters, and not hidden."""
+    """Tell whether ``name`` is one component of a path, of printable characters, and not hidden."""
     return isinstance(name, str) and name.isprintable() and PurePosixPath(name).name == name and name[:1] != "."
 
 
 def is_inside(name: str) -> bool:
-    """Whether a relative name stays in its folder, whatever it is joined to."""
+    """Tell whether a relative name stays in its folder, whatever it is joined to."""
     parts = name.split("/")
     return name.isprintable() and not {"", ".", ".."} & set(parts) and "\\" not in name
 
@@ -43,7 +43,7 @@ def refuse_foreign(records: Records, where: str) -> None:
 
 
 def is_artifact(name: object) -> bool:
-    """Whether an artifact of a run folder may be called so."""
+    """Tell whether an artifact of a run folder may have this name."""
     if not isinstance(name, str) or not all(is_plain(part) for part in name.split("/")) or not is_inside(name):
         return False
     parts = PurePosixPath(name).parts
@@ -51,7 +51,7 @@ def is_artifact(name: object) -> bool:
 
 
 def inside(root: Path, name: str, where: str) -> Path:
-    """The file or folder ``name`` of ``root``.
+    """Return the path of the file or folder ``name`` of ``root``.
 
     Raises:
         DataError: a symbolic link on the way leads out of ``root``.

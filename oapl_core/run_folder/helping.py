@@ -1,9 +1,9 @@
 """Does one stage in a run folder that another process holds, perhaps on another machine, while that process holds it.
 
-The helper keeps a shared lock on ``run.helpers``, which the guard of its stage inherits; whoever takes the run folder
-next waits until that is free (``lock.py``), so it never meets a stage of the holder before. Another lock, of the stage,
-keeps two helpers apart where the first was only believed to be dead. Reads ``run.lock``, from which the helper knows
-that its holder is gone: the kernel's lock is free, or names another one. Where a file system keeps flock to each
+The helper keeps a shared lock on ``run.helpers``, which the guard of its stage inherits. The next holder of the run
+folder waits until that lock is free (``lock.py``), so it never meets a stage of the holder before. Another lock, of the
+stage, keeps two helpers apart where the first was only believed to be dead. Reads ``run.lock``, from which the helper
+knows that its holder is gone: the kernel's lock is free, or names another one. Where a file system keeps flock to each
 machine, the holder's heartbeat stands still.
 """
 
@@ -104,7 +104,7 @@ def holder_of(run_dir: Path, patience_s: float = 2 * BEAT_S) -> str | None:
 
 @contextmanager
 def _locked(path: Path, kind: int, patience_s: float = 0.0) -> Iterator[None]:
-    """The kernel's lock on a file, which guards inherit: one that still ends its stage keeps it."""
+    """Hold the kernel's lock on a file; guards inherit the lock: one that still ends its stage keeps it."""
     path.parent.mkdir(exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -128,7 +128,7 @@ class Watch:
         """Whether the holder's flock is seen here; it is, unless the file system keeps it to the holder's machine."""
 
     def gone(self) -> bool:
-        """Whether somebody else holds it, or nobody."""
+        """Tell whether the holder has lost the folder: somebody else holds it, or nobody."""
         if self._kernel_tells and _is_free(self._lock):
             return True
         owner = Owner.read(self._lock)
@@ -142,7 +142,7 @@ class Watch:
         return time.monotonic() - self._seen_s > self._silent_s
 
     def until_over(self) -> None:
-        """In a thread."""
+        """Look in a thread until ``over`` is set; end this process (SIGTERM) once the holder is gone."""
         while not self.over.wait(self._look_s):
             try:
                 if self.gone():
@@ -153,7 +153,7 @@ class Watch:
 
 
 def _is_free(lock: Path) -> bool:
-    """Whether no process has the kernel's lock; held by us only for a moment."""
+    """Tell whether no process has the kernel's lock; we hold the lock only for a moment."""
     with lock.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

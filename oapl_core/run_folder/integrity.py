@@ -23,17 +23,17 @@ _MOST_BYTES = 32 * 2**30
 
 
 def is_unchanged(path: Path, entry: ArtifactEntry) -> bool:
-    """Whether size and modification time are the recorded ones; says nothing about a disk's bit flips."""
+    """Tell whether size and modification time are the recorded ones; says nothing about a disk's bit flips."""
     return size_of(path) == entry.bytes and mtime_ns(path) == entry.mtime_ns
 
 
 def is_intact(path: Path, entry: ArtifactEntry) -> bool:
-    """Whether ``path`` exists and holds the recorded bytes; hashes only if size or modification time differ."""
+    """Tell whether ``path`` exists and holds the recorded bytes; hash only if the modification time differs."""
     return damage(path, entry) is None
 
 
 def damage(path: Path, entry: ArtifactEntry, thorough: bool = False) -> str | None:
-    """What is wrong with an artifact, in a few words; None if it holds the recorded bytes.
+    """Say in a few words how an artifact is damaged; None if it holds the recorded bytes.
 
     Bytes are hashed only if the modification time differs, or always if ``thorough``: a disk's bit flip keeps both size
     and time.
@@ -59,8 +59,8 @@ class Finding:
 def findings(run: "Run") -> Iterator[Finding]:
     """Compare every artifact, and every input from outside the run folder, with its recorded SHA-256.
 
-    A damaged artifact's modification time is set to now, so that the next run sees it and makes it again, and only it
-    and what was made from other bytes than will come out.
+    A damaged artifact's modification time is set to now, so that the next run sees it and makes it again. Besides it,
+    that run makes again only what was made from other bytes than those that come out.
     """
     artifacts, removed = run.ledger.artifacts(), run.ledger.removals()
     for name, entry in artifacts.items():

@@ -1,12 +1,12 @@
 """The ledger: what is finished, in one append-only file of JSON lines per run (``ledger.jsonl``).
 
 Each line is fsynced before its writer continues. A line torn by a crash is ignored and cut off at the next append: its
-artifact counts as not finished. Kinds of line: an ``artifact`` (name, sha256, bytes, rows, inputs, config slice,
-details); a ``stage`` (one process's wall time and exit code), from which the report says where the time went; a
-``removal`` (an artifact's bytes were given up on purpose: cleaning.py), a ``supersession`` (an artifact is to be made
-again and was put aside: redoing.py) and a ``fork`` (where the run comes from: forking.py), all three in
-``changing/``; ``settings`` (what run.json holds, from its being made or changed on: run.py). Nothing is ever taken
-out: the newest line about an artifact counts.
+artifact counts as not finished. An ``artifact`` line has name, sha256, bytes, rows, inputs, config slice and details. A
+``stage`` line has one process's wall time and exit code; the report says from it where the time went. A ``removal``:
+an artifact's bytes were given up on purpose (cleaning.py). A ``supersession``: an artifact is to be made again and was
+put aside (redoing.py). A ``fork``: where the run comes from (forking.py). All three are made in ``changing/``.
+``settings``: the content of run.json, from when it was made or changed on (run.py). Nothing is ever taken out: the
+newest line about an artifact counts.
 """
 
 import fcntl
@@ -46,7 +46,7 @@ class ArtifactEntry:
         return self.identity or self.sha256
 
     def is_input(self, digest: str) -> bool:
-        """Whether an artifact that recorded ``digest`` was made from this one."""
+        """Tell whether an artifact that recorded ``digest`` was made from this one."""
         return digest in (self.sha256, self.as_input)
 
 
@@ -69,7 +69,7 @@ class RemovalEntry:
 
     artifact: str
     sha256: str
-    """Of the bytes that went; a newer artifact of that name is not meant."""
+    """Digest of the bytes that went; a newer artifact of that name is not meant."""
     bytes: int
     """How many went; of a checkpoint only weights go."""
     rule: str
@@ -91,7 +91,7 @@ class ForkEntry:
     """The run began as a copy of what another had made before ``stage`` of ``round``; see changing/forking.py."""
 
     parent: str
-    """Its run folder."""
+    """Run folder of the parent."""
     round: int
     stage: str
     changes: list[str]
@@ -106,11 +106,11 @@ class SettingsEntry:
 
     config: Mapping[str, Any]
     sha256: str
-    """Of ``config`` as JSON with sorted keys: a damage of this line is not taken for one of run.json."""
+    """Digest of ``config`` as JSON with sorted keys: a damage of this line is not taken for one of run.json."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
-        """Of settings as JSON has them."""
+        """Make the line of settings as JSON has them."""
         return cls(config, hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest())
 
 
@@ -130,16 +130,16 @@ _LONGEST_PATH, _LONGEST_NAME = 4000, 255
 
 
 class Records:
-    """What lines of a ledger say together."""
+    """Records from all lines of a ledger together."""
 
     def __init__(self) -> None:
-        """No line yet."""
+        """Begin without any line."""
         self.entries: list[Entry] = []
         """Every line that is known, in order."""
         self.artifacts: dict[str, ArtifactEntry] = {}
         """The newest of each name, in the order in which they were first finished."""
         self.removals: dict[str, RemovalEntry] = {}
-        """Of those whose bytes are gone on purpose."""
+        """Lines about the artifacts whose bytes are gone on purpose."""
         self.stages: list[StageEntry] = []
         self.superseded: set[str] = set()
         """Names that are to be made again and are not yet."""
@@ -176,32 +176,32 @@ class Ledger:
     """Reads and appends ``path``; safe for several processes of one run. Reads only what is new since it last did."""
 
     def __init__(self, path: Path) -> None:
-        """The file need not exist yet."""
+        """Keep ``path``; the file need not exist yet."""
         self.path = path
         self._forget()
 
     def artifacts(self) -> dict[str, ArtifactEntry]:
-        """The newest entry of every artifact, in the order in which they were first finished."""
+        """Return the newest entry of every artifact, in the order in which they were first finished."""
         self._catch_up()
         return dict(self._records.artifacts)
 
     def removals(self) -> dict[str, RemovalEntry]:
-        """Those of the artifacts whose bytes are gone on purpose."""
+        """Return the removals of the artifacts whose bytes are gone on purpose."""
         self._catch_up()
         return dict(self._records.removals)
 
     def stages(self) -> list[StageEntry]:
-        """Every stage process that ended, in order."""
+        """List every stage process that ended, in order."""
         self._catch_up()
         return list(self._records.stages)
 
     def entries(self) -> list[Entry]:
-        """Every line of a kind that is known, in order."""
+        """List every line of a kind that is known, in order."""
         self._catch_up()
         return list(self._records.entries)
 
     def has_made(self, name: str) -> bool:
-        """Whether an artifact of that name was ever made, also if it was put aside or its line is gone since."""
+        """Tell whether an artifact of that name was ever made, also if it was put aside or its line is gone since."""
         self._catch_up()
         known = name in self._records.artifacts or name in self._records.superseded
         return known or any(name in entry.made for entry in self._records.stages)
@@ -212,12 +212,12 @@ class Ledger:
         return set(self._records.superseded)
 
     def forks(self) -> list[ForkEntry]:
-        """Where the run comes from: its own fork first, then those of its ancestors; empty for most runs."""
+        """List where the run comes from: its own fork first, then those of its ancestors; empty for most runs."""
         self._catch_up()
         return list(self._records.forks)
 
     def settings(self) -> list[SettingsEntry]:
-        """What run.json may hold, the newest last."""
+        """List the settings that run.json may hold, the newest last."""
         self._catch_up()
         return list(self._records.settings)
 
@@ -267,7 +267,7 @@ class Ledger:
 
 
 def records_of(lines: bytes, where: str = "") -> Records:
-    """What whole lines of a ledger say together; ``where`` it lies stands before the number of a line that is none."""
+    """Parse whole lines of a ledger; ``where`` it lies stands before the number of a line that is none."""
     records = Records()
     for number, line in enumerate(lines.split(b"\n"), 1):
         if line:
@@ -276,7 +276,7 @@ def records_of(lines: bytes, where: str = "") -> Records:
 
 
 def artifacts_of(lines: bytes) -> dict[str, ArtifactEntry]:
-    """The newest entry of every artifact in whole lines of a ledger."""
+    """Return the newest entry of every artifact in whole lines of a ledger."""
     return records_of(lines).artifacts
 
 

@@ -1,10 +1,10 @@
 """The lock of a run folder: one orchestrating process at a time, with an owner and a heartbeat (``run.lock``).
 
 The kernel's lock on the file (flock) decides among processes of one machine, and among machines where the file system
-passes it on: it ends with its holder, however that ends. The guards of the holder's stages inherit it (``launch.py``),
-so a new holder never meets the last stages of a killed one. Where a file system keeps flock to each machine (NFS with
-``local_lock``, many object-store mounts), the record in the file tells: its owner writes a heartbeat into it, and
-another machine takes over only what has stood still while it watched. Clocks are never compared. Other machines that
+passes it on. It ends with its holder, however that ends. The guards of the holder's stages inherit it (``launch.py``),
+so a new holder never meets the last stages of a killed one. Some file systems keep flock to each machine (NFS with
+``local_lock``, many object-store mounts). There the owner writes a heartbeat into the file; another machine takes over
+only if the heartbeat has stood still while it watched. Clocks are never compared. Other machines that
 do single stages for the owner (``helping.py``) keep ``run.helpers``, which a new owner waits for.
 """
 
@@ -201,7 +201,7 @@ def _wait_for_helpers(root: Path, run_dir: Path) -> None:
 
 
 def _died_here(holder: Owner) -> bool:
-    """Whether ``holder`` was a process of this machine that is gone; what still has its lock is about to end."""
+    """Tell whether ``holder`` was a process of this machine that is gone; what still has its lock is about to end."""
     return holder.is_of_this_machine and not Path("/proc", str(holder.pid)).exists()
 
 
@@ -219,7 +219,7 @@ class _Heart:
         self._thread.start()
 
     def stop(self) -> bool:
-        """Whether the folder was ours to the end."""
+        """Stop the heartbeat, and tell whether the folder was ours to the end."""
         self._over.set()
         self._thread.join()
         return not self._lost

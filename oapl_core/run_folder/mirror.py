@@ -3,14 +3,14 @@
 Reads the run folder; writes the same names below ``mirror/<run>/``: run.json, every recorded artifact, the base model
 if the run made it, and the ledger. An artifact's bytes are compared with its SHA-256 before they are sent, their number
 afterwards, and the SHA-256 again when they are fetched. The ledger's copy never names an artifact that was not sent
-before, so a copy that was interrupted is whole up to its ledger, and the next one sends the rest.
+before. So a copy that was interrupted is whole up to its ledger, and the next one sends the rest.
 
 Not copied: logs, answers of parts in flight, the trainer's scratch. A round whose training was interrupted is trained
 again from its first epoch, with the same bits. What goes here stays there, but for an optimiser's state that the next
 round has used (`training.optimizer_state`). Credentials: see ``object_store.py``.
 
-Whoever can write into a mirror chooses bytes and settings of what is fetched, but no place outside of the run folder:
-see ``foreign_names.py``. A base model that the run made goes back to where it was, if nothing else is there.
+Whoever can write into a mirror chooses bytes and settings of what is fetched. No place outside of the run folder can be
+chosen: see ``foreign_names.py``. A base model that the run made goes back to where it was, if nothing else is there.
 """
 
 import json
@@ -40,11 +40,11 @@ _AWAY = (OSError, Unreachable, StoreRefused)
 _MADE_MODEL = re.compile(r"models/[0-9a-f]{16}")
 """How the place of a base model ends that pretraining made, below `cache_dir`."""
 _MODEL_FILES = {".json", ".jinja", ".model", ".safetensors", ".txt"}
-"""What such a model has; no program is among them."""
+"""File endings of a base model that the run made; no program is among them."""
 
 
 class Mirror:
-    """One run's copy."""
+    """Copy of one run."""
 
     def __init__(self, url: str, run_name: str | None = None, tell: Callable[[str], None] = print) -> None:
         """``url`` is the mirror's and ``run_name`` the run folder's, or ``url`` is that of the run's copy itself.
@@ -96,7 +96,7 @@ class Mirror:
         self._forget_states(ledger)
 
     def _start(self, run: Run, ledger: bytes) -> bytes:
-        """What the mirror has; refuses to mix two runs."""
+        """Begin to send, and return the mirror's ledger; refuse to mix two runs."""
         there = self._store.get(_LEDGER) or b""
         if not ledger.startswith(there):
             raise ConfigError(
@@ -151,7 +151,7 @@ class Mirror:
     # Fetching -----------------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """What run.json of the copy says.
+        """Read the settings in run.json of the copy.
 
         Raises:
             DataError: there is none.
@@ -173,7 +173,7 @@ class Mirror:
         return found
 
     def _records(self, ledger: bytes) -> Records:
-        """What the mirror's ledger says, if all of its names belong into a run folder."""
+        """Parse the mirror's ledger; refuse one with names that do not belong into a run folder."""
         records = records_of(ledger, f"{self._url}: ledger.jsonl: ")
         refuse_foreign(records, self._url)
         return records
@@ -193,7 +193,7 @@ class Mirror:
         return DataError(f"{self._url}: holds no run (no {_RUN} and {_LEDGER} in {self._store.url}); look at the URL")
 
     def holds_a_run(self) -> bool:
-        """Whether there is something to fetch."""
+        """Tell whether there is something to fetch."""
         return self._store.get(_RUN) is not None and self._store.get(_LEDGER) is not None
 
     def fetch(self, root: Path) -> list[str]:
@@ -335,6 +335,6 @@ def catch_up(run: Run, tell: Callable[[str], None]) -> None:
 
 
 def _whole_lines(path: Path) -> bytes:
-    """The ledger without a line that is being written."""
+    """Read the ledger without a line that is being written."""
     content = path.read_bytes() if path.exists() else b""
     return content[: content.rfind(b"\n") + 1]

@@ -1,4 +1,4 @@
-"""What lies below one URL (s3, gs, az, file, or a path): put, create, get, list, delete; the door to obstore.
+"""Objects below one URL (s3, gs, az, file, or a path): put, create, get, list, delete; the door to obstore.
 
 ``create`` writes only where nothing is (S3: If-None-Match, Google: ifGenerationMatch=0, Azure: If-None-Match, a disk: a
 hard link). Every write is whole or not there. Credentials come from the environment, or from the machine's role.
@@ -22,7 +22,7 @@ _BLOCK_BYTES = 8 * 2**20
 _CLASSES = {"s3": "S3Store", "gs": "GCSStore", "az": "AzureStore", "file": "LocalStore"}
 _SCHEMES = "give file:///..., a path from /, s3://bucket/..., gs://bucket/... or az://container/..."
 _OPTIONS = ("region", "endpoint")
-"""What may follow the question mark of s3://."""
+"""Options that may follow the question mark of s3://."""
 
 
 class StoreRefused(ConfigError):
@@ -41,7 +41,7 @@ class Version(NamedTuple):
 
 
 class ObjectStore:
-    """What lies below one URL."""
+    """Store of the objects below one URL."""
 
     def __init__(self, url: str, folder: str = "") -> None:
         """``url`` as `mirror` has it, and a folder below it. Asks the store nothing yet.
@@ -89,7 +89,7 @@ class ObjectStore:
             self._obstore.put(self._store, self._at(name), content)
 
     def get(self, name: str) -> bytes | None:
-        """Its content; None if there is none."""
+        """Read the content of an object; None if there is no such object."""
         with self._errors():
             try:
                 return bytes(self._obstore.get(self._store, self._at(name)).bytes())
@@ -157,7 +157,7 @@ class ObjectStore:
 
 
 def below(url: str, folder: str) -> str:
-    """The URL of a folder below ``url``; what follows its question mark stays."""
+    """Return the URL of a folder below ``url``; what follows its question mark stays."""
     place, mark, options = url.partition("?") if "://" in url else (url, "", "")
     return f"{place.rstrip('/')}/{folder}".rstrip("/") + mark + options if folder else url
 

@@ -84,7 +84,7 @@ def opened(found: Run, tell: Callable[[str], None], is_folder: bool = False) -> 
 
 
 def check(experiment: Experiment) -> None:
-    """What can be known to be wrong before minutes are spent.
+    """Check for what can be known to be wrong before minutes are spent.
 
     Raises:
         ConfigError: a file that the experiment names is missing, its own function cannot be imported, or its

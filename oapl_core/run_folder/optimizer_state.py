@@ -30,7 +30,7 @@ def require_state(run: Run, number: int) -> None:
 
 
 def has_state(run: Run, number: int) -> bool:
-    """Whether the state that round ``number`` left is on the disk."""
+    """Tell whether the state that round ``number`` left is on the disk."""
     path = run.optimizer_state(number)
     recorded = run.name(path) in run.ledger.artifacts() and run.name(path) not in run.ledger.removals()
     return recorded and path.is_dir()

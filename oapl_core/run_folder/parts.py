@@ -20,7 +20,7 @@ from oapl_core.run_folder.run import IN_FLIGHT
 LOCK = "lock"
 
 Details = Mapping[str, Any]
-"""What the ledger says of a part beside its bytes."""
+"""Details of a part in the ledger, beside its bytes."""
 
 
 class Parts(Protocol):

@@ -28,7 +28,7 @@ POLICIES = "policies"
 
 
 def temporary(path: Path) -> Path:
-    """Where an artifact lies while it is written."""
+    """Return the path of an artifact while it is written."""
     return path.with_name(_TEMPORARY + path.name)
 
 
@@ -51,7 +51,7 @@ class Recorded:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """What is finished."""
+        """Ledger of the finished artifacts."""
         return Ledger(self.root / "ledger.jsonl")
 
     @property
@@ -65,16 +65,16 @@ class Recorded:
         return Path.cwd()
 
     def place(self, path: Path) -> Path:
-        """Where such a path leads from the current folder; it stays as it is written where that is the origin."""
+        """Resolve a path that starts at ``origin`` from the current folder; it stays where that is the origin."""
         origin = self.origin
         return path if origin.samefile(Path.cwd()) else origin / path
 
     def log(self, label: str) -> Path:
-        """What the process of a stage prints; ``label`` is its name in the ledger's stage lines."""
+        """Return the file that a stage's process prints to; ``label`` is its name in the ledger's stage lines."""
         return self.root / "logs" / f"{label.replace(' ', '_')}.log"
 
     def name(self, path: Path) -> str:
-        """The ledger's name for ``path``: relative to the run folder if it is inside."""
+        """Return the ledger's name for ``path``: relative to the run folder if it is inside."""
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else path.as_posix()
 
     def inputs(self, paths: Iterable[Path]) -> dict[str, str]:
@@ -98,10 +98,10 @@ class Recorded:
         return found
 
     def is_done(self, path: Path, inputs: Mapping[str, str], config: Mapping[str, Any]) -> bool:
-        """Whether ``path`` is recorded for exactly these inputs and settings and is still the recorded bytes.
+        """Tell whether ``path`` is recorded for exactly these inputs and settings and is still the recorded bytes.
 
-        An artifact that would be done but is damaged is named once in the stage's progress. One that was imported is
-        done whatever its stage would make it from, and one that was removed on purpose as long as it would be the same.
+        An artifact that would be done but is damaged is named once in the stage's progress. An imported artifact is
+        done whatever its stage would make it from. One removed on purpose is done as long as it would be the same.
         """
         entry = self.ledger.artifacts().get(self.name(path))
         if entry is None:
@@ -158,7 +158,7 @@ class Recorded:
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What JSON makes of the settings, so that a comparison with the ledger is exact."""
+    """Turn the settings into what JSON makes of them, so that a comparison with the ledger is exact."""
     plain: dict[str, Any] = json.loads(json.dumps(dict(config), default=str))
     return plain
 

@@ -33,7 +33,7 @@ MAY_CHANGE = {"alarms", "estimate", "fleet", "mirror", "observers", "runs_dir", 
 """Settings that say where and how a run is kept going, not what it is."""
 ROLLOUTS_DIR, GROUPS_FILE = "1_rollouts", "3_groups.parquet"
 REFERENCE_FILE, CHECKPOINT_DIR, EVALUATION_DIR = "3_reference.parquet", "4_checkpoint", "5_evaluation"
-"""What lies in a round's folder."""
+"""Names of files and folders in a round's folder."""
 OPTIMIZER_STATE, SAVED_STATES, IN_FLIGHT = "optimizer_state", "state", ".in_flight"
 """Folders of what a round leaves to the next one, of what training resumes from, of unfinished parts."""
 METRICS_FILE = "training_metrics.jsonl"
@@ -41,7 +41,7 @@ METRICS_FILE = "training_metrics.jsonl"
 
 
 def parts_of(folder: Path) -> list[Path]:
-    """The finished parts of rollouts or verdicts in ``folder``, in order; unfinished ones have other names."""
+    """List the finished parts of rollouts or verdicts in ``folder``, in order; unfinished ones have other names."""
     return sorted(folder.glob("part-*.parquet"))
 
 
@@ -74,7 +74,7 @@ class Run(Recorded):
     """Folder in which a person last named its experiment; None: unknown."""
 
     def __repr__(self) -> str:
-        """What a notebook shows: the folder, not its pages of settings."""
+        """Show the folder in a notebook, not its pages of settings."""
         return f"{type(self).__name__}({str(self.root)!r})"
 
     @classmethod
@@ -192,12 +192,12 @@ class Run(Recorded):
 
     @property
     def python(self) -> Path | None:
-        """The stages' interpreter."""
+        """Interpreter that the stages run in."""
         return None if self.config.engine_python is None else self.place(self.config.engine_python)
 
     @property
     def origin(self) -> Path:
-        """What relative paths start at: the folder in which the run was started.
+        """Folder that relative paths start at: the one in which the run was started.
 
         A `runs_dir` below it tells it from where the run folder lies, also after a checkout was moved or copied as a
         whole. Else it is the recorded folder or, where that is not there (another machine), the current one.
@@ -220,7 +220,7 @@ class Run(Recorded):
 
     @property
     def base_record(self) -> Path:
-        """Where it is recorded which base model was made, or fetched from the hub."""
+        """Record of which base model was made, or fetched from the hub."""
         return self.root / "base_model.json"
 
     @property
@@ -264,11 +264,11 @@ class Run(Recorded):
         return verdict_versions.folder(self.round_dir(number), version)
 
     def audit(self, number: int) -> Path:
-        """What the second executor said about a share of the passes (tables.AUDITS)."""
+        """Return the file of the second executor's word about a share of the passes (tables.AUDITS)."""
         return self.round_dir(number) / "2_audit.parquet"
 
     def groups(self, number: int) -> Path:
-        """What is trained on (tables.GROUPS)."""
+        """Return the file of the groups that the round trains on (tables.GROUPS)."""
         return self.round_dir(number) / GROUPS_FILE
 
     def reference(self, number: int) -> Path:
@@ -300,7 +300,7 @@ class Run(Recorded):
         return self.checkpoints(number) / OPTIMIZER_STATE
 
     def mismatch(self, number: int) -> Path:
-        """How far the trainer's log-probs of the round's rollouts are from the engine's (tables.MISMATCHES)."""
+        """Return the file of distances between the trainer's and the engine's log-probs (tables.MISMATCHES)."""
         return self.checkpoints(number) / "engine_mismatch.parquet"
 
     def states(self, number: int) -> Path:
@@ -312,22 +312,22 @@ class Run(Recorded):
         return self.round_dir(len(self.config.rounds) - 1) / EVALUATION_DIR / self.config.objectives[-1].folder
 
     def evaluation(self) -> Path:
-        """Every held-out and validation row of the run (tables.EVALUATIONS)."""
+        """Return the file of every held-out and validation row of the run (tables.EVALUATIONS)."""
         return self.evaluations().with_suffix(".parquet")
 
     def card(self) -> Path:
-        """The evaluation card of the held-out problems: all that is needed to repeat that, and the results."""
+        """Return the evaluation card of the held-out problems: all that is needed to repeat that, and the results."""
         return self.evaluations().with_name(f"{self.config.objectives[-1].folder}_card.json")
 
     def card_text(self) -> Path:
-        """The same for people."""
+        """Return the path of the evaluation card for people."""
         return self.card().with_suffix(".md")
 
     def base_model(self) -> Path:
-        """The folder that the run starts from: ``model``, or what ``base_model.json`` says that was made or fetched.
+        """Return the run's first model folder: ``model``, or the made or fetched one that ``base_model.json`` names.
 
         Raises:
-            DataError: that has not finished.
+            DataError: making or fetching it has not finished.
         """
         if self.config.model is not None and not self.config.records_base_model:
             return self.place(self.config.model)
@@ -337,17 +337,17 @@ class Run(Recorded):
         return self.place(Path(json.loads(read_record(record))["path"]))
 
     def policy(self, number: int) -> Path:
-        """The checkpoint that round ``number`` starts training at."""
+        """Return the checkpoint that round ``number`` starts training at."""
         if number == 0:
             return self.base_model()
         return self.checkpoint(number - 1, self.config.rounds[number - 1].epochs)
 
     def behavior(self, number: int) -> Path:
-        """The checkpoint that round ``number`` samples from: its ``policy``, or an earlier one (`sync`, `pipeline`)."""
+        """Return the checkpoint that samples round ``number``: ``policy`` or an earlier one (`sync`, `pipeline`)."""
         return self.policy(self.config.sampling_round(number))
 
     def check_policy(self, model_dir: Path) -> str:
-        """The policy hash of a checkpoint, computed from its files and compared with what this run recorded for it.
+        """Return a checkpoint's policy hash, computed from its files and compared with what this run recorded for it.
 
         Raises:
             DataError: the weights or the tokenizer changed since; names both hashes.
@@ -361,7 +361,7 @@ class Run(Recorded):
         return now
 
     def _recorded_policy(self, model_dir: Path) -> str | None:
-        """What pretraining, training or (for a base model from elsewhere) the first rollouts recorded."""
+        """Return the hash that pretraining, training or (for a model from elsewhere) the first rollouts recorded."""
         artifacts = self.ledger.artifacts()
         if (entry := artifacts.get(self.name(model_dir))) is not None:
             return entry.details.get("policy_hash")

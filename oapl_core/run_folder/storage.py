@@ -1,4 +1,4 @@
-"""What a run folder holds, in bytes, by kind and round. Reads names, sizes and link counts; opens no file."""
+"""Bytes in a run folder, by kind and round. Reads names, sizes and link counts; opens no file."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -34,7 +34,7 @@ class StoredFile:
 
     path: Path
     kind: str
-    """One of KINDS."""
+    """Name of one of KINDS."""
     round: int | None
     """Counted from 0; None outside rounds."""
     bytes: int
@@ -43,7 +43,7 @@ class StoredFile:
 
 
 def stored_files(run: Run) -> Iterator[StoredFile]:
-    """Every file of the run folder, in the order of their names; one that vanishes meanwhile is left out."""
+    """Yield every file of the run folder, in the order of their names; one that vanishes meanwhile is left out."""
     for path in sorted(run.root.rglob("*")):
         try:
             found = path.lstat()
@@ -69,7 +69,7 @@ def classify(parts: tuple[str, ...]) -> tuple[str, int | None]:
 
 
 def total(files: Iterable[StoredFile]) -> Counter[str]:
-    """Bytes by kind."""
+    """Sum up the bytes by kind."""
     found: Counter[str] = Counter()
     for file in files:
         found[file.kind] += file.bytes

@@ -2,10 +2,10 @@
 
 Reads 1_rollouts and prompts.parquet, row group by row group, and the tokenizer; writes nothing.
 
-What the model sampled is never rendered again, so no chat template can break a row that was sampled here. But whoever
-serves the model behind an interface of messages renders every earlier turn at each request, and some templates render
-it otherwise than it was sampled: Qwen3's leaves out reasoning before the last user's turn, Llama's and Gemma's cut
-white space off. Such rows are named, with the first turn that would come out otherwise.
+What the model sampled is never rendered again, so no chat template can break a row that was sampled here. But a server
+of the model behind an interface of messages renders every earlier turn at each request. Some templates render a turn
+otherwise than it was sampled. Qwen3's leaves out reasoning before the last user's turn; Llama's and Gemma's cut white
+space off. Such rows are named, with the first turn that would come out otherwise.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,10 +28,10 @@ _NEXT = "?"
 
 @dataclass
 class TurnCheck:
-    """What was found of a run's trajectories."""
+    """Findings about a run's trajectories."""
 
     rows: int = 0
-    """Looked at."""
+    """Number of rows that were looked at."""
     unsound: list[Finding] = field(default_factory=list)
     reworded: list[Finding] = field(default_factory=list)
     """Rows that a chat template would render otherwise than the model saw them."""
@@ -92,7 +92,7 @@ class Template:
         self._has_tools = self._rendered("x", "tool") is not None
 
     def first_reworded(self, row: Mapping[str, Any]) -> int | None:
-        """The first turn of a row of ROLLOUTS that would be rendered otherwise than it was sampled; None: none."""
+        """Find the first turn of a row of ROLLOUTS that would be rendered otherwise than it was sampled; None: none."""
         ids, starts, mask = row["response_ids"], row["turn_starts"] or [0], row[LOSS_MASK]
         calling = {call["turn"] for call in row["tool_calls"] or ()}
         # the last turn is followed by none: it is rendered for nobody
@@ -103,7 +103,7 @@ class Template:
         return None
 
     def keeps(self, sampled: Sequence[int], calls_tools: bool) -> bool:
-        """Whether a turn's own tokens, its end among them, are in what is rendered, followed by a tool's result or by
+        """Tell whether a turn's own tokens, with its end, are in what is rendered, followed by a tool's result or by
         a user's turn."""
         said = self._tokenizer.decode(sampled, clean_up_tokenization_spaces=False)
         content = said

@@ -1,8 +1,8 @@
 """Versions of a round's verdicts: those of its own settings, and others beside them, made by `oapl verify --as NAME`.
 
-round_00/2_verdicts/            by the run's settings
-round_00/2_verdicts.NAME/       by others, which its settings.json holds: `verifier` and `reward`
-round_00/2_verdicts.json        which of them is used: {"version": "NAME"}; not there: the first
+round_00/2_verdicts/            by the run's settings.
+round_00/2_verdicts.NAME/       by others, which its settings.json holds: `verifier` and `reward`.
+round_00/2_verdicts.json        which of them is used: {"version": "NAME"}; not there: the first.
 """
 
 import json
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 VERDICTS_DIR = "2_verdicts"
 SETTINGS_FILE = "settings.json"
 STORED = "stored"
-"""What a person calls the verdicts by the run's own settings."""
+"""Name of the verdicts by the run's own settings, for a person."""
 
 
 def folder(round_dir: Path, version: str | None) -> Path:
-    """Where a version lies: "" is the one by the run's settings, None the one that is used."""
+    """Return the folder of a version: "" is the one by the run's settings, None the one that is used."""
     version = used(round_dir) if version is None else version
     return round_dir / (f"{VERDICTS_DIR}.{version}" if version else VERDICTS_DIR)
 
 
 def choice(round_dir: Path) -> Path:
-    """The file that says which version is used."""
+    """Return the file that says which version is used."""
     return round_dir / f"{VERDICTS_DIR}.json"
 
 
@@ -51,7 +51,7 @@ def used(round_dir: Path) -> str:
 
 
 def judged_by(run: "Run", number: int, version: str | None = None) -> Experiment:
-    """The run's settings with the `verifier` and `reward` by which a version of a round's verdicts was judged.
+    """Return the run's settings with the `verifier` and `reward` by which a version of a round's verdicts was judged.
 
     Raises:
         DataError: there is no such version.

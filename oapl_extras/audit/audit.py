@@ -1,9 +1,9 @@
 """``python -m oapl_extras.audit.audit RUN_DIR --round N [--fraction F]``: 2_verdicts/part-* -> 2_audit.parquet.
 
 Runs a seeded share of the round's passed programs again, each test in a process of its own under another sandbox
-(bubblewrap.py), and compares with a rule of its own: texts as words, numbers by value, line breaks ignored. That is
+(bubblewrap.py). Compares with a rule of its own: texts as words, numbers by value, line breaks ignored. That is
 laxer than the verifier's rules, so what passed there must pass here. A disagreement means that one of the two is wrong,
-or that the program is random: the verb prints each, records all, and ends with exit code 1. Maths answers are not
+or that the program is random. The verb prints each, records all, and ends with exit code 1. Maths answers are not
 programs and are left out. Programs in other languages are compiled again, by the same compiler.
 """
 
@@ -102,7 +102,7 @@ def _verdicts(run: Run, number: int, columns: list[str], only: Any = None) -> It
 def _judge(
     executor: Bubblewrap, config: VerifierConfig, row: Mapping[str, Any], problem: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A row of tables.AUDITS: the first test that the program fails here, or that it fails none."""
+    """Make a row of tables.AUDITS: the first test that the program fails here, or that it fails none."""
     judged = {"rollout_id": row["rollout_id"], "problem_id": row["problem_id"], "outcome": str(Outcome.PASSED)}
     judged |= {"tests_run": 0, "first_failing_test": None, "excerpt": None, "wall_s": 0.0}
     chosen = GradingRules(max_tests=config.max_tests).chosen(problem["tests"])
@@ -119,7 +119,7 @@ def _judge(
 
 
 def _endings(executor: Bubblewrap, source: str, problem: Mapping[str, Any], chosen: Sequence[int]) -> Iterator[Ending]:
-    """How the program ended on each of the chosen tests."""
+    """Yield how the program ended on each of the chosen tests."""
     inputs = [problem["tests"][index]["input"] for index in chosen]
     language = languages.of(problem)
     if language:
@@ -168,7 +168,7 @@ def _same_number(ours: str, theirs: str, relative: float, absolute: float) -> bo
 
 
 def same_json(returned: str, expected: str, relative: float = 0.0, absolute: float = 0.0) -> bool:
-    """The same JSON value; numbers within the tolerances."""
+    """Tell whether two texts are the same JSON value; numbers may differ within the tolerances."""
     try:
         return _same(json.loads(returned, object_pairs_hook=each_once), json.loads(expected), relative, absolute)
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
 """The second executor: one test of a program in one plain process under bubblewrap, a sandbox of other authors.
 
-Shares no code with oapl_core.sandbox and compares nothing, so that a fault there is not repeated here. It is slow (some
-70 ms for each test), and its limits are twice as wide as the verifier's: it should never fail a program for its load.
+Shares no code with oapl_core.sandbox and compares nothing, so that a fault there is not repeated here. It is slow: some
+70 ms for each test. Its limits are twice as wide as the verifier's: it should never fail a program for its load.
 Writes only below a temporary folder; the program sees the interpreter, /usr, the permitted libraries and its own input.
 """
 
@@ -129,8 +129,8 @@ class Bubblewrap:
             raise SandboxError(f"the audit's bwrap cannot run a program here ({reason[-1]}); allow user namespaces")
 
     def run(self, source: str, kind: str, entry_point: str | None, data: str, starter: str = "") -> Ending:
-        """One test in one process; `data` is its standard input, JSON arguments or checks, as the `kind` has it. With
-        checks `starter` runs before the program, if it runs by itself."""
+        """Run one test in one process; `data` is its standard input, JSON arguments or checks, as the `kind` has it.
+        With checks `starter` runs before the program, if it runs by itself."""
         with temporary_folder() as folder:
             for name, text in (("main.py", source), ("input", data), ("starter.py", starter), ("runner.py", _RUNNER)):
                 (folder / name).write_bytes(text.encode("utf-8", "replace"))
@@ -141,8 +141,8 @@ class Bubblewrap:
         return replace(ending, raised=not ending.timed_out and (code == _RAISED or code > 128))
 
     def run_in(self, language: Language, source: str, inputs: Sequence[str]) -> Iterator[Ending]:
-        """A program in another language, compiled once, with each input in a process of its own; if it does not
-        compile, the compiler's end alone. Another exit code than 0 is a crash, as the verifier has it."""
+        """Compile a program in another language once, and run each input in a process of its own. If it does not
+        compile, yield the compiler's end alone. Another exit code than 0 is a crash, as the verifier has it."""
         with temporary_folder() as folder:
             (folder / language.file).write_bytes(source.encode("utf-8", "replace"))
             if language.compile:
@@ -201,7 +201,7 @@ def _view(libraries: Sequence[str]) -> list[str]:
 
 
 def _places(library: str) -> list[Path]:
-    """Where an installed package lies, with the shared libraries that its wheel keeps beside it."""
+    """Find the folders of an installed package, with the shared libraries that its wheel keeps beside it."""
     spec = importlib.util.find_spec(library)
     if spec is None or spec.origin is None:
         return []

@@ -27,7 +27,7 @@ SHORT = (0, 2, 3, 5)
 
 
 def held_out_table(comparison: Comparison, results: Sequence[Result], name: str) -> Table:
-    """A row for each measured arm, the highest pass@1 first, and the checkpoint that they started from."""
+    """Tabulate a row for each measured arm, the highest pass@1 first, and the checkpoint that they started from."""
     k, first = largest_k(results, name), results[0]
     rows: list[tuple[str, ...]] = []
     for one in ranked(results, name):
@@ -66,7 +66,7 @@ def held_out_table(comparison: Comparison, results: Sequence[Result], name: str)
 
 
 def _pass_cells(means: Means) -> tuple[str, str, str, str]:
-    """How many seeds, mean, interval over problems, range of the seeds."""
+    """Write the number of seeds, mean, interval over problems, range of the seeds."""
     rate, seeds = _rate_and_seeds(means)
     return whole(len(means.seeds)), rate, interval_of(means.all), seeds
 
@@ -76,7 +76,7 @@ def _rate_and_seeds(means: Means | None) -> tuple[str, str]:
 
 
 def training_table(results: Sequence[Result]) -> Table:
-    """What each arm did and took, failed ones too."""
+    """Tabulate what each arm did and took, failed ones too."""
     cells: dict[str, Callable[[Result], str]] = {
         "arm": lambda one: one.label,
         "steps>": lambda one: whole(one.training.get("steps")),
@@ -106,7 +106,7 @@ def failures_table(results: Sequence[Result]) -> Table | None:
 
 
 def write_numbers(results: Sequence[Result], comparison: Comparison, path: Path) -> None:
-    """A CSV with a row for each arm and problem set, and one for the checkpoint that they started from."""
+    """Write a CSV with a row for each arm and problem set, and one for the checkpoint that they started from."""
     import polars as pl
 
     # before anything is measured there is no problem set, but what training recorded is a row already

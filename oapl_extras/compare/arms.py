@@ -1,7 +1,7 @@
-"""What the arms of a comparison came to: pass@k with two kinds of spread, paired differences, and what it took.
+"""Results of a comparison's arms: pass@k with two kinds of spread, paired differences, and what training took.
 
-Reads the arms' ledgers and evaluations, through tracks. Two questions, two numbers: *would other problems agree?*
-is the 95 % interval from resampling problems, each with its mean over the seeds; *would another seed?* is the range of
+Reads the arms' ledgers and evaluations, through tracks. Two questions have two numbers. *Would other problems agree?*
+is the 95 % interval from resampling problems, each with its mean over the seeds. *Would another seed?* is the range of
 the seeds' own means. A difference is paired: the same problems, the mean over seeds of both arms.
 """
 
@@ -22,7 +22,7 @@ class Means:
     """pass@k, or the mean reward, of one setting on one problem set, over problems and over seeds."""
 
     all: MeanWithInterval
-    """Of the means over seeds, with the interval over problems."""
+    """Mean of the means over seeds, with the interval over problems."""
     seeds: tuple[float, ...]
     """Mean of each seed."""
     by_problem: Mapping[str, float]
@@ -30,12 +30,12 @@ class Means:
 
     @classmethod
     def of(cls, scores: Sequence[Score], k: int) -> "Means | None":
-        """Of a seed's score each; over the problems with k judged answers from every seed. None without any."""
+        """Average each seed's score, over the problems with k judged answers from every seed. None without any."""
         return cls._over([pass_at_k_by_problem(score.judged_P, k) for score in scores], scores[0].resampling)
 
     @classmethod
     def of_rewards(cls, scores: Sequence[Score]) -> "Means | None":
-        """The same of the mean reward; None without `[reward]`."""
+        """Average the mean reward of each seed; None without `[reward]`."""
         return cls._over([score.rewards_P or {} for score in scores], scores[0].resampling)
 
     @classmethod
@@ -50,7 +50,7 @@ class Means:
         return cls(estimate, seeds, by_problem, resampling)
 
     def minus(self, other: "Means") -> MeanWithInterval | None:
-        """How much higher it is than ``other`` on the problems that both have, paired; None if they share none."""
+        """Estimate how much higher it is than ``other``, paired on problems that both have; None if they share none."""
         resampling = self.resampling
         paired = paired_difference(other.by_problem, self.by_problem, resampling.resamples, resampling.seed)
         return paired.change if paired else None
@@ -62,7 +62,7 @@ class Result:
 
     label: str
     tracks: Sequence[Track]
-    """Of the seeds that are measured."""
+    """Tracks of the seeds that are measured."""
     failures: Sequence[tuple[Arm, str]]
     """Seeds that were not trained to their end, with the line that says why."""
     waiting: Sequence[Arm]
@@ -73,11 +73,11 @@ class Result:
     """Means over the measured seeds: mean tokens and truncated share of held-out answers."""
 
     def scores(self, problem_set: str) -> list[Score]:
-        """Of the newest checkpoint of every seed."""
+        """List the scores of the newest checkpoint of every seed."""
         return [track.milestones[-1].scores[problem_set] for track in self.tracks]
 
     def base_scores(self, problem_set: str) -> list[Score]:
-        """Of the checkpoint that all arms started from, once for each seed."""
+        """List the scores of the checkpoint that all arms started from, once for each seed."""
         return [track.milestones[-2].scores[problem_set] for track in self.tracks]
 
     def means(self, problem_set: str, k: int) -> Means | None:
@@ -86,13 +86,13 @@ class Result:
         return Means.of(scores, k) if scores else None
 
     def rewards(self, problem_set: str) -> Means | None:
-        """The mean reward; None without `[reward]`, or if nothing is measured."""
+        """Return the mean reward; None without `[reward]`, or if nothing is measured."""
         scores = self.scores(problem_set)
         return Means.of_rewards(scores) if scores else None
 
 
 def read_results(comparison: Comparison) -> list[Result]:
-    """Every arm, in the order of the file.
+    """Read the result of every arm, in the order of the file.
 
     Raises:
         DataError: a file is broken, or an arm was trained on other data than the others.
@@ -164,7 +164,7 @@ def _averaged(each: Iterator[Mapping[str, float | None]]) -> dict[str, float | N
 
 
 def problem_sets(results: Sequence[Result]) -> list[str]:
-    """The problem sets that some arm was measured on, in the order of the evaluation."""
+    """List the problem sets that some arm was measured on, in the order of the evaluation."""
     return list(dict.fromkeys(name for one in results for track in one.tracks for name in track.benchmarks))
 
 
@@ -174,7 +174,7 @@ def largest_k(results: Sequence[Result], problem_set: str) -> int:
 
 
 def base_means(results: Sequence[Result], problem_set: str, k: int) -> Means | None:
-    """The common checkpoint, from an arm with the most seeds; None before anything is measured."""
+    """Average the common checkpoint's scores, from an arm with the most seeds; None before anything is measured."""
     # the base answers once for each seed; an arm with more seeds says more of it
     most = max(results, key=lambda one: len(one.tracks))
     scores = most.base_scores(problem_set) if most.tracks else []
@@ -182,12 +182,12 @@ def base_means(results: Sequence[Result], problem_set: str, k: int) -> Means | N
 
 
 def base_name(comparison: Comparison) -> str:
-    """What the common checkpoint is called."""
+    """Return the name of the common checkpoint."""
     return BASE if comparison.config.round == 0 else f"round {comparison.config.round - 1}"
 
 
 def ranked(results: Sequence[Result], problem_set: str) -> list[Result]:
-    """The highest pass@1 first; arms that are not measured last."""
+    """Sort results, the highest pass@1 first; arms that are not measured last."""
 
     def height(one: Result) -> float:
         means = one.means(problem_set, 1)

@@ -22,7 +22,7 @@ Columns = Sequence[tuple[str, str]]
 
 
 def read_comparison(path: Path, overrides: Sequence[str] = ()) -> tuple[ComparisonConfig, Run]:
-    """The comparison in a file, and the run whose rollouts it shares, whose folder need not exist yet.
+    """Read the comparison in a file, and the run whose rollouts it shares, whose folder need not exist yet.
 
     Raises:
         ConfigError: the file, or an experiment that it names, cannot be used.
@@ -79,7 +79,7 @@ def check_tables(comparison: Comparison) -> None:
 
 
 def _tables(run: Run, number: int, stages: Collection[str]) -> Iterator[tuple[Path, Columns, Step]]:
-    """What arms that begin with these stages read, with its columns and the step that makes it."""
+    """Yield each table that arms beginning with these stages read, with its columns and the step that makes it."""
     prepare = next(step for step in preparation(run.config) if step.stage is PREPARATION)
     sampling, verification, groups, _ = round_steps(number)
     yield run.problems, PROBLEMS, prepare
@@ -92,7 +92,7 @@ def _tables(run: Run, number: int, stages: Collection[str]) -> Iterator[tuple[Pa
 
 
 def begin(comparison: Comparison, arm: Arm) -> Run:
-    """The run of ``arm``, forked from the common run if it is new.
+    """Return the run of ``arm``, forked from the common run if it is new.
 
     Raises:
         OaplError: as ``changing.forking.fork``.

@@ -66,7 +66,7 @@ def _run_flow(comparison: Comparison, path: Path, overrides: Sequence[str]) -> N
 
 
 def _show_result(comparison: Comparison) -> int:
-    """The table, the arms that failed and where the report is; 1 if an arm is not measured."""
+    """Show the table, the arms that failed and where the report is; return 1 if an arm is not measured."""
     from oapl_core.reports.headline import as_rich
     from oapl_extras.compare.arm_tables import SHORT, failures_table, held_out_table
     from oapl_extras.compare.arms import problem_sets, read_results

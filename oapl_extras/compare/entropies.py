@@ -28,19 +28,19 @@ class Measured:
     """One kind of number over the optimiser steps of the runs that have it."""
 
     meaning: str
-    """For a caption."""
+    """Meaning of the number, for a caption."""
     suffix: str
-    """Of a line's name."""
+    """Suffix of a line's name."""
     width: int
     """Steps that a moving mean covers."""
     each: list[Series]
-    """Of each step, and the means over seeds."""
+    """Numbers of each step, and the means over seeds."""
     smooth: list[Series]
     """Moving means of them."""
 
 
 def measured(tracks: Sequence[Track], parts: int, estimate_parts: int) -> list[Measured]:
-    """What there is; a run is in the first kind that it has, so that no mean has both.
+    """Collect the kinds of number there are; a run is in the first kind that it has, so that no mean has both.
 
     Args:
         tracks: the runs.
@@ -70,10 +70,10 @@ def _estimated(step: TrainingStep) -> float | None:
 
 
 def sampling_entropy(tracks: Sequence[Track]) -> list[Series]:
-    """What the entropy really was when each round was sampled, at the step whose weights sampled it.
+    """Measure the true entropy when each round was sampled, at the step whose weights sampled it.
 
-    Mean of -ln behavior over the tokens of the round's first epoch: sampled and scored by the same policy, so without
-    bias but for the filter, which dropped some groups.
+    Mean of -ln behavior over the tokens of the round's first epoch. The same policy sampled and scored them, so there
+    is no bias but for the filter, which dropped some groups.
     """
 
     def of(track: Track) -> Iterator[Series]:

@@ -123,10 +123,10 @@ def train(comparison: Comparison, arm: Arm) -> None:
 
 
 def refuse_damage(run: Run, arm: Arm) -> None:
-    """What an arm shares is never made again for it: that would be other data.
+    """Raise an error if what an arm shares is damaged; it is never made again, since that would be other data.
 
     Raises:
-        DataError: it is not what was recorded.
+        DataError: what the arm shares is not what was recorded.
     """
     planned, done = steps(arm.config), finished(run)
     if len(done) < planned.index(arm.steps[0]):

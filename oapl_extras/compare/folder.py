@@ -7,7 +7,7 @@ Layout::
       report/index.html  report/report.md  report/table.csv  report/*.png
 
 An arm is a run as any other (`oapl status`, `oapl report`, `oapl figures` read it). It does its own training and
-evaluation; the rest are hard links to what the common run made: an arm costs its training and its measurement.
+evaluation; the rest are hard links to files of the common run. An arm costs its training and its measurement.
 """
 
 import json
@@ -36,7 +36,7 @@ from oapl_extras.compare.settings import ArmConfig, ComparisonConfig
 
 MEASURING = Step("measuring the arms", "oapl_extras.compare.measuring", None, ())
 REPORTING = Step("report of the comparison", "oapl_extras.compare.together", None, ("report",))
-"""What no arm does by itself."""
+"""Step that no arm does by itself."""
 _RECORD = "compare.json"
 _PLACES = {"runs_dir", "cache_dir", "engine_python", "mirror", "time_limits_h", "report", "fleet"}
 """Settings of an arm that may change: they do not say what it is."""
@@ -49,18 +49,18 @@ class Arm:
     label: str
     seed: int
     config: Experiment
-    """Of its run."""
+    """Settings of its run."""
     stage: str
     """The first of the round that it does itself: `training`, or `groups` where it keeps other groups."""
 
     @property
     def name(self) -> str:
-        """``GRPO, seed 1``."""
+        """Label and seed: ``GRPO, seed 1``."""
         return f"{self.label}, seed {self.seed}"
 
     @property
     def root(self) -> Path:
-        """Its run folder."""
+        """Run folder of the arm."""
         return self.config.run_dir
 
     @property
@@ -70,7 +70,7 @@ class Arm:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """Those that it does itself before it is measured."""
+        """Steps that it does itself before it is measured."""
         *_, groups, training = round_steps(self.round)
         return (groups, training) if self.stage == "groups" else (training,)
 
@@ -80,7 +80,7 @@ class Arm:
         return self.steps[-1]
 
     def called(self, step: Step) -> Step:
-        """One of its steps, called so that a person can tell it from other arms'."""
+        """Name one of its steps so that a person can tell it from other arms'."""
         return replace(step, title=f"{self.name}: {step.word}")
 
     @property
@@ -89,11 +89,11 @@ class Arm:
         return (self.root / "run.json").exists()
 
     def run(self) -> Run:
-        """Its run; the folder exists."""
+        """Open its run; the folder exists."""
         return Run.open(self.root)
 
     def last(self, step: Step) -> StageEntry | None:
-        """How the last process of ``step`` ended; None if there was none."""
+        """Find the ledger's line of the last process of ``step``; None if there was none."""
         if not self.is_begun:
             return None
         return next((e for e in reversed(self.run().ledger.stages()) if e.stage == step.label), None)
@@ -173,7 +173,7 @@ class Comparison(Recorded):
 
     @property
     def python(self) -> Path | None:
-        """The stages' interpreter."""
+        """Interpreter that the stages run in."""
         return self.parent.python
 
     @property
@@ -223,7 +223,7 @@ class Comparison(Recorded):
 
     @property
     def titles(self) -> list[str]:
-        """Of every step that there may be, in order."""
+        """List the titles of every step that there may be, in order."""
         common = [step.title for step in needed_steps(self.config, self.parent)]
         own = [arm.called(step).title for arm in self.arms for step in arm.steps]
         return [*common, *own, MEASURING.title, REPORTING.title]
@@ -245,7 +245,7 @@ class Comparison(Recorded):
             )
 
     def data_of(self, arm: Arm) -> "Data":
-        """What ``arm`` was trained on, as its ledger says.
+        """Return the data that ``arm`` was trained on, as its ledger says.
 
         Raises:
             DataError: it is not trained, or not on the common rollouts and from the common checkpoint.
@@ -269,7 +269,7 @@ class Comparison(Recorded):
 
 @dataclass(frozen=True)
 class Data:
-    """What an arm was trained on."""
+    """Data that an arm was trained on."""
 
     rollouts: Mapping[str, str]
     """sha256 of every part of rollouts and verdicts."""
@@ -278,7 +278,7 @@ class Data:
     start: str
     """sha256 of the checkpoint that training started from."""
     kept: str
-    """Which groups."""
+    """Rule by which groups are kept, in words."""
 
 
 def _digests(run: Run, number: int) -> dict[str, str]:
@@ -287,7 +287,7 @@ def _digests(run: Run, number: int) -> dict[str, str]:
 
 
 def folder_of(config: ComparisonConfig, parent: Run) -> Path:
-    """Where the comparison lies."""
+    """Return the folder of the comparison."""
     return parent.root.parent / "compare" / config.name
 
 

@@ -1,8 +1,8 @@
 """Measures the trained arms of a comparison: ``python -m oapl_extras.compare.measuring COMPARISON_DIR``.
 
-Reads compare.json and the arms' run folders; writes each arm's evaluation into its own folder, exactly as
+Reads compare.json and the arms' run folders. Writes each arm's evaluation into its own folder, exactly as
 ``evaluation.evaluate`` would, so that an arm is a run as any other. One engine and one verifier serve all. Answers of a
-checkpoint that arms share (the base model) are sampled once for each seed; the other arms of that seed get hard links
+checkpoint that arms share (the base model) are sampled once for each seed. The other arms of that seed get hard links
 and the same lines of the ledger.
 """
 

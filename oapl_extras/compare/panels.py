@@ -23,11 +23,11 @@ class Line(Curve):
     style: int = 0
     """Colour and marker, counted from 0."""
     dash: int = 0
-    """0 is solid."""
+    """Index of the dash pattern; 0 is solid."""
     bars: bool = False
     """Intervals as bars at the points; else as a band."""
     look: Literal["dots", "plain", "rings"] = "dots"
-    """`dots`: a marker at each point; `plain`: single steps, with few markers and a gap where a round begins; `rings`:
+    """`dots`: a marker at each point. `plain`: single steps, with few markers and a gap where a round begins. `rings`:
     hollow markers alone, without a place in the legend."""
 
 
@@ -48,7 +48,7 @@ class Panel:
 
 
 def draw_panels(path: Path, panels: Sequence[Panel]) -> None:
-    """One panel over the whole width, or several in two columns, with one legend below them."""
+    """Draw one panel over the whole width, or several in two columns, with one legend below them."""
     # one panel alone is as wide as a page; two in a row are read side by side
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
@@ -73,7 +73,7 @@ def draw_panels(path: Path, panels: Sequence[Panel]) -> None:
 
 
 def _broken(panel: Panel) -> Iterator[Line]:
-    """The lines of a panel, with their gaps."""
+    """Yield the lines of a panel, with their gaps."""
     for line in panel.lines:
         if line.look != "plain":
             yield line
@@ -86,7 +86,7 @@ def _broken(panel: Panel) -> Iterator[Line]:
 
 
 def colour_and_marker(style: int) -> tuple[str, str]:
-    """What tells ``style`` from others: 0 is the base's grey; then no two of the next 56 are alike."""
+    """Return what tells ``style`` from others: 0 is the base's grey; then no two of the next 56 are alike."""
     others = COLOURS[1:]
     return COLOURS[0] if style == 0 else others[(style - 1) % len(others)], MARKERS[style % len(MARKERS)]
 
@@ -154,7 +154,7 @@ class Bar:
 
 
 def draw_intervals(path: Path, bars: Sequence[Bar], x_label: str) -> None:
-    """One row for each bar, the first on top: a dot with its interval, small circles for the seeds."""
+    """Draw one row for each bar, the first on top: a dot with its interval, small circles for the seeds."""
     with drawing(path, 7.4, 1.2 + 0.3 * len(bars)) as (_, (axes,)):
         for row, bar in enumerate(bars):
             colour, marker = (COLOURS[2], "s") if bar.is_reference else (COLOURS[1], "o")

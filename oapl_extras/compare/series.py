@@ -1,9 +1,9 @@
 """The numbers of the figures that set runs side by side; pure. Tracks in, one table of points for each figure out.
 
-Runs with the same label are seeds of one setting: beside each run's own series there is their mean, with the range from
+Runs with the same label are seeds of one setting. Beside each run's own series there is their mean, with the range from
 the lowest to the highest seed. A single run's interval is the bootstrap over problems (evaluation/pass_at_k.py). The
-figures are those of the OAPL paper (arXiv 2602.19362): pass@k over k (fig. 1, 4, 5 left), accuracy and entropy over
-training (fig. 2, 3), accuracy over samples spent (fig. 5 right).
+figures are those of the OAPL paper (arXiv 2602.19362). They show pass@k over k (fig. 1, 4, 5 left), accuracy and
+entropy over training (fig. 2, 3), accuracy over samples spent (fig. 5 right).
 """
 
 import math
@@ -39,7 +39,7 @@ class Series:
     """One line of a figure: points of one run, or their means over the runs of a label."""
 
     label: str
-    """Of the runs."""
+    """Label of the runs."""
     runs: tuple[str, ...]
     """Folders; several: the mean over them."""
     panel: str
@@ -47,7 +47,7 @@ class Series:
     checkpoint: str | None
     """Whose pass@k; None where the points are checkpoints or steps."""
     interval: str
-    """What ``low`` and ``high`` are; empty: nothing."""
+    """Meaning of ``low`` and ``high``; empty: they mean nothing."""
     points: tuple[Point, ...]
 
     @property
@@ -84,7 +84,7 @@ def _curve(score: Score) -> Iterator[Point]:
 
 
 def _point(name: str, x: float, estimate: MeanWithInterval | None) -> Iterator[Point]:
-    """One, or none where there is no estimate."""
+    """Yield one point, or none where there is no estimate."""
     if estimate is not None:
         yield Point(name, x, estimate.mean, estimate.low, estimate.high, estimate.problems)
 
@@ -114,7 +114,7 @@ def _milestones(track: Track, benchmark: str, cost: Callable[[Milestone], int | 
 
 
 def mean_reward(tracks: Sequence[Track], cost: Callable[[Milestone], int | None]) -> list[Series]:
-    """As ``accuracy``, the mean reward; of runs with `[reward]`, since it is pass@1 in all others."""
+    """Make series of the mean reward, as ``accuracy`` does; of runs with `[reward]`: in others it is pass@1."""
 
     def of(track: Track) -> Iterator[Series]:
         for benchmark in track.benchmarks:
@@ -131,7 +131,7 @@ def mean_reward(tracks: Sequence[Track], cost: Callable[[Milestone], int | None]
 def training(
     tracks: Sequence[Track], metric: str, value: Callable[[TrainingStep], float | None], window: int = 1
 ) -> list[Series]:
-    """A metric over the optimiser steps of the runs: a centred mean of ``window`` steps, of fewer at its round's ends.
+    """Make series of a metric over optimiser steps: a centred mean of ``window`` steps, of fewer at its round's ends.
 
     A mean over seeds has a point where every seed has one: it ends with the shortest.
     """
@@ -188,7 +188,7 @@ def with_means(tracks: Sequence[Track], of: Callable[[Track], Iterator[Series]])
 
 
 def mean_of(label: str, members: Sequence[Series]) -> Series:
-    """The mean of the members and their range, at the points that all of them have."""
+    """Average the members, with their range, at the points that all of them have."""
     runs = tuple(run for one in members for run in one.runs)
     by_name = [{point.name: point for point in one.points} for one in members]
     points = []
@@ -204,7 +204,7 @@ def mean_of(label: str, members: Sequence[Series]) -> Series:
 
 
 def drawn(series: Sequence[Series]) -> list[Series]:
-    """What a figure shows: the mean of a label with several runs, the run itself of one with a single."""
+    """Pick the series that a figure shows: the mean of a label with several runs, the run itself of a single one."""
     # seeds behind a mean are in the CSV; drawn too they would hide it
     means = {(one.label, one.panel, one.checkpoint) for one in series if one.is_mean}
     return [one for one in series if one.is_mean or (one.label, one.panel, one.checkpoint) not in means]
@@ -224,7 +224,7 @@ def shown_checkpoints(tracks: Sequence[Track], most: int = 4) -> dict[str, list[
 
 
 def one_base(tracks: Sequence[Track]) -> bool:
-    """Whether several labels started from the same checkpoints, so that one line is enough for them."""
+    """Tell whether several labels started from the same checkpoints, so that one line is enough for them."""
     groups = by_label(tracks)
     bases = [{m.policy_hash for t in group for m in t.milestones if m.name == BASE} for group in groups.values()]
     # no base measured is no common base: all() of nothing is true
@@ -232,7 +232,7 @@ def one_base(tracks: Sequence[Track]) -> bool:
 
 
 def table(series: Sequence[Series], names: Mapping[str, str]) -> list[dict[str, Cell]]:
-    """Every point as a row.
+    """Make every point a row.
 
     Args:
         series: what a figure shows, and the runs behind its means.

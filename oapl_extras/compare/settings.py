@@ -1,4 +1,4 @@
-"""What `oapl compare` sets side by side: the settings of a comparison file, with defaults and units."""
+"""Settings of a comparison file, which `oapl compare` sets side by side, with defaults and units."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -15,7 +15,7 @@ class ArmConfig(Settings):
     """One way to train on the common rollouts. What it leaves unset is as in the file's tables, then as in the run."""
 
     label: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._,+=@*()-]*$")]
-    """What it is called in tables and figures; it also names the folders of its runs."""
+    """Name in tables and figures; it also names the folders of its runs."""
     objective: Objective = Oapl()
     """Loss: `name` and its own settings; nothing of the run's objective is taken over."""
     training: dict[str, Any] = Field(default_factory=dict)
@@ -50,7 +50,7 @@ class ComparisonConfig(Settings):
     round: Annotated[int, Field(ge=0)] = 0
     """Whose rollouts, counted from 0; arms start from the checkpoint that this round starts from."""
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0, 1, 2)
-    """Of the arms: training order, adapters and the sampling of evaluation answers; never of the rollouts."""
+    """Seeds of the arms: training order, adapters and the sampling of evaluation answers; never of the rollouts."""
     training: dict[str, Any] = Field(default_factory=dict)
     """Keys of [training] in which all arms differ from the run."""
     evaluation: dict[str, Any] = Field(default_factory=dict)

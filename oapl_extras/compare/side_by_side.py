@@ -22,12 +22,12 @@ _STEPS, _ROLLOUTS = "optimiser steps of the run", "rollouts sampled for training
 _PARTS, _ESTIMATE_PARTS = 30, 8
 """A moving mean covers one of so many parts of the longest run; an estimate of the entropy is noisier."""
 _MOST_STARTS = 12
-"""Of rounds, as vertical lines; more would hide the data."""
+"""Most starts of rounds drawn as vertical lines; more would hide the data."""
 
 
 @dataclass(frozen=True)
 class _Page:
-    """What the figures are made from, and where they go."""
+    """Source of the figures, and the folder for them."""
 
     tracks: Sequence[Track]
     folder: Path
@@ -38,14 +38,14 @@ class _Page:
         return {label: i + 1 for i, label in enumerate(series.by_label(self.tracks))}
 
     def line(self, one: Series, label: str = "", **look: object) -> Line:
-        """A series as it is drawn: under ``label``, or its own; ``look`` are fields of Line."""
+        """Make the line that draws a series: under ``label``, or its own; ``look`` are fields of Line."""
         x, y, low, high = zip(*((p.x, p.y, p.low, p.high) for p in one.points), strict=True)
         shown = {"style": self.styles[one.label]} | look
         return Line(label or one.label, x, y, low, high, **shown)  # type: ignore[arg-type]  # names are Line's
 
     @property
     def starts(self) -> tuple[float, ...]:
-        """Where rounds begin, if that is about the same step in every run."""
+        """Find the steps where rounds begin, if a round begins at about the same step in every run."""
         trained = [track for track in self.tracks if track.steps]
         rounds = max((len(track.config.rounds) for track in trained), default=0)
         if not 1 < rounds <= _MOST_STARTS:
@@ -69,7 +69,7 @@ class _Page:
         return Link(file, f"Numbers: {file}")
 
     def picture(self, name: str, panels: Sequence[Panel], alt: str, caption: str) -> tuple[Picture, ...]:
-        """The figure ``name``, drawn."""
+        """Draw the figure ``name``."""
         draw_panels(self.folder / f"{name}.png", panels)
         return (Picture(f"{name}.png", alt, caption),)
 
@@ -108,7 +108,7 @@ def write_figures(tracks: Sequence[Track], folder: Path, title: str = "Runs side
 
 
 def figure_sections(tracks: Sequence[Track], folder: Path) -> tuple[Section, ...]:
-    """Every figure that there is to draw, with its numbers; written to ``folder``, which exists."""
+    """Draw every figure that there is to draw, with its numbers; written to ``folder``, which exists."""
     made, is_measured = _Page(tracks, folder), any(track.milestones for track in tracks)
     return (
         *(_pass_at_k(made) if is_measured else ()),
@@ -169,7 +169,7 @@ def _ends(panels: Sequence[Panel]) -> str:
 
 
 def _said(panel: Panel, line: Line) -> str:
-    """Its first and its last value."""
+    """Say a line's first and last value."""
     return " to ".join(f"{100 * y:.1f} %" if panel.is_percent else f"{y:.3f}" for y in (line.y[0], line.y[-1]))
 
 
@@ -224,7 +224,7 @@ def _bars(curves: Sequence[Series]) -> str:
 
 
 def _smoothing(width: int, curves: Sequence[Series]) -> str:
-    """What a line over steps is, and its band."""
+    """Say what a line over steps is, and its band."""
     kinds = {one.is_mean for one in series.drawn(curves)}
     bands = ["the range of the runs"] * (True in kinds) + ["1.96 standard errors"] * (False in kinds and width > 1)
     mean = f"mean of {width} steps" if width > 1 else "each step"

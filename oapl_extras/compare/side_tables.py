@@ -10,7 +10,7 @@ from oapl_extras.compare.tracks import BASE, Track
 _PLACES = ("name", "seed", "runs_dir", "cache_dir")
 _LONGEST = 60
 _NOT_THE_SETTING = ("name", "seed", "runs_dir", "cache_dir", "engine_python", "mirror", "time_limits_h", "report")
-"""What runs of one setting may differ in."""
+"""Settings that runs of one setting may differ in."""
 
 
 def reached_table(curves: Sequence[Series]) -> Table:
@@ -42,7 +42,7 @@ def rewards_table(reached: Sequence[Series]) -> Table | None:
 
 
 def runs_table(tracks: Sequence[Track]) -> Table:
-    """Every run that was read, with its size and where it started."""
+    """Tabulate every run that was read, with its size and where it started."""
     cells: dict[str, Callable[[Track], str]] = {
         "label": lambda t: t.label,
         "run": lambda t: t.run,
@@ -57,7 +57,7 @@ def runs_table(tracks: Sequence[Track]) -> Table:
 
 
 def settings_table(tracks: Sequence[Track]) -> Table | None:
-    """What the labels differ in; None if in nothing."""
+    """Tabulate the settings that the labels differ in; None if in nothing."""
     groups = {label: [all_settings(t.config) for t in group] for label, group in by_label(tracks).items()}
     keys = list(dict.fromkeys(key for dumps in groups.values() for dump in dumps for key in dump))
     rows = []
@@ -70,7 +70,7 @@ def settings_table(tracks: Sequence[Track]) -> Table | None:
 
 
 def differing(tracks: Sequence[Track]) -> str | None:
-    """What runs of one label differ in, beside seed and place; None if in nothing. They are no seeds of one setting."""
+    """Say what runs of a label differ in, beside seed and place; None: nothing. Else they are no seeds of a setting."""
     for label, group in by_label(tracks).items():
         # each against the first is enough: what equals the first equals the others
         first = _setting(group[0])

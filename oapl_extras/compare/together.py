@@ -1,8 +1,8 @@
 """Writes the report of a comparison: ``python -m oapl_extras.compare.together COMPARISON_DIR``.
 
 Reads the arms' run folders; writes report/index.html, report.md, table.csv (every number of the tables) and figures.
-Arms that failed or are still to come are said to be so. It is recorded in the comparison's ledger as a run's report is
-in the run's, and is out of date as soon as an arm has gone on.
+Arms that failed or are still to come are said to be so. The comparison's ledger records the report as a run's ledger
+records the run's. The report is out of date as soon as an arm has gone on.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,7 +50,7 @@ def write_report(comparison: Comparison) -> None:
 
 
 def _state(comparison: Comparison, root: Path) -> str:
-    """What an arm's ledger says; "missing" before it has one."""
+    """Return the sha256 of an arm's ledger; "missing" before it has one."""
     from oapl_core.files import sha256_of
 
     ledger = root / "ledger.jsonl"
@@ -58,7 +58,7 @@ def _state(comparison: Comparison, root: Path) -> str:
 
 
 def compose(comparison: Comparison, results: Sequence[Result], folder: Path) -> Report:
-    """The report of what there is so far; its figures are written to ``folder``."""
+    """Make the report of what there is so far; its figures are written to ``folder``."""
     sets = problem_sets(results)
     sections = [_held_out(comparison, results, name, folder, place) for place, name in enumerate(sets)]
     sections.append(Section("Training", tables=(training_table(results),), links=(Link("table.csv", "All numbers"),)))
@@ -132,7 +132,7 @@ def _held_out(comparison: Comparison, results: Sequence[Result], name: str, fold
 
 
 def _data(comparison: Comparison, results: Sequence[Result]) -> Section:
-    """The same rollouts, the same sha256, the same budget: read from what training recorded."""
+    """Show the rollouts that all arms share and the sha256 of their data, read from what training recorded."""
     trained = [arm for arm in comparison.arms if arm.is_trained]
     kinds: dict[tuple[str, str, str], list[str]] = {}
     for arm in trained:

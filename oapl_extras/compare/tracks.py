@@ -24,9 +24,9 @@ BASE = records.BASE
 Epochs = Mapping[tuple[int, int], str]
 """(round, epoch) -> policy hash, as ``records.trained_epochs`` reads them."""
 METRICS = ("right_share", "entropy", "token_entropy", "token_log_ratio", "response_tokens")
-"""Of a training step (docs/objectives.md); each may be missing in what an earlier version wrote."""
+"""Metrics of a training step (docs/objectives.md); each may be missing in what an earlier version wrote."""
 _OLD_ENTROPY = "policy_entropy"
-"""What earlier versions wrote: mean of -(policy / behavior) ln policy of the sampled tokens, noisy and off-policy."""
+"""Metric of earlier versions: mean of -(policy / behavior) ln policy of the sampled tokens, noisy and off-policy."""
 _COLUMNS = ("checkpoint", "policy_hash", "split", "problem_id", "reward", "correct", "finish_reason")
 
 
@@ -35,8 +35,8 @@ class Milestone:
     """A checkpoint that answered held-out problems."""
 
     name: str
-    """``base``, ``round 0``, ``round 1``: the same word in every run, whichever epoch was chosen; what the evaluation
-    says in brackets of an epoch that was chosen by what is reported stays."""
+    """``base``, ``round 0``, ``round 1``: the same word in every run, whichever epoch was chosen. The evaluation's
+    words in brackets stay where an epoch was chosen by what is reported."""
     policy_hash: str
     steps: int | None
     """Optimiser steps of the run until it was made; None where their metrics are missing."""
@@ -51,11 +51,11 @@ class TrainingStep:
     """One optimiser step; what its line does not say is None."""
 
     number: int
-    """Of the run, from 1; rounds follow each other."""
+    """Number in the run, from 1; rounds follow each other."""
     round: int
     epoch: int
     right_share: float | None
-    """Of its rollouts, which an earlier policy sampled."""
+    """Share of correct answers among its rollouts, which an earlier policy sampled."""
     entropy: float | None
     """The policy's, exact, mean over the tokens of its rollouts, nats."""
     estimated_entropy: float | None
@@ -70,7 +70,7 @@ class Track:
     """One run as figures see it: what its checkpoints reached, and every optimiser step."""
 
     label: str
-    """What it is called in figures; runs with the same label are seeds of one setting."""
+    """Name in figures; runs with the same label are seeds of one setting."""
     run: str
     """Name of its folder."""
     config: Experiment
@@ -78,7 +78,7 @@ class Track:
     """In the order in which they were made."""
     steps: Sequence[TrainingStep]
     rollouts: int
-    """Sampled so far."""
+    """Number of rollouts sampled so far."""
     missing: Sequence[str] = field(default=())
 
     @property
@@ -97,7 +97,7 @@ class Track:
 
 
 def read_track(run: Run, label: str) -> Track:
-    """What there is of ``run`` so far.
+    """Read what there is of ``run`` so far.
 
     Raises:
         DataError: a file exists but is broken, or an evaluated checkpoint is none of this run.

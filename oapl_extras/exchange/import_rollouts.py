@@ -2,12 +2,12 @@
 
 Reads a data set in the authors' schema (``exchange/__init__.py``) or what another trainer dumps (``formats.py``).
 Writes round_NN/1_rollouts and 2_verdicts, which later stages take as they are. In a run that has no prompts yet it also
-writes problems.parquet and prompts.parquet: the data set's problems are the training split, the experiment's validation
-and held-out sets stay. In a run that has them, a group belongs to the problem with the same prompt.
+writes problems.parquet and prompts.parquet. The data set's problems are then the training split; the experiment's
+validation and held-out sets stay. In a run with prompts, a group belongs to the problem with the same prompt.
 
 A conversation goes through the model's chat template. A dump that leaves out special tokens cannot say how the model
-was asked: its groups belong to those problems of the experiment that are asked in the same words, others are left out.
-A response without ``response_token_ids`` is encoded as it stands, an end token added only where a person asks for it
+was asked. Its groups belong to those problems of the experiment that are asked in the same words, others are left out.
+A response without ``response_token_ids`` is encoded as it stands. An end token is added only where a person asks for it
 (``engine`` says so). What a data set does not say is null or ``unknown``, but for what a person says of it: the
 temperature, 1 if nobody does. Every row left out is counted by
 reason in the ledger. Memory holds one group and one row group to be written; the rows lie in a temporary file meanwhile

@@ -1,8 +1,8 @@
 """``python -m oapl_extras.harnesses.harness DIR --harness NAME``: another project's harness on the same checkpoints.
 
-DIR is a finished evaluation folder. Each of its models is served, and the harness, in an environment of its own, asks
-for as many answers to each problem as ours were, and scores them by its own rules. Writes harness_NAME.json, and the
-card again with both results.
+DIR is a finished evaluation folder. Each of its models is served. The harness runs in an environment of its own. It
+asks for as many answers to each problem as ours were, and scores them by its own rules. Writes harness_NAME.json, and
+the card again with both results.
 """
 
 import json
@@ -92,7 +92,7 @@ def _measured(
 
 
 def _problems(folder: EvaluationFolder, name: str, model: Path) -> tuple[list[dict[str, Any]], int]:
-    """Those that the harness can judge, with the prompts that our engine gets; and how many it cannot."""
+    """Pick the problems that the harness can judge, with our engine's prompts; and count those it cannot."""
     harness: Harness = plugins.resolve("harness", name)
     with tables.open_table(folder.problems, tables.PROBLEMS) as file:
         rows = file.read(columns=[*_PROBLEM, "language"]).to_pylist()

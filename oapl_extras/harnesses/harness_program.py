@@ -1,4 +1,4 @@
-"""What all harnesses share: an environment of their own, a program that is started in it, what it found.
+"""Parts that all harnesses share: an environment of their own, a program that is started in it, what it found.
 
 Reads harnesses.toml; writes environments into a cache, each with a file that says that it is whole.
 """
@@ -27,7 +27,7 @@ _INSTALL_S = 1800
 
 @dataclass(frozen=True)
 class Found:
-    """What a harness says of one model."""
+    """Findings of a harness about one model."""
 
     version: str
     scores: Sequence[tuple[str, bool]]
@@ -51,7 +51,7 @@ class Harness:
 
 
 def environment(name: str, cache: Path, tell: Callable[[str], None]) -> Path:
-    """The interpreter of a harness's environment, which is made when it is not there.
+    """Return the interpreter of a harness's environment, which is made when it is not there.
 
     Args:
         name: of the harness, a table in harnesses.toml.

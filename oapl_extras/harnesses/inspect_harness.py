@@ -1,8 +1,8 @@
 """inspect, of the UK AI Security Institute: our problems as its tasks, what it says of the answers that it asked for.
 
 Written from inspect_ai 0.3.285. The half that runs in its environment is inspect_runner.py. Maths is judged by its own
-`math`, programs by HumanEval's rule: the first program and the tests behind it run to the end, or do not. They run in
-our sandbox (verdicts/program_box.py), since its own `local` one has no walls.
+`math`. Programs are judged by HumanEval's rule: the first program and the tests behind it run to the end, or do not.
+They run in our sandbox (verdicts/program_box.py), since its own `local` one has no walls.
 """
 
 import json
@@ -22,7 +22,7 @@ _COLUMNS = ("problem_id", "kind", "prompt", "answer", "starter_code", "entry_poi
 
 
 def judges(problem: Mapping[str, Any]) -> bool:
-    """Whether it can say if an answer to this problem is correct."""
+    """Tell whether inspect can say if an answer to this problem is correct."""
     known = problem["kind"] in ("math", "stdin", "function", "assert")
     return known and not problem.get("checker") and not problem.get("language")
 

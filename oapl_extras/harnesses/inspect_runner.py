@@ -20,11 +20,11 @@ from inspect_ai.solver import TaskState, generate
 _FENCED = re.compile(r"```(?:python|py)?\s*\n(.*?)```", re.DOTALL)
 _LINE_BYTES = 2**28
 _ERROR_SHARE = 0.05
-"""Of the answers; with more that it could not judge nothing is concluded."""
+"""Share of the answers; with more that it could not judge nothing is concluded."""
 
 
 async def ended_well(box: str, source: str, given: str = "") -> tuple[bool, str]:
-    """Whether a program ended with 0 in the sandbox behind ``box``, and what it printed."""
+    """Run a program in the sandbox behind ``box``; tell whether it ended with 0, and what it printed."""
     reader, writer = await asyncio.open_unix_connection(box, limit=_LINE_BYTES)
     writer.write(json.dumps({"source": source, "input": given}).encode() + b"\n")
     await writer.drain()
@@ -64,7 +64,7 @@ def programs(box: str) -> Scorer:
 
 
 def tasks(asked: dict[str, Any]) -> list[Task]:
-    """A task of maths and one of programs, as far as there are such problems."""
+    """Make a task of maths and one of programs, as far as there are such problems."""
     maths = [row for row in asked["problems"] if row["kind"] == "math"]
     others = [row for row in asked["problems"] if row["kind"] != "math"]
     judged = [("maths", maths, math()), ("programs", others, programs(asked["box"]))]
@@ -88,7 +88,7 @@ def tasks(asked: dict[str, Any]) -> list[Task]:
 
 
 def main(path: Path) -> None:
-    """Ask, score, write."""
+    """Ask for answers, score them, write the scores."""
     asked = json.loads(path.read_text(encoding="utf-8"))
     options = {"display": "plain", "log_dir": asked["logs"], "log_format": "json", "fail_on_error": _ERROR_SHARE}
     scores = []

@@ -77,7 +77,7 @@ def write_task(folder: Path, problems: Sequence[Mapping[str, Any]], config: Eval
 
 
 def judges(problem: Mapping[str, Any]) -> bool:
-    """Whether its metric can say if an answer to this problem is correct."""
+    """Tell whether the metric of lm-eval can say if an answer to this problem is correct."""
     return problem["kind"] == "math" and not problem.get("checker")
 
 

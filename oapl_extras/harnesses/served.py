@@ -20,14 +20,14 @@ from oapl_core.rollouts.engine_cache import stable_path
 from oapl_core.settings.experiment import EngineConfig
 
 MODEL = "served"
-"""What servers call the model that they hold."""
+"""Name that servers give to the model that they hold."""
 _START_S, _ASK_S = 1800.0, 1.0
 _ON_CPU = ("--enforce-eager", "--no-enable-chunked-prefill", "--block-size", "32")
 
 
 @contextmanager
 def served(model: Path, config: EngineConfig, log: Path) -> Iterator[str]:
-    """The address of a server that holds ``model``; what it prints goes to ``log``.
+    """Start a server that holds ``model``, and yield its address; what it prints goes to ``log``.
 
     Raises:
         StageFailed: the server ended, or was not ready in half an hour.

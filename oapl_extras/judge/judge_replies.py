@@ -31,10 +31,10 @@ class Unusable(Exception):
 
 
 def number_in(reply: str, config: JudgeConfig) -> float:
-    """The number of the reply's last line, which is nothing but the judge's word.
+    """Read the number of the reply's last line, which is nothing but the judge's word.
 
     Raises:
-        Unusable: that line is another, a further such line says another number, or the number is out of bounds.
+        Unusable: the last line has no number, a further such line has another, or the number is out of bounds.
     """
     said = reply.lstrip()
     if said.startswith(_THINKING):
@@ -54,7 +54,7 @@ def number_in(reply: str, config: JudgeConfig) -> float:
 
 
 def _number(line: str, config: JudgeConfig) -> float | None:
-    """What a line says, if the whole of it is the pattern; `/ 10` may follow where the scale is 10."""
+    """Read a line's number, if the whole line is the pattern; `/ 10` may follow where the scale is 10."""
     whole = re.fullmatch(config.pattern, re.sub(rf"\s*/\s*{re.escape(f'{config.scale:g}')}$", "", line))
     try:
         # \d and float() know the digits of every script, which no judge was asked to write
@@ -83,11 +83,11 @@ class ReplyCache:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file of replies."""
         self._connection.close()
 
     def get(self, key: str) -> str | None:
-        """The reply to what ``key`` stands for, if there is one."""
+        """Return the reply to what ``key`` stands for, if there is one."""
         with self._lock:
             found = self._connection.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
         return None if found is None else str(found[0])

@@ -51,22 +51,22 @@ class _NoVote:
 
 @dataclass
 class Cost:
-    """What judging took."""
+    """Counts of what judging took."""
 
     calls: int = 0
-    """Requests, retries included."""
+    """Number of requests, retries included."""
     cached: int = 0
     """Replies that were there already."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     answers: int = 0
-    """Judged answers."""
+    """Number of answers that were to be judged."""
     differing: int = 0
-    """Of them, those whose votes differ."""
+    """Judged answers whose votes differ."""
     failed: int = 0
     """Answers that could not be judged."""
     unusable: int = 0
-    """Of them, those whose replies had no number that counts."""
+    """Answers that could not be judged because replies had no number that counts."""
 
 
 class LanguageJudge:
@@ -96,7 +96,7 @@ class LanguageJudge:
         self._cache.close()
 
     def judge(self, calls: Sequence[FunctionCall], fresh: bool = False) -> list[Returned]:
-        """What each answer is worth, in order, and how far the votes are apart; ``fresh``: the record is not read."""
+        """Judge what each answer is worth, in order, and how far the votes are apart; ``fresh``: no record is read."""
         votes = self._config.votes
         # all at once: one answer's votes do not wait for each other
         waiting = [[self._threads.submit(self._vote, call, seed, fresh) for seed in range(votes)] for call in calls]
@@ -152,7 +152,7 @@ class LanguageJudge:
             )
 
     def _opinion(self, votes: Sequence[float | _NoVote]) -> Returned:
-        """The mean of the votes, if most of them are there."""
+        """Average the votes, if most of them are there."""
         numbers = [vote for vote in votes if not isinstance(vote, _NoVote)]
         wrong = [vote for vote in votes if isinstance(vote, _NoVote)]
         is_failed, by_reply = 2 * len(numbers) <= len(votes), [vote.why for vote in wrong if vote.by_reply]
@@ -168,7 +168,7 @@ class LanguageJudge:
         return Returned(sum(numbers) / len(numbers), {SPREAD: max(numbers) - min(numbers)})
 
     def _vote(self, call: FunctionCall, seed: int, fresh: bool) -> float | _NoVote:
-        """One number, or why there is none; where the first reply has none, with a seed that is no vote's."""
+        """Ask for one number, or say why there is none; after a reply without one ask again with a seed of no vote."""
         config = self._config
         try:
             values = {"problem_id": call.problem.get("problem_id"), "problem": call.problem}
@@ -187,7 +187,7 @@ class LanguageJudge:
             return _NoVote(str(error), by_reply=True)
 
     def _reply(self, messages: Sequence[Mapping[str, str]], seed: int, fresh: bool) -> str:
-        """What the model writes; recorded. Raises _NoReply."""
+        """Return the model's reply, which is recorded. Raises _NoReply."""
         config = self._config
         request = {
             **{name: getattr(config, name) for name in ("model", "temperature", "max_tokens")},
@@ -210,7 +210,7 @@ class LanguageJudge:
         return reply
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """What the server sends, tried again after what may pass. Raises _NoReply."""
+        """Return what the server sends; try again after an error that may pass. Raises _NoReply."""
         import httpx
 
         pause, why = self._config.backoff_s, ""
@@ -245,7 +245,7 @@ _BOUNDS = {"at_least", "at_most"}
 
 
 def _sent(answer: httpx.Response) -> dict[str, Any] | None:
-    """What the server sent, if it has the protocol's form."""
+    """Return what the server sent, if it has the protocol's form."""
     try:
         found: dict[str, Any] = answer.json()
         return found if isinstance(found["choices"][0]["message"]["content"], str) else None
@@ -258,7 +258,7 @@ def _text_of(sent: Mapping[str, Any]) -> str:
 
 
 def _count_of(sent: Mapping[str, Any], name: str) -> int:
-    """A number of tokens; 0 where the server says none: a count is no reason to lose a reply."""
+    """Read a number of tokens; 0 where the server says none: a count is no reason to lose a reply."""
     usage = sent.get("usage")
     count = usage.get(name) if isinstance(usage, dict) else None
     return count if isinstance(count, int) and 0 <= count < _MOST_TOKENS else 0

@@ -1,7 +1,7 @@
 """Rewards in the form of `verifiers`: Rubrics, functions of (prompt, completion, answer, info, ...), and Tasks.
 
 ``score = reward_of(rubric)`` in a module of one's own is what `[reward] function` names (docs/rewards.md). Functions,
-sync or async, get the arguments that they name, and a Rubric has `funcs`, `weights` and `class_objects`: the interface
+sync or async, get the arguments that they name. A Rubric has `funcs`, `weights` and `class_objects`: the interface
 of `verifiers` 0.1.8 to 0.3.1 (`verifiers/rubrics/rubric.py`), which is not imported for it. Version 0.4 has no Rubrics
 but Tasks with `@reward` methods over a trace (`verifiers/v1/task.py`): ``reward_of_task``.
 
@@ -34,7 +34,7 @@ class _Part:
         return str(getattr(self.function, "__name__", type(self.function).__name__))
 
     def value(self, state: dict[str, Any]) -> float:
-        """What it says of a rollout. Raises whatever it raises, and TypeError if that is no number."""
+        """Return the function's value of a rollout. Raises what the function raises, and TypeError without a number."""
         objects = _objects(self.rubric, state)
         wanted = inspect.signature(self.function).parameters
         if not any(one.kind is one.VAR_KEYWORD for one in wanted.values()):
@@ -48,7 +48,7 @@ _Score = Callable[[Mapping[str, Any], str, Mapping[str, Any]], tuple[float, dict
 
 
 def reward_of(rubric: Any, weights: Sequence[float] | None = None) -> _Score:
-    """What `[reward] function` may name: the weighted sum, and a column for each function, by its name.
+    """Make what `[reward] function` may name: the weighted sum, and a column for each function, by its name.
 
     ``rubric``: a Rubric, a RubricGroup, a function, or a list of functions with their ``weights`` (unset: 1 each). A
     weight of 0 makes a column only.
@@ -77,7 +77,7 @@ def reward_of(rubric: Any, weights: Sequence[float] | None = None) -> _Score:
 
 
 def reward_of_task(make: Callable[[Mapping[str, Any]], Any]) -> _Score:
-    """As ``reward_of``, for a Task of `verifiers` 0.4: its rewards with their weights, its metrics as columns.
+    """Do as ``reward_of`` for a Task of `verifiers` 0.4: its rewards with their weights, its metrics as columns.
 
     ``make`` makes the Task of a problem, whose columns it is given (`info` as text). A method that wants the runtime
     that the answer was made in is refused with ValueError when it is met: here there is none.
@@ -123,7 +123,7 @@ def _parts(rubric: Any, weights: Sequence[float] | None) -> Iterator[_Part]:
 
 
 def _state(problem: Mapping[str, Any], response: str, verdict: Mapping[str, Any]) -> dict[str, Any]:
-    """A rollout of one turn, with the keys that `verifiers` gives it; `verdict` is ours."""
+    """Make a rollout of one turn, with the keys that `verifiers` gives it; `verdict` is ours."""
     info = json.loads(problem.get("info") or "{}")
     given = {
         "prompt": [{"role": "user", "content": problem["statement"]}],
@@ -143,7 +143,7 @@ def _state(problem: Mapping[str, Any], response: str, verdict: Mapping[str, Any]
 
 
 def _objects(rubric: Any, state: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that a function may name."""
+    """Return the arguments that a function may name."""
     if hasattr(rubric, "score_objects"):  # since 0.1.12; knows its own providers
         return {"verdict": state["verdict"], **rubric.score_objects(state)}
     names = ("prompt", "completion", "answer", "info", "task", "verdict")

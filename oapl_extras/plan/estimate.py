@@ -1,4 +1,4 @@
-"""What a run will make and cost, from its settings and a few sizes: counts, tokens, GPU-hours, bytes. Pure.
+"""Estimate of what a run makes and costs, from its settings and a few sizes: counts, tokens, GPU-hours, bytes. Pure.
 
     rollouts    problems x G
     steps       epochs x ceil(kept sequences / batch)
@@ -9,8 +9,8 @@
                 samples starts its engines
 
 N weights, L layers, A width of the queries. Lengths of answers have the mean and the spread that ``[estimate]`` says,
-with E[T^2] = mean^2 (1 + spread^2): a place in the engine is held by an answer for as long as it is, so what is read at
-a moment has the mean length E[T^2] / 2 E[T], not half of the mean. Each number is what ``[estimate]`` makes expect.
+with E[T^2] = mean^2 (1 + spread^2). A place in the engine is held by an answer for as long as it is. So what is read
+at a moment has the mean length E[T^2] / 2 E[T], not half of the mean. Each number is what ``[estimate]`` makes expect.
 Prefill, and the time in which the last answers leave the other places empty, are not in it.
 """
 
@@ -42,7 +42,7 @@ class ProblemCounts:
     validation: int
     heldout: int
     bytes: float = 0.0
-    """Of all of them with their tests."""
+    """Bytes of all problems with their tests."""
     demonstrations: Mapping[int, int] = field(default_factory=dict)
     """Rows that a round of demonstrations may train on, by round."""
     repeated: Mapping[str, Any] = field(default_factory=dict)
@@ -51,39 +51,39 @@ class ProblemCounts:
 
 @dataclass(frozen=True)
 class RoundEstimate:
-    """One round."""
+    """Estimate of one round."""
 
     problems: int
     rollouts: int
     tokens: float
-    """Sampled."""
+    """Tokens that are sampled."""
     sequences: int
-    """Kept for training."""
+    """Sequences kept for training."""
     steps: int
-    """Of the optimiser, over all epochs."""
+    """Steps of the optimiser, over all epochs."""
     checkpoints: int
     sampling_h: float
-    """GPU-hours."""
+    """GPU-hours of sampling."""
     training_h: float
-    """GPU-hours."""
+    """GPU-hours of training."""
 
 
 @dataclass(frozen=True)
 class EvaluationEstimate:
-    """All of it."""
+    """Estimate of the whole evaluation."""
 
     checkpoints: int
-    """Measured on the held-out problems."""
+    """Checkpoints measured on the held-out problems."""
     answers: int
-    """Held-out and validation."""
+    """Answers to held-out and validation problems."""
     tokens: float
     sampling_h: float
-    """GPU-hours."""
+    """GPU-hours of sampling."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A whole run."""
+    """Estimate of a whole run."""
 
     rounds: tuple[RoundEstimate, ...]
     evaluation: EvaluationEstimate
@@ -96,17 +96,17 @@ class Estimate:
 
     @property
     def rollouts(self) -> int:
-        """Of all rounds."""
+        """Number of rollouts of all rounds."""
         return sum(one.rollouts for one in self.rounds)
 
     @property
     def hours(self) -> float:
-        """GPU-hours of everything."""
+        """GPU-hours of all rounds and the evaluation."""
         return sum((one.sampling_h + one.training_h for one in self.rounds), self.evaluation.sampling_h)
 
 
 def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) -> Estimate:
-    """What the run comes to."""
+    """Estimate what the run makes and costs."""
     experiment = with_every_speed(experiment, model)
     rounds = tuple(_round(experiment, model, number, problems) for number in range(len(experiment.rounds)))
     evaluation = _evaluation(experiment, model, problems)

@@ -25,7 +25,7 @@ class VerifierJudge:
     """Judges solutions and gold answers as answers of a model are judged. Use as a context manager."""
 
     def __init__(self, config: VerifierConfig) -> None:
-        """Starts nothing yet."""
+        """Make the verifier and the pools; no process is started yet."""
         self._verifier = Verifier(config)
         self._threads = ThreadPoolExecutor(config.workers or 2)
         self._maths = MathsPool(config.workers or 2)
@@ -47,16 +47,16 @@ class VerifierJudge:
         return [_WORDS.get(verdict.outcome, "fails") for verdict in verdicts]
 
     def answers(self, answers: Sequence[str]) -> list[bool]:
-        """Each answer against itself, by the worker's word and not by the shortcut for equal texts; one that does not
-        come out of a box, for its braces say, nobody could give."""
+        """Judge each answer against itself, by the worker's word and not by the shortcut for equal texts. Nobody could
+        give an answer that does not come out of a box, for its braces say."""
         replies = self._threads.map(lambda answer: self._maths.judge(answer, answer), answers)
         boxed = [maths(f"\\boxed{{{answer}}}") is not None for answer in answers]
         return [reply["equal"] is True and fits for reply, fits in zip(replies, boxed, strict=True)]
 
     def equal(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:
-        """Whether each answer would be judged as correct as the gold answer is."""
+        """Tell whether each answer would be judged as correct as the gold answer is."""
         return list(self._threads.map(lambda pair: self._maths.equal(*pair), pairs))
 
     def unearned(self, problems: Sequence[Mapping[str, Any]]) -> list[str | None]:
-        """The strategy that passes each problem by doing nothing, if there is one."""
+        """Find the strategy that passes each problem by doing nothing, if there is one."""
         return rewards_doing_nothing(self._verifier, problems)

@@ -32,15 +32,15 @@ class ChoiceConfig(Settings):
     """Settings of an import, KEY=VALUE on the command line."""
 
     split: Literal["train", "validation", "heldout"] | None = None
-    """What the problems are for; unset: what the set is meant for."""
+    """Use of the problems; unset: the use that the set is meant for."""
     revision: str | None = None
     """Commit of the set's repository on the hub; unset: the one that was checked."""
     release: str | None = None
-    """LiveCodeBench's, cumulative: `v5`."""
+    """Release of LiveCodeBench, cumulative: `v5`."""
     window: str | None = None
     """Days, FIRST:END; END is outside."""
     faulty: Literal["keep", "drop", "only"] = "keep"
-    """What becomes of problems that are known to be faulty."""
+    """Fate of problems that are known to be faulty."""
     minimum_tests: PositiveInt = 1
     """Programs with fewer are dropped."""
     longest_tests: PositiveInt | None = None

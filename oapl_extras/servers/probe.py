@@ -23,7 +23,7 @@ Ask = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 
 
 class Probe:
-    """What the checkpoint gives the texts, to be compared with what a server gives them."""
+    """Log-probs that the checkpoint gives the texts, to be compared with those of a server."""
 
     def __init__(self, model_dir: Path, tokenizer: Any) -> None:
         """Load ``model_dir`` and score the texts."""
@@ -63,13 +63,13 @@ class Scores:
     """Log-probs of one prompt."""
 
     of_prompt: list[float]
-    """Of each of its tokens but the first."""
+    """Log-prob of each of the prompt's tokens but the first."""
     after: Sequence[float]
-    """Of every token that may follow."""
+    """Log-prob of every token that may follow."""
 
 
 def expected_scores(model_dir: Path, prompts: list[list[int]]) -> list[Scores]:
-    """What the checkpoint gives the prompts.
+    """Compute the log-probs that the checkpoint gives the prompts.
 
     Raises:
         DataError: transformers cannot load the model.

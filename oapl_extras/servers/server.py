@@ -23,11 +23,11 @@ class Server:
         """How often it was lost; places that it had before are none."""
 
     async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Its answer to GET or, with a body, POST.
+        """Return the server's answer to GET or, with a body, POST.
 
         Raises:
-            Broken: it cannot be reached, or answered 5xx.
-            ConfigError: it refuses the request.
+            Broken: the server cannot be reached, or answered 5xx.
+            ConfigError: the server refuses the request.
         """
         import httpx
 

@@ -217,7 +217,7 @@ class ServerSampler:
         raise StageFailed(f"request {request.key!r} failed {_ATTEMPTS} times, at last {why}; run again")
 
     async def _place(self) -> tuple[Server, int]:
-        """A place at a server that is trusted."""
+        """Wait for a place at a server that is trusted."""
         while True:
             place = await self._free.get()
             if isinstance(place, OaplError):

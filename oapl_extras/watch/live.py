@@ -35,16 +35,16 @@ class LiveStep:
     title: str
     state: str
     seconds: float
-    """Of its ended processes."""
+    """Seconds of its ended processes."""
     line: str
     """The last one it said; empty if it said nothing yet."""
     percent: float | None
-    """Of the work that ``line`` counts; None if it counts nothing."""
+    """Percentage of the work that ``line`` counts; None if it counts nothing."""
 
 
 @dataclass(frozen=True)
 class LiveRound:
-    """What is known of a round's rollouts."""
+    """Counts of a round's rollouts."""
 
     number: int
     rollouts: int
@@ -58,17 +58,17 @@ class LiveRound:
 
     @property
     def right_share(self) -> float | None:
-        """Of the judged ones; None without any."""
+        """Share of the judged rollouts that are right; None without any."""
         return self.right / self.judged if self.judged else None
 
     @property
     def cut_share(self) -> float:
-        """Of the finished parts' rollouts."""
+        """Share of the finished parts' rollouts that were cut."""
         return self.cut / max(1, self.rollouts)
 
     @property
     def mean_tokens(self) -> float:
-        """Of an answer."""
+        """Mean tokens of an answer."""
         return self.tokens / max(1, self.rollouts)
 
 
@@ -80,7 +80,7 @@ class LiveSample:
     outcome: str
     reward: float | None
     text: str
-    """Of several turns the last one."""
+    """Text of the answer; of several turns the last one."""
     turns: str = ""
     """How many, and what its tools did; empty of one turn without any."""
 
@@ -97,7 +97,7 @@ class Look:
     steps: Sequence[LiveStep]
     rounds: Sequence[LiveRound]
     losses: Sequence[float]
-    """Of the newest training round, one for each of at most 60 equal stretches of its steps."""
+    """Losses of the newest training round, one for each of at most 60 equal stretches of its steps."""
     samples: Sequence[LiveSample]
 
     @property
@@ -118,7 +118,7 @@ class _Counted:
     rollouts: dict[Path, tuple[int, int, int]] = field(default_factory=dict)
     """Rows, cut ones, tokens."""
     verdicts: dict[Path, tuple[int, int, int]] = field(default_factory=dict)
-    """Judged, right, broken."""
+    """Counts of judged, right and broken rollouts of a part."""
 
 
 class LiveRun:
@@ -131,7 +131,7 @@ class LiveRun:
         self._samples: tuple[Path | None, tuple[LiveSample, ...]] = (None, ())
 
     def look(self) -> Look:
-        """The run as it is now.
+        """Look at the run as it is now.
 
         Raises:
             DataError: a recorded file is broken.
@@ -214,7 +214,7 @@ class LiveRun:
 
 
 def _newest_log(run: Run, step: Step) -> Path | None:
-    """Of the step's processes: itself, and those that do it on the side (``--follow``, shares)."""
+    """Find the newest log of the step's processes: itself, and those that do it on the side (``--follow``, shares)."""
     log = run.log(step.label)
     # with the underscore: round 1 is no beginning of round 10
     found = [path for path in (log, *log.parent.glob(f"{log.stem}_*.log")) if path.exists()]
@@ -234,7 +234,7 @@ def _last_said(log: Path) -> str:
 
 
 def _noted_losses(log: Path) -> list[float]:
-    """What the progress lines of an epoch that is not finished say after ``loss``."""
+    """Read the numbers after ``loss`` in the progress lines of an epoch that is not finished."""
     lines = _tail(log) if log.exists() else []
     words = (line.rpartition(" loss ")[2] for line in lines if " loss " in line)
     return [float(word) for word in words if word.replace(".", "", 1).isdigit()]

@@ -38,7 +38,7 @@ class RolloutSample:
     """Whether tests were run from the first on, and none after one failed."""
 
     def first(self, problems: int) -> "RolloutSample":
-        """The same with fewer problems."""
+        """Return this sample with fewer problems."""
         kept = dict(list(self.rows_by_problem.items())[:problems])
         return RolloutSample(self.run, self.round, kept, self.problems, self.tests_run_in_order)
 
@@ -58,12 +58,12 @@ class RolloutSample:
         return sum(row["logprobs"] is None for rows in self.rows_by_problem.values() for row in rows)
 
     def every(self, column: str) -> list[str]:
-        """The different values of a column, sorted."""
+        """Return the different values of a column, sorted."""
         return sorted({str(row[column]) for rows in self.rows_by_problem.values() for row in rows})
 
 
 def outcome_of(row: Mapping[str, Any]) -> str:
-    """What became of a rollout."""
+    """Name a rollout's outcome, or say that it is not judged."""
     return str(row["outcome"] or NOT_JUDGED)
 
 
@@ -100,7 +100,7 @@ class Stretch:
 
     @property
     def text(self) -> str:
-        """What a person reads."""
+        """Text of the pieces for a person to read."""
         return "".join(piece.text for piece in self.pieces)
 
 
@@ -127,7 +127,7 @@ def shaded(row: Mapping[str, Any], tokenizer: "Tokenizer", tokens: int) -> Shown
 
 
 def _stretches(row: Mapping[str, Any], tokenizer: "Tokenizer", begin: int, end: int) -> Iterator[Stretch]:
-    """The tokens of a row from ``begin`` to ``end``."""
+    """Yield the tokens of a row from ``begin`` to ``end``."""
     ids, logprobs, starts = row["response_ids"], row["logprobs"], row.get("turn_starts") or [0]
     mask = row.get(LOSS_MASK) or [True] * len(ids)
     borders = {begin, end, *(place for place in starts if begin < place < end)}
@@ -142,17 +142,17 @@ class SaidInTurn:
     """One turn of a row, as a terminal shows it."""
 
     turn: int
-    """From 0."""
+    """Number of the turn, from 0."""
     text: str
-    """What the model said."""
+    """Words of the model."""
     answer: str
-    """What the environment put behind it, in the words of the chat template; empty: the trajectory ended."""
+    """Answer of the environment, in the words of the chat template; empty: the trajectory ended."""
     earned: float | None
-    """Of an environment that judges; None: it does not."""
+    """Reward of the turn by an environment that judges; None: it does not."""
 
 
 def turn_by_turn(row: Mapping[str, Any], tokenizer: "Tokenizer") -> Iterator[SaidInTurn]:
-    """The turns of a row that has ``response_ids`` and the columns of turns."""
+    """Yield the turns of a row that has ``response_ids`` and the columns of turns."""
     rewards = row.get("turn_rewards")
     for turn, (own, between) in enumerate(spans(row)):
         said, answer = (tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in (own, between))
@@ -160,20 +160,20 @@ def turn_by_turn(row: Mapping[str, Any], tokenizer: "Tokenizer") -> Iterator[Sai
 
 
 def is_judged_by_environment(row: Mapping[str, Any]) -> bool:
-    """Whether the row's reward is the environment's: then no answer was compared with another."""
+    """Tell whether the row's reward is the environment's: then no answer was compared with another."""
     return row.get("turn_rewards") is not None
 
 
 @dataclass(frozen=True)
 class Marks:
-    """What is known of each test of a program, ``passed``, ``failed`` or ``not run``, and the same in words."""
+    """Results of a program's tests, each ``passed``, ``failed`` or ``not run``, and the same in words."""
 
     of_tests: tuple[str, ...]
     words: str
 
 
 def marks(row: Mapping[str, Any], tests_run_in_order: bool) -> Marks | None:
-    """A mark for each test, or only words where the verdict does not tell which tests passed; None without tests."""
+    """Mark each test, or give only words where the verdict does not tell which tests passed; None without tests."""
     total, run, passed, failed = (row[n] for n in ("problem_tests", "tests_run", "tests_passed", "first_failing_test"))
     if not run:
         return None

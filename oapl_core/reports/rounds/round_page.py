@@ -33,7 +33,7 @@ _PROMPT_CHARACTERS = 4000
 
 
 def round_page(run: Run, number: int) -> str | None:
-    """The page of round ``number``; None if there is nothing to show.
+    """Make the page of round ``number``; None if there is nothing to show.
 
     Raises:
         DataError: a part cannot be read.

@@ -20,24 +20,24 @@ from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.verdict_versions import judged_by
 
 _DRAWS = 8_000_000
-"""Of the bootstrap over a round's problems: resamples times problems, 64 MB."""
+"""Most draws of the bootstrap over a round's problems: resamples times problems, 64 MB."""
 _FEWEST_RESAMPLES = 200
 
 
 @dataclass(frozen=True)
 class RoundSummary:
-    """What Prefect's pages show of a round."""
+    """Summary of a round for Prefect's pages."""
 
     text: str
     """Markdown with its figures in it."""
     counts: Table
     """Stage, what, how many."""
     headline: str
-    """One sentence."""
+    """Summary in one sentence."""
 
 
 def summarize(run: Run, number: int, folder: Path) -> RoundSummary:
-    """What round ``number`` did so far; figures are drawn in ``folder``.
+    """Summarize what round ``number`` did so far; figures are drawn in ``folder``.
 
     Raises:
         DataError: a file of the round is broken.
@@ -78,7 +78,7 @@ def _headline(one: RoundFacts, score: Score | None) -> str:
 
 
 def counts_table(one: RoundFacts) -> Table:
-    """What each stage of a round made, and what it left out for which reason."""
+    """Count what each stage of a round made, and what it left out for which reason."""
     rows = []
     if one.rollouts:
         rows += [("sampling", "problems", one.problems), ("", "rollouts", one.rollouts)]
@@ -108,7 +108,7 @@ def pass_table(score: Score) -> Table:
 
 
 def training_score(run: Run, number: int, facts: Facts) -> Score | None:
-    """How the policy that sampled did on the round's problems; None before anything is judged."""
+    """Score the policy that sampled, on the round's problems; None before anything is judged."""
     parts = recorded_parts(run, run.verdicts(number))
     if not parts:
         return None
@@ -133,7 +133,7 @@ def training_score(run: Run, number: int, facts: Facts) -> Score | None:
 
 
 def links_text(run: Run, number: int) -> tuple[str, ...]:
-    """Where a person finds the round's files and the report."""
+    """Say where a person finds the round's files and the report."""
     return (
         f"Round: {run.round_dir(number).resolve()}",
         f"Report: {run.report.resolve() / 'index.html'}",

@@ -32,13 +32,13 @@ class TurnCounts:
     seconds: float = 0.0
     """Wall time of all calls."""
     tokens: int = 0
-    """Of a response: the model's and those of the environment."""
+    """Tokens of responses: the model's and those of the environment."""
     sampled: int = 0
-    """The model's alone."""
+    """Tokens of the model alone."""
 
 
 def turn_counts(parts: Sequence[Path]) -> TurnCounts | None:
-    """Of all rows of ``parts``; None if none has turns.
+    """Count turns over all rows of ``parts``; None if none has turns.
 
     Raises:
         DataError: a part cannot be read.
