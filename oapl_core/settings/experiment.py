@@ -304,7 +304,7 @@ class Experiment(Settings):
         return hub_model(self.model)
 
     def is_elsewhere(self, verb: str) -> bool:
-        """Tell whether the process of ``verb`` is started on another machine; helpers of one that is here do not count."""
+        """Tell whether the process of ``verb`` is started on another machine; helpers of a local one do not count."""
         machines = self.fleet.machines(verb)
         return machines is not None and machines.through == DISK and machines.runner != "here"
 
