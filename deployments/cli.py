@@ -29,14 +29,14 @@ class _Commands(TyperGroup):
         self.commands = {name: TyperCommand(name) for name in COMMANDS}
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """What `oapl --help` shows of a command."""
+        """Return the command as `oapl --help` shows it."""
         command = super().get_command(ctx, cmd_name)
         if command:
             command.help = _summary(cmd_name)
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is called, itself."""
+        """Return the command that is called, itself."""
         name, _, rest = super().resolve_command(ctx, args)
         assert name is not None, "an unknown name is an error before"
         return name, load(name), rest
@@ -62,7 +62,7 @@ class _Command(TyperCommand):
 
 
 def _summary(name: str) -> str:
-    """The first line of a command's docstring, read without importing its module."""
+    """Read the first line of a command's docstring without importing its module."""
     module, _, function = place("command", name).partition(":")
     spec = find_spec(module)
     if not (spec and spec.origin):
@@ -73,7 +73,7 @@ def _summary(name: str) -> str:
 
 
 def load(name: str) -> Any:
-    """The click command ``name`` with its options."""
+    """Load the click command ``name`` with its options."""
     # an app of one command is what turns a function's annotations into options
     one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     one.command(name, cls=_Command)(resolve("command", name))
@@ -87,7 +87,7 @@ app = typer.Typer(
 
 @app.callback()
 def _oapl() -> None:
-    """Nothing is done before a command."""
+    """Do nothing before a command."""
 
 
 def main() -> int:

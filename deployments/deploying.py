@@ -1,7 +1,7 @@
 """``make deploy``: the work pool, the deployments and the zombie automation, on the Prefect server at PREFECT_API_URL.
 
 Reads ``deployments/prefect.yaml`` of the current folder, else the one that ships; writes to the server only. Each
-argument names a further work pool, for whose workers `[fleet]` may have stages: it gets the deployment
+argument names a further work pool, for whose workers `[fleet]` may have stages. That pool gets the deployment
 ``oapl-stage/POOL``, which imports the installed package, so that a checkout may lie anywhere. Doing it again updates
 what is there; a work pool that exists keeps its settings.
 """
@@ -36,7 +36,7 @@ JOB_VARIABLES = {
     # what the checkout's pyproject.toml tells Prefect; without heartbeats, live runs would be taken for dead ones
     "env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30", "PREFECT_LOGGING_EXTRA_LOGGERS": "oapl_core"},
 }
-"""Of flow runs that may be started outside of a checkout."""
+"""Job variables of flow runs that may be started outside of a checkout."""
 _OVER = ("Completed", "Skipped", "Failed", "Crashed", "Cancelled", "Cancelling", "AwaitingRetry", "Paused", "Suspended")
 
 
@@ -81,7 +81,7 @@ def deployments_file() -> Iterator[Path]:
 
 
 def code_version() -> str:
-    """The commit of the checkout that is deployed, with ``-changed`` where files differ from it; else the package's."""
+    """Return the deployed checkout's commit, ``-changed`` behind it where files differ; else the package's version."""
     try:
         commit, changes = (
             subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout.strip()
@@ -93,7 +93,7 @@ def code_version() -> str:
 
 
 def make_pool(name: str) -> None:
-    """A pool of plain processes, if there is none of that name."""
+    """Make a pool of plain processes, if there is none of that name."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectNotFound
@@ -109,7 +109,7 @@ def make_pool(name: str) -> None:
 
 
 def deploy_stages(pool: str) -> None:
-    """The flow of a single stage, for the workers of ``pool``."""
+    """Deploy the flow of a single stage, for the workers of ``pool``."""
     from prefect.deployments.runner import RunnerDeployment
     from prefect.types.entrypoint import EntrypointType
 
@@ -130,7 +130,7 @@ def deploy_stages(pool: str) -> None:
 
 
 def watch_for_zombies(silent_s: float = SILENT_S) -> None:
-    """An automation that ends, on the server, runs of our flows whose process and worker are gone.
+    """Make an automation that ends, on the server, runs of our flows whose process and worker are gone.
 
     Their run folder is free already, since its lock ended with the process; what they still hold are slots of limits.
     """
@@ -179,7 +179,7 @@ def put(wanted: "Automation") -> None:
 
 
 def unreachable(error: Exception) -> str:
-    """One line for a server that does not answer."""
+    """Write one line for a server that does not answer."""
     where, why = masked(os.environ["PREFECT_API_URL"]), masked(str(error))
     return f"error: no Prefect server answers at {where} ({why}); `make server` starts one"
 

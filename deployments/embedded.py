@@ -44,14 +44,14 @@ def settings(home: Path) -> Mapping[str, str]:
 
 
 def uses_a_server() -> bool:
-    """Whether the environment or a profile names a Prefect server."""
+    """Tell whether the environment or a profile names a Prefect server."""
     profiles = Path.home() / ".prefect" / "profiles.toml"
     return "PREFECT_API_URL" in os.environ or (profiles.exists() and "PREFECT_API_URL" in profiles.read_text())
 
 
 @contextmanager
 def prefect_for(folder: Path, cache_dir: Path, handler: logging.Handler) -> Iterator[None]:
-    """A server to run flows with in the body; progress lines go to ``handler``, the server's log to ``folder``/logs.
+    """Keep a server to run flows with in the body; progress lines go to ``handler``, its log to ``folder``/logs.
 
     Raises:
         StageFailed: no server comes up.
@@ -92,7 +92,7 @@ def _refuse_silent_server() -> None:
 
 
 def server_away(error: Exception) -> StageFailed:
-    """The one-line error for a Prefect server that does not answer."""
+    """Make the one-line error for a Prefect server that does not answer."""
     from prefect.settings import PREFECT_API_URL
 
     why = str(error).partition("\n")[0][:200]
@@ -104,7 +104,7 @@ def server_away(error: Exception) -> StageFailed:
 
 @contextmanager
 def _server(log: Path, cache_dir: Path) -> Iterator[None]:
-    """A Prefect server of our own; both it and Prefect's client are loading while we wait.
+    """Run a Prefect server of our own; both it and Prefect's client are loading while we wait.
 
     Raises:
         StageFailed: it does not come up.

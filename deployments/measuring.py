@@ -40,7 +40,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def problem_set(word: str) -> dict[str, Any]:
-    """The ``problems`` of `oapl-evaluate`: a file, or a set by name.
+    """Return the ``problems`` of `oapl-evaluate`: a file, or a set by name.
 
     Raises:
         ConfigError: there is neither.

@@ -15,7 +15,7 @@ from deployments.deploying import put, unreachable
 from deployments.short_names import NAMES
 
 NAME = "oapl-failures"
-"""Of the block; the automation's begins with `oapl:`."""
+"""Name of the block; the automation's begins with `oapl:`."""
 _STATES = ("Failed", "Crashed", "TimedOut")
 _BODY = (
     '{"text": {{ (flow.name ~ " (" ~ flow_run.name ~ "): " ~ flow_run.state.name ~ ". " ~ '
@@ -63,7 +63,7 @@ def post_failures_to(url: str) -> None:
 
 
 def _webhook(url: str) -> UUID:
-    """The block's id; its URL is stored encrypted, since that of a chat is a secret."""
+    """Save the block and return its id; its URL is stored encrypted, since that of a chat is a secret."""
     from prefect.blocks.webhook import Webhook
     from prefect.types import SecretDict
     from pydantic import SecretStr

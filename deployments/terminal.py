@@ -1,4 +1,4 @@
-"""What a person sees in the terminal: progress lines and one-line errors."""
+"""Output for a person in the terminal: progress lines and one-line errors."""
 
 import logging
 import time
@@ -20,7 +20,7 @@ class _Console(Console):
     """
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """As rich does, whose own control of the cursor has a mark of its own."""
+        """Render as rich does, whose own control of the cursor has a mark of its own."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
@@ -35,7 +35,7 @@ def tell(text: str) -> None:
 
 
 def numbers_table(*columns: str, text: Sequence[str] = (), **attributes: Any) -> Table:
-    """A plain table whose columns are right-aligned, but for the first one and those in ``text``."""
+    """Make a plain table whose columns are right-aligned, but for the first one and those in ``text``."""
     table = Table(*columns, box=None, **attributes)
     for column in table.columns[1:]:
         column.justify = "left" if column.header in text else "right"
@@ -81,7 +81,7 @@ class Narrator(logging.Handler):
 
 
 def _is_last(text: str) -> bool:
-    """A progress line with nothing left to do (``600/600 rollouts``), or a plain message."""
+    """Tell whether a line is progress with nothing left to do (``600/600 rollouts``), or a plain message."""
     # "300/600 rollouts | 40 tok/s": any part may be the count, the first one that is decides
     for part in text.split(" | "):
         done, slash, total = part.split(" ")[0].partition("/")

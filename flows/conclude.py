@@ -17,7 +17,7 @@ def oapl_conclude(start: Start) -> State[None]:
 
 
 def conclude(run: Run) -> str:
-    """Evaluation and report.
+    """Evaluate the run and write its report.
 
     Raises:
         DataError: a round is not finished.

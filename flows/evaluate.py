@@ -1,8 +1,8 @@
 """Any checkpoints on any problem set: what `oapl evaluate` does, as a flow that can be scheduled.
 
 Reads models, runs and the problem set; writes an evaluation folder with its card (oapl_core/evaluation/folder.py).
-On a schedule it evaluates what is new: a run names its newest epoch, and a model or problem file that was replaced is
-evaluated again; else it ends at once.
+On a schedule the flow evaluates what is new: a run names its newest epoch. A model or problem file that was replaced is
+evaluated again. Else the flow ends at once.
 """
 
 from pathlib import Path
@@ -28,7 +28,7 @@ from tasks.stage import progress
 
 
 class EvaluateStart(Settings):
-    """What to evaluate on what. Whatever of it is finished is never done again."""
+    """Models to evaluate, and the problems to evaluate them on. Whatever is finished is never done again."""
 
     models: tuple[str, ...] = Field(default=("demo-seed0:base", "demo-seed0"), min_length=1, title="Models")
     """Each one [LABEL=]MODEL: a Hugging Face folder, RUN (its chosen epoch, else the last), RUN:base, RUN:round_00 or

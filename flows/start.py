@@ -43,7 +43,7 @@ class Start(Settings):
 
 
 def next_round(run: Run) -> int | None:
-    """The first round that is not finished, counted from 0; it starts from the newest finished checkpoint."""
+    """Find the first unfinished round, counted from 0; it starts from the newest finished checkpoint."""
     done = set(finished(run))
     return next((n for n, one in enumerate(run.config.rounds) if not set(round_steps(n, one)) <= done), None)
 
@@ -64,7 +64,7 @@ def run_name() -> str:
 
 
 def _named() -> Run | str:
-    """The run that the parameters name; if it cannot be read, which the flow itself will say, what they say."""
+    """Find the run that the parameters name; if it cannot be read, which the flow will say, return their word."""
     parameters = flow_run.parameters.get("start")
     start = parameters if isinstance(parameters, Start) else Start.model_validate(parameters or {})
     try:
@@ -104,7 +104,7 @@ def listen() -> None:
 
 
 class Thinned(logging.Filter):
-    """Of a bar's lines, one in ``every_s`` seconds and the last: a server keeps what it is sent, stages are long."""
+    """Keeps a bar's last line, and one in ``every_s`` seconds: a server keeps what it is sent, stages are long."""
 
     def __init__(self, every_s: float = _LOG_EVERY_S) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class Thinned(logging.Filter):
         """When a line of each bar went through."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is to be kept; lines that are no bar's are."""
+        """Tell whether to keep the line; lines that are no bar's are kept."""
         reading = Reading.of(record.getMessage())
         if reading is None or reading.done >= reading.total:
             return True

@@ -1,6 +1,6 @@
-"""What a run shows on Prefect's pages: a bar for each long stage, a page for each round, the report, and failures.
+"""Artifacts of a run on Prefect's pages: a bar for each long stage, a page for each round, the report, and failures.
 
-Reads the run folder through ``oapl_core.reports``, and the logs; writes Prefect artifacts, whose keys begin with the
+Reads the run folder through ``oapl_core.reports``, and the logs. Writes Prefect artifacts, whose keys begin with the
 run's name, so that a key's versions are one run's history. Nothing depends on them: a server that does not answer is
 said once, and the stage continues.
 """
@@ -44,13 +44,13 @@ Tell = Callable[[str], None]
 
 
 def key(*words: object) -> str:
-    """What Prefect allows: lowercase letters, digits and single dashes."""
+    """Make a key that Prefect allows: lowercase letters, digits and single dashes."""
     return "-".join(re.findall(r"[a-z0-9]+", " ".join(map(str, words)).lower()))
 
 
 @contextmanager
 def shown(tell: Tell) -> Iterator[None]:
-    """What cannot be shown is said; it is no reason to fail a stage."""
+    """Say what cannot be shown in Prefect; it is no reason to fail a stage."""
     try:
         yield
     except (httpx.HTTPError, PrefectException, RuntimeError, OaplError, OSError) as error:
@@ -59,7 +59,7 @@ def shown(tell: Tell) -> Iterator[None]:
 
 @contextmanager
 def watched(run: Run, step: Step, tell: Tell, update_s: float = UPDATE_S) -> Iterator[Tell]:
-    """A stage beside its bar: what the yielded function is told is passed to ``tell``, and progress to Prefect.
+    """Show a bar beside a stage: what the yielded function is told is passed to ``tell``, and progress to Prefect.
 
     A failure of the body becomes a page too, and is raised as it is.
     """
@@ -93,7 +93,7 @@ class _Bar:
         self._newest = Reading.of(line) or self._newest
 
     def close(self) -> None:
-        """The last line is shown too, if the server answers soon."""
+        """Close the bar; its last line is shown too, if the server answers soon."""
         self._over.set()
         self._thread.join(_GIVE_UP_S)
 
@@ -133,7 +133,7 @@ class Pages(Observer):
 
 
 def show_round(run: Run, number: int, tell: Tell) -> None:
-    """A page of a finished round, and its counts by stage and reason as a table."""
+    """Show a page of a finished round, and its counts by stage and reason as a table."""
     from oapl_core.reports.rounds.round_summary import summarize
 
     name = key(run.root.name, "round", number)
@@ -157,7 +157,7 @@ class Reported(Protocol):
 
 
 def show_report(run: Reported, tell: Tell) -> None:
-    """The report with its figures, and where it lies."""
+    """Show the report with its figures, and where it lies."""
     from oapl_core.reports.markdown import with_pictures
 
     text, index = run.report / "report.md", run.report.resolve() / "index.html"
@@ -168,20 +168,20 @@ def show_report(run: Reported, tell: Tell) -> None:
 
 
 def show_card(folder: EvaluationFolder, tell: Tell) -> None:
-    """The card of an evaluation."""
+    """Show the card of an evaluation."""
     with shown(tell):
         text = folder.card_text.read_text(encoding="utf-8")
         _markdown(key(folder.root.name, "card"), text, f"Evaluation card of {folder.root.name}")
 
 
 def show_failure(run: Run, step: Step, error: OaplError, tell: Tell) -> None:
-    """Which stage failed, why, its last lines, and what to do."""
+    """Show which stage failed, why, its last lines, and what to do."""
     with shown(tell):
         _markdown(key(run.root.name, "failed"), failure_text(run, step, error), f"{step.title} failed")
 
 
 def failure_text(run: Run, step: Step, error: OaplError) -> str:
-    """The page of a failed stage, as Markdown."""
+    """Write the page of a failed stage, as Markdown."""
     from oapl_core.reports.markdown import fenced, plain
 
     log = run.log(step.label)

@@ -57,13 +57,13 @@ def asset_key(run: Run, name: str) -> str:
 
 
 def _outside(run: Run, name: str) -> Path:
-    """Where an input lies that the ledger does not record: below the run folder, or where its settings' paths start."""
+    """Find an input that the ledger does not record: below the run folder, or where its settings' paths start."""
     below = run.root / name  # the same as ``name`` where that is absolute
     return below if below.exists() else run.place(Path(name))
 
 
 def facts(run: Run, entry: ArtifactEntry) -> dict[str, Any]:
-    """What the ledger says of it, and of a checkpoint how `oapl evaluate` is told of it (``model``)."""
+    """Collect the ledger's facts of an artifact; of a checkpoint also its name for `oapl evaluate` (``model``)."""
     policies = entry.details.get(POLICIES)
     hashes = ", ".join(map(str, policies)) if policies else entry.details.get("policy_hash")
     epoch = _EPOCH.fullmatch(entry.artifact)

@@ -121,7 +121,7 @@ def _carry_out(order: Order) -> None:
 
 
 def gpus_of(config: Experiment, verb: str) -> int:
-    """How many GPUs one process of ``verb`` uses: those of its engines, or its ranks."""
+    """Count the GPUs that one process of ``verb`` uses: those of its engines, or its ranks."""
     if "gpu" not in BY_VERB[verb].needs or (config.sampler and verb == "rollouts.generate"):
         return 0
     engine = config.engine
@@ -130,7 +130,7 @@ def gpus_of(config: Experiment, verb: str) -> int:
 
 
 def cores_of(config: Experiment, verb: str) -> int:
-    """How many cores one process of ``verb`` uses that the settings know of."""
+    """Count the cores that one process of ``verb`` uses, as far as the settings know."""
     return (config.verifier.workers or 1) if "sandbox" in BY_VERB[verb].needs else 1
 
 

@@ -79,8 +79,8 @@ class FlowRun:
             time.sleep(min(_ASK_EVERY_S, left))
 
     def cancel(self) -> None:
-        """Have it ended. The stage notices anyway that nobody holds its run folder; this is quicker, and ends one that
-        waits for a worker."""
+        """Have the flow run ended. The stage notices anyway that nobody holds its run folder. This is quicker, and ends
+        a flow run that waits for a worker."""
         if self._client is None:
             return
         try:

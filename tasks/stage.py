@@ -2,8 +2,8 @@
 
 Reads and writes nothing itself. Prefect's result cache is off: whether a step is finished is asked of the run folder.
 A retry is cheap because a stage resumes where it stopped: the ledger, not Prefect, knows what is finished. Only what a
-machine may do better the next time is retried (StageFailed, OSError): no person's mistake, no sandbox that cannot be
-proven, nothing that was asked to stop.
+machine may do better the next time is retried (StageFailed, OSError). Not retried: a person's mistake, a sandbox that
+cannot be proven, a stage that was asked to stop.
 """
 
 import contextvars

@@ -1,6 +1,6 @@
 """Reads a round's rows from demonstrations: ``python -m oapl_core.problems.demonstrate RUN_DIR --round N``.
 
-Reads the files that `rows` of the round names, problems.parquet, prompts.parquet and the base model's tokenizer; writes
+Reads the files that `rows` of the round names, problems.parquet, prompts.parquet and the base model's tokenizer. Writes
 round_NN/3_groups.parquet (tables.GROUPS), where a round that samples has what it kept (demonstrations.py).
 """
 

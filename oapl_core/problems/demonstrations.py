@@ -2,7 +2,7 @@
 
 Reads a round's files of demonstrations, and prompts.parquet. Each row is its own group, with reward 1 and no log-probs,
 since nobody sampled it. A prompt is made as for sampling, and an answer ends with what ends one there. Each assistant
-turn of a conversation is a row, whose prompt is all that precedes the turn: chat templates show earlier turns otherwise
+turn of a conversation is a row, whose prompt is all that precedes the turn. Chat templates show earlier turns otherwise
 (without their thoughts) than they ask for one. What is too long to be sampled, or asks what is measured, is dropped and
 counted, never cut.
 """
@@ -80,7 +80,7 @@ class Demonstrations:
         }
 
     def _turns(self, row: Any, where: str) -> list[tuple[Turns, str]]:
-        """What is asked and what is answered, for each answer of a row."""
+        """Return what is asked and what is answered, for each answer of a row."""
         if not isinstance(row, dict):
             raise DataError(f"{where}: is not a JSON object; {_SHAPES}")
         row = {key: value for key, value in row.items() if value is not None}
@@ -98,7 +98,7 @@ class Demonstrations:
         return [(conversation(problem, self._config), row["solution"])]
 
     def _own(self, row: Mapping[str, Any], where: str) -> dict[str, Any] | None:
-        """A problem that is not one of the run's."""
+        """Make a problem that is not one of the run's; None without a statement."""
         if "statement" not in row:
             return None
         if "kind" not in row and len(self._kinds) > 1:
@@ -139,7 +139,7 @@ _IS_MEASURED = "of a validation or held-out problem"
 
 
 def _checked(turns: Any, where: str) -> Turns:
-    """The turns of `messages`, each with its role and content."""
+    """Check the turns of `messages`, and return each with its role and content."""
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         raise DataError(f"{where}: `messages` must be a list of objects with `role` and `content`")
     for number, turn in enumerate(turns):

@@ -112,7 +112,7 @@ def _some_of_each(rows: Iterator[dict[str, Any]], config: ProblemsConfig) -> Ite
 
 
 def problems_of(config: ProblemsConfig, splits: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The problems of every file of ``splits``, in order, `limit` of each file.
+    """Read the problems of every file of ``splits``, in order, `limit` of each file.
 
     Raises:
         DataError: a file cannot be read, or an id is in two of them.
@@ -150,7 +150,7 @@ def _excluded(config: ProblemsConfig) -> set[str]:
 
 
 def statements(path: Path) -> Iterator[dict[str, Any]]:
-    """What prompts are made of, of every problem in a run's table."""
+    """Read the columns that prompts are made of, for every problem in a run's table."""
     columns = ["problem_id", "split", "kind", "statement", "starter_code", "entry_point", "platform", "language"]
     yield from tables.read_table(path, tables.PROBLEMS, columns).to_pylist()
 

@@ -304,7 +304,7 @@ class Experiment(Settings):
         return hub_model(self.model)
 
     def is_elsewhere(self, verb: str) -> bool:
-        """Whether the process of ``verb`` is started on another machine; helpers of one that is here do not count."""
+        """Tell whether the process of ``verb`` is started on another machine; helpers of a local one do not count."""
         machines = self.fleet.machines(verb)
         return machines is not None and machines.through == DISK and machines.runner != "here"
 
@@ -319,7 +319,7 @@ class Experiment(Settings):
         return self.pretrain is not None or self.hub_model is not None
 
     def training_of(self, number: int) -> TrainingConfig:
-        """How round ``number`` trains: [training] with what is the round's own."""
+        """Return the settings that round ``number`` trains by: [training] with what is the round's own."""
         return self.rounds[number].trained_by(self.training)
 
     def objective_of(self, number: int) -> Method | OwnObjective:

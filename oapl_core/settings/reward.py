@@ -67,7 +67,7 @@ class RewardConfig(Settings):
     these, the reward is the verdict's 1 or 0, or the number of a judging environment.
     """
     length_target: Annotated[int, Field(ge=0)] = 0
-    """For `parts.length`. Tokens."""
+    """Length that `parts.length` aims at. Tokens."""
     longest: PositiveInt | None = None
     """L_max of `parts.overlong`; unset: `sampling.max_tokens`, of `oapl evaluate` its own limit. Tokens."""
     overlong_tokens: PositiveInt = 4096

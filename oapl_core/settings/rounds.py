@@ -25,7 +25,7 @@ _OWN = (
 )
 """Keys of [training] that a round may have of its own: how a step is taken, not on which machines."""
 _ON_DEMONSTRATIONS = {"batch_size": 128, "learning_rate": 2e-5, "warmup_share": 0.03, "floor_share": 0.0}
-"""What a round of demonstrations begins from: RFT's supervised models (arXiv 2308.01825, its train_7b.sh)."""
+"""Defaults of a round of demonstrations: RFT's supervised models (arXiv 2308.01825, its train_7b.sh)."""
 _UNSAMPLED = {"reference": "behavior", "optimizer_state": "fresh"}
 """Nobody sampled demonstrations, so there is nothing to compare with, and an optimiser of rollouts is another's."""
 
@@ -57,7 +57,7 @@ class ReplayConfig(Settings):
     """Groups of earlier rounds that are trained on again, with the log-probs of the policies that sampled them."""
 
     rounds: PositiveInt = 1
-    """Of so many rounds before this one. Rounds."""
+    """Number of rounds before this one that groups come from. Rounds."""
     share: Share = 0.3
     """How many of the rollouts that are trained on come from there, where there are as many. Whole groups, drawn at
     random."""
@@ -76,7 +76,7 @@ class DifficultyConfig(Settings):
     look_again: PositiveInt = 8
     """After so many rounds it is drawn from again. Rounds."""
     shares: dict[str, Share] = Field(default_factory=dict)
-    """Of the round's problems, by `source`: `{gsm8k = 0.3, taco = 0.5}`; the rest comes from the other sources."""
+    """Shares of the round's problems, by `source`: `{gsm8k = 0.3, taco = 0.5}`; the rest comes from other sources."""
 
     @model_validator(mode="after")
     def _shares_fit(self) -> Self:
@@ -103,7 +103,7 @@ class RoundConfig(Settings):
     through the shuffled training problems, which all such rounds share: none comes again before all have come;
     `difficulty`, those whose answers were neither all right nor all wrong in earlier rounds come more often."""
     difficulty: DifficultyConfig = DifficultyConfig()
-    """Of `draw = "difficulty"`."""
+    """Settings of `draw = "difficulty"`."""
     keep: Literal["any_correct", "mixed", "all"] = "any_correct"
     """Groups trained on: with at least one correct answer, with both kinds, or every one."""
     truncated: Literal["keep", "drop"] = "keep"

@@ -1,5 +1,5 @@
 """A run's numbers to TensorBoard, Weights & Biases and MLflow while they are made: `training.trackers`.
 
-One run of theirs for one run of ours. The trainer sends its steps as it makes them, and before the first one what the
-ledger knows of sampling, verification and groups; the report sends what is missing then, evaluation included.
+One run of theirs for one run of ours. The trainer sends its steps as it makes them. Before the first step it sends what
+the ledger knows of sampling, verification and groups. The report sends what is missing then, evaluation included.
 """

@@ -3,7 +3,7 @@
 A door of your own is a function that takes an ``Opening`` and returns a ``Door``. `training.trackers` names it as
 ``module:function``, or as the entry point `oapl.tracker` of an installed package does.
 
-TensorBoard's event files go to logs/tensorboard/<axis> of the run (`tensorboard --logdir` shows them together); the
+TensorBoard's event files go to logs/tensorboard/<axis> of the run (`tensorboard --logdir` shows them together). The
 other two go where their own environment variables say (WANDB_MODE, WANDB_PROJECT, MLFLOW_TRACKING_URI, ...).
 """
 
@@ -20,10 +20,10 @@ PATIENCE_S = 60
 
 @dataclass(frozen=True)
 class Opening:
-    """What a tracker must know to open a run, or to open it again."""
+    """Facts that a tracker must know to open a run, or to open it again."""
 
     root: Path
-    """The run folder."""
+    """Path of the run folder."""
     identity: str
     """Made once for each run folder and tracker: two runs of one name never share a curve."""
     is_new: bool
@@ -32,7 +32,7 @@ class Opening:
 
 
 class Door(NamedTuple):
-    """An opened tracker."""
+    """Tracker that is opened for a run."""
 
     log: Callable[[str, int, Mapping[str, float]], None]
     """Takes the axis, the step on it, and values by tag; returns when they survive our own death."""

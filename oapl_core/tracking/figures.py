@@ -1,7 +1,7 @@
-"""What a run's trackers show, as rows: computed from the ledger, and steps of finished epochs from their own file.
+"""Rows that a run's trackers show: computed from the ledger, and steps of finished epochs from their own file.
 
-Axes: `training` counts optimiser steps over all rounds, `rounds` counts rounds from 0, `heldout` rounds trained (the
-base model has 0), `validation` epochs of the last round. Each is a folder in logs/tensorboard.
+Axes: `training` counts optimiser steps over all rounds, `rounds` counts rounds from 0. `heldout` counts rounds trained
+(the base model has 0), `validation` epochs of the last round. Each is a folder in logs/tensorboard.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ class Row:
     axis: str
     step: int
     values: Mapping[str, float]
-    """By tag, `sampling/rollouts`."""
+    """Values by tag, as `sampling/rollouts`."""
     source: str
     """Hash of what the values come from: as long as it is the same, a tracker that has the row is told nothing."""
 
@@ -35,7 +35,7 @@ def hash_of(*parts: Any) -> str:
 
 
 def step_row(axis: str, earlier: int, metrics: Mapping[str, Any], source: str) -> Row:
-    """One optimiser step, after ``earlier`` ones of earlier rounds; what is not known (None) is left out."""
+    """Make an optimiser step's row, after ``earlier`` ones of earlier rounds; what is not known (None) is left out."""
     known = {key: value for key, value in metrics.items() if value is not None and key != "step"}
     return Row(axis, earlier + int(metrics["step"]), {f"{axis}/{k}": float(v) for k, v in known.items()}, source)
 
@@ -58,7 +58,7 @@ def rows(run: Run) -> Iterator[Row]:
 
 
 def stage_rows(run: Run) -> Iterator[Row]:
-    """What stages other than training did."""
+    """Yield rows of what stages other than training did."""
     for number in range(len(run.config.rounds)):
         if run.name(run.groups(number)) in run.ledger.artifacts():  # a round's row is whole then, but for the mismatch
             yield _round(run, number)

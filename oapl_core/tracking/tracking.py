@@ -1,9 +1,9 @@
 """Sends rows to trackers from a thread each, and keeps a record of what each has, so that nothing is sent twice.
 
 The record is logs/trackers/<name>.jsonl: first the tracker's identity of the run, then a line for each row, written
-after the row was sent. A resumed process leaves out what is there. What a tracker did not take, because it could not be
-reached, is sent by the next process that has it open, at last by `oapl report`. Deleting the file begins a new run
-there. Nothing a tracker does ends a stage, nor holds one up for more than a minute.
+after the row was sent. A resumed process leaves out rows that are there. A row can be left when a tracker could not be
+reached. The next process that has the tracker open sends that row, at last `oapl report`. Deleting the file begins a
+new run there. Nothing a tracker does ends a stage, nor holds one up for more than a minute.
 """
 
 import json
@@ -45,7 +45,7 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 class Record:
-    """What one tracker has of a run."""
+    """Rows of a run that one tracker has."""
 
     def __init__(self, run: Run, name: str) -> None:
         """Read it; a line that a kill cut off does not count."""
@@ -66,11 +66,11 @@ class Record:
             self._append({"identity": self.identity})
 
     def has(self, row: Row) -> bool:
-        """Whether the tracker has the row, from the same source."""
+        """Tell whether the tracker has the row, from the same source."""
         return self._has.get(row.axis, {}).get(row.step) == row.source
 
     def note(self, row: Row) -> None:
-        """The tracker has it now."""
+        """Note that the tracker has the row now."""
         self._take(row.axis, row.step, row.source)
         self._append({"axis": row.axis, "step": row.step, "source": row.source})
 

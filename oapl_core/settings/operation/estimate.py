@@ -1,7 +1,7 @@
-"""What `oapl plan` takes for granted: the settings of ``[estimate]``, with units and sources. Nothing else reads them.
+"""Assumptions of `oapl plan`: the settings of ``[estimate]``, with units and sources. Nothing else reads them.
 
-They are guesses that a person replaces by what was measured: after one round the ledger has the lengths, shares and
-times of the run itself.
+These settings are guesses that a person replaces by measurements. After one round the ledger has the lengths, shares
+and times of the run itself.
 """
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
