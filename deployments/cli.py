@@ -113,7 +113,7 @@ def main() -> int:
 
 def _complain(message: str, code: int) -> int:
     from deployments.terminal import errors
-    from oapl_core.printable import one_line
+    from oapl_core.storable import one_line
 
     # as it is: brackets in a path are no markup, and one line stays one line for whoever reads standard error
     errors.print(f"error: {one_line(message)}", markup=False, soft_wrap=True)

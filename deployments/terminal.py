@@ -10,7 +10,7 @@ from rich.segment import Segment
 from rich.status import Status
 from rich.table import Table
 
-from oapl_core.printable import printable
+from oapl_core.storable import printable
 
 
 class _Console(Console):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TextIO
 
-from oapl_core.printable import one_line
+from oapl_core.storable import one_line
 
 PREFIX = "progress | "
 _SETTLED_S = 5.0

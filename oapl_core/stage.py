@@ -11,11 +11,10 @@ from typing import Any
 from oapl_core.errors import ConfigError, OaplError, StageFailed
 from oapl_core.planning.preflight import before_stage
 from oapl_core.planning.stages import BY_VERB, SAMPLING, TRAINING
-from oapl_core.printable import one_line
 from oapl_core.progress import end_output, written
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run
-from oapl_core.storable import lenient_output
+from oapl_core.storable import lenient_output, one_line
 
 ERROR_PREFIX = "error: "
 _DEVICES = Path("/dev")

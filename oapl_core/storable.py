@@ -1,4 +1,4 @@
-"""Texts that tables, files, logs and terminals can hold, whoever wrote them. Pure, but for ``lenient_output``.
+"""Texts that tables, files, logs, terminals and pages can hold, whoever wrote them; pure but for ``lenient_output``.
 
 Models cut emoji escapes in half: `"\\ud83d"` in a JSON string is one half of a character, a lone surrogate, which no
 encoding knows. Each becomes U+FFFD, the replacement character. Tables (tables.py), files of JSON and progress lines
@@ -42,3 +42,14 @@ def lenient_output() -> None:
     """Show characters that standard output cannot encode as escapes from now on, as standard error always does."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def printable(text: str) -> str:
+    r"""Return ``text`` with control characters and lone surrogates made visible as ``\x1b``; lines and tabs stay."""
+    safe = text.encode("utf-8", "backslashreplace").decode()  # surrogates alone cannot be encoded
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in safe)
+
+
+def one_line(text: str) -> str:
+    """Make line ends visible too: a text of one line stays one line."""
+    return printable(text).replace("\n", "\\n")

@@ -16,7 +16,6 @@ from deployments.arguments import OpenedRun
 from deployments.terminal import console
 from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.printable import one_line, printable
 from oapl_core.problems.answers import likeness
 from oapl_core.reports.blocks import shortened
 from oapl_core.reports.joined import chosen_round, joined
@@ -25,6 +24,7 @@ from oapl_core.reports.records import recorded_parts
 from oapl_core.reports.rounds.rollout_sample import is_judged_by_environment, turn_by_turn
 from oapl_core.reports.rounds.turn_counts import told
 from oapl_core.run_folder.run import Run
+from oapl_core.storable import one_line, printable
 from oapl_core.tables import LOSS_MASK
 
 if TYPE_CHECKING:

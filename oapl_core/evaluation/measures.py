@@ -16,7 +16,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal
 
 from oapl_core.evaluation.pass_at_k import (
     MeanWithInterval,
@@ -176,3 +176,21 @@ def _line(label: str, rows: Sequence[Row], resamples: int, seed: int) -> dict[st
         "mean_tokens": round(sum(row["response_tokens"] for row in rows) / len(rows), 3),
         "truncated": sum(row["finish_reason"] == "length" for row in rows),
     }
+
+
+# An epoch chosen by the problems that a result is reported on is better there than it will be elsewhere.
+WARNING = "chosen on the held-out problems that are reported"
+ON = {"validation": "chosen on validation problems", "heldout": WARNING, "last": "the last epoch, nothing was chosen"}
+"""Words for the basis of the choice."""
+
+
+def best(rows_by_label: Mapping[str, Sequence[Row]]) -> str:
+    """Return the label with the highest mean reward; of equal ones the first."""
+    return max(rows_by_label, key=lambda label: mean_reward(rows_by_label[label]))
+
+
+def basis(wanted: Literal["validation", "heldout", "last"], has_validation: bool, epochs: int) -> str:
+    """Return the basis that really decides. Without validation problems nothing can be chosen on them, and the last
+    epoch is taken; of a single epoch held-out problems choose nothing."""
+    is_idle = not has_validation if wanted == "validation" else epochs == 1
+    return "last" if is_idle else wanted

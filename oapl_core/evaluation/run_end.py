@@ -15,7 +15,7 @@ from oapl_core.errors import DataError
 from oapl_core.evaluation import card
 from oapl_core.evaluation.answering import Answering, Answers
 from oapl_core.evaluation.asking import TOO_LONG, Prompted, content_hash
-from oapl_core.evaluation.choice import ON, WARNING, basis, best
+from oapl_core.evaluation.measures import ON, WARNING, basis, best
 from oapl_core.evaluation.questions import Questions, Target
 from oapl_core.evaluation.results import Evaluation, write_results
 from oapl_core.evaluation.workers import Workers

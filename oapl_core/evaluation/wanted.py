@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.evaluation.choice import ON
 from oapl_core.evaluation.folder import parse
+from oapl_core.evaluation.measures import ON
 from oapl_core.model_files.model_hub import fetched, hub_model, refuse_unpinned
 from oapl_core.plugins.own_function import check_import
 from oapl_core.problems.published import published_sets

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from oapl_core.printable import printable
 from oapl_core.reports.blocks import Report, Sample, Section, Table
+from oapl_core.storable import printable
 
 _PICTURE = re.compile(r"^(!\[.*\])\(([\w.-]+\.png)\)$", re.MULTILINE)
 _MARKUP = re.compile(r"([\\`*_\[\]<>|#])")

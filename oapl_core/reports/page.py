@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from oapl_core.printable import printable
 from oapl_core.reports.blocks import Report
+from oapl_core.storable import printable
 
 
 def page(report: Report) -> str:

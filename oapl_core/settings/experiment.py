@@ -23,14 +23,13 @@ from oapl_core.settings.operation.estimate import EstimateConfig
 from oapl_core.settings.operation.fleet import DISK, FleetConfig
 from oapl_core.settings.operation.secrets import KeylessUrl
 from oapl_core.settings.operation.time_limits import TimeLimits
-from oapl_core.settings.pipeline import PipelineConfig
 from oapl_core.settings.pretrain import PretrainConfig
 from oapl_core.settings.problems import ProblemsConfig
 from oapl_core.settings.report import ReportConfig
 from oapl_core.settings.reward import RewardConfig
 from oapl_core.settings.rounds import RoundConfig
 from oapl_core.settings.sampler import SamplerConfig
-from oapl_core.settings.sync import SyncConfig
+from oapl_core.settings.sync import PipelineConfig, SyncConfig
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.settings_group import Fraction, Settings

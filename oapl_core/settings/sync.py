@@ -1,4 +1,4 @@
-"""Which checkpoint samples which round: the settings of synchronisation."""
+"""Settings that decide which checkpoint samples which round: ``[sync]`` and ``[pipeline]``."""
 
 from typing import Annotated
 
@@ -29,3 +29,15 @@ class SyncConfig(Settings):
         """
         offset = int(pipelined) if self.offset_rounds is None else self.offset_rounds
         return max(0, number - number % self.every_rounds - offset)
+
+
+class PipelineConfig(Settings):
+    """Overlap of rounds: while a round trains, the next one is sampled by the checkpoint that the training started
+    from. That checkpoint is one round older than without overlap (`sync.offset_rounds` is 1); OAPL allows the lag. The
+    machine needs room for both at once.
+    """
+
+    engine_gpus: tuple[int, ...] = ()
+    """GPUs of the sampling processes, as CUDA_VISIBLE_DEVICES counts them; none: all that are visible."""
+    trainer_gpus: tuple[int, ...] = ()
+    """GPUs of the trainer; none: all that are visible."""

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from deployments.arguments import OpenedRun
 from deployments.terminal import console, numbers_table, tell
-from oapl_core.printable import one_line, printable
+from oapl_core.storable import one_line, printable
 from oapl_extras.watch.live import DONE, STOPPED, WORKING, LiveRun, LiveSample, LiveStep, Look
 from oapl_extras.watch.live_page import live_page
 

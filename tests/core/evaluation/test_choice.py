@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from oapl_core.evaluation.choice import ON, WARNING, basis, best
+from oapl_core.evaluation.measures import ON, WARNING, basis, best
 from oapl_core.tables import is_correct
 
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oapl_core.printable import printable
 from oapl_core.reports.blocks import Report, Section, duration, interval, percent, shortened, table, whole
 from oapl_core.reports.markdown import fenced, markdown, plain
 from oapl_core.reports.page import page
 from oapl_core.reports.provenance import differing_settings, versions
+from oapl_core.storable import printable
 from tests.synthetic_run import experiment
 
 
