@@ -1,8 +1,8 @@
 """The `oapl` command: run an experiment, look at a run, judge an answer, check a machine.
 
-Exit codes: 0 done; 1 a stage, an arm or an answer failed; 2 something a person wrote or gave is wrong; 3 no sandbox; 4
-the run folder is held by another process or its ledger is broken; 5 training diverged; 130 interrupted. Every error is
-one line on standard error.
+Exit codes: 0 done. 1: a stage, an arm or an answer failed. 2: something that a person wrote or gave is wrong. 3: no
+sandbox. 4: the run folder is held by another process, or its ledger is broken. 5: training diverged. 130: interrupted.
+Every error is one line on standard error.
 """
 
 import ast

@@ -44,7 +44,7 @@ class Process:
         ended: Callable[[int, OaplError | None], None] = lambda _code, _failure: None,
         advice: str = "; run the same command again to continue",
     ) -> None:
-        """Start ``command``.
+        """Start ``command`` under a guard.
 
         Args:
             label: what a failure calls it.

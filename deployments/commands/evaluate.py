@@ -123,7 +123,7 @@ def _first(word: str) -> str:
 
 
 def beside(repeated: Path, config: EvaluationFolderConfig) -> Path:
-    """Where a repetition lies: beside the evaluation folder that it repeats, never in the folder of a run."""
+    """Place a repetition beside the evaluation folder that it repeats, never in the folder of a run."""
     of_run = repeated.parent.name == EVALUATION_DIR
     original = default_folder(config) if of_run else repeated.parent
     return original.with_name(f"{original.name}-again")
@@ -172,7 +172,7 @@ def _wanted(
 def _again(
     original: agreement.Card, path: Path, models: Sequence[str], problems: Mapping[str, Any], asked: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The settings of a card, with other places of models and problems."""
+    """Take the settings of a card, with other places of models and problems."""
     given = [key for key, value in {**problems, **asked}.items() if value is not None and key != "path"]
     if given:
         raise ConfigError(
@@ -199,7 +199,7 @@ class _Teller:
             self._status.start()
 
     def say(self, line: str) -> None:
-        """Show one line."""
+        """Show one line of a stage."""
         reading = Reading.of(line)
         if reading is None or reading.done >= reading.total:
             tell(line)

@@ -81,8 +81,10 @@ def verify(
 
 
 def _verify_program(program: Path, tests: Path) -> int:
-    """A table with one row for each test, each run in a process of its own; 1 unless all pass. Says so where a test
-    passes or fails by what ran before it, as a program that keeps a state would have it."""
+    """Show a table with one row for each test, each run in a process of its own; return 1 unless all pass.
+
+    Say so where a test passes or fails by what ran before it: a program that keeps a state has such tests.
+    """
     source, problem, config = _read(program), _problem(tests, program.suffix), VerifierConfig()
     limits = Limits(config.cpu_s, config.wall_s, config.memory_mb, config.output_mb)
     rules, passed = GradingRules.of(problem, config), 0
@@ -116,7 +118,7 @@ def _row(number: int, grade: ProgramGrade, test: Mapping[str, str]) -> list[Text
 
 
 def _tables(path: Path | None) -> dict[str, Any]:
-    """The tables `reward` and `verifier` of a settings file."""
+    """Read the tables `reward` and `verifier` of a settings file."""
     values = read_toml(path) if path else {}
     if wrong := sorted(values.keys() - {"reward", "verifier"}) or [k for k, v in values.items() if type(v) is not dict]:
         raise ConfigError(f"{path}: has {wrong[0]!r}; it may have the tables [reward] and [verifier]")
@@ -139,8 +141,10 @@ def _read(path: Path) -> str:
 
 
 def _problem(path: Path, suffix: str) -> dict[str, Any]:
-    """A problem of tests.json: a list of {input, output}, or an object {kind, entry_point, tests, checker, language};
-    without a language the program's name says it."""
+    """Read tests.json: a list of {input, output}, or an object {kind, entry_point, tests, checker, language}.
+
+    Without a language the program's name says it.
+    """
     try:
         content = storable(json.loads(_read(path)))
     except json.JSONDecodeError as error:
@@ -162,14 +166,14 @@ def _problem(path: Path, suffix: str) -> dict[str, Any]:
 
 
 def _as_json(test: Any) -> Any:
-    """A person may write arguments and values as JSON instead of JSON in a text."""
+    """Turn arguments and values that a person wrote as JSON into texts that hold JSON."""
     if not isinstance(test, dict):
         return test
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in test.items()}
 
 
 def _verify_answer(answer: str, expected: str) -> int:
-    """One line; 1 unless the answers mean the same. Without a box the whole answer counts."""
+    """Show one line; return 1 unless the answers mean the same. Without a box the whole answer counts."""
     # the verifier reads the last box; a bare answer is what a person types
     text = answer if "\\boxed" in answer else f"\\boxed{{{answer}}}"
     problem: dict[str, Any] = {

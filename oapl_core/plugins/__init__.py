@@ -155,7 +155,7 @@ def names(kind: Kind) -> tuple[str, ...]:
 
 
 def is_place(name: str) -> bool:
-    """Whether ``name`` reads as ``module:object``."""
+    """Return whether ``name`` reads as ``module:object``."""
     module, _, found = name.partition(":")
     return all(part.isidentifier() for part in module.split(".")) and found.isidentifier()
 

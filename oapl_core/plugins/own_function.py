@@ -63,7 +63,7 @@ sys.exit(73)
 
 
 def search_path() -> list[str]:
-    """Where its module is looked for."""
+    """List the folders where the module of a person's own is looked for."""
     return [str(Path.cwd()), *(p for p in sys.path if p), _CODE_ROOT]
 
 
@@ -101,7 +101,7 @@ def check_environment(
     ``room_for``: places of the engine and processes that sample, where they do so on this machine.
 
     Raises:
-        ConfigError: it cannot be made, is no environment, has a tool that a chat template cannot describe, or its
+        ConfigError: it cannot be made, is no environment, or has a tool that a chat template cannot describe. Or its
             trajectories do not fit on this machine.
     """
     if reason := _tried(_TRY_ENVIRONMENT, json.dumps({"table": dict(table), "room_for": room_for}), python):
@@ -119,7 +119,7 @@ def check_objective(table: Mapping[str, Any], reference: str, python: Path | Non
 
 
 def _tried(program: str, argument: str, python: Path | None) -> str:
-    """What ``program`` says of its argument in a process of its own, in one line; empty: nothing is wrong."""
+    """Run ``program`` on ``argument`` in a process of its own; return its complaint, one line, or nothing."""
     command = [str(python or sys.executable), "-I", "-B", "-c", program, json.dumps(_paths(python)), argument]
     try:
         done = subprocess.run(

@@ -146,7 +146,8 @@ class InFlight:
             if self._queue:
                 self._queue.give_up(part.path.stem)
             unlock(folder, self._locks.pop(part.path.name))
-            _remove_if_empty(self._folder)  # whoever swept meanwhile left it to us
+            with suppress(OSError):  # other parts are in flight; whoever swept meanwhile left the folder to us
+                self._folder.rmdir()
 
     def flush(self) -> None:
         """Write the rows that are not on disk yet: one piece for each part that has any.
@@ -226,9 +227,4 @@ def sweep(folder: Path) -> None:
             elif (held := lock(left)) is not None:
                 shutil.rmtree(left, ignore_errors=True)
                 held.close()
-        _remove_if_empty(place)
-
-
-def _remove_if_empty(place: Path) -> None:
-    with suppress(OSError):  # other parts are in flight
-        place.rmdir()
+        place.rmdir()  # unless other parts are in flight

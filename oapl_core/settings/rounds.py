@@ -35,8 +35,8 @@ class DemonstrationsConfig(Settings):
 
     demonstrations: Annotated[ProblemFiles, Field(min_length=1)]
     """A file of a kind that `problems.train` may be, or a list of files. A row has `messages` (OpenAI's chat form;
-    every assistant turn is trained on), or a `solution` and the `problem_id` of a training problem or a `statement`.
-    The prompt is made as for sampling."""
+    every assistant turn is trained on). Or it has a `solution`, and the `problem_id` of a training problem or a
+    `statement`. The prompt is made as for sampling."""
     limit: PositiveInt | None = None
     """Take only so many rows of each file, the first ones that can be used; unset: all."""
     max_tokens: PositiveInt | None = None
@@ -99,16 +99,16 @@ class RoundConfig(Settings):
     problems: PositiveInt | None = None
     """How many of the training problems; unset: all of them."""
     draw: Literal["random", "walk", "difficulty"] = "random"
-    """Which ones: `random`, a subset independent of other rounds (paper, appendix A); `walk`, the next ones of a walk
-    through the shuffled training problems, which all such rounds share: none comes again before all have come;
-    `difficulty`, those whose answers were neither all right nor all wrong in earlier rounds come more often."""
+    """Choice of the problems. `random`: a subset independent of other rounds (paper, appendix A). `walk`: the next ones
+    of the shuffled training problems, in an order that such rounds share; none comes again before all have come.
+    `difficulty`: those whose answers were neither all right nor all wrong in earlier rounds come more often."""
     difficulty: DifficultyConfig = DifficultyConfig()
     """Settings of `draw = "difficulty"`."""
     keep: Literal["any_correct", "mixed", "all"] = "any_correct"
     """Groups trained on: with at least one correct answer, with both kinds, or every one."""
     truncated: Literal["keep", "drop"] = "keep"
-    """Answers that were cut at `sampling.max_tokens`: `keep` trains on them with the reward they got, 0 without an
-    answer; `drop` leaves them out of their groups, as if they had not been sampled."""
+    """Answers that were cut at `sampling.max_tokens`. `keep` trains on them with the reward they got, 0 without an
+    answer. `drop` leaves them out of their groups, as if they had not been sampled."""
     replay: ReplayConfig | None = None
     """Train on groups of earlier rounds too: `{rounds = 2, share = 0.3}`; unset: on this round's alone."""
     epochs: PositiveInt = 1

@@ -16,7 +16,7 @@ class EstimateConfig(Settings):
     """Weights of the model, for where its folder is not there; unset: counted in the folder."""
     model_shape: dict[str, int] | None = None
     """Shape of that model by the keys of its config.json (`num_hidden_layers`, `hidden_size`, `num_attention_heads`,
-    `max_position_embeddings` and so on); unset: the usual shape of a model with so many weights."""
+    `max_position_embeddings` and so on). Unset: the usual shape of a model with so many weights."""
     train_problems: PositiveInt | None = None
     """Training problems, for where their files are not there; unset: counted in the files."""
     validation_problems: PositiveInt | None = None
@@ -37,8 +37,8 @@ class EstimateConfig(Settings):
     engine_start_s: NonNegativeFloat | None = None
     """Until an engine has loaded, compiled and captured its graphs. Seconds; unset: by oapl_extras/plan/speeds.toml."""
     kept_share: Fraction = 0.55
-    """Share of the groups that have a correct answer (paper, section 5: 418 steps of 256 sequences are 13,376 problems,
-    of the 24,287 that DeepCoder publishes)."""
+    """Share of the groups that have a correct answer. Paper, section 5: 418 steps of 256 sequences are 13,376 problems,
+    and DeepCoder publishes 24,287."""
     verification_s: PositiveFloat = 1.0
     """Core time to judge one answer. Seconds (a guess for programs with many tests; a maths answer takes 0.01)."""
     gpu_gb: PositiveFloat = 80.0
@@ -53,5 +53,5 @@ class EstimateConfig(Settings):
     """Share of the arithmetic that training reaches, recomputation included; unset: that of the nearest model and
     length of answers in oapl_extras/plan/speeds.toml."""
     gpus: PositiveInt = 8
-    """GPUs that the hours are divided over and the settings are compared with; unset, and without a GPU on this
+    """GPUs that the hours are divided over and the settings are compared with. Unset, and without a GPU on this
     machine or with [pretrain]: nothing is compared with GPUs."""
