@@ -148,7 +148,7 @@ def known_so_far(run: Run, number: int) -> dict[str, Known]:
 
 
 def _summed(looks: "pl.DataFrame", first: int, retire_after: int) -> Iterator[tuple[str, Known]]:
-    """Each problem's looks, one a round, as what is known of it: counts from round ``first`` on."""
+    """Yield each problem's looks, one a round, as a record of it: counts from round ``first`` on."""
     import polars as pl
 
     recent = pl.col("round") >= first

@@ -54,7 +54,7 @@ class TurnSampler:
         store: TurnStore | None = None,
         again: str = "",
     ) -> None:
-        """``sampler`` is the started engine, ``problems`` are rows by id, ``most_open`` bounds what is in flight;
+        """Take ``sampler``, the started engine; ``problems`` are rows by id, ``most_open`` bounds what is in flight;
         ``again``: options of `oapl run` that sample anew."""
         self._sampler, self._config, self._steps, self._wording = sampler, config, steps, wording
         self._problems, self._most, self._is_judge, self._store = problems, most_open, is_judge, store
@@ -236,7 +236,7 @@ def turn_sampler(
     store: TurnStore | None = None,
     again: str = "",
 ) -> TurnSampler:
-    """``sampler``, which has the weights of ``model``, with the environment of ``config`` between its turns.
+    """Join ``sampler``, which has the weights of ``model``, with the environment of ``config`` between its turns.
 
     Args:
         sampler: the started engine, or servers.
