@@ -115,7 +115,7 @@ class Basis:
 
 
 def asked(basis: Basis, targets: Sequence[Target]) -> dict[str, Any]:
-    """Describe the questions and the models asked: two evaluations that share it are the same one."""
+    """Describe the questions and the models asked: two evaluations that share them are the same one."""
     config, models = basis.settings, {}
     for target in targets:
         prompts = basis.prompts[target.label]

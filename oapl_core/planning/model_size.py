@@ -1,4 +1,4 @@
-"""Sizes of a model that decide about speed and memory: weights, layers, widths. Reads config.json and headers."""
+"""Sizes of a model that decide on speed and memory (weights, layers, widths). Reads config.json, headers of weights."""
 
 import math
 from collections.abc import Callable

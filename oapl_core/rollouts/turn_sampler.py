@@ -111,7 +111,7 @@ class TurnSampler:
         return f"{self.turns:,} turns, {self.calls:,} calls{failed}"
 
     def _asked(self) -> Iterator[Request | None]:
-        """Yield requests for the engine: turns that are ready before new trajectories, so that trajectories end."""
+        """Yield requests for the engine: turns that are ready before new trajectories, so that begun ones end."""
         while True:
             self._observe(0.0)
             if not self._ready and not self._is_read and len(self._open) < self._most:

@@ -24,7 +24,7 @@ def parts(config: RewardConfig, longest: int, verdict: Verdict, text: str, token
 
 
 def share_of_tests(verdict: Verdict) -> float:
-    """Return passed tests of those that there are to run; a maths answer, which has none, is right or wrong."""
+    """Return the share of passed tests among those to run; a maths answer, which has none, is right or wrong."""
     if verdict.tests_run:
         return verdict.tests_passed / verdict.tests_run
     return float(verdict.outcome is Outcome.PASSED)
