@@ -57,7 +57,7 @@ def promises_exactness(original: Card, repeated: Card) -> bool:
 
 
 def compare(original: Card, repeated: Card) -> list[Agreement]:
-    """Compare the repetition with each model of ``original``."""
+    """Compare each model of ``original`` with its repetition."""
     exact = promises_exactness(original, repeated)
     return [_compare(label, result, repeated["results"][label], exact) for label, result in original["results"].items()]
 

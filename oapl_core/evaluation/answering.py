@@ -53,7 +53,7 @@ class Answering:
     """Sampling here, judging in one thread in parallel. Use as a context manager."""
 
     def __init__(self, config: EvaluationFolderConfig, total: int, workers: Workers) -> None:
-        """``total``: answers of all targets there will be."""
+        """Take ``total``, the answers of all targets there will be."""
         self._config, self._workers = config, workers
         self._progress = Progress("evaluation", total, "answers")
         self._stack = ExitStack()

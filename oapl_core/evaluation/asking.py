@@ -84,7 +84,7 @@ def _split(wanted: SetConfig) -> str:
 
 
 def content_hash(problems: Path, split: str | None = None) -> str:
-    """SHA-256 of what a problem set (or a split of it) asks and tests, in its order; not of how it is stored."""
+    """Hash (SHA-256) the questions and tests of a problem set (or a split), in its order; not of how it is stored."""
     digest = hashlib.sha256()
     with open_table(problems, PROBLEMS) as file:
         names = [name for name in (*_ASKED, "split", "tests", "language") if name in file.schema_arrow.names]
@@ -101,13 +101,13 @@ def content_hash(problems: Path, split: str | None = None) -> str:
 
 
 def tokenizer_hash(model: Path) -> str:
-    """Identity of a model's tokenizer and chat template, 16 hex digits."""
+    """Hash a model's tokenizer and chat template, 16 hex digits."""
     # the bytes of the files, so that it is known without loading a tokenizer
     return digest(tokenizer_files(model))[:_HASH_DIGITS]
 
 
 def chat_template_hash(model: Path) -> str | None:
-    """Identity of the chat template alone; None without one."""
+    """Hash the chat template alone; None without one."""
     alone, among = model / "chat_template.jinja", model / "tokenizer_config.json"
     template = alone.read_text() if alone.is_file() else None
     if template is None and among.is_file():
@@ -116,7 +116,7 @@ def chat_template_hash(model: Path) -> str | None:
 
 
 def style_hash(words: PromptConfig) -> str:
-    """Identity of a prompt style or template: of its words around one problem of each kind."""
+    """Hash a prompt style or template: its words around one problem of each kind."""
     probe: dict[str, Any] = {"problem_id": "p", "statement": "S", "starter_code": None, "entry_point": "f"}
     code = [{"kind": "stdin"}, {"kind": "function"}, {"kind": "function", "starter_code": "C"}, {"kind": "assert"}]
     maths = [{"kind": "math"}, {"kind": "math", "platform": "aime"}]

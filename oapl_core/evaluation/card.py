@@ -115,7 +115,7 @@ class Basis:
 
 
 def asked(basis: Basis, targets: Sequence[Target]) -> dict[str, Any]:
-    """Describe the questions and the models asked: two evaluations that share it are the same one."""
+    """Describe the questions and the models asked: two evaluations that share them are the same one."""
     config, models = basis.settings, {}
     for target in targets:
         prompts = basis.prompts[target.label]
@@ -170,7 +170,7 @@ def _extraction(config: EvaluationFolderConfig) -> dict[str, str]:
 
 
 def _config_hash(model: Path) -> str:
-    """Identity of config.json, without what says only who wrote it."""
+    """Hash config.json, without keys that say only who wrote it."""
     config = {key: value for key, value in model_config(model).items() if key not in _WRITERS}
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -225,7 +225,7 @@ def made(
 
 
 def _digests(target: Target) -> dict[str, str]:
-    """SHA-256 of the answers and of the verdicts, in their order."""
+    """Return the SHA-256 of the answers and of the verdicts, in their order."""
     answers, verdicts = hashlib.sha256(), hashlib.sha256()
     for path in target.rollouts:
         for row in target.table(path).select([*_SAME_PLACES, "outcome"]).to_pylist():

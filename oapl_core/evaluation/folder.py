@@ -94,7 +94,7 @@ class EvaluationFolder(Recorded):
         return self.root / f"prompts_{tokenizer}.parquet"
 
     def answers_of(self, label: str) -> Path:
-        """Folder of a model's answers and the verdicts on them."""
+        """Return the folder of a model's answers and the verdicts on them."""
         return self.root / "answers" / re.sub(r"[^A-Za-z0-9._-]+", "_", label)
 
     @property

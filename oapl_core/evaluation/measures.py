@@ -46,7 +46,7 @@ def _earned(rows: Iterable[Row]) -> Iterator[tuple[str, float | None]]:
 
 
 def mean_reward(rows: Iterable[Row]) -> float:
-    """Mean over problems of their answers' mean reward (avg@n); problems without a single verdict are left out.
+    """Average the mean reward of the answers over problems (avg@n); problems without a single verdict are left out.
 
     Raises:
         ValueError: nothing could be judged.
@@ -121,7 +121,7 @@ def curve_of(largest: int) -> list[int]:
 
 
 def repeat_interval(earned: Mapping[str, Sequence[float]]) -> float:
-    """Half of the interval for the difference between avg@n and that of another n answers to each of these problems.
+    """Return half of the interval for the difference between avg@n and that of another n answers to each problem.
 
     A problem with one judged answer shows no spread; the largest there can be between 0, 1 and the rewards is taken.
     """
@@ -134,14 +134,14 @@ def repeat_interval(earned: Mapping[str, Sequence[float]]) -> float:
 
 
 def _spread(mine: Sequence[float]) -> float:
-    """Variance of the mean of these rewards."""
+    """Return the variance of the mean of these rewards."""
     # in this order zeros and ones give c (n - c) exactly; rounding may leave less than 0 of equal ones
     n, total = len(mine), math.fsum(mine)
     return max(0.0, math.fsum(reward * reward for reward in mine) * n - total * total) / (n * n * (n - 1))
 
 
 def lengths(tokens: Sequence[int]) -> dict[str, float]:
-    """Mean, percentiles and the largest of the answers' lengths. Tokens."""
+    """Return mean, percentiles and the largest of the answers' lengths. Tokens."""
     import numpy as np
 
     # inverted_cdf: percentiles are lengths that occur, not points between two of them
@@ -151,7 +151,7 @@ def lengths(tokens: Sequence[int]) -> dict[str, float]:
 
 
 def table(rows: Sequence[Row], labels: Mapping[str, str | None], resamples: int, seed: int) -> list[dict[str, Any]]:
-    """pass@1 by label of the problems (a difficulty, a platform, a set); ``labels`` maps problem_id to it.
+    """Return pass@1 by label of the problems (a difficulty, a platform, a set); ``labels`` maps problem_id to it.
 
     A line for each label, the largest first; problems without one are ``unknown``. Empty if no problem has any.
     """

@@ -61,7 +61,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def pass_at_k_by_problem(counts: Mapping[str, tuple[int, int]], k: int) -> dict[str, float]:
-    """pass@k of each problem, given its (n, c); problems with fewer than k judged answers are left out."""
+    """Return pass@k of each problem, given its (n, c); problems with fewer than k judged answers are left out."""
     return {problem: pass_at_k(n, c, k) for problem, (n, c) in counts.items() if n >= k}
 
 
@@ -77,7 +77,7 @@ class MeanWithInterval:
 
 
 def estimate(counts: Sequence[tuple[int, int]], k: int, resamples: int, seed: int) -> MeanWithInterval:
-    """Mean pass@k over problems, given (n, c) of each; problems with fewer than k judged answers are left out.
+    """Average pass@k over problems, given (n, c) of each; problems with fewer than k judged answers are left out.
 
     Raises:
         ValueError: no problem has k judged answers.
@@ -89,7 +89,7 @@ def estimate(counts: Sequence[tuple[int, int]], k: int, resamples: int, seed: in
 
 
 def mean_estimate(values_P: Sequence[float], resamples: int, seed: int) -> MeanWithInterval:
-    """Mean of one number for each problem, at least one: a pass@k, or the paired difference of two."""
+    """Average one number for each problem, at least one: a pass@k, or the paired difference of two."""
     low, high = bootstrap_interval(values_P, resamples, seed)
     return MeanWithInterval(math.fsum(values_P) / len(values_P), low, high, len(values_P))
 
@@ -133,7 +133,7 @@ def paired_difference(
 def bootstrap_interval(
     values_P: Sequence[float], resamples: int, seed: int, level: float = 0.95
 ) -> tuple[float, float]:
-    """Percentile interval of the mean over problems drawn with replacement; the same seed gives the same interval."""
+    """Return the percentile interval of the mean over problems drawn with replacement; the seed decides it."""
     import numpy as np
 
     values = np.asarray(values_P, dtype=np.float64)

@@ -98,7 +98,7 @@ def questions(run: Run, split: str) -> Questions:
 
 
 def _config(run: Run, split: str) -> EvaluationFolderConfig:
-    """Return the settings of a like `oapl evaluate`; with absolute paths, since a card is read from anywhere."""
+    """Return the settings that `oapl evaluate` would have; with absolute paths, since a card is read from anywhere."""
     config, evaluation = run.config, run.config.evaluation
     samples = {"validation": evaluation.validation_samples, _REPORTED: evaluation.heldout_samples}
     return EvaluationFolderConfig.model_validate(

@@ -69,7 +69,7 @@ def checked(values: Mapping[str, Any], where: str) -> EvaluationFolderConfig:
 
 
 def model_of(word: str) -> dict[str, Any]:
-    """``[LABEL=]MODEL`` as fields of ModelConfig; a model on the hub is fetched.
+    """Read ``[LABEL=]MODEL`` as fields of ModelConfig; a model on the hub is fetched.
 
     Raises:
         ConfigError: it is neither a model folder, nor one on the hub at a commit, nor a checkpoint of a run.

@@ -21,7 +21,7 @@ _RELATION = re.compile(r"[<>=]|\\(?:leq|geq|neq)(?![a-zA-Z])")
 
 
 def rows(text: str) -> list[tuple[str, str]] | None:
-    """(value, condition) of each case, "" for otherwise; None if the answer is no function by cases."""
+    """Return (value, condition) of each case, "" for otherwise; None if the answer is no function by cases."""
     found = _CASES.fullmatch(text.strip()) if "cases}" in text else None
     if found is None:
         return None
@@ -41,7 +41,7 @@ def rows(text: str) -> list[tuple[str, str]] | None:
 
 
 def spelt_out(two: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Two cases with "otherwise" as the opposite of the other's condition, where that is one relation."""
+    """Return two cases with "otherwise" as the opposite of the other's condition, where that is one relation."""
     (one, first), (other, second) = two
     return [(one, first or _opposite(second)), (other, second or _opposite(first))]
 

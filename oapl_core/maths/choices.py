@@ -17,7 +17,7 @@ _RUN = re.compile(r"[A-J]{2,10}")
 
 
 def labelled(text: str) -> tuple[str, str] | None:
-    r"""(letter, value) of a plain answer such as (C) 12, as \textbf{(C)}\ 12 becomes; None for all else."""
+    r"""Return (letter, value) of a plain answer such as (C) 12, as \textbf{(C)}\ 12 becomes; None for all else."""
     found = _LABEL.fullmatch(text)
     return None if found is None or _OTHER.search(found[3]) else (found[1] or found[2], found[3])
 

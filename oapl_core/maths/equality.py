@@ -64,7 +64,7 @@ class Equality:
         return self.equal(meant, answer) if ours else self.equal(gold, meant)
 
     def _same_set(self, gold: list[Any], answer: list[Any]) -> bool:
-        r"""x \in [1, 2] and 1 <= x <= 2, in either direction, of the same name."""
+        r"""Compare x \in [1, 2] with 1 <= x <= 2, in either direction, of the same name."""
         import sympy
 
         if relations.symbols(gold) != relations.symbols(answer):
@@ -124,7 +124,7 @@ class Equality:
         return bool(gold == answer) or self.library(gold, answer)
 
     def _matrices(self, gold: Any, answer: Any) -> bool:
-        """Element by element; a product or sum of matrices as math-verify sees it."""
+        """Compare element by element; a product or sum of matrices as math-verify sees it."""
         import sympy
 
         gold, answer = (one.doit() if hasattr(one, "doit") else one for one in (gold, answer))
@@ -144,7 +144,7 @@ class Equality:
         return self.library(gold, answer)
 
     def _numbers(self, gold: Any, answer: Any) -> bool:
-        """Exact, except that a decimal may stand for a number that no decimal equals."""
+        """Compare exactly, except that a decimal may stand for a number that no decimal equals."""
         import sympy
 
         one, other = evaluated(gold), evaluated(answer)

@@ -9,7 +9,7 @@ _DIGITS = 30
 
 
 def clean(expression: Any) -> Any:
-    """With decimals as the fractions they are, i as the imaginary unit, and letters that sympy reads as numbers."""
+    """Make decimals fractions, i the imaginary unit, and letters that sympy reads as numbers letters again."""
     import sympy
 
     renamed = {

@@ -55,7 +55,7 @@ def _below_hundred(names: list[str]) -> int | None:
 
 
 def measures(text: str) -> tuple[tuple[str, str], ...] | None:
-    """(number, unit) of each part of a plain answer in two units or more, each once; None for all else."""
+    """Return (number, unit) of each part of a plain answer in two units or more, each once; None for all else."""
     bare = _TEXT.sub(r" \1 ", text).strip()
     if len(bare) > _LONGEST:
         return None

@@ -180,7 +180,7 @@ def _ascii(text: str) -> str:
 
 
 def _without_dollars(text: str) -> str:
-    """Without the dollar signs that only open and close maths; a single one is a currency."""
+    """Drop the dollar signs that only open and close maths; a single one is a currency."""
     text = re.sub(r"^\\[(\[](.*)\\[)\]]$", r"\1", text, flags=re.DOTALL)
     text = re.sub(r"(?<!\\)\\[()]", "", text)
     if text.count("$") - text.count("\\$") in (2, 4, 6, 8) and not re.match(r"\$\s*[\d.,]+\s*[-–,]\s*\$", text):
@@ -228,7 +228,7 @@ def _fonts(text: str) -> str:
 
 
 def _rewritten(text: str, opening: re.Pattern[str], brackets: str, rewrite: Callable[[re.Match[str], str], str]) -> str:
-    """Text with every `opening`...closing bracket rewritten, innermost first."""
+    """Return text with every `opening`...closing bracket rewritten, innermost first."""
     for match in reversed(list(opening.finditer(text))):
         end = closing(text, match.end(), brackets)
         if end is not None:
@@ -237,7 +237,7 @@ def _rewritten(text: str, opening: re.Pattern[str], brackets: str, rewrite: Call
 
 
 def _quotes(text: str) -> str:
-    """Quotation marks around a whole answer go; a prime after a letter becomes part of its name and never vanishes."""
+    """Drop quotation marks around a whole answer; a prime after a letter becomes part of its name, never vanishes."""
     quoted = _QUOTED.fullmatch(text)
     text = _PRIMES.sub(_named_prime, quoted[1] if quoted else text)
     return re.sub(r"\^?\s*\{?\\prime(?![a-zA-Z])\}?", "'", text)
@@ -268,7 +268,7 @@ def _mixed(match: re.Match[str]) -> str:
 
 
 def _repeating(match: re.Match[str]) -> str:
-    """0.1\\overline{6} as the fraction that it is."""
+    """Return 0.1\\overline{6} as the fraction that it is."""
     whole, start, period = match[1] or "0", match[2], match[3] or match[4] or match[5]
     below = (10 ** len(period) - 1) * 10 ** len(start)
     above = int(whole + start + period) - int(whole + start)

@@ -1,7 +1,7 @@
 r"""Names of units and of counted things: only they may stand behind a number and say nothing about it. Pure.
 
 A list of allowed words, because no list of forbidden ones is ever complete. The words "thousandths", "lakh" and
-"reciprocal" change a number, and so do words that nobody thought of. Others come from the statement's own nouns.
+"reciprocal" change a number, and so do words that nobody thought of. More allowed ones are the statement's own nouns.
 """
 
 import re

@@ -187,7 +187,7 @@ def _is_bare_unit(words: str, is_apart: bool, allowed: Allowed) -> bool:
 
 
 def _scaled(head: str, words: str) -> tuple[str, str]:
-    r"""("5", "million dollars") as ("(5)\cdot 10^{6}", "dollars")."""
+    r"""Return ("5", "million dollars") as ("(5)\cdot 10^{6}", "dollars")."""
     first, _, rest = words.strip().partition(" ")
     if first.lower() not in _SCALES or "=" in head:
         return head, words.strip()

@@ -136,7 +136,7 @@ def with_recomputation(
     gpu_bytes: float | None,
     trained: float | None = None,
 ) -> TrainingConfig:
-    """``training`` with a `recompute` that is not `auto`: what repeats least of those that fit.
+    """Return ``training`` with a `recompute` that is not `auto`: the one that repeats least of those that fit.
 
     Args:
         training: as of ``rank_memory``, like ``model``, ``ranks``, ``longest``, ``tile`` and ``trained``.
@@ -158,7 +158,7 @@ def with_recomputation(
 
 
 def planned_training(experiment: Experiment, model: ModelSize, ranks: int, gpu_bytes: float) -> TrainingConfig:
-    """``experiment.training`` as ``ranks`` GPUs of so much memory would train, with what they recompute."""
+    """Return ``experiment.training`` as ``ranks`` GPUs of so much memory train, with their `recompute`."""
     longest = longest_sequence(experiment)
     return with_recomputation(experiment.training, model, ranks, longest, GPU_TILE, gpu_bytes)
 

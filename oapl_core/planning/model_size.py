@@ -1,4 +1,4 @@
-"""Sizes of a model that decide about speed and memory: weights, layers, widths. Reads config.json and headers."""
+"""Sizes of a model that decide on speed and memory (weights, layers, widths). Reads config.json, headers of weights."""
 
 import math
 from collections.abc import Callable
@@ -53,7 +53,7 @@ class ModelSize:
 
     @classmethod
     def shaped(cls, parameters: float, value: Callable[[str], Any]) -> "ModelSize":
-        """By the values of a config.json, which ``value`` gives by name, or None; of other names the usual shape."""
+        """Read the values of a config.json, which ``value`` gives by name, or None; of other names the usual shape."""
         hidden, heads, layers = value("hidden_size"), value("num_attention_heads"), value("num_hidden_layers")
         if not all(isinstance(number, int) and number > 0 for number in (hidden, heads, layers)):
             return cls.like(max(1, parameters))

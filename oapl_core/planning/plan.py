@@ -53,7 +53,7 @@ class Step:
 
     @property
     def stage(self) -> Stage:
-        """Its row in the table of stages.
+        """Row of the step in the table of stages.
 
         Raises:
             KeyError: it is a step of no run (a comparison's or an evaluation folder's).
@@ -67,7 +67,7 @@ class Step:
 
     @property
     def label(self) -> str:
-        """Its name in the ledger's stage lines."""
+        """Name of the step in the ledger's stage lines."""
         return stage_label(self.verb, self.arguments)
 
 
@@ -77,18 +77,18 @@ def module_of(verb: str) -> str:
 
 
 def stage_label(verb: str, arguments: Sequence[str]) -> str:
-    """``rollouts.generate round 0`` for the verb with ``--round 0``."""
+    """Return ``rollouts.generate round 0`` for the verb with ``--round 0``."""
     return " ".join([verb, *(argument.lstrip("-") for argument in arguments)])
 
 
 def _step(stage: Stage, number: int | None = None, folder: int | None = None) -> Step:
-    """``stage`` as a step of round ``number``, or of no round, with its artifacts in the folder of round ``folder``."""
+    """Return ``stage`` as a step of round ``number``, or of no round, with its artifacts in round ``folder``."""
     title = stage.title if number is None else f"round {number}: {stage.title}"
     return Step(title, stage.verb, number, stage.outputs(number if folder is None else folder))
 
 
 def preparation(config: Experiment) -> tuple[Step, ...]:
-    """Base model (if it is made here or fetched), problems and prompts."""
+    """Return the steps of the base model (if it is made here or fetched), problems and prompts."""
     before = (BASE_MODEL,) if config.pretrain else (FETCHED_MODEL,) if config.hub_model else ()
     return tuple(map(_step, (*before, PREPARATION)))
 
@@ -116,7 +116,7 @@ def helping_steps(step: Step, shares: int) -> tuple[Step, ...]:
 
 
 def conclusion(config: Experiment) -> tuple[Step, ...]:
-    """Evaluation and report; the evaluation lies in the folder of the last round, whose epochs it chooses from."""
+    """Return evaluation and report; the evaluation is in the folder of the last round, whose epochs it chooses from."""
     return _step(EVALUATION, folder=len(config.rounds) - 1), _step(REPORT)
 
 
@@ -222,7 +222,7 @@ class StepTime:
 
 
 def times(run: Run) -> Iterator[StepTime]:
-    """Each started step, in the order of the plan, one that ran during sampling after sampling."""
+    """Yield each started step, in the order of the plan, one that ran during sampling after sampling."""
     entries, before = run.ledger.stages(), 0.0
     for step in _with_followers(run.config):
         mine = [entry.seconds for entry in entries if entry.stage == step.label]

@@ -23,7 +23,7 @@ RECOMPUTED_FROM = 1e9
 
 
 def recomputed_share(choice: Recomputation, model: ModelSize, tokens: float) -> float:
-    """Share of the layers' forward arithmetic that a backward pass repeats, for sequences of so many tokens."""
+    """Return the share of layers' forward arithmetic that a backward pass repeats, for sequences of so many tokens."""
     if choice == "attention":
         weights = max(1.0, model.parameters - 2 * model.vocabulary * model.hidden)
         # 2 FLOPs a weight and token; each token looks at half of its sequence, once for scores and once for values

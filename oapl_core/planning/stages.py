@@ -63,7 +63,7 @@ class Stage:
         return self.word.replace("-", " ")
 
     def outputs(self, number: int | None) -> tuple[str, ...]:
-        """Beginnings of the names of its artifacts in the ledger."""
+        """Return beginnings of the names of its artifacts in the ledger."""
         folder = f"{round_name(number)}/" if number is not None else ""
         return tuple(folder + name for name in self.makes)
 

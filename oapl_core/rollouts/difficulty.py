@@ -2,8 +2,8 @@
 
 A problem's pass rate p is known from the verdicts of earlier rounds. A group can teach as much as the variance of its
 reward, p(1-p). It is 0 where all answers are right or all wrong, and largest at one half. That is the learnability of
-arXiv 2408.15099, which 2502.12272 trains language models with. Of n judged answers with c correct ones its mean under a
-uniform prior is
+arXiv 2408.15099, which 2502.12272 trains language models with. Of n judged answers with c correct ones the
+mean of the variance under a uniform prior is
 
     w = (c + 1)(n - c + 1) / ((n + 2)(n + 3))
 
@@ -148,7 +148,7 @@ def known_so_far(run: Run, number: int) -> dict[str, Known]:
 
 
 def _summed(looks: "pl.DataFrame", first: int, retire_after: int) -> Iterator[tuple[str, Known]]:
-    """Each problem's looks, one a round, as what is known of it: counts from round ``first`` on."""
+    """Yield each problem's looks, one a round, as a record of it: counts from round ``first`` on."""
     import polars as pl
 
     recent = pl.col("round") >= first

@@ -95,7 +95,7 @@ def _check_options(options: dict[str, Any], on_cpu: bool, known: Collection[str]
 
 
 def _prepare_cpu() -> None:
-    """Engine in this process (another one would start in 54 s instead of 4); no C++ compiler for single functions."""
+    """Keep the engine in this process (another would start in 54 s, not 4), without a C++ compiler for functions."""
     import torch
 
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
@@ -160,7 +160,7 @@ def _says_nothing(said: str) -> bool:
 
 
 def reason(error: BaseException, offset: int) -> str:
-    """Why the engine did not start, in one line; ``offset`` is what ``printed_so_far`` said before.
+    """Say why the engine did not start, in one line; ``offset``: what ``printed_so_far`` said before.
 
     An engine core in a process of its own hands over that it failed, and prints why.
     """

@@ -49,7 +49,7 @@ class InFlight:
         flush_s: float,
         queue: PartQueue | None = None,
     ) -> None:
-        """``folder`` holds the round's parts, which depend on ``inputs`` and ``settings``.
+        """Take ``folder`` with the round's parts, which depend on ``inputs`` and ``settings``.
 
         With ``queue`` a part must be claimed there too, and its pieces are kept there as well.
         """

@@ -48,7 +48,7 @@ class StepLogprobs:
     def __init__(
         self, output: Any, requests: dict[str, Any], kept: dict[str, tuple["array[int]", "array[float]"]]
     ) -> None:
-        """``output`` is that of vLLM's model runner; ``requests`` and ``kept`` have a key for each request."""
+        """Take ``output`` of vLLM's model runner; ``requests`` and ``kept`` have a key for each request."""
         self._whole, self._requests, self._kept = output.logprobs, requests, kept
         self._names = {row: name for name, row in output.req_id_to_index.items()}
         self._starts = self._whole.cu_num_generated_tokens

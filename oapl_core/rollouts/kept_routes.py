@@ -52,7 +52,7 @@ class KeepingRoutes:
         return self.model_runner.input_batch.block_table[self._group]
 
     def routes_of(self, request: str, tokens: int) -> "NDArray[np.unsignedinteger[Any]]":
-        """[tokens, layers, top_k] of the first tokens of a request that is in the batch or was in the last step."""
+        """Return [tokens, layers, top_k] of the first tokens of a request in the batch or in the last step."""
         import torch
 
         # vLLM adds random digits to a request's name

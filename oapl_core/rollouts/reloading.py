@@ -44,14 +44,14 @@ class Reloading(KeepingRoutes):
         return _with_weights_of_their_own(self.get_model(), set(left))
 
     def forget_packed_experts(self) -> None:
-        """On CPU vLLM packs experts' weights where it builds their kernel, at the first load alone; make it again."""
+        """Have experts' weights packed again: on CPU vLLM packs them with their kernel, at the first load alone."""
         for layer in self.get_model().modules():
             method: Any = getattr(layer, "quant_method", None)
             if getattr(method, "moe_kernel", None) is not None:
                 method.moe_kernel = None
 
     def repack_output_layer(self) -> None:
-        """On CPU a reload leaves an output layer that is tied to the embeddings with a packed copy of old weights."""
+        """Repack an output layer tied to the embeddings: on CPU a reload leaves it a packed copy of old weights."""
         for layer in self.get_model().modules():
             if type(layer).__name__ == "ParallelLMHead":  # the class is vLLM's, which is imported in one place
                 layer.quant_method.process_weights_after_loading(layer)

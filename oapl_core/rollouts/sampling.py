@@ -235,7 +235,7 @@ class Sampling:
             self._write(self._whole.pop(0))
 
     def _look_around(self, progress: Progress) -> None:
-        """Now and then: what others have recorded, and which of them died."""
+        """Look now and then for parts that others have recorded, and for others that died."""
         if time.monotonic() - self._looked >= _LOOK_EVERY_S:
             self._look()
             recorded = self._folder.ledger.artifacts().keys() & self._open.keys()

@@ -54,7 +54,7 @@ class TurnSampler:
         store: TurnStore | None = None,
         again: str = "",
     ) -> None:
-        """``sampler`` is the started engine, ``problems`` are rows by id, ``most_open`` bounds what is in flight;
+        """Take ``sampler``, the started engine; ``problems`` are rows by id, ``most_open`` bounds what is in flight;
         ``again``: options of `oapl run` that sample anew."""
         self._sampler, self._config, self._steps, self._wording = sampler, config, steps, wording
         self._problems, self._most, self._is_judge, self._store = problems, most_open, is_judge, store
@@ -111,7 +111,7 @@ class TurnSampler:
         return f"{self.turns:,} turns, {self.calls:,} calls{failed}"
 
     def _asked(self) -> Iterator[Request | None]:
-        """Yield requests for the engine: turns that are ready before new trajectories, so that trajectories end."""
+        """Yield requests for the engine: turns that are ready before new trajectories, so that begun ones end."""
         while True:
             self._observe(0.0)
             if not self._ready and not self._is_read and len(self._open) < self._most:
@@ -236,7 +236,7 @@ def turn_sampler(
     store: TurnStore | None = None,
     again: str = "",
 ) -> TurnSampler:
-    """``sampler``, which has the weights of ``model``, with the environment of ``config`` between its turns.
+    """Join ``sampler``, which has the weights of ``model``, with the environment of ``config`` between its turns.
 
     Args:
         sampler: the started engine, or servers.

@@ -174,7 +174,7 @@ def _coin(problem: Problem) -> float:
 
 
 def _returns(source: str) -> Chance:
-    """Return 1 where every test expects this value, else 0; assert-style checks cannot say without being run."""
+    """Return a chance of 1 where every test expects this value, else 0; of assert-style checks nobody can say."""
 
     def returned(test: Mapping[str, str]) -> Any:
         return (json.loads(test["input"]) or [None])[0] if source == "a[0]" else ast.literal_eval(source)
@@ -185,7 +185,7 @@ def _returns(source: str) -> Chance:
 
 
 def _returns_nothing(source: str) -> Chance:
-    """Return 1 where every test expects the value's form in JSON (an array of nothing: an empty list; nan: itself)."""
+    """Return a chance of 1 where every test expects the value in JSON: of an empty array an empty list, nan itself."""
     expected = {"float('nan')": "nan", "__import__('numpy').zeros((0, 1))": "[]"}.get(source)
     return lambda problem: float(
         problem["kind"] != "assert" and all(test["output"].strip().lower() == expected for test in problem["tests"])

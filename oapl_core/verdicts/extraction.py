@@ -143,7 +143,7 @@ def short(answer: str | None) -> str | None:
 
 
 def _first_box(text: str) -> str | None:
-    """Content of the first box, or of the boxes in a row that begin with it."""
+    """Return the content of the first box, or of the boxes in a row that begin with it."""
     contents, end = list[str](), 0
     for match in _BOXED.finditer(text):
         close = closing(text[: match.end() + MAX_MATHS_CHARACTERS + 1], match.end(), "{}")
@@ -157,7 +157,7 @@ def _first_box(text: str) -> str | None:
 
 
 def maths(response: str, is_thinking: bool = False) -> str | None:
-    r"""Content of the last \boxed{} that is not empty and has balanced braces; None without one.
+    r"""Return the content of the last \boxed{} that is not empty and has balanced braces; None without one.
 
     A last box of more than 512 characters is no answer, and no earlier box is one in its place. Boxes in a row, as in
     "\boxed{3} and \boxed{5}", are one answer, the list of them: none of several guesses counts alone.

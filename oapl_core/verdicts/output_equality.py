@@ -77,7 +77,7 @@ def _token_near(ours: str, theirs: str, tolerance: Tolerance) -> bool:
 
 
 def result_equal(returned: bytes | None, expected: str, tolerance: Tolerance | None = None) -> bool:
-    """JSON equality for functions. Not JSON, too deep, or far longer than the expected text is unequal."""
+    """Compare results of functions as JSON. Not JSON, too deep, or far longer than the expected text is unequal."""
     # Escapes, spaces and 1.0 for 1 make equal JSON longer, but not by this much: parsing more would only cost time.
     if returned is None or len(returned) > 32 * len(expected) + 4096:
         return False

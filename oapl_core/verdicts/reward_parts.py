@@ -24,7 +24,7 @@ def parts(config: RewardConfig, longest: int, verdict: Verdict, text: str, token
 
 
 def share_of_tests(verdict: Verdict) -> float:
-    """Passed tests of those that there are to run; a maths answer, which has none, is right or wrong."""
+    """Return the share of passed tests among those to run; a maths answer, which has none, is right or wrong."""
     if verdict.tests_run:
         return verdict.tests_passed / verdict.tests_run
     return float(verdict.outcome is Outcome.PASSED)
@@ -36,7 +36,7 @@ def soft_overlong(tokens: int, longest: int, cache: int) -> float:
 
 
 def repetition(text: str, n: int) -> float:
-    """-(1 - different n-grams / n-grams) of the words, whatever their case; 0 for a text with fewer than n words."""
+    """Return -(1 - different n-grams / n-grams) of the words, in any case; 0 for a text with fewer than n words."""
     words = text.lower().split()
     total = len(words) - n + 1
     if total < 1:

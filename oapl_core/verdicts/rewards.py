@@ -72,7 +72,7 @@ class Judge(Protocol):
         """Judge answers whose verdict is known. Raises StageFailed: one was misjudged."""
 
     def check_replies(self) -> None:
-        """Count the replies of no use. Raises ConfigError: there were too many."""
+        """Count the replies of a language model. Raises ConfigError: too many were of no use."""
 
     def close(self) -> None:
         """End what it started."""
@@ -82,7 +82,7 @@ class Rewarder:
     """Gives verdicts their rewards on every core. Use as a context manager."""
 
     def __init__(self, config: RewardConfig | None, longest: int, workers: int | None = None) -> None:
-        """``longest``: L_max where the settings have none; starts nothing yet."""
+        """Take ``longest``, L_max where the settings have none; start nothing yet."""
         self._config, self._longest = config, config.longest or longest if config else longest
         self._workers = workers or len(os.sched_getaffinity(0))
         self._pool = FunctionPool(config, self._workers) if config and config.function else None
@@ -133,7 +133,7 @@ class Rewarder:
             self.judge.close()
 
     def check_canaries(self) -> None:
-        """Once, before the first row: what a language model says of known answers.
+        """Check once, before the first row, what a language model says of known answers.
 
         Raises:
             StageFailed: it misjudged one.
@@ -149,7 +149,7 @@ class Rewarder:
         tokens: Iterable[int],
         verdicts: Iterator[Verdict],
     ) -> Iterator[Verdict]:
-        """Each verdict with its reward, in order, as soon as it and all before it are known.
+        """Yield each verdict with its reward, in order, as soon as it and all before it are known.
 
         Raises:
             ConfigError: after the last, a language model's replies were too often of no use.

@@ -34,7 +34,7 @@ Calls = list[tuple[list[Any], Any]]
 
 
 def blocks(statement: str) -> dict[str, str]:
-    """Output by input of a statement's samples, the input's words joined by single spaces."""
+    """Return output by input of a statement's samples, the input's words joined by single spaces."""
     found, kind, given, printed = dict[str, str](), "", list[str](), list[str]()
     for line in [*statement.splitlines(), "Input"]:
         heading, inline = _HEADING.fullmatch(line), _INLINE.fullmatch(line)
@@ -120,7 +120,7 @@ def table_of(problem: Mapping[str, Any]) -> str | None:
 
 
 def shows_all_tests(problem: Mapping[str, Any]) -> float:
-    """1 where each test is a sample that the statement shows, with its value; else 0."""
+    """Return 1 where each test is a sample that the statement shows, with its value; else 0."""
     statement, tests = problem["statement"] or "", problem["tests"]
     if problem["kind"] == "stdin":
         known = blocks(statement)

@@ -135,7 +135,7 @@ def _store(run: Run, number: int, judging: Judging) -> FolderParts:
 
 
 def _claimed(run: Run, number: int, parts: Parts, progress: Progress, follow: bool) -> Iterator[Path]:
-    """Rollout parts that this process is to judge, each claimed, until every part is judged, by whomever.
+    """Yield rollout parts that this process is to judge, each claimed, until every part is judged, by whomever.
 
     With `follow` that is when sampling has ended and the ledger has all that it made. Sampling may have ended before
     this process looks for the first time, so it is not enough to wait for its end.
@@ -158,7 +158,7 @@ def _claimed(run: Run, number: int, parts: Parts, progress: Progress, follow: bo
 
 
 def _parts(run: Run, number: int, recorded_only: bool) -> list[Path]:
-    """Rollout parts on disk; a part that is still being sampled has no name yet, one being recorded no entry."""
+    """List rollout parts on disk; a part still being sampled has no name yet, one being recorded no entry."""
     recorded = run.ledger.artifacts() if recorded_only else {}
     return [part for part in parts_of(run.rollouts(number)) if not recorded_only or run.name(part) in recorded]
 

@@ -350,7 +350,7 @@ class PartQueue:
         return f"{self._folder}/done/{stem}.json"
 
     def _once(self, do: Callable[[], None]) -> bool:
-        """``do`` it; False if the store is away, which is said once."""
+        """Call ``do``; False if the store is away, which is said once."""
         try:
             do()
         except Unreachable as error:

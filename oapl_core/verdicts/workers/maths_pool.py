@@ -26,7 +26,7 @@ class MathsPool(WorkerPool):
     """Requests to one worker at most, as sympy's caches grow."""
 
     def __init__(self, workers: int, cpu_s: float = 4.0) -> None:
-        """`cpu_s`: what one pair may cost before it counts as unequal."""
+        """Take `cpu_s`, the seconds that one pair may cost before it counts as unequal."""
         paths = [_CODE_ROOT, *(p for p in sys.path if p)]
         nothing = {"stderr": subprocess.DEVNULL, "cwd": "/", "env": {"LANG": "C.UTF-8"}}
         super().__init__(workers, "oapl_core.verdicts.workers.maths_worker", paths, **nothing)

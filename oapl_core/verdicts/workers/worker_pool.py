@@ -155,7 +155,7 @@ class WorkerPool:
             self._started.pop().close()
 
     def ask(self, count: int, request: Callable[[int], bytes]) -> list[dict[str, Any] | Fault]:
-        """Reply to each of ``count`` questions, in order; ``request(n)`` asks all from the n-th on.
+        """Return the reply to each of ``count`` questions, in order; ``request(n)`` asks all from the n-th on.
 
         A question that ends or hangs its worker costs only its own reply. Without a worker the rest is ``not started``.
         """
