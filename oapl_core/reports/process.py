@@ -170,7 +170,7 @@ def time_table(facts: Facts) -> Table:
 
 
 def starts_table(facts: Facts) -> Table:
-    """Tabulate seconds that engines took to start, by what they were spent on; no rows before one is recorded."""
+    """Tabulate the seconds of each stage's engine starts by what they were spent on; no rows before one is recorded."""
     starts = [(time.step.title, _starts(_mine(facts, time.step))) for time in times(facts.run) if not time.step.options]
     phases = list(dict.fromkeys(phase for _, own in starts for one in own for phase in one))
     rows = [
