@@ -1,4 +1,4 @@
-"""How every flow begins: its parameters, the name of its run, and the run folder, held while the stages run.
+"""Beginning of every flow: its parameters, the name of its run, and the run folder, held while the stages run.
 
 Reads the experiment file or run folder that the parameters name. A flow that finds the run folder held by another
 process ends as ``Skipped`` (a kind of Completed) and did nothing. That keeps two apart, and no limit of Prefect's.
@@ -32,7 +32,7 @@ _LOG_EVERY_S = 30.0
 
 
 class Start(Settings):
-    """Which run to work on. Whatever of it is finished is never done again."""
+    """Run to work on. Whatever of it is finished is never done again."""
 
     experiment: Path = Field(default=Path("deployments/experiments/demo.toml"), title="Experiment file or run folder")
     """A TOML file, or the folder of a run that exists (data/runs/NAME). A relative path starts at the folder that was
@@ -110,7 +110,7 @@ class Thinned(logging.Filter):
         super().__init__()
         self._every_s = every_s
         self._last: dict[str, float] = {}
-        """When a line of each bar went through."""
+        """Time when a line of each bar went through."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Tell whether to keep the line; lines that are no bar's are kept."""

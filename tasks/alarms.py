@@ -21,7 +21,7 @@ class Alarms(Observer):
     """Tells of each alarm of a round, once its stage has ended well."""
 
     def __init__(self, run: Run, tell: Callable[[str], None]) -> None:
-        """Lines are warnings of the log, which ``tell`` cannot make."""
+        """Take the steps of the run; lines are warnings of the log, which ``tell`` cannot make."""
         self._run, self._steps = run, {step.label: step for step in steps(run.config)}
 
     def on_stage(self, entry: StageEntry) -> None:

@@ -38,7 +38,7 @@ UPDATE_S = 10.0
 """Between two updates of a bar; a stage that ends sooner has none."""
 _LAST_LINES = 30
 _GIVE_UP_S = 5.0
-"""How long the end of a stage waits for the last update of its bar."""
+"""Seconds that the end of a stage waits for the last update of its bar."""
 
 Tell = Callable[[str], None]
 
@@ -120,7 +120,7 @@ class Pages(Observer):
     """Shows each round once it is trained, and the report once it is written."""
 
     def __init__(self, run: Run, tell: Tell) -> None:
-        """``tell`` gets a line where something cannot be shown."""
+        """Open a bar; ``tell`` gets a line where something cannot be shown."""
         self._run, self._tell, self._steps = run, tell, {step.label: step for step in steps(run.config)}
 
     def on_stage(self, entry: StageEntry) -> None:

@@ -21,7 +21,7 @@ from oapl_core.run_folder.run import Run
 from oapl_core.runner import Order, Tell
 
 _IDLE_S = 300.0
-"""How long a machine that joined waits for the round to be opened, or to be closed."""
+"""Seconds that a machine that joined waits for the round to be opened, or to be closed."""
 
 
 def carry_out(order: Order, tell: Tell) -> None:

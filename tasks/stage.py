@@ -48,7 +48,7 @@ def execute(run_dir: Path, step: Step) -> None:
 
 
 def telling() -> Callable[[str], None]:
-    """Logs a line as of the run around this call, from whatever thread: Prefect refuses what belongs to no run."""
+    """Log a line as of the run around this call, from whatever thread: Prefect refuses what belongs to no run."""
     context = contextvars.copy_context()
     return lambda line: context.copy().run(progress.info, "%s", line)
 
@@ -59,7 +59,7 @@ def beside(run_dir: Path, step: Step) -> AbstractContextManager[None]:
 
 
 def run_step(run_dir: Path, step: Step, body: Callable[[Path, Step], None] = execute, like: str = "") -> None:
-    """``step`` as a task; before it starts, a Prefect server that is away is waited for.
+    """Run ``step`` as a task; before it starts, a Prefect server that is away is waited for.
 
     Args:
         run_dir: the folder it works on.
@@ -84,7 +84,7 @@ def run_step(run_dir: Path, step: Step, body: Callable[[Path, Step], None] = exe
 
 
 def stage_task(step: Step, body: Callable[[Path, Step], None] = execute, like: str = "") -> Task[[Path, Step], None]:
-    """``body`` as a Prefect task with the settings of this step's stage, or of the one that it is ``like``."""
+    """Make ``body`` a Prefect task with the settings of this step's stage, or of the one that it is ``like``."""
     settings = BY_VERB[like or step.verb]
     return task(
         name=step.verb,

@@ -44,7 +44,7 @@ class Demonstrations:
         self.rows_read = self.tokens = 0
 
     def rows(self, settings: DemonstrationsConfig) -> Iterator[dict[str, Any]]:
-        """Rows of tables.GROUPS, so many of each file's rows as `limit` says.
+        """Yield rows of tables.GROUPS, so many of each file's rows as `limit` says.
 
         Raises:
             DataError: a row cannot be used (one line with its place).

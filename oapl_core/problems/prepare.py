@@ -133,7 +133,7 @@ def problems_of(config: ProblemsConfig, splits: Sequence[str]) -> Iterator[dict[
 
 
 def _excluded(config: ProblemsConfig) -> set[str]:
-    """Ids of training problems that are left out.
+    """Read the ids of training problems that are left out.
 
     Raises:
         DataError: a line of a list has none.

@@ -1,4 +1,4 @@
-"""Which problems that are only measured on have the statement of a training problem. Pure.
+"""Problems that are only measured on and have the statement of a training problem. Pure.
 
 Statements are the same that have the same words in the same order, whatever their case, spaces and line breaks.
 """

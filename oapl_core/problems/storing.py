@@ -53,7 +53,7 @@ def write_tables(path: Path, problems: Iterable[Mapping[str, Any]]) -> int:
 
 
 def check_name(path: Path) -> None:
-    """Raises ConfigError unless ``path`` is named as a file that can be written."""
+    """Raise ConfigError unless ``path`` is named as a file that can be written."""
     if not path.name.endswith((".jsonl", ".jsonl.gz", ".parquet")):
         raise ConfigError(f"{path}: name the file .jsonl, .jsonl.gz or .parquet")
 

@@ -85,7 +85,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
     GROUPS.verb: (_jumps, _verifier_errors, _truncated),
     TRAINING.verb: (_mismatch,),
 }
-"""By the verb after which their numbers are there."""
+"""Rules by the verb after which their numbers are there."""
 
 
 def _facts(run: Run, number: int) -> tuple[float, float] | None:

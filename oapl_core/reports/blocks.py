@@ -127,12 +127,12 @@ def table_of(
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """``0.3125`` as ``31.2 %``; a dash for None."""
+    """Write ``0.3125`` as ``31.2 %``; a dash for None."""
     return DASH if share is None else f"{100 * share:.{digits}f} %"
 
 
 def interval(low: float, high: float) -> str:
-    """Two shares as ``25.1 to 37.0 %``."""
+    """Write two shares as ``25.1 to 37.0 %``."""
     return f"{100 * low:.1f} to {100 * high:.1f} %"
 
 
@@ -147,7 +147,7 @@ def interval_of(estimate: MeanWithInterval | None) -> str:
 
 
 def with_interval(estimate: MeanWithInterval | None) -> str:
-    """``31.2 % (25.1 to 37.0 %)``; a dash for None."""
+    """Write a mean as ``31.2 % (25.1 to 37.0 %)``; a dash for None."""
     return DASH if estimate is None else f"{mean_of(estimate)} ({interval_of(estimate)})"
 
 
@@ -165,7 +165,7 @@ def gain_of(change: MeanWithInterval | None) -> str:
 
 
 def decimal(number: float | None, digits: int) -> str:
-    """``1.2345`` as ``1.234`` with three digits; a dash for None."""
+    """Write ``1.2345`` as ``1.234`` with three digits; a dash for None."""
     return DASH if number is None else f"{number:.{digits}f}"
 
 
@@ -175,7 +175,7 @@ def whole(number: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as ``4.2 s``, ``3 min 05 s`` or ``2 h 07 min``; a dash for None."""
+    """Write seconds as ``4.2 s``, ``3 min 05 s`` or ``2 h 07 min``; a dash for None."""
     if seconds is None:
         return DASH
     # rounded first, or 59.97 would be 60.0 s

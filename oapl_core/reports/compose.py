@@ -112,7 +112,7 @@ def _answers(facts: Facts, measured: Results) -> Section:
 
 
 def training_section(facts: Facts, folder: Path) -> Section:
-    """Curves over the optimiser's steps, and each epoch's means."""
+    """Show curves over the optimiser's steps, and each epoch's means."""
     rounds = {r.label: r.metrics for r in facts.rounds if r.metrics}
     draw_training(folder / "training.png", rounds, _PANELS)
     sizes = ", ".join(f"{name} {len(metrics['step'])} steps" for name, metrics in rounds.items())

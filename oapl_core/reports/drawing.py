@@ -51,7 +51,7 @@ def log2(axes: "Axes", largest: float) -> None:
 
 
 def draw_pass_at_k(path: Path, curves: Sequence[Curve]) -> None:
-    """pass@k over k (log2 axis), one shaded curve for each checkpoint."""
+    """Draw pass@k over k (log2 axis), one shaded curve for each checkpoint."""
     with drawing(path, 7.4, 4.4) as (_, (axes,)):
         for index, curve in enumerate(curves):
             colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]

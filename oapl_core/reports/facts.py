@@ -79,7 +79,7 @@ class Facts:
         return sorted({engine for r in self.rounds for engine in r.engines})
 
     def rollouts_spent(self, policy_hash: str) -> int:
-        """Rollouts sampled for training until the checkpoint with this hash was made; 0 for the base.
+        """Count the rollouts sampled for training until the checkpoint with this hash was made; 0 for the base.
 
         Raises:
             DataError: no round of this run made it.

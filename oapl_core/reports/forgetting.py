@@ -61,7 +61,7 @@ def losses(facts: Facts) -> Iterator[str]:
 
 
 def _pairs(facts: Facts) -> Iterator[dict[str, Any]]:
-    """pass@1 of the model that the rounds began with against each of the run's checkpoints, by card."""
+    """Compare pass@1 of the model that the rounds began with to each of the run's checkpoints, by card."""
     trained = {identity for one in facts.rounds for identity in one.epochs.values()}
     for path in cards(facts.run):
         card = _read(path)

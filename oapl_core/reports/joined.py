@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def chosen_round(run: Run, number: int | None) -> int:
-    """``number``, or the last round that has rollouts.
+    """Return ``number``, or the last round that has rollouts.
 
     Raises:
         ConfigError: the run has no such round.

@@ -36,12 +36,12 @@ def with_pictures(text: str, folder: Path) -> str:
 
 
 def plain(text: str) -> str:
-    """``text`` on one line, without any meaning as Markdown."""
+    """Put ``text`` on one line, without any meaning as Markdown."""
     return _MARKUP.sub(r"\\\1", " ".join(printable(text).split()))
 
 
 def fenced(text: str) -> str:
-    """``text`` in a fence longer than any run of backticks in it."""
+    """Put ``text`` in a fence longer than any run of backticks in it."""
     fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
     return f"{fence}text\n{printable(text)}\n{fence}"
 

@@ -1,4 +1,4 @@
-"""How the run went: rollouts and their outcomes, dropped rows, epochs, time, settings, versions, checkpoints.
+"""Course of the run: rollouts and their outcomes, dropped rows, epochs, time, settings, versions, checkpoints.
 
 Turns Facts (files of this run) into tables; nothing here knows Markdown, HTML or files.
 """
@@ -170,7 +170,7 @@ def time_table(facts: Facts) -> Table:
 
 
 def starts_table(facts: Facts) -> Table:
-    """Seconds that each stage's engines took to start, by what they were spent on; no rows before one is recorded."""
+    """Tabulate the seconds of each stage's engine starts by what they were spent on; no rows before one is recorded."""
     starts = [(time.step.title, _starts(_mine(facts, time.step))) for time in times(facts.run) if not time.step.options]
     phases = list(dict.fromkeys(phase for _, own in starts for one in own for phase in one))
     rows = [
@@ -217,7 +217,7 @@ def settings_table(facts: Facts) -> Table:
 
 
 def versions_table(facts: Facts) -> Table:
-    """Packages of the interpreter that wrote the report, and the engine that the rollouts name."""
+    """Tabulate packages of the interpreter that wrote the report, and the engine that the rollouts name."""
     engines = [("engine, as recorded with the rollouts", ", ".join(facts.engines))] if facts.engines else []
     return table(
         "Versions", ("package", "version"), [*versions(), *engines], "Of the Python environment that wrote this report."
@@ -235,7 +235,7 @@ def policies_table(facts: Facts) -> Table:
 
 
 def training_table(facts: Facts) -> Table:
-    """Each epoch's end: steps so far, and means over its last steps."""
+    """Tabulate each epoch's end: steps so far, and means over its last steps."""
     rows = []
     for r in facts.rounds:
         epochs = r.metrics.get("epoch", [])

@@ -1,4 +1,4 @@
-"""Where a run's numbers come from: settings that differ from the defaults, versions, seeds and checkpoints."""
+"""Origin of a run's numbers: settings that differ from the defaults, versions, seeds and checkpoints."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _PACKAGES = (
 
 
 def differing_settings(config: Experiment) -> list[tuple[str, str, str]]:
-    """(key, value, default) of every setting that is not its default; a dash where there is no default."""
+    """List (key, value, default) of every setting that is not its default; a dash where there is no default."""
     return list(_walk(config, ""))
 
 

@@ -36,7 +36,7 @@ def entries_in(run: Run, folder: Path) -> list[ArtifactEntry]:
 
 
 def rollouts_sampled(run: Run, number: int) -> int:
-    """Rollouts of round ``number`` so far, from the ledger, so that a cleaned run gives the same number."""
+    """Count rollouts of round ``number`` so far, from the ledger, so that a cleaned run gives the same number."""
     return sum(entry.rows for entry in entries_in(run, run.rollouts(number)))
 
 
@@ -46,7 +46,7 @@ def rollouts_removed(run: Run, number: int) -> bool:
 
 
 def trained_epochs(run: Run) -> dict[tuple[int, int], str]:
-    """(round, epoch counted from 1) of every finished epoch -> policy hash of its checkpoint."""
+    """Map (round, epoch counted from 1) of every finished epoch to the policy hash of its checkpoint."""
     artifacts, hashes = run.ledger.artifacts(), {}
     for number, settings in enumerate(run.config.rounds):
         for epoch in range(1, settings.epochs + 1):

@@ -63,7 +63,7 @@ class Results:
 
 
 def results(facts: Facts) -> Results | None:
-    """Scores from the evaluation's rows; None if nothing held out was measured yet."""
+    """Compute scores from the evaluation's rows; None if nothing held out was measured yet."""
     import polars as pl
 
     if facts.evaluation is None:
@@ -226,7 +226,7 @@ def _change(k: int, change: PairedDifference, problems: int) -> str:
 
 
 def samples(facts: Facts, results: Results) -> tuple[Sample, ...]:
-    """Problems drawn at random, as many of each kind, with the first answer of the base and of the chosen epoch."""
+    """Draw problems at random, as many of each kind, with the first answer of the base and of the chosen epoch."""
     import polars as pl
 
     assert facts.evaluation is not None
@@ -246,7 +246,7 @@ def samples(facts: Facts, results: Results) -> tuple[Sample, ...]:
 
 
 def _sample(results: Results, rows: "pl.DataFrame", prompt: str) -> Sample:
-    """``rows``: the answers to one problem, at most one of each checkpoint."""
+    """Make a sample of ``rows``: the answers to one problem, at most one of each checkpoint."""
     by_checkpoint = {row["checkpoint"]: row for row in rows.iter_rows(named=True)}
     problem, kind, ends = rows["problem_id"][0], rows["kind"][0], (results.base, results.last)
     answers = [(s.checkpoint, by_checkpoint[s.checkpoint]) for s in ends if s.checkpoint in by_checkpoint]

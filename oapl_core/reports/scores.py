@@ -1,4 +1,4 @@
-"""How good each checkpoint was, from the rows of the evaluation; pure.
+"""Scores of each checkpoint, from the rows of the evaluation; pure.
 
 A problem's n is its judged answers: an answer whose verifier broke has no reward and counts neither way. pass@k is the
 mean over the problems with n >= k (evaluation/pass_at_k.py has the unbiased estimator and the bootstrap over problems).
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Resampling:
-    """How intervals are made: the same resamples for the same seed of the run; and what is correct."""
+    """Rules by which intervals are made (the same resamples for the same seed of the run), and what is correct."""
 
     resamples: int
     run_seed: int
@@ -80,7 +80,7 @@ class Score:
         return max((n for n, _ in self.judged_P.values()), default=0)
 
     def pass_at(self, k: int) -> MeanWithInterval | None:
-        """pass@k with its interval; None if no problem has k judged answers."""
+        """Return pass@k with its interval; None if no problem has k judged answers."""
         # asked for before estimate(), which raises: an absent k is a dash in a table
         if k > self.samples:
             return None

@@ -30,7 +30,7 @@ def parts_below(folder: Path) -> list[Path]:
 
 
 def answers(part: Path, with_texts: bool = False) -> "pl.DataFrame":
-    """Columns of tables.EVALUATIONS but those that only the part's place says: checkpoint, split, kind.
+    """Return the columns of tables.EVALUATIONS but those that only the part's place says: checkpoint, split, kind.
 
     Raises:
         DataError: rollouts or verdicts are missing or broken.

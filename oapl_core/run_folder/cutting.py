@@ -1,4 +1,4 @@
-"""How many problems a part of a round has where `sampling.problems_per_part` leaves it open: decided once for a round.
+"""Size of a round's parts in problems, where `sampling.problems_per_part` leaves it open: decided once for a round.
 
 Reads the ledger and ``1_rollouts/.in_flight/problems_per_part``; ``generate`` writes that file when a round begins, so
 that a change of `[fleet]` cuts no unfinished round anew.

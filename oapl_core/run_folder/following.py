@@ -31,7 +31,7 @@ class Observer:
     """
 
     last_tries: int = 1
-    """How often the end of a whole run asks an observer that is away, with those pauses between."""
+    """Number of times that the end of a whole run asks an observer that is away, with those pauses between."""
 
     def on_artifact(self, entry: ArtifactEntry) -> None:
         """Take in that an artifact was finished."""

@@ -20,11 +20,11 @@ from oapl_core.errors import ConfigError, Held
 from oapl_core.run_folder.lock import BEAT_S, HELPERS, Owner, acquire, inherited, owner
 
 LOOK_S = 1.0
-"""How often the helper looks after its holder."""
+"""Seconds between the helper's looks after its holder."""
 SILENT_S = 15.0
-"""How long a heartbeat may stand still; three beats, and less than what a take-over waits."""
+"""Seconds that a heartbeat may stand still; three beats, and less than what a take-over waits."""
 PATIENCE_S = 15.0
-"""How long the helper before may take to end the same stage."""
+"""Seconds that the helper before may take to end the same stage."""
 
 
 @contextmanager
@@ -120,7 +120,7 @@ class Watch:
     """Looks whether the holder still holds the folder."""
 
     def __init__(self, lock: Path, holder: str, look_s: float = LOOK_S, silent_s: float = SILENT_S) -> None:
-        """``holder`` is its token; seconds as ``helping`` has them."""
+        """Begin to watch; ``holder`` is its token; seconds as ``helping`` has them."""
         self._lock, self._holder, self._look_s, self._silent_s = lock, holder, look_s, silent_s
         self.over = threading.Event()
         self._seen_s, self._heartbeat = time.monotonic(), ""

@@ -77,7 +77,7 @@ def findings(run: "Run") -> Iterator[Finding]:
 
 
 def rotten_files(run: "Recorded", most_bytes: int = _MOST_BYTES) -> tuple[list[str], int]:
-    """Names of the recorded files that do not hold their bytes any more, and how many were not looked at.
+    """Find the names of the recorded files that do not hold their bytes any more, and how many were not looked at.
 
     A disk's bit flip changes neither size nor time, so nothing else would find one; the next start makes such a file
     again. The newest are read first, ``most_bytes`` in all: a stage reads what was made last. Folders are left out:

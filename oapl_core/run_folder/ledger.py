@@ -71,7 +71,7 @@ class RemovalEntry:
     sha256: str
     """Digest of the bytes that went; a newer artifact of that name is not meant."""
     bytes: int
-    """How many went; of a checkpoint only weights go."""
+    """Number of bytes that went; of a checkpoint only weights go."""
     rule: str
     """Why, as `oapl clean` was asked."""
 
@@ -83,7 +83,7 @@ class SupersededEntry:
     artifact: str
     sha256: str
     moved_to: str
-    """Where the old one lies now, relative to the run folder."""
+    """Place of the old one now, relative to the run folder."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Records:
         self.superseded: set[str] = set()
         """Names that are to be made again and are not yet."""
         self.forks: list[ForkEntry] = []
-        """Where the run comes from, the last fork first."""
+        """Forks that the run comes from, the last fork first."""
         self.settings: list[SettingsEntry] = []
         """The last two: run.json is the newer one, or, where a process was killed as it changed it, the one before."""
 

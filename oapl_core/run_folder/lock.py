@@ -26,11 +26,11 @@ from typing import Self
 from oapl_core.errors import ConfigError, Held
 
 BEAT_S = 5.0
-"""How often the owner writes."""
+"""Seconds between the owner's heartbeats."""
 PATIENCE_S = 30.0
-"""How long another machine's record must stand still before it is taken over."""
+"""Seconds that another machine's record must stand still before it is taken over."""
 _ORPHANS_S = 15.0
-"""How long the guards of a killed owner may take to end its stages."""
+"""Seconds that the guards of a killed owner may take to end its stages."""
 _RECORD_BYTES = 512
 HELPERS = "run.helpers"
 """Its lock is shared by those who do stages for the owner."""
@@ -55,7 +55,7 @@ class Owner:
 
     @classmethod
     def ourselves(cls) -> Self:
-        """This process, from now on."""
+        """Describe this process as an owner, from now on."""
         return cls(uuid.uuid4().hex, _machine(), os.uname().nodename, os.getpid(), _now(), _now())
 
     @classmethod
@@ -82,7 +82,7 @@ def descriptors() -> tuple[int, ...]:
 
 @contextmanager
 def inherited(path: Path, descriptor: int) -> Iterator[None]:
-    """Stages that are started inside keep the lock of ``descriptor`` as long as they live."""
+    """Let stages that are started inside keep the lock of ``descriptor`` as long as they live."""
     _descriptors[path] = descriptor
     try:
         yield
@@ -239,7 +239,7 @@ class _Heart:
 
 
 def _write(descriptor: int, record: Owner) -> None:
-    """In one piece and always as long, so that it needs no room on a full disk."""
+    """Write in one piece and always as long, so that it needs no room on a full disk."""
     text = json.dumps(asdict(record)).ljust(_RECORD_BYTES - 1) + "\n"
     os.pwrite(descriptor, text.encode(), 0)
     os.fsync(descriptor)

@@ -38,7 +38,7 @@ _LEDGER_EVERY_S = 30.0
 _AWAY = (OSError, Unreachable, StoreRefused)
 """Errors that may be mended while a run continues: credentials and buckets too."""
 _MADE_MODEL = re.compile(r"models/[0-9a-f]{16}")
-"""How the place of a base model ends that pretraining made, below `cache_dir`."""
+"""Ending of the place of a base model that pretraining made, below `cache_dir`."""
 _MODEL_FILES = {".json", ".jinja", ".model", ".safetensors", ".txt"}
 """File endings of a base model that the run made; no program is among them."""
 

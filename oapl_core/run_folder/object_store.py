@@ -44,7 +44,7 @@ class ObjectStore:
     """Store of the objects below one URL."""
 
     def __init__(self, url: str, folder: str = "") -> None:
-        """``url`` as `mirror` has it, and a folder below it. Asks the store nothing yet.
+        """Parse ``url``, as `mirror` has it, and a folder below it. Asks the store nothing yet.
 
         Raises:
             ConfigError: it is no URL of a store, or holds credentials.
@@ -113,12 +113,12 @@ class ObjectStore:
         return True
 
     def size(self, name: str) -> int:
-        """Bytes of an object that is there."""
+        """Return the bytes of an object that is there."""
         with self._errors():
             return int(self._obstore.head(self._store, self._at(name))["size"])
 
     def list(self, folder: str) -> dict[str, Version]:
-        """Names of all objects in ``folder`` and below."""
+        """List the names of all objects in ``folder`` and below."""
         with self._errors():
             found = self._obstore.list(self._store, self._at(folder)).collect()
         start = len(self._prefix) + 1 if self._prefix else 0

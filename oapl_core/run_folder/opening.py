@@ -163,7 +163,7 @@ def fetch_into(mirror: Mirror, root: Path, tell: Callable[[str], None]) -> None:
 
 
 def _code_of(config: Experiment) -> list[str]:
-    """Settings by which a run's stages run what is not of this package, in words."""
+    """Name the settings by which a run's stages run what is not of this package, in words."""
     own = {"engine_python": config.engine_python, "reward.function": config.reward and config.reward.function}
     if config.environment and not config.environment.ships:
         own["environment.function"] = config.environment.function

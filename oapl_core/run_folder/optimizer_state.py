@@ -1,4 +1,4 @@
-"""Whether the optimiser that a round continues is on the disk (`training.optimizer_state = "continued"`).
+"""Presence on the disk of the optimiser that a round continues (`training.optimizer_state = "continued"`).
 
 Reads the ledger and looks for one folder, which training/saving/continuation.py writes.
 """

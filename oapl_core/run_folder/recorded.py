@@ -22,9 +22,9 @@ from oapl_core.run_folder.ledger import ArtifactEntry, Ledger
 
 _TEMPORARY = ".tmp-"
 IMPORTED = "imported_from"
-"""In the ledger's details of an artifact that came from elsewhere (exchange/) and not from its stage."""
+"""Key in the ledger's details of an artifact that came from elsewhere (exchange/) and not from its stage."""
 POLICIES = "policies"
-"""There, of imported rollouts: what its policies are called."""
+"""Key in the details of imported rollouts: names of their policies."""
 
 
 def temporary(path: Path) -> Path:
@@ -40,7 +40,7 @@ class Draft:
     rows: int = 0
     details: dict[str, Any] = field(default_factory=dict)
     identity: str = ""
-    """See ``ArtifactEntry.identity``; empty: all its bytes."""
+    """Digest as ``ArtifactEntry.identity``; empty: all its bytes."""
 
 
 @dataclass(frozen=True)

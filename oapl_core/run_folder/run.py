@@ -37,7 +37,7 @@ REFERENCE_FILE, CHECKPOINT_DIR, EVALUATION_DIR = "3_reference.parquet", "4_check
 OPTIMIZER_STATE, SAVED_STATES, IN_FLIGHT = "optimizer_state", "state", ".in_flight"
 """Folders of what a round leaves to the next one, of what training resumes from, of unfinished parts."""
 METRICS_FILE = "training_metrics.jsonl"
-"""In each checkpoint that training made: one line for each optimiser step."""
+"""File in each checkpoint that training made: one line for each optimiser step."""
 
 
 def parts_of(folder: Path) -> list[Path]:
@@ -115,7 +115,7 @@ class Run(Recorded):
         return cls(run.root, config, run.started_in) if changed else run
 
     def _refuse_others(self, config: Experiment) -> list[str]:
-        """Settings of ``config`` that are others, in words, while nothing was made with these.
+        """Name the settings of ``config`` that are others, in words, while nothing was made with these.
 
         Raises:
             ConfigError: something was made; names the settings.
@@ -129,7 +129,7 @@ class Run(Recorded):
         return changed
 
     def _changes(self, config: Experiment) -> list[str]:
-        """Settings of ``config`` that make another run of it, in words."""
+        """Name the settings of ``config`` that make another run of it, in words."""
         before, now = (c.model_dump(mode="json", exclude=MAY_CHANGE) for c in (self.config, config))
         return differences(before, now)
 

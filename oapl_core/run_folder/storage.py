@@ -77,7 +77,7 @@ def total(files: Iterable[StoredFile]) -> Counter[str]:
 
 
 def readable(size: float) -> str:
-    """``1.23 GB``: three digits and a decimal unit, bytes as they are."""
+    """Write bytes as ``1.23 GB``: three digits and a decimal unit, bytes as they are."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(size) < 999.5 or unit == "TB":
             return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"

@@ -84,7 +84,7 @@ def _template(run: Run) -> "Template | None":
 
 
 class Template:
-    """How a chat template renders a turn of the model once another turn follows it."""
+    """Rendering of a turn of the model by a chat template once another turn follows it."""
 
     def __init__(self, tokenizer: Any, options: Mapping[str, Any]) -> None:
         """``options``: what the template is given beside messages."""

@@ -322,7 +322,7 @@ class Experiment(Settings):
         return self.rounds[number].trained_by(self.training)
 
     def objective_of(self, number: int) -> Method | OwnObjective:
-        """Loss of round ``number``: its own, or the experiment's."""
+        """Return the loss of round ``number``: its own, or the experiment's."""
         return self.rounds[number].own_objective or self.objective
 
     @property

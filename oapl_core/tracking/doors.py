@@ -25,7 +25,7 @@ class Opening:
     root: Path
     """Path of the run folder."""
     identity: str
-    """Made once for each run folder and tracker: two runs of one name never share a curve."""
+    """Identity made once for each run folder and tracker: two runs of one name never share a curve."""
     is_new: bool
     config: Mapping[str, Any]
     """Settings to show with the curves."""
@@ -35,7 +35,7 @@ class Door(NamedTuple):
     """Tracker that is opened for a run."""
 
     log: Callable[[str, int, Mapping[str, float]], None]
-    """Takes the axis, the step on it, and values by tag; returns when they survive our own death."""
+    """Function that takes the axis, the step on it, and values by tag; returns when they survive our own death."""
     close: Callable[[], Any]
 
 

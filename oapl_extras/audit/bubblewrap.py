@@ -24,7 +24,7 @@ from oapl_core.languages import Language
 from oapl_core.temporary import temporary_folder
 
 RESULT = b"\n\x1eresult: "
-"""In front of the JSON that a called function returned, at the end of the output."""
+"""Mark in front of the JSON that a called function returned, at the end of the output."""
 _RAISED = 97
 """Exit code after an uncaught exception; a program's own exit codes say nothing."""
 _Unnamed = tempfile.TemporaryFile
@@ -88,11 +88,11 @@ except BaseException:
 
 @dataclass(frozen=True)
 class Ending:
-    """How one process ended: facts."""
+    """Facts about the end of one process."""
 
     stdout: bytes
     stderr: str
-    """Its last 1000 bytes."""
+    """Last 1000 bytes of standard error."""
     raised: bool
     """An uncaught exception or a crash."""
     timed_out: bool
@@ -186,7 +186,7 @@ def _ended(command: Sequence[str], given: Path | None, wall_s: float) -> tuple[i
 
 
 def _view(libraries: Sequence[str]) -> list[str]:
-    """Options of bwrap: new namespaces for everything, no capability, a read-only view, an empty /tmp."""
+    """Return the options of bwrap: new namespaces for everything, no capability, a read-only view, an empty /tmp."""
     options = _CONFINED.split()
     for folder in _ROOT_FOLDERS:
         if folder.is_symlink():

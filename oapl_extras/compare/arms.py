@@ -156,7 +156,7 @@ def _answers(arm: Arm) -> Mapping[str, float | None]:
 
 
 def _averaged(each: Iterator[Mapping[str, float | None]]) -> dict[str, float | None]:
-    """Means of the numbers that every one has."""
+    """Average the numbers that every one has."""
     rows = list(each)
     # a mean over some of the seeds would be compared with one over all of them
     known = {key: [value for row in rows if (value := row[key]) is not None] for key in (rows[0] if rows else ())}
@@ -169,7 +169,7 @@ def problem_sets(results: Sequence[Result]) -> list[str]:
 
 
 def largest_k(results: Sequence[Result], problem_set: str) -> int:
-    """Answers that every measured arm has to some problem."""
+    """Return the largest number of answers that every measured arm has to some problem."""
     return min((score.samples for one in results for score in one.scores(problem_set)), default=1)
 
 

@@ -1,4 +1,4 @@
-"""Where a comparison begins: its file, the run whose rollouts are shared, and the forks that are the arms' runs.
+"""Beginning of a comparison: its file, the run whose rollouts are shared, and the forks that are the arms' runs.
 
 Reads the comparison file, TOML as an experiment's with ``key.sub=value`` overrides; makes run folders of arms.
 """

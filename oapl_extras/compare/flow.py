@@ -30,7 +30,7 @@ from tasks.stage import progress, run_step, telling
 
 
 class CompareStart(Settings):
-    """Which comparison to work on. Whatever of it is finished is never done again."""
+    """Comparison to work on. Whatever of it is finished is never done again."""
 
     comparison: Path = Field(default=Path("deployments/experiments/baselines.toml"), title="Comparison file")
     """A TOML file. A relative path starts at the folder that was deployed from."""

@@ -292,7 +292,7 @@ def folder_of(config: ComparisonConfig, parent: Run) -> Path:
 
 
 def needed_steps(config: ComparisonConfig, parent: Run) -> Iterator[Step]:
-    """Steps of the common run that must be finished before any arm can begin, in order."""
+    """Yield the steps of the common run that must be finished before any arm can begin, in order."""
     yield from preparation(parent.config)
     for number in range(config.round):
         yield from round_steps(number, parent.config.rounds[number])
@@ -300,7 +300,7 @@ def needed_steps(config: ComparisonConfig, parent: Run) -> Iterator[Step]:
 
 
 def state_of(arm: Arm) -> str:
-    """``measured``, ``trained``, ``diverged``, ``failed`` or ``to do``."""
+    """Return ``measured``, ``trained``, ``diverged``, ``failed`` or ``to do``."""
     if arm.is_measured:
         return "measured"
     if arm.is_trained:

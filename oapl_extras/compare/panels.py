@@ -92,7 +92,7 @@ def colour_and_marker(style: int) -> tuple[str, str]:
 
 
 def _draw_line(axes: "Axes", line: Line, scale: float, has_several: bool) -> Any:
-    """Draws the curve and its interval; returns what the legend shows. One line alone needs no markers to be known."""
+    """Draw the curve and its interval; return what the legend shows. One line alone needs no markers to be known."""
     colour, marker = colour_and_marker(line.style)
     y, low, high = ([scale * value for value in values] for values in (line.y, line.low, line.high))
     look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 5, "linewidth": 1.6}
@@ -129,7 +129,7 @@ def _finish(axes: "Axes", panel: Panel) -> None:
 
 
 def _same_limits(axes_of_panels: "Sequence[Axes]", panels: Sequence[Panel]) -> None:
-    """Panels with the same x, or the same y, show the same part of it."""
+    """Make panels with the same x, or the same y, show the same part of it."""
     pairs = list(zip(axes_of_panels, panels, strict=False))
     for axis in ("x", "y"):
         for name in {getattr(panel, f"{axis}_label") for panel in panels}:

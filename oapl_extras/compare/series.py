@@ -45,7 +45,7 @@ class Series:
     panel: str
     """Problem set, or what is measured."""
     checkpoint: str | None
-    """Whose pass@k; None where the points are checkpoints or steps."""
+    """Checkpoint whose pass@k it is; None where the points are checkpoints or steps."""
     interval: str
     """Meaning of ``low`` and ``high``; empty: they mean nothing."""
     points: tuple[Point, ...]
@@ -57,17 +57,17 @@ class Series:
 
 
 def by_label(tracks: Sequence[Track]) -> dict[str, list[Track]]:
-    """Runs of each label, labels in the order given."""
+    """Group the runs of each label, labels in the order given."""
     return {label: [t for t in tracks if t.label == label] for label in dict.fromkeys(t.label for t in tracks)}
 
 
 def shown_ks(samples: int) -> tuple[int, ...]:
-    """Powers of two up to the number of answers, and that number."""
+    """Return powers of two up to the number of answers, and that number."""
     return tuple(sorted({2**i for i in range(samples.bit_length())} | {samples})) if samples else ()
 
 
 def pass_at_k(tracks: Sequence[Track]) -> list[Series]:
-    """pass@k of every measured checkpoint on every problem set."""
+    """Make series of pass@k of every measured checkpoint on every problem set."""
 
     def of(track: Track) -> Iterator[Series]:
         for one in track.milestones:
@@ -90,7 +90,7 @@ def _point(name: str, x: float, estimate: MeanWithInterval | None) -> Iterator[P
 
 
 def accuracy(tracks: Sequence[Track], cost: Callable[[Milestone], int | None]) -> list[Series]:
-    """pass@1 of the checkpoints on every problem set, against what each has cost.
+    """Make series of pass@1 of the checkpoints on every problem set, against what each has cost.
 
     Args:
         tracks: the runs.
@@ -169,7 +169,7 @@ def _with_error(values: Sequence[float]) -> tuple[float, float]:
 
 
 def window(tracks: Sequence[Track], parts: int) -> int:
-    """Steps that a moving mean covers, the same for all runs: odd, one of ``parts`` parts of the longest."""
+    """Return how many steps a moving mean covers, the same for all runs: odd, one of ``parts`` parts of the longest."""
     longest = max((len(track.steps) for track in tracks), default=0)
     return longest // parts | 1  # odd, so that a step stands in the middle of its mean
 

@@ -48,7 +48,7 @@ class ComparisonConfig(Settings):
     run: Path | None = None
     """Run folder that has them already."""
     round: Annotated[int, Field(ge=0)] = 0
-    """Whose rollouts, counted from 0; arms start from the checkpoint that this round starts from."""
+    """Round whose rollouts are used, counted from 0; arms start from the checkpoint that this round starts from."""
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0, 1, 2)
     """Seeds of the arms: training order, adapters and the sampling of evaluation answers; never of the rollouts."""
     training: dict[str, Any] = Field(default_factory=dict)

@@ -14,7 +14,7 @@ _NOT_THE_SETTING = ("name", "seed", "runs_dir", "cache_dir", "engine_python", "m
 
 
 def reached_table(curves: Sequence[Series]) -> Table:
-    """pass@1 and pass@n of base and last checkpoint; ``curves`` is what series.pass_at_k gives."""
+    """Tabulate pass@1 and pass@n of base and last checkpoint; ``curves`` is what series.pass_at_k gives."""
     rows = []
     shown = drawn(curves)
     for label, panel in dict.fromkeys((one.label, one.panel) for one in shown):

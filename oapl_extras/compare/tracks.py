@@ -41,7 +41,7 @@ class Milestone:
     steps: int | None
     """Optimiser steps of the run until it was made; None where their metrics are missing."""
     rollouts: int
-    """Sampled to train it, all rounds so far, also those that were dropped."""
+    """Rollouts sampled to train it, all rounds so far, also those that were dropped."""
     scores: Mapping[str, Score]
     """Problem set -> what it solved there."""
 
@@ -75,7 +75,7 @@ class Track:
     """Name of its folder."""
     config: Experiment
     milestones: Sequence[Milestone]
-    """In the order in which they were made."""
+    """Milestones in the order in which they were made."""
     steps: Sequence[TrainingStep]
     rollouts: int
     """Number of rollouts sampled so far."""
@@ -124,7 +124,7 @@ def _steps(run: Run, epochs: Epochs) -> Iterator[TrainingStep]:
 
 
 def _heldout_rows(run: Run) -> "pl.DataFrame | None":
-    """tables.EVALUATIONS of the held-out split with ``benchmark`` beside; no texts. None: nothing is measured yet.
+    """Read tables.EVALUATIONS of the held-out split with ``benchmark`` beside; no texts. None: nothing is measured yet.
 
     While the evaluation runs, these are the checkpoints that have answered every problem.
     """
@@ -146,7 +146,7 @@ def _heldout_rows(run: Run) -> "pl.DataFrame | None":
 
 
 def _judged_parts(run: Run) -> list[tuple[Path, str]]:
-    """Rollouts of held-out problems that have verdicts, each with its checkpoint."""
+    """List parts of held-out rollouts that have verdicts, each with its checkpoint."""
     artifacts, found = run.ledger.artifacts(), list[tuple[Path, str]]()
     for part in parts_below(run.evaluations()):
         label, _, split = part.parents[1].name.rpartition("_")
@@ -192,7 +192,7 @@ def _place(run: Run, checkpoint: str, policy_hash: str, epochs: Epochs) -> tuple
 
 
 def _steps_until(steps: Sequence[TrainingStep], number: int, epoch: int) -> int | None:
-    """Steps of the run until the end of ``epoch`` of round ``number``; -1 is the base."""
+    """Count the steps of the run until the end of ``epoch`` of round ``number``; -1 is the base."""
     # the base is there before any step, also where metrics are missing
     if number < 0:
         return 0

@@ -228,7 +228,7 @@ def _rows(
     judged: list[dict[str, Any]],
     details: Counter[str],
 ) -> Iterator[dict[str, Any]]:
-    """Rows of tables.ROLLOUTS; fills ``judged`` with those of tables.VERDICTS, ``policies``, and counts."""
+    """Yield rows of tables.ROLLOUTS; fill ``judged`` with those of tables.VERDICTS, ``policies``, and counts."""
     right_from = threshold(job.run.config.reward)
     for problem, group in groups:
         details["problems"] += 1

@@ -145,7 +145,7 @@ class Conversations:
         return thought + content + (worded if content else worded.removeprefix("\n"))
 
     def _worded(self, calls: Sequence[Mapping[str, str]]) -> str:
-        """Calls as the chat template writes them behind a content; else as Qwen and Hermes do."""
+        """Write calls as the chat template writes them behind a content; else as Qwen and Hermes do."""
         mark = new_mark()
 
         def behind(**more: Any) -> str:

@@ -21,7 +21,7 @@ CONCURRENT = 32
 """Requests that a harness has open at a time."""
 _PINNED = Path(__file__).with_name("harnesses.toml")
 _MADE = "made"
-"""Written last: an environment without it was interrupted."""
+"""File written last: an environment without it was interrupted."""
 _INSTALL_S = 1800
 
 
@@ -46,7 +46,7 @@ class Harness:
     """Another project's harness; a package of a person's own offers one under the entry point ``oapl.harness``."""
 
     judges: Callable[[Problem], bool]
-    """Whether it can say if an answer to a problem is correct."""
+    """Function that tells whether the harness can say if an answer to a problem is correct."""
     measure: Measure
 
 

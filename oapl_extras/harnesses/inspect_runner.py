@@ -43,7 +43,7 @@ def checks(row: dict[str, Any]) -> str:
 
 @scorer(metrics=[accuracy()])
 def programs(box: str) -> Scorer:
-    """HumanEval's rule: the first fenced program with the tests behind it ends without an exception."""
+    """Score by HumanEval's rule: the first fenced program with the tests behind it ends without an exception."""
 
     async def score(state: TaskState, target: Target) -> Score:
         row, found = state.metadata, _FENCED.search(state.output.completion)

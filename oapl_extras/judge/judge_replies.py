@@ -18,7 +18,7 @@ _TABLE = (
     "prompt_tokens INTEGER, completion_tokens INTEGER, at TEXT)"
 )
 _WAIT_S = 60.0
-"""For another process that writes."""
+"""Seconds to wait for another process that writes."""
 
 CUT = "\n(the reply was cut at max_tokens)"
 """End of a reply that its limit cut: the digits of its number may have gone with the rest."""
@@ -67,10 +67,10 @@ class ReplyCache:
     """Replies that were paid for. Thread-safe; several processes may share the file."""
 
     def __init__(self, path: Path) -> None:
-        """Opens or makes the file.
+        """Open or make the file.
 
         Raises:
-            StageFailed: it is no such file, or cannot be written.
+            StageFailed: the file is no such file, or cannot be written.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -73,7 +73,7 @@ class LanguageJudge:
     """The judge. Use as a context manager; thread-safe."""
 
     def __init__(self, config: JudgeConfig) -> None:
-        """Opens the record of replies; asks nothing yet."""
+        """Open the record of replies; nothing is asked yet."""
         import httpx
 
         key = os.environ.get(config.api_key)

@@ -104,7 +104,7 @@ def announced(root: Path, call: Call) -> Iterator[None]:
 
 
 def main() -> int:
-    """Returns the exit code of torch's launcher."""
+    """Return the exit code of torch's launcher."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run_dir", type=Path, help="run folder, under the path that node 0 has it")
     parser.add_argument("call", nargs="?", help="given by who starts the nodes of one training")

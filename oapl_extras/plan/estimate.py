@@ -63,9 +63,9 @@ class RoundEstimate:
     """Steps of the optimiser, over all epochs."""
     checkpoints: int
     sampling_h: float
-    """GPU-hours of sampling."""
+    """GPU-hours that sampling takes."""
     training_h: float
-    """GPU-hours of training."""
+    """GPU-hours that training takes."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class EvaluationEstimate:
     """Answers to held-out and validation problems."""
     tokens: float
     sampling_h: float
-    """GPU-hours of sampling."""
+    """GPU-hours that sampling takes."""
 
 
 @dataclass(frozen=True)

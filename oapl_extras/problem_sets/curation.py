@@ -1,4 +1,4 @@
-"""Which imported problems are worth having; every one that is left out is counted under a reason.
+"""Choice of the imported problems that are worth having; every one that is left out is counted under a reason.
 
 A chain of filters over a stream of `Imported`; none holds more than a batch of problems and the hashes of statements.
 Whether reference solutions pass their tests is asked of a `ProblemVerifier`: the real verifier in `oapl problems`.

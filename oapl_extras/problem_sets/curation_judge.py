@@ -40,7 +40,7 @@ class VerifierJudge:
         self._verifier.__exit__(kind, error, t)
 
     def programs(self, problems: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> list[Word]:
-        """Each program as a response with one fence, judged like any other."""
+        """Judge each program as a response with one fence, like any other."""
         # the same path as a model's answer: a solution that extraction would miss proves nothing about the problem
         texts = [fenced(text, languages.of(problem)) for problem, text in zip(problems, sources, strict=True)]
         verdicts = self._verifier.verify(problems, texts, ["stop"] * len(texts))

@@ -41,7 +41,7 @@ Reader = Callable[[dict[str, Any], str, int], Imported]
 
 @dataclass(frozen=True)
 class Choice:
-    """Which problems are wanted."""
+    """Choice of the problems that are wanted."""
 
     split: str
     window: tuple[str | None, str | None] = (None, None)

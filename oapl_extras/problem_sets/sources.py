@@ -37,7 +37,7 @@ class Source(Settings):
     releases: tuple[int, ...] = ()
     """Problems in each release; release n is the first n files."""
     sha256: dict[str, str] = Field(default_factory=dict)
-    """By name, of files that were checked."""
+    """Digests by name, of files that were checked."""
 
 
 def sources() -> dict[str, Source]:

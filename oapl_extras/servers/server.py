@@ -20,7 +20,7 @@ class Server:
         self.url, self.client = url, client
         self.model, self.longest, self.version = "", 0, ""
         self.losses = 0
-        """How often it was lost; places that it had before are none."""
+        """Number of times it was lost; places that it had before are none."""
 
     async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Return the server's answer to GET or, with a body, POST.

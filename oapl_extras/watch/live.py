@@ -53,7 +53,7 @@ class LiveRound:
     broken: int
     """Not judged: the verifier failed."""
     cut: int
-    """At the length limit."""
+    """Rollouts cut at the length limit."""
     tokens: int
 
     @property
@@ -82,7 +82,7 @@ class LiveSample:
     text: str
     """Text of the answer; of several turns the last one."""
     turns: str = ""
-    """How many, and what its tools did; empty of one turn without any."""
+    """Words for its turns, and what its tools did; empty of one turn without any."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ def _noted_losses(log: Path) -> list[float]:
 
 
 def _stretches(values: Sequence[float]) -> list[float]:
-    """Means over at most ``_CURVE_POINTS`` equal stretches."""
+    """Return means over at most ``_CURVE_POINTS`` equal stretches."""
     size = -(-len(values) // _CURVE_POINTS)
     return [sum(values[i : i + size]) / len(values[i : i + size]) for i in range(0, len(values), size or 1)]
 

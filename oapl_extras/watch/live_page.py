@@ -26,7 +26,7 @@ def live_page(look: Look, every_s: float) -> str:
 
 
 def _line(values: Sequence[float]) -> str:
-    """Points of an SVG polyline over the whole width; empty with fewer than two."""
+    """Write the points of an SVG polyline over the whole width; empty with fewer than two."""
     if len(values) < 2:
         return ""
     low, high = min(values), max(values)

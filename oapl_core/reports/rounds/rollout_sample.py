@@ -33,7 +33,7 @@ class RolloutSample:
     round: int
     rows_by_problem: Mapping[str, Sequence[Mapping[str, Any]]]
     problems: int
-    """How many the round has."""
+    """Number of problems that the round has."""
     tests_run_in_order: bool
     """Whether tests were run from the first on, and none after one failed."""
 
@@ -68,7 +68,7 @@ def outcome_of(row: Mapping[str, Any]) -> str:
 
 
 def sample_rollouts(run: Run, number: int) -> RolloutSample | None:
-    """``report.shown_problems`` problems of round ``number`` drawn by hash, with all their rollouts; None without any.
+    """Draw `report.shown_problems` problems of round ``number`` by hash, with all their rollouts; None without any.
 
     Raises:
         DataError: a part cannot be read.
@@ -95,7 +95,7 @@ class Stretch:
     """Tokens next to each other that the model sampled in one turn, or that an environment wrote."""
 
     turn: int | None
-    """From 0; None: of the environment."""
+    """Number of the turn, from 0; None: the environment wrote it."""
     pieces: tuple[Piece, ...]
 
     @property

@@ -97,7 +97,7 @@ def _words(name: str) -> str:
 
 
 def pass_table(score: Score) -> Table:
-    """pass@k of the policy that sampled, on the problems that it sampled."""
+    """Tabulate pass@k of the policy that sampled, on the problems that it sampled."""
     by_k = {k: score.pass_at(k) for k in shown_ks(score.samples)}
     rows = [(f"pass@{k}", mean_of(e), interval_of(e), whole(e.problems)) for k, e in by_k.items() if e]
     if earned := score.mean_reward:

@@ -1,4 +1,4 @@
-"""How many turns a round's rollouts have, and what their tools did; the words for one rollout.
+"""Counts of the turns of a round's rollouts, and of what their tools did; the words for one rollout.
 
 Reads of the parts only the columns that are counted: tools' results, which may be longer than all tokens, stay on the
 disk.
