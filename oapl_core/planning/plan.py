@@ -173,7 +173,7 @@ class _Recorded:
         return self.unrecorded(step) or next((why for entry in recorded if (why := self._wrong(entry))), None)
 
     def unrecorded(self, step: Step) -> str | None:
-        """Say what the ledger lacks of ``step``; None if its process ended well and all that it made is there."""
+        """Say what of ``step`` is not in the ledger; None if its process ended well and all that it made is there."""
         last = self._ended.get(step.label)
         if last is None or last.exit_code:
             return "its process has not ended well yet"
