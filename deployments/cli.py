@@ -18,7 +18,7 @@ from typer.main import get_command
 from oapl_core.plugins import names, place, resolve
 
 COMMANDS = list(names("command"))
-"""In the order of `oapl --help`: those of oapl_core/plugins.py, then those of installed packages (`oapl.command`)."""
+"""In the order of `oapl --help`: those of oapl_core/plugins, then those of installed packages (`oapl.command`)."""
 
 
 class _Commands(TyperGroup):

@@ -11,7 +11,7 @@ from pydantic import SerializeAsAny, ValidatorFunctionWrapHandler, WithJsonSchem
 
 from oapl_core import plugins
 from oapl_core.objectives.inputs import Inputs, Loss, StepSizes
-from oapl_core.objectives.method import Method, OwnObjective, is_own
+from oapl_core.objectives.method import Method, OwnObjective
 from oapl_core.objectives.oapl import Oapl
 
 
@@ -27,12 +27,10 @@ def _chosen(value: Any, _builtin: ValidatorFunctionWrapHandler) -> Method | OwnO
         raise ValueError('write a table, for example {name = "oapl"}')
     # a file of OAPL's settings leaves the name out
     values = {"name": "oapl", **value}
-    name = str(values["name"])
-    if is_own(name):
-        return OwnObjective.model_validate(values)
-    # a wrong name is a complaint about this setting, not an error of its own
-    plugins.known("objective")(name)
-    kind: type[Method] = plugins.resolve("objective", name)
+    name = plugins.known("objective")(str(values["name"]))
+    # one of a person's own is imported by the trainer alone
+    ships = name in plugins.BUILT_IN["objective"]
+    kind: type[Method | OwnObjective] = plugins.resolve("objective", name) if ships else OwnObjective
     return kind.model_validate(values)
 
 

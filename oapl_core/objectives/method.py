@@ -107,11 +107,6 @@ class Method(Settings, allow_inf_nan=True):  # an infinite bound is none; NaN is
         return self.loss(step if self.scope == "sequence" else replace(step, statistics_SK=self.statistics(step)))
 
 
-def is_own(name: object) -> bool:
-    """Return whether ``name`` is ``module:Class`` or a name that an installed package gives to an objective."""
-    return ":" in str(name) or name in set(plugins.names("objective")) - plugins.BUILT_IN["objective"].keys()
-
-
 class OwnObjective(Settings):
     """Objective of a person's own: a class that derives from ``Method``, by name, and values of its settings.
 
@@ -124,13 +119,6 @@ class OwnObjective(Settings):
     name for it (entry point `oapl.objective`)."""
     needs_start: ClassVar[bool] = False
     """Unknown before the class is loaded, which checks it."""
-
-    @field_validator("name")
-    @classmethod
-    def _has_both_names(cls, name: str) -> str:
-        if ":" in name and not plugins.is_place(name):
-            raise ValueError("write module:Class, for example my_objectives:Mine")
-        return name
 
     @property
     def place(self) -> str:

@@ -97,7 +97,7 @@ class ForkEntry:
     changes: list[str]
     """Settings that differ, in words."""
     objective: str = ""
-    """That of the parent, which names the folders of the shared checkpoints; empty: the same as now."""
+    """Objective of the parent, which names the folders of the shared checkpoints; empty: the same as now."""
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def _rows(part: Any) -> Iterator[dict[str, Any]]:
 
 
 def _template(run: Run) -> "Template | None":
-    """That of the run's model; None where prompts are plain text, or its tokenizer is no longer there."""
+    """Read the chat template of the run's model; None where prompts are plain text, or its tokenizer is gone."""
     try:
         tokenizer = load_tokenizer(run.base_model())
     except DataError:

@@ -178,7 +178,7 @@ class Comparison(Recorded):
 
     @property
     def origin(self) -> Path:
-        """That of the run whose rollouts are shared, and of every arm."""
+        """Folder that relative paths of the shared run, and of every arm, start at."""
         return self.parent.origin
 
     @property

@@ -30,10 +30,10 @@ FEATURES = {
     "trackers": (r"\btracking\b|Tracker", ("tracking",)),
 }
 """Words of a feature, and parts of the paths that are its own."""
-OF_THE_STATEMENT = re.compile(r"(What|Of|As|Those)\b")
+OF_THE_STATEMENT = re.compile(r"(What|Of|As|Those|That)\b")
 LONGEST_SENTENCE = 25
 KINDS_OF_DIALECT = (
-    "begins with What, Of, As or Those",
+    "begins with What, Of, As, Those or That",
     "three words or fewer",
     "a sentence over 25 words",
     "no verb before a function, no noun before a property",
@@ -133,7 +133,7 @@ def dialect() -> dict[str, int]:
     """Docstrings that a reader reads twice, by what is wrong with them."""
     found = dict.fromkeys(KINDS_OF_DIALECT, 0)
     for _, node, said in docstrings():
-        found["begins with What, Of, As or Those"] += bool(OF_THE_STATEMENT.match(said))
+        found["begins with What, Of, As, Those or That"] += bool(OF_THE_STATEMENT.match(said))
         is_short = len(said.split()) <= 3 and isinstance(node, ast.FunctionDef | ast.ClassDef)
         found["three words or fewer"] += is_short
         found["a sentence over 25 words"] += sum(len(one.split()) > LONGEST_SENTENCE for one in sentences(said))

@@ -197,13 +197,16 @@ def sampled_run(folder: Path, at: str) -> Run:
     return run
 
 
-def test_its_runner_ends_a_verification_with_a_helper(
-    installed: Path, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with names_known_here(installed):
-        run = sampled_run(tmp_path, at="7")
-    done = python(environment, tmp_path, "-c", STAGE, str(run.root))
+def verified(installed: Path, folder: Path, at: str) -> tuple[Run, subprocess.CompletedProcess[str]]:
+    """Verify such a run in a process of its own, whose end is for the caller to judge."""
+    with names_known_here(installed), pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        run = sampled_run(folder, at)
+    return run, python(variables(installed), folder, "-c", STAGE, str(run.root))
+
+
+def test_its_runner_ends_a_verification_with_a_helper(installed: Path, tmp_path: Path) -> None:
+    run, done = verified(installed, tmp_path, at="7")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "round 0: verification: with niceness 7" in done.stdout
     assert "verify round 0 | 6/6 rollouts" in done.stdout, "its progress is forwarded"
@@ -221,13 +224,8 @@ def test_its_runner_ends_a_verification_with_a_helper(
     assert {row["reward"] for row in rows} == {expected}, "the stage ran under nice, with all that it started"
 
 
-def test_its_runner_refuses_what_is_no_niceness_in_one_line(
-    installed: Path, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with names_known_here(installed):
-        run = sampled_run(tmp_path, at="very")
-    done = python(environment, tmp_path, "-c", STAGE, str(run.root))
+def test_its_runner_refuses_what_is_no_niceness_in_one_line(installed: Path, tmp_path: Path) -> None:
+    _, done = verified(installed, tmp_path, at="very")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith(
         "ConfigError: fleet: at = 'very' is not a niceness; the runner 'polite' takes '0' to '19'"

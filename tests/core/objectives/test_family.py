@@ -247,7 +247,7 @@ def test_an_objective_that_another_setting_contradicts_is_refused() -> None:
         ({"name": "grpo", "clip_high": "x"}, "`objective.clip_high`: Input should be a valid number"),
         ({"regression_temperature": 0}, "`objective.regression_temperature`: Input should be greater than 0"),
         ({"name": "gropo"}, "`objective`: there is no objective 'gropo'; known are oapl, .*, minpro, or write module:"),
-        ({"name": "a:b:c"}, "`objective.name`: write module:Class, for example"),
+        ({"name": "a:b:c"}, "`objective`: there is no objective 'a:b:c'; .*or write module:object"),
         ({"name": 3}, "`objective`: there is no objective '3'; known are"),
         ("grpo", "`objective`: write a table, for example .* .got 'grpo'."),
     ],
