@@ -129,12 +129,14 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "assets": "tasks.assets:Assets",
         "pages": "tasks.artifacts:Pages",
         "alarms": "tasks.alarms:Alarms",
+        "trackers": "oapl_extras.trackers.sending:Trackers",
+        "what trackers miss": "oapl_extras.trackers.sending:usable",
     },
     "problem_sets": {"published": "oapl_extras.problem_sets.published:Published"},
     "reward": {},
     "runner": {"here": "oapl_core.launch:Here", "prefect": "tasks.fleet:Pool", "ray": "tasks.cluster:Ray"},
     "sampler": {"servers": "oapl_extras.servers.servers:ServerSampler"},
-    "tracker": {name: f"oapl_core.tracking.doors:{name}" for name in ("tensorboard", "wandb", "mlflow")},
+    "tracker": {name: f"oapl_extras.trackers.doors:{name}" for name in ("tensorboard", "wandb", "mlflow")},
 }
 """Places of what ships, ``module:object``, by kind and name."""
 

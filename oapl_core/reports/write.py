@@ -13,9 +13,9 @@ from oapl_core.reports.facts import Facts, gather
 from oapl_core.reports.forgetting import cards
 from oapl_core.reports.markdown import markdown
 from oapl_core.reports.page import page
+from oapl_core.run_folder.following import observer
 from oapl_core.run_folder.run import Run
 from oapl_core.stage import run_verb
-from oapl_core.tracking.tracking import catch_up
 
 LAYOUT_VERSION = 2
 """Raised when the same facts would give another report."""
@@ -32,7 +32,7 @@ def write(run: Run) -> None:
     inputs, settings = _inputs(facts), {"layout_version": LAYOUT_VERSION, **run.config.report.model_dump(mode="json")}
     if run.is_done(run.report, inputs, settings):
         say(f"report: {run.report / 'index.html'} is up to date")
-        catch_up(run)
+        _catch_up(run)
         return
     with run.writing(run.report, inputs, settings) as draft:
         draft.path.mkdir()
@@ -41,7 +41,13 @@ def write(run: Run) -> None:
         (draft.path / "report.md").write_text(markdown(report), encoding="utf-8")
         draft.details = {"complete": not facts.missing, "missing": list(facts.missing)}
     say(f"report: {run.report / 'index.html'}" + (" (partial)" if facts.missing else ""))
-    catch_up(run)
+    _catch_up(run)
+
+
+def _catch_up(run: Run) -> None:
+    missing = observer("what trackers miss", run, say)
+    missing.settle()
+    missing.end(False)
 
 
 def _inputs(facts: Facts) -> dict[str, str]:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from oapl_core import plugins
 from oapl_core.errors import ConfigError
@@ -39,6 +40,12 @@ class Observer:
     def on_stage(self, entry: StageEntry) -> None:
         """Take in that a stage's process ended, well or not."""
 
+    def on_step(self, number: int, made_from: Sequence[Mapping[str, Any]], step: Mapping[str, Any]) -> None:
+        """Take in an optimiser step of round ``number``; told in the training process alone, before the ledger knows.
+
+        ``made_from``: inputs and settings, as the ledger will name them for the epoch.
+        """
+
     def settle(self) -> None:
         """Look at the ledger as a whole: before the first stage, after the entries of a look, and at the end."""
 
@@ -54,16 +61,27 @@ def made(run: Run, tell: Tell, names: Sequence[str]) -> dict[str, Observer]:
     Raises:
         ConfigError: one cannot be imported, or used, or is no observer.
     """
-    found = dict[str, Observer]()
-    for name in dict.fromkeys((*names, *run.config.observers)):
-        observer = plugins.resolve("observer", name)(replace(run), tell)
-        if observer is not None and not isinstance(observer, Observer):
-            raise ConfigError(
-                f"observers: {name} makes a {type(observer).__name__}, which is no observer; derive it from "
-                "oapl_core.run_folder.following.Observer"
-            )
-        if observer is not None:
-            found[name] = observer
+    wanted = dict.fromkeys((*names, *run.config.observers))
+    found = {name: _made(name, replace(run), tell) for name in wanted}
+    return {name: observer for name, observer in found.items() if observer}
+
+
+def observer(name: str, run: Run, tell: Tell) -> Observer:
+    """Make the observer of that name, for whoever tells it more than the ledger; without a use for the run it is idle.
+
+    Raises:
+        ConfigError: as of ``made``.
+    """
+    return _made(name, run, tell) or Observer()
+
+
+def _made(name: str, run: Run, tell: Tell) -> Observer | None:
+    found = plugins.resolve("observer", name)(run, tell)
+    if found is not None and not isinstance(found, Observer):
+        raise ConfigError(
+            f"observers: {name} makes a {type(found).__name__}, which is no observer; derive it from "
+            "oapl_core.run_folder.following.Observer"
+        )
     return found
 
 

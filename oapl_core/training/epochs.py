@@ -8,16 +8,15 @@ line for each optimiser step. After the last epoch it writes the state from whic
 import json
 import resource
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.planning.warnings import batch_too_large
 from oapl_core.progress import Progress, say
+from oapl_core.run_folder.following import Observer, observer
 from oapl_core.run_folder.run import METRICS_FILE
 from oapl_core.seeds import derive_seed
-from oapl_core.tracking.figures import TRAINING, Row, hash_of, stage_rows, step_row, steps_before
-from oapl_core.tracking.tracking import Tracking
 from oapl_core.training.interruption import StopRequest
 from oapl_core.training.job import Job
 from oapl_core.training.saving.continuation import hand_on
@@ -49,18 +48,17 @@ def train_epochs(
         say(f"training {job.title}: ready in {started_s:.0f} s, {done}")
         if warning := batch_too_large(job.title, sequences, job.training.batch_size):
             say(f"warning: {warning}")
-    trackers = trainer.training.trackers if engine.rank == 0 else ()
-    tracking, row_of = Tracking(trackers, job.run), _row_of(job)
-    tracking.log(stage_rows(job.run))
     tell = say if engine.rank == 0 else _nobody
-    with (
-        closing(tracking),
-        Progress(f"training {job.title}", job.epochs * sequences, "sequences", tell=tell) as progress,
-    ):
+    told = observer("trackers", job.run, say) if engine.rank == 0 else Observer()
+    told.settle()
+    with ExitStack() as stack:
+        stack.callback(told.end, False)
+        progress = Progress(f"training {job.title}", job.epochs * sequences, "sequences", tell=tell)
+        stack.enter_context(progress)
         progress.skip((reached.epoch - 1) * sequences + sum(step["sequences"] for step in reached.rows))
 
         def report(step: "Metrics") -> None:
-            tracking.log([row_of(step)])
+            told.on_step(job.round_number, (job.inputs, job.settings), step)
             progress.advance(step["sequences"], f"epoch {step['epoch']} loss {step['loss']:.4f}")
 
         while reached.epoch <= job.epochs:
@@ -75,15 +73,6 @@ def train_epochs(
     hand_on(job, engine)  # before the states go, from which it could be made again
     if engine.rank == 0:
         delete_leftovers(job)
-
-
-def _row_of(job: Job) -> Callable[["Metrics"], Row]:
-    """Return a function that makes a tracker's row of a step.
-
-    The row's source is the one that the epoch's record will name, so that it is found again there.
-    """
-    source, earlier = hash_of(job.inputs, job.settings), steps_before(job.run, job.round_number)
-    return lambda step: step_row(TRAINING, earlier, step, source)
 
 
 def _nobody(_: str) -> None:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from oapl_core.errors import ConfigError, DataError, Interrupted
 from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.progress import say
+from oapl_core.run_folder.following import observer
 from oapl_core.run_folder.optimizer_state import require_state
 from oapl_core.run_folder.run import Run
 from oapl_core.stage import run_verb
-from oapl_core.tracking.tracking import check_trackers
 from oapl_core.training.epochs import train_epochs
 from oapl_core.training.examples import UNKNOWN, Examples, read_examples
 from oapl_core.training.interruption import StopRequest, listening
@@ -51,7 +51,7 @@ def train(run: Run, round_number: int) -> None:
     # Everything that can be refused without a model comes first: it costs seconds, loading costs minutes.
     if not job.is_trained:
         require_state(job.run, job.round_number)
-    check_trackers(job.training.trackers)
+    observer("trackers", job.run, say)  # refuses a tracker that cannot be used
     examples = _examples(job)
     if own_rank() is None:  # once for all ranks, by the process that starts them or is the only one
         drop_unfinished(job)

@@ -27,7 +27,7 @@ FEATURES = {
     "fleet": (r"\bfleet\b|Fleet", ("fleet",)),
     "replay and difficulty": (r"\breplay|difficulty", ("replay", "difficulty")),
     "servers that sample": (r"\bservers?\b", ("server", "embedded")),
-    "trackers": (r"\btracking\b|Tracker", ("tracking",)),
+    "trackers": (r"\btrackers?\b|Tracker", ("trackers",)),
 }
 """Words of a feature, and parts of the paths that are its own."""
 OF_THE_STATEMENT = re.compile(r"(What|Of|As|Those|That)\b")

@@ -14,7 +14,7 @@ from oapl_core.settings_group import Settings
 from tests.architecture import budgets
 from tests.architecture.sources import PACKAGES, python_files, text
 
-CORE_LINES = 33_499
+CORE_LINES = 33_077
 """Lines in the import closure of the verbs of `make demo`; goal 24,000."""
 MENTIONS = {
     "turns and tools": 20,
@@ -26,7 +26,7 @@ MENTIONS = {
     "fleet": 5,
     "replay and difficulty": 8,
     "servers that sample": 6,
-    "trackers": 3,
+    "trackers": 1,
 }
 """Files outside of a feature's own that have its words in their code; 5 is the goal for each."""
 SETTINGS, OPTIONS = 278, 112

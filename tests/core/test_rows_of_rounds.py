@@ -24,9 +24,9 @@ from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.settings.rehearsal import rehearsal
-from oapl_core.tracking.figures import rows as tracked
 from oapl_extras.compare.tracks import read_track
 from oapl_extras.plan.estimate import ProblemCounts, estimate
+from oapl_extras.trackers.figures import rows as tracked
 from tests.core.evaluation.made_up_verifier import MadeUpVerifier
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
 

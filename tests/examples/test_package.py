@@ -16,7 +16,7 @@ from oapl_core import plugins, tables
 from oapl_core.planning.plan import helping_steps, round_steps
 from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.settings.experiment_file import parse_experiment
-from oapl_core.tracking.tracking import catch_up
+from oapl_extras.trackers.sending import usable
 from tests.core.training.made_round import made_groups, make_run, train_command, write_groups
 from tests.core.verdicts.test_verify import rollout
 from tests.synthetic_run import write_synthetic_run
@@ -105,6 +105,13 @@ def test_its_objective_trains(trained: Run) -> None:
     assert metrics.parts[-3] == "tilted"
     losses = [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
     assert losses and all(map(math.isfinite, losses))
+
+
+def catch_up(run: Run) -> None:
+    """Send what trackers miss, as the report does."""
+    missing = usable(run, print)
+    missing.settle()
+    missing.end(False)
 
 
 def test_its_tracker_has_every_step_once(trained: Run, installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

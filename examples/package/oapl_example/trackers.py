@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from oapl_core.tracking.doors import Door, Opening
+from oapl_extras.trackers.doors import Door, Opening
 
 FILE = "OAPL_JSON_LINES"
 """Variable that names one file for all runs; unset: logs/figures.jsonl of each run."""

@@ -15,9 +15,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from oapl_core.errors import ConfigError
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.training import TrainingConfig
-from oapl_core.tracking import doors
-from oapl_core.tracking.figures import Row, rows, step_row
-from oapl_core.tracking.tracking import Tracking, catch_up
+from oapl_extras.trackers import doors
+from oapl_extras.trackers.figures import Row, rows, step_row
+from oapl_extras.trackers.sending import Trackers, usable
 from tests.synthetic_run import write_synthetic_run
 
 needs_mlflow = pytest.mark.skipif(not find_spec("mlflow"), reason="needs mlflow-skinny of requirements/dev.in")
@@ -31,8 +31,15 @@ def run(tmp_path: Path) -> Run:
 
 
 def send(run: Run, tracker: str, given: list[Row]) -> None:
-    with closing(Tracking([tracker], run)) as tracking:
-        tracking.log(given)
+    trackers = Trackers(run, print, [tracker])
+    trackers.log(given)
+    trackers.end(False)
+
+
+def catch_up(run: Run) -> None:
+    missing = usable(run, print)
+    missing.settle()
+    missing.end(False)
 
 
 def steps(numbers: Iterator[int] | range, loss: float, source: str = "one") -> list[Row]:
@@ -93,15 +100,16 @@ def test_a_round_that_is_made_again_from_something_else_replaces_its_steps(run: 
 def test_a_missing_package_is_one_clear_line_before_anything_is_opened(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("oapl_core.tracking.tracking.find_spec", lambda name: name == "tensorboard" or None)
+    monkeypatch.setattr("oapl_extras.trackers.sending.find_spec", lambda name: name == "tensorboard" or None)
     with pytest.raises(ConfigError, match=r"training.trackers: 'mlflow' needs the package mlflow.*pip install mlflow"):
-        Tracking(["tensorboard", "mlflow"], run)
+        Trackers(run, print, ["tensorboard", "mlflow"])
     assert not (run.root / "logs" / "trackers").exists()
 
 
 def test_without_trackers_nothing_is_written(run: Run) -> None:
-    with closing(Tracking([], run)) as tracking:
-        tracking.log(rows(run))
+    trackers = Trackers(run, print, [])
+    trackers.settle()
+    trackers.end(False)
     assert not (run.root / "logs" / "trackers").exists()
 
 
@@ -131,7 +139,7 @@ def test_a_tracker_that_fails_is_told_of_once_and_gets_the_rest_later(
 
 
 OWN_TRACKER = """
-from oapl_core.tracking.doors import Door
+from oapl_extras.trackers.doors import Door
 
 def lines(opening):
     file = (opening.root / "logs" / "lines.txt").open("a")
@@ -165,7 +173,7 @@ def test_a_tracker_of_one_s_own_gets_each_row_once_and_stops_nothing(
 def test_a_tracker_that_is_none_is_one_clear_line(run: Run, name: str, says: str) -> None:
     with pytest.raises((ConfigError, ValueError), match=says):
         TrainingConfig(trackers=(name,))
-        Tracking([name], run)
+        Trackers(run, print, [name])
 
 
 @pytest.mark.slow

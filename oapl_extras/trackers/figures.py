@@ -51,13 +51,13 @@ def steps_before(run: Run, number: int) -> int:
 
 def rows(run: Run) -> Iterator[Row]:
     """Everything that is known, axis by axis, steps ascending."""
-    yield from stage_rows(run)
+    yield from _stage_rows(run)
     for number in range(len(run.config.rounds)):
         entries, earlier = _entries(run, f"{run.name(run.checkpoints(number))}/epoch_"), steps_before(run, number)
         yield from (row for entry in entries for row in _steps(run, entry, TRAINING, earlier))
 
 
-def stage_rows(run: Run) -> Iterator[Row]:
+def _stage_rows(run: Run) -> Iterator[Row]:
     """Yield rows of what stages other than training did."""
     for number in range(len(run.config.rounds)):
         if run.name(run.groups(number)) in run.ledger.artifacts():  # a round's row is whole then, but for the mismatch

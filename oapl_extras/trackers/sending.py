@@ -11,7 +11,6 @@ import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from importlib.util import find_spec
 from itertools import chain
 from queue import SimpleQueue
@@ -19,10 +18,10 @@ from typing import Any
 
 from oapl_core import plugins
 from oapl_core.errors import ConfigError
-from oapl_core.progress import say
+from oapl_core.run_folder.following import Observer, Tell
 from oapl_core.run_folder.run import Run
-from oapl_core.tracking.doors import PATIENCE_S, Opening
-from oapl_core.tracking.figures import Row, rows
+from oapl_extras.trackers.doors import PATIENCE_S, Opening
+from oapl_extras.trackers.figures import TRAINING, Row, hash_of, rows, step_row, steps_before
 
 _NOT_SHOWN = {"estimate", "fleet", "mirror", "sampler"}
 """Settings that say where a run is kept going; addresses among them are nobody else's business."""
@@ -89,8 +88,9 @@ class Record:
 class _Lane(threading.Thread):
     """One tracker: opened by its first row, fed from a queue until None."""
 
-    def __init__(self, name: str, run: Run) -> None:
+    def __init__(self, name: str, run: Run, tell: Tell) -> None:
         super().__init__(name=f"tracker {name}", daemon=True)
+        self._tell = tell
         self.tracker, self.queue = name, SimpleQueue[Row | None]()
         self._run, self._record = run, Record(run, name)
         self.start()
@@ -102,7 +102,7 @@ class _Lane(threading.Thread):
             self._send(rows)
         except Exception as error:  # each library has errors of its own, and a person's tracker may raise anything
             text = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-            say(
+            self._tell(
                 f"tracker {self.tracker} is not to be reached ({text}); the run continues, `oapl report` sends the rest"
             )
 
@@ -121,25 +121,40 @@ class _Lane(threading.Thread):
             door.close()
 
 
-class Tracking:
-    """All trackers of a run, fed by one process; without any it does nothing."""
+class Trackers(Observer):
+    """All trackers of a run, fed by one process: what the ledger knows, and the steps of a training before it does."""
 
-    def __init__(self, names: Sequence[str], run: Run) -> None:
-        """They are opened by the first row that they do not have.
+    def __init__(self, run: Run, tell: Tell, names: Sequence[str] | None = None) -> None:
+        """Check them; they are opened by the first row that they do not have. ``names``: other than the settings'.
 
         Raises:
             ConfigError: a tracker's package is not installed.
         """
-        check_trackers(names)
-        self._lanes = [_Lane(name, run) for name in names]
+        self._run, self._tell = run, tell
+        self._names = run.config.training.trackers if names is None else names
+        self._lanes = list[_Lane]()
+        self._earlier = dict[int, int]()
+        check_trackers(self._names)
+
+    def settle(self) -> None:
+        """Send what the ledger knows and a tracker does not have."""
+        self.log(rows(self._run))
+
+    def on_step(self, number: int, made_from: Sequence[Mapping[str, Any]], step: Mapping[str, Any]) -> None:
+        """Send a step, from the source that the epoch's record will name, so that it is found again there."""
+        if number not in self._earlier:
+            self._earlier[number] = steps_before(self._run, number)
+        self.log([step_row(TRAINING, self._earlier[number], step, hash_of(*made_from))])
 
     def log(self, rows: Iterable[Row]) -> None:
         """Give rows to every tracker, steps of an axis ascending; returns at once."""
+        if not self._lanes:
+            self._lanes = [_Lane(name, self._run, self._tell) for name in self._names]
         for row in rows if self._lanes else ():
             for lane in self._lanes:
                 lane.queue.put(row)
 
-    def close(self) -> None:
+    def end(self, behind: bool) -> None:
         """Wait until everything is sent, but for no tracker longer than a minute."""
         for lane in self._lanes:
             lane.queue.put(None)
@@ -147,17 +162,16 @@ class Tracking:
         for lane in self._lanes:
             lane.join(max(0.0, deadline - time.monotonic()))
             if lane.is_alive():
-                say(f"tracker {lane.tracker} does not answer; the run continues, `oapl report` sends the rest")
+                self._tell(f"tracker {lane.tracker} does not answer; the run continues, `oapl report` sends the rest")
 
 
-def catch_up(run: Run) -> None:
-    """Send what trackers of the run do not have; one that cannot be used here is told of and left out."""
+def usable(run: Run, tell: Tell) -> Trackers:
+    """Make the observer of the trackers that can be used here; one that cannot is told of and left out."""
     here = list[str]()
     for name in run.config.training.trackers:
         try:
             check_trackers([name])
             here.append(name)
         except ConfigError as error:
-            say(f"tracker {name}: nothing is sent ({error})")
-    with closing(Tracking(here, run)) as tracking:
-        tracking.log(rows(run))
+            tell(f"tracker {name}: nothing is sent ({error})")
+    return Trackers(run, tell, here)
