@@ -1,7 +1,7 @@
 """``python -m deployments.measuring PROBLEMS [KEY=VALUE]...``: each new checkpoint is evaluated on PROBLEMS by itself.
 
-Reads PREFECT_API_URL; writes an automation to that server: what a flow of ours tells of a checkpoint (tasks/assets.py)
-starts `oapl-evaluate` with that model. Doing it again replaces the problem set and the settings.
+Reads PREFECT_API_URL; writes an automation to that server: an asset of a checkpoint (oapl_extras/prefect_pages) starts
+`oapl-evaluate` with that model. Doing it again replaces the problem set and the settings.
 """
 
 import os

@@ -19,10 +19,10 @@ from oapl_core.evaluation import card
 from oapl_core.evaluation.card_text import headline
 from oapl_core.evaluation.folder import EvaluationFolder
 from oapl_core.evaluation.wanted import default_folder, settings_of
+from oapl_core.run_folder.following import observer
 from oapl_core.run_folder.lock import hold
 from oapl_core.settings.evaluation_folder import SetConfig
 from oapl_core.settings_group import Settings
-from tasks.artifacts import show_card
 from tasks.folders import EVALUATING, run_in
 from tasks.stage import progress
 
@@ -77,5 +77,5 @@ def evaluate(folder: EvaluationFolder) -> str:
     if changed or not folder.is_finished:
         for _ in folder.turns():  # a process, and so an engine, for each architecture
             run_in(folder.root, EVALUATING, EvaluationFolder.open)
-        show_card(folder, progress.info)
+        observer("page", folder, progress.info).end(False)
     return f"{folder.card_text}: {'; '.join(headline(card.read(folder.card)))}"

@@ -24,8 +24,8 @@ from oapl_core import runner
 from oapl_core.errors import Diverged, StageFailed
 from oapl_core.planning.plan import Step
 from oapl_core.planning.stages import BY_VERB
+from oapl_core.run_folder.following import observer
 from oapl_core.run_folder.run import Run
-from tasks.artifacts import watched
 
 progress = logging.getLogger("oapl_core.progress")
 
@@ -43,8 +43,12 @@ def execute(run_dir: Path, step: Step) -> None:
     """
     progress.info("%s: starting", step.title)
     run = Run.open(run_dir)
-    with watched(run, step, lambda line: progress.info("%s", line)) as tell:
+    with observer("pages", run, _say).around(step, _say) as tell:
         runner.do(run, step, tell)
+
+
+def _say(line: str) -> None:
+    progress.info("%s", line)
 
 
 def telling() -> Callable[[str], None]:

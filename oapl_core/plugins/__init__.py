@@ -126,9 +126,10 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     },
     "observer": {
         "mirror": "oapl_core.run_folder.mirror:mirroring",
-        "assets": "tasks.assets:Assets",
-        "pages": "tasks.artifacts:Pages",
-        "alarms": "tasks.alarms:Alarms",
+        "assets": "oapl_extras.prefect_pages.assets:Assets",
+        "pages": "oapl_extras.prefect_pages.pages:Pages",
+        "page": "oapl_extras.prefect_pages.pages:Page",
+        "alarms": "oapl_extras.prefect_pages.alarms:Alarms",
         "trackers": "oapl_extras.trackers.sending:Trackers",
         "what trackers miss": "oapl_extras.trackers.sending:usable",
     },

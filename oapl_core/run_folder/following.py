@@ -8,7 +8,7 @@ ConfigError: what a person must mend.
 import contextvars
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +40,10 @@ class Observer:
     def on_stage(self, entry: StageEntry) -> None:
         """Take in that a stage's process ended, well or not."""
 
+    def around(self, step: Any, tell: Tell) -> AbstractContextManager[Tell]:
+        """Look on while a ``step`` of the plan runs in a task; what is told goes through the yielded function."""
+        return nullcontext(tell)
+
     def on_step(self, number: int, made_from: Sequence[Mapping[str, Any]], step: Mapping[str, Any]) -> None:
         """Take in an optimiser step of round ``number``; told in the training process alone, before the ledger knows.
 
@@ -66,7 +70,7 @@ def made(run: Run, tell: Tell, names: Sequence[str]) -> dict[str, Observer]:
     return {name: observer for name, observer in found.items() if observer}
 
 
-def observer(name: str, run: Run, tell: Tell) -> Observer:
+def observer(name: str, run: Any, tell: Tell) -> Observer:
     """Make the observer of that name, for whoever tells it more than the ledger; without a use for the run it is idle.
 
     Raises:
@@ -75,7 +79,7 @@ def observer(name: str, run: Run, tell: Tell) -> Observer:
     return _made(name, run, tell) or Observer()
 
 
-def _made(name: str, run: Run, tell: Tell) -> Observer | None:
+def _made(name: str, run: Any, tell: Tell) -> Observer | None:
     found = plugins.resolve("observer", name)(run, tell)
     if found is not None and not isinstance(found, Observer):
         raise ConfigError(

@@ -16,7 +16,7 @@ from flows.round import run_missing, run_round, run_to_groups
 from flows.start import followed, listen
 from oapl_core.errors import DataError, Held, Interrupted, OaplError
 from oapl_core.planning.plan import Step, finished, preparation, steps
-from oapl_core.run_folder.following import follow, made
+from oapl_core.run_folder.following import follow, made, observer
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.opening import find, opened
@@ -24,7 +24,6 @@ from oapl_core.run_folder.run import Run
 from oapl_core.settings_group import Settings
 from oapl_extras.compare.beginning import begin, check_tables, read_comparison, source_of
 from oapl_extras.compare.folder import MEASURING, REPORTING, Arm, Comparison, folder_of, needed_steps
-from tasks.artifacts import show_report
 from tasks.folders import run_in
 from tasks.stage import progress, run_step, telling
 
@@ -87,7 +86,7 @@ def compare(comparison: Comparison) -> str:
     if any(arm.is_trained and not arm.is_measured for arm in arms):
         work(comparison, MEASURING, "evaluation.evaluate")
     work(comparison, REPORTING, "reports.write")
-    show_report(comparison, progress.info)
+    observer("page", comparison, progress.info).end(False)
     measured = sum(arm.is_measured for arm in arms)
     return f"{comparison.root}: {measured} of {len(arms)} arms are measured"
 

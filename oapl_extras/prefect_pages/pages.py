@@ -8,8 +8,8 @@ said once, and the stage continues.
 import contextvars
 import re
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, cast
 from uuid import UUID
@@ -29,7 +29,7 @@ from oapl_core.evaluation.folder import EvaluationFolder
 from oapl_core.planning.plan import Step, steps
 from oapl_core.planning.stages import REPORT, TRAINING
 from oapl_core.progress import Reading
-from oapl_core.run_folder.following import Observer
+from oapl_core.run_folder.following import Observer, Tell
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.temporary import temporary_folder
@@ -39,8 +39,6 @@ UPDATE_S = 10.0
 _LAST_LINES = 30
 _GIVE_UP_S = 5.0
 """Seconds that the end of a stage waits for the last update of its bar."""
-
-Tell = Callable[[str], None]
 
 
 def key(*words: object) -> str:
@@ -117,11 +115,15 @@ class _Bar:
 
 
 class Pages(Observer):
-    """Shows each round once it is trained, and the report once it is written."""
+    """Shows a bar beside a stage, each round once it is trained, and the report once it is written."""
 
     def __init__(self, run: Run, tell: Tell) -> None:
-        """Open a bar; ``tell`` gets a line where something cannot be shown."""
+        """Take the steps of the run; ``tell`` gets a line where something cannot be shown."""
         self._run, self._tell, self._steps = run, tell, {step.label: step for step in steps(run.config)}
+
+    def around(self, step: Step, tell: Tell) -> AbstractContextManager[Tell]:
+        """Show how far the stage is, and its failure."""
+        return watched(self._run, step, tell)
 
     def on_stage(self, entry: StageEntry) -> None:
         """Show what the stage completed, if it ended well."""
@@ -142,6 +144,21 @@ def show_round(run: Run, number: int, tell: Tell) -> None:
         _markdown(name, summary.text, summary.headline)
         rows = [dict(zip(summary.counts.columns, row, strict=True)) for row in summary.counts.rows]
         create_table_artifact(cast(list[dict[str, Any]], rows), key=f"{name}-counts", description=summary.headline)
+
+
+class Page(Observer):
+    """Shows at its end what a folder that is no run came to: the card of an evaluation, or a comparison's report."""
+
+    def __init__(self, folder: "EvaluationFolder | Reported", tell: Tell) -> None:
+        """Take the folder; ``tell`` gets a line where it cannot be shown."""
+        self._folder, self._tell = folder, tell
+
+    def end(self, behind: bool) -> None:
+        """Show the card, or the report."""
+        if isinstance(self._folder, EvaluationFolder):
+            show_card(self._folder, self._tell)
+        else:
+            show_report(self._folder, self._tell)
 
 
 class Reported(Protocol):

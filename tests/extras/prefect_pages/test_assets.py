@@ -11,7 +11,7 @@ from oapl_core.errors import StageFailed
 from oapl_core.run_folder.following import follow
 from oapl_core.run_folder.recorded import IMPORTED, POLICIES
 from oapl_core.run_folder.run import Run
-from tasks.assets import Assets
+from oapl_extras.prefect_pages.assets import Assets
 from tests.synthetic_run import write_synthetic_run
 
 NAME = "prefect.asset.materialization.succeeded"

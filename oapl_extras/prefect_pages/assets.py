@@ -17,7 +17,7 @@ from oapl_core.run_folder.following import Observer
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.recorded import POLICIES
 from oapl_core.run_folder.run import CHECKPOINT_DIR, Run
-from tasks.artifacts import shown
+from oapl_extras.prefect_pages.pages import shown
 
 _MOST_INPUTS = 80
 """Related assets of an event; a server takes 100 in all. The payload has the hashes of every input."""

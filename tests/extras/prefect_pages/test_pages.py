@@ -20,7 +20,7 @@ from oapl_core.reports.write import write
 from oapl_core.run_folder.following import follow, made
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run
-from tasks.artifacts import failure_text, key, show_report, show_round, watched
+from oapl_extras.prefect_pages.pages import failure_text, key, show_report, show_round, watched
 from tests.synthetic_run import HOSTILE, Sizes, write_synthetic_run
 
 pytestmark = pytest.mark.usefixtures("prefect")

@@ -10,6 +10,7 @@ from prefect.events import Event
 
 from oapl_core.run_folder.following import follow, made
 from oapl_core.run_folder.ledger import StageEntry
+from oapl_extras.prefect_pages import alarms
 from tests.core.reports.test_alarms import run_of
 
 
@@ -17,8 +18,8 @@ def test_a_jump_between_rounds_is_a_warning_and_an_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     sent: list[Event] = []
-    monkeypatch.setattr("tasks.alarms.progress", logging.getLogger("a flow's"))  # Prefect's own wants a flow run
-    monkeypatch.setattr("tasks.alarms.emit_event", lambda *given, **more: sent.append(emitted(*given, **more)))
+    monkeypatch.setattr(alarms, "progress", logging.getLogger("a flow's"))  # Prefect's own wants a flow run
+    monkeypatch.setattr(alarms, "emit_event", lambda *given, **more: sent.append(emitted(*given, **more)))
     run = run_of(tmp_path, [(20, 0, 1000), (80, 0, 1000), (81, 0, 1000)])
     with follow(run, made(run, print, ["alarms"]), print, look_every_s=60):
         for number, exit_code in ((0, 0), (1, 1), (1, 0), (2, 0)):  # what failed is no news of a round
