@@ -48,7 +48,7 @@ worker: export PREFECT_WORKER_WEBSERVER_PORT ?= 4280
 worker: setup  ## runs what is deployed, on this machine, says how it is on :4280/health; stopped, it ends its runs too
 	@$(bin)/prefect worker start --pool oapl --type process --with-healthcheck
 
-deploy: setup  ## deployments/prefect.yaml to the server: oapl-round (nightly), oapl-experiment, oapl-conclude, oapl-evaluate, oapl-compare; POOLS="a b" for [fleet]
+deploy: setup  ## prefect.yaml to the server: oapl-round (nightly), oapl-experiment, oapl-conclude, oapl-evaluate, oapl-compare; POOLS="a b" for [fleet]
 	@$(bin)/python -m deployments.deploying $(POOLS)
 
 lock:  ## requirements/*.lock from requirements/*.in; UPGRADE=1 takes the newest

@@ -8,7 +8,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-SHIPPED = ("data/sources.toml", "data/*/*.jsonl", "deployments/prefect.yaml", "deployments/experiments/*")
+SHIPPED = ("data/sources.toml", "data/*/*.jsonl", "prefect.yaml", "deployments/experiments/*")
 
 
 class BuildWithShippedFiles(build_py):

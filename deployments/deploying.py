@@ -1,6 +1,6 @@
-"""``make deploy``: the work pool, the deployments and the zombie automation, on the Prefect server at PREFECT_API_URL.
+"""``make deploy``: the work pool, `prefect deploy --all` and the zombie automation, on the server at PREFECT_API_URL.
 
-Reads ``deployments/prefect.yaml`` of the current folder, else the one that ships; writes to the server only. Each
+Reads ``prefect.yaml`` of the current folder, else the one that ships; writes to the server only. Each
 argument names a further work pool, for whose workers `[fleet]` may have stages. That pool gets the deployment
 ``oapl-stage/POOL``, which imports the installed package, so that a checkout may lie anywhere. Doing it again updates
 what is there; a work pool that exists keeps its settings.
@@ -9,20 +9,17 @@ what is there; a work pool that exists keeps its settings.
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import httpx
-import yaml
 
 from deployments.short_names import NAMES
 from oapl_core.settings.operation.secrets import masked
 from oapl_core.shipped import shipped
-from oapl_core.temporary import temporary_folder
 
 if TYPE_CHECKING:
     from prefect.automations import Automation
@@ -30,13 +27,12 @@ if TYPE_CHECKING:
 POOL = "oapl"
 SILENT_S = 90
 """A flow run without a heartbeat for so long is dead; one beats every `flows.heartbeat_frequency` seconds."""
-FILE = "deployments/prefect.yaml"
+FILE = "prefect.yaml"
 JOB_VARIABLES = {
     "stream_output": False,
-    # what the checkout's pyproject.toml tells Prefect; without heartbeats, live runs would be taken for dead ones
     "env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30", "PREFECT_LOGGING_EXTRA_LOGGERS": "oapl_core"},
 }
-"""Job variables of flow runs that may be started outside of a checkout."""
+"""Job variables of flow runs, as prefect.yaml says them of the other deployments."""
 _OVER = ("Completed", "Skipped", "Failed", "Crashed", "Cancelled", "Cancelling", "AwaitingRetry", "Paused", "Suspended")
 
 
@@ -52,9 +48,9 @@ def main(stage_pools: Sequence[str] = ()) -> int:
         print(unreachable(error))
         return 1
     # the pool comes first: `prefect deploy` refuses a deployment whose pool does not exist
-    with deployments_file() as file:
-        command = ["--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
-        code = subprocess.run([sys.executable, "-m", "prefect", *command]).returncode
+    file = FILE if Path(FILE).is_file() else shipped(FILE)
+    command = ["--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
+    code = subprocess.run([sys.executable, "-m", "prefect", *command]).returncode
     if code == 0:
         for pool in stage_pools:
             deploy_stages(pool)
@@ -63,21 +59,9 @@ def main(stage_pools: Sequence[str] = ()) -> int:
     return code
 
 
-@contextmanager
-def deployments_file() -> Iterator[Path]:
-    """``deployments/prefect.yaml`` with the code's version in it; where there is none, the shipped one, with flows that
-    workers import as modules."""
-    here = Path(FILE).is_file()
-    content = yaml.safe_load((Path(FILE) if here else shipped(FILE)).read_text(encoding="utf-8"))
-    for deployment in content["deployments"]:
-        deployment.setdefault("version", code_version())
-        if not here:
-            deployment["entrypoint"] = deployment["entrypoint"].replace("/", ".").replace(".py:", ".")
-            deployment["work_pool"]["job_variables"] = JOB_VARIABLES
-    with temporary_folder() as folder:
-        made = folder / "prefect.yaml"
-        made.write_text(yaml.safe_dump(content), encoding="utf-8")
-        yield made
+def here() -> dict[str, str]:
+    """Say which code is deployed, and in which folder it is to run: a build step of prefect.yaml."""
+    return {"version": code_version(), "folder": str(Path.cwd())}
 
 
 def code_version() -> str:

@@ -69,7 +69,7 @@ def evaluate_checkpoints(problems: dict[str, Any], overrides: Sequence[str]) -> 
             deployment = client.read_deployment_by_name(f"{FLOW}/{FLOW}")
         except ObjectNotFound:
             raise ConfigError(f"the server has no deployment {FLOW}; `make deploy` makes it") from None
-    start = {"models": ["{{ event.payload.model }}"], "problems": problems, "overrides": list(overrides)}
+    parameters = {"models": ["{{ event.payload.model }}"], "problems": problems, "overrides": list(overrides)}
     wanted = Automation(
         name="oapl: evaluate checkpoints",
         description=f"Starts {FLOW} with each checkpoint that a run makes",
@@ -83,9 +83,7 @@ def evaluate_checkpoints(problems: dict[str, Any], overrides: Sequence[str]) -> 
             threshold=1,
         ),
         actions=[
-            RunDeployment(
-                source="selected", deployment_id=deployment.id, parameters={"start": start}, job_variables=None
-            )
+            RunDeployment(source="selected", deployment_id=deployment.id, parameters=parameters, job_variables=None)
         ],
     )
     put(wanted)

@@ -5,10 +5,7 @@ Reads the checkpoint of the round before; writes ``round_NN/``.
 
 from contextlib import AbstractContextManager, nullcontext
 
-from prefect import flow
-from prefect.client.schemas.objects import State
-
-from flows.start import Start, next_round, play, run_and_round
+from flows.start import flow_of_a_run, next_round, run_and_round
 from oapl_core.errors import StageFailed
 from oapl_core.planning.plan import (
     Step,
@@ -23,13 +20,9 @@ from oapl_core.run_folder.run import Run
 from tasks.stage import beside, run_step
 
 
-@flow(name="oapl-round", flow_run_name=run_and_round)
-def oapl_round(start: Start) -> State[None]:
+@flow_of_a_run("oapl-round", run_and_round)
+def oapl_round(run: Run) -> str:
     """Bring the first unfinished round to its end: one that was begun, else the next. Meant to be run every night."""
-    return play(start, _next_round)
-
-
-def _next_round(run: Run) -> str:
     run_missing(run, preparation(run.config))
     number = next_round(run)
     if number is None:

@@ -7,7 +7,7 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from flows.start import listen
+from flows.start import listen, skipped
 from oapl_core.errors import Held, OaplError
 from oapl_core.planning.plan import Step
 from oapl_core.runner import Order
@@ -33,7 +33,7 @@ def oapl_stage(order: Order) -> State[None]:
     try:
         carry_out(order, telling())
     except Held as error:
-        return Completed(name="Skipped", message=f"nothing was done: {error}")
+        return skipped(error)
     except OaplError as error:  # its kind travels as the state's name
         return Failed(name=type(error).__name__, message=str(error))
     return Completed()

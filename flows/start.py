@@ -1,7 +1,7 @@
 """Beginning of every flow: its parameters, the name of its run, and the run folder, held while the stages run.
 
 Reads the experiment file or run folder that the parameters name. A flow that finds the run folder held by another
-process ends as ``Skipped`` (a kind of Completed) and did nothing. That keeps two apart, and no limit of Prefect's.
+process ends as ``Skipped`` (a kind of Cancelled) and did nothing. That keeps two apart, and no limit of Prefect's.
 """
 
 import logging
@@ -10,10 +10,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from prefect import Flow, flow
 from prefect.client.schemas.objects import State
 from prefect.runtime import deployment, flow_run
-from prefect.states import Completed
-from pydantic import Field
+from prefect.states import Cancelled, Completed
 
 from oapl_core.errors import Held, OaplError
 from oapl_core.planning.fitting import look_ahead
@@ -23,23 +23,13 @@ from oapl_core.progress import Reading
 from oapl_core.run_folder.following import follow, made
 from oapl_core.run_folder.opening import find, opened
 from oapl_core.run_folder.run import Run
-from oapl_core.settings_group import Settings
 from tasks.stage import progress, telling
 
 OBSERVERS = ("mirror", "assets", "pages", "alarms")
 """Observers of every run, beside those that its settings name."""
+EXPERIMENT = Path("deployments/experiments/demo.toml")
+"""Experiment of a flow run that names none."""
 _LOG_EVERY_S = 30.0
-
-
-class Start(Settings):
-    """Run to work on. Whatever of it is finished is never done again."""
-
-    experiment: Path = Field(default=Path("deployments/experiments/demo.toml"), title="Experiment file or run folder")
-    """A TOML file, or the folder of a run that exists (data/runs/NAME). A relative path starts at the folder that was
-    deployed from."""
-    overrides: tuple[str, ...] = Field(default=(), title="Settings that differ from the file")
-    """Each one KEY=VALUE, for example seed=1 or training.learning_rate=1e-6. Another seed or name is another run; other
-    settings under the same name are refused. Leave empty for a run folder."""
 
 
 def next_round(run: Run) -> int | None:
@@ -65,30 +55,46 @@ def run_name() -> str:
 
 def _named() -> Run | str:
     """Find the run that the parameters name; if it cannot be read, which the flow will say, return their word."""
-    parameters = flow_run.parameters.get("start")
-    start = parameters if isinstance(parameters, Start) else Start.model_validate(parameters or {})
+    experiment = Path(flow_run.parameters.get("experiment", EXPERIMENT))
     try:
-        return find(start.experiment, start.overrides)
+        return find(experiment, flow_run.parameters.get("overrides", ()))
     except OaplError:
-        return str(start.experiment)
+        return str(experiment)
 
 
-def play(start: Start, stages: Callable[[Run], str]) -> State[None]:
-    """Hold the run and do ``stages``, which say what came of it.
+def flow_of_a_run(name: str, run_name: Callable[[], str]) -> Callable[[Callable[[Run], str]], Flow[..., State[None]]]:
+    """Make the flow ``name`` of a function that works on a run and says what came of it."""
 
-    Raises:
-        OaplError: a stage failed, or what was given cannot be used; the flow run fails with that line.
-    """
-    listen()
-    tell = telling()
-    try:
-        named, is_folder = find(start.experiment, start.overrides), start.experiment.is_dir()
-        with opened(named, tell, is_folder) as run, followed(run, tell):
-            look_ahead(run, tell)
-            check_solutions(run)
-            return Completed(message=stages(run))
-    except Held as error:
-        return Completed(name="Skipped", message=f"nothing was done: {error}")
+    def made_of(stages: Callable[[Run], str]) -> Flow[..., State[None]]:
+        @flow(name=name, flow_run_name=run_name, description=stages.__doc__)
+        def play(experiment: Path = EXPERIMENT, overrides: tuple[str, ...] = ()) -> State[None]:
+            """Hold the run and do its stages. Whatever is finished is never done again.
+
+            Args:
+                experiment: TOML file, or the folder of a run that exists (data/runs/NAME). A relative path starts at
+                    the folder that was deployed from.
+                overrides: Settings that differ from the file, each KEY=VALUE: seed=1 or training.learning_rate=1e-6.
+                    Another seed or name is another run. Leave empty for a run folder.
+            """
+            listen()
+            tell = telling()
+            try:
+                named = find(experiment, overrides)
+                with opened(named, tell, experiment.is_dir()) as run, followed(run, tell):
+                    look_ahead(run, tell)
+                    check_solutions(run)
+                    return Completed(message=stages(run))
+            except Held as error:
+                return skipped(error)
+
+        return play
+
+    return made_of
+
+
+def skipped(why: Held) -> State[None]:
+    """Make the state of a flow run that did nothing: no dashboard counts it as done, and none as failed."""
+    return Cancelled(name="Skipped", message=f"nothing was done: {why}")
 
 
 def followed(run: Run, tell: Callable[[str], None]) -> AbstractContextManager[None]:

@@ -111,10 +111,9 @@ def _run_flow(run: Run) -> None:
         with prefect_for(run.root, run.place(run.config.cache_dir), narrator):
             # Prefect reads its settings when it is imported, so only after prefect_for has set them
             from flows.experiment import oapl_experiment
-            from flows.start import Start
 
             try:
-                oapl_experiment(Start(experiment=run.root))
+                oapl_experiment(run.root)
             except (httpx.TransportError, RuntimeError) as error:
                 # the server went away; the first contact with it fails without a type of its own
                 if isinstance(error, RuntimeError) and "Failed to reach API" not in str(error):

@@ -56,9 +56,9 @@ def _run_flow(comparison: Comparison, path: Path, overrides: Sequence[str]) -> N
     try:
         cache_dir = comparison.parent.place(comparison.parent.config.cache_dir)
         with prefect_for(comparison.root, cache_dir, narrator):
-            from oapl_extras.compare.flow import CompareStart, oapl_compare
+            from oapl_extras.compare.flow import oapl_compare
 
-            oapl_compare(CompareStart(comparison=path, overrides=tuple(overrides)))
+            oapl_compare(path, tuple(overrides))
     except KeyboardInterrupt:
         raise Interrupted("interrupted; finished arms are kept, run the same command again to continue") from None
     finally:

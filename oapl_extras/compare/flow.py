@@ -10,10 +10,9 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed
-from pydantic import Field
 
 from flows.round import run_missing, run_round, run_to_groups
-from flows.start import followed, listen
+from flows.start import followed, listen, skipped
 from oapl_core.errors import DataError, Held, Interrupted, OaplError
 from oapl_core.planning.plan import Step, finished, preparation, steps
 from oapl_core.run_folder.following import follow, made, observer
@@ -21,42 +20,37 @@ from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.opening import find, opened
 from oapl_core.run_folder.run import Run
-from oapl_core.settings_group import Settings
 from oapl_extras.compare.beginning import begin, check_tables, read_comparison, source_of
 from oapl_extras.compare.folder import MEASURING, REPORTING, Arm, Comparison, folder_of, needed_steps
 from tasks.folders import run_in
 from tasks.stage import progress, run_step, telling
 
-
-class CompareStart(Settings):
-    """Comparison to work on. Whatever of it is finished is never done again."""
-
-    comparison: Path = Field(default=Path("deployments/experiments/baselines.toml"), title="Comparison file")
-    """A TOML file. A relative path starts at the folder that was deployed from."""
-    overrides: tuple[str, ...] = Field(default=(), title="Settings that differ from the file")
-    """Each one KEY=VALUE, for example seeds=[0] or training.learning_rate=1e-4."""
+COMPARISON = Path("deployments/experiments/baselines.toml")
 
 
 def comparison_name() -> str:
     """Name of a flow run: the file's, without its ending."""
-    given = flow_run.parameters.get("start") or {}
-    start = given if isinstance(given, CompareStart) else CompareStart.model_validate(given)
-    return start.comparison.stem
+    return Path(flow_run.parameters.get("comparison", COMPARISON)).stem
 
 
 @flow(name="oapl-compare", flow_run_name=comparison_name)
-def oapl_compare(start: CompareStart) -> State[None]:
-    """Train, measure and report every arm of a comparison."""
+def oapl_compare(comparison: Path = COMPARISON, overrides: tuple[str, ...] = ()) -> State[None]:
+    """Train, measure and report every arm of a comparison. Whatever of it is finished is never done again.
+
+    Args:
+        comparison: TOML file. A relative path starts at the folder that was deployed from.
+        overrides: Settings that differ from the file, each KEY=VALUE: seeds=[0] or training.learning_rate=1e-4.
+    """
     listen()
-    config, parent = read_comparison(start.comparison, start.overrides)
+    config, parent = read_comparison(comparison, overrides)
     try:
         with hold(folder_of(config, parent)):
-            comparison = Comparison.create(config, parent)  # what is wrong with an arm is said before anything is run
-            check_tables(comparison)
-            share(comparison, start.comparison)
-            return Completed(message=compare(comparison))
+            made_of = Comparison.create(config, parent)  # what is wrong with an arm is said before anything is run
+            check_tables(made_of)
+            share(made_of, comparison)
+            return Completed(message=compare(made_of))
     except Held as error:
-        return Completed(name="Skipped", message=f"nothing was done: {error}")
+        return skipped(error)
 
 
 def share(comparison: Comparison, file: Path) -> None:

@@ -6,32 +6,42 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from prefect import Flow
+from prefect.utilities.callables import parameter_schema
 
-from deployments.deploying import POOL
+from deployments.deploying import JOB_VARIABLES, POOL
 from deployments.short_names import NAMES, lengthen
-from flows.evaluate import EvaluateStart
-from flows.start import Start
-from oapl_core.settings_group import Settings
 from tests.whole_run import ROOT
 
 FOLDER = ROOT / "deployments"
-DEPLOYMENTS = yaml.safe_load((FOLDER / "prefect.yaml").read_text())["deployments"]
+DEPLOYMENTS = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
+
+
+def flow_of(deployment: dict[str, Any]) -> Flow[..., Any]:
+    module, _, name = deployment["entrypoint"].rpartition(".")
+    flow: Flow[..., Any] = getattr(importlib.import_module(module), name)
+    return flow
 
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda d: str(d["name"]))
 def test_a_deployment_has_its_flows_name_parameters_that_the_flow_takes_and_the_pool_that_is_made(
     deployment: dict[str, Any],
 ) -> None:
-    path, _, name = deployment["entrypoint"].partition(":")
-    flow = getattr(importlib.import_module(path.removesuffix(".py").replace("/", ".")), name)
+    flow = flow_of(deployment)
     assert flow.name == deployment["name"]
-    assert flow.validate_parameters(deployment["parameters"]).keys() == {"start"}
-    assert deployment["work_pool"]["name"] == POOL
+    assert flow.validate_parameters(deployment["parameters"]).keys() >= deployment["parameters"].keys()
+    assert deployment["work_pool"] == {"name": POOL, "job_variables": JOB_VARIABLES}
+    here = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["prefect"]
+    assert JOB_VARIABLES["env"] == {
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(here["flows"]["heartbeat_frequency"]),
+        "PREFECT_LOGGING_EXTRA_LOGGERS": here["logging"]["extra_loggers"],
+    }
 
 
 def test_every_flow_is_deployed_once_and_one_of_them_nightly() -> None:
@@ -40,10 +50,14 @@ def test_every_flow_is_deployed_once_and_one_of_them_nightly() -> None:
     assert [(name, s["cron"], s["timezone"]) for name, s in schedules] == [("oapl-round", "0 1 * * *", "Etc/UTC")]
 
 
-@pytest.mark.parametrize("start", [Start, EvaluateStart])
-def test_the_form_explains_each_parameter(start: type[Settings]) -> None:
-    for field in start.model_json_schema()["properties"].values():
-        assert field["title"] and len(field["description"]) > 40
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda d: str(d["name"]))
+def test_the_form_explains_each_parameter_and_starts_with_what_the_flow_does_without_it(
+    deployment: dict[str, Any],
+) -> None:
+    schema = parameter_schema(flow_of(deployment).fn)
+    assert "experiment" in schema.properties or deployment["name"] in ("oapl-evaluate", "oapl-compare")
+    assert all(len(field["description"]) > 40 and "default" in field for field in schema.properties.values())
+    assert schema.required == []
 
 
 @pytest.mark.parametrize(
@@ -62,11 +76,16 @@ def test_only_our_short_names_are_lengthened(written: list[str], read: list[str]
     assert command == ["prefect", *read]
 
 
-def test_prefect_loads_the_plugin_when_it_starts_in_the_checkout() -> None:
+def test_prefect_loads_our_plugin_and_no_other_when_it_starts_in_the_checkout(tmp_path: Path) -> None:
+    (tmp_path / "theirs.py").write_text("raise SystemExit('the plugin of others was loaded')")
+    (tmp_path / "theirs-1.dist-info").mkdir()
+    (tmp_path / "theirs-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
+    (tmp_path / "theirs-1.dist-info/entry_points.txt").write_text("[prefect.plugins]\ntheirs = theirs\n")
     program = (
         "import sys; sys.argv = ['prefect', 'deployment', 'run', 'oapl-evaluate']; import prefect; print(sys.argv[3])"
     )
     environment = {key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(tmp_path)])
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("oapl-evaluate/oapl-evaluate\n", "")
 

@@ -16,8 +16,7 @@ from tests.whole_run import ROOT
 FLOW = """
 import pathlib
 from flows.round import oapl_round
-from flows.start import Start
-oapl_round(Start(experiment=pathlib.Path('no "such" experiment.toml'), overrides=()))
+oapl_round(pathlib.Path('no "such" experiment.toml'))
 """
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from deployments.deploying import code_version
 from oapl_core.planning.plan import finished, preparation, round_steps
+from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.run import Run
 from tests.played_run import PARTS, left_behind, played_experiment, stages_started
 from tests.prefect_server import PrefectServer, prefect_server
@@ -38,7 +39,7 @@ def test_of_two_simultaneous_starts_one_does_the_round_and_the_other_is_skipped(
     first, second = server.run(experiment), server.run(experiment)
     ends = sorted((server.ended(first), server.ended(second)), key=lambda end: str(end["state_name"]))
     assert [end["state_name"] for end in ends] == ["Completed", "Skipped"]
-    assert [end["state_type"] for end in ends] == ["COMPLETED", "COMPLETED"]
+    assert [end["state_type"] for end in ends] == ["COMPLETED", "CANCELLED"]
     assert ends[0]["name"] == "played-seed0, round 0"
     assert "is being worked on by process" in ends[1]["state"]["message"]
     run = Run.open(root)
@@ -76,7 +77,7 @@ def _each_checkpoint_is_to_be_evaluated(server: PrefectServer, run: Run) -> None
         return len(found) >= PARTS
 
     server.wait(started, 60, "the checkpoints' evaluations are started")
-    asked = sorted((one["parameters"]["start"] for one in found), key=lambda start: str(start["models"]))
+    asked = sorted((one["parameters"] for one in found), key=lambda parameters: str(parameters["models"]))
     problems = {"path": str(run.root.parent / "set.jsonl")}
     assert asked == [
         {"models": [f"{run.root}:round_00/epoch_{part + 11}"], "problems": problems, "overrides": ["samples=3"]}
@@ -106,3 +107,22 @@ def test_deployments_say_which_code_they_are_of_and_the_worker_how_it_is(server:
     assert set(found.values()) == {code_version()}
     assert re.fullmatch(r"[0-9a-f]{12}(-changed)?", found["oapl-round"])
     assert httpx.get(server.health, timeout=30).json() == {"message": "OK"}
+
+
+def test_plain_prefect_deploys_starts_by_the_short_name_and_says_what_the_old_parameter_is_called_now(
+    server: PrefectServer, tmp_path: Path
+) -> None:
+    server.prefect("deploy", "--all")
+    experiment = played_experiment(tmp_path, rounds=2)
+    flat = ("-p", f"experiment={experiment}", "-p", 'overrides=["seed=1"]')
+    assert "finished successfully" in server.prefect("deployment", "run", "oapl-round", *flat, "--watch")
+    run = Run.open(tmp_path / "played-seed1")
+    assert finished(run) == [*preparation(run.config), *round_steps(0)]
+    nested = ("-p", 'start={"experiment": "my.toml"}')
+    refused = server.prefect("deployment", "run", "oapl-round/oapl-round", *nested, code=1)
+    assert "'start'" in refused and "available on the deployment: 'experiment', 'overrides'" in " ".join(
+        refused.split()
+    )
+    with hold(run.root):
+        said = server.prefect("deployment", "run", "oapl-round", *flat, "--watch", code=1)
+    assert "finished in state 'Skipped'" in said

@@ -170,7 +170,7 @@ def test_twenty_task_runs_at_once_are_all_recorded(server: PrefectServer) -> Non
 
 def test_the_short_name_starts_the_deployment(night: Night) -> None:
     (night.root / "pause").write_text("0")
-    start = f'start={{"experiment": "{night.experiment}"}}'
+    start = f"experiment={night.experiment}"
     said = night.server.prefect("deployment", "run", "oapl-round", "-p", start, "--watch")
     assert "Created flow run" in said
     night.check()

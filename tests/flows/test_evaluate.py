@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prefect.client.schemas.objects import State
 
-from flows.evaluate import EvaluateStart, evaluation_name, oapl_evaluate
+from flows.evaluate import evaluation_name, oapl_evaluate
 from oapl_core.evaluation import card
 from oapl_core.evaluation.wanted import default_folder, settings_of
 from oapl_core.run_folder.ledger import Ledger
@@ -30,7 +30,7 @@ evaluate(EvaluationFolder.open(pathlib.Path(sys.argv[3])), MadeUpSampler, MadeUp
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> EvaluateStart:
+def start(tmp_path: Path) -> dict[str, Any]:
     """A model on three problems, by an interpreter that plays the engine."""
     write_tokenizer(made_up_model(tmp_path / "model", 1.0))
     rows = [{"problem_id": f"p{i}", "kind": "math", "statement": f"{i} + 1?", "answer": str(i + 1)} for i in range(3)]
@@ -41,15 +41,15 @@ def start(tmp_path: Path) -> EvaluateStart:
     python.chmod(0o755)
     overrides = ("prompt_style=plain", "samples=4", "max_tokens=12", "max_prompt_tokens=64", f"engine_python={python}")
     problems = SetConfig(path=tmp_path / "sums.jsonl")
-    return EvaluateStart(models=(str(tmp_path / "model"),), problems=problems, overrides=overrides, to=tmp_path / "e")
+    return {"models": (str(tmp_path / "model"),), "problems": problems, "overrides": overrides, "to": tmp_path / "e"}
 
 
-def test_overrides_reach_every_setting_and_the_engine_takes_what_is_asked(start: EvaluateStart) -> None:
-    asked = {"path": start.problems.path}
-    config = settings_of(start.models, asked, {}, [*start.overrides, "engine.max_num_seqs=3", "ks=[1, 4]"])
+def test_overrides_reach_every_setting_and_the_engine_takes_what_is_asked(start: dict[str, Any]) -> None:
+    asked = {"path": start["problems"].path}
+    config = settings_of(start["models"], asked, {}, [*start["overrides"], "engine.max_num_seqs=3", "ks=[1, 4]"])
     assert (config.samples, config.ks, config.prompt_style) == (4, (1, 4), "plain")
     assert (config.engine.max_model_len, config.engine.max_num_seqs) == (76, 3)
-    assert settings_of(start.models, asked, {}, ["engine.max_model_len=99999"]).engine.max_model_len == 99999
+    assert settings_of(start["models"], asked, {}, ["engine.max_model_len=99999"]).engine.max_model_len == 99999
     assert default_folder(config) == Path("data/evaluations/sums-model")
 
 
@@ -63,16 +63,15 @@ def test_a_runs_newest_epoch_has_a_folder_of_its_own(tmp_path: Path) -> None:
 
 def test_a_flow_run_is_named_by_models_and_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for given, name in [
-        (EvaluateStart(), "demo-seed0:base and 1 more on heldout"),
-        (EvaluateStart(models=("m",), problems=SetConfig(name="aime25")), "m on aime25"),
+        ({}, "demo-seed0:base and 1 more on heldout"),
+        ({"models": ["m"], "problems": {"name": "aime25"}}, "m on aime25"),
     ]:
-        parameters = {"start": given.model_dump(mode="json")}
-        monkeypatch.setattr("prefect.runtime.flow_run.parameters", parameters, raising=False)
+        monkeypatch.setattr("prefect.runtime.flow_run.parameters", given, raising=False)
         assert evaluation_name() == name
 
 
-def measured(start: EvaluateStart) -> State[Any]:
-    return oapl_evaluate(start, return_state=True)
+def measured(start: dict[str, Any]) -> State[Any]:
+    return oapl_evaluate(**start, return_state=True)
 
 
 def starts(folder: Path) -> int:
@@ -81,7 +80,7 @@ def starts(folder: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("prefect")
-def test_it_measures_once_is_skipped_while_held_and_sees_a_new_model(start: EvaluateStart, tmp_path: Path) -> None:
+def test_it_measures_once_is_skipped_while_held_and_sees_a_new_model(start: dict[str, Any], tmp_path: Path) -> None:
     folder = tmp_path / "e"
     state = measured(start)
     assert state.is_completed() and "card.md: model: avg@4" in str(state.message)
@@ -92,12 +91,12 @@ def test_it_measures_once_is_skipped_while_held_and_sees_a_new_model(start: Eval
     assert card.read(folder / "card.json")["results"]["model"]["policy_hash"] != before
     (tmp_path / "sums.jsonl").unlink()
     with pytest.raises(Exception, match="no such problem set"):
-        oapl_evaluate(start)
+        oapl_evaluate(**start)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("prefect")
-def test_of_two_starts_one_is_skipped(start: EvaluateStart, tmp_path: Path) -> None:
+def test_of_two_starts_one_is_skipped(start: dict[str, Any], tmp_path: Path) -> None:
     import contextvars
     import threading
 
@@ -106,4 +105,4 @@ def test_of_two_starts_one_is_skipped(start: EvaluateStart, tmp_path: Path) -> N
         thread = threading.Thread(target=lambda: contextvars.Context().run(lambda: found.append(measured(start))))
         thread.start()
         thread.join()
-    assert [state.name for state in found] == ["Skipped"]
+    assert [(state.name, state.is_cancelled()) for state in found] == [("Skipped", True)]

@@ -69,9 +69,8 @@ def calls(run: Run) -> list[str]:
 
 def experiment(run: Run) -> None:
     from flows.experiment import oapl_experiment
-    from flows.start import Start
 
-    oapl_experiment(Start(experiment=run.root))
+    oapl_experiment(run.root)
 
 
 @pytest.mark.parametrize("run", [2], indirect=True)

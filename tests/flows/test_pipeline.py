@@ -13,12 +13,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect")]
 
 def test_the_next_round_is_sampled_beside_training(tmp_path: Path) -> None:
     from flows.experiment import oapl_experiment
-    from flows.start import Start
 
     experiment, root = played_experiment(tmp_path, rounds=3), tmp_path / "played-seed0"
     root.mkdir()
     (root / "pause").write_text("0.1")
-    oapl_experiment(Start(experiment=experiment, overrides=("pipeline={}",)))
+    oapl_experiment(experiment, ("pipeline={}",))
     run, started = Run.open(root), stages_started(root)
     assert len(finished(run)) == len(steps(run.config))
     assert sorted(started) == sorted(step.label for step in steps(run.config)), "each stage was started once"
@@ -31,7 +30,6 @@ def test_the_next_round_is_sampled_beside_training(tmp_path: Path) -> None:
 
 def test_sampling_ahead_that_fails_is_done_by_its_own_step(tmp_path: Path) -> None:
     from flows.experiment import oapl_experiment
-    from flows.start import Start
 
     experiment, root = played_experiment(tmp_path, rounds=2), tmp_path / "played-seed0"
     player = (tmp_path / "player.py").read_text()
@@ -42,7 +40,7 @@ def test_sampling_ahead_that_fails_is_done_by_its_own_step(tmp_path: Path) -> No
         "    broken.touch()\n    child.kill()\n    sys.exit(1)\n"
     )
     (tmp_path / "player.py").write_text(player.replace(marker, once + marker, 1))
-    oapl_experiment(Start(experiment=experiment, overrides=("pipeline={}",)))
+    oapl_experiment(experiment, ("pipeline={}",))
     run = Run.open(root)
     assert (root / "broke").exists()
     assert len(finished(run)) == len(steps(run.config))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.start import Start, Thinned, next_round
+from flows.start import Thinned, next_round
 from oapl_core.run_folder.opening import find
 from tests.played_run import played_experiment
 
@@ -34,12 +34,10 @@ def test_a_flow_run_says_run_and_round_and_never_none(tmp_path: Path, monkeypatc
     from flows.start import run_and_round, run_name
 
     experiment = played_experiment(tmp_path, rounds=2)
-    for start, name in [
-        (Start(experiment=experiment, overrides=("seed=4",)), "played-seed4, round 0"),
-        (Start(experiment=tmp_path / "gone.toml"), str(tmp_path / "gone.toml")),
+    for given, name in [
+        ({"experiment": str(experiment), "overrides": ["seed=4"]}, "played-seed4, round 0"),
+        ({"experiment": tmp_path / "gone.toml"}, str(tmp_path / "gone.toml")),
     ]:
-        monkeypatch.setattr(
-            "prefect.runtime.flow_run.parameters", {"start": start.model_dump(mode="json")}, raising=False
-        )
+        monkeypatch.setattr("prefect.runtime.flow_run.parameters", given, raising=False)
         assert run_and_round() == name
         assert name.startswith(run_name())

