@@ -132,7 +132,7 @@ def error_of(state: State[None], step: Step, pool: str) -> OaplError | None:
     if state.is_completed() and state.name == "Completed":
         return None
     message = state.message or state.name or "no message"
-    if state.is_cancelled():
+    if state.is_cancelled() and state.name != "Skipped":
         return Interrupted(f"{step.title}: was cancelled on work pool {pool}; start the same again to continue")
     if state.name in _ERRORS:
         return _ERRORS[state.name](message)

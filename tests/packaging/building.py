@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 UV = Path(sys.executable).with_name("uv")
 PACKAGED = ("deployments", "flows", "oapl_core", "tasks", "data", "requirements")
-SINGLE = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
+SINGLE = ("pyproject.toml", "setup.py", "prefect.yaml", "README.md", "LICENSE")
 WHEELS = [word for place in os.environ.get("PIP_FIND_LINKS", "").split() for word in ("--find-links", place)]
 TORCH = WHEELS or ["--torch-backend", "cpu"]
 """Where PyTorch's CPU build is found: as in requirements/install.sh."""

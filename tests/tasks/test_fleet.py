@@ -31,7 +31,7 @@ def values(**more: Any) -> dict[str, Any]:
         (StateType.FAILED, "StageFailed", StageFailed),
         (StateType.FAILED, "Failed", StageFailed),
         (StateType.CRASHED, "Crashed", StageFailed),
-        (StateType.COMPLETED, "Skipped", StageFailed),
+        (StateType.CANCELLED, "Skipped", StageFailed),
         (StateType.CANCELLED, "Cancelled", Interrupted),
     ],
 )

@@ -25,14 +25,14 @@ def write(path, target, text):
         write_table(target, tables[path.name], [])
     else:
         target.write_text(text)
-if sys.argv[2].endswith(".together"):
+if sys.argv[2].startswith("oapl_extras.compare."):
     from oapl_extras.compare.folder import Comparison
     from oapl_core.run_folder.ledger import StageEntry
     from oapl_core.planning.plan import conclusion
     comparison = Comparison.open(pathlib.Path(sys.argv[3]))
     with open(comparison.root / "pids", "a") as pids:
         pids.write(f"0 0 {sys.argv[2]}\\n")
-    if "evaluation" in sys.argv[2]:
+    if sys.argv[2].endswith(".measuring"):
         for arm in comparison.arms:
             if arm.is_trained and not arm.is_measured:
                 run = arm.run()
