@@ -1,35 +1,39 @@
 # `make demo` goes from an empty checkout to a better model; `make test` is what CI runs.
-.PHONY: help setup demo test test-gpu check site bench server worker deploy lock wheel clean
+.PHONY: help setup work demo test test-gpu check site bench server worker deploy lock wheel clean
 bin := .venv/bin
 
 help:   ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile
 
-setup:  ## .venv from the lock that fits this machine; does nothing when up to date
+setup:  ## .venv from the lock to run with that fits this machine; does nothing when up to date
 	@bash requirements/install.sh
+
+work:  ## the same, and what checks, tests and the site need more
+	@bash requirements/install.sh work
 
 demo: setup  ## two rounds of OAPL on a tiny model, ending in a report
 	@$(bin)/oapl run deployments/experiments/demo.toml
 
-check: setup site/index.html  ## ruff, its formatter, mypy --strict, import contracts, the site's links
+check: work site/index.html  ## ruff, its formatter, mypy --strict, import contracts, undeclared imports, the site's links
 	@$(bin)/ruff check .
 	@$(bin)/ruff format --check --quiet .
 	@$(bin)/mypy
 	@$(bin)/lint-imports
+	@$(bin)/deptry deployments flows tasks oapl_core oapl_extras
 
-site: setup site/index.html  ## site/: served (`python3 -m http.server -d site`), or read from the disk without search; a broken link is an error
+site: work site/index.html  ## site/: served (`python3 -m http.server -d site`), or read from the disk without search; a broken link is an error
 
 # Built again only when a page, a docstring or a setting changed. `--quiet` would hide the warnings that `strict` counts.
-site/index.html: mkdocs.yml $(wildcard *.md data/*.md data/columns.toml docs/*.md docs/*/* deployments/commands/*.py examples/* tests/synthetic_run.py oapl_core/*.py oapl_core/*/*.py oapl_extras/*/*.py) | setup
+site/index.html: mkdocs.yml $(wildcard *.md data/*.md data/columns.toml docs/*.md docs/*/* deployments/commands/*.py examples/* tests/synthetic_run.py oapl_core/*.py oapl_core/*/*.py oapl_extras/*/*.py) | work
 	@NO_MKDOCS_2_WARNING=1 $(bin)/python -m mkdocs build
 
 test: check  ## the checks, then every test but gpu, bench, slow and browser
 	@$(bin)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-test-gpu: setup  ## the tests that need an NVIDIA GPU: the rungs of `oapl prove`
+test-gpu: work  ## the tests that need an NVIDIA GPU: the rungs of `oapl prove`
 	@$(bin)/python -m pytest -m gpu tests/gpu
 
-bench: setup  ## the speed measurements of bench
+bench: work  ## the speed measurements of bench
 	@$(bin)/python -m pytest -m bench bench
 
 # One connection to SQLite, which `:memory:` anywhere in the URL means to Prefect 3.7: with several it logs `database is

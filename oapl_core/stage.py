@@ -134,8 +134,9 @@ def not_installed(error: ModuleNotFoundError) -> ConfigError:
     if library in ("", "oapl_core", "tasks", "flows", "deployments"):
         raise error
     return ConfigError(
-        f"{library} is not installed for {sys.executable}: this needs oapl[cpu], oapl[cuda] or oapl[ray]; stages "
-        "run in another environment that has it where engine_python=/its/bin/python says so (docs/installing.md)"
+        f"{library} is not installed for {sys.executable}: this needs oapl[cpu], oapl[cuda] or oapl[ray] (a checkout: "
+        "`make setup`, for Ray `make work`); stages run in another environment that has it where "
+        "engine_python=/its/bin/python says so (docs/installing.md)"
     )
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv: what `make setup` runs. Needs Python 3.11-3.13 and a package registry; does nothing when up to date.
+# Makes .venv: what `make setup` runs, and with the word `work` what checks and tests need too. Needs Python 3.11-3.13 and
+# a package registry; does nothing when up to date.
 #
 #   OAPL_PYTHON=python3.12   the interpreter to build on       (default: the first of 3.11, 3.12, 3.13 that runs)
 #   OAPL_LOCK=cpu|cuda       the lock to install               (default: cuda where nvidia-smi finds a GPU, else cpu)
@@ -10,11 +11,13 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+wanted=${1:-run}
 venv=.venv
 stamps=$venv/setup
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: error: %s\n' "$*" >&2; exit 1; }
+[[ $wanted == run || $wanted == work ]] || fail "$wanted: say nothing (what a run needs) or work (what checks and tests need too)"
 
 supported() {
     "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null
@@ -52,7 +55,7 @@ environment_key() { # of the interpreter $1
     { cat "requirements/$lock.lock"; "$1" -VV; pwd; } | sha256sum | cut -d ' ' -f 1
 }
 
-gym_key() { sha256sum requirements/gym.lock | cut -d ' ' -f 1; }
+work_key() { cat requirements/work.lock requirements/gym.lock | sha256sum | cut -d ' ' -f 1; }
 
 project_key() { sha256sum pyproject.toml | cut -d ' ' -f 1; }
 
@@ -103,7 +106,7 @@ check_disk() {
 # A venv with uv in it. Debian ships Python without ensurepip unless python3-venv is installed.
 make_venv() {
     local python=$1 uv_pin
-    uv_pin=$(grep '^uv==' "requirements/$lock.lock")
+    uv_pin=$(grep '^uv==' requirements/work.lock)
     rm -rf "$venv"
     if "$python" -c 'from ensurepip import bootstrap' 2>/dev/null; then
         "$python" -m venv "$venv"
@@ -136,21 +139,29 @@ uv_install() { "$venv/bin/uv" pip install --python "$venv/bin/python" --no-deps 
 # CPU index first: that index need not have the other pins. uv's own guess, `auto`, is not asked: it takes the newest CUDA that the
 # driver runs, or XPU where it sees an Intel display adapter, and neither fits libraries locked with --no-deps.
 install_packages() {
-    local places=() place backend=${OAPL_TORCH_BACKEND:-}
+    local backend=${OAPL_TORCH_BACKEND:-}
     if [[ -n ${PIP_FIND_LINKS:-} ]]; then
-        for place in $PIP_FIND_LINKS; do places+=(--find-links "$place"); done
+        : # PyTorch lies there, or in the registry
     elif [[ $lock == cpu || -n $backend ]]; then
         uv_install --torch-backend "${backend:-cpu}" -r <(grep -E '^torch(vision|audio|codec)?==' "requirements/$lock.lock")
     fi
-    uv_install --compile-bytecode -r "requirements/$lock.lock" "${places[@]}"
+    install_lock "$lock"
 }
 
-# reasoning-gym (docs/data.md). One of its packages is compiled; where that fails, everything but its tasks works.
-install_gym() {
+install_lock() {
+    local places=() place
+    for place in ${PIP_FIND_LINKS:-}; do places+=(--find-links "$place"); done
+    uv_install --compile-bytecode -r "requirements/$1.lock" "${places[@]}"
+}
+
+# Tools, and reasoning-gym (docs/data.md), of which one package is compiled; where that fails, all but its tasks works.
+install_work() {
+    say "$(wc -l <requirements/work.lock) packages more of requirements/work.lock, for checks and tests"
+    install_lock work
     "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" --no-deps -r requirements/gym.lock ||
         say "without reasoning-gym: of what it needs, pycosat must be compiled (gcc and Python's headers). Once they are" \
             "there: $venv/bin/uv pip install --no-deps -r requirements/gym.lock"
-    write_stamp gym "$(gym_key)"
+    write_stamp work "$(work_key)"
 }
 
 install_environment() {
@@ -177,12 +188,12 @@ needs_environment() {
     [[ ! -x $venv/bin/python ]] || ! stamp_is environment "$(environment_key "${OAPL_PYTHON:-$venv/bin/python}")"
 }
 
-needs_gym() { ! stamp_is gym "$(gym_key)"; }
+needs_work() { [[ $wanted == work ]] && ! stamp_is work "$(work_key)"; }
 
 needs_project() { ! stamp_is project "$(project_key)"; }
 
 lock=$(choose_lock)
-if needs_environment || needs_gym || needs_project; then
+if needs_environment || needs_project || needs_work; then
     [[ -w . ]] || fail "$(pwd) is not writable"
     if command -v flock >/dev/null; then # two set-ups at once would delete each other's files
         exec 9>.setup.lock
@@ -190,6 +201,6 @@ if needs_environment || needs_gym || needs_project; then
     fi
     carry_pip_settings
     if needs_environment; then install_environment; fi
-    if needs_gym; then install_gym; fi
     if needs_project; then install_project; fi
+    if needs_work; then install_work; fi
 fi

@@ -40,8 +40,8 @@ def _package() -> Any:
             import reasoning_gym
     except ImportError as error:
         raise ConfigError(
-            f'reasoning-gym cannot be imported ({error}); install it with `pip install "oapl[gym]"`, which compiles a '
-            "package: gcc and Python's headers must be there"
+            f"reasoning-gym cannot be imported ({error}); install it with `make work` in a checkout, else with "
+            '`pip install "oapl[gym]"`, which compiles a package: gcc and Python\'s headers must be there'
         ) from None
     return reasoning_gym
 

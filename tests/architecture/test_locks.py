@@ -10,8 +10,8 @@ from tests.architecture.sources import ROOT
 
 REQUIREMENTS = ROOT / "requirements"
 PIN = re.compile(r"([a-z0-9][a-z0-9-]*)==([0-9][0-9a-z.]*)")
-COMMON = ("orchestrator", "engine", "ray", "dev")
-MANY = 150  # a full lock, not the direct requirements alone
+COMMON = ("orchestrator", "engine")
+MANY = {"cpu": 150, "cuda": 150, "work": 80}  # a full lock, not the direct requirements alone
 
 
 def pins(lock: str) -> dict[str, str]:
@@ -24,11 +24,11 @@ def direct(*names: str) -> list[Requirement]:
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
 
 
-@pytest.mark.parametrize("lock", ["cpu", "cuda"])
+@pytest.mark.parametrize("lock", MANY)
 def test_lock_has_nothing_but_pins(lock: str) -> None:
     lines = (REQUIREMENTS / f"{lock}.lock").read_text().splitlines()
     assert not [line for line in lines if not PIN.fullmatch(line)]
-    assert len(lines) > MANY
+    assert len(lines) > MANY[lock]
     assert len({line.split("==")[0] for line in lines}) == len(lines)
 
 
@@ -37,6 +37,22 @@ def test_lock_meets_every_direct_requirement(lock: str) -> None:
     pinned = pins(lock)
     needs = direct(*COMMON, lock)
     assert not [str(need) for need in needs if pinned.get(canonicalize_name(need.name), "") not in need.specifier]
+
+
+@pytest.mark.parametrize("lock", ["cpu", "cuda"])
+def test_the_lock_to_work_with_meets_its_requirements_and_changes_nothing_of_the_lock_to_run_with(lock: str) -> None:
+    run, work = pins(lock), pins("work")
+    both = work | run
+    assert not [
+        str(need) for need in direct("dev", "ray") if both.get(canonicalize_name(need.name), "") not in need.specifier
+    ]
+    assert {name: run[name] for name in work if name in run} == {name: work[name] for name in work if name in run}
+
+
+def test_a_run_installs_no_tools_and_nothing_that_is_of_no_use_on_a_cpu() -> None:
+    tools = {canonicalize_name(need.name) for need in direct("dev", "ray")} - {"setuptools", "psutil"}
+    assert not tools & (pins("cpu").keys() & pins("cuda").keys())
+    assert not {"triton", "torchvision", "torchaudio", "torchcodec"} & pins("cpu").keys()
 
 
 def test_locks_agree_on_what_the_project_imports() -> None:

@@ -42,8 +42,8 @@ class Checkout:
         (self.bin / name).write_text(text)
         (self.bin / name).chmod(0o755)
 
-    def setup(self, **environment: str) -> subprocess.CompletedProcess[str]:
-        command = ["bash", "requirements/install.sh"]
+    def setup(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = ["bash", "requirements/install.sh", *words]
         env = {"PATH": str(self.bin), "HOME": str(self.folder), **environment}
         return subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True)
 
@@ -63,6 +63,7 @@ def checkout(tmp_path: Path) -> Checkout:
         "requirements/install.sh",
         "requirements/cpu.lock",
         "requirements/cuda.lock",
+        "requirements/work.lock",
         "requirements/gym.lock",
     ):
         shutil.copy(ROOT / name, made.folder / name)
@@ -78,16 +79,29 @@ def checkout(tmp_path: Path) -> Checkout:
 
 def test_second_setup_installs_nothing(checkout: Checkout) -> None:
     assert checkout.setup().returncode == 0
-    torch, environment, gym, project = checkout.installs()
+    torch, environment, project = checkout.installs()
     assert "--no-deps" in torch
     assert "--no-deps" in environment
     assert "requirements/cpu.lock" in environment
-    assert "--no-deps" in gym and gym.endswith("-r requirements/gym.lock")
     assert "--no-deps" in project
     assert project.endswith("--no-build-isolation --editable .")
     again = checkout.setup()
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
-    assert len(checkout.installs()) == 4
+    assert len(checkout.installs()) == 3
+
+
+def test_work_adds_its_locks_once_and_setup_leaves_them(checkout: Checkout) -> None:
+    checkout.setup()
+    for _ in range(2):
+        assert checkout.setup("work").returncode == 0
+        work, gym = checkout.installs()[3:]
+        assert "--no-deps" in work and "-r requirements/work.lock" in work
+        assert "--no-deps" in gym and gym.endswith("-r requirements/gym.lock")
+    with (checkout.folder / "requirements/work.lock").open("a") as file:
+        file.write("zzz==1\n")
+    assert checkout.setup().stdout == ""
+    checkout.setup("work")
+    assert len(checkout.installs()) == 7, "the lock to run with is not touched"
 
 
 def test_killed_setup_is_built_again_from_nothing(checkout: Checkout) -> None:
@@ -123,13 +137,15 @@ def test_moved_checkout_is_built_again(checkout: Checkout) -> None:
 
 def test_wheel_folders_replace_the_torch_index(checkout: Checkout) -> None:
     checkout.setup(PIP_FIND_LINKS="/wheels /more")
-    environment, _, _ = checkout.installs()
+    environment, _ = checkout.installs()
     assert environment.endswith("requirements/cpu.lock --find-links /wheels --find-links /more")
+    checkout.setup("work", PIP_FIND_LINKS="/wheels /more")
+    assert checkout.installs()[2].endswith("requirements/work.lock --find-links /wheels --find-links /more")
 
 
 def test_without_a_gpu_torch_alone_comes_from_the_cpu_index(checkout: Checkout) -> None:
     checkout.setup()
-    torch, rest, _, _ = checkout.installs()
+    torch, rest, _ = checkout.installs()
     assert "--torch-backend cpu" in torch
     assert "requirements/cpu.lock" in rest
     assert "--torch-backend" not in rest
@@ -137,18 +153,17 @@ def test_without_a_gpu_torch_alone_comes_from_the_cpu_index(checkout: Checkout) 
 
 def test_what_cannot_be_compiled_is_said_once_and_holds_nothing_up(checkout: Checkout) -> None:
     checkout.add_program("fake-uv", UV + '[[ "$*" != *gym.lock ]]\n')
-    first = checkout.setup()
+    first = checkout.setup("work")
     assert first.returncode == 0
     assert "without reasoning-gym" in first.stdout and "pip install --no-deps -r requirements/gym.lock" in first.stdout
-    assert "--editable" in checkout.installs()[-1]
-    assert checkout.setup().stdout == ""
+    assert checkout.setup("work").stdout == ""
 
 
 def test_with_a_gpu_everything_comes_from_the_registry(checkout: Checkout) -> None:
     checkout.add_program("nvidia-smi", "#!/bin/bash\necho 580.65.06\n")
     checkout.add_program("gcc", "#!/bin/bash\n")
     checkout.setup()
-    environment, _, _ = checkout.installs()
+    environment, _ = checkout.installs()
     assert environment.endswith("-r requirements/cuda.lock")
 
 
