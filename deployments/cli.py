@@ -9,16 +9,19 @@ import ast
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from oapl_core import __version__
 from oapl_core.plugins import names, place, resolve
 
 COMMANDS = list(names("command"))
 """In the order of `oapl --help`: those of oapl_core/plugins, then those of installed packages (`oapl.command`)."""
+JSON = ("status", "plan", "check", "du")
+"""Commands that print one JSON object for `oapl --json`."""
 
 
 class _Commands(TyperGroup):
@@ -27,6 +30,10 @@ class _Commands(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = {name: TyperCommand(name) for name in COMMANDS}
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse as typer does; `--json` may stand anywhere."""
+        return super().parse_args(ctx, sorted(args, key=lambda word: word != "--json"))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command as `oapl --help` shows it."""
@@ -80,20 +87,37 @@ def load(name: str) -> Any:
     return get_command(one)
 
 
-app = typer.Typer(
-    cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
-)
+app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+
+
+def _version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"oapl {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def _oapl() -> None:
-    """Do nothing before a command."""
+def _oapl(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help=f"Print one JSON object: {', '.join(JSON)}.")] = False,
+    _: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False,
+) -> None:
+    """Note before a command what all of them share.
+
+    Raises:
+        ConfigError: the command prints no JSON.
+    """
+    from deployments.terminal import console
+    from oapl_core.errors import ConfigError
+
+    console.as_json = as_json
+    if as_json and context.invoked_subcommand not in JSON:
+        raise ConfigError(f"--json: {context.invoked_subcommand} prints no JSON; {', '.join(JSON)} do")
 
 
 def main() -> int:
     """Entry point: turn every expected error into one line and its exit code."""
     from oapl_core.errors import OaplError
-    from oapl_core.stage import disk_error, not_installed
     from oapl_core.storable import lenient_output
 
     lenient_output()
@@ -102,12 +126,11 @@ def main() -> int:
         app()
     except OaplError as error:
         return _complain(str(error), error.exit_code)
-    except OSError as error:
-        complaint = disk_error(error)
+    except (OSError, ModuleNotFoundError) as error:
+        from oapl_core.stage import disk_error, not_installed  # half a second that `oapl --help` need not take
+
+        complaint = disk_error(error) if isinstance(error, OSError) else not_installed(error)
         return _complain(str(complaint), complaint.exit_code)
-    except ModuleNotFoundError as error:
-        missing = not_installed(error)
-        return _complain(str(missing), missing.exit_code)
     return 0
 
 

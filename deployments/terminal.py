@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -19,6 +19,9 @@ class _Console(Console):
     Every table, panel and line of every command passes here, so none has to think of it.
     """
 
+    as_json = False
+    """Whether `oapl --json` was asked for."""
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render as rich does, whose own control of the cursor has a mark of its own."""
         for segment in super().render(renderable, options):
@@ -32,6 +35,13 @@ errors = _Console(stderr=True, highlight=False)
 def tell(text: str) -> None:
     """Print one line as it is: no markup, no hard line breaks (a path stays a path)."""
     console.print(text, markup=False, soft_wrap=True)
+
+
+def print_json(facts: Callable[[], Mapping[str, Any]]) -> bool:
+    """Print the facts as one JSON object where `oapl --json` asks for it; tell whether it does."""
+    if console.as_json:
+        console.print_json(data=facts(), default=str)
+    return console.as_json
 
 
 def numbers_table(*columns: str, text: Sequence[str] = (), **attributes: Any) -> Table:

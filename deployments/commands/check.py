@@ -1,13 +1,15 @@
 """`oapl check`: every byte of a run against what the ledger recorded, and what its rollouts of several turns say."""
 
+from dataclasses import asdict
+
 import typer
 
 from deployments.arguments import OpenedRun
-from deployments.terminal import tell
+from deployments.terminal import print_json, tell
 from oapl_core.run_folder.integrity import findings
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.run import Run
-from oapl_core.run_folder.turn_check import check_turns
+from oapl_core.run_folder.turn_check import TurnCheck, check_turns
 
 _NAMED = 20
 
@@ -20,20 +22,23 @@ def check(run: OpenedRun) -> None:
     with hold(run.root):  # a stage that writes would look like damage
         looked_at = list(findings(run))
         damaged = [finding for finding in looked_at if finding.wrong]
+        turns = TurnCheck() if damaged else check_turns(run)
+        removed = len(run.ledger.removals())
+        facts = {"run": run.root, "checked": len(looked_at), "removed": removed}
+        if print_json(lambda: facts | {"damaged": [asdict(one) for one in damaged], "turns": asdict(turns)}):
+            raise typer.Exit(2 if damaged or turns.unsound else 0)
         for finding in damaged:
             tell(f"{finding.name} {finding.wrong}")
         if damaged:
             count = f"{len(damaged)} of {len(looked_at)}"
             tell(f"{run.root}: {count} files are damaged; `oapl run` makes them again, and only them")
             raise typer.Exit(2)
-        _check_turns(run)
-    removed = len(run.ledger.removals())
+        _tell_of_turns(run, turns)
     gone = f"; {removed} were removed by `oapl clean`" if removed else ""
     tell(f"{run.root}: all {len(looked_at)} artifacts and inputs are what was recorded{gone}")
 
 
-def _check_turns(run: Run) -> None:
-    turns = check_turns(run)
+def _tell_of_turns(run: Run, turns: TurnCheck) -> None:
     for finding in turns.unsound[:_NAMED]:
         tell(f"{finding.name} {finding.wrong}")
     if turns.unsound:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from deployments.arguments import ExperimentFile, Limit, Overrides
-from deployments.commands.status import print_plan, print_times
+from deployments.step_tables import print_plan, print_times
 from deployments.terminal import Narrator, console, tell
 from oapl_core.changing.redoing import Again, put_aside
 from oapl_core.errors import ConfigError, Interrupted

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Sequence
-from typing import Annotated
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 
 from deployments.arguments import OpenedRun
-from deployments.terminal import console, numbers_table, tell
+from deployments.step_tables import print_plan, print_times
+from deployments.terminal import console, numbers_table, print_json, tell
 from oapl_core.planning.plan import finished, steps, times
 from oapl_core.run_folder.draws import draw_file, told
 from oapl_core.run_folder.ledger import ArtifactEntry
@@ -21,6 +23,8 @@ def status(
 ) -> None:
     """Show which steps of a run are finished and what they made."""
     done = [step.title for step in finished(run)]
+    if print_json(lambda: _facts(run, done)):
+        return
     tell(f"{run.root}: {len(done)} of {len(steps(run.config))} steps finished")
     for fork in run.ledger.forks()[:1]:
         tell(f"forked from {fork.parent} at {fork.stage} of round {fork.round}; {'; '.join(fork.changes)}")
@@ -33,11 +37,17 @@ def status(
     print_times(run)
 
 
-def print_plan(run: Run, done_titles: Sequence[str]) -> None:
-    """Print every step with its state."""
-    for step in steps(run.config):
-        mark = "done" if step.title in done_titles else "to do"
-        tell(f"  {mark:<6} {step.title:<24} python -m oapl_core.{step.verb}")
+def _facts(run: Run, done_titles: Sequence[str]) -> dict[str, Any]:
+    removed = run.ledger.removals()
+    return {
+        "run": run.root,
+        "forked_from": [asdict(fork) for fork in run.ledger.forks()[:1]],
+        "steps": [
+            asdict(step) | {"title": step.title, "done": step.title in done_titles} for step in steps(run.config)
+        ],
+        "artifacts": [asdict(one) | {"removed": name in removed} for name, one in run.ledger.artifacts().items()],
+        "times": [asdict(row) for row in times(run)],
+    }
 
 
 def _print_artifacts(run: Run, parts: bool) -> None:
@@ -56,17 +66,3 @@ def _print_artifacts(run: Run, parts: bool) -> None:
         table.add_row(shown, f"{rows:,}", f"{size / 2**20:.2f}", f"{seconds:.1f}")
     if table.row_count:
         console.print(table)
-
-
-def print_times(run: Run) -> None:
-    """Print the seconds of each stage; an interrupted and continued stage counts all its processes."""
-    title = "Where the time went"
-    table = numbers_table("stage", "seconds", "share", "processes", title=title, title_justify="left")
-    rows = list(times(run))
-    # a stage that runs in parallel with another one counts only what it adds, so that shares sum up to 100 %
-    total = sum(row.added_s for row in rows) or 1.0
-    for row in rows:
-        share = f"{row.added_s / total:.0%}"
-        table.add_row(row.step.title, f"{row.seconds:.1f}", share, str(row.processes))
-    table.add_row("total", f"{total:.1f}", "100%", str(sum(row.processes for row in rows)), style="bold")
-    console.print(table)

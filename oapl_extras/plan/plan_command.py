@@ -4,16 +4,17 @@ import io
 import sys
 from collections import Counter
 from contextlib import chdir
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from deployments.arguments import ExperimentFile, Limit, Overrides
-from deployments.terminal import numbers_table, tell
+from deployments.terminal import numbers_table, print_json, tell
 from oapl_core.errors import ConfigError
 from oapl_core.planning.fitting import Fit, planned
 from oapl_core.planning.model_size import ModelSize, known_size
@@ -57,9 +58,9 @@ def plan(
     if found.config.environment and found.origin.absolute() == Path.cwd():
         check_environment(found.config.environment.model_dump(mode="json"), found.config.engine_python)
     with chdir(found.origin):  # where the relative paths of its settings start
-        shown = lines(found.config)
-    for line in shown:
-        tell(line)
+        if not print_json(lambda: _facts(found.config)):
+            for line in lines(found.config):
+                tell(line)
 
 
 def lines(experiment: Experiment) -> list[str]:
@@ -88,6 +89,25 @@ def lines(experiment: Experiment) -> list[str]:
         title = f"{experiment.name}, estimated by [estimate]"
         page.print(title, "", _stages(experiment, made), "", below, sep="\n", highlight=False, markup=False)
     return [line.rstrip() for line in shown.get().splitlines()]
+
+
+def _facts(experiment: Experiment) -> dict[str, Any]:
+    """Collect the numbers behind the text."""
+    model, origin = model_size(experiment)
+    problems = problem_counts(experiment)
+    made, fit = estimate(experiment, model, problems), Fit(experiment, model, planned(experiment))
+    return {
+        "name": experiment.name,
+        "model": asdict(model) | {"known_from": origin},
+        "problems": asdict(problems),
+        "estimate": asdict(made) | {"rollouts": made.rollouts, "gpu_hours": made.hours},
+        "memory": fit.lines(),
+        "refused": [found.line for found in fit.findings() if found.refuses],
+        "warnings": [
+            *(found.line for found in fit.findings() if not found.refuses),
+            *_warned(experiment, made, problems),
+        ],
+    }
 
 
 def model_size(experiment: Experiment) -> tuple[ModelSize, str]:

@@ -1,14 +1,20 @@
 """The command line: bad input is one line and an exit code, before anything heavy starts; --dry-run writes nothing."""
 
 import json
+import os
 import shutil
 import struct
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from deployments.cli import COMMANDS, load
+from oapl_core import __version__
+from oapl_core.planning.plan import finished
+from tests.synthetic_run import write_synthetic_run
 from tests.whole_run import EXPERIMENT, ROOT, called, small_demo
 
 
@@ -114,3 +120,69 @@ def test_the_doctor_looks_at_everything_a_run_needs() -> None:
     assert done.returncode == 0
     subjects = {line.split()[1] for line in done.stdout.splitlines() if line.split()[0] in ("ok", "warn", "fail")}
     assert subjects >= {"python", "packages", "engine", "sandbox", "gpus", "disk"}
+
+
+def as_json(*words: str) -> dict[str, Any]:
+    done = called(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    facts: dict[str, Any] = json.loads(done.stdout)
+    return facts
+
+
+def test_facts_of_a_run_are_one_json_object_wherever_the_option_stands(tmp_path: Path) -> None:
+    run = write_synthetic_run(tmp_path)
+    status = as_json("--json", "status", str(run.root))
+    assert [step["title"] for step in status["steps"] if step["done"]] == [step.title for step in finished(run)]
+    assert {one["artifact"]: one["rows"] for one in status["artifacts"]} == {
+        name: entry.rows for name, entry in run.ledger.artifacts().items()
+    }
+    assert {row["step"]["verb"] for row in status["times"]} <= {step["verb"] for step in status["steps"]}
+    used = as_json("du", str(run.root), "--json")
+    assert used["bytes"] == sum(used["kinds"].values()) > 0
+    checked = as_json("check", "--json", str(run.root))
+    assert checked["damaged"] == [] and checked["checked"] > len(status["artifacts"]) // 2
+
+
+def test_damage_is_json_too_and_keeps_its_exit_code(tmp_path: Path) -> None:
+    run = write_synthetic_run(tmp_path)
+    run.groups(0).write_bytes(b"x" * run.groups(0).stat().st_size)
+    done = called("--json", "check", str(run.root))
+    assert done.returncode == 2
+    assert [one["name"] for one in json.loads(done.stdout)["damaged"]] == [run.name(run.groups(0))]
+
+
+def test_a_plan_is_json_too_with_the_numbers_of_its_text(demo: list[str]) -> None:
+    planned = as_json("plan", *demo, "--json")
+    assert planned["problems"]["train"] == 3
+    assert f"{planned['model']['parameters'] / 1e9:.3g} billion parameters" in called("plan", *demo).stdout
+    assert planned["estimate"]["rollouts"] == sum(one["rollouts"] for one in planned["estimate"]["rounds"]) > 0
+
+
+def test_a_command_without_json_says_which_have_it(demo: list[str]) -> None:
+    done = called("run", *demo, "--json")
+    assert done.returncode == 2
+    assert complaint(done) == "error: --json: run prints no JSON; status, plan, check, du do"
+
+
+def test_the_version_is_printed_and_a_shell_completes_commands_and_options() -> None:
+    assert called("--version").stdout == f"oapl {__version__}\n"
+    for words, found in (("oapl sta", "status"), ("oapl status --pa", "--parts")):
+        asked = {"_OAPL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        done = subprocess.run(
+            [Path(sys.executable).with_name("oapl")], env=os.environ | asked, capture_output=True, text=True
+        )
+        assert done.stdout.split() == [found]
+
+
+def test_the_list_of_commands_imports_no_settings() -> None:
+    """They take half a second: `oapl --help` is the first thing that a person types."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "deployments.cli", "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert "status" in done.stdout
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "oapl_core.plugins" in loaded
+    assert not {"pydantic", "oapl_core.settings.experiment", "polars", "pyarrow", "prefect"} & loaded
