@@ -93,7 +93,7 @@ def flow_of_a_run(name: str, run_name: Callable[[], str]) -> Callable[[Callable[
 
 
 def skipped(why: Held) -> State[None]:
-    """Make the state of a flow run that did nothing: no dashboard counts it as done, and none as failed."""
+    """Make the state of a flow run that did nothing: no chart counts it as done, and none as failed."""
     return Cancelled(name="Skipped", message=f"nothing was done: {why}")
 
 
