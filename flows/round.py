@@ -54,7 +54,7 @@ def run_to_groups(run: Run, number: int) -> None:
 def sampling_ahead(run: Run, number: int) -> AbstractContextManager[None]:
     """With `pipeline`, sample the next round while this one trains; that round's own step does what is left of it."""
     following, config = number + 1, run.config
-    # demonstrations are read, not sampled, and what follows them is sampled by what they trained
+    # rows that are read are not sampled, and what follows them is sampled by what they trained
     if config.pipeline is None or following == len(config.rounds) or config.sampling_round(following) == following:
         return nullcontext()
     return beside(run.root, round_steps(following)[0])

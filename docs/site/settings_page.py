@@ -7,6 +7,7 @@ from typing import Any
 
 from oapl_core.objectives import shipped
 from oapl_core.settings.experiment import Experiment
+from oapl_core.settings.rows import sources
 from oapl_extras.compare.settings import ComparisonConfig
 
 Schema = dict[str, Any]
@@ -25,6 +26,11 @@ OBJECTIVES = """
 ## Objectives
 
 `[objective]` has a `name` and the keys of that objective. Equations, sources and tests: [objectives.md](objectives.md).
+"""
+ROWS = """
+## Rows of a round {#rows}
+
+`rows` of a round is `sampled` or a table with the keys of one of these sources.
 """
 COMPARISON = "\n## A comparison file\n\nFor [`oapl compare`](cli.md#oapl-compare).\n"
 BOUNDS = {
@@ -57,6 +63,11 @@ def _section(model: type[Experiment] | type[ComparisonConfig], prefix: str = "")
             objective = kind.model_json_schema()
             yield f"\n### `{name}` {{#objective.{name}}}\n\n{_text(objective)}\n"
             yield _table(objective, f"objective.{name}.")
+        yield ROWS
+        for source in sources():
+            described = source.model_json_schema()
+            name = next(iter(described["properties"]))
+            yield f"\n### `{name}` {{#rows.{name}}}\n\n{_text(described)}\n{_table(described, 'rounds.rows.')}"
 
 
 def _groups(schema: Schema, groups: dict[str, Schema], path: str = "") -> Iterator[tuple[str, bool, str]]:
@@ -68,7 +79,7 @@ def _groups(schema: Schema, groups: dict[str, Schema], path: str = "") -> Iterat
 
 
 def _references(field: Schema) -> list[tuple[str, bool]]:
-    """The groups of settings that a key may hold, and whether it is a list of them; not objectives."""
+    """The groups of settings that a key may hold, and whether it is a list of them; not what is chosen by name."""
     if "discriminator" in field:
         return []
     if "$ref" in field:
@@ -129,7 +140,7 @@ def _default(field: Schema, is_needed: bool) -> str:
 def _values(field: Schema, path: str) -> str:
     """What a key takes, in words."""
     if "discriminator" in field:
-        return "[table](#objectives)"
+        return {"rows": "`sampled`, or [table](#rows)"}.get(path.rpartition(".")[2], "[table](#objectives)")
     if "$ref" in field:
         return f"[table](#{path})"
     if "anyOf" in field:

@@ -14,13 +14,12 @@ from oapl_core.planning.stages import (
     BY_VERB,
     EVALUATION,
     FETCHED_MODEL,
-    OF_A_ROUND,
-    OF_DEMONSTRATIONS,
     PREPARATION,
     REPORT,
     SAMPLING,
     VERIFICATION,
     Stage,
+    of_rows,
 )
 from oapl_core.run_folder.integrity import damage
 from oapl_core.run_folder.ledger import ArtifactEntry
@@ -97,8 +96,8 @@ _SAMPLED = RoundConfig()
 
 
 def round_steps(number: int, settings: RoundConfig = _SAMPLED) -> tuple[Step, ...]:
-    """Sample, verify, filter, train; of demonstrations read and train. ``settings`` are those of round ``number``."""
-    return tuple(_step(stage, number) for stage in (OF_DEMONSTRATIONS if settings.demonstrations else OF_A_ROUND))
+    """Return the steps of round ``number``, whose ``settings`` name the source of its rows: sampled, unless given."""
+    return tuple(_step(stage, number) for stage in of_rows(settings.source))
 
 
 def verification_beside_sampling(number: int) -> Step:

@@ -21,6 +21,7 @@ from oapl_core.run_folder.run import (
     round_name,
 )
 from oapl_core.run_folder.verdict_versions import VERDICTS_DIR
+from oapl_core.settings.rows import RowSource, sources
 
 Places = Callable[[Run, int], tuple[Path, ...]]
 """Paths in a run folder, given the round."""
@@ -133,15 +134,6 @@ GROUPS = Stage(
     decided_by=("rounds.{round}.keep", "rounds.{round}.truncated", "rounds.{round}.replay"),
     retries=0,
 )
-# of the same name as what it takes the place of: the rest of the round is the same
-DEMONSTRATIONS = Stage(
-    "groups",
-    "problems.demonstrate",
-    (GROUPS_FILE,),
-    of_round=True,
-    decided_by=("rounds.{round}.rows", "sampling.max_tokens", "sampling.stop"),
-    retries=0,
-)
 TRAINING = Stage(
     "training",
     "training.train",
@@ -166,12 +158,22 @@ REPORT = Stage("report", "reports.write", ("report",), retries=0)
 
 OF_A_ROUND = (SAMPLING, VERIFICATION, GROUPS, TRAINING)
 """Stages in order, where rows are sampled."""
-OF_DEMONSTRATIONS = (DEMONSTRATIONS, TRAINING)
-"""Stages in order, where rows are read from files."""
+
+
+def of_rows(source: RowSource | type[RowSource]) -> tuple[Stage, ...]:
+    """Return the stages in order of a round whose rows come from ``source``."""
+    if source.verb is None:
+        return OF_A_ROUND
+    # of the same name as what it takes the place of: the rest of the round is the same
+    decided_by = ("rounds.{round}.rows", *source.decided_by)
+    return Stage(GROUPS.word, source.verb, GROUPS.makes, of_round=True, decided_by=decided_by, retries=0), TRAINING
+
+
 _BY_HAND = (
     Stage("audit", "oapl_extras.audit.audit", reads=_judged),
     Stage("export", "oapl_extras.exchange.export", reads=_judged),
 )
 """Stages that a person starts, outside of the plan."""
 _BEFORE_ROUNDS = (BASE_MODEL, FETCHED_MODEL, PREPARATION)
-BY_VERB = {one.verb: one for one in (*_BEFORE_ROUNDS, *OF_A_ROUND, DEMONSTRATIONS, EVALUATION, REPORT, *_BY_HAND)}
+_OF_ROUNDS = (*OF_A_ROUND, *(stage for source in sources() for stage in of_rows(source)))
+BY_VERB = {one.verb: one for one in (*_BEFORE_ROUNDS, *_OF_ROUNDS, EVALUATION, REPORT, *_BY_HAND)}

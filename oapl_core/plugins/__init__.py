@@ -28,6 +28,7 @@ Kind = Literal[
     "observer",
     "problem_sets",
     "reward",
+    "rows",
     "runner",
     "sampler",
     "tracker",
@@ -135,6 +136,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     },
     "problem_sets": {"published": "oapl_extras.problem_sets.published:Published"},
     "reward": {},
+    "rows": {"demonstrations": "oapl_core.settings.rows.demonstrations:DemonstrationsConfig"},
     "runner": {"here": "oapl_core.launch:Here", "prefect": "tasks.fleet:Pool", "ray": "tasks.cluster:Ray"},
     "sampler": {"servers": "oapl_extras.servers.servers:ServerSampler"},
     "tracker": {name: f"oapl_extras.trackers.doors:{name}" for name in ("tensorboard", "wandb", "mlflow")},
@@ -146,6 +148,7 @@ _SETTINGS: Mapping[Kind, str] = {
     "objective": "objective.name",
     "observer": "observers",
     "reward": "reward.function",
+    "rows": "rounds.rows",
     "runner": "fleet.STAGE.runner",
     "tracker": "training.trackers",
 }

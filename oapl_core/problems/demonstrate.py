@@ -11,6 +11,7 @@ from oapl_core.problems.demonstrations import Demonstrations
 from oapl_core.problems.prepare import statements
 from oapl_core.progress import say
 from oapl_core.run_folder.run import Run
+from oapl_core.settings.rows.demonstrations import DemonstrationsConfig
 from oapl_core.stage import run_verb
 
 
@@ -21,8 +22,8 @@ def demonstrate(run: Run, round_number: int) -> None:
         DataError: the round samples, a file or a row cannot be used (one line with its place), or none is left.
     """
     run.check_round(round_number)
-    settings = run.config.rounds[round_number].demonstrations
-    if settings is None:
+    settings = run.config.rounds[round_number].source
+    if not isinstance(settings, DemonstrationsConfig):
         raise DataError(f"round {round_number}: samples its rows (`rounds.{round_number}.rows`)")
     for path in settings.demonstrations:
         if not path.is_file():

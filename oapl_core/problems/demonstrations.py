@@ -19,7 +19,7 @@ from oapl_core.problems.encoding import load_encoder
 from oapl_core.problems.prompts import conversation
 from oapl_core.problems.raw_rows import place, raw_rows
 from oapl_core.run_folder.run import Run
-from oapl_core.settings.rounds import DemonstrationsConfig
+from oapl_core.settings.rows.demonstrations import DemonstrationsConfig
 
 Turns = list[dict[str, str]]
 _ROLES = ("system", "developer", "user", "assistant", "tool")

@@ -96,8 +96,7 @@ def check(experiment: Experiment) -> None:
     if experiment.pretrain:
         named.append(("pretrain.solutions", experiment.pretrain.solutions))
     for number, one in enumerate(experiment.rounds):
-        if one.demonstrations:
-            named += [(f"rounds.{number}.rows", path) for path in one.demonstrations.demonstrations]
+        named += [(f"rounds.{number}.rows", path) for path in one.source.files]
     for key, path in named:
         if not path.is_file():
             raise ConfigError(

@@ -238,14 +238,16 @@ class Run(Recorded):
             raise DataError(f"round {number}: the experiment has rounds 0..{len(self.config.rounds) - 1}")
 
     def check_sampled(self, number: int) -> None:
-        """Refuse a round that the experiment has not, or that trains on demonstrations.
+        """Refuse a round that the experiment has not, or whose rows nobody sampled.
 
         Raises:
             DataError: says which it is.
         """
         self.check_round(number)
-        if self.config.rounds[number].demonstrations:
-            raise DataError(f"round {number}: trains on demonstrations (`rounds.{number}.rows`) and has no rollouts")
+        source = self.config.rounds[number].source
+        if not source.is_sampled:
+            where = f"(`rounds.{number}.rows`)"
+            raise DataError(f"round {number}: trains on {source.rows_are} {where} and has no rollouts")
 
     def round_dir(self, number: int) -> Path:
         """Folder of round ``number``, counted from 0."""

@@ -333,24 +333,24 @@ class Experiment(Settings):
     def sampling_round(self, number: int) -> int:
         """Return the round whose starting checkpoint samples round ``number``: itself, or an earlier one.
 
-        Rounds are counted from the newest demonstrations on: what those changed is never left out.
+        Rounds are counted from the newest that sampled nothing on: what its rows changed is never left out.
         """
-        if self.rounds[number].demonstrations:
+        if not self.rounds[number].source.is_sampled:
             return number
-        first = 1 + max((k for k in range(number) if self.rounds[k].demonstrations), default=-1)
+        first = 1 + max((k for k in range(number) if not self.rounds[k].source.is_sampled), default=-1)
         return first + self.sync.starting_round(number - first, self.pipeline is not None)
 
     def replayed(self, number: int) -> tuple[int, ...]:
         """Return the rounds whose groups round ``number`` trains on again: the sampled ones among those of `replay`."""
         replay = self.rounds[number].replay
         earlier = range(max(0, number - replay.rounds), number) if replay else ()
-        return tuple(k for k in earlier if not self.rounds[k].demonstrations)
+        return tuple(k for k in earlier if self.rounds[k].source.is_sampled)
 
     def continues_optimizer(self, number: int) -> bool:
         """Return whether round ``number`` begins from the optimiser of the round before it."""
         both = self.rounds[max(0, number - 1) : number + 1]
         is_one_training = self.training.optimizer_state == "continued" and number > 0
-        return is_one_training and not any(one.demonstrations for one in both)
+        return is_one_training and all(one.source.is_sampled for one in both)
 
     def leaves_optimizer(self, number: int) -> bool:
         """Return whether round ``number`` leaves its optimiser to a next one."""

@@ -7,7 +7,7 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -18,6 +18,7 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import fsync
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.operation.secrets import masked
+from oapl_core.settings.rows import RowSource, sources
 from oapl_core.settings_group import Settings
 from oapl_core.shipped import experiment_file, with_shipped_files
 
@@ -157,10 +158,17 @@ _WORDS = {
 }
 
 
+_CHOSEN: Mapping[Any, Callable[[], Iterable[type[Settings]]]] = {
+    objectives.Method: lambda: objectives.shipped().values(),
+    RowSource: sources,
+}
+"""Classes of settings that are chosen by name, with what imports each that there is."""
+
+
 def _groups(kind: Any, place: list[Any]) -> list[type[Settings]]:
     """List the classes of settings that may stand at ``place`` below the type ``kind``."""
-    if kind is objectives.Method:  # a mistaken key may be one of any objective
-        return [group for one in objectives.shipped().values() for group in _groups(one, place)]
+    if kind in _CHOSEN:  # a mistaken key may be one of any
+        return [group for one in _CHOSEN[kind]() for group in _groups(one, place)]
     if not (isinstance(kind, type) and issubclass(kind, Settings)):
         return [group for one in get_args(kind) for group in _groups(one, place)]  # optional groups, lists and choices
     if not place:

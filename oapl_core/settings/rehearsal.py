@@ -54,21 +54,20 @@ def _some(rounds: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _small(one: dict[str, Any], limit: int, whole: Experiment) -> dict[str, Any]:
-    batch = RoundConfig.model_validate(one).trained_by(whole.training).batch_size
+    settings = RoundConfig.model_validate(one)
+    batch, source = settings.trained_by(whole.training).batch_size, settings.source
     small = one | {"epochs": min(one["epochs"], _EPOCHS)}
-    if one["rows"] != "sampled" or "batch_size" in one["training"]:
+    if not source.is_sampled or "batch_size" in one["training"]:
         small["training"] = one["training"] | {"batch_size": min(batch, limit)}
-    if one["rows"] != "sampled":
-        # answers not as short as those of a rehearsal: then no demonstration would be left
-        longest = one["rows"]["max_tokens"] or whole.sampling.max_tokens
-        return small | {"rows": one["rows"] | {"limit": limit, "max_tokens": longest}}
+    if not source.is_sampled:
+        return small | {"rows": source.rehearsed(limit, whole.sampling.max_tokens).model_dump(mode="json")}
     part = None if one["problems"] is None else min(one["problems"], limit // 2)
     return small | {"problems": part, "keep": "all"}
 
 
 def _use_demo_model(values: dict[str, Any]) -> None:
-    shown = [one["rows"]["max_tokens"] for one in values["rounds"] if one["rows"] != "sampled"]
-    longest = values["problems"]["max_prompt_tokens"] + max(shown, default=0)
+    answers = [RoundConfig.model_validate(one).source.longest or 0 for one in values["rounds"]]
+    longest = values["problems"]["max_prompt_tokens"] + max(answers)
     positions = max(values["engine"]["max_model_len"], longest)
     values["model"] = values["sampler"] = None  # no server has that one
     values["pretrain"] = {"solutions": str(_SOLUTIONS), "max_positions": positions, "epochs": _PRETRAINED}
@@ -107,6 +106,6 @@ def rehearsal_changes(whole: Experiment, small: Experiment) -> list[str]:
     lines += differences(before, now)
     lines.append(f"rounds: {len(small.rounds)} of {len(whole.rounds)}, every group is kept")
     for number, one in enumerate(small.rounds):
-        rows = "demonstrations" if one.demonstrations else f"{one.problems or 'all'} problems"
+        rows = f"{one.problems or 'all'} problems" if one.source.is_sampled else one.source.rows_are
         lines.append(f"  round {number}: {rows}, {one.epochs} epochs")
     return lines

@@ -2,19 +2,11 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    Field,
-    PositiveFloat,
-    PositiveInt,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from oapl_core import plugins
 from oapl_core.objectives import Method, Objective, OwnObjective
-from oapl_core.settings.problems import ProblemFiles
+from oapl_core.settings.rows import SAMPLED, Rows, RowSource
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.settings_group import Settings
 
@@ -24,33 +16,9 @@ _OWN = (
     *("max_grad_norm", "reference"),
 )
 """Keys of [training] that a round may have of its own: how a step is taken, not on which machines."""
-_ON_DEMONSTRATIONS = {"batch_size": 128, "learning_rate": 2e-5, "warmup_share": 0.03, "floor_share": 0.0}
-"""Defaults of a round of demonstrations: RFT's supervised models (arXiv 2308.01825, its train_7b.sh)."""
 _UNSAMPLED = {"reference": "behavior", "optimizer_state": "fresh"}
-"""Nobody sampled demonstrations, so there is nothing to compare with, and an optimiser of rollouts is another's."""
-
-
-class DemonstrationsConfig(Settings):
-    """Answers that nobody sampled here, to be imitated (data/README.md)."""
-
-    demonstrations: Annotated[ProblemFiles, Field(min_length=1)]
-    """A file of a kind that `problems.train` may be, or a list of files. A row has `messages` (OpenAI's chat form;
-    every assistant turn is trained on). Or it has a `solution`, and the `problem_id` of a training problem or a
-    `statement`. The prompt is made as for sampling."""
-    limit: PositiveInt | None = None
-    """Take only so many rows of each file, the first ones that can be used; unset: all."""
-    max_tokens: PositiveInt | None = None
-    """Longest answer, its end included; longer ones are dropped and counted, never cut. Tokens; unset:
-    `sampling.max_tokens`, as a longer answer would be cut when it is sampled."""
-
-
-def _source(value: Any, _builtin: ValidatorFunctionWrapHandler) -> Any:
-    # one complaint, where a union has one of each of its kinds
-    if isinstance(value, dict):
-        return DemonstrationsConfig.model_validate(value)
-    if value == "sampled" or isinstance(value, DemonstrationsConfig):
-        return value
-    raise ValueError('write "sampled", or a table {demonstrations = FILE}')
+"""Settings where nobody sampled the rows: there is nothing to compare with, and an optimiser of rollouts is another's.
+"""
 
 
 class ReplayConfig(Settings):
@@ -88,7 +56,7 @@ class DifficultyConfig(Settings):
 class RoundConfig(Settings):
     """One turn of the loop: rows, sampled and verified and filtered or read from files, and training on them."""
 
-    rows: Annotated[Literal["sampled"] | DemonstrationsConfig, WrapValidator(_source)] = "sampled"
+    rows: Rows = "sampled"
     """Where rows come from: `sampled`, by the newest checkpoint; `{demonstrations = FILE}`, read from files, so that
     the round has no sampling and no verification."""
     objective: Objective | None = None
@@ -134,33 +102,40 @@ class RoundConfig(Settings):
         return own
 
     @model_validator(mode="after")
-    def _demonstrations_are_not_chosen(self) -> Self:
-        if self.demonstrations is None:
+    def _rows_without_rollouts_are_not_chosen(self) -> Self:
+        if self.source.is_sampled:
             return self
+        rows_are = self.source.rows_are
         sampling = ("problems", "draw", "difficulty", "keep", "truncated", "replay")
         given = next((key for key in sampling if getattr(self, key) != type(self).model_fields[key].default), None)
         if given:
-            raise ValueError(f"{given} chooses among rollouts, and the rows are demonstrations: leave it out")
+            raise ValueError(f"{given} chooses among rollouts, and the rows are {rows_are}: leave it out")
         if "reference" in self.training:
-            raise ValueError("training.reference compares with what sampled, and nobody sampled demonstrations")
+            raise ValueError(f"training.reference compares with what sampled, and nobody sampled {rows_are}")
         if isinstance(self.objective, Method) and self.objective.needs_behavior:
             raise ValueError(
                 f"objective {self.objective.name!r} compares with the policy that sampled, and nobody sampled "
-                "demonstrations: leave it out, which trains with 'sft'"
+                f"{rows_are}: leave it out, which trains with {self.source.objective!r}"
             )
         return self
 
     @property
-    def demonstrations(self) -> DemonstrationsConfig | None:
-        """Files that the rows are read from; None: rows are sampled."""
-        return self.rows if isinstance(self.rows, DemonstrationsConfig) else None
+    def source(self) -> RowSource:
+        """Source of the rows."""
+        return self.rows if isinstance(self.rows, RowSource) else SAMPLED
+
+    @property
+    def demonstrations(self) -> RowSource | None:
+        """The source, if nobody sampled the rows."""
+        return None if self.source.is_sampled else self.source
 
     @property
     def own_objective(self) -> Method | OwnObjective | None:
         """Loss of this round, if it is not the experiment's."""
-        return self.objective or (plugins.resolve("objective", "sft")() if self.demonstrations else None)
+        name = self.source.objective
+        return self.objective or (plugins.resolve("objective", name)() if name else None)
 
     def trained_by(self, training: TrainingConfig) -> TrainingConfig:
         """Return ``training``, the experiment's, with what is this round's own."""
-        own = {**_ON_DEMONSTRATIONS, **self.training, **_UNSAMPLED} if self.demonstrations else self.training
+        own = {**self.source.training, **self.training, **({} if self.source.is_sampled else _UNSAMPLED)}
         return TrainingConfig.model_validate(training.model_dump() | own) if own else training

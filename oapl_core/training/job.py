@@ -12,6 +12,7 @@ from oapl_core.run_folder.optimizer_state import require_state
 from oapl_core.run_folder.recorded import POLICIES
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
+from oapl_core.settings.rows import RowSource
 from oapl_core.settings.training import TrainingConfig, droppable_epochs
 from oapl_core.training.examples import UNKNOWN
 
@@ -51,16 +52,15 @@ class Job:
         return self.run.config.objective_of(self.round_number).loaded(self.training.reference)
 
     @property
-    def on_demonstrations(self) -> bool:
-        """Whether nobody sampled what it trains on."""
-        return self.run.config.rounds[self.round_number].demonstrations is not None
+    def source(self) -> RowSource:
+        """Source of the rows."""
+        return self.run.config.rounds[self.round_number].source
 
     @property
     def seed(self) -> int:
         """Seed from which random choices are derived, together with the number of the round."""
-        seed = self.run.config.seed
-        # the words outlive the stage of that name: the same demonstrations are still taken in the same order
-        return derive_seed(seed, "warm start") if self.on_demonstrations else seed
+        seed, word = self.run.config.seed, self.source.seed_word
+        return derive_seed(seed, word) if word else seed
 
     @property
     def data(self) -> Path:

@@ -37,7 +37,7 @@ def train(run: Run, round_number: int) -> None:
     """Train every epoch of the round that is not there yet.
 
     Raises:
-        ConfigError: the objective wants what demonstrations do not have.
+        ConfigError: the objective compares with a policy that the rows do not have.
         DataError: groups or model are missing, damaged, or do not belong together.
         StageFailed: engine and trainer disagree about the rollouts, or the loss or the gradient is not finite.
             Also if a rank was lost, or the disk is too small.
@@ -67,11 +67,12 @@ def train(run: Run, round_number: int) -> None:
 
 
 def _examples(job: Job) -> Examples:
-    if job.on_demonstrations:
+    if not job.source.is_sampled:
         if job.objective.needs_behavior:  # one of a person's own, which nothing could ask before
             raise ConfigError(
                 f"`rounds.{job.round_number}.objective.name`: {job.objective.name} compares with the policy that "
-                "sampled, and nobody sampled demonstrations; leave it out, or say needs_behavior = False in the class"
+                f"sampled, and nobody sampled {job.source.rows_are}; leave it out, or say needs_behavior = False in "
+                "the class"
             )
         return read_examples(job.data, UNKNOWN, job.start, recorded=False)
     if job.lag:  # otherwise these weights sampled, and `read_examples` compares that policy with the rows

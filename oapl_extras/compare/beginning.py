@@ -37,9 +37,10 @@ def read_comparison(path: Path, overrides: Sequence[str] = ()) -> tuple[Comparis
     if config.round >= len(parent.config.rounds):
         last = len(parent.config.rounds) - 1
         raise ConfigError(f"{path}: round = {config.round}, but {parent.root} has rounds 0..{last}")
-    if parent.config.rounds[config.round].demonstrations:
+    rows = parent.config.rounds[config.round].source
+    if not rows.is_sampled:
         raise ConfigError(
-            f"{path}: round = {config.round} of {parent.root} trains on demonstrations, and arms share rollouts; "
+            f"{path}: round = {config.round} of {parent.root} trains on {rows.rows_are}, and arms share rollouts; "
             "name a round that samples"
         )
     return config, parent

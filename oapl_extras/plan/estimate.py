@@ -43,8 +43,8 @@ class ProblemCounts:
     heldout: int
     bytes: float = 0.0
     """Bytes of all problems with their tests."""
-    demonstrations: Mapping[int, int] = field(default_factory=dict)
-    """Rows that a round of demonstrations may train on, by round."""
+    read: Mapping[int, int] = field(default_factory=dict)
+    """Rows that a round which samples none may train on, by round."""
     repeated: Mapping[str, Any] = field(default_factory=dict)
     """Measured problems that have the statement of a training problem, as the ledger counts them."""
 
@@ -152,11 +152,12 @@ def _training_gpus(experiment: Experiment) -> int:
 
 def _round(experiment: Experiment, model: ModelSize, number: int, counts: ProblemCounts) -> RoundEstimate:
     one, batch = experiment.rounds[number], experiment.training_of(number).batch_size
-    problems = 0 if one.demonstrations else min(counts.train, one.problems or counts.train)
+    is_sampled = one.source.is_sampled
+    problems = min(counts.train, one.problems or counts.train) if is_sampled else 0
     rollouts = problems * experiment.sampling.group_size
-    sequences = counts.demonstrations.get(number, 0) if one.demonstrations else _kept(experiment, one, problems)
+    sequences = _kept(experiment, one, problems) if is_sampled else counts.read.get(number, 0)
     steps = one.epochs * math.ceil(sequences / batch)
-    # demonstrations are taken to be as long as answers
+    # rows that are read are taken to be as long as answers
     training_h = one.epochs * sequences * _training_s(experiment, model) / 3600
     most = experiment.sampling.max_tokens
     hours = _sampling_hours(experiment, model, rollouts, most)

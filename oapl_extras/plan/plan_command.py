@@ -151,7 +151,7 @@ def problem_counts(experiment: Experiment) -> ProblemCounts:
     counts.update(stated)
     size += guessed * sum(stated.values())
     train, validation, heldout = (counts[split] for split in ("train", "validation", "heldout"))
-    return ProblemCounts(train, validation, heldout, size, _demonstrations(experiment), repeated.details)
+    return ProblemCounts(train, validation, heldout, size, _read(experiment), repeated.details)
 
 
 def _stated(experiment: Experiment, split: str) -> int:
@@ -164,17 +164,17 @@ def _stated(experiment: Experiment, split: str) -> int:
     return stated if limit is None else min(stated, limit * len(files))
 
 
-def _demonstrations(experiment: Experiment) -> dict[int, int]:
-    """Count the rows of each round of demonstrations."""
+def _read(experiment: Experiment) -> dict[int, int]:
+    """Count the rows of each round that reads them from files."""
     found = {}
     for number, one in enumerate(experiment.rounds):
-        if (shown := one.demonstrations) is None:
-            continue
-        missing = next((file for file in shown.demonstrations if not file.is_file()), None)
+        files, most = one.source.files, one.source.most_of_a_file
+        missing = next((file for file in files if not file.is_file()), None)
         if missing is not None:
             raise ConfigError(f"`rounds.{number}.rows`: {missing} is not there; make it, or plan without that round")
-        counts = [row_count(file) for file in shown.demonstrations]
-        found[number] = sum(count if shown.limit is None else min(count, shown.limit) for count in counts)
+        if files:
+            counts = map(row_count, files)
+            found[number] = sum(count if most is None else min(count, most) for count in counts)
     return found
 
 
@@ -194,8 +194,8 @@ def _stages(experiment: Experiment, made: Estimate) -> Table:
         label = f"round {number}" if count == 1 else f"rounds {number}-{number + count - 1}, each"
         number += count
         trained = _steps(one.steps, one.checkpoints)
-        if settings.demonstrations:
-            row(f"{label}: training", f"{one.sequences:,} demonstrations, {trained}", hours=one.training_h)
+        if not settings.source.is_sampled:
+            row(f"{label}: training", f"{one.sequences:,} {settings.source.rows_are}, {trained}", hours=one.training_h)
             continue
         drawn = f", drawn by {settings.draw}" if settings.draw == "difficulty" else ""
         what = f"{one.rollouts:,} answers to {one.problems:,} problems{drawn}"

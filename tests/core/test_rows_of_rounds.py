@@ -147,16 +147,15 @@ def test_it_is_measured_and_reported_as_every_round(run: Run, tmp_path: Path) ->
 
 
 def test_its_cost_by_hand_and_its_rehearsal(run: Run) -> None:
-    found = estimate(run.config, ModelSize.like(1e9), ProblemCounts(7, 3, 4, demonstrations={0: 300}))
+    found = estimate(run.config, ModelSize.like(1e9), ProblemCounts(7, 3, 4, read={0: 300}))
     shown, sampled = found.rounds[:2]
     assert (shown.rollouts, shown.sampling_h, shown.checkpoints) == (0, 0, 3)
     assert (shown.steps, shown.sequences) == (3 * 3, 300), "RFT's batches of 128"
     assert shown.training_h > 0 < sampled.sampling_h
     assert found.evaluation.checkpoints == 4
     small = rehearsal(run.config, 4)
-    rows = small.rounds[0].demonstrations
-    assert rows is not None
-    assert (rows.limit, rows.max_tokens) == (4, 12)
+    rows = small.rounds[0].source
+    assert (rows.most_of_a_file, rows.longest) == (4, 12)
     assert (small.rounds[0].epochs, small.training_of(0).batch_size) == (2, 4)
     elsewhere = rehearsal(run.config.model_copy(update={"model": Path("nowhere")}), 4)
     assert elsewhere.pretrain is not None

@@ -212,7 +212,7 @@ def test_an_array_in_a_json_file_is_counted_as_it_is_read(tmp_path: Path) -> Non
     assert counted("a.json", "b.json.gz") == 5
     assert counted("lines.json") == 5
     shown = [f'rounds=[{{}}, {{rows = {{demonstrations = "{tmp_path}/a.json"}}}}]', f"model={model}"]
-    assert problem_counts(load_experiment(EXPERIMENTS / "math.toml", shown)).demonstrations == {1: 3}
+    assert problem_counts(load_experiment(EXPERIMENTS / "math.toml", shown)).read == {1: 3}
 
 
 def test_what_is_hardly_meant_is_warned_of(tmp_path: Path) -> None:
