@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
 def _marked(schema: dict[str, Any], group: type["Settings"]) -> None:

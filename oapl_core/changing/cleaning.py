@@ -251,10 +251,10 @@ def _rows_needed_for(state: _State, kind: str, number: int, entries: Sequence[Ar
     if not state.has(number, VERIFICATION, GROUPS, TRAINING):
         return f"round {number} is not trained to its end"
     if kind == "groups":
-        replayed = state.run.config.replayed
         # until their groups are made, which hold what they need of these
-        again = (k for k in range(state.rounds) if number in replayed(k) and not state.has(k, GROUPS))
-        return next((f"round {later} replays them" for later in again), None)
+        mine, later = state.run.groups(number), range(number + 1, state.rounds)
+        again = (k for k in later if mine in GROUPS.reads(state.run, k) and not state.has(k, GROUPS))
+        return next((f"round {k} reads them" for k in again), None)
     if any(key not in entry.details for entry in entries for key in REPORTED):
         return "the ledger does not say of it what the report does"
     page = state.run.report / f"round_{number:02d}.html"

@@ -57,7 +57,7 @@ def build(run: Run, round_number: int) -> None:
     path, settings = run.groups(round_number), chosen_by.model_dump(mode="json", include={"keep", "truncated"})
     if chosen_by.replay:  # the seed decides nothing else here, so that ledgers of other rounds stay as they were
         settings |= {"replay": chosen_by.replay.model_dump(), "seed": run.config.seed}
-    inputs = run.inputs([run.prompts, *rollouts, *verdicts, *map(run.groups, run.config.replayed(round_number))])
+    inputs = run.inputs([run.prompts, *rollouts, *verdicts, *map(run.groups, run.config.groups_before(round_number))])
     if run.is_done(path, inputs, settings):
         say(f"groups of round {round_number}: done")
         return

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.rows import Rows
-from oapl_core.run_folder.recorded import POLICIES
+from oapl_core.run_folder.recorded import POLICIES, named_policies
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 
@@ -61,7 +61,7 @@ def draw(run: Run, number: int, fresh: int) -> list[Drawn]:
     replay = run.config.rounds[number].replay
     if replay is None:
         return []
-    frames = {k: _groups(run, k) for k in run.config.replayed(number)}
+    frames = {k: _groups(run, k) for k in run.config.groups_before(number)}
     # one shuffle over all rounds: each of their groups has the same chance, whichever round kept more
     every = [(k, group) for k, frame in frames.items() for group in range(len(frame))]
     random.Random(derive_seed(run.config.seed, "replay", number)).shuffle(every)
@@ -117,7 +117,7 @@ def sampling_policies(run: Run, number: int) -> set[str]:
     folder = f"{run.name(run.rollouts(number))}/"
     mine = [entry.details for name, entry in run.ledger.artifacts().items() if name.startswith(folder)]
     policies = {details["policy_hash"] for details in mine if "policy_hash" in details}
-    return policies.union(*(details.get(POLICIES, ()) for details in mine))
+    return policies.union(*map(named_policies, mine))
 
 
 def batches(drawn: Drawn, first_group: int, most_tokens: int) -> "Iterator[pa.Table]":

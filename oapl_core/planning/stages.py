@@ -130,7 +130,7 @@ GROUPS = Stage(
     "groups.build",
     (GROUPS_FILE,),
     of_round=True,
-    reads=lambda run, number: (*_judged(run, number), *map(run.groups, run.config.replayed(number))),
+    reads=lambda run, number: (*_judged(run, number), *map(run.groups, run.config.groups_before(number))),
     decided_by=("rounds.{round}.keep", "rounds.{round}.truncated", "rounds.{round}.replay"),
     retries=0,
 )

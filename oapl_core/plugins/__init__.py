@@ -18,6 +18,7 @@ from oapl_core.plugins.own_function import search_path
 
 Kind = Literal[
     "command",
+    "draw",
     "environment",
     "harness",
     "importer",
@@ -64,6 +65,11 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "convert": "oapl_extras.gguf.convert_command:convert",
         "doctor": "oapl_extras.prove.doctor_command:doctor",
         "prove": "oapl_extras.prove.prove_command:prove",
+    },
+    "draw": {
+        "random": "oapl_core.rollouts.drawing:randomly",
+        "walk": "oapl_core.rollouts.drawing:walking",
+        "difficulty": "oapl_core.rollouts.difficulty:by_difficulty",
     },
     "environment": {
         "calculator": "oapl_core.environments.calculator:Calculator",
@@ -144,6 +150,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
 """Places of what ships, ``module:object``, by kind and name."""
 
 _SETTINGS: Mapping[Kind, str] = {
+    "draw": "rounds.draw",
     "environment": "environment.function",
     "objective": "objective.name",
     "observer": "observers",

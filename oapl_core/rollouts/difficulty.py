@@ -22,9 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
 from oapl_core.errors import DataError
+from oapl_core.progress import say
+from oapl_core.rollouts.drawing import Chosen
+from oapl_core.run_folder.draws import DRAWS, draw_file, told
 from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.seeds import derive_seed
-from oapl_core.settings.rounds import DifficultyConfig
+from oapl_core.settings.rows.difficulty import DifficultyConfig
 
 if TYPE_CHECKING:
     import polars as pl
@@ -80,6 +83,22 @@ class Draw:
             "always_right": settled.count("right"),
             "always_wrong": settled.count("wrong"),
         }
+
+
+def by_difficulty(run: Run, number: int, names: Sequence[str], is_first: bool) -> Chosen:
+    """Draw by what earlier rounds say of problems; the first process writes the draw for people to look at."""
+    path, asked = draw_file(run, number), set(names)
+    rows = tables.read_table(run.problems, tables.PROBLEMS, ["problem_id", "source"]).to_pylist()
+    sources = {row["problem_id"]: row["source"] or "" for row in rows if row["problem_id"] in asked}
+    found = draw(names, sources, known_so_far(run, number), run, number)
+    settings = {"drawn": found.digest}
+    # every process draws alike from the same files; only what people look at is written once
+    if is_first and not run.is_done(path, {}, settings):
+        with run.writing(path, {}, settings) as draft:
+            draft.rows = tables.write_table(draft.path, DRAWS, draw_rows(found, names, sources))
+            draft.details = found.details(len(names))
+        say(told(draft.details))
+    return Chosen([name for name in names if name in found.chosen], settings)
 
 
 def draw(names: Sequence[str], sources: Mapping[str, str], known: Mapping[str, Known], run: Run, number: int) -> Draw:

@@ -1,5 +1,6 @@
-"""Training problems that a round samples: all, a random subset, or the next ones of a walk through all. Pure.
-``difficulty.py`` draws by what earlier rounds say of the problems.
+"""Training problems that a round samples: all, a random subset, or the next ones of a walk through all.
+
+A draw is a function that is found by the name in `draw` of the round; two are here.
 
 Algorithm 1 of the paper (arXiv 2602.19362) takes fresh prompts for each step and synchronises the behaviour policy
 every L steps. Rounds that `walk` do the same offline: one round is L steps' worth of prompts (L x batch / G). No
@@ -7,10 +8,49 @@ problem comes again before the walk has been through the whole shuffled set; the
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from oapl_core import plugins
+from oapl_core.progress import say
+from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.rounds import RoundConfig
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Problems that a round samples, in the order of prompts.parquet."""
+
+    problems: Sequence[str]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Facts that the round's rollouts depend on, beside the number of problems."""
+
+
+Draws = Callable[[Run, int, Sequence[str], bool], Chosen]
+"""Function that draws of the names of problems; the last argument is whether this process writes what people look at.
+"""
+
+
+def choose_problems(run: Run, number: int, names: Sequence[str], is_first: bool = False) -> Chosen:
+    """Choose the problems of round ``number`` of those that have a prompt."""
+    draw: Draws = plugins.resolve("draw", run.config.rounds[number].draw)
+    return draw(run, number, names, is_first)
+
+
+def randomly(run: Run, number: int, names: Sequence[str], _is_first: bool) -> Chosen:
+    """Draw a subset that is independent of other rounds."""
+    wanted = run.config.rounds[number].problems
+    if wanted is not None and wanted > len(names):
+        say(f"round {number}: {wanted} problems asked for, {len(names)} there are: all of them are sampled")
+    return Chosen(drawn(names, run.config.rounds, number, run.config.seed))
+
+
+def walking(run: Run, number: int, names: Sequence[str], is_first: bool) -> Chosen:
+    """Draw the next problems of the walk."""
+    chosen = randomly(run, number, names, is_first)
+    return Chosen(chosen.problems, {"walked": walked(run.config.rounds, number)})
 
 
 def drawn(problems: Sequence[str], rounds: Sequence[RoundConfig], number: int, seed: int) -> list[str]:

@@ -25,8 +25,7 @@ from oapl_core import plugins
 from oapl_core.errors import DataError
 from oapl_core.planning.plan import round_steps
 from oapl_core.progress import Progress, say
-from oapl_core.rollouts.difficulty import Draw, draw, draw_rows, known_so_far
-from oapl_core.rollouts.drawing import drawn, walked
+from oapl_core.rollouts.drawing import Chosen, choose_problems
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.in_flight import sweep
 from oapl_core.rollouts.parts import Part, cut
@@ -36,13 +35,12 @@ from oapl_core.rollouts.replicas import others
 from oapl_core.rollouts.requests import Sampler
 from oapl_core.rollouts.sampling import TEMPERATURE, TOP_K, TOP_P, Asking, Prompts, Sampling
 from oapl_core.run_folder.cutting import decide
-from oapl_core.run_folder.draws import DRAWS, draw_file, told
 from oapl_core.run_folder.object_store import ObjectStore
 from oapl_core.run_folder.recorded import IMPORTED
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.stage import run_verb
-from oapl_core.tables import PROBLEMS, PROMPTS, read_table, write_table
+from oapl_core.tables import PROMPTS, read_table
 
 _COMMAND = (sys.executable, "-m", "oapl_core.rollouts.generate")
 
@@ -77,11 +75,10 @@ def generate(
         return
     prompts = read_prompts(run, "train")
     policy = run.behavior(number)
-    drawn_by = draw_by_difficulty(run, number, prompts, is_first=replica == 0 and share == 1)
-    problems = choose_problems(run, number, prompts, drawn_by)
-    settings = settings_of(run, number, decide(run, number, len(problems)), drawn_by)
+    chosen = choose_problems(run, number, list(prompts), is_first=replica == 0 and share == 1)
+    settings = settings_of(run, number, decide(run, number, len(chosen.problems)), chosen)
     provenance = Provenance(run.check_policy(policy), run.inputs([run.prompts, policy]), settings)
-    work = Work(run, number, prompts, problems, policy, provenance)
+    work = Work(run, number, prompts, chosen.problems, policy, provenance)
     log = run.log(round_steps(number)[0].label + (f" share {share}" if share > 1 else ""))
     with _shared(work, _store(run), lease_s) as sharing:
         work.finish([*command, str(run.root)], log, start, replica, sharing)
@@ -214,43 +211,13 @@ def started(sampler: Sampler) -> str:
     return f"{sampler.name} started in {sum(sampler.startup_s.values()):.1f} s ({parts})"
 
 
-def draw_by_difficulty(run: Run, number: int, prompts: Prompts, is_first: bool) -> Draw | None:
-    """Return the draw of a round with `draw = "difficulty"`, which its first process writes for people to look at."""
-    if run.config.rounds[number].draw != "difficulty":
-        return None
-    names, path = list(prompts), draw_file(run, number)
-    rows = read_table(run.problems, PROBLEMS, ["problem_id", "source"]).to_pylist()
-    sources = {row["problem_id"]: row["source"] or "" for row in rows if row["problem_id"] in prompts}
-    found = draw(names, sources, known_so_far(run, number), run, number)
-    settings = {"drawn": found.digest}
-    # every process draws alike from the same files; only what people look at is written once
-    if is_first and not run.is_done(path, {}, settings):
-        with run.writing(path, {}, settings) as draft:
-            draft.rows = write_table(draft.path, DRAWS, draw_rows(found, names, sources))
-            draft.details = found.details(len(names))
-        say(told(draft.details))
-    return found
-
-
-def choose_problems(run: Run, number: int, prompts: Prompts, drawn_by: Draw | None = None) -> list[str]:
-    """Return the round's problems in the order of prompts.parquet."""
-    if drawn_by:
-        return [name for name in prompts if name in drawn_by.chosen]
-    wanted = run.config.rounds[number].problems
-    if wanted is not None and wanted > len(prompts):
-        say(f"round {number}: {wanted} problems asked for, {len(prompts)} there are: all of them are sampled")
-    return drawn(list(prompts), run.config.rounds, number, run.config.seed)
-
-
-def settings_of(run: Run, number: int, problems_per_part: int, drawn_by: Draw | None = None) -> dict[str, Any]:
+def settings_of(run: Run, number: int, problems_per_part: int, chosen: Chosen) -> dict[str, Any]:
     """Return the settings that a part depends on; the engine's speed settings do not belong to them."""
-    rounds = run.config.rounds
     return {
         "seed": run.config.seed,
         "round": number,
-        "problems": rounds[number].problems,
-        **({"walked": walked(rounds, number)} if rounds[number].draw == "walk" else {}),
-        **({"drawn": drawn_by.digest} if drawn_by else {}),
+        "problems": run.config.rounds[number].problems,
+        **chosen.settings,
         **run.config.sampling.slice,
         "problems_per_part": problems_per_part,
         "temperature": TEMPERATURE,

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from oapl_core.errors import ConfigError
 from oapl_core.progress import say
-from oapl_core.rollouts.generate import Work, choose_problems, read_prompts, settings_of
+from oapl_core.rollouts.drawing import choose_problems
+from oapl_core.rollouts.generate import Work, read_prompts, settings_of
 from oapl_core.rollouts.remote.joining import Joined
 from oapl_core.rollouts.remote.part_queue import LEASE_S, Closed, PartQueue
 from oapl_core.rollouts.remote.sharing import Provenance, Sharing
@@ -40,15 +41,16 @@ def join(
     """
     joined = Joined.read(run.root)
     opened = joined.opened
-    if settings_of(run, number, opened.settings["problems_per_part"]) != opened.settings:
+    prompts = read_prompts(run, "train")
+    chosen = choose_problems(run, number, list(prompts))
+    if settings_of(run, number, opened.settings["problems_per_part"], chosen) != opened.settings:
         raise ConfigError(
             f"{run.root}: these settings would make other answers than the run's; a machine that joins may change how "
             "fast its engine is (replicas, max_num_seqs, tensor_parallel_size, ...), nothing else"
         )
     policy = joined.policy(run.root)
     provenance = Provenance(opened.policy_hash, opened.inputs, opened.settings)
-    prompts = read_prompts(run, "train")
-    work = Work(run, number, prompts, choose_problems(run, number, prompts), policy, provenance)
+    work = Work(run, number, prompts, chosen.problems, policy, provenance)
     # Settings and weights were compared with the round's; from here on this is sampling as anywhere else.
     try:
         with PartQueue(ObjectStore(joined.url), opened, joined.machine, lease_s) as queue:

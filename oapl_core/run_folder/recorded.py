@@ -24,7 +24,13 @@ _TEMPORARY = ".tmp-"
 IMPORTED = "imported_from"
 """Key in the ledger's details of an artifact that came from elsewhere (exchange/) and not from its stage."""
 POLICIES = "policies"
-"""Key in the details of imported rollouts: names of their policies."""
+"""Key in the details of rows that others than the round's policy sampled: names of their policies."""
+
+
+def named_policies(details: Mapping[str, Any]) -> set[str]:
+    """Collect the policies that an artifact's details name, at any depth."""
+    below = (named_policies(one) for one in details.values() if isinstance(one, Mapping))
+    return set[str](details.get(POLICIES, ())).union(*below)
 
 
 def temporary(path: Path) -> Path:

@@ -242,13 +242,9 @@ class Experiment(Settings):
         return self
 
     @model_validator(mode="after")
-    def _replayed_rollouts_keep_their_logprobs(self) -> Self:
-        replaying = next((number for number, one in enumerate(self.rounds) if one.replay), None)
-        if replaying is not None and self.training_of(replaying).reference != "behavior":
-            raise ValueError(
-                f"rounds[{replaying}].replay needs training.reference = 'behavior': only the policy that sampled a "
-                "rollout can give its log-probs, and they are recorded"
-            )
+    def _rounds_fit_their_training(self) -> Self:
+        for number, one in enumerate(self.rounds):
+            one.check(f"rounds[{number}]", self.training_of(number))
         return self
 
     @model_validator(mode="after")
@@ -340,10 +336,9 @@ class Experiment(Settings):
         first = 1 + max((k for k in range(number) if not self.rounds[k].source.is_sampled), default=-1)
         return first + self.sync.starting_round(number - first, self.pipeline is not None)
 
-    def replayed(self, number: int) -> tuple[int, ...]:
-        """Return the rounds whose groups round ``number`` trains on again: the sampled ones among those of `replay`."""
-        replay = self.rounds[number].replay
-        earlier = range(max(0, number - replay.rounds), number) if replay else ()
+    def groups_before(self, number: int) -> tuple[int, ...]:
+        """Return the earlier rounds, sampled ones, whose groups are read for those of round ``number``."""
+        earlier = range(max(0, number - self.rounds[number].rounds_before), number)
         return tuple(k for k in earlier if self.rounds[k].source.is_sampled)
 
     def continues_optimizer(self, number: int) -> bool:

@@ -2,15 +2,16 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, field_validator, model_validator
 
 from oapl_core import plugins
 from oapl_core.objectives import Method, Objective, OwnObjective
 from oapl_core.settings.rows import SAMPLED, Rows, RowSource
+from oapl_core.settings.rows.difficulty import DifficultyConfig
+from oapl_core.settings.rows.replay import ReplayConfig
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.settings_group import Settings
 
-Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 _OWN = (
     *("batch_size", "learning_rate", "warmup_share", "floor_share", "adam_betas", "adam_eps", "weight_decay"),
     *("max_grad_norm", "reference"),
@@ -19,38 +20,6 @@ _OWN = (
 _UNSAMPLED = {"reference": "behavior", "optimizer_state": "fresh"}
 """Settings where nobody sampled the rows: there is nothing to compare with, and an optimiser of rollouts is another's.
 """
-
-
-class ReplayConfig(Settings):
-    """Groups of earlier rounds that are trained on again, with the log-probs of the policies that sampled them."""
-
-    rounds: PositiveInt = 1
-    """Number of rounds before this one that groups come from. Rounds."""
-    share: Share = 0.3
-    """How many of the rollouts that are trained on come from there, where there are as many. Whole groups, drawn at
-    random."""
-
-
-class DifficultyConfig(Settings):
-    """How `draw = "difficulty"` chooses problems by their pass rates so far."""
-
-    window: PositiveInt = 4
-    """Rounds before this one whose verdicts count. Rounds."""
-    temperature: PositiveFloat = 1.0
-    """Problems are drawn in proportion to w^(1/temperature), w the variance of their reward: towards 0 always the ones
-    at one half, large ones at random."""
-    retire_after: PositiveInt = 2
-    """A problem is left out when all of its answers were correct, or all wrong, in so many of its rounds in a row."""
-    look_again: PositiveInt = 8
-    """After so many rounds it is drawn from again. Rounds."""
-    shares: dict[str, Share] = Field(default_factory=dict)
-    """Shares of the round's problems, by `source`: `{gsm8k = 0.3, taco = 0.5}`; the rest comes from other sources."""
-
-    @model_validator(mode="after")
-    def _shares_fit(self) -> Self:
-        if sum(self.shares.values()) > 1.0 + 1e-9:
-            raise ValueError(f"shares add up to {sum(self.shares.values()):g}, more than 1")
-        return self
 
 
 class RoundConfig(Settings):
@@ -66,10 +35,11 @@ class RoundConfig(Settings):
     `batch_size` is 128, `learning_rate` 2e-5, `warmup_share` 0.03 and `floor_share` 0 unless given here (RFT's)."""
     problems: PositiveInt | None = None
     """How many of the training problems; unset: all of them."""
-    draw: Literal["random", "walk", "difficulty"] = "random"
+    draw: Annotated[str, AfterValidator(plugins.known("draw"))] = "random"
     """Choice of the problems. `random`: a subset independent of other rounds (paper, appendix A). `walk`: the next ones
     of the shuffled training problems, in an order that such rounds share; none comes again before all have come.
-    `difficulty`: those whose answers were neither all right nor all wrong in earlier rounds come more often."""
+    `difficulty`: those whose answers were neither all right nor all wrong in earlier rounds come more often. Or
+    `module:function`, a draw of your own."""
     difficulty: DifficultyConfig = DifficultyConfig()
     """Settings of `draw = "difficulty"`."""
     keep: Literal["any_correct", "mixed", "all"] = "any_correct"
@@ -130,10 +100,29 @@ class RoundConfig(Settings):
         return None if self.source.is_sampled else self.source
 
     @property
+    def rounds_before(self) -> int:
+        """Number of rounds before this one whose groups are read for its own."""
+        return self.replay.rounds if self.replay else 0
+
+    @property
+    def own_share(self) -> float:
+        """Share of this round's own rollouts in what is trained on."""
+        return 1.0 - self.replay.share if self.replay else 1.0
+
+    @property
     def own_objective(self) -> Method | OwnObjective | None:
         """Loss of this round, if it is not the experiment's."""
         name = self.source.objective
         return self.objective or (plugins.resolve("objective", name)() if name else None)
+
+    def check(self, key: str, training: TrainingConfig) -> None:
+        """Hold the round, which has that ``key``, against the settings that it trains by.
+
+        Raises:
+            ValueError: they do not go together; says why.
+        """
+        if self.replay:
+            self.replay.check(f"{key}.replay", training.reference)
 
     def trained_by(self, training: TrainingConfig) -> TrainingConfig:
         """Return ``training``, the experiment's, with what is this round's own."""

@@ -9,7 +9,7 @@ from typing import Any
 from oapl_core.errors import DataError
 from oapl_core.objectives import Method
 from oapl_core.run_folder.optimizer_state import require_state
-from oapl_core.run_folder.recorded import POLICIES
+from oapl_core.run_folder.recorded import named_policies
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.rows import RowSource
@@ -79,14 +79,12 @@ class Job:
 
     @property
     def other_policies(self) -> set[str]:
-        """Policies of imported rollouts and of replayed rounds, as the ledger names them."""
-        artifacts = self.run.ledger.artifacts()
-        folder = f"{self.run.name(self.run.rollouts(self.round_number))}/"
-        imported = [entry.details.get(POLICIES, ()) for name, entry in artifacts.items() if name.startswith(folder)]
-        groups = artifacts.get(self.run.name(self.data))
-        replayed = groups.details.get("replay", {}) if groups else {}
+        """Policies that the ledger names of imported rollouts and of groups that earlier rounds sampled."""
+        places = (f"{self.run.name(self.run.rollouts(self.round_number))}/", self.run.name(self.data))
+        artifacts = self.run.ledger.artifacts().items()
         # `unknown` names no policy: such rows have no log-probs, or the trainer's own are compared
-        return set[str]().union(*imported, *(one[POLICIES] for one in replayed.values())) - {UNKNOWN}
+        mine = (named_policies(entry.details) for name, entry in artifacts if name.startswith(places))
+        return set[str]().union(*mine) - {UNKNOWN}
 
     @property
     def lag(self) -> int:

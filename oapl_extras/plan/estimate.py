@@ -166,10 +166,9 @@ def _round(experiment: Experiment, model: ModelSize, number: int, counts: Proble
 
 
 def _kept(experiment: Experiment, one: RoundConfig, problems: int) -> int:
-    """Count the rollouts of so many problems that are trained on, replayed ones with them."""
+    """Count the rollouts that are trained on: those of so many problems, and of earlier rounds beside them."""
     share = 1.0 if one.keep == "all" else experiment.estimate.kept_share
-    more = 1.0 / (1.0 - one.replay.share) if one.replay else 1.0
-    return round(round(problems * share) * experiment.sampling.group_size * more)
+    return round(round(problems * share) * experiment.sampling.group_size * (1.0 / one.own_share))
 
 
 def _answer_tokens(experiment: Experiment, max_tokens: int) -> float:

@@ -122,7 +122,7 @@ def test_nothing_is_sampled_for_it_or_with_what_was_before_it(run: Run) -> None:
 def test_rows_of_demonstrations_are_not_replayed(run: Run) -> None:
     values = run.config.model_dump(mode="json")
     values["rounds"][2]["replay"] = {"rounds": 2}
-    assert type(run.config).model_validate(values).replayed(2) == (1,)
+    assert type(run.config).model_validate(values).groups_before(2) == (1,)
 
 
 def test_it_is_measured_and_reported_as_every_round(run: Run, tmp_path: Path) -> None:

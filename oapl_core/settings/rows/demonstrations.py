@@ -13,10 +13,10 @@ from oapl_core.settings.rows import RowSource
 class DemonstrationsConfig(RowSource):
     """Answers that nobody sampled here, to be imitated (data/README.md)."""
 
-    rows_are: ClassVar[str] = "demonstrations"
-    verb: ClassVar[str | None] = "problems.demonstrate"
-    decided_by: ClassVar[tuple[str, ...]] = ("sampling.max_tokens", "sampling.stop")
-    objective: ClassVar[str | None] = "sft"
+    rows_are = "demonstrations"
+    verb = "problems.demonstrate"
+    decided_by = ("sampling.max_tokens", "sampling.stop")
+    objective = "sft"
     # RFT's supervised models (arXiv 2308.01825, its train_7b.sh)
     training: ClassVar[Mapping[str, Any]] = {
         "batch_size": 128,
@@ -25,7 +25,7 @@ class DemonstrationsConfig(RowSource):
         "floor_share": 0.0,
     }
     # of the stage that once was: the same demonstrations are still taken in the same order
-    seed_word: ClassVar[str | None] = "warm start"
+    seed_word = "warm start"
 
     demonstrations: Annotated[ProblemFiles, Field(min_length=1)]
     """A file of a kind that `problems.train` may be, or a list of files. A row has `messages` (OpenAI's chat form;
@@ -39,17 +39,17 @@ class DemonstrationsConfig(RowSource):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Files of demonstrations."""
+        """Files that `demonstrations` names."""
         return self.demonstrations
 
     @property
     def most_of_a_file(self) -> int | None:
-        """The setting `limit`."""
+        """Number that `limit` says."""
         return self.limit
 
     @property
     def longest(self) -> int | None:
-        """The setting `max_tokens`."""
+        """Number that `max_tokens` says."""
         return self.max_tokens
 
     def rehearsed(self, limit: int, longest: int) -> Self:

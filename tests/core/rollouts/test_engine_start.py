@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from oapl_core.errors import ConfigError, DataError, StageFailed
+from oapl_core.rollouts.drawing import Chosen
 from oapl_core.rollouts.engine_start import engine_arguments, phases, reason, start_failure
 from oapl_core.rollouts.generate import settings_of
 from oapl_core.settings.experiment import EngineConfig
@@ -91,11 +92,11 @@ def test_graphs_are_captured_for_as_many_requests_as_are_decoded_at_once(at_once
 
 def test_rollouts_depend_on_the_options_that_are_given(tmp_path: Path) -> None:
     model = made_up_model(tmp_path / "model")
-    plain = settings_of(make_run(tmp_path / "plain", model), 0, 3)
+    plain = settings_of(make_run(tmp_path / "plain", model), 0, 3, Chosen(()))
     assert plain["dtype"] == "auto"
     assert plain["engine_options"] == {}
     given = make_run(tmp_path / "given", model, engine={"options": {"quantization": "fp8"}})
-    assert settings_of(given, 0, 3) == plain | {"engine_options": {"quantization": "fp8"}}
+    assert settings_of(given, 0, 3, Chosen(())) == plain | {"engine_options": {"quantization": "fp8"}}
 
 
 def test_an_exception_becomes_its_kind_and_words() -> None:

@@ -16,7 +16,8 @@ import pytest
 
 from oapl_core.errors import DataError
 from oapl_core.model_files.model_folder import policy_hash
-from oapl_core.rollouts.generate import choose_problems, generate, read_prompts
+from oapl_core.rollouts.drawing import choose_problems
+from oapl_core.rollouts.generate import generate, read_prompts
 from oapl_core.rollouts.requests import Sampler
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
@@ -166,9 +167,9 @@ def test_the_subset_depends_on_the_runs_seed_and_the_round(tmp_path: Path) -> No
     chosen = set()
     for seed in (1, 2):
         run = make_run(tmp_path, model, many, seed=seed, rounds=[{"problems": 20}, {"problems": 20}])
-        prompts = read_prompts(run, "train")
+        prompts = list(read_prompts(run, "train"))
         assert choose_problems(run, 0, prompts) == choose_problems(run, 0, prompts)
-        chosen |= {tuple(choose_problems(run, number, prompts)) for number in (0, 1)}
+        chosen |= {tuple(choose_problems(run, number, prompts).problems) for number in (0, 1)}
     assert len(chosen) == 4
 
 
