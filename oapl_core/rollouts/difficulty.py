@@ -13,7 +13,6 @@ noise, which is a hash of the run's seed, the round and the problem. Time and me
 of verdicts two columns are read.
 """
 
-import hashlib
 import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.progress import say
-from oapl_core.rollouts.drawing import Chosen
+from oapl_core.rollouts.drawing import Chosen, digest
 from oapl_core.run_folder.draws import DRAWS, draw_file, told
 from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.seeds import derive_seed
@@ -68,7 +67,7 @@ class Draw:
     @property
     def digest(self) -> str:
         """16 hex digits of which problems it is: what the round's rollouts depend on."""
-        return hashlib.sha256("\n".join(sorted(self.chosen)).encode()).hexdigest()[:16]
+        return digest(self.chosen)
 
     def details(self, problems: int) -> dict[str, Any]:
         """Return the draw's numbers for the ledger."""

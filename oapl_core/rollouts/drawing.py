@@ -7,8 +7,9 @@ every L steps. Rounds that `walk` do the same offline: one round is L steps' wor
 problem comes again before the walk has been through the whole shuffled set; then it is shuffled anew.
 """
 
+import hashlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,8 +36,18 @@ Draws = Callable[[Run, int, Sequence[str], bool], Chosen]
 
 def choose_problems(run: Run, number: int, names: Sequence[str], is_first: bool = False) -> Chosen:
     """Choose the problems of round ``number`` of those that have a prompt."""
-    draw: Draws = plugins.resolve("draw", run.config.rounds[number].draw)
-    return draw(run, number, names, is_first)
+    name = run.config.rounds[number].draw
+    draw: Draws = plugins.resolve("draw", name)
+    chosen = draw(run, number, names, is_first)
+    if name in plugins.BUILT_IN["draw"]:
+        return chosen
+    # a person's own code may change, and rollouts depend on what it chose
+    return Chosen(chosen.problems, {**chosen.settings, "drawn": digest(chosen.problems)})
+
+
+def digest(problems: Iterable[str]) -> str:
+    """Return 16 hex digits of which problems these are."""
+    return hashlib.sha256("\n".join(sorted(problems)).encode()).hexdigest()[:16]
 
 
 def randomly(run: Run, number: int, names: Sequence[str], _is_first: bool) -> Chosen:

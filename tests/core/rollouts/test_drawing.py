@@ -1,12 +1,15 @@
 """Which problems a round samples: subsets are independent of each other, a walk repeats nothing before its end."""
 
 from collections import Counter
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oapl_core.rollouts.drawing import drawn, walked
+from oapl_core.rollouts.drawing import Chosen, choose_problems, drawn, walked
 from oapl_core.settings.rounds import RoundConfig
 
 NAMES = [f"p{i:02d}" for i in range(23)]
@@ -59,3 +62,18 @@ def test_chosen_problems_keep_the_order_of_the_file(draw: str) -> None:
 def test_a_round_of_the_walk_depends_on_the_sizes_before_it() -> None:
     rounds = [RoundConfig(problems=4, draw="walk"), RoundConfig(problems=5), RoundConfig(problems=6, draw="walk")]
     assert walked(rounds, 2) == [4]
+
+
+def last(run: Any, number: int, names: Sequence[str], _is_first: bool) -> Chosen:
+    """A draw of one's own."""
+    return Chosen(names[-run.config.rounds[number].problems :])
+
+
+def test_a_draw_of_ones_own_is_found_and_rollouts_depend_on_what_it_chose() -> None:
+    rounds = [RoundConfig(problems=size, draw=f"{__name__}:last") for size in (2, 3)]
+    run: Any = SimpleNamespace(config=SimpleNamespace(rounds=rounds, seed=0))
+    two, three = (choose_problems(run, number, NAMES) for number in (0, 1))
+    assert (two.problems, three.problems) == (NAMES[-2:], NAMES[-3:])
+    assert two.settings.keys() == {"drawn"} and two.settings != three.settings
+    with pytest.raises(ValueError, match="there is no draw 'nothing'; known are random, walk, difficulty"):
+        RoundConfig(draw="nothing")

@@ -4,9 +4,12 @@ from typing import Any
 
 import pytest
 
+from oapl_core import plugins
 from oapl_core.errors import ConfigError
+from oapl_core.planning.plan import round_steps
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import parse_experiment
+from oapl_core.settings.rows import RowSource
 
 SHOWN = {"rows": {"demonstrations": "shown.jsonl"}}
 
@@ -75,3 +78,24 @@ def test_a_file_of_the_form_before_is_told_the_new_one() -> None:
         experiment({}, warm_start={"data": "shown.jsonl"})
     assert "`warm_start` is no setting: it is a round now, the first [[rounds]] with rows =" in str(found.value)
     assert "\n" not in str(found.value)
+
+
+class ListedAnswers(RowSource):
+    """A source of one's own."""
+
+    rows_are = "listed answers"
+    verb = "listed.read"
+    objective = "rft"
+    listed: str
+
+
+def test_a_source_of_ones_own_is_asked_by_plan_and_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(plugins.BUILT_IN["rows"], "listed", f"{__name__}:ListedAnswers")
+    found = experiment({"rows": {"listed": "a"}}, {})
+    assert [step.verb for step in round_steps(0, found.rounds[0])] == ["listed.read", "training.train"]
+    assert [one.name for one in found.objectives] == ["rft", "oapl"]
+    assert parse_experiment(found.model_dump(mode="json"), "run.json") == found
+    with pytest.raises(ConfigError, match="keep chooses among rollouts, and the rows are listed answers"):
+        experiment({"rows": {"listed": "a"}, "keep": "all"})
+    with pytest.raises(ConfigError, match="or a table {demonstrations = FILE} or {listed = FILE}"):
+        experiment({"rows": {"nothing": "a"}})
