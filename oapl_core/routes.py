@@ -1,29 +1,27 @@
-"""Routes: the experts that an engine sent each token to, in every layer, and how a row stores them.
+"""Routes: the experts that an engine sent each token to, in every layer; an optional column of tokens.
 
-A row has the routes of its prompt and its response but for the last token, which no model was given. They are numbers
-of experts, [tokens, layers, top_k], one after the other, in a byte each. A model with more than 256 experts has two
-bytes, the lower one first. Layers without experts have zeros.
+A token's numbers are experts, [layers, top_k]. Layers without experts have zeros.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
-from oapl_core.model_files.model_folder import model_config
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from oapl_core.token_columns import TokenColumn
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Names in a config.json; families differ."""
-_BYTE = 256
 
 
 @dataclass(frozen=True)
-class Routing:
+class Routing(TokenColumn):
     """How many experts a model has, and how many a token is sent to."""
+
+    name = "routes"
+    models, lacks = "mixtures of experts", "has no experts"
+    values = "the routes of each token through the experts of this model"
+    reporter = "oapl_core.rollouts.told_routes:ToldRoutes"
+    holder = "oapl_core.training.model.replayed_routes:RoutingReplay"
 
     layers: int
     """Layers, also those without experts."""
@@ -31,46 +29,25 @@ class Routing:
     experts: int
     """Experts in a layer."""
 
-    @property
-    def dtype(self) -> str:
-        """Type of a stored number."""
-        return "uint8" if self.experts <= _BYTE else "uint16"
+    @classmethod
+    def of(cls, value: Callable[[str], Any]) -> Self | None:
+        """Derive the routing from values of a config.json; None where there are no experts."""
+        experts = next(filter(None, map(value, _EXPERTS)), None)
+        values = [value("num_hidden_layers"), value("num_experts_per_tok"), experts]
+        numbers = [number for number in values if isinstance(number, int) and number > 0]
+        return cls(*numbers) if len(numbers) == len(values) else None
 
     @property
-    def token_bytes(self) -> int:
-        """Bytes that are stored of a token."""
-        return self.layers * self.top_k * (1 if self.experts <= _BYTE else 2)
+    def shape(self) -> tuple[int, ...]:
+        """Layers and experts in each."""
+        return self.layers, self.top_k
 
-    def fits(self, stored: Any, tokens: int) -> bool:
-        """Check that a row's bytes (an Arrow scalar, null for none) are routes of so many tokens to experts that
-        exist.
-        """
-        if not stored.is_valid or stored.as_buffer().size != tokens * self.token_bytes:
-            return False
-        return bool((self.read(stored) < self.experts).all())
+    @property
+    def bound(self) -> int:
+        """Experts in a layer."""
+        return self.experts
 
-    def read(self, stored: Any) -> "NDArray[np.unsignedinteger[Any]]":
-        """Read [tokens, layers, top_k] from a row's bytes, an Arrow scalar."""
-        import numpy as np
-
-        return np.frombuffer(stored.as_buffer(), self.dtype).reshape(-1, self.layers, self.top_k)
-
-
-def routing(value: Callable[[str], Any]) -> Routing | None:
-    """Derive the routing from values of a config.json, which ``value`` gives by name; None where there are no
-    experts.
-    """
-    experts = next(filter(None, map(value, _EXPERTS)), None)
-    values = [value("num_hidden_layers"), value("num_experts_per_tok"), experts]
-    numbers = [number for number in values if isinstance(number, int) and number > 0]
-    return Routing(*numbers) if len(numbers) == len(values) else None
-
-
-def routing_of(model_dir: Path) -> Routing | None:
-    """Read the routing of a Hugging Face folder; None if its model has no experts.
-
-    Raises:
-        DataError: config.json is missing or not readable.
-    """
-    config = model_config(model_dir)
-    return routing(config.get("text_config", config).get)
+    @property
+    def told(self) -> str:
+        """Line about where tokens go."""
+        return f"tokens go to the experts that the engine chose, {self.top_k} in each layer that has some"

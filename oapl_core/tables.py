@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from oapl_core.errors import DataError
 from oapl_core.storable import storable
+from oapl_core.token_columns import COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,8 +82,8 @@ def schema_of(fields: Sequence[tuple[str, str]]) -> "pa.Schema":
     return pa.schema([(name, types[kind]) for name, kind in fields])
 
 
-LAG, ROUTES = "lag", "routes"
-"""Rounds between the weights that sampled a row and those that train on it (groups/replay.py); routes.py."""
+LAG = "lag"
+"""Rounds between the weights that sampled a row and those that train on it (groups/replay.py)."""
 
 PROBLEMS = (
     ("problem_id", "str"),
@@ -118,7 +119,7 @@ ROLLOUTS = (
     ("seed", "int64"),
     ("engine", "str"),
     ("sampled_at", "time"),
-    (ROUTES, "bytes"),
+    *((name, "bytes") for name in COLUMNS),
     *TURNS,
 )
 
@@ -160,11 +161,11 @@ GROUPS = (
     ("reward", "float32"),
     ("correct", "bool"),
     (LAG, "int32"),
-    (ROUTES, "bytes"),
+    *((name, "bytes") for name in COLUMNS),
     (LOSS_MASK, "mask"),
 )
 
-UNUSED = frozenset({"language", "info", LAG, ROUTES, *dict(TURNS)})
+UNUSED = frozenset({"language", "info", LAG, *COLUMNS, *dict(TURNS)})
 """Columns that a row may leave out, which is null: those of what its run does not use."""
 TOKEN_BYTES = 8  # id and log-prob
 REFERENCES = (("rollout_id", "str"), ("reference_logprobs", "logprobs"))
@@ -238,7 +239,7 @@ def _chunks(
         fits = not differs or (differs <= UNUSED and row.keys() <= names)
         assert fits, f"{file}: row has columns {sorted(row)}, the table has {sorted(names)}"
         size = max((len(row[name]) for name in lists if row[name] is not None), default=0)
-        size += len(row.get(ROUTES) or b"") // TOKEN_BYTES
+        size += sum(len(row.get(name) or b"") for name in COLUMNS) // TOKEN_BYTES
         if chunk and (len(chunk) == most_rows or tokens + size > _ROW_GROUP_TOKENS):
             yield chunk
             chunk, tokens = [], 0
@@ -262,7 +263,7 @@ def write_batches(
     import pyarrow.parquet as pq
 
     schema = schema_of(fields)
-    scalars = [name for name in schema.names if name not in {*_IDS, *_STREAMED, ROUTES}]
+    scalars = [name for name in schema.names if name not in {*_IDS, *_STREAMED, *COLUMNS}]
     ids, streamed = ([f"{name}.list.element" for name in schema.names if name in kind] for kind in (_IDS, _STREAMED))
     total = 0
     try:

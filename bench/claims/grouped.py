@@ -25,10 +25,10 @@ class GroupedPolicy(Policy):
         super().__init__(model, temperature, chunk, packed=True)
 
     def forward(
-        self, id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor, route_STLK: Any = None, sampled_ST: Any = None
+        self, id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor, columns: Any = None, sampled_ST: Any = None
     ) -> Tensor:
         """Log-probs of the response tokens, [S, T - 1]."""
-        assert route_STLK is None, "models with experts are not what this is for"
+        assert columns is None, "models with optional columns are not what this is for"
         is_response_ST = response_mask(prompt_length_S, length_S, id_ST.shape[1], sampled_ST)
         device = id_ST.device
         column_ST = torch.arange(id_ST.shape[1], device=device).expand_as(id_ST)

@@ -28,6 +28,7 @@ from oapl_core.rows import Rows
 from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.stage import run_verb
 from oapl_core.tables import LOSS_MASK
+from oapl_core.token_columns import COLUMNS
 
 if TYPE_CHECKING:
     import polars as pl
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 _KEYS = (
     "rollout_id problem_id sample policy_hash response_ids logprobs_mode temperature top_p top_k finish_reason"
 ).split()
-_STORED = ("response_ids", "logprobs", tables.ROUTES, LOSS_MASK)
+_STORED = ("response_ids", "logprobs", *COLUMNS, LOSS_MASK)
 _ROW_GROUP_TOKENS = 2**16
 """Tokens of a row group, all of which reading one row at random decodes: docs/benchmarks/store.md."""
 
@@ -153,7 +154,7 @@ def _again(replayed: Sequence[Drawn], counts: SelectionCounts) -> "Iterator[pa.T
 
 
 def _batches(chosen: "pl.DataFrame", rollouts: Sequence[Path], prompts: Path, lag: int | None) -> "Iterator[pa.Table]":
-    """Yield tables of GROUPS in order, of _ROW_GROUP_TOKENS or a single row; fewer tokens if they have routes."""
+    """Yield tables of GROUPS in order, of _ROW_GROUP_TOKENS or a single row; fewer tokens if these have numbers."""
     import polars as pl
 
     asked = tables.read_table(prompts, tables.PROMPTS, ("problem_id", "prompt_ids"))
@@ -173,8 +174,10 @@ def _batches(chosen: "pl.DataFrame", rollouts: Sequence[Path], prompts: Path, la
         asked_row = rows["problem_id"].replace_strict(index, return_dtype=pl.Int64)
         stored = Rows(path, tables.ROLLOUTS, _STORED)
         tokens = sizes.gather(asked_row) + rows["response_tokens"]
-        if (routes := stored[rows["place"][0]][tables.ROUTES][0]).is_valid:
-            tokens *= 1 + routes.as_buffer().size // (tokens[0] * tables.TOKEN_BYTES)
+        # numbers of tokens are many times the tokens' own bytes, and of one row as of all
+        numbers = [stored[rows["place"][0]][name][0] for name in COLUMNS]
+        if size := sum(one.as_buffer().size for one in numbers if one.is_valid):
+            tokens *= 1 + size // (tokens[0] * tables.TOKEN_BYTES)
         for start, stop in _cuts(tokens.to_list()):
             yield _batch(rows[start:stop], stored, prompt_ids.take(asked_row[start:stop].to_arrow()), lag)
 
@@ -199,7 +202,7 @@ def _batch(rows: "pl.DataFrame", stored: Rows, prompt_ids: "pa.Array", lag: int 
     columns |= {"prompt_ids": prompt_ids, "response_ids": tokens["response_ids"]}
     columns["behavior_logprobs"] = tokens["logprobs"]
     columns[tables.LAG] = pa.nulls(len(rows), pa.int32()) if lag is None else pa.repeat(lag, len(rows))
-    columns |= {name: tokens[name] for name in (tables.ROUTES, LOSS_MASK)}
+    columns |= {name: tokens[name] for name in (*COLUMNS, LOSS_MASK)}
     return pa.table({name: columns[name] for name, _ in tables.GROUPS}).cast(tables.schema_of(tables.GROUPS))
 
 

@@ -29,6 +29,7 @@ from oapl_core.planning.stages import EVALUATION, SAMPLING, TRAINING
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import readable
 from oapl_core.settings.experiment import Experiment
+from oapl_core.token_columns import column
 
 _FEW_ANSWERS = 32
 """At once in an engine: fewer read the weights for too little."""
@@ -106,7 +107,7 @@ class Fit:
 
     def findings(self) -> Iterator[Obstacle]:
         """Yield the obstacles of a run that does not fit, refusals first."""
-        found = [*self._positions(), *self._routes(), *self._sampling(), *self._training(), *self._together()]
+        found = [*self._positions(), *self._columns(), *self._sampling(), *self._training(), *self._together()]
         yield from sorted(found, key=lambda one: not one.refuses)
 
     @property
@@ -184,12 +185,14 @@ class Fit:
             refuses=True,
         )
 
-    def _routes(self) -> Iterator[Obstacle]:
-        is_read = self.config.estimate.model_parameters is None  # what a person states may leave experts out
-        if self.config.sampling.routes and self.model and is_read and not self.model.route_bytes:
-            yield Obstacle(
-                "sampling.routes is for mixtures of experts, and the model has no experts: leave it out", True
-            )
+    def _columns(self) -> Iterator[Obstacle]:
+        if not self.model or self.config.estimate.model_parameters is not None:
+            return  # what a person states may leave out what decides
+        has = [one.name for one in self.model.columns]
+        for one in map(column, self.config.sampling.columns):
+            if one.name not in has:
+                what = f"sampling.{one.name} is for {one.models}, and the model {one.lacks}: leave it out"
+                yield Obstacle(what, refuses=True)
 
     def _sampling(self) -> Iterator[Obstacle]:
         config, gpus = self.config.engine, len(self._engine_gpus())

@@ -1,17 +1,17 @@
 """Sizes of a model that decide on speed and memory (weights, layers, widths). Reads config.json, headers of weights."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from oapl_core.model_files.model_folder import model_config, parameters
 from oapl_core.model_files.model_hub import cached
-from oapl_core.routes import routing
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.operation.estimate import EstimateConfig
 from oapl_core.settings.pretrain import PretrainConfig
+from oapl_core.token_columns import TokenColumn, columns_by
 
 OPTIMISER_BYTES = 12
 """Bytes of a parameter: AdamW's two moments and the weights that it steps, all float32."""
@@ -36,13 +36,17 @@ class ModelSize:
     """Longest sequence; infinite where nothing says so."""
     kept: int | None = None
     """Numbers of a token that an engine keeps for the tokens after it; None: keys and values in every layer."""
-    route_bytes: int = 0
-    """Stored of a token with `sampling.routes`; 0 where it has no experts, or nothing says so."""
+    columns: tuple[TokenColumn, ...] = ()
+    """Optional columns of tokens that it has, as far as something says so."""
 
     @property
     def kept_numbers(self) -> int:
         """Count of a token's kept numbers: ``kept``, or keys and values in every layer."""
         return 2 * self.layers * self.key_width if self.kept is None else self.kept
+
+    def column_bytes(self, names: Collection[str]) -> int:
+        """Count the bytes that are stored of a token for the columns of these names."""
+        return sum(one.token_bytes for one in self.columns if one.name in names)
 
     @classmethod
     def like(cls, parameters: float) -> "ModelSize":
@@ -57,7 +61,7 @@ class ModelSize:
         hidden, heads, layers = value("hidden_size"), value("num_attention_heads"), value("num_hidden_layers")
         if not all(isinstance(number, int) and number > 0 for number in (hidden, heads, layers)):
             return cls.like(max(1, parameters))
-        head, sparse = value("head_dim") or hidden // heads, routing(value)
+        head = value("head_dim") or hidden // heads
         return cls(
             parameters,
             layers,
@@ -68,7 +72,7 @@ class ModelSize:
             value("vocab_size") or 0,
             _positions(value),
             _kept(value, layers),
-            sparse.token_bytes if sparse else 0,
+            tuple(columns_by(value)),
         )
 
 

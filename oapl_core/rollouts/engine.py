@@ -8,7 +8,7 @@ OpenMP threads that soon wait asleep instead of spinning lose nothing alone, and
 import gc
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
@@ -31,8 +31,8 @@ from oapl_core.rollouts.kept_logprobs import kept_logprobs
 from oapl_core.rollouts.replicas import take_share
 from oapl_core.rollouts.requests import Request, SampledAnswer
 from oapl_core.rollouts.stopping import before_stop, tokens_and_texts
-from oapl_core.routes import Routing, routing_of
 from oapl_core.settings.experiment import EngineConfig
+from oapl_core.token_columns import Reporter, column, columns_of, imported
 
 _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -54,23 +54,23 @@ class SamplingEngine:
 
     logprobs_mode = "raw_logprobs"
 
-    def __init__(self, model_dir: Path, config: EngineConfig, replica: int | None = None, routes: bool = False) -> None:
+    def __init__(
+        self, model_dir: Path, config: EngineConfig, replica: int | None = None, columns: Collection[str] = ()
+    ) -> None:
         """Look at the model folder; ``__enter__`` starts the engine.
 
         Args:
             model_dir: Hugging Face folder.
             config: how to start it.
             replica: which of ``config.replicas`` on this machine it is; unset: the only one, with every device.
-            routes: answers say to which experts their tokens went.
+            columns: names of the optional columns of tokens that answers have.
 
         Raises:
-            ConfigError: routes of a model without experts.
+            ConfigError: the model has not what a column is of.
             DataError: the folder is missing, cut short or has no tokenizer.
         """
         check_model_folder(model_dir)
-        self._routing = routing_of(model_dir) if routes else None
-        if routes and self._routing is None:
-            raise ConfigError(f"sampling.routes: {model_dir} has no experts; leave it out")
+        self._reporters = _reporters(model_dir, columns)
         self.name = "vllm"
         self.dtype: str = config.dtype
         self.startup_s: dict[str, float] = {}
@@ -117,7 +117,8 @@ class SamplingEngine:
         at_once = self._config.at_once(parameters(self._model_dir), self._on_cpu)
         self._places = round(at_once * (1 + _WAITING_SHARE))
         asked = self._config.model_copy(update={"max_num_seqs": at_once})
-        settings = engine_arguments(link, asked, self._on_cpu, self.logprobs_mode, known, bool(self._routing))
+        more = [one.arguments(self._on_cpu) for one in self._reporters.values()]
+        settings = engine_arguments(link, asked, self._on_cpu, self.logprobs_mode, known, more)
         printed = printed_so_far()
         try:
             arguments = EngineArgs(**settings)
@@ -130,23 +131,13 @@ class SamplingEngine:
                 silent = arguments.disable_log_stats
                 self._engine = LLMEngine.from_vllm_config(config, UsageContext.LLM_CLASS, disable_log_stats=silent)
             self._tokenizer = self._engine.get_tokenizer()
-            if self._routing and self._on_cpu:
-                self._keep_routes(self._routing)
+            for one in self._reporters.values():
+                one.begin(self._engine, self._on_cpu)
             self._try_out()
         except Exception as error:  # a model's own code can raise anything
             raise start_failure(self._model_dir, error, printed, link) from error
         self._say_what_computes(vllm.__version__)
         self.startup_s = start_seconds(imported - start, time.monotonic() - imported, printed)
-
-    def _keep_routes(self, routing: Routing) -> None:
-        """Let the worker tell routes (``kept_routes.py``), as vLLM does not, if no step is ahead of another."""
-        steps = self._engine.vllm_config.max_concurrent_batches, type(self._engine.engine_core).__name__
-        kept = self._engine.collective_rpc("keep_routes", args=(routing.layers, routing.top_k, routing.dtype))
-        if steps != (1, "InprocClient") or not all(kept):
-            raise NotImplementedError(
-                "sampling.routes on CPU needs an engine in this process (VLLM_ENABLE_V1_MULTIPROCESSING=0, no pipeline "
-                "of stages), routers that are vLLM's own, and a layer of full attention"
-            )
 
     def _try_out(self) -> None:
         """Answer one request: some models start and fail at their first token."""
@@ -257,17 +248,15 @@ class SamplingEngine:
         assert not with_logprobs or own == ids, "one log-prob for each sampled token"
         stop = output.stop_reason if isinstance(output.stop_reason, str) else None  # else an end token's id
         text = before_stop(self._tokenizer, ids, stop)
-        answer = SampledAnswer(request, ids, logprobs, output.finish_reason, *text, self._routes(request, output))
-        return replace(answer, prompt_ids=finished.prompt_token_ids)
+        answer = SampledAnswer(request, ids, logprobs, output.finish_reason, *text)
+        tokens = len(request.prompt_ids) + len(ids) - 1  # what was sampled last is never read
+        columns = {name: one.of(request.key, tokens, output) for name, one in self._reporters.items()}
+        return replace(answer, columns=columns, prompt_ids=finished.prompt_token_ids)
 
-    def _routes(self, request: Request, output: Any) -> Any:
-        if self._routing is None:
-            return None
-        tokens = len(request.prompt_ids) + len(output.token_ids) - 1  # what was sampled last is never read
-        if self._on_cpu:
-            found = self._engine.collective_rpc("routes_of", args=(request.key, tokens))[0]
-        else:
-            found = output.routed_experts
-        if found is None or found[:tokens].shape != (tokens, self._routing.layers, self._routing.top_k):
-            raise StageFailed(f"the engine did not tell the routes of {request.key!r}; leave sampling.routes out")
-        return found[:tokens].astype(self._routing.dtype)
+
+def _reporters(model_dir: Path, columns: Collection[str]) -> dict[str, Reporter]:
+    has = columns_of(model_dir) if columns else {}
+    for name in columns:
+        if name not in has:
+            raise ConfigError(f"sampling.{name}: {model_dir} {column(name).lacks}; leave it out")
+    return {name: imported(has[name].reporter)(has[name]) for name in columns}

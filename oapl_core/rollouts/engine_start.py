@@ -3,7 +3,7 @@
 import difflib
 import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -42,9 +42,9 @@ def engine_arguments(
     on_cpu: bool,
     logprobs_mode: str,
     known: Collection[str],
-    routes: bool = False,
+    more: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Return vLLM's engine arguments, of which it knows ``known``; with ``routes`` answers say the chosen experts.
+    """Return vLLM's engine arguments, of which it knows ``known``; ``more`` are what reporters of columns ask for.
 
     Raises:
         ConfigError: `engine.options` has a key that vLLM does not know, or what a CPU cannot do.
@@ -75,8 +75,8 @@ def engine_arguments(
     elif config.max_num_seqs and config.max_num_seqs > _CAPTURED and not config.enforce_eager:
         # else steps of more requests are launched kernel by kernel; sizes in between are multiples of 16
         settings["compilation_config"] = {"max_cudagraph_capture_size": -(-config.max_num_seqs // 16) * 16}
-    if routes and not on_cpu:
-        settings["enable_return_routed_experts"] = True  # on CPU it refuses that: see kept_routes.py
+    for asked in more:
+        settings |= asked
     return settings | config.options
 
 

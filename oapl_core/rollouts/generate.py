@@ -126,7 +126,8 @@ class Work:
             again=f"--redo sampling --round {number}",
             round=number,
             environment=config.environment,
-            **config.sampling.model_dump(include={"max_tokens", "flush_s", "stop", "stop_tokens", "routes"}),
+            columns=config.sampling.columns,
+            **config.sampling.model_dump(include={"max_tokens", "flush_s", "stop", "stop_tokens"}),
         )
 
     def finish(
@@ -183,7 +184,7 @@ def _shared(work: Work, store: ObjectStore | None, lease_s: float) -> Iterator[S
 def _sampler(run: Run, replica: int) -> Callable[[Path, EngineConfig], Sampler]:
     if run.config.sampler:
         return partial(plugins.resolve("sampler", "servers"), sampler=run.config.sampler)
-    return partial(SamplingEngine, replica=replica, routes=run.config.sampling.routes)
+    return partial(SamplingEngine, replica=replica, columns=run.config.sampling.columns)
 
 
 def _is_imported(run: Run, number: int) -> bool:

@@ -1,8 +1,8 @@
 """Requests to an engine and its answers; tests put a made-up sampler behind the same Protocol."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -54,8 +54,8 @@ class SampledAnswer:
     """The response decoded, special tokens and the stop text left out; of several turns the last one."""
     stop_tokens: int = 0
     """Number of its last tokens that are the stop text's alone (stopping.py)."""
-    routes: "NDArray[np.unsignedinteger[Any]] | None" = None
-    """Experts of each token of prompt and response but the last, [tokens, layers, top_k]; unset: not asked for."""
+    columns: "Mapping[str, NDArray[np.unsignedinteger[Any]]]" = field(default_factory=dict)
+    """Optional columns that were asked for: [tokens, *shape] of prompt and response but for the last token."""
     prompt_ids: Sequence[int] | None = None
     """Prompt that the engine says it was given; unset: it does not say."""
     turns: SampledTurns | None = None

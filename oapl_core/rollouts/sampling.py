@@ -25,7 +25,7 @@ from oapl_core.seeds import derive_seed
 from oapl_core.settings.environment import EnvironmentConfig
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.problems import PromptConfig
-from oapl_core.tables import ROLLOUTS, ROUTES, write_table
+from oapl_core.tables import ROLLOUTS, write_table
 from oapl_core.turns import spans
 
 TEMPERATURE, TOP_P, TOP_K = 1.0, 1.0, 0
@@ -71,7 +71,8 @@ class Asking:
     top_p: float = TOP_P
     stop: tuple[str, ...] = ()
     stop_tokens: Literal["trained", "cut"] = "trained"
-    routes: bool = False
+    columns: Sequence[str] = ()
+    """Names of the optional columns of tokens that answers have."""
     environment: EnvironmentConfig | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
     """Said in the ledger of each part, in place of what the engine says."""
@@ -270,7 +271,7 @@ class Sampling:
             "seed": request.seed,
             "engine": sampler.name,
             "sampled_at": datetime.now(UTC),
-            **self._routes(answer, kept),
+            **self._columns(answer, kept),
             **self._of_turns(answer),
         }
 
@@ -281,12 +282,11 @@ class Sampling:
         assert answer.turns is not None, "a trajectory says what of it was sampled"
         return {**asdict(answer.turns), "environment": environment.function}
 
-    def _routes(self, answer: SampledAnswer, kept: int) -> Row:
-        if not self._asking.routes:
-            return {}
+    def _columns(self, answer: SampledAnswer, kept: int) -> Row:
         tokens = len(answer.request.prompt_ids) + kept - 1
-        assert answer.routes is not None and len(answer.routes) >= tokens, "experts of every token but the last"
-        return {ROUTES: answer.routes[:tokens].tobytes()}
+        found = {name: answer.columns[name] for name in self._asking.columns}
+        assert all(len(numbers) >= tokens for numbers in found.values()), "numbers of every token but the last"
+        return {name: numbers[:tokens].tobytes() for name, numbers in found.items()}
 
     def _write(self, part: Part) -> None:
         """Write and record a whole part, problems and samples in order, and forget its rows."""

@@ -33,6 +33,7 @@ from oapl_core.settings.sync import PipelineConfig, SyncConfig
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.settings_group import Fraction, Settings
+from oapl_core.token_columns import COLUMNS
 
 _AT_ONCE, _SHORT, _SMALL = 256, 8192, 2e9
 """Requests decoded at once; tokens of a sequence, and weights of a model, up to which they are twice as many."""
@@ -116,6 +117,11 @@ class SamplingConfig(Settings):
     several engines share a round, at most what gives each four parts (`run_folder/cutting.py`)."""
     flush_s: PositiveFloat = 30.0
     """Finished answers of parts in flight are written at least this often: what a crash can lose at most. Seconds."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Optional columns of tokens that are asked for."""
+        return tuple(name for name in COLUMNS if getattr(self, name))
 
 
 class Experiment(Settings):
@@ -248,9 +254,10 @@ class Experiment(Settings):
         return self
 
     @model_validator(mode="after")
-    def _routes_come_from_engines(self) -> Self:
-        if self.sampling.routes and self.sampler:
-            raise ValueError("sampling.routes: servers of [sampler] do not tell which experts they chose; leave it out")
+    def _columns_come_from_engines(self) -> Self:
+        if self.sampling.columns and self.sampler:
+            name = self.sampling.columns[0]
+            raise ValueError(f"sampling.{name}: servers of [sampler] do not tell {name}; leave it out")
         return self
 
     @model_validator(mode="after")
@@ -258,7 +265,7 @@ class Experiment(Settings):
         if self.environment:
             self.environment.check(
                 {
-                    "sampling.routes = true": self.sampling.routes,
+                    **{f"sampling.{name} = true": True for name in self.sampling.columns},
                     "sampling.stop_tokens = 'cut'": self.sampling.stop_tokens == "cut",
                     "fleet.rollouts.through = 'mirror'": self.fleet.through_mirror,
                 }

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.model_files.model_folder import limits
-from oapl_core.routes import Routing, routing_of
 from oapl_core.rows import Rows
 from oapl_core.tables import LOSS_MASK
+from oapl_core.token_columns import COLUMNS, TokenColumn, columns_of
 from oapl_core.training.group_rows import TOKENS, check_rows, facts
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = "unknown"
 """Policy of imported rollouts whose sampler nobody recorded."""
-_BY_TOKEN = (tables.ROUTES, LOSS_MASK)
+_BY_TOKEN = (*COLUMNS, LOSS_MASK)
 """Columns beside the tokens that only some rows have."""
 
 
@@ -45,14 +45,14 @@ class Batch:
     """0 for the stand-in that a rank without work runs."""
     start_ST: "Tensor | None" = None
     """Log-probs of the weights that the round starts from, [S, T - 1], 0 outside the response; only if asked for."""
-    route_STLK: "Tensor | None" = None
-    """Experts of each token by layer, -1 where nobody stored any: padding and last tokens; unset: of no token."""
+    columns: "tuple[Tensor, ...]" = ()
+    """Numbers of each token, [S, T, *shape], by the columns of the examples: -1 for padding and last tokens."""
     sampled_ST: "Tensor | None" = None
     """Which tokens the model sampled, [S, T - 1], anything outside the response; unset: all of a response."""
 
-    def given(self) -> "tuple[Tensor | None, ...]":
+    def given(self) -> tuple[Any, ...]:
         """Return a policy's inputs, on the host: the policy sends on what its device needs (``placing.py``)."""
-        more = [self.route_STLK, self.sampled_ST]
+        more: list[Any] = [self.columns or None, self.sampled_ST]
         while more and more[-1] is None:  # a policy of single turns is called as it was before there were others
             more.pop()
         return (self.id_ST, self.prompt_length_S, self.length_S, *more)
@@ -86,8 +86,8 @@ class Examples:
     """Log-probs of the trainer under the same policy (tables.REFERENCES); if set, they replace the recorded ones."""
     start: Rows | None = None
     """Log-probs of the weights that the round starts from (tables.REFERENCES), for objectives that need them too."""
-    routing: Routing | None = None
-    """Experts of the model, if the file has routes."""
+    columns: tuple[TokenColumn, ...] = ()
+    """Optional columns of tokens that the file has."""
     is_masked: bool = False
     """Whether the file says which tokens the model sampled; else it sampled all."""
     own_S: "NDArray[np.bool_] | None" = None
@@ -135,7 +135,7 @@ class Examples:
         ids = np.zeros((max(1, len(rows)), max(lengths, default=2)), dtype=np.int64)
         compared = np.zeros((len(ids), ids.shape[1] - 1), dtype=np.float32)
         start = np.zeros_like(compared)
-        routes = self._no_routes(ids.shape) if rows else None
+        columns = [np.full((*ids.shape, *one.shape), -1, dtype=np.int16) for one in self.columns if rows]
         sampled = np.ones(compared.shape, dtype=bool) if self.is_masked else None
         for s, i in enumerate(rows):
             row, first, end = self.tokens[i], prompt_lengths[s], lengths[s]
@@ -149,8 +149,8 @@ class Examples:
                 start[s, response] = _values(self.start[i]["reference_logprobs"])
             if sampled is not None and row[LOSS_MASK].null_count == 0:
                 sampled[s, response] = _values(row[LOSS_MASK])
-            if routes is not None and self.routing:
-                routes[s, : end - 1] = self.routing.read(row[tables.ROUTES][0])
+            for column, numbers in zip(self.columns, columns, strict=True):
+                numbers[s, : end - 1] = column.read(row[column.name][0])
         return Batch(
             torch.from_numpy(ids),
             torch.tensor(prompt_lengths or [1]),
@@ -159,16 +159,9 @@ class Examples:
             torch.tensor(list(rows) or [0]),
             float(bool(rows)),
             None if self.start is None else torch.from_numpy(start),
-            None if routes is None else torch.from_numpy(routes),
+            tuple(map(torch.from_numpy, columns)),
             None if sampled is None else torch.from_numpy(sampled),
         )
-
-    def _no_routes(self, shape: tuple[int, ...]) -> "NDArray[np.int16] | None":
-        import numpy as np
-
-        if self.routing is None:
-            return None
-        return np.full((*shape, self.routing.layers, self.routing.top_k), -1, dtype=np.int16)
 
 
 def read_examples(
@@ -186,8 +179,8 @@ def read_examples(
     Raises:
         DataError: no row, rows of another policy or of several temperatures, rows that are too long or damaged.
     """
-    (longest, vocabulary), routing = limits(model_dir), routing_of(model_dir)
-    table = facts(path, vocabulary, routing)
+    (longest, vocabulary), columns = limits(model_dir), columns_of(model_dir)
+    table = facts(path, vocabulary, columns)
     if not table.num_rows:
         raise DataError(f"{path}: has no group to train on; the ledger counts why every rollout was dropped")
     hashes = sorted(map(str, table["policy_hash"].unique().to_pylist()))
@@ -214,7 +207,7 @@ def read_examples(
         temperature=float(temperatures[0]),
         tokens=Rows(path, tables.GROUPS, (*TOKENS, *used)),
         recorded_S=table["behavior_logprobs"].to_numpy() > 0,
-        routing=routing if tables.ROUTES in used else None,
+        columns=tuple(one for name, one in columns.items() if name in used),
         is_masked=LOSS_MASK in used,
         own_S=None if own_S.all() else own_S,
         lag_S=table[tables.LAG].to_numpy() if table[tables.LAG].null_count == 0 else None,

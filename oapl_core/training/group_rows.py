@@ -3,13 +3,14 @@
 Reads a file of tables.GROUPS, row group by row group; keeps a few numbers of each row.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
 from oapl_core.errors import DataError
-from oapl_core.routes import Routing
 from oapl_core.tables import LOSS_MASK
+from oapl_core.token_columns import COLUMNS, TokenColumn, column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,17 +19,20 @@ TOKENS = ("prompt_ids", "response_ids", "behavior_logprobs")
 """Lists, one entry for each token."""
 
 
-def facts(path: Path, vocabulary: float, routing: Routing | None) -> "pa.Table":
-    """Read a groups file with lengths in place of its lists, and flags of bad rows; one row group at a time."""
+def facts(path: Path, vocabulary: float, columns: Mapping[str, TokenColumn]) -> "pa.Table":
+    """Read a groups file with lengths in place of its lists, and flags of bad rows; one row group at a time.
+
+    ``columns`` are the optional ones that the model can have, by name.
+    """
     import pyarrow as pa
 
     with tables.open_table(path, tables.GROUPS) as file:
-        empty = _without_tokens(file.schema_arrow.empty_table(), vocabulary, routing)
+        empty = _without_tokens(file.schema_arrow.empty_table(), vocabulary, columns)
         read = (file.read_row_group(number) for number in range(file.num_row_groups))
-        return pa.concat_tables([empty, *(_without_tokens(group, vocabulary, routing) for group in read)])
+        return pa.concat_tables([empty, *(_without_tokens(group, vocabulary, columns) for group in read)])
 
 
-def _without_tokens(table: "pa.Table", vocabulary: float, routing: Routing | None) -> "pa.Table":
+def _without_tokens(table: "pa.Table", vocabulary: float, columns: Mapping[str, TokenColumn]) -> "pa.Table":
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -45,22 +49,23 @@ def _without_tokens(table: "pa.Table", vocabulary: float, routing: Routing | Non
         # lengths take the lists' place: they are all that must be known of every row at once
         lengths = pc.list_value_length(lists).fill_null(0)
         table = table.set_column(table.column_names.index(name), name, lengths)
-    flags = {tables.ROUTES: _fitting(table, routing), LOSS_MASK: pc.is_valid(table[LOSS_MASK])}
+    flags = {name: _fitting(table, name, columns.get(name)) for name in COLUMNS}
+    flags |= {LOSS_MASK: pc.is_valid(table[LOSS_MASK])}
     for name, flag in flags.items():
         table = table.set_column(table.column_names.index(name), name, flag)
     return table.append_column("foreign", pa.array(foreign)).append_column("infinite", pa.array(infinite))
 
 
-def _fitting(table: "pa.Table", routing: Routing | None) -> "pa.Array":
-    """Check that each row's routes are those of its tokens through experts that exist; null where it has none."""
+def _fitting(table: "pa.Table", name: str, column: TokenColumn | None) -> "pa.Array":
+    """Check that each row's numbers are those of its tokens and of this model; null where it has none."""
     import pyarrow as pa
 
-    routes = table[tables.ROUTES]
-    if routes.null_count == len(routes):
-        return pa.nulls(len(routes), pa.bool_())
+    numbers = table[name]
+    if numbers.null_count == len(numbers):
+        return pa.nulls(len(numbers), pa.bool_())
     prompts, responses = (table[name].to_pylist() for name in ("prompt_ids", "response_ids"))
-    rows = zip(routes, prompts, responses, strict=True)
-    fit = [routing is not None and routing.fits(one, p + r - 1) if one.is_valid else None for one, p, r in rows]
+    rows = zip(numbers, prompts, responses, strict=True)
+    fit = [column is not None and column.fits(one, p + r - 1) if one.is_valid else None for one, p, r in rows]
     return pa.array(fit, pa.bool_())
 
 
@@ -103,8 +108,8 @@ def check_rows(table: "pa.Table", path: Path, longest: float, vocabulary: float,
     refuse(prompt + response > longest, f"is longer than the model's {longest} positions")
     refuse(table["infinite"].to_numpy(), "has a log-prob that is not finite")
     refuse(~np.isfinite(table["reward"].to_numpy()), "has a reward that is not finite")
-    routes = table[tables.ROUTES]
-    if routes.null_count < len(routes):  # every row has routes, or none
-        fits = routes.fill_null(False).to_numpy()
-        refuse(~fits, "has not the routes of each token through the experts of this model")
+    for name in COLUMNS:
+        numbers = table[name]
+        if numbers.null_count < len(numbers):  # every row has some, or none
+            refuse(~numbers.fill_null(False).to_numpy(), f"has not {column(name).values}")
     refuse(table["foreign"].to_numpy(), f"has a token outside the {vocabulary} that the model knows")

@@ -113,13 +113,13 @@ def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) 
     tokens, rollouts = sum(one.tokens for one in rounds), sum(one.rollouts for one in rounds)
     each = prompt_tokens(experiment) + _answer_tokens(experiment, experiment.sampling.max_tokens)
     trained = sum(one.sequences * each for one in rounds)
-    routes = model.route_bytes * experiment.sampling.routes
+    columns = model.column_bytes(experiment.sampling.columns)
     width = 2 if experiment.training.dtype == "bfloat16" else 4
     disk = {
         "problems": problems.bytes,
-        "rollouts": tokens * (ROLLOUT_BYTES_PER_TOKEN + routes) + rollouts * prompt_tokens(experiment) * routes,
+        "rollouts": tokens * (ROLLOUT_BYTES_PER_TOKEN + columns) + rollouts * prompt_tokens(experiment) * columns,
         "verdicts": rollouts * _VERDICT_BYTES,
-        "groups": trained * (_GROUP_BYTES_PER_TOKEN + routes),
+        "groups": trained * (_GROUP_BYTES_PER_TOKEN + columns),
         "checkpoints": _kept_checkpoints(experiment) * (model.parameters * width),
         "evaluation": evaluation.tokens * (ANSWER_BYTES_PER_TOKEN + EVALUATION_BYTES_PER_TOKEN),
     }

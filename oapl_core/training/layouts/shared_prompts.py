@@ -83,14 +83,13 @@ class SharedPromptPolicy(Policy):
         super().__init__(model, temperature, chunk, packed=True)
 
     def forward(
-        self, id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor, route_STLK: Any = None, sampled_ST: Any = None
+        self, id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor, columns: Any = None, sampled_ST: Any = None
     ) -> Tensor:
-        """Score like a ``Policy``; stored experts of a prompt are those of the first answer to it."""
+        """Score like a ``Policy``; stored numbers of a prompt are those of the first answer to it."""
         is_response_ST = response_mask(prompt_length_S, length_S, id_ST.shape[1], sampled_ST)
         row = SharedRow.of(id_ST, prompt_length_S, length_S)
         column_ST = torch.arange(id_ST.shape[1], device=id_ST.device).expand_as(id_ST)
-        if self.routing_replay:
-            self.routing_replay.hold(route_STLK, row.computed_ST, self.device)
+        self.hold(columns, row.computed_ST)
         # with another attention a guard scores sequences one by one
         layout = row.attention if self.model.config._attn_implementation == VARIABLE_LENGTH else {}
         layout = {"position_ids": column_ST[row.computed_ST][None], **layout}

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from oapl_core.errors import ConfigError
 from oapl_core.progress import say
-from oapl_core.routes import Routing
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.training import TrainingConfig
+from oapl_core.token_columns import TokenColumn, imported
 from oapl_core.training.job import Job
 from oapl_core.training.ranks import own_rank, rank_count
 
@@ -112,24 +112,22 @@ def _policy(model: Any, training: TrainingConfig, examples: "Examples") -> "Poli
         kind = SharedPolicy if training.sequence_parallel > 1 else Policy
         packed = use_packing(model, packing, getattr(torch, training.dtype))
         policy = kind(model, examples.temperature, training.logprob_chunk, packed)
-    if examples.routing:
-        _use_routing_replay(policy, training, examples.routing)
+    policy.holders = tuple(_holder(policy, training, column) for column in examples.columns)
     return policy
 
 
-def _use_routing_replay(policy: "Policy", training: TrainingConfig, routing: Routing) -> None:
-    """Let the policy's tokens go to the experts that are stored with them.
+def _holder(policy: "Policy", training: TrainingConfig, column: TokenColumn) -> Any:
+    """Let the policy compute with the numbers that are stored with its tokens.
 
     Raises:
-        ConfigError: ranks share sequences, or routers are not found.
+        ConfigError: ranks share sequences, or the model has no place for them.
     """
-    from oapl_core.training.model.experts import RoutingReplay
-
     if training.sequence_parallel > 1:
         raise ConfigError(
-            f"`training.sequence_parallel` = {training.sequence_parallel}: stored routes (sampling.routes) are of "
-            "whole sequences and are not shared; set it to 1"
+            f"`training.sequence_parallel` = {training.sequence_parallel}: stored {column.name} "
+            f"(sampling.{column.name}) are of whole sequences and are not shared; set it to 1"
         )
-    policy.routing_replay = RoutingReplay(policy.model, routing)
+    holder = imported(column.holder)(policy.model, column)
     if not own_rank():
-        say(f"tokens go to the experts that the engine chose, {routing.top_k} in each layer that has some")
+        say(column.told)
+    return holder

@@ -19,7 +19,7 @@ each tile and a dot product of each row, no further tile. Softly capped logits a
 there the entropy is summed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -236,7 +236,8 @@ class Policy(nn.Module):
     """Whether a prompt is computed once for all answers to it (``shared_prompts.py``)."""
     device: torch.device | None = None
     """Where the model computes; unset: where the inputs lie."""
-    routing_replay: Any = None  # experts.py: RoutingReplay, where ``forward`` is given the stored experts of tokens
+    holders: Sequence[Any] = ()
+    """Holders of the numbers of tokens that ``forward`` is given, by column (``oapl_core/token_columns.py``)."""
 
     def __init__(self, model: Any, temperature: float = 1.0, chunk: int = 4096, packed: bool = False) -> None:
         """Takes ``model`` over: its output layer is replaced.
@@ -264,7 +265,7 @@ class Policy(nn.Module):
         return {name.removeprefix("model."): weight for name, weight in weights.items()}
 
     def forward(
-        self, id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor, route_STLK: Any = None, sampled_ST: Any = None
+        self, id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor, columns: Any = None, sampled_ST: Any = None
     ) -> Tensor:
         """Return the log-probs of the response tokens, [S, T - 1]: column t scores token t + 1, other entries are
         exactly 0.
@@ -284,13 +285,18 @@ class Policy(nn.Module):
         next_ST = id_ST.roll(-1, 1)
         before_ST = torch.cat([is_response_ST, is_response_ST.new_zeros(len(id_ST), 1)], dim=1)
         rows = (id_ST, column_ST, next_ST, before_ST)
-        if self.routing_replay:
-            self.routing_replay.hold(route_STLK, column_ST < length_S[:, None] if self.packed else None, self.device)
+        self.hold(columns, column_ST < length_S[:, None] if self.packed else None)
         if self.packed:
             is_token_ST = column_ST < length_S[:, None]
             id_ST, column_ST, next_ST, before_ST = (tensor[is_token_ST][None] for tensor in rows)
         logprob_T = self.score(id_ST, column_ST, next_ST, before_ST)
         return spread(logprob_T, response_T, is_response_ST.shape)
+
+    def hold(self, columns: Sequence[Tensor] | None, is_token_ST: Tensor | None) -> None:
+        """Hold the numbers of tokens for the next forward pass; ``is_token_ST`` marks the tokens of packed rows."""
+        # also without numbers: those of the pass before must not stay
+        for number, holder in enumerate(self.holders):
+            holder.hold(columns[number] if columns else None, is_token_ST, self.device)
 
     def score(
         self, id_RT: Tensor, column_RT: Tensor, next_RT: Tensor, before_RT: Tensor, positions: bool = False

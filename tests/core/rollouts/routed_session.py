@@ -30,7 +30,7 @@ def sampled(folder: Path, dtype: Any, gib: float) -> list[SampledAnswer]:
         Request(f"{p}-x/s{i}", prompts[p], 100 * p + i, 60, stop=("e",) * (i == 3)) for p in range(4) for i in range(5)
     ]
     config = EngineConfig(max_model_len=256, max_num_seqs=8, kv_cache_gib=gib, dtype=dtype)
-    with SamplingEngine(folder, config, routes=True) as engine:
+    with SamplingEngine(folder, config, columns=("routes",)) as engine:
         return list(engine.sample(asked))
 
 
@@ -38,13 +38,12 @@ def compared(policy: Policy, folder: Path, answer: SampledAnswer) -> dict[str, A
     """How many of its tokens go to the same experts in all layers; distances of log-probs without and with replay."""
     prompt, ids = len(answer.request.prompt_ids), [*answer.request.prompt_ids, *answer.response_ids]
     inputs = torch.tensor([ids]), torch.tensor([prompt]), torch.tensor([len(ids)])
-    assert answer.routes is not None
-    routes = torch.from_numpy(answer.routes.astype("int16"))
+    routes = torch.from_numpy(answer.columns["routes"].astype("int16"))
     assert routes.shape == (len(ids) - 1, routing(folder).layers, routing(folder).top_k)
     own = chosen(policy, folder, *inputs)[:-1]
     stored = torch.cat([routes, torch.full_like(routes[:1], -1)])[None]
     with torch.no_grad():
-        logprobs = [policy(*inputs, *given)[0, prompt - 1 :] for given in ((), (stored,))]
+        logprobs = [policy(*inputs, given)[0, prompt - 1 :] for given in (None, (stored,))]
     recorded = torch.tensor(answer.logprobs)
     same = (own.sort(2).values == routes.sort(2).values).all(2).all(1)
     return {"tokens": len(same), "same": int(same.sum()), "apart": [(x - recorded).abs().tolist() for x in logprobs]}

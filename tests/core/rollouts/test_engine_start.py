@@ -85,9 +85,8 @@ def test_graphs_are_captured_for_as_many_requests_as_are_decoded_at_once(at_once
     wanted = None if captured is None else {"max_cudagraph_capture_size": captured}
     assert arguments(**given).get("compilation_config") == wanted
     assert "compilation_config" not in arguments(**given, enforce_eager=True)
-    on_cpu = engine_arguments(Path("m"), EngineConfig(**given), True, "raw_logprobs", KNOWN, routes=True)
+    on_cpu = engine_arguments(Path("m"), EngineConfig(**given), True, "raw_logprobs", KNOWN)
     assert "compilation_config" not in on_cpu
-    assert "enable_return_routed_experts" not in on_cpu
 
 
 def test_rollouts_depend_on_the_options_that_are_given(tmp_path: Path) -> None:

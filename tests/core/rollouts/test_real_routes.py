@@ -13,7 +13,7 @@ import pytest
 
 from oapl_core.groups.build import build
 from oapl_core.run_folder.run import Run
-from oapl_core.tables import GROUPS, ROLLOUTS, ROUTES, read_table
+from oapl_core.tables import GROUPS, ROLLOUTS, read_table
 from tests.core.rollouts.engine_session import CONFIG, requests
 from tests.core.rollouts.test_killed import REAL, content, generate_in_a_process
 from tests.core.rollouts.test_routes import judge
@@ -83,15 +83,15 @@ def test_a_round_that_is_killed_trains_on_its_routes_and_the_next_one_starts(roo
     parts = [sorted(one.rollouts(0).glob("part-*.parquet")) for one in (run, whole)]
     fields = ROLLOUTS
     rows, others = ([row for path in of for row in read_table(path, fields).to_pylist()] for of in parts)
-    assert [row[ROUTES] for row in rows] == [row[ROUTES] for row in others]
+    assert [row["routes"] for row in rows] == [row["routes"] for row in others]
     judge(run)
     build(run, 0)
     groups = read_table(run.groups(0), GROUPS).to_pylist()
-    assert {row["rollout_id"]: row[ROUTES] for row in groups} == {row["rollout_id"]: row[ROUTES] for row in rows}
+    assert {row["rollout_id"]: row["routes"] for row in groups} == {row["rollout_id"]: row["routes"] for row in rows}
     said = train_in_a_process(run)
     assert "tokens go to the experts that the engine chose, 2 in each layer" in said
     details = run.ledger.artifacts()[run.name(run.mismatch(0))].details
     assert details["max"] < 1e-4
     subprocess.run([*REAL, str(run.root), "--round", "1"], cwd=root, check=True)
     last = read_table(min(run.rollouts(1).glob("part-*.parquet")), fields).to_pylist()[0]
-    assert np.frombuffer(last[ROUTES], "uint8").max() < 8
+    assert np.frombuffer(last["routes"], "uint8").max() < 8

@@ -21,7 +21,7 @@ from oapl_core.rollouts.requests import Request, SampledAnswer
 from oapl_core.routes import Routing
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
-from oapl_core.tables import GROUPS, ROLLOUTS, ROUTES, VERDICTS, read_table
+from oapl_core.tables import GROUPS, ROLLOUTS, VERDICTS, read_table
 from tests.family_models import write_family
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, write
 from tests.tiny_model import write_tiny_model
@@ -35,7 +35,8 @@ class Routed(MadeUpSampler):
 
     def sample(self, requests: Iterable[Request | None], with_logprobs: bool = True) -> Iterator[SampledAnswer]:
         for answer in super().sample(requests, with_logprobs):
-            yield replace(answer, routes=expected([*answer.request.prompt_ids, *answer.response_ids]), stop_tokens=1)
+            routes = expected([*answer.request.prompt_ids, *answer.response_ids])
+            yield replace(answer, columns={"routes": routes}, stop_tokens=1)
 
 
 def expected(ids: list[int]) -> Any:
@@ -54,7 +55,7 @@ def rollouts(run: Run) -> list[dict[str, Any]]:
 
 def check(rows: list[dict[str, Any]], prompts: dict[str, list[int]]) -> None:
     for row in rows:
-        stored = np.frombuffer(row[ROUTES], "uint16").reshape(-1, 3, 2)
+        stored = np.frombuffer(row["routes"], "uint16").reshape(-1, 3, 2)
         assert np.array_equal(stored, expected([*prompts[row["problem_id"]], *row["response_ids"]]))
 
 
@@ -108,8 +109,8 @@ def test_routes_stay_with_their_rows_beside_rows_without_any(tmp_path: Path) -> 
 def test_what_cannot_tell_routes_is_refused_in_one_line(tmp_path: Path) -> None:
     dense = write_tiny_model(tmp_path / "dense")
     with pytest.raises(ConfigError, match=r"sampling.routes: .*dense has no experts; leave it out"):
-        SamplingEngine(dense, EngineConfig(), routes=True)
-    with pytest.raises(ConfigError, match=r"servers of \[sampler\] do not tell which experts"):
+        SamplingEngine(dense, EngineConfig(), columns=["routes"])
+    with pytest.raises(ConfigError, match=r"servers of \[sampler\] do not tell routes; leave it out"):
         make_run(tmp_path, dense, sampling={"routes": True}, sampler={"urls": ["http://host:1"]})
     with pytest.raises(ConfigError, match=r"enable_return_routed_experts is decided here: use sampling.routes"):
         make_run(tmp_path, dense, engine={"options": {"enable_return_routed_experts": True}})
@@ -124,16 +125,16 @@ def test_what_cannot_tell_routes_is_refused_in_one_line(tmp_path: Path) -> None:
 
 def test_on_gpus_vllm_is_asked_and_its_answer_is_looked_at(tmp_path: Path) -> None:
     folder = write_family(tmp_path / "model", "qwen3-moe")
+    (reporter,) = SamplingEngine(folder, EngineConfig(), columns=["routes"])._reporters.values()
     for on_cpu in (True, False):
-        asked = engine_arguments(folder, EngineConfig(), on_cpu, "raw_logprobs", (), routes=True)
+        asked = engine_arguments(folder, EngineConfig(), on_cpu, "raw_logprobs", (), [reporter.arguments(on_cpu)])
         assert asked.get("enable_return_routed_experts", False) is not on_cpu
-    engine, request = SamplingEngine(folder, EngineConfig(), routes=True), Request("a", [1, 2, 3], 0, 9)
-    engine._on_cpu = False
+    reporter.begin(None, on_cpu=False)
     told = np.arange(6 * 2 * 2, dtype="uint8").reshape(6, 2, 2)
     for ids, routes, fine in ([5, 6], told, True), ([5, 6], None, False), ([5] * 9, told, False):
         output = SimpleNamespace(token_ids=ids, routed_experts=routes)
         if fine:
-            assert np.array_equal(engine._routes(request, output), told[:4])
+            assert np.array_equal(reporter.of("a", 2 + len(ids), output), told[:4])
         else:
             with pytest.raises(StageFailed, match="did not tell the routes of 'a'; leave sampling.routes out"):
-                engine._routes(request, output)
+                reporter.of("a", 2 + len(ids), output)

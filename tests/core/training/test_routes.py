@@ -12,16 +12,18 @@ from torch import Tensor
 from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.model_files.model_folder import policy_hash
-from oapl_core.routes import Routing, routing_of
+from oapl_core.routes import Routing
 from oapl_core.run_folder.run import Run
+from oapl_core.token_columns import columns_of
 from oapl_core.training.examples import Examples, read_examples
 from oapl_core.training.job import make_job
 from oapl_core.training.layouts.shared_prompts import SharedPromptPolicy
 from oapl_core.training.mismatch import compare_with_engine
 from oapl_core.training.model.checkpoint import load_model
-from oapl_core.training.model.experts import RoutingReplay, routers
+from oapl_core.training.model.experts import routers
 from oapl_core.training.model.loading import load
 from oapl_core.training.model.logprobs import Policy
+from oapl_core.training.model.replayed_routes import RoutingReplay
 from tests.core.training.made_round import made_groups, make_run, train_in_a_process
 from tests.core.training.test_mismatch import CountingEngine, measured
 from tests.family_models import write_family
@@ -44,18 +46,18 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 def routing(folder: Path) -> Routing:
-    found = routing_of(folder)
-    assert found
+    found = columns_of(folder)["routes"]
+    assert isinstance(found, Routing)
     return found
 
 
 def replaying(folder: Path, packed: bool = False) -> Policy:
     policy = Policy(load_model(folder).model, packed=packed)
-    policy.routing_replay = RoutingReplay(policy.model, routing(folder))
+    policy.holders = (RoutingReplay(policy.model, routing(folder)),)
     return policy
 
 
-def chosen(policy: Policy, folder: Path, *inputs: Tensor) -> Tensor:
+def chosen(policy: Policy, folder: Path, *inputs: Any) -> Tensor:
     """[tokens, layers, top_k]: what the routers choose, of the tokens as the model is given them; 0 without experts."""
     found: dict[Any, Tensor] = {}
     hooks = [r.register_forward_hook(lambda m, _, out: found.__setitem__(m, out[2])) for r in routers(policy)]
@@ -89,14 +91,14 @@ def test_own_routes_change_no_bit_and_others_do(family: str, written: Callable[[
     folder, policy = written(family), replaying(written(family))
     own = own_routes(policy, folder)
     other = shifted(own, folder)
-    plain, replayed, elsewhere, again = (policy(IDS, PROMPT, LENGTH, *given) for given in ((), (own,), (other,), ()))
+    plain, replayed, elsewhere, again = (policy(IDS, PROMPT, LENGTH, given) for given in (None, (own,), (other,), None))
     assert torch.equal(replayed, plain)
     assert torch.equal(again, plain), "routes are of one forward pass"
     assert (elsewhere - plain).abs().max() > 0.1
     elsewhere.sum().backward()
     for router in routers(policy):
         assert dict(router.named_parameters())["weight"].grad is not None, "gates are the router's own"
-    assert torch.equal(chosen(policy, folder, IDS, PROMPT, LENGTH, other)[0, 1], other[0, 0, 1])
+    assert torch.equal(chosen(policy, folder, IDS, PROMPT, LENGTH, (other,))[0, 1], other[0, 0, 1])
 
 
 def by_hand(block: Any, hidden_TD: Tensor, stored_TK: Tensor) -> "np.ndarray[Any, Any]":
@@ -120,8 +122,7 @@ def test_a_block_of_experts_is_what_numpy_makes_of_the_stored_ones(written: Call
     block = policy.model.base_model.layers[1].mlp
     hidden_TD = torch.randn(30, 128, generator=draw)
     stored_TK = torch.stack([torch.randperm(8, generator=draw)[:2] for _ in range(30)])
-    assert policy.routing_replay
-    policy.routing_replay.hold(torch.stack([stored_TK.flip(0), stored_TK], dim=1)[None], None)
+    policy.hold((torch.stack([stored_TK.flip(0), stored_TK], dim=1)[None],), None)
     with torch.no_grad():
         found = block(hidden_TD[None])[0].numpy()
     assert np.allclose(found, by_hand(block, hidden_TD, stored_TK), rtol=1e-4, atol=1e-5)
@@ -130,7 +131,7 @@ def test_a_block_of_experts_is_what_numpy_makes_of_the_stored_ones(written: Call
 
 def gradients(policy: Policy, *routes: Tensor) -> dict[str, Tensor]:
     policy.zero_grad()
-    policy(IDS, PROMPT, LENGTH, *routes).square().sum().backward()
+    policy(IDS, PROMPT, LENGTH, routes).square().sum().backward()
     return {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}
 
 
@@ -153,12 +154,12 @@ def test_packing_and_recomputation_replay_the_same(how: str, written: Callable[[
 def test_answers_that_share_their_prompt_share_its_routes(written: Callable[[str], Path]) -> None:
     folder, one, ids = written("qwen3-moe"), torch.full((3,), 3), IDS.clone()
     padded, shared = replaying(folder), SharedPromptPolicy(load_model(folder).model)
-    shared.routing_replay = RoutingReplay(shared.model, routing(folder))
+    shared.holders = (RoutingReplay(shared.model, routing(folder)),)
     routes = shifted(own_routes(padded, folder), folder)
     ids[:, :3], routes[:, :3] = ids[0, :3].clone(), routes[0, :3].clone()
     with torch.no_grad():
-        expected = padded(ids, one, LENGTH, routes)
-        found, without = (shared(ids, one, LENGTH, *given) for given in ((routes,), ()))
+        expected = padded(ids, one, LENGTH, (routes,))
+        found, without = (shared(ids, one, LENGTH, given) for given in ((routes,), None))
     assert torch.allclose(found, expected, atol=1e-4)
     assert not torch.allclose(found, without, atol=1e-2)
 
@@ -187,12 +188,12 @@ def routed_groups(folder: Path, sampling: Path) -> list[Row]:
         ids = torch.tensor([row["prompt_ids"] + row["response_ids"]])
         lengths = torch.tensor([len(row["prompt_ids"])]), torch.tensor([ids.shape[1]])
         routes = chosen(policy, sampling, ids, *lengths)[:-1]
-        row |= {"policy_hash": policy_hash(folder), tables.ROUTES: routes.numpy().astype("uint8").tobytes()}
+        row |= {"policy_hash": policy_hash(folder), "routes": routes.numpy().astype("uint8").tobytes()}
     return rows
 
 
 def write(run: Run, rows: list[Row], routed: bool = True) -> None:
-    kept = [{k: v for k, v in row.items() if routed or k != tables.ROUTES} for row in rows]
+    kept = [{k: v for k, v in row.items() if routed or k != "routes"} for row in rows]
     with run.writing(run.groups(0), {}, {}) as draft:
         draft.rows = tables.write_table(
             draft.path, tables.GROUPS, [{"correct": row["reward"] >= 1, **row} for row in kept]
@@ -229,7 +230,7 @@ def test_routes_that_are_not_of_this_model_are_refused(
 ) -> None:
     folder, run = written("qwen3-moe"), make_run(tmp_path, written("qwen3-moe"))
     rows = routed_groups(folder, folder)
-    rows[3] |= {tables.ROUTES: spoil(rows[3][tables.ROUTES])}
+    rows[3] |= {"routes": spoil(rows[3]["routes"])}
     write(run, rows)
     with pytest.raises(DataError, match=r"rollout r0-3 has not the routes of each token .* \(1 such rows\)"):
         read(run, folder)
@@ -245,9 +246,9 @@ def test_what_cannot_replay_is_refused(written: Callable[[str], Path], tmp_path:
         RoutingReplay(dense, routing(folder))
     policy = replaying(folder)
     # a router that chooses in another way than is known
-    policy.routing_replay = RoutingReplay(policy.model, Routing(2, 3, 8))
+    policy.holders = (RoutingReplay(policy.model, Routing(2, 3, 8)),)
     with pytest.raises(ConfigError, match=r"layers.0.mlp.gate does not choose its 3 of 8 experts by one topk"):
-        policy(IDS, PROMPT, LENGTH, torch.zeros(3, 20, 2, 3, dtype=torch.int16))
+        policy(IDS, PROMPT, LENGTH, (torch.zeros(3, 20, 2, 3, dtype=torch.int16),))
 
 
 @pytest.mark.slow

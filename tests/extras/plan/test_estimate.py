@@ -67,7 +67,7 @@ def test_routes_are_a_byte_for_each_expert_layer_and_token_of_answers_and_prompt
         for on in ("true", "false")
     )
     assert with_routes["rollouts"] - without["rollouts"] == 48 * 8 * 20 * (1000 + 100)
-    assert ModelSize.shaped(30e9, shape.get).route_bytes == 0
+    assert ModelSize.shaped(30e9, shape.get).columns == ()
 
 
 @pytest.mark.parametrize("config", [deepcoder(), math()])
