@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from oapl_core.reports.rounds.round_summary import summarize
+from oapl_extras.prefect_pages.round_summary import summarize
 from tests.played_run import played_experiment, stages_ended
 from tests.prefect_server import PrefectServer, prefect_server
 from tests.synthetic_run import Sizes, write_synthetic_run

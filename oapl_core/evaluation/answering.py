@@ -23,9 +23,9 @@ from oapl_core.rollouts.in_flight import sweep
 from oapl_core.rollouts.parts import Part
 from oapl_core.rollouts.requests import Sampler
 from oapl_core.rollouts.sampling import Sampling
-from oapl_core.run_folder.answers import verdicts_on
 from oapl_core.run_folder.parts import lock, unlock
 from oapl_core.run_folder.run import IN_FLIGHT
+from oapl_core.run_folder.run_record import verdicts_on
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.verdicts.rewards import Judges
 from oapl_core.verdicts.verify import judge_part

@@ -18,8 +18,8 @@ from oapl_core.errors import DataError
 from oapl_core.evaluation.asking import Prompted, style_hash, tokenizer_hash
 from oapl_core.evaluation.questions import Target
 from oapl_core.model_files.model_folder import end_token_ids, model_config
-from oapl_core.run_folder.answers import verdicts_on
 from oapl_core.run_folder.recorded import Recorded
+from oapl_core.run_folder.run_record import verdicts_on
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.settings.reward import RewardConfig

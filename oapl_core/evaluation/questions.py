@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Self
 from oapl_core.rollouts.parts import Part, cut
 from oapl_core.rollouts.remote.sharing import Provenance
 from oapl_core.rollouts.sampling import Asking, Prompts
-from oapl_core.run_folder.answers import answers, verdicts_on
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import ROLLOUTS_DIR, Run
+from oapl_core.run_folder.run_record import answers, verdicts_on
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.settings.experiment import SamplingConfig
 from oapl_core.tables import EVALUATIONS, PROBLEMS, PROMPTS, read_table, schema_of

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from oapl_core.planning.stages import GROUPS, TRAINING
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run_record import RunRecord
 
 
 @dataclass(frozen=True)
@@ -20,21 +20,21 @@ class Alarm:
     line: str
 
 
-def alarms(run: Run, number: int, after: str | None = None) -> Iterator[Alarm]:
+def alarms(record: RunRecord, number: int, after: str | None = None) -> Iterator[Alarm]:
     """Yield the alarms of round ``number``, or only of the rules that speak ``after`` a verb; most rounds have none."""
     for verb, rules in RULES.items():
         if after in (None, verb):
             for rule in rules:
-                yield from rule(run, number)
+                yield from rule(record, number)
 
 
-def _jumps(run: Run, number: int) -> Iterator[Alarm]:
+def _jumps(record: RunRecord, number: int) -> Iterator[Alarm]:
     """Yield an alarm for each jump from round ``number`` - 1 to ``number``; none where either is not that far."""
-    before, now = (_facts(run, k) for k in (number - 1, number))
+    before, now = (_facts(record, k) for k in (number - 1, number))
     if number == 0 or before is None or now is None:
         return
     (rate, tokens), (new_rate, new_tokens) = before, now
-    what, limit = f"round {number - 1} to round {number}", run.config.alarms
+    what, limit = f"round {number - 1} to round {number}", record.run.config.alarms
     look = "look at some before you trust it"
     if abs(new_rate - rate) >= limit.correct_jump:
         yield Alarm("suspicious-jump", f"{what}: correct answers went from {rate:.1%} to {new_rate:.1%}; {look}")
@@ -42,37 +42,35 @@ def _jumps(run: Run, number: int) -> Iterator[Alarm]:
         yield Alarm("suspicious-jump", f"{what}: answers went from {tokens:.0f} to {new_tokens:.0f} tokens; {look}")
 
 
-def _verifier_errors(run: Run, number: int) -> Iterator[Alarm]:
-    groups = run.ledger.artifacts().get(run.name(run.groups(number)))
-    rows = groups.details.get("rollouts", 0) if groups else 0
-    failed = groups.details.get("dropped", {}).get("verifier_error", 0) if groups and rows else 0
-    if failed and failed / rows >= run.config.alarms.verifier_errors:
+def _verifier_errors(record: RunRecord, number: int) -> Iterator[Alarm]:
+    details = record.details(record.run.groups(number))
+    rows, failed = details.get("rollouts", 0), details.get("dropped", {}).get("verifier_error", 0)
+    if failed and rows and failed / rows >= record.run.config.alarms.verifier_errors:
         yield Alarm(
             "verifier-errors",
             f"round {number}: {failed:,} of {rows:,} answers could not be judged ({failed / rows:.1%}); "
-            f"{run.name(run.verdicts(number))} says why (outcome verifier_error)",
+            f"{record.run.name(record.run.verdicts(number))} says why (outcome verifier_error)",
         )
 
 
-def _truncated(run: Run, number: int) -> Iterator[Alarm]:
-    folder = f"{run.name(run.rollouts(number))}/"
-    parts = [entry for name, entry in run.ledger.artifacts().items() if name.startswith(folder)]
+def _truncated(record: RunRecord, number: int) -> Iterator[Alarm]:
+    parts = record.entries_in(record.run.rollouts(number))
     rows, cut = sum(part.rows for part in parts), sum(part.details.get("truncated", 0) for part in parts)
-    if cut and cut / rows >= run.config.alarms.truncated:
-        limit = run.config.sampling.max_tokens
+    if cut and cut / rows >= record.run.config.alarms.truncated:
+        limit = record.run.config.sampling.max_tokens
         yield Alarm(
             "truncated",
             f"round {number}: {cut / rows:.1%} of the answers were cut at {limit:,} tokens (sampling.max_tokens)",
         )
 
 
-def _mismatch(run: Run, number: int) -> Iterator[Alarm]:
-    entry = run.ledger.artifacts().get(run.name(run.mismatch(number)))
+def _mismatch(record: RunRecord, number: int) -> Iterator[Alarm]:
+    entry = record.entry(record.run.mismatch(number))
     if entry is None:
         return
-    mean, allowed = entry.details["mean"], run.config.training.allowed_mismatch(entry.details.get("rounding"))
+    mean, allowed = entry.details["mean"], record.run.config.training.allowed_mismatch(entry.details.get("rounding"))
     # exactly 0 of 0 allowed is agreement
-    if mean > 0 and mean >= run.config.alarms.mismatch * allowed:
+    if mean > 0 and mean >= record.run.config.alarms.mismatch * allowed:
         yield Alarm(
             "mismatch",
             f"round {number}: log-probs of engine and trainer differ by {mean:.2g} nats per token; {allowed:.2g} stops "
@@ -80,7 +78,7 @@ def _mismatch(run: Run, number: int) -> Iterator[Alarm]:
         )
 
 
-Rule = Callable[[Run, int], Iterator[Alarm]]
+Rule = Callable[[RunRecord, int], Iterator[Alarm]]
 RULES: Mapping[str, tuple[Rule, ...]] = {
     GROUPS.verb: (_jumps, _verifier_errors, _truncated),
     TRAINING.verb: (_mismatch,),
@@ -88,19 +86,11 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
 """Rules by the verb after which their numbers are there."""
 
 
-def _facts(run: Run, number: int) -> tuple[float, float] | None:
+def _facts(record: RunRecord, number: int) -> tuple[float, float] | None:
     """Share of correct answers among those that were judged, and mean response tokens."""
-    if number < 0:
-        return None
-    artifacts, folder = run.ledger.artifacts(), f"{run.name(run.rollouts(number))}/"
-    groups = artifacts.get(run.name(run.groups(number)))
-    parts = [entry for name, entry in artifacts.items() if name.startswith(folder)]
-    if groups is None or "dropped" not in groups.details or any("response_tokens" not in p.details for p in parts):
-        return None
-    dropped = groups.details["dropped"]
-    # of those that were judged: a verifier that broke down is told elsewhere, and is no fall
-    judged = groups.details["rollouts"] - dropped.get("missing_verdict", 0) - dropped.get("verifier_error", 0)
+    counted = record.correct_and_judged(number) if number >= 0 else None
+    parts = record.entries_in(record.run.rollouts(number)) if counted else []
     rows = sum(part.rows for part in parts)
-    if not judged or not rows:
+    if not counted or not counted[1] or not rows or any("response_tokens" not in part.details for part in parts):
         return None
-    return groups.details["correct_rollouts"] / judged, sum(part.details["response_tokens"] for part in parts) / rows
+    return counted[0] / counted[1], sum(part.details["response_tokens"] for part in parts) / rows

@@ -1,7 +1,4 @@
-"""Blocks of a report, before it is Markdown or HTML: tables, figures, sentences. Pure.
-
-Numbers are turned into text here, so that the terminal, report.md and index.html always agree.
-"""
+"""Texts of numbers, and tables of them, so that the terminal, report.md and index.html always agree. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,80 +28,10 @@ class Table:
         widths = {len(self.columns), len(self.numeric), *map(len, self.rows)}
         assert len(widths) == 1, f"{self.title}: rows of {sorted(widths)} cells"
 
-
-@dataclass(frozen=True)
-class Picture:
-    """A PNG beside the report: file name, what it shows in words, and its caption."""
-
-    file: str
-    alt: str
-    caption: str
-
-
-@dataclass(frozen=True)
-class SampleAnswer:
-    """Answer of one checkpoint, and the verdict on that answer."""
-
-    checkpoint: str
-    outcome: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One held-out problem with an answer of each of two checkpoints."""
-
-    problem: str
-    prompt: str
-    answers: tuple[SampleAnswer, ...]
-
-
-@dataclass(frozen=True)
-class Link:
-    """Another page beside the report: file name and what it shows."""
-
-    file: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Tile:
-    """One large number at the top of the page, with what it is and a detail below."""
-
-    label: str
-    value: str
-    detail: str
-
-
-@dataclass(frozen=True)
-class Section:
-    """A heading with what belongs below it, in order: sentences, tables, pictures, links, samples."""
-
-    title: str
-    text: tuple[str, ...] = ()
-    pictures: tuple[Picture, ...] = ()
-    tables: tuple[Table, ...] = ()
-    links: tuple[Link, ...] = ()
-    samples: tuple[Sample, ...] = ()
-
     @property
-    def anchor(self) -> str:
-        """Target of a link within the page: the title in small letters with hyphens."""
-        return "-".join("".join(c if c.isalnum() else " " for c in self.title.lower()).split())
-
-
-@dataclass(frozen=True)
-class Report:
-    """A page: the report of a run, of a round, or of runs side by side."""
-
-    title: str
-    subtitle: str
-    conclusions: tuple[str, ...]
-    tiles: tuple[Tile, ...]
-    missing: tuple[str, ...]
-    sections: tuple[Section, ...]
-    unfinished: str = "This run is not finished."
-    """Sentence in front of ``missing``."""
+    def heads(self) -> tuple[str, ...]:
+        """Names of the columns; those of numbers end in ``>``."""
+        return tuple(name + ">" * numeric for name, numeric in zip(self.columns, self.numeric, strict=True))
 
 
 def table(

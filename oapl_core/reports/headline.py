@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from oapl_core.reports.facts import gather
 from oapl_core.reports.results import conclusions, heldout_table, results
 from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run_record import RunRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ def headline_table(run: Run) -> "RichTable":
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    measured = results(gather(run))
+    measured = results(RunRecord(run))
     if measured is None:
         return RichTable(title=Text("Held-out problems: not measured yet"), title_justify="left", box=None)
     shown = heldout_table(measured)

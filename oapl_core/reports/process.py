@@ -1,6 +1,6 @@
 """Course of the run: rollouts and their outcomes, dropped rows, epochs, time, settings, versions, checkpoints.
 
-Turns Facts (files of this run) into tables; nothing here knows Markdown, HTML or files.
+Turns a RunRecord into tables; nothing here knows Markdown or HTML.
 """
 
 import json
@@ -10,24 +10,21 @@ from typing import Any
 
 from oapl_core.planning.plan import Step, times
 from oapl_core.planning.warnings import batch_too_large, repeated_statements
-from oapl_core.reports.blocks import DASH, Table, duration, percent, table, table_of, whole
-from oapl_core.reports.facts import Facts, RoundFacts
-from oapl_core.reports.provenance import differing_settings, versions
-from oapl_core.reports.rounds.turn_counts import TurnCounts
+from oapl_core.reports.blocks import DASH, Table, duration, percent, table, whole
+from oapl_core.reports.turn_counts import TurnCounts, turn_counts
 from oapl_core.run_folder.ledger import ArtifactEntry
+from oapl_core.run_folder.run_record import RoundRecord, RunRecord
 
 
-def outcomes_table(facts: Facts) -> Table:
-    """Tabulate the outcomes of each round's rollouts, as counts and shares."""
-    rounds = [r for r in facts.rounds if r.outcomes]
-    outcomes = dict.fromkeys(o for r in rounds for o in r.outcomes)
-    counts = {r.label: {o.replace("_", " "): r.outcomes.get(o, 0) for o in outcomes} for r in rounds}
-    note = "Only a verifier error says nothing about the answer; such rollouts have no reward and are not trained on."
-    return _shares("Outcomes of the training rollouts", "outcome", counts, note)
+def outcome_counts(rounds: Sequence[RoundRecord]) -> dict[str, dict[str, int]]:
+    """Round -> outcome -> rollouts, of the rounds that are judged."""
+    judged = [r for r in rounds if r.outcomes]
+    outcomes = dict.fromkeys(o for r in judged for o in r.outcomes)
+    return {r.label: {o.replace("_", " "): r.outcomes.get(o, 0) for o in outcomes} for r in judged}
 
 
-def _shares(title: str, first: str, counts: Mapping[str, Mapping[str, int]], note: str) -> Table:
-    """Round -> kind -> how many, with two columns for each round: numbers, and their shares of the round's sum."""
+def shares(first: str, counts: Mapping[str, Mapping[str, int]]) -> tuple[list[str], list[list[str]]]:
+    """Make columns and rows of round -> kind -> how many: numbers, and their shares of the round's sum."""
     kinds = dict.fromkeys(kind for of_round in counts.values() for kind in of_round)
     totals = {name: sum(of_round.values()) for name, of_round in counts.items()}
     rows = [
@@ -35,69 +32,43 @@ def _shares(title: str, first: str, counts: Mapping[str, Mapping[str, int]], not
         for kind in kinds
     ]
     rows.append(["all", *(cell for total in totals.values() for cell in (whole(total), ""))])
-    return table(title, [first, *(column for name in counts for column in (f"{name}>", "share>"))], rows, note)
+    return [first, *(column for name in counts for column in (f"{name}>", "share>"))], rows
 
 
 def _count(number: int, total: int) -> tuple[str, str]:
     return whole(number), percent(number / total if total else None)
 
 
-def prompts_note(facts: Facts) -> str:
+def prompts_note(record: RunRecord) -> str:
     """Say how many problems never reached the model."""
-    entry = facts.artifacts.get(facts.run.name(facts.run.prompts))
+    entry = record.artifacts.get(record.run.name(record.run.prompts))
     dropped = sum(entry.details.get("dropped", {}).values()) if entry else 0
     total = (entry.rows if entry else 0) + dropped
-    limit = facts.run.config.problems.max_prompt_tokens
+    limit = record.run.config.problems.max_prompt_tokens
     return f"{dropped:,} of {total:,} problems were left out because their prompt is longer than {limit:,} tokens."
 
 
-def warnings(facts: Facts) -> list[str]:
+def warnings(record: RunRecord) -> list[str]:
     """List the warnings of the stages, as the ledger says them."""
-    run, config = facts.run, facts.run.config
-    problems = facts.artifacts.get(run.name(run.problems))
+    run, config = record.run, record.run.config
+    problems = record.artifacts.get(run.name(run.problems))
     found = [repeated_statements(problems.details) if problems else None]
     for number in range(len(config.rounds)):
-        entry = facts.artifacts.get(run.name(run.checkpoint(number, 1)))
+        entry = record.artifacts.get(run.name(run.checkpoint(number, 1)))
         if entry:
             found.append(batch_too_large(f"round {number}", entry.rows, config.training_of(number).batch_size))
     return [line for line in found if line]
 
 
-def rollouts_table(facts: Facts) -> Table:
-    """Tabulate how much each round sampled, and how much of that was trained on."""
-    cells: dict[str, Callable[[RoundFacts], str]] = {
-        "round": lambda r: r.label,
-        "policy": lambda r: r.policy_hash or DASH,
-        "problems>": lambda r: whole(r.problems),
-        "rollouts>": lambda r: whole(r.rollouts),
-        "response tokens>": lambda r: whole(r.response_tokens),
-        "truncated>": lambda r: percent(r.truncated / r.rollouts),
-        "trained on>": lambda r: whole(r.kept),
-        "groups>": lambda r: whole(r.kept_groups),
-    }
-    note = (
-        "Policy: hash of the checkpoint that sampled. Truncated: cut at the length limit. Groups: problems trained on."
-    )
-    return table_of("What was sampled", [r for r in facts.rounds if r.rollouts], cells, note)
+def turns(record: RunRecord) -> list[tuple[str, TurnCounts]]:
+    """Count how often the model spoke and called tools, in the rounds that have turns."""
+    counted = [(one.label, turn_counts(record.parts(record.run.rollouts(one.number)))) for one in record.rounds]
+    return [(name, counts) for name, counts in counted if counts]
 
 
-def turns_table(facts: Facts) -> Table:
-    """Tabulate how often the model spoke and called tools, and the environment's share of all responses."""
-    cells: dict[str, Callable[[tuple[str, TurnCounts]], str]] = {
-        "round": lambda r: r[0],
-        "turns a rollout>": lambda r: f"{r[1].turns / r[1].rollouts:.2f}",
-        "calls a rollout>": lambda r: f"{r[1].calls / r[1].rollouts:.2f}",
-        "failed calls>": lambda r: percent(r[1].failed / r[1].calls if r[1].calls else None),
-        "seconds a call>": lambda r: f"{r[1].seconds / r[1].calls:.3f}" if r[1].calls else DASH,
-        "the environment's tokens>": lambda r: percent(1 - r[1].sampled / r[1].tokens if r[1].tokens else None),
-    }
-    note = "Failed: the model was given an error. The environment's tokens: their share of all responses."
-    return table_of("Turns and tools", [(r.label, r.turns) for r in facts.rounds if r.turns], cells, note)
-
-
-def trust_table(facts: Facts) -> Table:
+def trust_table(rounds: Sequence[RoundRecord]) -> Table:
     """Can the rollouts be trusted: are all there, are they different, do engine and trainer agree about them?"""
-    rounds = [r for r in facts.rounds if r.trust]
+    rounds = [r for r in rounds if r.trust]
     rows = [
         [name, *(show(r.trust, r.mismatch) if r.mismatch or not needs else DASH for r in rounds)]
         for name, needs, show in _TRUST
@@ -130,12 +101,12 @@ _TRUST: tuple[tuple[str, bool, Callable[[Mapping[str, Any], Mapping[str, Any]], 
 )
 
 
-def dropped_counts(facts: Facts) -> dict[str, dict[str, int]]:
+def dropped_counts(rounds: Sequence[RoundRecord]) -> dict[str, dict[str, int]]:
     """Round -> "trained on" or reason -> rollouts, for the rounds whose groups are built.
 
     Every reason stands under every round, so that the same one has the same place and colour.
     """
-    rounds = [r for r in facts.rounds if r.kept is not None]
+    rounds = [r for r in rounds if r.kept is not None]
     reasons = list(dict.fromkeys(reason for r in rounds for reason in r.dropped))
     return {
         r.label: {"trained on": r.kept or 0, **{x.replace("_", " "): r.dropped.get(x, 0) for x in reasons}}
@@ -143,20 +114,14 @@ def dropped_counts(facts: Facts) -> dict[str, dict[str, int]]:
     }
 
 
-def dropped_table(facts: Facts) -> Table:
-    """Tabulate ``dropped_counts``; a round's column adds up to its rollouts."""
-    note = "A rollout is counted under the first reason that applies."
-    return _shares("Rollouts trained on, and dropped by reason", "", dropped_counts(facts), note)
-
-
-def time_table(facts: Facts) -> Table:
+def time_table(record: RunRecord) -> Table:
     """Wall time of each stage, every process of it counted, and the part of it spent on its artifacts."""
-    measured = list(times(facts.run))
+    measured = list(times(record.run))
     total = sum(time.added_s for time in measured)
     rows = []
     for time in measured:
         # a step with options shares its outputs with the plain step, whose row counts them
-        mine = [] if time.step.options else _mine(facts, time.step)
+        mine = [] if time.step.options else _mine(record, time.step)
         share = percent(time.added_s / total if total else None, 0)
         own = (_start_up(mine), duration(sum(entry.seconds for entry in mine)), whole(len(mine)))
         rows.append((time.step.title, duration(time.seconds), share, *own, whole(time.processes)))
@@ -169,9 +134,11 @@ def time_table(facts: Facts) -> Table:
     return table("Where the time went", columns, rows, note)
 
 
-def starts_table(facts: Facts) -> Table:
+def starts_table(record: RunRecord) -> Table:
     """Tabulate the seconds of each stage's engine starts by what they were spent on; no rows before one is recorded."""
-    starts = [(time.step.title, _starts(_mine(facts, time.step))) for time in times(facts.run) if not time.step.options]
+    starts = [
+        (time.step.title, _starts(_mine(record, time.step))) for time in times(record.run) if not time.step.options
+    ]
     phases = list(dict.fromkeys(phase for _, own in starts for one in own for phase in one))
     rows = [
         (title, whole(len(own)), *(_mean_time([one[phase] for one in own if phase in one]) for phase in phases))
@@ -196,8 +163,8 @@ def _mean_time(seconds: Sequence[float]) -> str:
     return duration(sum(seconds) / len(seconds)) if seconds else DASH
 
 
-def _mine(facts: Facts, step: Step) -> list[ArtifactEntry]:
-    return [entry for name, entry in facts.artifacts.items() if name.startswith(step.outputs)]
+def _mine(record: RunRecord, step: Step) -> list[ArtifactEntry]:
+    return [entry for name, entry in record.artifacts.items() if name.startswith(step.outputs)]
 
 
 def _start_up(entries: Sequence[ArtifactEntry]) -> str:
@@ -208,42 +175,16 @@ def _start_up(entries: Sequence[ArtifactEntry]) -> str:
     return duration(sum(sum(engine.values()) for engine in engines) + sum(trainers))
 
 
-def settings_table(facts: Facts) -> Table:
-    """Tabulate the settings that a person chose for this run."""
-    # defaults change between versions; what differs is what a person meant
-    rows = differing_settings(facts.run.config)
-    note = "A dash: there is no default. All other settings are the defaults of oapl_core/settings; run.json has them."
-    return table("Settings that differ from the defaults", ("setting", "value", "default"), rows, note)
-
-
-def versions_table(facts: Facts) -> Table:
-    """Tabulate packages of the interpreter that wrote the report, and the engine that the rollouts name."""
-    engines = [("engine, as recorded with the rollouts", ", ".join(facts.engines))] if facts.engines else []
-    return table(
-        "Versions", ("package", "version"), [*versions(), *engines], "Of the Python environment that wrote this report."
-    )
-
-
-def policies_table(facts: Facts) -> Table:
-    """Identity of every checkpoint of the run."""
-    rows = [("base", facts.base or DASH)]
-    rows += [(f"{r.label}, epoch {epoch}", identity) for r in facts.rounds for epoch, identity in r.epochs.items()]
-    note = (
-        f"Hash of weights and tokenizer. Seed of the run: {facts.run.config.seed}; every other seed is derived from it."
-    )
-    return table("Checkpoints and seed", ("checkpoint", "policy hash"), rows, note)
-
-
-def training_table(facts: Facts) -> Table:
+def training_table(record: RunRecord) -> Table:
     """Tabulate each epoch's end: steps so far, and means over its last steps."""
     rows = []
-    for r in facts.rounds:
+    for r in record.rounds:
         epochs = r.metrics.get("epoch", [])
         for epoch in sorted(set(epochs)):
             steps = [i for i, e in enumerate(epochs) if e == epoch]
             means = (_mean(r.metrics[name], steps) for name in _MEANS.values())
             rows.append([r.label, whole(epoch), whole(len(steps)), *means])
-    found = [e.details["computed_with"] for e in facts.artifacts.values() if "computed_with" in e.details]
+    found = [e.details["computed_with"] for e in record.artifacts.values() if "computed_with" in e.details]
     ways = sorted({", ".join(f"training.{key}: {value}" for key, value in one.items()) for one in found})
     note = "Log-ratio: sum over an answer of ln policy - ln behavior, nats."
     note += f" Computed with {'; or with '.join(ways)}." if ways else ""

@@ -1,21 +1,18 @@
 """Results of a run: pass rates, the choice of the epoch, kinds of problems, sample answers, and sentences.
 
-Computes the report's numbers from Facts (files of this run); nothing here knows Markdown, HTML or files.
+Computes the report's numbers from a RunRecord; nothing here knows Markdown, HTML or files.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
 from oapl_core.evaluation.pass_at_k import PairedDifference
 from oapl_core.reports.blocks import (
     DASH,
-    Sample,
-    SampleAnswer,
     Table,
-    Tile,
     interval_of,
     mean_of,
     percent,
@@ -26,10 +23,8 @@ from oapl_core.reports.blocks import (
     whole,
     with_interval,
 )
-from oapl_core.reports.facts import Facts
-from oapl_core.reports.records import sources_of
 from oapl_core.reports.scores import Resampling, Score, difference, score, shown_ks
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -62,22 +57,22 @@ class Results:
         return self.heldout[-1]
 
 
-def results(facts: Facts) -> Results | None:
+def results(record: RunRecord) -> Results | None:
     """Compute scores from the evaluation's rows; None if nothing held out was measured yet."""
     import polars as pl
 
-    if facts.evaluation is None:
+    if record.evaluation is None:
         return None
-    config = facts.run.config
+    config = record.run.config
     resampling = Resampling.of(config)
-    splits = {s: facts.evaluation.filter(pl.col("split") == s) for s in ("heldout", "validation")}
+    splits = {s: record.evaluation.filter(pl.col("split") == s) for s in ("heldout", "validation")}
     # in the order of the rows, which the evaluation writes as base, earlier rounds, chosen epoch
     heldout = score(splits["heldout"], resampling)
     # a verifier that broke for every answer leaves nothing to report
     if not heldout or not heldout[0].samples:
         return None
-    chosen = facts.evaluation_details.get("chosen")
-    chosen_on = str(facts.evaluation_details.get("chosen_on", "validation"))
+    chosen = record.evaluation_details.get("chosen")
+    chosen_on = str(record.evaluation_details.get("chosen_on", "validation"))
     validation = score(splits["validation"], resampling)
     return Results(heldout, validation, None if chosen is None else str(chosen), chosen_on)
 
@@ -92,13 +87,7 @@ def label(results: Results, checkpoint: str) -> str:
 def heldout_table(results: Results) -> Table:
     """Tabulate one row for each checkpoint on held-out problems."""
     ks = shown_ks(results.base.samples)
-    cells: dict[str, Callable[[Score], str]] = {
-        "checkpoint": lambda one: label(results, one.checkpoint),
-        "pass@1>": lambda one: mean_of(one.pass_at(1)),
-        "95 % interval>": lambda one: interval_of(one.pass_at(1)),
-        **{f"pass@{k}>": partial(_pass_at, k) for k in ks if k > 1},
-        **reward_cells(results.base.resampling),
-        "problems>": lambda one: whole(one.problems),
+    last: dict[str, Callable[[Score], str]] = {
         "truncated>": lambda one: percent(one.truncated / one.answers),
         "verifier errors>": lambda one: whole(one.verifier_errors),
     }
@@ -110,12 +99,21 @@ def heldout_table(results: Results) -> Table:
     short = [f"{checkpoint}: {problems}" for checkpoint, problems in few.items() if problems]
     if short:
         note += f" Problems with fewer than {ks[-1]} judged answers, left out of pass@{ks[-1]}: {', '.join(short)}."
+    cells = _rates(results, results.heldout, [k for k in ks if k > 1]) | last
     return table_of("Pass rates of held-out problems", results.heldout, cells, note, len(results.heldout) - 1)
 
 
-def reward_cells(resampling: Resampling) -> dict[str, Callable[[Score], str]]:
-    """Make the column of the mean reward beside pass@k, where the reward is another number than pass@1."""
-    return {"mean reward>": lambda one: reward_of(one.mean_reward)} if resampling.reward else {}
+def _rates(results: Results, scores: Sequence[Score], ks: Sequence[int]) -> dict[str, Callable[[Score], str]]:
+    """Make the columns of pass rates, with the mean reward where it is another number than pass@1."""
+    earned = scores[0].resampling.reward is not None
+    return {
+        "checkpoint": lambda one: label(results, one.checkpoint),
+        "pass@1>": lambda one: mean_of(one.pass_at(1)),
+        "95 % interval>": lambda one: interval_of(one.pass_at(1)),
+        **{f"pass@{k}>": partial(_pass_at, k) for k in ks},
+        **({"mean reward>": lambda one: reward_of(one.mean_reward)} if earned else {}),
+        "problems>": lambda one: whole(one.problems),
+    }
 
 
 def _pass_at(k: int, one: Score) -> str:
@@ -125,27 +123,20 @@ def _pass_at(k: int, one: Score) -> str:
 def validation_table(results: Results) -> Table:
     """Tabulate every epoch on validation problems; the chosen one is marked."""
     k = shown_ks(max(s.samples for s in results.validation))[-1]
-    cells: dict[str, Callable[[Score], str]] = {
-        "checkpoint": lambda one: label(results, one.checkpoint),
-        "pass@1>": lambda one: mean_of(one.pass_at(1)),
-        "95 % interval>": lambda one: interval_of(one.pass_at(1)),
-        f"pass@{k}>": lambda one: mean_of(one.pass_at(k)),
-        **reward_cells(results.validation[0].resampling),
-        "problems>": lambda one: whole(one.problems),
-    }
     names = [s.checkpoint for s in results.validation]
     marked = names.index(results.chosen) if results.chosen in names else None
     decides = results.chosen_on == "validation"
     note = "The epoch is chosen here; held-out problems have no say in it." if decides else "Nothing is chosen here."
+    cells = _rates(results, results.validation, [k])
     return table_of("Pass rates of validation problems", results.validation, cells, note, marked)
 
 
-def kinds_table(facts: Facts, results: Results) -> Table:
+def kinds_table(record: RunRecord, results: Results) -> Table:
     """Held-out pass@1 for each kind of problem: of each checkpoint, or of the first and the last if they are many."""
     import polars as pl
 
-    assert facts.evaluation is not None
-    rows_of = facts.evaluation.filter(pl.col("split") == "heldout")
+    assert record.evaluation is not None
+    rows_of = record.evaluation.filter(pl.col("split") == "heldout")
     # a page has room for eight columns of numbers with intervals
     shown = results.heldout if len(results.heldout) <= _MOST_COLUMNS else (results.base, results.last)
     rows = []
@@ -163,9 +154,9 @@ def kinds_table(facts: Facts, results: Results) -> Table:
     )
 
 
-def sets_table(run: Run, results: Results) -> Table | None:
+def sets_table(record: RunRecord, results: Results) -> Table | None:
     """Held-out pass@1 of each checkpoint on each problem set; None if there is one set alone."""
-    sources = sources_of(run)
+    sources = record.sources
     of_set: dict[str, set[str]] = {}
     for problem in results.base.judged_P:
         of_set.setdefault(sources.get(problem, DASH), set()).add(problem)
@@ -182,18 +173,18 @@ def sets_table(run: Run, results: Results) -> Table | None:
     return table("Held-out pass@1 by problem set", columns, rows, note)
 
 
-def tiles(facts: Facts, results: Results) -> tuple[Tile, ...]:
-    """Make the tiles with the largest numbers of the page."""
+def tiles(record: RunRecord, results: Results) -> dict[str, tuple[str, str]]:
+    """Collect the largest numbers of the page, each with a detail, by what it is."""
     base, last, change = results.base.pass_at(1), results.last.pass_at(1), difference(results.base, results.last, 1)
-    spent, rounds = sum(r.rollouts for r in facts.rounds), len(facts.rounds)
-    shown = [Tile("held-out pass@1, base", mean_of(base), interval_of(base))]
+    spent, rounds = sum(r.rollouts for r in record.rounds), len(record.rounds)
+    shown = {"held-out pass@1, base": (mean_of(base), interval_of(base))}
     if len(results.heldout) > 1 and change:
         mean, low, high = (
             f"{100 * share:+.1f}" for share in (change.change.mean, change.change.low, change.change.high)
         )
-        shown.append(Tile("held-out pass@1, trained", mean_of(last), interval_of(last)))
-        shown.append(Tile("difference", f"{mean} points", f"{low} to {high} points"))
-    return (*shown, Tile("rollouts sampled to train", whole(spent), f"in {rounds} round{'s' * (rounds != 1)}"))
+        shown["held-out pass@1, trained"] = (mean_of(last), interval_of(last))
+        shown["difference"] = (f"{mean} points", f"{low} to {high} points")
+    return shown | {"rollouts sampled to train": (whole(spent), f"in {rounds} round{'s' * (rounds != 1)}")}
 
 
 def conclusions(results: Results) -> tuple[str, ...]:
@@ -225,34 +216,35 @@ def _change(k: int, change: PairedDifference, problems: int) -> str:
     return text + (" The interval includes 0: this may be chance." if may_be_chance else "")
 
 
-def samples(facts: Facts, results: Results) -> tuple[Sample, ...]:
+def samples(record: RunRecord, results: Results) -> tuple[Mapping[str, Any], ...]:
     """Draw problems at random, as many of each kind, with the first answer of the base and of the chosen epoch."""
     import polars as pl
 
-    assert facts.evaluation is not None
+    assert record.evaluation is not None
     # the first answer of each: picking one would show the best or the worst
     ends = (results.base.checkpoint, results.last.checkpoint)
-    rows = facts.evaluation.filter(
+    rows = record.evaluation.filter(
         (pl.col("split") == "heldout") & (pl.col("sample") == 0) & pl.col("checkpoint").is_in(ends)
     )
     drawn = []
     for kind in rows["kind"].unique().sort():
         ids = rows.filter(pl.col("kind") == kind)["problem_id"].unique().to_list()
         # by hash, so that a report that is written again shows the same problems
-        drawn += sorted(ids, key=lambda i: derive_seed(facts.run.config.seed, "report samples", i))[:_SAMPLES_PER_KIND]
-    prompts = tables.read_table(facts.run.prompts, tables.PROMPTS, ("problem_id", "prompt"))
+        drawn += sorted(ids, key=lambda i: derive_seed(record.run.config.seed, "report samples", i))[:_SAMPLES_PER_KIND]
+    prompts = tables.read_table(record.run.prompts, tables.PROMPTS, ("problem_id", "prompt"))
     texts = dict(zip(prompts["problem_id"].to_pylist(), prompts["prompt"].to_pylist(), strict=True))
     return tuple(_sample(results, rows.filter(pl.col("problem_id") == p), texts.get(p, "")) for p in drawn)
 
 
-def _sample(results: Results, rows: "pl.DataFrame", prompt: str) -> Sample:
+def _sample(results: Results, rows: "pl.DataFrame", prompt: str) -> Mapping[str, Any]:
     """Make a sample of ``rows``: the answers to one problem, at most one of each checkpoint."""
     by_checkpoint = {row["checkpoint"]: row for row in rows.iter_rows(named=True)}
     problem, kind, ends = rows["problem_id"][0], rows["kind"][0], (results.base, results.last)
     answers = [(s.checkpoint, by_checkpoint[s.checkpoint]) for s in ends if s.checkpoint in by_checkpoint]
     shown = [
-        SampleAnswer(label(results, name), a["outcome"].replace("_", " "), shortened(a["text"])) for name, a in answers
+        {"checkpoint": label(results, name), "outcome": a["outcome"].replace("_", " "), "text": shortened(a["text"])}
+        for name, a in answers
     ]
     counts = [s.judged_P[problem] for s in ends if problem in s.judged_P]
     rights = " → ".join(f"{right} of {judged}" for judged, right in counts)
-    return Sample(f"{problem} ({kind}): right {rights}", shortened(prompt), tuple(shown))
+    return {"problem": f"{problem} ({kind}): right {rights}", "prompt": shortened(prompt), "answers": shown}

@@ -7,18 +7,17 @@ gone on. What the run's trackers do not have is sent to them.
 """
 
 from oapl_core.files import sha256_of
+from oapl_core.markdown import html
 from oapl_core.progress import say
 from oapl_core.reports.compose import compose
-from oapl_core.reports.facts import Facts, gather
 from oapl_core.reports.forgetting import cards
-from oapl_core.reports.markdown import markdown
-from oapl_core.reports.page import page
 from oapl_core.run_folder.following import observer
 from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.stage import run_verb
 
-LAYOUT_VERSION = 2
-"""Raised when the same facts would give another report."""
+LAYOUT_VERSION = 3
+"""Raised when the same record would give another report."""
 
 
 def write(run: Run) -> None:
@@ -27,20 +26,21 @@ def write(run: Run) -> None:
     Raises:
         DataError: a file of the run is broken.
     """
+    record = RunRecord(run)
     # read first: the report depends on everything that the ledger knows, and on what is missing there
-    facts = gather(run)
-    inputs, settings = _inputs(facts), {"layout_version": LAYOUT_VERSION, **run.config.report.model_dump(mode="json")}
+    missing, inputs = list(record.missing), _inputs(record)
+    settings = {"layout_version": LAYOUT_VERSION, **run.config.report.model_dump(mode="json")}
     if run.is_done(run.report, inputs, settings):
         say(f"report: {run.report / 'index.html'} is up to date")
         _catch_up(run)
         return
     with run.writing(run.report, inputs, settings) as draft:
         draft.path.mkdir()
-        report = compose(facts, draft.path)
-        (draft.path / "index.html").write_text(page(report), encoding="utf-8")
-        (draft.path / "report.md").write_text(markdown(report), encoding="utf-8")
-        draft.details = {"complete": not facts.missing, "missing": list(facts.missing)}
-    say(f"report: {run.report / 'index.html'}" + (" (partial)" if facts.missing else ""))
+        text = compose(record, draft.path)
+        (draft.path / "report.md").write_text(text, encoding="utf-8")
+        (draft.path / "index.html").write_text(html(text), encoding="utf-8")
+        draft.details = {"complete": not missing, "missing": missing}
+    say(f"report: {run.report / 'index.html'}" + (" (partial)" if missing else ""))
     _catch_up(run)
 
 
@@ -50,14 +50,13 @@ def _catch_up(run: Run) -> None:
     missing.end(False)
 
 
-def _inputs(facts: Facts) -> dict[str, str]:
+def _inputs(record: RunRecord) -> dict[str, str]:
     """Everything the ledger knows; a missing evaluation is "missing", so no report without one counts as final."""
-    report = facts.run.name(facts.run.report)
-    known = {name: entry.sha256 for name, entry in facts.artifacts.items() if name != report}
-    apart = {
-        facts.run.name(path): sha256_of(path) for path in cards(facts.run)
-    }  # evaluations with ledgers of their own
-    return {facts.run.name(facts.run.evaluation()): "missing", **known, **apart}
+    report = record.run.name(record.run.report)
+    known = {name: entry.sha256 for name, entry in record.artifacts.items() if name != report}
+    # evaluations with ledgers of their own
+    apart = {record.run.name(path): sha256_of(path) for path in cards(record.run)}
+    return {record.run.name(record.run.evaluation()): "missing", **known, **apart}
 
 
 if __name__ == "__main__":

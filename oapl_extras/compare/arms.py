@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from oapl_core.evaluation.pass_at_k import MeanWithInterval, mean_estimate, paired_difference, pass_at_k_by_problem
 from oapl_core.reports.scores import Resampling, Score
+from oapl_core.run_folder.run_record import BASE, RunRecord
 from oapl_extras.compare.folder import Arm, Comparison
-from oapl_extras.compare.tracks import BASE, Track, read_track
+from oapl_extras.compare.tracks import Track, read_track
 
 _LAST_SHARE = 8
 """The entropy at the end is the mean over the last 1/8 of the steps."""
@@ -120,8 +121,8 @@ def _result(label: str, arms: Sequence[Arm]) -> Result:
 
 def _training(arm: Arm) -> Mapping[str, float | None]:
     run, epochs = arm.run(), range(1, arm.config.rounds[arm.round].epochs + 1)
-    artifacts = run.ledger.artifacts()
-    details = [artifacts[run.name(run.checkpoint(arm.round, epoch))].details for epoch in epochs]
+    record = RunRecord(run)
+    details = [record.details(run.checkpoint(arm.round, epoch)) for epoch in epochs]
     # the track has the parent's rounds too, whose steps are not the arm's own
     track = read_track(run, arm.label)
     entropies = [
@@ -130,7 +131,7 @@ def _training(arm: Arm) -> Mapping[str, float | None]:
     last = [one for one in entropies[-max(1, len(entropies) // _LAST_SHARE) :] if one is not None]
     steps, sequences, seconds = (sum(one.get(key, 0) for one in details) for key in ("steps", "sequences", "epoch_s"))
     # every process counts, also one that was killed and continued: that is what the arm took
-    processes = [entry.seconds for entry in run.ledger.stages() if entry.stage == arm.training.label]
+    processes = [entry.seconds for entry in record.stages if entry.stage == arm.training.label]
     return {
         "entropy": _mean(last) if last else None,
         "has_entropy": float(track.has_entropy),
@@ -144,7 +145,7 @@ def _training(arm: Arm) -> Mapping[str, float | None]:
 
 def _answers(arm: Arm) -> Mapping[str, float | None]:
     run = arm.run()
-    details = run.ledger.artifacts()[run.name(run.evaluation())].details
+    details = RunRecord(run).details(run.evaluation())
     # the chosen epoch's alone: other epochs may be measured only to be compared with it
     measured = details.get("heldout", {}).get(details.get("chosen"), {})
     answers = measured.get("answers")

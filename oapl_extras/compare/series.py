@@ -13,7 +13,8 @@ from itertools import groupby
 
 from oapl_core.evaluation.pass_at_k import MeanWithInterval
 from oapl_core.reports.scores import Score
-from oapl_extras.compare.tracks import BASE, Milestone, Track, TrainingStep
+from oapl_core.run_folder.run_record import BASE
+from oapl_extras.compare.tracks import Milestone, Track, TrainingStep
 
 Cell = str | float | int | None
 BOOTSTRAP = "95 % bootstrap over problems"

@@ -10,19 +10,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.reports.blocks import Link, Picture, Report, Section
-from oapl_core.reports.page import page
+from oapl_core.markdown import html, render
+from oapl_core.reports.blocks import Table
+from oapl_core.reports.compose import Figure
+from oapl_core.run_folder.run_record import BASE
 from oapl_extras.compare import entropies, series
 from oapl_extras.compare.panels import Line, Panel, draw_panels
 from oapl_extras.compare.series import Series
 from oapl_extras.compare.side_tables import reached_table, rewards_table, runs_table, settings_table
-from oapl_extras.compare.tracks import BASE, Track
+from oapl_extras.compare.tracks import Track
 
 _STEPS, _ROLLOUTS = "optimiser steps of the run", "rollouts sampled for training so far"
 _PARTS, _ESTIMATE_PARTS = 30, 8
 """A moving mean covers one of so many parts of the longest run; an estimate of the entropy is noisier."""
 _MOST_STARTS = 12
 """Most starts of rounds drawn as vertical lines; more would hide the data."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with its figure, tables, and the files that hold the numbers."""
+
+    title: str
+    figure: Figure
+    files: tuple[str, ...]
+    tables: tuple[Table, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,18 +72,18 @@ class _Page:
                 places.append(sum(steps) / len(steps))
         return tuple(places)
 
-    def write_numbers(self, name: str, curves: Sequence[Series], names: Mapping[str, str]) -> Link:
+    def write_numbers(self, name: str, curves: Sequence[Series], names: Mapping[str, str]) -> str:
         """Write the CSV of a figure: every point of ``curves``, under the names of its columns."""
         import polars as pl
 
         file, once = f"{name}.csv", list(dict.fromkeys(curves))  # where nothing is smoothed, two series are the same
         pl.DataFrame(series.table(once, names), infer_schema_length=None).write_csv(self.folder / file)
-        return Link(file, f"Numbers: {file}")
+        return file
 
-    def picture(self, name: str, panels: Sequence[Panel], alt: str, caption: str) -> tuple[Picture, ...]:
+    def picture(self, name: str, panels: Sequence[Panel], alt: str, caption: str) -> Figure:
         """Draw the figure ``name``."""
         draw_panels(self.folder / f"{name}.png", panels)
-        return (Picture(f"{name}.png", alt, caption),)
+        return f"{name}.png", alt, caption
 
 
 def write_figures(tracks: Sequence[Track], folder: Path, title: str = "Runs side by side") -> Path:
@@ -89,21 +101,16 @@ def write_figures(tracks: Sequence[Track], folder: Path, title: str = "Runs side
     if not any(track.milestones or track.steps for track in tracks):
         raise DataError(f"{', '.join(track.run for track in tracks)}: nothing is trained or measured yet to draw")
     folder.mkdir(parents=True, exist_ok=True)
-    runs = Section("Runs", tables=tuple(t for t in (runs_table(tracks), settings_table(tracks)) if t))
-    sections = [*figure_sections(tracks, folder), runs]
     groups = series.by_label(tracks)
-    counts = ", ".join(f"{label} ({len(runs)} run{'s' * (len(runs) > 1)})" for label, runs in groups.items())
-    report = Report(
-        title=title,
-        subtitle=f"{counts}. Every number is computed from files of these runs.",
-        conclusions=(),
-        tiles=(),
-        missing=tuple(text for track in tracks for text in track.missing),
-        sections=tuple(sections),
-        unfinished="Not everything is there to be drawn.",
-    )
+    values = {
+        "title": title,
+        "counts": ", ".join(f"{label} ({len(runs)} run{'s' * (len(runs) > 1)})" for label, runs in groups.items()),
+        "missing": [text for track in tracks for text in track.missing],
+        "sections": figure_sections(tracks, folder),
+        "tables": [shown for shown in (runs_table(tracks), settings_table(tracks)) if shown],
+    }
     target = folder / "index.html"
-    target.write_text(page(report), encoding="utf-8")
+    target.write_text(html(render("side_by_side.md.jinja", values, "oapl_extras.compare")), encoding="utf-8")
     return target
 
 
@@ -139,7 +146,7 @@ def _pass_at_k(made: _Page) -> tuple[Section, ...]:
         else:
             mine.append(made.line(one, f"{one.label}, {one.checkpoint}", dash=int(one.checkpoint == BASE)))
     panels = [Panel(name, "k, answers per problem", "pass@k, %", mine, is_log2=True) for name, mine in lines.items()]
-    pictures = made.picture(
+    figure = made.picture(
         "pass_at_k",
         panels,
         f"pass@k over k on {', '.join(lines)}: {_ends(panels)}.",
@@ -149,7 +156,7 @@ def _pass_at_k(made: _Page) -> tuple[Section, ...]:
     numbers = made.write_numbers("pass_at_k", curves, {"panel": "problem_set", "x": "k", "y": "pass_at_k"})
     rewards = series.mean_reward(made.tracks, lambda one: one.steps)
     tables = tuple(shown for shown in (reached_table(curves), rewards_table(rewards)) if shown)
-    return (Section("pass@k", pictures=pictures, tables=tables, links=(numbers,)),)
+    return (Section("pass@k", figure, (numbers,), tables),)
 
 
 def _shaded(curves: Sequence[Series]) -> str:
@@ -196,7 +203,7 @@ def _accuracy(made: _Page) -> tuple[Section, ...]:
         panels.append(Panel("training rollouts of the step", _STEPS, "correct answers, %", lines, starts=made.starts))
         names = {"panel": "metric", "x": "step", "y": "share"}
         links.append(made.write_numbers("right_share", [*each, *smooth], names))
-    pictures = made.picture(
+    figure = made.picture(
         "accuracy",
         panels,
         f"Accuracy over optimiser steps. {_ends(panels)}.",
@@ -205,7 +212,7 @@ def _accuracy(made: _Page) -> tuple[Section, ...]:
         "sampled them and groups were filtered, so they show what was learned from, not what was learned. Dotted: a "
         "round begins. As figures 2 and 3.",
     )
-    return (Section("Accuracy over training", pictures=pictures, links=tuple(links)),)
+    return (Section("Accuracy over training", figure, tuple(links)),)
 
 
 def _milestone_panels(made: _Page, curves: Sequence[Series], x: str) -> list[Panel]:
@@ -244,7 +251,7 @@ def _entropy(made: _Page) -> tuple[Section, ...]:
     lines += [made.line(one, look="rings", bars=True) for one in series.drawn(rings)]
     panel = Panel("", _STEPS, "entropy, nats per token", lines, is_percent=False, starts=made.starts)
     meanings = "".join(f"Lines{kind.suffix}: {kind.meaning}; {_smoothing(kind.width, kind.smooth)}. " for kind in kinds)
-    pictures = made.picture(
+    figure = made.picture(
         "entropy",
         [panel],
         f"Entropy in nats per token over optimiser steps: {ends}.",
@@ -254,7 +261,7 @@ def _entropy(made: _Page) -> tuple[Section, ...]:
     )
     every = [*(one for kind in kinds for one in (*kind.each, *kind.smooth)), *rings]
     numbers = made.write_numbers("entropy", every, {"panel": "metric", "x": "step", "y": "nats_per_token"})
-    return (Section("Entropy over training", pictures=pictures, links=(numbers,)),)
+    return (Section("Entropy over training", figure, (numbers,)),)
 
 
 def _samples(made: _Page) -> tuple[Section, ...]:
@@ -262,7 +269,7 @@ def _samples(made: _Page) -> tuple[Section, ...]:
     if not curves:
         return ()
     panels = _milestone_panels(made, curves, _ROLLOUTS)
-    pictures = made.picture(
+    figure = made.picture(
         "samples",
         panels,
         f"Held-out pass@1 against rollouts sampled for training. {_ends(panels)}.",
@@ -271,4 +278,4 @@ def _samples(made: _Page) -> tuple[Section, ...]:
     )
     names = {"panel": "problem_set", "name": "checkpoint", "x": "rollouts", "y": "pass_at_1"}
     numbers = made.write_numbers("samples", curves, names)
-    return (Section("Accuracy against samples", pictures=pictures, links=(numbers,)),)
+    return (Section("Accuracy against samples", figure, (numbers,)),)

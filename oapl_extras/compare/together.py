@@ -8,11 +8,11 @@ records the run's. The report is out of date as soon as an arm has gone on.
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from oapl_core.markdown import html, render
 from oapl_core.progress import say
-from oapl_core.reports.blocks import Link, Picture, Report, Section, gain_of, percent, table
-from oapl_core.reports.markdown import markdown
-from oapl_core.reports.page import page
-from oapl_core.reports.records import rollouts_sampled
+from oapl_core.reports.blocks import gain_of, percent
+from oapl_core.reports.compose import Figure
+from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.stage import run_verb
 from oapl_extras.compare.arm_tables import failures_table, held_out_table, training_table, write_numbers
 from oapl_extras.compare.arms import Result, base_means, base_name, problem_sets, ranked, read_results
@@ -20,7 +20,7 @@ from oapl_extras.compare.folder import Comparison
 from oapl_extras.compare.panels import Bar, draw_intervals
 from oapl_extras.compare.side_by_side import figure_sections
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 """Raised when the same arms would give another report."""
 _MOST_LINES = 7
 """Arms whose curves are drawn: as many as there are colours beside the base's."""
@@ -41,10 +41,10 @@ def write_report(comparison: Comparison) -> None:
     results = read_results(comparison)
     with comparison.writing(comparison.report, inputs, settings) as draft:
         draft.path.mkdir()
-        report = compose(comparison, results, draft.path)
+        text = compose(comparison, results, draft.path)
         write_numbers(results, comparison, draft.path / "table.csv")
-        (draft.path / "index.html").write_text(page(report), encoding="utf-8")
-        (draft.path / "report.md").write_text(markdown(report), encoding="utf-8")
+        (draft.path / "report.md").write_text(text, encoding="utf-8")
+        (draft.path / "index.html").write_text(html(text), encoding="utf-8")
         draft.rows = len(results)
     say(f"report: {comparison.report / 'index.html'}")
 
@@ -57,32 +57,33 @@ def _state(comparison: Comparison, root: Path) -> str:
     return sha256_of(ledger) if ledger.exists() else "missing"
 
 
-def compose(comparison: Comparison, results: Sequence[Result], folder: Path) -> Report:
+def compose(comparison: Comparison, results: Sequence[Result], folder: Path) -> str:
     """Make the report of what there is so far; its figures are written to ``folder``."""
     sets = problem_sets(results)
-    sections = [_held_out(comparison, results, name, folder, place) for place, name in enumerate(sets)]
-    sections.append(Section("Training", tables=(training_table(results),), links=(Link("table.csv", "All numbers"),)))
     shown = _shown(results, sets)
     # before anything is measured there is no curve, but the tables of what was trained
     tracks = [track for one in shown for track in one.tracks]
-    if tracks:
-        sections += figure_sections(tracks, folder)
-    failures = failures_table(results)
-    sections += [Section("Arms that failed", tables=(failures,))] if failures else []
-    sections.append(_data(comparison, results))
-    waiting = tuple(f"{arm.name}: is still to be trained or measured" for one in results for arm in one.waiting)
-    seeds = ", ".join(map(str, comparison.config.seeds))
     drawn = f" Curves: {', '.join(one.label for one in shown)}." if 0 < len(shown) < len(results) else ""
-    return Report(
-        title=f"Comparison {comparison.config.name}",
-        subtitle=f"{len(results)} arms with seeds {seeds}, on round {comparison.config.round} of "
-        f"{comparison.parent.root.name}. Every number is computed from files of the arms.{drawn}",
-        conclusions=tuple(_conclusions(comparison, results, sets)),
-        tiles=(),
-        missing=waiting,
-        sections=tuple(sections),
-        unfinished="Not every arm is measured.",
-    )
+    parent, number = comparison.parent, comparison.config.round
+    values = {
+        "comparison": comparison,
+        "results": results,
+        "seeds": ", ".join(map(str, comparison.config.seeds)),
+        "drawn": drawn,
+        "conclusions": list(_conclusions(comparison, results, sets)),
+        "waiting": [f"{arm.name}: is still to be trained or measured" for one in results for arm in one.waiting],
+        "heldout": [
+            (name, held_out_table(comparison, results, name), _arms(comparison, results, name, folder, place))
+            for place, name in enumerate(sets)
+        ],
+        "training": training_table(results),
+        "sections": figure_sections(tracks, folder) if tracks else (),
+        "failures": failures_table(results),
+        "sampled": RunRecord(parent).rollouts_sampled(number),
+        "trained_on": list(_trained_on(comparison)),
+        "settings": list(_settings(comparison)),
+    }
+    return render("comparison.md.jinja", values, "oapl_extras.compare")
 
 
 def _conclusions(comparison: Comparison, results: Sequence[Result], sets: Sequence[str]) -> Iterator[str]:
@@ -108,7 +109,8 @@ def _shown(results: Sequence[Result], sets: Sequence[str]) -> list[Result]:
     return [*([results[0]] if results[0].tracks else []), *(r for r in measured if r is not results[0])][:_MOST_LINES]
 
 
-def _held_out(comparison: Comparison, results: Sequence[Result], name: str, folder: Path, place: int) -> Section:
+def _arms(comparison: Comparison, results: Sequence[Result], name: str, folder: Path, place: int) -> Figure:
+    """Draw pass@1 of every arm on one problem set."""
     base = base_means(results, name, 1)
     bars = [
         Bar(one.label, means.all.mean, means.all.low, means.all.high, means.seeds)
@@ -120,40 +122,24 @@ def _held_out(comparison: Comparison, results: Sequence[Result], name: str, fold
     file = "arms.png" if not place else f"arms_{place}.png"
     draw_intervals(folder / file, bars, "held-out pass@1, %")
     each = "; ".join(f"{bar.label} {percent(bar.mean)}" for bar in bars)
-    picture = Picture(
+    return (
         file,
         f"pass@1 of every arm on {name}: {each}.",
         "pass@1 on held-out problems, mean over seeds, with the 95 % bootstrap interval over problems; small circles: "
         "each seed. Square and dotted line: the checkpoint that all arms started from.",
     )
-    return Section(
-        name[:1].upper() + name[1:], pictures=(picture,), tables=(held_out_table(comparison, results, name),)
-    )
 
 
-def _data(comparison: Comparison, results: Sequence[Result]) -> Section:
-    """Show the rollouts that all arms share and the sha256 of their data, read from what training recorded."""
-    trained = [arm for arm in comparison.arms if arm.is_trained]
+def _trained_on(comparison: Comparison) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the data of the trained arms, by sha256, as training recorded it; one row where all share it."""
     kinds: dict[tuple[str, str, str], list[str]] = {}
-    for arm in trained:
-        data = comparison.data_of(arm)
-        # data_of raises if an arm was trained on other rollouts: such a comparison has no report
-        kinds.setdefault((data.kept, data.groups, data.start), []).append(arm.label)
-    rows = [
-        (kept, groups[:16], start[:16], "all" if len(kinds) == 1 else ", ".join(dict.fromkeys(labels)))
-        for (kept, groups, start), labels in kinds.items()
-    ]
-    parent, number = comparison.parent, comparison.config.round
-    sampled = rollouts_sampled(parent, number)
-    text = (
-        f"Every arm shares the {sampled:,} rollouts and verdicts of round {number} of {parent.root.name} (hard links, "
-        "compared by sha256) and starts from one checkpoint. Seeds change the order of training, adapters and the "
-        "sampling of held-out answers."
-    )
-    note = "As the ledgers recorded it when each arm was trained."
-    columns = ("groups kept", "sha256 of the groups file", "sha256 of the start", "arms")
-    objectives = table("Settings of the arms", ("arm", "objective", "training"), list(_settings(comparison)))
-    return Section("The same data", (text,), tables=(table("Trained on", columns, rows, note), objectives))
+    for arm in comparison.arms:
+        if arm.is_trained:
+            data = comparison.data_of(arm)
+            # data_of raises if an arm was trained on other rollouts: such a comparison has no report
+            kinds.setdefault((data.kept, data.groups, data.start), []).append(arm.label)
+    for (kept, groups, start), labels in kinds.items():
+        yield kept, groups[:16], start[:16], "all" if len(kinds) == 1 else ", ".join(dict.fromkeys(labels))
 
 
 def _settings(comparison: Comparison) -> Iterator[tuple[str, str, str]]:

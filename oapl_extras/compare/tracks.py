@@ -11,18 +11,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oapl_core import tables
-from oapl_core.reports import records
 from oapl_core.reports.scores import Resampling, Score, score
-from oapl_core.run_folder.answers import answers, parts_below, verdicts_on
 from oapl_core.run_folder.run import METRICS_FILE, Run
+from oapl_core.run_folder.run_record import (
+    BASE,
+    ONE_SET,
+    RunRecord,
+    answers,
+    frame,
+    metric_lines,
+    parts_below,
+    verdicts_on,
+)
 from oapl_core.settings.experiment import Experiment
 
 if TYPE_CHECKING:
     import polars as pl
 
-BASE = records.BASE
-Epochs = Mapping[tuple[int, int], str]
-"""(round, epoch) -> policy hash, as ``records.trained_epochs`` reads them."""
 METRICS = ("right_share", "entropy", "token_entropy", "token_log_ratio", "response_tokens")
 """Metrics of a training step (docs/objectives.md); each may be missing in what an earlier version wrote."""
 _OLD_ENTROPY = "policy_entropy"
@@ -102,19 +107,19 @@ def read_track(run: Run, label: str) -> Track:
     Raises:
         DataError: a file exists but is broken, or an evaluated checkpoint is none of this run.
     """
-    epochs = records.trained_epochs(run)
-    sampled = [records.rollouts_sampled(run, number) for number in range(len(run.config.rounds))]
-    steps = tuple(_steps(run, epochs))
-    rows = _heldout_rows(run)
-    milestones = () if rows is None else tuple(_milestones(run, rows, epochs, sampled, steps))
-    missing = tuple(f"{run.root.name}: {text}" for text in _missing(run, epochs, sampled, milestones, steps))
+    record = RunRecord(run)
+    sampled = [record.rollouts_sampled(number) for number in range(len(run.config.rounds))]
+    steps = tuple(_steps(record))
+    rows = _heldout_rows(record)
+    milestones = () if rows is None else tuple(_milestones(record, rows, sampled, steps))
+    missing = tuple(f"{run.root.name}: {text}" for text in _missing(record, sampled, milestones, steps))
     return Track(label, run.root.name, run.config, milestones, steps, sum(sampled), missing)
 
 
-def _steps(run: Run, epochs: Epochs) -> Iterator[TrainingStep]:
+def _steps(record: RunRecord) -> Iterator[TrainingStep]:
     before = 0
-    for number, epoch in epochs:
-        for line in records.metric_lines(run.checkpoint(number, epoch) / METRICS_FILE):
+    for number, epoch in record.trained_epochs:
+        for line in metric_lines(record.run.checkpoint(number, epoch) / METRICS_FILE):
             before += 1
             right_share, entropy, cross_entropy, log_ratio, tokens = (line.get(name) for name in METRICS)
             # -ln behavior = -ln policy + (ln policy - ln behavior), each of them a mean over the step's tokens
@@ -123,50 +128,49 @@ def _steps(run: Run, epochs: Epochs) -> Iterator[TrainingStep]:
             yield TrainingStep(before, number, epoch, right_share, entropy, estimate, of_behavior, int(tokens or 0))
 
 
-def _heldout_rows(run: Run) -> "pl.DataFrame | None":
+def _heldout_rows(record: RunRecord) -> "pl.DataFrame | None":
     """Read tables.EVALUATIONS of the held-out split with ``benchmark`` beside; no texts. None: nothing is measured yet.
 
     While the evaluation runs, these are the checkpoints that have answered every problem.
     """
     import polars as pl
 
-    whole, heldout = run.evaluation(), ("split", ("heldout",))
-    if run.name(whole) in run.ledger.artifacts() and whole.exists():
-        rows = records.frame([whole], tables.EVALUATIONS, _COLUMNS, heldout)
-    elif parts := _judged_parts(run):
+    run, heldout = record.run, ("split", ("heldout",))
+    whole = run.evaluation()
+    if record.entry(whole) and whole.exists():
+        rows = frame([whole], tables.EVALUATIONS, _COLUMNS, heldout)
+    elif parts := _judged_parts(record):
         rows = pl.concat(answers(part).with_columns(checkpoint=pl.lit(label)) for part, label in parts)
         # a checkpoint with some of its answers would be measured on the problems that happened to come first
         asked = tables.read_table(run.prompts, tables.PROMPTS, ("problem_id", "split"), heldout)
         rows = rows.filter(pl.col("problem_id").n_unique().over("checkpoint") == len(asked))
     else:
         return None
-    sources = records.sources_of(run)
-    named = pl.col("problem_id").replace_strict(sources, default=records.ONE_SET, return_dtype=pl.String)
+    named = pl.col("problem_id").replace_strict(record.sources, default=ONE_SET, return_dtype=pl.String)
     return rows.with_columns(benchmark=named) if len(rows) else None
 
 
-def _judged_parts(run: Run) -> list[tuple[Path, str]]:
+def _judged_parts(record: RunRecord) -> list[tuple[Path, str]]:
     """List parts of held-out rollouts that have verdicts, each with its checkpoint."""
-    artifacts, found = run.ledger.artifacts(), list[tuple[Path, str]]()
-    for part in parts_below(run.evaluations()):
+    found = list[tuple[Path, str]]()
+    for part in parts_below(record.run.evaluations()):
         label, _, split = part.parents[1].name.rpartition("_")
-        if split == "heldout" and {run.name(part), run.name(verdicts_on(part))} <= artifacts.keys():
+        if split == "heldout" and record.entry(part) and record.entry(verdicts_on(part)):
             found.append((part, label.replace("_", " ")))
     return found
 
 
 def _milestones(
-    run: Run, rows: "pl.DataFrame", epochs: Epochs, sampled: Sequence[int], steps: Sequence[TrainingStep]
+    record: RunRecord, rows: "pl.DataFrame", sampled: Sequence[int], steps: Sequence[TrainingStep]
 ) -> Iterator[Milestone]:
-    resampling = Resampling.of(run.config)
+    resampling = Resampling.of(record.run.config)
     scores: dict[str, dict[str, Score]] = {}
     for (benchmark,), mine in rows.group_by("benchmark", maintain_order=True):
         for one in score(mine, resampling):
             scores.setdefault(one.checkpoint, {})[str(benchmark)] = one
     hashes = {checkpoint: next(iter(of_set.values())).policy_hash for checkpoint, of_set in scores.items()}
-    places = {checkpoint: _place(run, checkpoint, made, epochs) for checkpoint, made in hashes.items()}
-    entry = run.ledger.artifacts().get(run.name(run.evaluation()))
-    chosen = str(entry.details.get("chosen")) if entry else ""
+    places = {checkpoint: _place(record, checkpoint, made) for checkpoint, made in hashes.items()}
+    chosen = str(record.details(record.run.evaluation()).get("chosen"))
     if chosen in places:  # other epochs of its round answered held-out problems only to be compared with it
         scores = {c: s for c, s in scores.items() if c == chosen or places[c][0] != places[chosen][0]}
     rounds = [places[checkpoint][0] for checkpoint in scores]
@@ -181,13 +185,13 @@ def _milestones(
         yield Milestone(name, hashes[checkpoint], spent, sum(sampled[: number + 1]), scores[checkpoint])
 
 
-def _place(run: Run, checkpoint: str, policy_hash: str, epochs: Epochs) -> tuple[int, int]:
+def _place(record: RunRecord, checkpoint: str, policy_hash: str) -> tuple[int, int]:
     """Round and epoch that made ``checkpoint``; (-1, 0) is the base."""
     if checkpoint == BASE:
         return -1, 0
-    place = next((place for place, made in epochs.items() if made == policy_hash), None)
+    place = next((place for place, made in record.trained_epochs.items() if made == policy_hash), None)
     if place is None:
-        raise records.foreign_checkpoint(run, f"{checkpoint!r} ({policy_hash})")
+        raise record.foreign_checkpoint(f"{checkpoint!r} ({policy_hash})")
     return place
 
 
@@ -200,10 +204,11 @@ def _steps_until(steps: Sequence[TrainingStep], number: int, epoch: int) -> int 
 
 
 def _missing(
-    run: Run, epochs: Epochs, sampled: Sequence[int], milestones: Sequence[Milestone], steps: Sequence[TrainingStep]
+    record: RunRecord, sampled: Sequence[int], milestones: Sequence[Milestone], steps: Sequence[TrainingStep]
 ) -> Iterator[str]:
-    done = [sum(n == number for n, _ in epochs) for number in range(len(run.config.rounds))]
-    for number, settings in enumerate(run.config.rounds):
+    rounds = record.run.config.rounds
+    done = [sum(n == number for n, _ in record.trained_epochs) for number in range(len(rounds))]
+    for number, settings in enumerate(rounds):
         if 0 < done[number] < settings.epochs:
             yield f"round {number}: {done[number]} of {settings.epochs} epochs are trained"
     untrained = [number for number, count in enumerate(done) if not count]
@@ -213,7 +218,7 @@ def _missing(
     if not milestones:
         yield "no checkpoint is measured on held-out problems yet"
     # milestones without a recorded evaluation come from its parts
-    elif run.name(run.evaluation()) not in run.ledger.artifacts():
+    elif not record.entry(record.run.evaluation()):
         yield f"held-out problems are measured for {', '.join(one.name for one in milestones)} only"
     unknown = {
         "the share of correct answers (right_share)": sum(s.right_share is None for s in steps),

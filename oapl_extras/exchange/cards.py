@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from oapl_core.model_files.model_hub import hub_model
 from oapl_core.problems.published import published_sets
 from oapl_core.reports.provenance import differing_settings, versions
-from oapl_core.reports.records import rollouts_sampled
 from oapl_core.run_folder.run import Run, round_name
+from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.tables import PROBLEMS, read_table
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def of_rollouts(run: Run, numbers: Sequence[int], files: "Sequence[Outgoing]", l
     """Write the data-set card: a configuration for rollouts, verdicts and groups each, a split for each round."""
     from huggingface_hub import DatasetCardData
 
-    sizes = {number: rollouts_sampled(run, number) for number in numbers}
+    record = RunRecord(run)
+    sizes = {number: record.rollouts_sampled(number) for number in numbers}
     # a configuration each: their columns differ, and the viewer shows one table per configuration
     metadata = DatasetCardData(
         license=licence,
@@ -154,17 +155,17 @@ def _rate(value: Sequence[float] | None) -> str:
 
 def _lineage(run: Run, numbers: Sequence[int] | None = None) -> Iterable[Sequence[str]]:
     """Yield a row for each round: the policy that sampled, the number of rollouts, and the policy that came out."""
-    artifacts = run.ledger.artifacts()
+    record = RunRecord(run)
     for number, settings in enumerate(run.config.rounds):
-        if (numbers is not None and number not in numbers) or not rollouts_sampled(run, number):
+        if (numbers is not None and number not in numbers) or not record.rollouts_sampled(number):
             continue
-        groups = artifacts.get(run.name(run.groups(number)))
+        groups = record.entry(run.groups(number))
         # checkpoint of the last epoch, which the next round sampled from
-        made = artifacts.get(run.name(run.checkpoint(number, settings.epochs)))
+        made = record.entry(run.checkpoint(number, settings.epochs))
         yield (
             round_name(number),
             f"`{groups.details.get('policy_hash', '')}`" if groups else "",
-            f"{rollouts_sampled(run, number):,}",
+            f"{record.rollouts_sampled(number):,}",
             f"{groups.rows:,}" if groups else "",
             str(settings.epochs),
             f"`{made.details.get('policy_hash', '')}`" if made else "",

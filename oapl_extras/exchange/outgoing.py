@@ -12,8 +12,8 @@ from typing import Any, Literal
 from oapl_core.errors import ConfigError
 from oapl_core.files import size_of
 from oapl_core.model_files.model_folder import check_model_folder
-from oapl_core.reports.records import trained_epochs
 from oapl_core.run_folder.run import Run, parts_of, round_name
+from oapl_core.run_folder.run_record import RunRecord
 from oapl_extras.exchange import cards
 from oapl_extras.exchange.export import export
 from oapl_extras.exchange.scrubbing import refuse_secrets, secrets, without_paths
@@ -62,7 +62,7 @@ def checkpoint_of(run: Run, number: int | None = None, epoch: int | None = None)
     Raises:
         ConfigError: that checkpoint is not there (any more).
     """
-    made = trained_epochs(run)
+    made = RunRecord(run).trained_epochs
     there = [at for at in made if (run.checkpoint(*at) / "config.json").exists()]
     wanted = [at for at in there if number in (None, at[0]) and epoch in (None, at[1])]
     if not wanted:

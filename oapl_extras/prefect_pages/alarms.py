@@ -13,6 +13,7 @@ from oapl_core.reports.alarms import alarms
 from oapl_core.run_folder.following import Observer
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run_record import RunRecord
 
 progress = logging.getLogger("oapl_core.progress")
 
@@ -30,7 +31,7 @@ class Alarms(Observer):
         if entry.exit_code or step is None or step.round is None:
             return
         name = self._run.root.name
-        for alarm in alarms(self._run, step.round, after=step.verb):
+        for alarm in alarms(RunRecord(self._run), step.round, after=step.verb):
             progress.warning("%s", alarm.line)
             resource = {"prefect.resource.id": f"oapl.run.{name}", "prefect.resource.name": name}
             emit_event(f"oapl.{alarm.rule}", resource, payload={"round": step.round, "message": alarm.line})

@@ -136,7 +136,7 @@ class Pages(Observer):
 
 def show_round(run: Run, number: int, tell: Tell) -> None:
     """Show a page of a finished round, and its counts by stage and reason as a table."""
-    from oapl_core.reports.rounds.round_summary import summarize
+    from oapl_extras.prefect_pages.round_summary import summarize
 
     name = key(run.root.name, "round", number)
     with shown(tell), temporary_folder() as folder:
@@ -175,7 +175,7 @@ class Reported(Protocol):
 
 def show_report(run: Reported, tell: Tell) -> None:
     """Show the report with its figures, and where it lies."""
-    from oapl_core.reports.markdown import with_pictures
+    from oapl_core.markdown import with_pictures
 
     text, index = run.report / "report.md", run.report.resolve() / "index.html"
     with shown(tell):
@@ -199,7 +199,7 @@ def show_failure(run: Run, step: Step, error: OaplError, tell: Tell) -> None:
 
 def failure_text(run: Run, step: Step, error: OaplError) -> str:
     """Write the page of a failed stage, as Markdown."""
-    from oapl_core.reports.markdown import fenced, plain
+    from oapl_core.markdown import fenced, plain
 
     log = run.log(step.label)
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:] if log.is_file() else []

@@ -13,6 +13,7 @@ from typing import Any
 
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import METRICS_FILE, Run
+from oapl_core.run_folder.run_record import RunRecord
 
 TRAINING = "training"
 
@@ -42,35 +43,32 @@ def step_row(axis: str, earlier: int, metrics: Mapping[str, Any], source: str) -
 
 def steps_before(run: Run, number: int) -> int:
     """Optimiser steps of the rounds before round ``number``."""
+    record = RunRecord(run)
     return sum(
-        entry.details.get("steps", 0)
-        for k in range(number)
-        for entry in _entries(run, f"{run.name(run.checkpoints(k))}/epoch_")
+        e.details.get("steps", 0) for k in range(number) for e in record.entries_in(run.checkpoints(k), "epoch_")
     )
 
 
 def rows(run: Run) -> Iterator[Row]:
     """Everything that is known, axis by axis, steps ascending."""
-    yield from _stage_rows(run)
+    record, earlier = RunRecord(run), 0
+    yield from _stage_rows(record)
     for number in range(len(run.config.rounds)):
-        entries, earlier = _entries(run, f"{run.name(run.checkpoints(number))}/epoch_"), steps_before(run, number)
+        entries = record.entries_in(run.checkpoints(number), "epoch_")
         yield from (row for entry in entries for row in _steps(run, entry, TRAINING, earlier))
+        earlier += sum(entry.details.get("steps", 0) for entry in entries)
 
 
-def _stage_rows(run: Run) -> Iterator[Row]:
+def _stage_rows(record: RunRecord) -> Iterator[Row]:
     """Yield rows of what stages other than training did."""
+    run = record.run
     for number in range(len(run.config.rounds)):
-        if run.name(run.groups(number)) in run.ledger.artifacts():  # a round's row is whole then, but for the mismatch
-            yield _round(run, number)
-    entry = run.ledger.artifacts().get(run.name(run.evaluation()))
-    details = entry.details if entry else {}
+        if record.entry(run.groups(number)):  # a round's row is whole then, but for the mismatch
+            yield _round(record, number)
+    details = record.details(run.evaluation())
     for axis, first in (("heldout", 0), ("validation", 1)):
         for step, one in enumerate(details.get(axis, {}).values(), start=first):
             yield Row(axis, step, {f"{axis}/{tag}": value for tag, value in _measured(one).items()}, hash_of(one))
-
-
-def _entries(run: Run, beginning: str) -> list[ArtifactEntry]:
-    return [entry for name, entry in run.ledger.artifacts().items() if name.startswith(beginning)]
 
 
 def _steps(run: Run, entry: ArtifactEntry, axis: str, earlier: int) -> Iterator[Row]:
@@ -81,21 +79,22 @@ def _steps(run: Run, entry: ArtifactEntry, axis: str, earlier: int) -> Iterator[
             yield step_row(axis, earlier, json.loads(line), source)
 
 
-def _round(run: Run, number: int) -> Row:
-    sampled = _entries(run, f"{run.name(run.rollouts(number))}/part-")
-    judged = _entries(run, f"{run.name(run.verdicts(number))}/part-")
-    groups, mismatch = (
-        run.ledger.artifacts().get(run.name(path)) for path in (run.groups(number), run.mismatch(number))
-    )
+def _round(record: RunRecord, number: int) -> Row:
+    run = record.run
+    sampled = record.entries_in(run.rollouts(number), "part-")
+    judged = record.entries_in(run.verdicts(number), "part-")
+    groups, mismatch = record.entry(run.groups(number)), record.entry(run.mismatch(number))
     values = {f"sampling/{tag}": value for tag, value in _sampling(sampled).items()}
     values |= {f"verification/{tag}": value for tag, value in _verification(judged).items()}
     if groups:
-        values |= {f"groups/{tag}": value for tag, value in _groups(groups.details).items()}
+        values |= {
+            f"groups/{tag}": value for tag, value in _groups(groups.details, record.correct_and_judged(number)).items()
+        }
     if mismatch:
         values |= {f"mismatch/{tag}": float(mismatch.details[tag]) for tag in ("mean", "max", "k3")}
     for stage, verb in (("sampling", "rollouts.generate"), ("verification", "verdicts.verify")):
         # with what ran during sampling: `verdicts.verify round 0 follow`
-        mine = [e.seconds for e in run.ledger.stages() if f"{e.stage} ".startswith(f"{verb} round {number} ")]
+        mine = [e.seconds for e in record.stages if f"{e.stage} ".startswith(f"{verb} round {number} ")]
         values |= {f"{stage}/seconds": sum(mine)} if mine else {}
     made = [*sampled, *judged, *filter(None, (groups, mismatch))]
     return Row("rounds", number, values, hash_of(sorted(entry.sha256 for entry in made)))
@@ -118,14 +117,12 @@ def _verification(parts: list[ArtifactEntry]) -> dict[str, float]:
     return {"judged": total, **{f"share_{outcome}": n / total for outcome, n in outcomes.items()}} if total else {}
 
 
-def _groups(details: Mapping[str, Any]) -> dict[str, float]:
-    if "dropped" not in details:  # imported rounds may not say
+def _groups(details: Mapping[str, Any], counted: tuple[int, int] | None) -> dict[str, float]:
+    if counted is None:
         return {}
-    dropped = details["dropped"]
-    judged = details["rollouts"] - dropped.get("missing_verdict", 0) - dropped.get("verifier_error", 0)
     values = {"kept_rollouts": details["kept_rollouts"], "kept_groups": details["kept_groups"]}
-    values |= {"correct_share": details["correct_rollouts"] / judged} if judged else {}
-    return values | {f"dropped_{reason}": n for reason, n in dropped.items()}
+    values |= {"correct_share": counted[0] / counted[1]} if counted[1] else {}
+    return values | {f"dropped_{reason}": n for reason, n in details["dropped"].items()}
 
 
 def _measured(one: Mapping[str, Any]) -> dict[str, float]:

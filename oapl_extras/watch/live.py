@@ -14,10 +14,10 @@ from oapl_core import tables
 from oapl_core.planning.plan import Step, finished, steps, times
 from oapl_core.progress import PREFIX, Reading
 from oapl_core.reports.blocks import shortened
-from oapl_core.reports.records import frame, metric_lines, recorded_parts
-from oapl_core.reports.rounds.turn_counts import told
+from oapl_core.reports.turn_counts import told
 from oapl_core.run_folder.lock import PATIENCE_S, owner
 from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run_record import RunRecord, frame, metric_lines
 from oapl_core.tables import LOSS_MASK
 from oapl_core.turns import sampled_tokens
 
@@ -136,8 +136,8 @@ class LiveRun:
         Raises:
             DataError: a recorded file is broken.
         """
-        holder = self._holder()
-        rounds = [self._round(number) for number in range(len(self.run.config.rounds))]
+        holder, record = self._holder(), RunRecord(self.run)
+        rounds = [self._round(record, number) for number in range(len(self.run.config.rounds))]
         return Look(
             name=self.run.root.name,
             at=time.time(),
@@ -145,7 +145,7 @@ class LiveRun:
             steps=tuple(self._steps(bool(holder))),
             rounds=[one for one in rounds if one.rollouts],
             losses=self._losses(),
-            samples=self._newest_samples(),
+            samples=self._newest_samples(record),
         )
 
     def _holder(self) -> str:
@@ -175,12 +175,12 @@ class LiveRun:
             state = WORKING if works else STOPPED if log else TO_DO
             yield LiveStep(step.title, state, seconds, said, reading.percent if reading else None)
 
-    def _round(self, number: int) -> LiveRound:
+    def _round(self, record: RunRecord, number: int) -> LiveRound:
         counted, run = self._counted[number], self.run
-        for part in recorded_parts(run, run.rollouts(number)):
+        for part in record.parts(run.rollouts(number)):
             if part not in counted.rollouts:
                 counted.rollouts[part] = _rollouts_of(part)
-        for part in recorded_parts(run, run.verdicts(number)):
+        for part in record.parts(run.verdicts(number)):
             if part not in counted.verdicts:
                 counted.verdicts[part] = _verdicts_of(part)
         rows, cut, tokens = map(sum, zip((0, 0, 0), *counted.rollouts.values(), strict=True))
@@ -201,11 +201,11 @@ class LiveRun:
                 return _stretches(noted)
         return []
 
-    def _newest_samples(self) -> tuple[LiveSample, ...]:
+    def _newest_samples(self, record: RunRecord) -> tuple[LiveSample, ...]:
         run = self.run
         for number in reversed(range(len(run.config.rounds))):
-            answers = {path.name: path for path in recorded_parts(run, run.rollouts(number))}
-            judged = [path for path in recorded_parts(run, run.verdicts(number)) if path.name in answers]
+            answers = {path.name: path for path in record.parts(run.rollouts(number))}
+            judged = [path for path in record.parts(run.verdicts(number)) if path.name in answers]
             if judged:
                 if self._samples[0] != judged[-1]:
                     self._samples = (judged[-1], _samples_of(answers[judged[-1].name], judged[-1]))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from oapl_core.reports.page import render
+from oapl_core.markdown import render
 from oapl_extras.watch.live import Look
 
 _WIDTH, _HEIGHT = 600, 120

@@ -17,15 +17,15 @@ from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.plan import finished, steps
 from oapl_core.planning.preflight import before_stage
-from oapl_core.reports.facts import gather
 from oapl_core.reports.results import results
-from oapl_core.reports.rounds.round_summary import summarize
 from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import METRICS_FILE, Run
+from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.settings.rehearsal import rehearsal
 from oapl_extras.compare.tracks import read_track
 from oapl_extras.plan.estimate import ProblemCounts, estimate
+from oapl_extras.prefect_pages.round_summary import summarize
 from oapl_extras.trackers.figures import rows as tracked
 from tests.core.evaluation.made_up_verifier import MadeUpVerifier
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
@@ -135,7 +135,7 @@ def test_it_is_measured_and_reported_as_every_round(run: Run, tmp_path: Path) ->
     track = read_track(run, "one")
     assert [(one.name, one.rollouts) for one in track.milestones] == [(label, 0) for label in labels]
     assert [one.policy_hash for one in track.milestones[:2]] == [policy_hash(run.policy(number)) for number in (0, 1)]
-    facts = gather(run)
+    facts = RunRecord(run)
     found = results(facts)
     assert found is not None
     assert [one.checkpoint for one in found.heldout][:3] == labels[:3]

@@ -14,9 +14,10 @@ from oapl_core.environments.making import schemas
 from oapl_core.environments.protocol import Action, Environment
 from oapl_core.environments.syntax import calls
 from oapl_core.model_files.prompt_templates import check
-from oapl_core.reports.joined import joined
 from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.settings.experiment_file import load_experiment
+from oapl_extras.round_pages.joined import joined
 from tests.architecture.sources import ROOT
 from tests.whole_run import called, oapl
 
@@ -68,7 +69,7 @@ def test_the_files_are_what_the_generator_writes(tmp_path: Path, monkeypatch: py
 @pytest.mark.timeout(1800)
 def test_the_whole_run(tmp_path: Path) -> None:
     oapl(["run", str(FOLDER / "shop.toml"), f"runs_dir={tmp_path}", f"cache_dir={tmp_path}/cache"])
-    rows = joined(Run.open(tmp_path / "shop-seed0"), 1).collect()
+    rows = joined(RunRecord(Run.open(tmp_path / "shop-seed0")), 1).collect()
     assert rows["outcome"].value_counts().filter(pl.col("outcome") == "verifier_error").is_empty()
     asked, guessed = rows.filter(pl.col("calls") > 0), rows.filter(pl.col("calls") == 0)
     assert len(asked) > len(rows) / 5, "one of three demonstrations asks"

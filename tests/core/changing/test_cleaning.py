@@ -8,11 +8,11 @@ from oapl_core.changing.cleaning import Candidate, CleaningRules, candidates, re
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.planning.plan import finished, steps
 from oapl_core.planning.preflight import before_stage
-from oapl_core.reports.facts import gather
 from oapl_core.run_folder.integrity import findings
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run_record import RunRecord
 from tests.synthetic_run import Sizes, write_synthetic_run
 
 SIZES = Sizes(train=6, validation=3, heldout=3, group=2, samples=2, epochs=(2, 3))
@@ -152,9 +152,9 @@ def test_rollouts_stay_until_the_report_shows_them(tmp_path: Path) -> None:
 
 
 def test_the_report_says_of_removed_rollouts_what_it_said_before(run: Run) -> None:
-    before = gather(run)
+    before = RunRecord(run)
     remove(run, going(run, "checkpoints=chosen", "rollouts=0", "groups=0"))
-    after = gather(Run.open(run.root))
+    after = RunRecord(Run.open(run.root))
     assert repr(after.rounds) == repr(before.rounds)  # metrics have NaNs, which equal nothing
     assert after.missing == before.missing
 

@@ -7,9 +7,9 @@ import pytest
 
 from oapl_core.evaluation.card import read
 from oapl_core.evaluation.evaluate import evaluate
-from oapl_core.run_folder.answers import parts_below, verdicts_on
 from oapl_core.run_folder.ledger import SupersededEntry
 from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run_record import parts_below, verdicts_on
 from oapl_core.tables import EVALUATIONS, ROLLOUTS, read_table
 from tests.core.evaluation.made_up_verifier import Starts
 from tests.core.evaluation.slow_evaluation import COMMAND, JUDGE

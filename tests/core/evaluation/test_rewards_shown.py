@@ -6,10 +6,9 @@ import pytest
 
 from oapl_core.evaluation import card, card_text
 from oapl_core.evaluation.evaluate import evaluate
-from oapl_core.reports.facts import Facts
-from oapl_core.reports.records import frame
 from oapl_core.reports.results import heldout_table, results, validation_table
 from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.settings.reward import RewardConfig
 from oapl_core.tables import EVALUATIONS, read_table
 from oapl_extras.compare import series
@@ -64,9 +63,7 @@ def test_the_card_says_the_reward_and_both_numbers(run: Run, tmp_path: Path) -> 
 
 def test_the_report_shows_the_mean_reward_beside_pass_at_k(run: Run) -> None:
     entry = run.ledger.artifacts()[run.name(run.evaluation())]
-    rows = frame([run.evaluation()], EVALUATIONS)
-    facts = Facts(run, run.ledger.artifacts(), (), (), rows, entry.details, ())
-    measured = results(facts)
+    measured = results(RunRecord(run))
     assert measured is not None
     for shown in (heldout_table(measured), validation_table(measured)):
         place = shown.columns.index("mean reward")

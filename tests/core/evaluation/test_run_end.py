@@ -11,8 +11,8 @@ from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.evaluation import questions
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.model_files.model_folder import policy_hash
-from oapl_core.run_folder.answers import parts_below
 from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run_record import parts_below
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.tables import EVALUATIONS, read_table
 from tests.core.evaluation.made_up_verifier import MadeUpVerifier, Rate, Starts

@@ -13,9 +13,9 @@ from oapl_core.evaluation.card import read
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.evaluation.workers import Replica, Workers
 from oapl_core.launch import run_stage
-from oapl_core.run_folder.answers import parts_below, verdicts_on
 from oapl_core.run_folder.parts import lock
 from oapl_core.run_folder.run import IN_FLIGHT, Run
+from oapl_core.run_folder.run_record import parts_below, verdicts_on
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.tables import EVALUATIONS, read_table

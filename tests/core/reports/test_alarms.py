@@ -7,6 +7,7 @@ import pytest
 
 from oapl_core.reports.alarms import alarms
 from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.settings.experiment_file import parse_experiment
 
 
@@ -41,10 +42,10 @@ def test_only_what_goes_far_is_told(
     tmp_path: Path, before: tuple[int, int, int], now: tuple[int, int, int], told: list[str]
 ) -> None:
     run = run_of(tmp_path, [before, now])
-    lines = [alarm.line for alarm in alarms(run, 1) if alarm.rule == "suspicious-jump"]
+    lines = [alarm.line for alarm in alarms(RunRecord(run), 1) if alarm.rule == "suspicious-jump"]
     assert [text for text, line in zip(told, lines, strict=True) if f"round 0 to round 1: {text}" in line] == told
-    assert not [alarm for alarm in alarms(run, 0) if alarm.rule == "suspicious-jump"]
-    assert not list(alarms(run, 2)), "that round is not there yet"
+    assert not [alarm for alarm in alarms(RunRecord(run), 0) if alarm.rule == "suspicious-jump"]
+    assert not list(alarms(RunRecord(run), 2)), "that round is not there yet"
 
 
 def judged(folder: Path, cut: int, unjudged: int, apart: float | None, **alarms: float) -> Run:
@@ -80,18 +81,18 @@ def test_a_threshold_that_is_reached_is_told(
 ) -> None:
     lines = [
         f"{alarm.rule}: {alarm.line.removeprefix('round 0: ')}"
-        for alarm in alarms(judged(tmp_path, *numbers, **settings), 0)
+        for alarm in alarms(RunRecord(judged(tmp_path, *numbers, **settings)), 0)
     ]
     assert [text for text, line in zip(told, lines, strict=True) if line.startswith(text)] == told
 
 
 def test_a_rule_speaks_once_after_the_stage_that_knows(tmp_path: Path) -> None:
     run = judged(tmp_path, 900, 90, 0.015)
-    assert [alarm.rule for alarm in alarms(run, 0, after="groups.build")] == ["verifier-errors", "truncated"]
-    assert [alarm.rule for alarm in alarms(run, 0, after="training.train")] == ["mismatch"]
-    assert not list(alarms(run, 0, after="verdicts.verify"))
+    assert [alarm.rule for alarm in alarms(RunRecord(run), 0, after="groups.build")] == ["verifier-errors", "truncated"]
+    assert [alarm.rule for alarm in alarms(RunRecord(run), 0, after="training.train")] == ["mismatch"]
+    assert not list(alarms(RunRecord(run), 0, after="verdicts.verify"))
 
 
 def test_thresholds_may_change_while_a_run_is_unfinished(tmp_path: Path) -> None:
     judged(tmp_path, 900, 0, None)
-    assert not list(alarms(judged(tmp_path, 900, 0, None, truncated=0.95), 0))
+    assert not list(alarms(RunRecord(judged(tmp_path, 900, 0, None, truncated=0.95)), 0))

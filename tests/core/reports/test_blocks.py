@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oapl_core.reports.blocks import Report, Section, duration, interval, percent, shortened, table, whole
-from oapl_core.reports.markdown import fenced, markdown, plain
-from oapl_core.reports.page import page
+from oapl_core.markdown import fenced, html, plain, render, table_text
+from oapl_core.reports.blocks import duration, interval, percent, shortened, table, whole
 from oapl_core.reports.provenance import differing_settings, versions
 from oapl_core.storable import printable
+from tests.core.reports.test_write import Page
 from tests.synthetic_run import experiment
 
 
@@ -60,14 +60,18 @@ def test_printable_text_can_be_encoded_and_has_no_control_characters(text: str) 
     assert all(c.isprintable() or c in "\n\t" for c in shown)
 
 
-@given(st.text(alphabet="<>&\"'/=ab"))
+def page(text: str) -> str:
+    """A page with a text wherever a page may have one."""
+    shown = table(text, ["a", "b>"], [[text, text]], marked=0)
+    values = {"title": text, "headline": text, "counts": shown, "solved": None, "training": None, "heldout": None}
+    figures = {"dropped_figures": [("dropped.png", text, text)], "training_figure": None}
+    return html(render("round.md.jinja", {**values, **figures, "places": [text]}, "oapl_extras.prefect_pages"))
+
+
+@given(st.text(alphabet="<>&\"'/=ab#|*_`[]()!\\~-+1. \t\n", min_size=1))
 def test_no_text_becomes_a_tag_of_the_page(text: str) -> None:
-    section = Section("Section", (text,), tables=(table(text, ["a", "b>"], [[text, text]]),))
-    empty = page(
-        Report("t", "s", (), (), (), (Section("Section", ("",), tables=(table("", ["a", "b>"], [["", ""]]),)),))
-    )
-    shown = page(Report("t", "s", (), (), (), (section,)))
-    assert shown.count("<") == empty.count("<")
+    shown, plain_one = (Page(page(one)) for one in (f"x{text}", "x"))
+    assert [tag for tag, _ in shown.tags] == [tag for tag, _ in plain_one.tags]
 
 
 def test_long_text_is_cut_and_says_how_much_is_left_out() -> None:
@@ -81,9 +85,8 @@ def test_a_table_with_a_short_row_is_our_own_bug() -> None:
 
 
 def test_markdown_tables_align_numbers_and_mark_one_row() -> None:
-    section = Section("S", tables=(table("T", ["name", "n>"], [["x", "1"], ["y", "2"]], marked=1),))
-    text = markdown(Report("t", "s", (), (), (), (section,)))
-    assert "| name | n |\n| --- | ---: |\n| x | 1 |\n| **y** | **2** |" in text
+    assert table_text(["name", "n>"], [["x|y", "1"]]) == "| name | n |\n| --- | ---: |\n| x\\|y | 1 |\n"
+    assert "<td><strong>a</strong></td>" in page("a"), "the marked row"
 
 
 def test_only_settings_that_differ_from_the_defaults_are_listed(tmp_path: object) -> None:

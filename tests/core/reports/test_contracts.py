@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from oapl_core.objectives.inputs import Loss
-from oapl_core.reports import facts
+from oapl_core.run_folder.run_record import METRIC_COLUMNS
 from oapl_core.training.metrics import Counts, StepMeter
 from oapl_extras.compare import tracks
 
@@ -31,5 +31,5 @@ def test_the_trainer_writes_every_metric_that_reports_read() -> None:
     )
     engine: Any = _OneRank()
     added_by_the_step = {"step", "epoch", "learning_rate", "grad_norm"}
-    assert set(facts.METRIC_COLUMNS) <= meter.result(engine).keys() | added_by_the_step
+    assert set(METRIC_COLUMNS) <= meter.result(engine).keys() | added_by_the_step
     assert set(tracks.METRICS) <= meter.result(engine).keys()

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from oapl_core.errors import DataError
-from oapl_core.reports.facts import gather
-from oapl_core.reports.forgetting import FOLDER, forgetting_section, losses
+from oapl_core.reports.forgetting import FOLDER, losses, pairs
 from oapl_core.reports.write import write
 from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run_record import RunRecord
+from tests.core.reports.shown import tables_of
 from tests.synthetic_run import write_synthetic_run
 
 
@@ -21,7 +22,7 @@ def run(tmp_path: Path) -> Run:
 
 def write_card(run: Run, name: str, change: tuple[float, float, float], foreign: bool = False) -> Path:
     """A card as `oapl evaluate RUN:base RUN` writes it, as far as the report reads it."""
-    rounds = gather(run).rounds
+    rounds = RunRecord(run).rounds
     hashes = {"base": rounds[0].policy_hash, "last": "another" if foreign else rounds[-1].epochs[1]}
     difference, low, high = change
     numbers = {"difference": difference, "low": low, "high": high, "better": 0.1, "worse": 0.2, "problems": 500}
@@ -40,18 +41,19 @@ def test_each_set_has_a_row_and_a_loss_a_sentence(run: Run) -> None:
     write_card(run, "gsm8k", (-0.08, -0.11, -0.05))
     write_card(run, "svamp", (-0.02, -0.05, 0.01))
     write_card(run, "theirs", (-0.5, -0.6, -0.4), foreign=True)
-    section = forgetting_section(gather(run))
-    assert section is not None
-    (shown,) = section.tables
-    assert shown.rows == (
+    write(run)
+    shown = tables_of((run.report / "report.md").read_text())["pass@1 before and after"]
+    assert shown.rows == [
         ("gsm8k", "last", "50.0%", "42.0%", "-8.0", "-11.0 to -5.0", "500"),
         ("svamp", "last", "50.0%", "48.0%", "-2.0", "-5.0 to +1.0", "500"),
-    )
-    assert list(losses(gather(run))) == ["last lost 8.0 points (5.0 to 11.0) on gsm8k, which was not trained."]
+    ]
+    assert list(losses(pairs(RunRecord(run)))) == [
+        "last lost 8.0 points (5.0 to 11.0) on gsm8k, which was not trained."
+    ]
 
 
 def test_a_report_without_such_cards_says_nothing_of_it(run: Run) -> None:
-    assert forgetting_section(gather(run)) is None
+    assert pairs(RunRecord(run)) == []
 
 
 def test_a_new_card_makes_the_report_out_of_date(run: Run) -> None:
@@ -67,4 +69,4 @@ def test_a_new_card_makes_the_report_out_of_date(run: Run) -> None:
 def test_a_broken_card_is_one_line(run: Run) -> None:
     write_card(run, "gsm8k", (0, 0, 0)).write_text("{")
     with pytest.raises(DataError, match=r"gsm8k/card.json: is not an evaluation card"):
-        forgetting_section(gather(run))
+        pairs(RunRecord(run))

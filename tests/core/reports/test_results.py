@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from oapl_core import tables
-from oapl_core.reports.facts import gather
 from oapl_core.reports.headline import headline_table
 from oapl_core.reports.results import (
     Results,
@@ -19,6 +18,7 @@ from oapl_core.reports.results import (
 )
 from oapl_core.reports.scores import Resampling, Score
 from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run_record import RunRecord
 from tests.synthetic_run import Sizes, write_synthetic_run
 
 RESAMPLING = Resampling(300, 0)
@@ -78,9 +78,9 @@ def test_one_checkpoint_alone_allows_no_conclusion() -> None:
 
 
 def test_report_and_ledger_show_the_same_estimates(run: Run) -> None:
-    found = results(gather(run))
+    found = results(RunRecord(run))
     assert found is not None
-    recorded = gather(run).evaluation_details["heldout"]
+    recorded = RunRecord(run).evaluation_details["heldout"]
     for one in found.heldout:
         for k, expected in recorded[one.checkpoint]["pass_at_k"].items():
             estimate = one.pass_at(int(k))
@@ -89,7 +89,7 @@ def test_report_and_ledger_show_the_same_estimates(run: Run) -> None:
 
 
 def test_the_chosen_epoch_is_marked_wherever_it_stands(run: Run) -> None:
-    found = results(gather(run))
+    found = results(RunRecord(run))
     assert found is not None
     for shown in (heldout_table(found), validation_table(found)):
         assert shown.marked is not None
@@ -102,7 +102,7 @@ def test_the_chosen_epoch_is_marked_wherever_it_stands(run: Run) -> None:
 
 
 def test_every_kind_of_problem_has_its_row(run: Run) -> None:
-    facts = gather(run)
+    facts = RunRecord(run)
     found = results(facts)
     assert found is not None
     assert [row[:2] for row in kinds_table(facts, found).rows] == [("function", "10"), ("math", "10"), ("stdin", "10")]
@@ -110,14 +110,14 @@ def test_every_kind_of_problem_has_its_row(run: Run) -> None:
 
 def test_several_held_out_sets_are_told_apart(tmp_path: Path) -> None:
     run = write_synthetic_run(tmp_path, Sizes(heldout=12, samples=4))
-    found = results(gather(run))
+    found = results(RunRecord(run))
     assert found is not None
-    assert sets_table(run, found) is None, "one set"
+    assert sets_table(RunRecord(run), found) is None, "one set"
     rows = tables.read_table(run.problems, tables.PROBLEMS).to_pylist()
     for number, row in enumerate(rows):
         row["source"] = "aime25" if number % 3 else "brumo25"
     tables.write_table(run.problems, tables.PROBLEMS, rows)
-    shown = sets_table(run, found)
+    shown = sets_table(RunRecord(run), found)
     assert shown is not None
     assert sorted(shown.columns) == ["aime25 (8)", "brumo25 (4)", "checkpoint"]
     names = {row["problem_id"] for row in rows if row["source"] == "brumo25"}
@@ -128,18 +128,18 @@ def test_several_held_out_sets_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_samples_are_drawn_without_looking_at_results_and_show_both_ends(run: Run) -> None:
-    facts = gather(run)
+    facts = RunRecord(run)
     found = results(facts)
     assert found is not None
     drawn = samples(facts, found)
     assert drawn == samples(facts, found)
-    assert [s.problem.split("(")[1].split(")")[0] for s in drawn] == ["function"] * 2 + ["math"] * 2 + ["stdin"] * 2
-    assert all([a.checkpoint for a in s.answers] == ["base", "round 1 epoch 2 (chosen)"] for s in drawn)
-    assert all(s.prompt.startswith("<user>") for s in drawn)
+    assert [s["problem"].split("(")[1].split(")")[0] for s in drawn] == ["function"] * 2 + ["math"] * 2 + ["stdin"] * 2
+    assert all([a["checkpoint"] for a in s["answers"]] == ["base", "round 1 epoch 2 (chosen)"] for s in drawn)
+    assert all(s["prompt"].startswith("<user>") for s in drawn)
 
 
 def test_the_headline_of_the_terminal_is_the_table_of_the_report(run: Run) -> None:
-    found = results(gather(run))
+    found = results(RunRecord(run))
     assert found is not None
     shown = heldout_table(found)
     table = headline_table(run)

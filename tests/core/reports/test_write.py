@@ -16,11 +16,10 @@ from oapl_core.errors import DataError
 from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.planning.plan import finished, steps
 from oapl_core.reports.alarms import Alarm
-from oapl_core.reports.facts import METRIC_COLUMNS, gather
-from oapl_core.reports.records import entries_in
 from oapl_core.reports.write import write
 from oapl_core.run_folder.recorded import IMPORTED, POLICIES
 from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run_record import METRIC_COLUMNS, RunRecord
 from tests.synthetic_run import UNTIL, write_synthetic_run
 
 FIGURES = {"pass_at_k.png", "samples_spent.png", "training.png", "dropped.png"}
@@ -102,13 +101,13 @@ def test_model_text_is_shown_and_not_obeyed(html: str, markdown: str) -> None:
 
 
 def test_numbers_are_aligned_right(html: str) -> None:
-    assert re.search(r'<th scope="col" class="n">pass@1</th>', html)
-    assert re.search(r'<td class="n">\d+\.\d %</td>', html)
+    assert re.search(r'<th style="text-align:right" scope="col">pass@1</th>', html)
+    assert re.search(r'<td style="text-align:right">\d+\.\d %</td>', html)
 
 
 def test_the_report_says_what_it_was_made_from(run: Run, html: str) -> None:
     for number, epoch in ((0, 1), (1, 1), (1, 2), (1, 3)):
-        assert gather(run).rounds[number].epochs[epoch] in html
+        assert RunRecord(run).rounds[number].epochs[epoch] in html
     for text in (
         "training.learning_rate",
         "0.0003",
@@ -154,7 +153,7 @@ def test_a_run_that_got_anywhere_gets_a_report_that_says_what_is_missing(tmp_pat
 def test_a_jump_between_rounds_stands_at_the_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = "round 0 to round 1: answers went from 10 to 40 tokens"
     found = {1: [Alarm("suspicious-jump", line)]}
-    monkeypatch.setattr("oapl_core.reports.compose.alarms", lambda _run, number: found.get(number, []))
+    monkeypatch.setattr("oapl_core.reports.compose.alarms", lambda _record, number: found.get(number, []))
     made = write_synthetic_run(tmp_path)
     write(made)
     text = (made.report / "report.md").read_text()
@@ -225,27 +224,27 @@ def test_a_torn_metrics_file_is_an_error_that_names_it(tmp_path: Path) -> None:
 
 def test_an_evaluation_of_a_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no round of this run made"):
-        gather(write_synthetic_run(tmp_path)).rollouts_spent("0123456789abcdef")
+        RunRecord(write_synthetic_run(tmp_path)).rollouts_spent("0123456789abcdef")
 
 
 @pytest.mark.parametrize("sampler", ["unknown", "0123456789abcdef"])
 def test_the_base_is_known_where_another_policy_sampled_round_0(tmp_path: Path, sampler: str) -> None:
     """Imported rollouts name their own policy or none; what they were trained into still has cost them."""
     run = write_synthetic_run(tmp_path)
-    for entry in entries_in(run, run.rollouts(0)):
+    for entry in RunRecord(run).entries_in(run.rollouts(0)):
         path = run.root / entry.artifact
         rows = [{**row, "policy_hash": sampler} for row in pl.read_parquet(path).to_dicts()]
         with run.writing(path, entry.inputs, {}) as draft:
             draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, rows)
             draft.details = {IMPORTED: "theirs", POLICIES: [sampler], "response_tokens": 1}
     base = policy_hash(run.base_model())
-    facts = gather(run)
+    facts = RunRecord(run)
     assert facts.base == base
     assert [facts.rollouts_spent(base), facts.rollouts_spent(policy_hash(run.checkpoint(0, 1)))] == [0, 48]
     write(run)
     assert f"| base | {base} |" in (run.report / "report.md").read_text()
     run.evaluation().unlink()
-    assert gather(run).base is None, "nothing says it before the evaluation"
+    assert RunRecord(run).base is None, "nothing says it before the evaluation"
 
 
 def test_a_failed_report_leaves_the_old_one(tmp_path: Path) -> None:

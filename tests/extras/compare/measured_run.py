@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core import tables
-from oapl_core.run_folder.answers import verdicts_on
 from oapl_core.run_folder.ledger import RemovalEntry
 from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run_record import verdicts_on
 from tests.synthetic_run import Sizes, experiment
 
 Counts = dict[str, dict[str, tuple[int, int]]]

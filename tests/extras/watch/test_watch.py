@@ -62,12 +62,12 @@ def test_an_owner_that_died_does_not_count(run: Run) -> None:
 
 def test_rewards_are_those_of_the_files_and_each_part_is_read_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from oapl_core import tables
-    from oapl_core.reports.records import frame, recorded_parts
+    from oapl_core.run_folder.run_record import RunRecord, frame
     from oapl_extras.watch import live
 
     watch = LiveRun(run)
     (one, *_) = watch.look().rounds
-    rewards = frame(recorded_parts(run, run.verdicts(0)), tables.VERDICTS, ("reward",))["reward"]
+    rewards = frame(RunRecord(run).parts(run.verdicts(0)), tables.VERDICTS, ("reward",))["reward"]
     assert one.judged == rewards.drop_nulls().len() and one.right == (rewards.drop_nulls() == 1).sum()
     assert one.broken == rewards.null_count() and one.rollouts == rewards.len() > 0
     reads: list[object] = []

@@ -9,11 +9,12 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from oapl_core import tables
-from oapl_core.reports.pieces import SHADES, Piece, pieces
-from oapl_core.reports.rounds.rollout_sample import marks, sample_rollouts
-from oapl_core.reports.rounds.round_page import round_page
 from oapl_core.reports.write import write
 from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run_record import RunRecord
+from oapl_extras.round_pages.pieces import SHADES, Piece, pieces
+from oapl_extras.round_pages.rollout_sample import marks, sample_rollouts
+from oapl_extras.round_pages.round_page import round_page
 from tests.core.reports.test_write import Page
 from tests.synthetic_run import write_synthetic_run
 
@@ -41,7 +42,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="module")
 def html(run: Run) -> str:
-    page = round_page(run, 0)
+    page = round_page(RunRecord(run), 0)
     assert page is not None
     return page
 
@@ -156,7 +157,7 @@ def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path) -> None:
     ids = tokenizer.encode(hostile).ids
     rewrite_rollouts(run, text=hostile, response_ids=ids, logprobs=[-0.5] * len(ids))
     for folder in ("with tokenizer", "without"):
-        html = round_page(run, 0) or ""
+        html = round_page(RunRecord(run), 0) or ""
         assert Page(html).open == [], folder
         assert "<script" not in html
         assert "\x1b" not in html
@@ -166,7 +167,7 @@ def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path) -> None:
 
 
 def test_without_the_tokenizer_the_page_says_so(tmp_path: Path) -> None:
-    html = round_page(write_synthetic_run(tmp_path, until="verdicts"), 0) or ""
+    html = round_page(RunRecord(write_synthetic_run(tmp_path, until="verdicts")), 0) or ""
     assert "answers are shown without shading" in html
     assert "print(1)" in html
 
@@ -175,7 +176,7 @@ def test_answers_without_log_probs_are_shown_as_text(tmp_path: Path) -> None:
     run = write_synthetic_run(tmp_path, until="verdicts")
     byte_tokenizer().save(str(run.policy(0) / "tokenizer.json"))
     rewrite_rollouts(run, logprobs=None)
-    html = round_page(run, 0) or ""
+    html = round_page(RunRecord(run), 0) or ""
     assert "48 answers came without log-probs and are not shaded" in html
     assert html.count("<article") == 48
     assert "<pre>print(1)</pre>" in html
@@ -186,7 +187,7 @@ def test_a_page_is_never_larger_than_asked_for(tmp_path: Path, page_mb: float) -
     run = write_synthetic_run(tmp_path, until="verdicts")
     byte_tokenizer().save(str(run.policy(0) / "tokenizer.json"))
     rewrite_rollouts(run, response_ids=[*range(250)] * 40, logprobs=[-0.5] * 10_000)
-    html = round_page(with_settings(run, page_mb=page_mb), 0) or ""
+    html = round_page(RunRecord(with_settings(run, page_mb=page_mb)), 0) or ""
     assert page_mb * 4e5 < len(html.encode()) <= page_mb * 1e6
     assert "tokens left out" in html
     assert "tokens are cut in their middle" in html
@@ -196,24 +197,24 @@ def test_a_page_is_never_larger_than_asked_for(tmp_path: Path, page_mb: float) -
 
 def test_the_sample_depends_on_the_seed_alone(run: Run) -> None:
     few = with_settings(run, shown_problems=4)
-    first, again = sample_rollouts(few, 0), sample_rollouts(few, 0)
+    first, again = sample_rollouts(RunRecord(few), 0), sample_rollouts(RunRecord(few), 0)
     assert first is not None
     assert again is not None
     assert list(first.rows_by_problem) == list(again.rows_by_problem)
     assert len(first.rows_by_problem) == 4
     assert all([row["sample"] for row in rows] == [0, 1, 2, 3] for rows in first.rows_by_problem.values())
-    other = sample_rollouts(Run(run.root, few.config.model_copy(update={"seed": 1})), 0)
+    other = sample_rollouts(RunRecord(Run(run.root, few.config.model_copy(update={"seed": 1}))), 0)
     assert other is not None
     assert set(other.rows_by_problem) != set(first.rows_by_problem)
 
 
 def test_there_is_no_page_without_rollouts_or_if_none_are_wanted(run: Run) -> None:
-    assert round_page(run, 1) is None
-    assert round_page(with_settings(run, shown_problems=0), 0) is None
+    assert round_page(RunRecord(run), 1) is None
+    assert round_page(RunRecord(with_settings(run, shown_problems=0)), 0) is None
 
 
 def test_rollouts_that_are_not_judged_yet_are_shown_as_such(tmp_path: Path) -> None:
-    html = round_page(write_synthetic_run(tmp_path, until="rollouts"), 0) or ""
+    html = round_page(RunRecord(write_synthetic_run(tmp_path, until="rollouts")), 0) or ""
     assert html.count(">not judged yet</span>") == 48
 
 

@@ -11,13 +11,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
-from oapl_core.reports.joined import joined
-from oapl_core.reports.pieces import Piece, pieces
-from oapl_core.reports.records import recorded_parts
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.seeds import derive_seed
 from oapl_core.tables import LOSS_MASK
 from oapl_core.turns import spans
+from oapl_extras.round_pages.joined import joined
+from oapl_extras.round_pages.pieces import Piece, pieces
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -67,13 +66,14 @@ def outcome_of(row: Mapping[str, Any]) -> str:
     return str(row["outcome"] or NOT_JUDGED)
 
 
-def sample_rollouts(run: Run, number: int) -> RolloutSample | None:
+def sample_rollouts(record: RunRecord, number: int) -> RolloutSample | None:
     """Draw `report.shown_problems` problems of round ``number`` by hash, with all their rollouts; None without any.
 
     Raises:
         DataError: a part cannot be read.
     """
-    parts = recorded_parts(run, run.rollouts(number))
+    run = record.run
+    parts = record.parts(run.rollouts(number))
     wanted = run.config.report.shown_problems
     if not parts or not wanted:
         return None
@@ -83,7 +83,7 @@ def sample_rollouts(run: Run, number: int) -> RolloutSample | None:
     drawn = sorted(every, key=lambda i: derive_seed(run.config.seed, "rollouts shown", number, i))[:wanted]
     # a part without any of the problems is not even opened: parts of a real round are gigabytes
     theirs = [name for name, ids in ids_of.items() if not set(drawn).isdisjoint(ids.to_pylist())]
-    rows = joined(run, number, theirs, drawn).sort("sample").collect(engine="streaming").to_dicts()
+    rows = joined(record, number, theirs, drawn).sort("sample").collect(engine="streaming").to_dicts()
     by_problem = {i: [row for row in rows if row["problem_id"] == i] for i in drawn}
     verifier = run.config.verifier
     in_order = verifier.stop_at_first_failure and verifier.max_tests is None

@@ -10,43 +10,42 @@ from typing import TYPE_CHECKING
 
 from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.reports.records import recorded_parts
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.turns import sampled_tokens
 
 if TYPE_CHECKING:
     import polars as pl
 
 
-def chosen_round(run: Run, number: int | None) -> int:
+def chosen_round(record: RunRecord, number: int | None) -> int:
     """Return ``number``, or the last round that has rollouts.
 
     Raises:
         ConfigError: the run has no such round.
         DataError: nothing was sampled there yet.
     """
-    count = len(run.config.rounds)
+    run, count = record.run, len(record.run.config.rounds)
     if number is not None and not 0 <= number < count:
         raise ConfigError(f"round {number}: {run.root} has rounds 0 to {count - 1}")
     for candidate in range(count - 1, -1, -1) if number is None else (number,):
-        if recorded_parts(run, run.rollouts(candidate)):
+        if record.parts(run.rollouts(candidate)):
             return candidate
     where = run.root if number is None else run.rollouts(number)
     raise DataError(f"{where}: holds no finished rollouts yet; `oapl status {run.root}` says how far the run got")
 
 
 def joined(
-    run: Run, number: int, parts: Collection[str] | None = None, problem_ids: Collection[str] | None = None
+    record: RunRecord, number: int, parts: Collection[str] | None = None, problem_ids: Collection[str] | None = None
 ) -> "pl.LazyFrame":
     """Scan one row for each rollout of round ``number``, in the order of the parts.
 
-    Columns are those of rollouts and verdicts, and ``part`` (file name), ``kind``, ``structure``, ``prompt``. Others
-    are ``expected_answer`` (of a maths problem), ``problem_tests`` (how many), ``failing_input`` and
+    Columns are those of rollouts and verdicts, and ``part`` (file name), ``kind``, ``structure``, ``prompt``.
+    Others are ``expected_answer`` (of a maths problem), ``problem_tests`` (how many), ``failing_input`` and
     ``failing_expected`` (of the first failing test). The model's own tokens give ``response_tokens`` and
     ``mean_logprob`` (nats). The last are ``turns``, ``calls`` and ``failed_calls``. No verdict yet: nulls.
 
     Args:
-        run: an opened run.
+        record: of an opened run.
         number: round, from 0; see ``chosen_round``.
         parts: only these parts, by file name.
         problem_ids: only these problems.
@@ -56,24 +55,25 @@ def joined(
     """
     import polars as pl
 
-    def scan(folder: Path, fields: Sequence[tuple[str, str]]) -> "pl.LazyFrame | None":
-        wanted = [path for path in recorded_parts(run, folder) if parts is None or path.name in parts]
-        for path in wanted:
-            with tables.open_table(path, fields):  # names the part that is torn or has other columns; a scan does not
+    def scan(paths: list[Path], fields: Sequence[tuple[str, str]]) -> "pl.LazyFrame":
+        for path in paths:
+            with tables.open_table(path, fields):  # names what is torn or has other columns; a scan does not
                 pass
-        return _of(pl.scan_parquet(wanted, include_file_paths="part"), problem_ids) if wanted else None
+        found = pl.scan_parquet(paths, include_file_paths="part")
+        return found if problem_ids is None else found.filter(pl.col("problem_id").is_in(list(problem_ids)))
 
-    rollouts, verdicts = scan(run.rollouts(number), tables.ROLLOUTS), scan(run.verdicts(number), tables.VERDICTS)
-    assert rollouts is not None, f"round {number} has no rollouts; chosen_round says so to a person"
+    def wanted(folder: Path) -> list[Path]:
+        return [path for path in record.parts(folder) if parts is None or path.name in parts]
+
+    run = record.run
+    rollouts, judged = scan(wanted(run.rollouts(number)), tables.ROLLOUTS), wanted(run.verdicts(number))
+    verdicts = scan(judged, tables.VERDICTS) if judged else None
     if verdicts is None:
         verdicts = pl.DataFrame(tables.schema_of(tables.VERDICTS).empty_table()).lazy()
-    for path, fields in ((run.problems, tables.PROBLEMS), (run.prompts, tables.PROMPTS)):
-        with tables.open_table(path, fields):
-            pass
-    problems = _of(pl.scan_parquet(run.problems), problem_ids).select(
-        "problem_id", "kind", "structure", "tests", pl.col("answer").alias("expected_answer")
+    problems = scan([run.problems], tables.PROBLEMS).select(
+        "problem_id", "kind", "structure", "tests", expected_answer="answer"
     )
-    prompts = _of(pl.scan_parquet(run.prompts), problem_ids).select("problem_id", "prompt")
+    prompts = scan([run.prompts], tables.PROMPTS).select("problem_id", "prompt")
     side_by_side = (
         # left joins in the order of the rollouts: not every rollout is judged, and pages show parts as they lie
         rollouts.with_columns(pl.col("part").str.split("/").list.last())
@@ -82,12 +82,6 @@ def joined(
         .join(prompts, on="problem_id", how="left", maintain_order="left")
     )
     return side_by_side.with_columns(**_computed()).drop("tests")
-
-
-def _of(frame: "pl.LazyFrame", problem_ids: Collection[str] | None) -> "pl.LazyFrame":
-    import polars as pl
-
-    return frame if problem_ids is None else frame.filter(pl.col("problem_id").is_in(list(problem_ids)))
 
 
 def _computed() -> "dict[str, pl.Expr]":

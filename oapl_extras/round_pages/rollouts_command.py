@@ -18,14 +18,13 @@ from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.problems.answers import likeness
 from oapl_core.reports.blocks import shortened
-from oapl_core.reports.joined import chosen_round, joined
-from oapl_core.reports.pieces import read_tokenizer
-from oapl_core.reports.records import recorded_parts
-from oapl_core.reports.rounds.rollout_sample import is_judged_by_environment, turn_by_turn
-from oapl_core.reports.rounds.turn_counts import told
-from oapl_core.run_folder.run import Run
+from oapl_core.reports.turn_counts import told
+from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.storable import one_line, printable
 from oapl_core.tables import LOSS_MASK
+from oapl_extras.round_pages.joined import chosen_round, joined
+from oapl_extras.round_pages.pieces import read_tokenizer
+from oapl_extras.round_pages.rollout_sample import is_judged_by_environment, turn_by_turn
 
 if TYPE_CHECKING:
     import polars as pl
@@ -58,24 +57,25 @@ def rollouts(
     """Print sampled answers with their verdicts; --where may name any column of data/columns.toml."""
     import polars as pl
 
-    number = chosen_round(run, number)
+    record = RunRecord(run)
+    number = chosen_round(record, number)
     if like:
-        _likeness(run, number, show)
+        _likeness(record, number, show)
         return
     # lazy, and only the columns of the filter: a round of 200,000 long answers does not fit into memory
-    frame = joined(run, number, problem_ids=None if problem is None else [problem])
+    frame = joined(record, number, problem_ids=None if problem is None else [problem])
     if where is not None:
         frame = frame.filter(_condition(frame, where))
     try:
         matching = frame.select("rollout_id", "problem_id", "sample", "outcome", "part").collect(engine="streaming")
         # sample before problem: the first answers of many problems say more than all answers to one
-        rows = _rows(run, number, matching.sort("sample", "problem_id").head(show))
+        rows = _rows(record, number, matching.sort("sample", "problem_id").head(show))
     except pl.exceptions.PolarsError as error:
         cause = "cannot be read" if where is None else f"cannot be read, or --where {where!r} fails on some row"
         raise DataError(f"{run.round_dir(number)}: {cause} ({_first_line(error)})") from None
     if problem is not None and where is None and matching.is_empty():
         raise ConfigError(f"--problem {problem}: round {number} of {run.root} has no rollouts of it")
-    total = sum(map(tables.count_rows, recorded_parts(run, run.rollouts(number))))
+    total = sum(map(tables.count_rows, record.parts(record.run.rollouts(number))))
     _print(f"{run.root.name}, round {number}: {len(matching):,} of {total:,} rollouts match{_counts(matching)}")
     # turns are told apart by their tokens, answers of one turn by their text alone
     tokenizer = read_tokenizer(run.behavior(number)) if any(row.get("turn_starts") for row in rows) else None
@@ -85,13 +85,13 @@ def rollouts(
         _print_answer(row, whole, tokenizer)
 
 
-def _likeness(run: Run, number: int, show: int) -> None:
+def _likeness(record: RunRecord, number: int, show: int) -> None:
     """Print what the round's answers share with problems that are only measured on, and with each other."""
     columns = ["problem_id", "split", "statement"]
-    rows = tables.read_table(run.problems, tables.PROBLEMS, columns).to_pylist()
+    rows = tables.read_table(record.run.problems, tables.PROBLEMS, columns).to_pylist()
     measured = [(row["problem_id"], row["statement"]) for row in rows if row["split"] != "train"]
-    shared = likeness(_answers(run, number), measured)
-    _print(f"{run.root.name}, round {number}: {shared.answers:,} answers")
+    shared = likeness(_answers(record, number), measured)
+    _print(f"{record.run.root.name}, round {number}: {shared.answers:,} answers")
     _print(f"{len(shared.reciting):,} contain 30 % or more of a validation or held-out statement (13-word pieces)")
     for rollout, (owner, share) in islice(shared.reciting.items(), show):
         _print(f"  {rollout}: {share:.0%} of {owner}")
@@ -100,8 +100,8 @@ def _likeness(run: Run, number: int, show: int) -> None:
         _print(f"  {rollout}: as to {other}")
 
 
-def _answers(run: Run, number: int) -> Iterator[tuple[str, str, str]]:
-    for part in recorded_parts(run, run.rollouts(number)):
+def _answers(record: RunRecord, number: int) -> Iterator[tuple[str, str, str]]:
+    for part in record.parts(record.run.rollouts(number)):
         with tables.open_table(part, tables.ROLLOUTS) as file:
             for group in range(file.num_row_groups):
                 read = file.read_row_group(group, columns=["rollout_id", "problem_id", "text"])
@@ -131,13 +131,13 @@ def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0]
 
 
-def _rows(run: Run, number: int, shown: "pl.DataFrame") -> list[dict[str, Any]]:
+def _rows(record: RunRecord, number: int, shown: "pl.DataFrame") -> list[dict[str, Any]]:
     """Return everything about the rollouts in ``shown``, the answers to one problem together."""
     import polars as pl
 
     if shown.is_empty():
         return []
-    frame = joined(run, number, shown["part"].unique().to_list(), shown["problem_id"].unique().to_list())
+    frame = joined(record, number, shown["part"].unique().to_list(), shown["problem_id"].unique().to_list())
     mine = frame.filter(pl.col("rollout_id").is_in(shown["rollout_id"].to_list()))
     return (
         mine.select(*_SHOWN, "response_ids", *_OF_TURNS)

@@ -1,7 +1,7 @@
 """One finished round for someone who looks at Prefect's pages: counts by stage, pass@k, curves. Draws two figures.
 
-The numbers are those of the report (facts, scores, process): what is said here and there cannot differ. pass@k is over
-the round's own training problems, answered by the policy that sampled; what was held out is measured at the run's end.
+The numbers are those of the report (results, scores, process): what is said here and there cannot differ. pass@k is of
+the round's own training problems, answered by the policy that sampled. Held-out problems are measured at the run's end.
 """
 
 from dataclasses import dataclass
@@ -9,14 +9,13 @@ from pathlib import Path
 
 from oapl_core import tables
 from oapl_core.evaluation.pass_at_k import counts, mean_rewards
-from oapl_core.reports import results
-from oapl_core.reports.blocks import DASH, Report, Section, Table, interval_of, mean_of, table, whole, with_interval
-from oapl_core.reports.compose import dropped_pictures, training_section
-from oapl_core.reports.facts import Facts, RoundFacts, gather
-from oapl_core.reports.markdown import markdown, with_pictures
-from oapl_core.reports.records import frame, recorded_parts
+from oapl_core.markdown import render, with_pictures
+from oapl_core.reports import process, results
+from oapl_core.reports.blocks import DASH, Table, interval_of, mean_of, table, whole, with_interval
+from oapl_core.reports.compose import dropped_figures, training_figure
 from oapl_core.reports.scores import Resampling, Score, shown_ks
 from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run_record import RoundRecord, RunRecord, frame
 from oapl_core.run_folder.verdict_versions import judged_by
 
 _DRAWS = 8_000_000
@@ -42,31 +41,28 @@ def summarize(run: Run, number: int, folder: Path) -> RoundSummary:
     Raises:
         DataError: a file of the round is broken.
     """
-    facts = gather(run, (number,))
-    one = facts.rounds[0]
-    score = training_score(run, number, facts)
-    counts = counts_table(one)
-    measured = results.results(facts)
-    sections = [
-        Section("Counts by stage", tables=(counts,), pictures=dropped_pictures(facts, folder)),
-        *([Section("Problems solved", tables=(pass_table(score),))] if score else []),
-        *([training_section(facts, folder)] if one.metrics else []),
-        *([Section("Held-out problems", tables=(results.heldout_table(measured),))] if measured else []),
-        Section("Where it lies", links_text(run, number)),
-    ]
+    record = RunRecord(run, (number,))
+    one = record.rounds[0]
+    score = training_score(record)
+    counted = counts_table(one)
+    measured = results.results(record)
     headline = _headline(one, score)
-    report = Report(
-        title=f"{run.root.name}: {one.label}",
-        subtitle=headline,
-        conclusions=(),
-        tiles=(),
-        missing=(),
-        sections=tuple(sections),
-    )
-    return RoundSummary(with_pictures(markdown(report), folder), counts, headline)
+    values = {
+        "title": f"{run.root.name}: {one.label}",
+        "headline": headline,
+        "counts": counted,
+        "dropped_figures": dropped_figures(record.rounds, folder),
+        "solved": pass_table(score) if score else None,
+        "training": process.training_table(record) if one.metrics else None,
+        "training_figure": training_figure(record.rounds, folder),
+        "heldout": results.heldout_table(measured) if measured else None,
+        "places": links_text(run, number),
+    }
+    text = render("round.md.jinja", values, "oapl_extras.prefect_pages")
+    return RoundSummary(with_pictures(text, folder), counted, headline)
 
 
-def _headline(one: RoundFacts, score: Score | None) -> str:
+def _headline(one: RoundRecord, score: Score | None) -> str:
     first = score.pass_at(1) if score else None
     solved = f", pass@1 {with_interval(first)}" if first else ""
     if score and score.mean_reward:
@@ -77,7 +73,7 @@ def _headline(one: RoundFacts, score: Score | None) -> str:
     return f"{one.rollouts:,} rollouts of {one.problems:,} problems{solved}{trained}"
 
 
-def counts_table(one: RoundFacts) -> Table:
+def counts_table(one: RoundRecord) -> Table:
     """Count what each stage of a round made, and what it left out for which reason."""
     rows = []
     if one.rollouts:
@@ -107,17 +103,18 @@ def pass_table(score: Score) -> Table:
     return table("pass@k while sampling", ("", "share>", "95 % interval>", "problems>"), rows, note)
 
 
-def training_score(run: Run, number: int, facts: Facts) -> Score | None:
+def training_score(record: RunRecord) -> Score | None:
     """Score the policy that sampled, on the round's problems; None before anything is judged."""
-    parts = recorded_parts(run, run.verdicts(number))
+    run, one = record.run, record.rounds[0]
+    parts = record.parts(run.verdicts(one.number))
     if not parts:
         return None
     rows = frame(parts, tables.VERDICTS, ("problem_id", "reward", "correct"))
-    reward = judged_by(run, number).reward
+    reward = judged_by(run, one.number).reward
     judged = counts(rows.select("problem_id", "correct").iter_rows())
     if not any(n for n, _ in judged.values()):
         return None
-    one, config = facts.rounds[0], run.config
+    config = run.config
     # a round may have thousands of problems, and the bootstrap holds resamples times problems numbers
     resamples = min(config.evaluation.bootstrap_resamples, max(_FEWEST_RESAMPLES, _DRAWS // len(judged)))
     return Score(

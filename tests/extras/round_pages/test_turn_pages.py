@@ -7,15 +7,16 @@ import polars as pl
 import pytest
 
 from oapl_core import tables
-from oapl_core.reports.facts import gather
-from oapl_core.reports.joined import joined
-from oapl_core.reports.process import turns_table
-from oapl_core.reports.rounds.round_page import round_page
-from oapl_core.reports.rounds.turn_counts import TurnCounts, turn_counts
+from oapl_core.reports.turn_counts import TurnCounts, turn_counts
+from oapl_core.reports.write import write
 from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.tables import LOSS_MASK, TURNS
+from oapl_extras.round_pages.joined import joined
+from oapl_extras.round_pages.round_page import round_page
 from oapl_extras.watch.live import LiveRun
-from tests.core.reports.test_round_page import byte_tokenizer
+from tests.core.reports.shown import tables_of
+from tests.extras.round_pages.test_round_page import byte_tokenizer
 from tests.synthetic_run import Sizes, write_synthetic_run
 from tests.whole_run import called
 
@@ -54,7 +55,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_the_page_of_a_round_tells_turns_and_what_the_environment_wrote(run: Run) -> None:
-    html = round_page(run, 0)
+    html = round_page(RunRecord(run), 0)
     assert html is not None
     assert html.count('<span class="environment"') == 18
     assert '<span class="environment" title="from the environment">[&lt;b&gt;oops&lt;/b&gt;]</span>' in html
@@ -68,7 +69,7 @@ def test_the_page_of_a_round_tells_turns_and_what_the_environment_wrote(run: Run
 
 
 def test_lengths_and_log_probs_side_by_side_are_of_the_model(run: Run) -> None:
-    frame = joined(run, 0).collect()
+    frame = joined(RunRecord(run), 0).collect()
     many = frame.filter(pl.col("turns") > 1)
     assert many["response_tokens"].unique().to_list() == [len(FIRST) + len(LAST)]
     assert many["mean_logprob"].unique().to_list() == pytest.approx([-0.5])
@@ -82,7 +83,8 @@ def test_the_report_counts_turns_and_calls(run: Run) -> None:
     long, short = len(FIRST + RESULT + LAST), len(FIRST + LAST)
     counts = turn_counts(sorted(run.rollouts(0).glob("*.parquet")))
     assert counts == TurnCounts(24, 18 * 2 + 6, 18, 6, 9.0, 18 * long, 18 * short)
-    cells = turns_table(gather(run)).rows[0]
+    write(run)
+    (cells,) = tables_of((run.report / "report.md").read_text())["Turns and tools"].rows
     assert list(cells) == ["round 0", "1.75", "0.75", "33.3 %", "0.500", f"{1 - short / long:.1%}".replace("%", " %")]
 
 
@@ -94,7 +96,7 @@ def test_the_recipes_of_the_data_page_count_calls_and_rewards(run: Run) -> None:
     assert scope["calls_per_rollout"].rows() == [(0, 6), (1, 18)]
     assert scope["failed_calls"].rows() == [("python", 18, pytest.approx(1 / 3), 0.5)]
     verdicts = pl.read_parquet(sorted(run.verdicts(0).glob("*.parquet"))).select("rollout_id", "reward")
-    judged = joined(run, 0).select("rollout_id", "turns").collect().join(verdicts, on="rollout_id")
+    judged = joined(RunRecord(run), 0).select("rollout_id", "turns").collect().join(verdicts, on="rollout_id")
     rewards = [judged.filter(pl.col("turns") == turns)["reward"].mean() for turns in (1, 2)]
     assert scope["reward_by_turns"].rows() == [(1, 6, pytest.approx(rewards[0])), (2, 18, pytest.approx(rewards[1]))]
 
@@ -131,7 +133,7 @@ def test_the_terminal_shows_a_game_without_tools(tmp_path: Path) -> None:
             draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, played)
     said = called("rollouts", run.root, "--show", "1").stdout
     assert f"  turn 0 · earned 0\n{FIRST}\n  | {RESULT}\n  turn 1 · earned 1\n{LAST}\n" in said
-    html = round_page(run, 0)
+    html = round_page(RunRecord(run), 0)
     for page in (said, str(html)):
         assert "(none)" not in page and "<dt>answer</dt>" not in page
 
@@ -139,4 +141,4 @@ def test_the_terminal_shows_a_game_without_tools(tmp_path: Path) -> None:
 def test_watch_says_how_many_turns_the_newest_answers_have(run: Run) -> None:
     look = LiveRun(run).look()
     assert {sample.turns for sample in look.samples} == {"2 turns, 1 call"}
-    assert look.rounds[0].tokens == joined(run, 0).collect()["response_tokens"].sum()
+    assert look.rounds[0].tokens == joined(RunRecord(run), 0).collect()["response_tokens"].sum()

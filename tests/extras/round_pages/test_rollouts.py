@@ -5,10 +5,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from deployments.commands.rollouts import rollouts
 from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.run_folder.run import Run
+from oapl_extras.round_pages.rollouts_command import rollouts
 from tests.synthetic_run import write_synthetic_run
 
 

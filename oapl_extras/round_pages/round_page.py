@@ -7,10 +7,12 @@ Beside what models wrote it shows the first failing test of a training problem, 
 
 from typing import TYPE_CHECKING
 
+from oapl_core.markdown import render
 from oapl_core.reports.blocks import percent, shortened
-from oapl_core.reports.page import render
-from oapl_core.reports.pieces import SHADES, read_tokenizer
-from oapl_core.reports.rounds.rollout_sample import (
+from oapl_core.reports.turn_counts import told
+from oapl_core.run_folder.run_record import RunRecord
+from oapl_extras.round_pages.pieces import SHADES, read_tokenizer
+from oapl_extras.round_pages.rollout_sample import (
     RolloutSample,
     is_judged_by_environment,
     marks,
@@ -18,8 +20,6 @@ from oapl_core.reports.rounds.rollout_sample import (
     sample_rollouts,
     shaded,
 )
-from oapl_core.reports.rounds.turn_counts import told
-from oapl_core.run_folder.run import Run
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -32,16 +32,16 @@ _TEST_CHARACTERS = 400
 _PROMPT_CHARACTERS = 4000
 
 
-def round_page(run: Run, number: int) -> str | None:
+def round_page(record: RunRecord, number: int) -> str | None:
     """Make the page of round ``number``; None if there is nothing to show.
 
     Raises:
         DataError: a part cannot be read.
     """
-    sample = sample_rollouts(run, number)
+    sample = sample_rollouts(record, number)
     if sample is None:
         return None
-    tokenizer, limit = read_tokenizer(run.behavior(number)), run.config.report.page_mb * 1e6
+    tokenizer, limit = read_tokenizer(record.run.behavior(number)), record.run.config.report.page_mb * 1e6
     answers = sum(map(len, sample.rows_by_problem.values()))
     # a first guess; the loop below measures what it gave
     tokens = max(_FEWEST_TOKENS, int(limit / _BYTES_PER_TOKEN / answers))
@@ -78,4 +78,5 @@ def _render(sample: RolloutSample, tokenizer: "Tokenizer | None", tokens: int) -
             "plain_answer": lambda text: shortened(text, 4 * tokens),
             "percent": percent,
         },
+        "oapl_extras.round_pages",
     )

@@ -1,1 +1,0 @@
-"""Pages of a single round: its summary and a sample of its rollouts."""
