@@ -25,6 +25,21 @@ is what the trainer scores, trains and gives back.
 - **reloaded**: mismatch after the running engine loaded the trained checkpoint (`SamplingEngine.load`).
 - **adapter**: a low-rank adapter was trained at ZeRO 3, merged and exported, and another engine started with the
   export: its mismatch.
+
+## LoRA
+
+`[training.adapter]` trains low-rank adapters (LoRA, through peft) in place of the weights. `oapl plan` counts what that
+saves: gradients and the optimiser's moments are the adapter's alone.
+
+```toml
+[training]
+learning_rate = 1e-5           # some ten times that of all weights: a rule of the field, not measured here
+[training.adapter]
+rank = 16                      # the default, as are alpha = 32 and targets = "all-linear"
+```
+
+Each epoch exports the merged model, from which the next round samples. `export = "adapter"` writes the adapter beside
+it, for peft and vLLM. Quantised weights below adapters (QLoRA) and DoRA are not there.
 """
 _NOTES = """## What a family needs
 

@@ -22,6 +22,7 @@ NOT_OURS = {
     Path("oapl_extras/servers/server.py"): "completions",  # in an address of vLLM's
     Path("oapl_extras/exchange/formats.py"): "completion|episode",  # columns of TRL's and records of prime-rl's
     Path("docs/data.md"): "completion",
+    Path("deployments/jobset.yaml"): "completions",  # a key of Kubernetes
     Path("oapl_extras/judge/rubrics.py"): "completion|trajectory",  # arguments of functions of verifiers
     Path("docs/rewards.md"): "completion|rubric",
     Path("oapl_extras/harnesses/lm_eval.py"): "completions",  # in an address of vLLM's

@@ -17,9 +17,13 @@ from prefect.utilities.callables import parameter_schema
 
 from deployments.deploying import JOB_VARIABLES, POOL
 from deployments.short_names import NAMES, lengthen
+from oapl_extras.nodes import node
+from oapl_extras.nodes.nodes import own_number
 from tests.whole_run import ROOT
 
 FOLDER = ROOT / "deployments"
+DOCKERFILE = ROOT / "Dockerfile"
+JOBSET = yaml.safe_load((FOLDER / "jobset.yaml").read_text())
 DEPLOYMENTS = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
 
 
@@ -102,6 +106,7 @@ def test_the_job_template_has_a_value_for_each_of_its_placeholders_and_asks_for_
         "containers",
         "nodeSelector",
         "restartPolicy",
+        "securityContext",
         "serviceAccountName",
         "terminationGracePeriodSeconds",
         "tolerations",
@@ -128,8 +133,63 @@ def test_compose_starts_what_the_makefile_starts_on_a_server_with_postgresql() -
 
 
 def test_the_image_is_made_of_what_the_checkout_has() -> None:
-    lines = (FOLDER / "Dockerfile").read_text().splitlines()
+    lines = DOCKERFILE.read_text().splitlines()
     copied = [word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]]
     assert copied and all(Path(ROOT, name).exists() for name in copied)
     packages = next(line for line in lines if line.startswith("RUN mkdir -p")).split()[3:-1]
     assert packages == ["deployments", "flows", "tasks", "oapl_core", "oapl_extras"]
+
+
+def test_the_image_runs_as_a_user_who_may_write_where_runs_lie() -> None:
+    image = DOCKERFILE.read_text()
+    (user,) = re.findall(r"^USER (\S+)$", image, re.MULTILINE)
+    (number,) = re.findall(rf"useradd --uid (\d+) .*{user}$", image, re.MULTILINE)
+    (owned,) = re.findall(rf"chown -R {user}: (.*)$", image, re.MULTILINE)
+    (made,) = re.findall(r"&& mkdir -p (data/.*?) \\?$", image, re.MULTILINE)
+    assert image.index("\nCOPY . .") < image.index("chown -R") < image.index("\nUSER") < image.index("\nENTRYPOINT")
+    compose = yaml.safe_load((FOLDER / "compose.yaml").read_text())
+    mounted = [volume.split(":")[1] for s in compose["services"].values() for volume in s.get("volumes", [])]
+    for path in {place for place in mounted if place.startswith("/oapl/")}:
+        folder = path.removeprefix("/oapl/")
+        assert folder in made.split() and folder.split("/")[0] in owned.split(), f"a volume at {path} would be root's"
+    job = json.loads((FOLDER / "kubernetes.json").read_text())["job_configuration"]["job_manifest"]["spec"]
+    pods = [job["template"]["spec"], JOBSET["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]]
+    for pod in pods:
+        ids = int(number)
+        assert pod["securityContext"] == {"runAsNonRoot": True, "runAsUser": ids, "fsGroup": ids}
+    assert compose["services"]["server"]["build"]["context"] == "..", "where the Dockerfile is"
+
+
+def test_a_jobset_has_as_many_nodes_as_it_says_and_they_meet_at_its_first_pod() -> None:
+    (job,) = JOBSET["spec"]["replicatedJobs"]
+    nodes, pod = job["template"]["spec"], job["template"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    environment = {one["name"]: one.get("value") for one in container["env"]}
+    assert nodes["parallelism"] == nodes["completions"] == int(environment["NNODES"])
+    name = JOBSET["metadata"]["name"]
+    assert environment["MASTER_ADDR"] == f"{name}-{job['name']}-0-0.{name}", "how the JobSet controller names a pod"
+    assert [port["containerPort"] for port in container["ports"]] == [int(environment["MASTER_PORT"])]
+    template = json.loads((FOLDER / "kubernetes.json").read_text())
+    (of_a_flow,) = template["job_configuration"]["job_manifest"]["spec"]["template"]["spec"]["containers"]
+    assert container["volumeMounts"] == of_a_flow["volumeMounts"], "the same claims serve flows and sets"
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+
+
+@pytest.mark.parametrize("rank", ["0", "3"])
+def test_pods_of_a_jobset_start_what_the_launcher_env_waits_for(
+    rank: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = JOBSET["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    environment = {one["name"]: one.get("value", rank) for one in container["env"]}
+    for command in ("oapl", "python"):
+        (tmp_path / command).write_text(f'#!/bin/sh\necho {command} "$@"\n')
+        (tmp_path / command).chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(container["args"], env=environment | path, capture_output=True, text=True, check=True)
+    monkeypatch.setattr(os, "environ", environment)
+    assert own_number() == int(rank)
+    if rank == "0":
+        assert done.stdout.split() == ["oapl", "run", environment["EXPERIMENT"]]
+    else:
+        assert done.stdout.split() == ["python", "-m", node.__name__, environment["RUN_DIR"]]

@@ -1,6 +1,7 @@
-# One image for server, workers and jobs: the checkout at /oapl with its locked environment.
-#   docker build -f deployments/Dockerfile -t oapl .                             NVIDIA GPUs (driver 580 or newer on the host)
-#   docker build -f deployments/Dockerfile --build-arg LOCK=cpu -t oapl:cpu .    machines without
+# One image for server, workers and jobs: the checkout at /oapl with its locked environment, run by the user `oapl` (1000).
+#   docker build -t oapl .                             NVIDIA GPUs (driver 580 or newer on the host)
+#   docker build --build-arg LOCK=cpu -t oapl:cpu .    machines without
+# A mounted folder must be writable for user 1000, or start the container with --user and a folder of that user.
 FROM python:3.11-slim-bookworm
 
 # gcc: Triton compiles its launchers on GPUs. g++: torch compiles what of a graph runs on the host (ninja is in the lock); no nvcc.
@@ -8,7 +9,8 @@ FROM python:3.11-slim-bookworm
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
         bubblewrap g++ gcc git libc6-dev libnuma1 libstdc++6 make openssh-client tini \
-    && rm -rf /var/lib/apt/lists/*
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --uid 1000 --create-home oapl
 
 ARG LOCK=cuda
 ENV OAPL_LOCK=$LOCK UV_NO_CACHE=1 PATH=/oapl/.venv/bin:$PATH
@@ -22,7 +24,12 @@ RUN mkdir -p deployments flows tasks oapl_core oapl_extras \
     && make setup
 COPY . .
 
+# Code and environment belong to root, so that no run changes them; bytecode is written now, since the user cannot later.
 # Runs and base models outlive containers: mount something that every worker sees.
+RUN python -m compileall -q deployments flows tasks oapl_core oapl_extras \
+    && mkdir -p data/runs data/cache data/prefect models \
+    && chown -R oapl: data models
 VOLUME ["/oapl/data/runs", "/oapl/data/cache"]
+USER oapl
 ENTRYPOINT ["tini", "-g", "--"]
 CMD ["prefect", "worker", "start", "--pool", "oapl"]
