@@ -16,11 +16,12 @@ ARG LOCK=cuda
 ENV OAPL_LOCK=$LOCK UV_NO_CACHE=1 PATH=/oapl/.venv/bin:$PATH
 WORKDIR /oapl
 
-# The environment is a layer of its own: it is built again only when a lock changes.
+# The environment is a layer of its own: it is built again only when a lock changes, or the version.
 COPY requirements requirements
-COPY pyproject.toml README.md LICENSE Makefile ./
+COPY pyproject.toml setup.py README.md LICENSE Makefile ./
+COPY oapl_core/__init__.py oapl_core/
 RUN mkdir -p deployments flows tasks oapl_core oapl_extras \
-    && for package in deployments flows tasks oapl_core oapl_extras; do touch $package/__init__.py; done \
+    && for package in deployments flows tasks oapl_extras; do touch $package/__init__.py; done \
     && make setup
 COPY . .
 

@@ -138,6 +138,8 @@ def test_the_image_is_made_of_what_the_checkout_has() -> None:
     assert copied and all(Path(ROOT, name).exists() for name in copied)
     packages = next(line for line in lines if line.startswith("RUN mkdir -p")).split()[3:-1]
     assert packages == ["deployments", "flows", "tasks", "oapl_core", "oapl_extras"]
+    before = lines[: next(number for number, line in enumerate(lines) if line.startswith("COPY . "))]
+    assert "COPY oapl_core/__init__.py oapl_core/" in before, "the package's version, without which it is not installed"
 
 
 def test_the_image_runs_as_a_user_who_may_write_where_runs_lie() -> None:
