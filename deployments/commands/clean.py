@@ -1,24 +1,38 @@
 """`oapl clean`: deletes what nothing needs any more, by rules."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from deployments.arguments import OpenedRun
 from deployments.terminal import console, numbers_table, tell
-from oapl_core.changing.cleaning import Candidate, CleaningRules, candidates, remove
+from oapl_core.changing.cleaning import Candidate, CleaningRules, candidates, candidates_of_evaluation, remove
+from oapl_core.evaluation.folder import RECORD, EvaluationFolder
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.mirror import catch_up
+from oapl_core.run_folder.recorded import Recorded
+from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import readable
 
 
+def _opened(name: str) -> Recorded:
+    """Open what ``name`` says: an evaluation folder, else a run."""
+    return EvaluationFolder.open(Path(name)) if Path(name, RECORD).exists() else Run.named(name)
+
+
 def clean(
-    run: OpenedRun,
+    run: Annotated[
+        Recorded,
+        typer.Argument(
+            parser=_opened, metavar="RUN", help="Run folder, or its name below data/runs; or an evaluation folder."
+        ),
+    ],
     keep: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KIND=RULE", help="checkpoints=last, checkpoints=chosen, rollouts=2, groups=0; again for more."
+            metavar="KIND=RULE",
+            help="checkpoints=last, checkpoints=chosen, rollouts=2, groups=0, evaluation=0; again for more.",
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Delete; without it nothing is deleted.")] = False,
@@ -27,7 +41,7 @@ def clean(
     rules = CleaningRules.parse(keep or [])
     # held for a dry run too: what may be deleted depends on what a stage still writes
     with hold(run.root):
-        items = candidates(run, rules)
+        items = _candidates(run, rules)
         going = [item for item in items if not item.needed_for]
         _print_candidates(going)
         for why in dict.fromkeys((item.kind, item.round, item.needed_for) for item in items if item.needed_for):
@@ -38,11 +52,19 @@ def clean(
         if not going:
             tell(f"{run.root}: nothing to remove")
         elif yes:
-            catch_up(run, tell)  # files that are missing in the mirror are sent before they are deleted here
+            if isinstance(run, Run):
+                catch_up(run, tell)  # files that are missing in the mirror are sent before they are deleted here
             remove(run, going)
             tell(f"{run.root}: {size} freed; the ledger records what went, and nothing is made again for it")
         else:
             tell(f"{run.root}: {size} would be freed; nothing was deleted, do it with --yes")
+
+
+def _candidates(folder: Recorded, rules: CleaningRules) -> list[Candidate]:
+    if isinstance(folder, EvaluationFolder):
+        return candidates_of_evaluation(folder, folder.is_finished, rules)
+    assert isinstance(folder, Run)
+    return candidates(folder, rules)
 
 
 def _print_candidates(going: Iterable[Candidate]) -> None:

@@ -9,12 +9,15 @@ from oapl_core.changing.cleaning import CleaningRules, candidates
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import KINDS, ROUND_KINDS, StoredFile, readable, stored_files, total
 
-_SHOWN_RULES = ("checkpoints=last", "checkpoints=chosen", "rollouts=1", "rollouts=0", "groups=0", "superseded=0")
+_SHOWN_RULES = (
+    *("checkpoints=last", "checkpoints=chosen", "rollouts=1", "rollouts=0"),
+    *("groups=0", "evaluation=0", "superseded=0"),
+)
 
 
 def du(run: OpenedRun) -> None:
     """Show what a run takes on the disk, by kind and round, and what `oapl clean` would free."""
-    files = list(stored_files(run))
+    files = list(stored_files(run.root))
     if print_json(lambda: _facts(run, files)):
         return
     tell(f"{run.root}: {readable(sum(file.bytes for file in files))} in {len(files):,} files")

@@ -16,8 +16,10 @@ from oapl_core.files import fsync
 from oapl_core.planning.plan import conclusion, finished, round_steps
 from oapl_core.planning.stages import GROUPS, OF_A_ROUND, SAMPLING, TRAINING, VERIFICATION, Stage
 from oapl_core.run_folder.ledger import ArtifactEntry, RemovalEntry
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.recorded import Recorded
+from oapl_core.run_folder.run import ROLLOUTS_DIR, Run
 from oapl_core.run_folder.storage import SUPERSEDED, StoredFile, classify, stored_files
+from oapl_core.run_folder.verdict_versions import VERDICTS_DIR
 from oapl_core.settings.training import droppable_epochs
 
 REPORTED = ("policy_hash", "problems", "response_tokens", "truncated", "engine")
@@ -26,10 +28,13 @@ _WEIGHTS = (".safetensors", ".bin")
 """Suffixes of a checkpoint's removable files: its metrics and its tokenizer, which the report reads, stay."""
 _NOT_NEEDED = "what no round resumes from"
 """The rule by which an optimiser's state goes: no choice."""
+_LEFTOVERS = "scratch of what is finished"
+"""The rule by which scratch goes."""
 _VALUES = {
     "checkpoints": ("all", "last", "chosen", "NUMBER"),
     "rollouts": ("all", "NUMBER"),
     "groups": ("all", "NUMBER"),
+    "evaluation": ("all", "NUMBER"),
     "superseded": ("all", "0"),
 }
 
@@ -44,6 +49,8 @@ class CleaningRules:
     """`all`, or those of so many of the newest rounds that have any."""
     groups: str | int = "all"
     """Groups that stay, like `rollouts`; groups are made from rollouts again in minutes."""
+    evaluation: str | int = "all"
+    """Rollouts of evaluations and the verdicts on them, like `rollouts`; the table of all answers and the card stay."""
     superseded: str | int = "all"
     """`all` or 0: what redos replaced."""
 
@@ -99,14 +106,40 @@ def candidates(run: Run, rules: CleaningRules) -> list[Candidate]:
     all_candidates += _checkpoints(state, rules.checkpoints)
     all_candidates += _tables(state, "rollouts", rules.rollouts)
     all_candidates += _tables(state, "groups", rules.groups)
+    all_candidates += _tables(state, "evaluation", rules.evaluation)
     if rules.superseded == 0:
         files = tuple(file for file in state.files if file.kind == SUPERSEDED)
         all_candidates.append(Candidate(f"{SUPERSEDED}/", SUPERSEDED, None, files, "superseded=0"))
     return [candidate for candidate in all_candidates if candidate.files]
 
 
-def remove(run: Run, going: Sequence[Candidate]) -> int:
-    """Delete candidates that nothing needs; returns the bytes freed. The caller holds the run folder.
+def candidates_of_evaluation(folder: Recorded, is_finished: bool, rules: CleaningRules) -> list[Candidate]:
+    """Return the same for an evaluation folder, which is its only and newest evaluation.
+
+    Raises:
+        ConfigError: a rule is about what an evaluation folder does not have.
+    """
+    if rules != CleaningRules(evaluation=rules.evaluation):
+        raise ConfigError(f"{folder.root}: is an evaluation folder; its only rule is --keep evaluation=all|NUMBER")
+    needed = None if is_finished else "the evaluation is not finished"
+    files = {file.path.relative_to(folder.root).as_posix(): file for file in stored_files(folder.root)}
+    found = [
+        Candidate(name, file.kind, None, (file,), _LEFTOVERS, None, needed)
+        for name, file in files.items()
+        if file.kind == "scratch"
+    ]
+    if rules.evaluation == 0:
+        recorded = [(name, entry) for name, entry in folder.ledger.artifacts().items() if _is_part(name)]
+        found += [
+            Candidate(name, "evaluation", None, (files[name],), "evaluation=0", entry, needed)
+            for name, entry in recorded
+            if name in files
+        ]
+    return found
+
+
+def remove(run: Recorded, going: Sequence[Candidate]) -> int:
+    """Delete candidates that nothing needs; returns the bytes freed. The caller holds the folder.
 
     Raises:
         OSError: the disk is read-only; what was recorded before is finished by calling again.
@@ -141,7 +174,7 @@ class _State:
         self.run, self.rounds = run, len(run.config.rounds)
         self.done = set(finished(run))
         self.artifacts = run.ledger.artifacts()
-        self.files = list(stored_files(run))
+        self.files = list(stored_files(run.root))
         self.evaluation, self.report = conclusion(run.config)
 
     def has(self, number: int, *stages: Stage) -> bool:
@@ -177,7 +210,7 @@ def _scratch(state: _State) -> Iterator[Candidate]:
             continue  # an artifact
         stages = (TRAINING,) if file.kind == "optimiser states" else OF_A_ROUND
         needed = None if number is None or state.has(number, *stages) else f"round {number} resumes from it"
-        yield Candidate(name.as_posix(), file.kind, number, (file,), "finished rounds' scratch", None, needed)
+        yield Candidate(name.as_posix(), file.kind, number, (file,), _LEFTOVERS, None, needed)
 
 
 def _optimizers(state: _State) -> Iterator[Candidate]:
@@ -234,10 +267,12 @@ def _weights_needed_for(state: _State, number: int, epoch: int) -> str | None:
 
 
 def _tables(state: _State, kind: str, keep: str | int) -> Iterator[Candidate]:
-    """Yield rollout parts or groups files of all but so many of the newest rounds that have any."""
+    """Yield parts of rollouts or evaluations, or groups, of all but so many of the newest rounds that have any."""
     if keep == "all":
         return
     mine = {name: entry for name, entry in state.artifacts.items() if classify(Path(name).parts)[0] == kind}
+    if kind == "evaluation":
+        mine = {name: entry for name, entry in mine.items() if _is_part(name)}
     by_round: dict[int, list[str]] = {}
     for name in mine:
         by_round.setdefault(classify(Path(name).parts)[1] or 0, []).append(name)
@@ -247,7 +282,14 @@ def _tables(state: _State, kind: str, keep: str | int) -> Iterator[Candidate]:
             yield Candidate(name, kind, number, state.below(name), f"{kind}={keep}", mine[name], needed)
 
 
+def _is_part(name: str) -> bool:
+    """Tell whether an artifact of an evaluation is a part of its rollouts, or the verdicts on one."""
+    return Path(name).parent.name in (ROLLOUTS_DIR, VERDICTS_DIR)
+
+
 def _rows_needed_for(state: _State, kind: str, number: int, entries: Sequence[ArtifactEntry]) -> str | None:
+    if kind == "evaluation":
+        return None if state.evaluation in state.done else "the evaluation is not finished"
     if not state.has(number, VERIFICATION, GROUPS, TRAINING):
         return f"round {number} is not trained to its end"
     if kind == "groups":

@@ -87,7 +87,7 @@ def _trained_on(run: Run, number: int) -> tuple[Path, ...]:
 
 
 def _measured(run: Run, number: int) -> tuple[Path, ...]:
-    return *(path for k in range(number + 1) for path in _start(run, k)), run.checkpoints(number)
+    return *(path for k in range(number + 1) for path in _start(run, k)), run.checkpoints(number), run.evaluations()
 
 
 BASE_MODEL = Stage("base-model", "pretraining.pretrain", ("base_model.json",), needs=("gpu",))

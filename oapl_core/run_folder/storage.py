@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from oapl_core.run_folder.run import IN_FLIGHT, OPTIMIZER_STATE, SAVED_STATES, Run
+from oapl_core.run_folder.run import IN_FLIGHT, OPTIMIZER_STATE, SAVED_STATES
 
 SUPERSEDED = "superseded"
 """Folder of the artifacts that a redo replaced, below the run folder."""
@@ -42,16 +42,16 @@ class StoredFile:
     """Whether another run (a fork) has it too: deleting it here frees nothing."""
 
 
-def stored_files(run: Run) -> Iterator[StoredFile]:
-    """Yield every file of the run folder, in the order of their names; one that vanishes meanwhile is left out."""
-    for path in sorted(run.root.rglob("*")):
+def stored_files(root: Path) -> Iterator[StoredFile]:
+    """Yield every file of the folder, in the order of their names; one that vanishes meanwhile is left out."""
+    for path in sorted(root.rglob("*")):
         try:
             found = path.lstat()
         except FileNotFoundError:
             continue
         if path.is_dir() and not path.is_symlink():
             continue
-        kind, number = classify(path.relative_to(run.root).parts)
+        kind, number = classify(path.relative_to(root).parts)
         yield StoredFile(path, kind, number, found.st_size, found.st_nlink > 1)
 
 

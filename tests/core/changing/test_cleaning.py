@@ -17,6 +17,8 @@ from tests.synthetic_run import Sizes, write_synthetic_run
 
 SIZES = Sizes(train=6, validation=3, heldout=3, group=2, samples=2, epochs=(2, 3))
 """Round 0 has epochs 1 and 2; round 1 has 1 to 3, of which 2 is chosen."""
+ANSWERS = ("1_rollouts", "2_verdicts")
+"""Folders that an evaluation makes for each checkpoint."""
 
 
 def made(folder: Path, until: str = "evaluation", pages: tuple[int, ...] = (0, 1)) -> Run:
@@ -149,6 +151,35 @@ def test_rollouts_stay_until_the_report_shows_them(tmp_path: Path) -> None:
     assert {one.round for one in going(run, "rollouts=0")} == {0}
     assert "no page of round 1" in next(iter(needed(run, "rollouts=0").values()))
     assert {one.round for one in candidates(run, CleaningRules.parse(["rollouts=1"]))} == {0}, "the newest round stays"
+
+
+def with_answers(run: Run) -> list[str]:
+    """Names of parts as an evaluation leaves them, of two checkpoints."""
+    places = [run.evaluations() / label / kind for label in ("base_heldout", "round_0_heldout") for kind in ANSWERS]
+    for place in places:
+        with run.writing(place / "part-00000.parquet", {}, {}) as draft:
+            draft.path.write_bytes(bytes(10))
+    return [run.name(place / "part-00000.parquet") for place in places]
+
+
+def test_rollouts_of_an_evaluation_and_their_verdicts_go_and_its_table_stays(run: Run) -> None:
+    parts, before = with_answers(run), finished(run)
+    assert len(before) == len(steps(run.config))
+    assert not going(run, "evaluation=1"), "the newest evaluation stays"
+    assert names(going(run, "evaluation=0")) == parts
+    assert remove(run, going(run, "evaluation=0")) == 40
+    again = Run.open(run.root)
+    assert finished(again) == before
+    assert not [finding for finding in findings(again) if finding.wrong]
+    assert run.evaluation().exists() and not run.evaluations().exists()
+    with pytest.raises(DataError, match=r"evaluation.evaluate reads .*/base_heldout/.*evaluation=0.*--redo evaluation"):
+        before_stage(again, "evaluation.evaluate", None)
+
+
+def test_rollouts_of_an_evaluation_stay_until_it_is_finished(tmp_path: Path) -> None:
+    run = made(tmp_path, until="training")
+    parts = with_answers(run)
+    assert needed(run, "evaluation=0") == dict.fromkeys(parts, "the evaluation is not finished")
 
 
 def test_the_report_says_of_removed_rollouts_what_it_said_before(run: Run) -> None:

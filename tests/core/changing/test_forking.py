@@ -36,12 +36,14 @@ def test_rounds_before_the_fork_are_finished_and_no_byte_is_copied(parent: Run) 
     assert new.root.name == "forked-seed0"
     assert titles(new) == [step.title for step in steps(parent.config) if step.round in (None, 0)][:5]
     assert (new.config.training.learning_rate, new.config.rounds[1].epochs) == (1e-5, 5)
-    ours = {file.path.relative_to(new.root): file.path.stat().st_ino for file in stored_files(new) if file.is_shared}
-    theirs = {file.path.relative_to(parent.root): file.path.stat().st_ino for file in stored_files(parent)}
+    ours = {
+        file.path.relative_to(new.root): file.path.stat().st_ino for file in stored_files(new.root) if file.is_shared
+    }
+    theirs = {file.path.relative_to(parent.root): file.path.stat().st_ino for file in stored_files(parent.root)}
     assert len(ours) == made.shared_files > 8
     assert ours.items() <= theirs.items()
     assert {path.parts[0] for path in ours} == {"problems.parquet", "prompts.parquet", "round_00"}
-    assert sum(f.bytes for f in stored_files(new) if not f.is_shared) < 20_000, "settings and ledger"
+    assert sum(f.bytes for f in stored_files(new.root) if not f.is_shared) < 20_000, "settings and ledger"
     assert not [finding for finding in findings(new) if finding.wrong]
     assert policy_hash(new.policy(1)) == policy_hash(parent.policy(1))
 

@@ -21,6 +21,7 @@ from tests.core.evaluation.made_up_verifier import MadeUpVerifier, Starts
 from tests.extras.problem_sets.foreign_rows import livecodebench, write_rows
 from tests.sampling_run import MadeUpSampler, made_up_model
 from tests.tiny_model import CHAT_TEMPLATE, write_tokenizer
+from tests.whole_run import called
 
 JUDGE = MadeUpVerifier(lambda weights: 0.3 + 0.4 * (int(weights, 16) % 2))
 
@@ -88,6 +89,31 @@ def test_models_of_one_architecture_share_one_engine(tmp_path: Path, place: Path
     starts = Starts()
     evaluate(folder_of(tmp_path / "e", place), starts, JUDGE)
     assert [sampler.loaded for sampler in starts.samplers] == [[place / "one", place / "two"]]
+
+
+def test_a_folder_gives_its_rollouts_up_keeps_its_results_and_says_where_to_measure_anew(
+    tmp_path: Path, place: Path
+) -> None:
+    shutil.copytree(place / "two", tmp_path / "two")
+    models = [{"label": "one", "path": place / "one"}, {"label": "two", "path": tmp_path / "two"}]
+    root = tmp_path / "e"
+    before = measured(root, place, models=models, engine={"max_model_len": 76})
+    refused = called("clean", root, "--keep", "evaluation=0", "--keep", "rollouts=0")
+    assert (refused.returncode, "its only rule is --keep evaluation" in refused.stderr) == (2, True)
+    assert "nothing to remove" in called("clean", root, "--keep", "evaluation=1").stdout
+    parts = sorted(root.rglob("part-*.parquet"))
+    assert "nothing was deleted" in called("clean", root, "--keep", "evaluation=0").stdout
+    assert len(parts) == 4 and all(part.exists() for part in parts)
+    assert called("clean", root, "--keep", "evaluation=0", "--yes").returncode == 0
+    assert not list(root.rglob("part-*.parquet"))
+    assert finished(EvaluationFolder.open(root)) and card.read(root / "card.json") == before
+    words = [f"{one['label']}={one['path']}" for one in models]
+    words += ["prompt_style=plain", "max_tokens=12", "max_prompt_tokens=64", "bootstrap_resamples=50"]
+    again = ("evaluate", *words, "--set", place / "sums.jsonl", "-n", 4, "--to", root)
+    assert "is finished, nothing to do" in called(*again).stdout
+    model(tmp_path / "two", 3.0)
+    anew = called(*again)
+    assert (anew.returncode, "measure in another folder with --to DIR" in anew.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("environment", [None, {"function": "calculator"}])

@@ -266,7 +266,7 @@ def test_training_again_is_refused_before_anything_is_put_aside(tmp_path: Path, 
 
 def test_cleaning_takes_what_no_round_goes_on_from(tmp_path: Path, sharp_model: Path) -> None:
     run = with_states(tmp_path, sharp_model)
-    assert total(stored_files(run))["optimiser states"] == 3000
+    assert total(stored_files(run.root))["optimiser states"] == 3000
     found = {one.name: one.needed_for for one in candidates(run, CleaningRules()) if one.kind == "optimiser states"}
     names = [run.name(run.optimizer_state(number)) for number in range(3)]
     assert found == {name: f"round {number + 1} resumes from it" for number, name in enumerate(names)}
