@@ -21,7 +21,7 @@ from oapl_core.run_folder.opening import find
 
 ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / "data/demo"
-PROBLEMS, GROUP, MAX_TOKENS = 128, 8, 48
+PROBLEMS, GROUP, MAX_TOKENS = 128, 8, 48  # problems of each set, answers to each, tokens of an answer
 EPOCHS, BATCH, LEARNING_RATE = 2, 64, 5e-4
 # beta2 sets how far an answer's log-probability may move: r - V is at most 1, so by about 1 / beta2 = 10 nats. The
 # paper's 1e-3 is for answers of 10,000 tokens; the demo's have 12.
@@ -30,7 +30,7 @@ Rows = list[dict[str, Any]]
 
 
 def sample(engine: oapl.SamplingEngine, prompts: list[list[int]], seed: int) -> list[oapl.SampledAnswer]:
-    """GROUP answers to each prompt, in order: temperature 1, no top-p, so that the log-probs are the policy's own."""
+    """Sample GROUP answers to each prompt, in order; temperature 1, no top-p: the log-probs are the policy's own."""
     # A seed for each answer: what one answer is does not depend on which others are decoded at the same time.
     repeated = [ids for ids in prompts for _ in range(GROUP)]
     asked = [oapl.Request(str(n), ids, seed=seed + n, max_tokens=MAX_TOKENS) for n, ids in enumerate(repeated)]
@@ -39,7 +39,7 @@ def sample(engine: oapl.SamplingEngine, prompts: list[list[int]], seed: int) -> 
 
 
 def judge(verifier: oapl.Verifier, problems: Rows, answers: list[oapl.SampledAnswer]) -> torch.Tensor:
-    """The reward of each answer: 1 if its program passes every test or its formula is equal, else 0."""
+    """Return the reward of each answer: 1 if its program passes every test or its formula is equal, else 0."""
     repeated = [problem for problem in problems for _ in range(GROUP)]
     texts, reasons = [answer.text for answer in answers], [answer.finish_reason for answer in answers]
     rewards = [verdict.reward for verdict in verifier.verify(repeated, texts, reasons)]
@@ -49,7 +49,7 @@ def judge(verifier: oapl.Verifier, problems: Rows, answers: list[oapl.SampledAns
 
 
 def log_probs(model: torch.nn.Module, answers: list[oapl.SampledAnswer]) -> tuple[torch.Tensor, torch.Tensor]:
-    """ln pi of each response token and where they are, [S, T - 1]: column t is about token t + 1, which t predicts."""
+    """Return ln pi of each token and whether it was sampled, [S, T - 1]; column t is of token t + 1, predicted by t."""
     prompts = torch.tensor([len(answer.request.prompt_ids) for answer in answers])[:, None]
     rows = [torch.tensor([*answer.request.prompt_ids, *answer.response_ids]) for answer in answers]
     lengths, ids = torch.tensor([len(row) for row in rows])[:, None], pad_sequence(rows, batch_first=True)
@@ -73,6 +73,7 @@ def train(model: torch.nn.Module, answers: list[oapl.SampledAnswer], reward: tor
         # What the engine recorded of each token as it drew it. Never computed again: text does not say its tokens.
         log_b = torch.zeros_like(log_pi)
         log_b[mask] = torch.tensor([logprob for answer in batch for logprob in answer.logprobs])
+        # sequences, groups and tokens of the batch: what an objective may take its mean over
         sizes = oapl.StepSizes(len(rows), len(group[rows].unique()), int(mask.sum()))
         inputs = oapl.Inputs(log_pi - log_b, mask, advantage[rows], reward[rows], group[rows], sizes)
         loss = OBJECTIVE.loss(inputs).value  # the mean over the batch of (beta2 sum_t ln(pi / b) - (r - V))^2

@@ -33,8 +33,8 @@ def oapl_round(run: Run) -> str:
 
 def run_round(run: Run, number: int) -> None:
     """Bring round ``number`` (counted from 0) to its end; one that is finished is not even looked into."""
-    *judged, training = round_steps(number, run.config.rounds[number])
-    if {*judged, training} <= set(finished(run)):
+    *others, training = round_steps(number, run.config.rounds[number])
+    if {*others, training} <= set(finished(run)):
         return
     run_to_groups(run, number)
     if training not in finished(run):
@@ -61,7 +61,7 @@ def sampling_ahead(run: Run, number: int) -> AbstractContextManager[None]:
 
 
 def run_missing(run: Run, steps: tuple[Step, ...]) -> None:
-    """Run those of ``steps`` that are not finished, in order; one that comes out as before reopens nothing after it.
+    """Run those of ``steps`` that are not finished, in order; one that makes the same bytes again reopens no other.
 
     Raises:
         OaplError: a stage failed, or left something unfinished that it does not make (any more).

@@ -1,9 +1,8 @@
 """OAPL post-training, without the orchestration: sample, verify, group, train, evaluate, report.
 
-Every station of the data's path is a package with one verb module (``python -m oapl_core.<stage>.<verb> RUN_DIR``).
-Stations talk to each other through the Parquet files described in ``tables.py``, never through imports. Five packages
-are what they stand on, each built on those after it: ``comparing``, ``changing``, ``planning``, ``run_folder``,
-``settings``. The modules beside them serve all.
+Each stage is a package with one verb module (``python -m oapl_core.<stage>.<verb> RUN_DIR``). Stages meet in the
+Parquet files that ``tables.py`` describes, never in imports. docs/architecture.md names the packages that they are
+built on. The modules beside the packages serve all.
 
 The names in ``__all__`` are the library (docs/library.md), frozen by tests/core/test_library.py; the rest may change.
 """

@@ -1,6 +1,7 @@
 """Every table that crosses a stage boundary, as Arrow schemas; data/columns.toml explains each to a person.
 
-One row of ROLLOUTS, VERDICTS and GROUPS is one rollout, keyed by ``rollout_id``. Log-probs are natural logarithms.
+One row of ROLLOUTS, VERDICTS and GROUPS is one rollout, keyed by ``rollout_id``. Log-probs are natural logarithms. A
+column is written as its name and its kind, which ``_arrow_types`` turns into a type.
 """
 
 import os
@@ -83,9 +84,9 @@ def schema_of(fields: Sequence[tuple[str, str]]) -> "pa.Schema":
 
 
 LAG = "lag"
-"""Rounds between the weights that sampled a row and those that train on it (groups/replay.py)."""
+"""Column: rounds that the weights that sampled a row are older than those trained on it (groups/replay.py)."""
 
-PROBLEMS = (
+PROBLEMS = (  # problems.parquet, by problems/prepare.py
     ("problem_id", "str"),
     ("split", "str"),
     ("kind", "str"),
@@ -99,9 +100,9 @@ PROBLEMS = (
     ("info", "text"),
 )
 
-PROMPTS = (("problem_id", "str"), ("split", "str"), ("prompt", "text"), ("prompt_ids", "ids"))
+PROMPTS = (("problem_id", "str"), ("split", "str"), ("prompt", "text"), ("prompt_ids", "ids"))  # prompts.parquet
 
-ROLLOUTS = (
+ROLLOUTS = (  # 1_rollouts/, by rollouts/generate.py
     ("run", "str"),
     ("round", "int32"),
     ("problem_id", "str"),
@@ -123,7 +124,7 @@ ROLLOUTS = (
     *TURNS,
 )
 
-VERDICTS = (
+VERDICTS = (  # 2_verdicts/, by verdicts/verify.py
     ("rollout_id", "str"),
     ("problem_id", "str"),
     ("reward", "float32"),
@@ -139,7 +140,7 @@ VERDICTS = (
     ("sandbox_level", "str"),
 )
 
-AUDITS = (
+AUDITS = (  # 2_audit.parquet: some passes judged again, by oapl_extras/audit
     ("rollout_id", "str"),
     ("problem_id", "str"),
     ("outcome", "str"),
@@ -149,7 +150,7 @@ AUDITS = (
     ("wall_s", "float32"),
 )
 
-GROUPS = (
+GROUPS = (  # 3_groups.parquet, by groups/build.py: what training reads
     ("rollout_id", "str"),
     ("problem_id", "str"),
     ("group", "int32"),
@@ -168,17 +169,16 @@ GROUPS = (
 UNUSED = frozenset({"language", "info", LAG, *COLUMNS, *dict(TURNS)})
 """Columns that a row may leave out, which is null: those of what its run does not use."""
 TOKEN_BYTES = 8  # id and log-prob
-REFERENCES = (("rollout_id", "str"), ("reference_logprobs", "logprobs"))
+REFERENCES = (("rollout_id", "str"), ("reference_logprobs", "logprobs"))  # 3_reference.parquet
 
-MISMATCHES = (
+MISMATCHES = (  # engine_mismatch.parquet: engine against trainer, by training/mismatch.py
     ("rollout_id", "str"),
     ("response_tokens", "int32"),
     *((name, "float32") for name in ("mean_difference", "max_difference", "sum_difference", "k3")),
     ("first_drift", "int32"),
 )
 
-# made from an evaluation's ROLLOUTS and VERDICTS
-EVALUATIONS = (
+EVALUATIONS = (  # made from an evaluation's ROLLOUTS and VERDICTS
     ("checkpoint", "str"),
     ("policy_hash", "str"),
     ("split", "str"),

@@ -2,7 +2,7 @@
 
 A row is dropped for the first reason that applies:
 
-    missing_verdict        the verifier's part does not mention it
+    missing_verdict        no verdict part has a row for it
     verifier_error         the verifier could not judge it (outcome ``verifier_error``, or no reward)
     empty_response         no token was sampled
     truncated              it was cut at the token limit                    (truncated = drop)
@@ -110,7 +110,7 @@ def _row_reason(truncated: str) -> "pl.Expr":
 
 
 def _group_reason(keep: str) -> "pl.Expr":
-    """Looks only at rows without a reason of their own."""
+    """Judge each group by those of its rows that have no reason of their own."""
     import polars as pl
 
     valid = pl.col("reason").is_null()

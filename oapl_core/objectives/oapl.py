@@ -6,7 +6,8 @@ The optimum of  max E r(x,y) - beta KL(pi || b)  satisfies  beta ln(pi/b) = r - 
 
 s_i sums over the response's tokens, L averages over the N sequences of the global batch. b sampled the rollouts. There
 is no importance ratio, no clipping, no division by a standard deviation, no entropy bonus and no further KL term.
-Options, off by default: another rule for V, and s_i / T_i^alpha in place of s_i.
+Options, off by default: another rule for V, and s_i / T_i^alpha in place of s_i. Names end in the axes of their tensor:
+S sequences, T tokens, K statistics.
 
 Three published methods are this regression with other constants, once b and the rollouts are given:
 

@@ -87,6 +87,7 @@ def _trained_on(run: Run, number: int) -> tuple[Path, ...]:
 
 
 def _measured(run: Run, number: int) -> tuple[Path, ...]:
+    # its own answers too: results are made of all of them
     return *(path for k in range(number + 1) for path in _start(run, k)), run.checkpoints(number), run.evaluations()
 
 

@@ -44,7 +44,7 @@ class Asking:
     title: str
     """For people: ``round 3``."""
     folder: Recorded
-    """Whose ledger names the parts."""
+    """Run or evaluation folder, whose ledger names the parts."""
     rollouts: Path
     """Folder of the parts."""
     provenance: Provenance
@@ -54,7 +54,7 @@ class Asking:
     seed_words: tuple[int, str, str | int]
     """Words that, with problem and sample, an answer's seed is the hash of; the first is the run's seed."""
     mark: str
-    """Stands between problem and sample in a rollout's id."""
+    """Word between problem and sample in a rollout's id."""
     problems: Path
     """File of the problems (tables.PROBLEMS)."""
     words: PromptConfig
@@ -75,7 +75,7 @@ class Asking:
     """Names of the optional columns of tokens that answers have."""
     environment: EnvironmentConfig | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
-    """Said in the ledger of each part, in place of what the engine says."""
+    """Facts for the ledger's line of each part, in place of the engine's."""
 
     def request(self, problem: str, sample: int) -> Request:
         """Ask for one answer; its seed depends on neither part nor checkpoint."""
@@ -114,7 +114,7 @@ class Sampling:
         """Parts that are not recorded and that this process has not claimed, by their name in the ledger."""
         self._whole: list[Part] = []
         """Parts whose last answer is here."""
-        self._place: dict[str, tuple[Part, int, int]] = {}
+        self._place: dict[str, tuple[Part, int, int]] = {}  # of each request in the engine: part, problem, sample
         self._start = self._looked = time.monotonic()
         self._tokens, self._answers, self._writing_s = 0, 0, 0.0
         self._turns: TurnSampler | None = None

@@ -1,6 +1,6 @@
 """A folder with a ledger: how an artifact is written so that a crash cannot tear it, and when it is up to date.
 
-What run folders (``run.py``), evaluation folders (``evaluation/folder.py``) and comparisons have in common. An
+Run folders (``run.py``), evaluation folders (``evaluation/folder.py``) and comparisons are such folders. An
 artifact is written under a temporary name, fsynced, renamed, and only then recorded in ``ledger.jsonl``.
 """
 
@@ -67,7 +67,7 @@ class Recorded:
 
     @property
     def origin(self) -> Path:
-        """The folder that relative paths in its settings, and in its ledger's names of what lies outside, start at."""
+        """The folder at which relative paths start: those of its settings, and of inputs that lie outside of it."""
         return Path.cwd()
 
     def place(self, path: Path) -> Path:

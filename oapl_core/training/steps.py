@@ -54,7 +54,6 @@ class Trainer:
     epochs: int
     lag_steps: int = 0
     """Optimiser steps between the policy that sampled and the one that the round starts from."""
-    """The reward from which an answer is correct."""
     speed: Speedometer | None = None
     """Tells speed, utilisation and time left of each step; unset: they are not reported."""
     computed_with: Mapping[str, Any] = field(default_factory=dict)

@@ -47,7 +47,7 @@ class Judging:
     """The verdicts on rollouts of a round or an evaluation: by which settings, of which problems."""
 
     folder: Recorded
-    """Whose ledger names the parts."""
+    """Run or evaluation folder, whose ledger names the parts."""
     problems: Path
     """File of the problems (tables.PROBLEMS)."""
     prompts: Path
@@ -230,7 +230,7 @@ def _languages(asked: Iterable[Mapping[str, Any]]) -> list[Language]:
 def check_errors(
     counts: Counter[str], allowed: float, judged: list[dict[str, Any]], rewarder: Rewarder, advice: str = ""
 ) -> None:
-    """Look at the share of verifier errors so far, and name one. What a judge's replies left open has its own bound.
+    """Look at the share of verifier errors so far, and name one. Useless replies of a judge have a bound of their own.
 
     `advice` is what to do about an environment that failed.
 
