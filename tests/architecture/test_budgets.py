@@ -18,18 +18,18 @@ CORE_LINES = 31_920
 """Lines in the import closure of the verbs of `make demo`; goal 24,000."""
 MENTIONS = {
     "turns and tools": 20,
-    "routes of experts": 15,
+    "routes of experts": 1,
     "reward threshold": 4,
     "languages of programs": 21,
     "mirror": 8,
-    "demonstrations": 17,
+    "demonstrations": 5,
     "fleet": 5,
-    "replay and difficulty": 8,
+    "replay and difficulty": 2,
     "servers that sample": 6,
     "trackers": 1,
 }
 """Files outside of a feature's own that have its words in their code; 5 is the goal for each."""
-SETTINGS, OPTIONS = 278, 112
+SETTINGS, OPTIONS = 277, 112
 """Fields of classes of settings but the objectives', goal 300; options and arguments of `oapl`, goal 100."""
 FOLDER = 20
 """Files of a folder."""
