@@ -81,7 +81,7 @@ def start(folder: Path) -> None:
     run = Run.open(folder)
     last = len(run.config.rounds) - 1
     models = [f"{folder}:base", f"{folder}:round_00", f"{folder}:round_{last:02d}/epoch_01"]
-    options = ["--set", str(run.config.problems.heldout[0]), "-n", "4", "max_tokens=96"]
+    options = ["--set", str(run.config.problems.heldout[0]), "samples=4", "max_tokens=96"]
     options += ["max_prompt_tokens=160", f"prompt_style={run.config.problems.prompt_style}"]
     with tempfile.TemporaryDirectory() as place:
         for name, calls in (("together", [models]), ("one by one", [[model] for model in models])):

@@ -23,28 +23,24 @@ Limit = Annotated[
     ),
 ]
 
-# of a problem set, for `oapl problems` and `oapl evaluate`
-SetFile = Annotated[
-    Path | None, typer.Option("--from", metavar="PATH", help="The set's file or folder; unset: the hub.")
-]
-Split = Annotated[str | None, typer.Option(help="train, validation or heldout.")]
-Solutions = Annotated[
-    Path | None, typer.Option(metavar="FILE.jsonl", help="Write the set's own solutions, as demonstrations.")
-]
-
-
 _MOVED = {
-    "evaluate": "style=prompt_style thinking k=ks temperature top-p max-tokens max-prompt-tokens seed "
-    "window=problems.window revision=problems.revision split=problems.split release=problems.release "
-    "faulty=problems.faulty",
+    "evaluate": "n=samples limit=problems.limit from=problems.path "
+    "style=prompt_style thinking k=ks temperature top-p max-tokens max-prompt-tokens seed window=problems.window "
+    "revision=problems.revision split=problems.split release=problems.release faulty=problems.faulty",
     "problems": "revision release split window faulty minimum-tests longest-tests cpu-s similarity distinct limit",
     "prompt": "style=prompt_style template system examples chat thinking",
+    "gym": "size seed split",
+    "import": "reward=source.reward temperature=source.temperature end-token=source.end_token=true",
+    "push": "license data private=private=true",
 }
-"""Options of release 0.1.0 that are settings now, by command; goes with release 0.3.0."""
+"""Options of releases 0.1.0 and 0.2.0 that are settings now, by command; goes with release 0.4.0."""
 
 
 def moved(command: str, option: str) -> str | None:
-    """Return the setting that an option of the release before has become; None: it was none."""
+    """Return what to write instead of an option of the releases before; None: it was none."""
+    if (command, option) == ("verify", "--write"):
+        return "--as stored"
     pairs = (word.partition("=") for word in _MOVED.get(command, "").split())
     keys = {name: key or name.replace("-", "_") for name, _, key in pairs}
-    return keys.get(option.lstrip("-").removeprefix("no-")) if option.startswith("-") else None
+    key = keys.get(option.lstrip("-").removeprefix("no-")) if option.startswith("-") else None
+    return f"{key}=VALUE" if key and "=" not in key else key

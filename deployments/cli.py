@@ -56,15 +56,15 @@ class _Command(TyperCommand):
         """Parse as typer does.
 
         Raises:
-            ConfigError: an option is a setting now; one line that says how it is written.
+            ConfigError: an option of a release before; one line that says what to write instead.
         """
         from deployments.arguments import moved
         from oapl_core.errors import ConfigError
 
         for word in args:
             option = word.partition("=")[0]
-            if key := moved(self.name or "", option):
-                raise ConfigError(f"{option}: is a setting since release 0.2.0; write {key}=VALUE")
+            if instead := moved(self.name or "", option):
+                raise ConfigError(f"{option}: is no option any more; write {instead}")
         return super().parse_args(ctx, args)
 
 

@@ -4,13 +4,12 @@ Reads models, runs and cards; makes an evaluation folder, holds it, and starts t
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from deployments.arguments import SetFile
 from deployments.terminal import console, tell
 from oapl_core.errors import ConfigError, Interrupted
 from oapl_core.evaluation import agreement, card
@@ -29,6 +28,7 @@ _VERB, _HARNESS = "evaluation.evaluate", "oapl_extras.harnesses.harness"
 _SETTINGS = set(EvaluationFolderConfig.model_fields) - {"models", "repeats"}
 _FREE = {"engine", "verifier", "engine_python"}
 """Settings that may differ from those of a card that is repeated."""
+_PLACE = "problems.path"
 _LOG_EVERY_S = 30.0
 
 
@@ -38,16 +38,13 @@ def evaluate(
         typer.Argument(
             metavar="[LABEL=]MODEL... [KEY=VALUE]...",
             help="A Hugging Face folder, RUN (its chosen epoch, else the last), RUN:base, RUN:round_00 or "
-            "RUN:round_00/epoch_01; then settings such as temperature=0.6, ks=[1,10], problems.window=2024-08-01: or "
-            "engine.max_num_seqs=64.",
+            "RUN:round_00/epoch_01; then settings such as samples=16, ks=[1,10], problems.limit=60, "
+            "problems.path=PATH of a set that is here, problems.window=2024-08-01: or engine.max_num_seqs=64.",
         ),
     ] = None,
     name: Annotated[
         str | None, typer.Option("--set", metavar="SET", help="A set of `oapl problems`, or a file.")
     ] = None,
-    path: SetFile = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many problems.")] = None,
-    samples: Annotated[int | None, typer.Option("-n", min=1, help="Answers to each problem.")] = None,
     card: Annotated[
         Path | None, typer.Option(metavar="card.json", help="Repeat this evaluation and compare; 1 if they disagree.")
     ] = None,
@@ -58,19 +55,16 @@ def evaluate(
     ] = None,
 ) -> None:
     """Measure checkpoints on a problem set and write the evaluation card; the same command again continues."""
-    problems: dict[str, Any] = {"name": name, "path": path, "limit": limit}
-    asked: dict[str, Any] = {"samples": samples}
     harnesses = names("harness")
     if harness not in (None, *harnesses) or (tasks and not harness):
         raise ConfigError(f"--harness {harness or 'is missing: --tasks are its own'}; choose {' or '.join(harnesses)}")
     others = ["--harness", harness, *(["--tasks", tasks] if tasks else [])] if harness else []
-    raise typer.Exit(measure_or_repeat(models or [], problems, asked, card, to, others))
+    raise typer.Exit(measure_or_repeat(models or [], name, card, to, others))
 
 
 def measure_or_repeat(
     words: Sequence[str],
-    problems: Mapping[str, Any],
-    asked: Mapping[str, Any],
+    name: str | None,
     repeated: Path | None,
     target: Path | None,
     harness: Sequence[str] = (),
@@ -78,9 +72,8 @@ def measure_or_repeat(
     """Measure, and with ``repeated`` compare with that card; returns 1 if they do not agree, else 0.
 
     Args:
-        words: models and settings (of engine, verifier and prompts), as typed.
-        problems: fields of SetConfig; None is unset.
-        asked: fields of EvaluationFolderConfig; None is unset.
+        words: models and settings (fields of EvaluationFolderConfig), as typed.
+        name: the problem set, or a file; None: the card says it.
         repeated: card.json of the evaluation to repeat.
         target: folder to make; None: one below data/evaluations.
         harness: options of the stage that asks another project's harness; none: none is asked.
@@ -91,10 +84,11 @@ def measure_or_repeat(
     overrides = [word for word in words if "=" in word and _first(word) in _SETTINGS]
     models = [word for word in words if word not in overrides]
     if repeated is None:
-        config = _wanted(models, problems, asked, overrides)
+        config = _wanted(models, name, overrides)
     else:
-        words_of_card = {word.partition("=")[0]: word for word in overrides if _first(word) not in _FREE}
-        values = _again(card.read(repeated), repeated, models, problems, {**asked, **words_of_card})
+        fixed = [key for key in _keys(overrides) if key.partition(".")[0] not in _FREE and key != _PLACE]
+        given = ["--set"] * (name is not None) + fixed
+        values = _again(card.read(repeated), repeated, models, given)
         for override in overrides:
             apply(values, override)
         config = checked(values, str(repeated))
@@ -105,8 +99,8 @@ def measure_or_repeat(
         if folder.is_finished and not changed:
             tell(f"{root}: is finished, nothing to do")
         else:
-            for name in changed:
-                tell(f"{name} is not what it was: what depends on it is measured again")
+            for one in changed:
+                tell(f"{one} is not what it was: what depends on it is measured again")
             _measure(folder)
         if harness:
             run_stage(folder, _HARNESS, harness, on_progress=tell)
@@ -157,33 +151,30 @@ def _compared(original: agreement.Card, content: agreement.Card) -> int:
     return int(any(one.level == "not" for one in found))
 
 
-def _wanted(
-    models: Sequence[str], problems: Mapping[str, Any], asked: Mapping[str, Any], overrides: Sequence[str]
-) -> EvaluationFolderConfig:
+def _wanted(models: Sequence[str], name: str | None, overrides: Sequence[str]) -> EvaluationFolderConfig:
     if not models:
         raise ConfigError("say which model to evaluate: a Hugging Face folder, RUN, or RUN:round_00/epoch_01")
-    name = problems["name"]
     if name is None:
         raise ConfigError("say what to evaluate on with --set: a set of `oapl problems`, or a problem file")
-    chosen = {key: value for key, value in problems.items() if value is not None}
-    if Path(name).suffix and problems["path"] is None:
+    problems: dict[str, Any] = {"name": name}
+    given = _keys(overrides)
+    if Path(name).suffix and _PLACE not in given:
         foreign = [f"problems.{key}" for key in ("revision", "release", "window", "faulty")]
-        given = {word.partition("=")[0] for word in overrides}
         if wrong := [key for key in foreign if key in given]:
             raise ConfigError(f"{wrong[0]} is for a set of `oapl problems`; {name} is a file, which is taken as it is")
-        chosen = {**chosen, "name": None, "path": name}
-    values = {key: value for key, value in asked.items() if value is not None}
-    return settings_of(models, chosen, values, overrides)
+        problems = {"name": None, "path": name}
+    return settings_of(models, problems, overrides)
 
 
-def _again(
-    original: agreement.Card, path: Path, models: Sequence[str], problems: Mapping[str, Any], asked: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Take the settings of a card, with other places of models and problems."""
-    given = [key for key, value in {**problems, **asked}.items() if value is not None and key != "path"]
+def _keys(overrides: Sequence[str]) -> list[str]:
+    return [word.partition("=")[0] for word in overrides]
+
+
+def _again(original: agreement.Card, path: Path, models: Sequence[str], given: Sequence[str]) -> dict[str, Any]:
+    """Take the settings of a card, with other places of its models; ``given``: what it does not go with."""
     if given:
         raise ConfigError(
-            f"--card repeats what the card says; it goes with models, --from and --to, not with {given[0]}"
+            f"--card repeats what the card says; it goes with models, {_PLACE} and --to, not with {given[0]}"
         )
     values = dict(original["settings"])
     if models:
@@ -191,8 +182,6 @@ def _again(
             raise ConfigError(f"{path}: is of {len(values['models'])} models, {len(models)} are given")
         pairs = zip(values["models"], map(model_of, models), strict=True)
         values["models"] = [{**old, "path": new["path"]} for old, new in pairs]
-    if problems["path"] is not None:
-        values["problems"] = {**values["problems"], "path": problems["path"]}
     return {**values, "repeats": path}
 
 

@@ -41,9 +41,9 @@ def verify(
     rollouts: Annotated[
         Path | None, typer.Option(metavar="DIR", help="RUN/round_NN/1_rollouts: judge them again, show what changed.")
     ] = None,
-    write: Annotated[bool, typer.Option("--write", help="With --rollouts: replace the stored verdicts.")] = False,
     version: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="With --rollouts: keep them beside the stored ones.")
+        str | None,
+        typer.Option("--as", metavar="NAME", help="With --rollouts: keep them under a name; `stored`: replace those."),
     ] = None,
     reward: Annotated[
         Path | None, typer.Option(metavar="TOML", help="With --as: [reward] and [verifier] that differ from the run's.")
@@ -58,15 +58,15 @@ def verify(
     modes = {"PROGRAM --tests": program or tests, "--rollouts": rollouts, "--answer --expected": answer or expected}
     if sum(given is not None for given in modes.values()) != 1:
         raise ConfigError(f"give one of {', '.join(modes)}; see `oapl verify --help`")
-    if (write or version or used) and not rollouts:
-        raise ConfigError("--write, --as and --use go with --rollouts only")
-    if bool(write) + bool(version) > 1 or (reward and not version):
-        raise ConfigError("--reward goes with --as NAME, which keeps the stored verdicts and goes without --write")
-    if rollouts and used and not (version or write):
+    if (version or used) and not rollouts:
+        raise ConfigError("--as and --use go with --rollouts only")
+    if reward and version in (None, STORED):
+        raise ConfigError("--reward goes with --as NAME, which keeps the stored verdicts")
+    if rollouts and used and not version:
         _use(rollouts, used)
         return
     if rollouts:
-        _verify_again(rollouts, write, version, reward)
+        _verify_again(rollouts, version == STORED, None if version == STORED else version, reward)
         if used:
             _use(rollouts, used)
         return
@@ -233,7 +233,9 @@ def _verify_again(rollouts: Path, write: bool, version: str | None, reward: Path
     if found.old_rewards and found.new_rewards:
         before, after = (sum(rewards) / len(rewards) for rewards in (found.old_rewards, found.new_rewards))
         tell(f"mean reward {before:.4f} stored, {after:.4f} now")
-    kept = "written" if write else "nothing was written; --write replaces the stored verdicts, --as NAME keeps both"
+    kept = "written"
+    if not write:
+        kept = "nothing was written; --as stored replaces the stored verdicts, --as NAME keeps both"
     if version:
         kept = f"written to {run.name(run.verdicts(number, version))}/; --use {version} trains on them"
     tell(f"{len(found.changes)} of {sum(found.new.values())} outcomes changed{new}; {kept}")

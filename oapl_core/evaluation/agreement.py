@@ -39,7 +39,7 @@ def check_asked(original: Card, asked: Mapping[str, Any], path: Path) -> None:
         more = f"; and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
         raise DataError(
             f"{path}: its evaluation cannot be repeated with this: {'; '.join(changed[:_SHOWN])}{more}; "
-            "give the original model folders, problem files (--from) and version of the project"
+            "give the original model folders, problem files (problems.path) and version of the project"
         )
 
 

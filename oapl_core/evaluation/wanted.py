@@ -24,21 +24,20 @@ _PLACE = re.compile(r"round_(\d+)(?:/epoch_(\d+))?")
 
 
 def settings_of(
-    models: Sequence[str], problems: Mapping[str, Any], asked: Mapping[str, Any], overrides: Sequence[str] = ()
+    models: Sequence[str], problems: Mapping[str, Any], overrides: Sequence[str] = ()
 ) -> EvaluationFolderConfig:
     """Return the settings of an evaluation.
 
     Args:
         models: as ``model_of`` reads them.
         problems: fields of SetConfig.
-        asked: fields of EvaluationFolderConfig that differ from the defaults.
-        overrides: ``key.sub=value``, the same and those of engine and verifier. Without `engine.max_model_len` the
+        overrides: ``key.sub=value``, fields of EvaluationFolderConfig. Without `engine.max_model_len` the
             engine takes what prompt and answer need.
 
     Raises:
         ConfigError: one line that says what is wrong; no folder was made.
     """
-    values: dict[str, Any] = {**asked, "problems": with_shipped_files(dict(problems))}
+    values: dict[str, Any] = {"problems": with_shipped_files(dict(problems))}
     for override in overrides:
         apply(values, override)
     # names are looked up before a model is downloaded

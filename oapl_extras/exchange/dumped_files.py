@@ -24,7 +24,7 @@ def weights_of(reward: str | None) -> dict[str, float]:
         pairs = [one.rpartition("=")[::2] for one in reward.split(",")] if reward else []
         return {name: float(weight) for name, weight in pairs if name}
     except ValueError:
-        raise ConfigError(f"--reward {reward}: write COLUMN=WEIGHT,COLUMN=WEIGHT with numbers") from None
+        raise ConfigError(f"source.reward={reward}: write COLUMN=WEIGHT,COLUMN=WEIGHT with numbers") from None
 
 
 def converted(files: Sequence[Path], chosen: Format, weights: Mapping[str, float]) -> Iterator[tuple[str, Any]]:

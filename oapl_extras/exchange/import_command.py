@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import Field
 
-from deployments.arguments import ExperimentFile, Overrides
+from deployments.arguments import ExperimentFile
 from deployments.terminal import tell
 from oapl_core.errors import ConfigError
 from oapl_core.launch import run_stage
@@ -13,8 +14,22 @@ from oapl_core.model_files.model_hub import data_files
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.opening import check, check_disk
 from oapl_core.run_folder.run import Run
-from oapl_core.settings.experiment_file import load_experiment
+from oapl_core.settings.experiment_file import applied, load_experiment, parse_as
+from oapl_core.settings_group import Settings
 from oapl_extras.exchange.formats import FORMATS
+
+_OF_SOURCE = "source."
+
+
+class SourceConfig(Settings):
+    """Statements of a person about rollouts that do not say it, `source.KEY=VALUE` on the command line."""
+
+    temperature: Annotated[float, Field(ge=0.01, le=10.0)] = 1.0
+    """Temperature at which they were sampled."""
+    end_token: bool = False
+    """Whether texts that come without token ids get the end token."""
+    reward: str | None = None
+    """Reward columns of TRL with their weights, COLUMN=WEIGHT,...; unset: all numbers."""
 
 
 def import_(
@@ -25,34 +40,35 @@ def import_(
         ),
     ],
     experiment: ExperimentFile,
-    overrides: Overrides = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Settings of the experiment, or of the source: source.temperature, source.end_token=true, and of trl "
+            "source.reward=COLUMN=WEIGHT,...",
+        ),
+    ] = None,
     number: Annotated[int, typer.Option("--round", help="Round whose rollouts they become, from 0.")] = 0,
     form: Annotated[
         str,
         typer.Option("--format", help="oapl (the authors' schema), verl, prime-rl, open-instruct, trl or messages."),
     ] = "oapl",
-    reward: Annotated[
-        str | None, typer.Option(metavar="COLUMN=WEIGHT,...", help="Reward columns of trl; unset: all numbers.")
-    ] = None,
-    temperature: Annotated[
-        float, typer.Option(help="Temperature of rollouts that do not say it.", min=0.01, max=10.0)
-    ] = 1.0,
-    end_token: Annotated[
-        bool, typer.Option("--end-token", help="Add the end token to texts that come without token ids.")
-    ] = False,
 ) -> None:
     """Take rollouts of another project as a round's; `oapl run EXPERIMENT` continues from there (docs/data.md)."""
     if form not in FORMATS:
         raise ConfigError(f"--format {form}: choose one of {', '.join(FORMATS)}")
-    config = load_experiment(experiment, overrides or [])
+    words = overrides or []
+    of_source = [word for word in words if word.startswith(_OF_SOURCE)]
+    said = parse_as(SourceConfig, applied(word.removeprefix(_OF_SOURCE) for word in of_source), "oapl import: source")
+    config = load_experiment(experiment, [word for word in words if word not in of_source])
     check(config)
     check_disk(Run(config.run_dir, config))  # before the run folder is made: a refused import leaves nothing
     path = data_files(source) if source.startswith("hub:") else Path(source)
     with hold(config.run_dir):
         run = Run.create(config)
         arguments = ["--round", str(number), "--source", str(path), "--form", form]
-        arguments += ["--reward", reward] if reward else []
-        arguments += ["--temperature", str(temperature)]
-        arguments += ["--end_token"] * end_token
+        arguments += ["--reward", said.reward] if said.reward else []
+        arguments += ["--temperature", str(said.temperature)]
+        arguments += ["--end_token"] * said.end_token
         run_stage(run, "oapl_extras.exchange.import_rollouts", arguments, on_progress=tell)
         tell(f"{run.root}: `oapl run {experiment}` continues with these rollouts")

@@ -9,12 +9,32 @@ from deployments.arguments import OpenedRun
 from deployments.terminal import console, numbers_table, tell
 from oapl_core.errors import ConfigError
 from oapl_core.run_folder.run import Run, parts_of
+from oapl_core.settings.experiment_file import applied, parse_as
+from oapl_core.settings_group import Settings
 from oapl_extras.exchange.outgoing import Publication, checkpoint_of, model, rollouts
+
+
+class RepositoryConfig(Settings):
+    """Settings of a repository and its card, KEY=VALUE on the command line."""
+
+    license: str | None = None
+    """Licence in the hub's words."""
+    private: bool = False
+    """Whether the repository is private, if it is made."""
+    data: str | None = None
+    """Repository of the model's rollouts, for its card."""
 
 
 def push(
     run: OpenedRun,
     to: Annotated[str, typer.Option(metavar="ORG/NAME", help="Repository; made if it is not there.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="license=apache-2.0 (in the hub's words), private=true, data=ORG/NAME of the model's rollouts.",
+        ),
+    ] = None,
     what: Annotated[Literal["model", "rollouts"], typer.Option(help="Content of the repository.")] = "model",
     number: Annotated[
         int | None, typer.Option("--round", help="Round, from 0; unset: the chosen checkpoint, all rollouts.")
@@ -22,43 +42,37 @@ def push(
     epoch: Annotated[
         int | None, typer.Option(help="Epoch of the model, from 1; unset: the chosen one, or the last.")
     ] = None,
-    licence: Annotated[str | None, typer.Option("--license", help="Licence in the hub's words: apache-2.0.")] = None,
-    data: Annotated[
-        str | None, typer.Option(metavar="ORG/NAME", help="Repository of the model's rollouts, for its card.")
-    ] = None,
-    private: Annotated[bool, typer.Option("--private", help="Make the repository private, if it is made.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show files and card, send nothing.")] = False,
 ) -> None:
     """Push a checkpoint, or rollouts as a data set, to the hub with a card; nothing local or secret goes along."""
+    config = parse_as(RepositoryConfig, applied(settings), "oapl push")
     scratch = run.root / ".tmp-push"
     try:
-        publication = _publication(run, what, number, epoch, licence, data)
+        publication = _publication(run, what, number, epoch, config)
         if dry_run:
             _show(publication, to)
             return
         from oapl_extras.exchange.push import push as send
 
-        commit = send(publication, to, private, tell)
+        commit = send(publication, to, config.private, tell)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     use = f'model = "{to}@{commit}"' if what == "model" else f"oapl import hub:{to}@{commit} EXPERIMENT.toml"
     tell(f"pushed to {to} at {commit}; others take it with: {use}")
 
 
-def _publication(
-    run: Run, what: str, number: int | None, epoch: int | None, licence: str | None, data: str | None
-) -> Publication:
+def _publication(run: Run, what: str, number: int | None, epoch: int | None, config: RepositoryConfig) -> Publication:
     if what == "model":
-        return model(run, checkpoint_of(run, number, epoch), licence, data)
-    if epoch is not None or data is not None:
-        raise ConfigError("--epoch and --data are of a model; leave them out with --what rollouts")
+        return model(run, checkpoint_of(run, number, epoch), config.license, config.data)
+    if epoch is not None or config.data is not None:
+        raise ConfigError("--epoch and data=ORG/NAME are of a model; leave them out with --what rollouts")
     every = range(len(run.config.rounds)) if number is None else (number,)
     numbers = [n for n in every if parts_of(run.rollouts(n))]
     if not numbers:
         raise ConfigError(f"{run.root}: has no rollouts of {'any round' if number is None else f'round {number}'} yet")
     scratch = run.root / ".tmp-push"
     scratch.mkdir(exist_ok=True)
-    return rollouts(run, numbers, scratch, licence)
+    return rollouts(run, numbers, scratch, config.license)
 
 
 def _show(publication: Publication, to: str) -> None:

@@ -3,36 +3,52 @@
 import json
 from pathlib import Path
 from textwrap import wrap
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
+from pydantic import NonNegativeInt, PositiveInt
 
-from deployments.arguments import Solutions, Split
 from deployments.terminal import tell
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import sha256_of
-from oapl_core.problems.problem_set import SPLITS
 from oapl_core.problems.raw_rows import raw_rows
 from oapl_core.problems.storing import check_name, write_problem_set
-from oapl_core.settings.experiment_file import apply
+from oapl_core.settings.experiment_file import applied, parse_as
+from oapl_core.settings_group import Settings
 from oapl_core.storable import json_text
 from oapl_extras.problem_sets.curation import Tally
+from oapl_extras.problem_sets.problems_command import Solutions
 from oapl_extras.problem_sets.reasoning_gym import TRIES, demonstration, task_names, task_problems
 
 _WIDTH = 112
 
 
+class GymConfig(Settings):
+    """Settings that are no task's own, KEY=VALUE on the command line."""
+
+    size: PositiveInt = 500
+    """Number of problems."""
+    seed: NonNegativeInt = 0
+    """Seed of the entries."""
+    split: Literal["train", "validation", "heldout"] = "train"
+    """Use of the problems."""
+
+
+_OURS = GymConfig.model_fields.keys()
+
+
 def gym(
     task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Task; unset: list the tasks.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Setting of the task, for example max_terms=3.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="size=500 problems, seed=0 of the entries, split=train; then settings of the task: max_terms=3.",
+        ),
     ] = None,
     to: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File to write: .jsonl, .jsonl.gz or .parquet.")
     ] = None,
-    size: Annotated[int, typer.Option(min=1, help="Number of problems.")] = 500,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the entries.")] = 0,
-    split: Split = "train",
     against: Annotated[
         list[Path] | None, typer.Option(help="Leave out statements of this set; again for more.")
     ] = None,
@@ -45,14 +61,12 @@ def gym(
         return
     if to is None:
         raise ConfigError("say which file to write with --to FILE.jsonl")
-    if split not in SPLITS:
-        raise ConfigError(f"--split {split!r}: choose one of {', '.join(SPLITS)}")
     check_name(to)
-    config: dict[str, Any] = {}
-    for one in settings or ():
-        apply(config, one)
+    config = applied(settings)
+    asked = parse_as(GymConfig, {key: config.pop(key) for key in _OURS & config.keys()}, "oapl gym")
+    size, seed = asked.size, asked.seed
     tally, known = Tally(), {text for path in against or () for text in _statements(path)}
-    problems = list(task_problems(task, config, seed, size, split, tally, known))
+    problems = list(task_problems(task, config, seed, size, asked.split, tally, known))
     reasons = "".join(f"\n  dropped {count:>7,}  {reason}" for reason, count in tally.dropped.most_common())
     if not problems:
         raise DataError(f"{task}: none of {tally.read:,} entries can be used{reasons}".replace("\n ", ";"))

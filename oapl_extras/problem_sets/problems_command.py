@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 import typer
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from deployments.arguments import SetFile, Solutions
 from deployments.terminal import tell
 from oapl_core.errors import ConfigError
 from oapl_core.problems.raw_rows import raw_rows
@@ -23,6 +22,12 @@ from oapl_extras.problem_sets.curation_judge import VerifierJudge
 from oapl_extras.problem_sets.screening import screened
 from oapl_extras.problem_sets.sources import Source, fetch, local_files, released_files, source, sources
 
+SetFile = Annotated[
+    Path | None, typer.Option("--from", metavar="PATH", help="The set's file or folder; unset: the hub.")
+]
+Solutions = Annotated[
+    Path | None, typer.Option(metavar="FILE.jsonl", help="Write the set's own solutions, as demonstrations.")
+]
 _Screen = Annotated[
     Path | None, typer.Option(metavar="LIST.jsonl", help="Write no set, but list its problems that pay for nothing.")
 ]

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from deployments.arguments import SetFile
 from deployments.terminal import tell
 from oapl_core.model_files.model_hub import fetched, hub_model
 from oapl_core.problems.encoding import load_encoder
@@ -17,7 +16,7 @@ from oapl_core.settings.experiment_file import applied, load_experiment, parse_a
 from oapl_core.settings.problems import PromptConfig
 from oapl_extras.problem_sets.curation import Tally
 from oapl_extras.problem_sets.import_set import converted
-from oapl_extras.problem_sets.problems_command import files_of
+from oapl_extras.problem_sets.problems_command import SetFile, files_of
 from oapl_extras.problem_sets.sources import source
 
 

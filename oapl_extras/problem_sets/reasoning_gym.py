@@ -99,8 +99,6 @@ def _dataset(name: str, config: Mapping[str, Any], seed: int, size: int) -> Any:
     if name not in task_names():
         near = ", ".join(difflib.get_close_matches(name, task_names(), 5, 0.5)) or "`oapl gym` lists them"
         raise ConfigError(f"reasoning-gym has no task {name!r}; near it: {near}")
-    if taken := {"seed", "size"} & set(config):
-        raise ConfigError(f"{name}: write --{min(taken)} in place of {min(taken)}=")
     try:
         return _package().create_dataset(name, **config, seed=seed, size=size)
     except (TypeError, ValueError, AssertionError) as error:  # its settings are asserted

@@ -18,6 +18,7 @@ from oapl_core.settings_group import Settings
 from oapl_core.shipped import shipped
 
 SOURCES = shipped("data/sources.toml")
+_HERE = "--from PATH (of `oapl evaluate`: problems.path=PATH)"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SPLIT = re.compile(r"(?<![a-z])(train|test|dev|val)(?:idation)?(?![a-z])")
 """Words for splits in names of files."""
@@ -112,12 +113,12 @@ def fetch(source: Source, files: Sequence[str], revision: str | None) -> Path:
         DataError: it cannot be fetched.
     """
     if source.hub is None:
-        raise ConfigError(f"{source.name} has no repository; give a file with --from PATH")
+        raise ConfigError(f"{source.name} has no repository; give a file with {_HERE}")
     commit = revision or source.revision or ""
     if not _COMMIT.fullmatch(commit):
         raise ConfigError(
             f"{source.name}: say which commit of {source.hub} to read with revision= (40 hex digits, from the "
-            "repository's history), or give a copy with --from PATH; a name alone may mean other rows tomorrow"
+            f"repository's history), or give a copy with {_HERE}; a name alone may mean other rows tomorrow"
         )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
@@ -127,5 +128,5 @@ def fetch(source: Source, files: Sequence[str], revision: str | None) -> Path:
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise DataError(
-            f"{source.hub} at {commit[:12]}: cannot be fetched ({reason:.160}); fetch it elsewhere and give --from PATH"
+            f"{source.hub} at {commit[:12]}: cannot be fetched ({reason:.160}); fetch it elsewhere and give {_HERE}"
         ) from None

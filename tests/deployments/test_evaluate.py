@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,12 +18,6 @@ from tests.tiny_model import write_tiny_model
 from tests.whole_run import kill_when, oapl
 
 ROOT = Path(__file__).resolve().parents[2]
-NO_PROBLEMS: dict[str, Any] = dict.fromkeys(
-    ("name", "path", "revision", "split", "release", "window", "faulty", "limit")
-)
-NOTHING_ASKED: dict[str, Any] = dict.fromkeys(
-    ("prompt_style", "thinking", "samples", "ks", "temperature", "top_p", "max_tokens", "max_prompt_tokens", "seed")
-)
 
 
 @pytest.fixture
@@ -83,34 +76,34 @@ def test_a_place_that_no_run_has_is_refused(run: Run, place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "problems", "asked", "complaint"),
+    ("words", "name", "complaint"),
     [
-        ([], {"name": "x.jsonl"}, {}, "which model"),
-        (["model"], {}, {}, "say what to evaluate on with --set"),
-        (["nowhere"], {"name": "x.jsonl"}, {}, "neither a model folder"),
-        (["model", "problems.window=2024-01-01:"], {"name": "x.jsonl"}, {}, "problems.window is for a set"),
-        (["model"], {"name": "livecodebenhc"}, {}, "there is no problem set"),
-        (["model", "problems.window=20:24"], {"name": "livecodebench"}, {}, "window .20:24.: write FIRST:END"),
-        (["model", "problems.release=v99"], {"name": "livecodebench"}, {}, "no release"),
-        (["model"], {"name": "x.jsonl"}, {}, "no such problem set"),
-        (["model", "ks=1;2"], {"name": "x.jsonl"}, {}, "`ks`: Input should be a list"),
-        (["model", "ks=[1,4]"], {"name": "x.jsonl"}, {"samples": 2}, "pass@4 needs"),
-        (["model", "engine.max_num_seq=3"], {"name": "x.jsonl"}, {}, "engine.max_num_seq"),
-        (["model"], {"name": "x.jsonl"}, {"prompt_style": "odd"}, "prompt_style"),
+        ([], "x.jsonl", "which model"),
+        (["model"], None, "say what to evaluate on with --set"),
+        (["nowhere"], "x.jsonl", "neither a model folder"),
+        (["model", "problems.window=2024-01-01:"], "x.jsonl", "problems.window is for a set"),
+        (["model"], "livecodebenhc", "there is no problem set"),
+        (["model", "problems.window=20:24"], "livecodebench", "window .20:24.: write FIRST:END"),
+        (["model", "problems.release=v99"], "livecodebench", "no release"),
+        (["model"], "x.jsonl", "no such problem set"),
+        (["model", "ks=1;2"], "x.jsonl", "`ks`: Input should be a list"),
+        (["model", "ks=[1,4]", "samples=2"], "x.jsonl", "pass@4 needs"),
+        (["model", "engine.max_num_seq=3"], "x.jsonl", "engine.max_num_seq"),
+        (["model", "prompt_style=odd"], "x.jsonl", "prompt_style"),
+        (["model", "problems.limit=0"], "x.jsonl", "problems.limit"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_one_line(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     words: list[str],
-    problems: dict[str, Any],
-    asked: dict[str, Any],
+    name: str | None,
     complaint: str,
 ) -> None:
     made_up_model(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=complaint) as error:
-        measure_or_repeat(words, NO_PROBLEMS | problems, NOTHING_ASKED | asked, None, tmp_path / "e")
+        measure_or_repeat(words, name, None, tmp_path / "e")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "e").exists()
 
@@ -125,9 +118,11 @@ def test_a_repetition_lies_beside_its_original_but_not_in_a_run(run: Run) -> Non
 def test_a_card_takes_no_other_settings(tmp_path: Path) -> None:
     (tmp_path / "card.json").write_text(json.dumps({"card": 1, "settings": {"models": [{}]}}))
     with pytest.raises(ConfigError, match="not with samples"):
-        measure_or_repeat([], NO_PROBLEMS, NOTHING_ASKED | {"samples": 3}, tmp_path / "card.json", None)
+        measure_or_repeat(["samples=3"], None, tmp_path / "card.json", None)
+    with pytest.raises(ConfigError, match="not with --set"):
+        measure_or_repeat([], "x.jsonl", tmp_path / "card.json", None)
     with pytest.raises(ConfigError, match="is of 1 models, 2 are given"):
-        measure_or_repeat(["a", "b"], NO_PROBLEMS, NOTHING_ASKED, tmp_path / "card.json", None)
+        measure_or_repeat(["a", "b"], None, tmp_path / "card.json", None)
 
 
 @pytest.mark.slow
@@ -136,14 +131,14 @@ def test_an_evaluation_and_its_repetition_agree_exactly_and_another_model_does_n
 ) -> None:
     """Real engine, real sandbox: two checkpoints in one engine, then the card again with other batches."""
     models = [write_tiny_model(tmp_path / name, seed) for name, seed in (("one", 1), ("two", 2))]
-    problems = NO_PROBLEMS | {"name": str(ROOT / "data/demo/heldout.jsonl"), "limit": 6}
-    asked = NOTHING_ASKED | {"prompt_style": "plain", "samples": 3, "max_tokens": 24, "max_prompt_tokens": 128}
-    words = [*map(str, models), "engine.kv_cache_gib=0.25"]
-    assert measure_or_repeat(words, problems, asked, None, tmp_path / "first") == 0
+    name = str(ROOT / "data/demo/heldout.jsonl")
+    asked = ["prompt_style=plain", "samples=3", "max_tokens=24", "max_prompt_tokens=128", "problems.limit=6"]
+    words = [*map(str, models), *asked, "engine.kv_cache_gib=0.25"]
+    assert measure_or_repeat(words, name, None, tmp_path / "first") == 0
     card = tmp_path / "first" / "card.json"
     capsys.readouterr()
     again = ["engine.max_num_seqs=2"]
-    assert measure_or_repeat(again, NO_PROBLEMS, NOTHING_ASKED, card, tmp_path / "second") == 0
+    assert measure_or_repeat(again, None, card, tmp_path / "second") == 0
     said = capsys.readouterr().out
     assert said.count("agrees exactly: 18 answers and verdicts are the same") == 2
     content = json.loads(card.read_text())
@@ -154,7 +149,7 @@ def test_an_evaluation_and_its_repetition_agree_exactly_and_another_model_does_n
         result["mean_reward"] = 0.9
         result["answers_sha256"] = "of others"
     card.write_text(json.dumps(content))
-    assert measure_or_repeat(again, NO_PROBLEMS, NOTHING_ASKED, card, tmp_path / "second") == 1
+    assert measure_or_repeat(again, None, card, tmp_path / "second") == 1
     assert capsys.readouterr().out.count("does not agree") == 2
 
 
@@ -167,8 +162,7 @@ def test_a_killed_evaluation_goes_on_where_it_was_and_ends_as_if_it_had_not_been
         "--set",
         str(ROOT / "data/demo/heldout.jsonl"),
         "prompt_style=plain",
-        "-n",
-        "4",
+        "samples=4",
     ]
     arguments += ["max_tokens=24", "max_prompt_tokens=256", "engine.kv_cache_gib=0.25", "--to", str(place)]
     kill_when(arguments, tmp_path / "log", lambda: any(place.glob("answers/one/1_rollouts/part-0*.parquet")))

@@ -62,7 +62,7 @@ def test_a_round_is_judged_again_and_nothing_is_written(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "0 of 4 outcomes changed; nothing was written" in done.stdout
     assert (run.root / "ledger.jsonl").read_text() == before
-    assert "; written" in called("verify", "--rollouts", str(run.rollouts(0)), "--write").stdout
+    assert "; written" in called("verify", "--rollouts", str(run.rollouts(0)), "--as", "stored").stdout
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,8 @@ def test_a_round_is_judged_again_and_nothing_is_written(tmp_path: Path) -> None:
         (["PROGRAM"], "--tests is missing"),
         (["PROGRAM", "--answer", "1"], "give one of"),
         (["--answer", "1"], "--expected is missing"),
-        (["--answer", "1", "--expected", "1", "--write"], "--write, --as and --use go with --rollouts"),
+        (["--answer", "1", "--expected", "1", "--as", "stored"], "--as and --use go with --rollouts"),
+        (["--rollouts", "TESTS", "--write"], "--write: is no option any more; write --as stored"),
         (["--rollouts", "TESTS"], "is not a folder of rollouts"),
         (["nowhere.py", "--tests", "TESTS"], "nowhere.py: is not a file"),
         (["PROGRAM", "--tests", "PROGRAM"], "line 1 is not JSON"),

@@ -46,10 +46,10 @@ def start(tmp_path: Path) -> dict[str, Any]:
 
 def test_overrides_reach_every_setting_and_the_engine_takes_what_is_asked(start: dict[str, Any]) -> None:
     asked = {"path": start["problems"].path}
-    config = settings_of(start["models"], asked, {}, [*start["overrides"], "engine.max_num_seqs=3", "ks=[1, 4]"])
+    config = settings_of(start["models"], asked, [*start["overrides"], "engine.max_num_seqs=3", "ks=[1, 4]"])
     assert (config.samples, config.ks, config.prompt_style) == (4, (1, 4), "plain")
     assert (config.engine.max_model_len, config.engine.max_num_seqs) == (76, 3)
-    assert settings_of(start["models"], asked, {}, ["engine.max_model_len=99999"]).engine.max_model_len == 99999
+    assert settings_of(start["models"], asked, ["engine.max_model_len=99999"]).engine.max_model_len == 99999
     assert default_folder(config) == Path("data/evaluations/sums-model")
 
 
@@ -57,7 +57,7 @@ def test_a_runs_newest_epoch_has_a_folder_of_its_own(tmp_path: Path) -> None:
     run = make_run(tmp_path, made_up_model(tmp_path / "model"))
     (tmp_path / "sums.jsonl").touch()
     train(run)
-    config = settings_of([str(run.root)], {"path": tmp_path / "sums.jsonl"}, {})
+    config = settings_of([str(run.root)], {"path": tmp_path / "sums.jsonl"})
     assert default_folder(config).name == "sums-sampled-seed3-round-1-epoch-3"
 
 

@@ -25,7 +25,7 @@ def made(folder: Path) -> dict[str, list[str]]:
         for (ending, size), split in zip(SIZES.items(), sets, strict=True):
             path = str(folder / f"{task}{ending}.jsonl")
             kept = ["--solutions", str(folder / f"{task}-solutions.jsonl")] if split == "train" else []
-            sizes = ["--size", str(size), "--split", split, "--to", path]
+            sizes = [f"size={size}", f"split={split}", "--to", path]
             oapl(["gym", task, *settings, *sizes, *(f"--against={one}" for one in earlier), *kept])
             sets[split].append(path)
             earlier.append(path)

@@ -111,5 +111,5 @@ def test_an_evaluation_finds_the_demos_problems_too(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     Path("model").mkdir()
     Path("model/config.json").write_text("{}")
-    config = settings_of(["model"], {"path": "data/demo/heldout.jsonl"}, {})
+    config = settings_of(["model"], {"path": "data/demo/heldout.jsonl"})
     assert config.problems.path == shipped("data/demo/heldout.jsonl")

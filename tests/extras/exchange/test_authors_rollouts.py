@@ -167,7 +167,7 @@ def test_a_pickle_that_is_more_than_a_text_is_not_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_experiment_filters_trains_and_evaluates_without_sampling(theirs: Path, changed: list[str]) -> None:
-    options = ("--temperature", "0.6", *changed, "name=whole")
+    options = ("source.temperature=0.6", *changed, "name=whole")
     done = called("import", theirs, EXPERIMENT, *options)
     assert done.returncode == 0, done.stderr
     assert "imported 12 of 16 rows as 3 groups; left out: 4 rewards_disagree" in done.stdout

@@ -129,7 +129,7 @@ def test_rewards_of_trl_may_be_chosen_and_weighted(tmp_path: Path, model: Path, 
     source = dumped("trl", tmp_path / "dump", prompts, model)
     import_rollouts(run, 0, source, form="trl", reward="accuracy_reward=2,format_reward=-1")
     assert [row["reward"] for row in read_parts(run, "verdicts")][:3] == [2.0, -0.5, 1.5]
-    with pytest.raises(ConfigError, match="--reward a=b: write COLUMN=WEIGHT"):
+    with pytest.raises(ConfigError, match="source.reward=a=b: write COLUMN=WEIGHT"):
         import_rollouts(run, 0, source, form="trl", reward="a=b")
 
 

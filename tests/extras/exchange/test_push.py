@@ -68,7 +68,7 @@ def sha256(content: bytes) -> str:
 def test_a_pushed_model_is_the_checkpoint_and_its_card_can_be_read(made: Run, hub: HubStore) -> None:
     from huggingface_hub import ModelCard
 
-    said = called("push", made.root, "--to", "me/model", "--license", "apache-2.0")
+    said = called("push", made.root, "--to", "me/model", "license=apache-2.0")
     assert said.returncode == 0, said.stderr
     there, folder = hub.repositories["models/me/model"], made.checkpoint(*checkpoint_of(made))
     assert {path.name: sha256(path.read_bytes()) for path in folder.iterdir()}.items() <= {
@@ -194,7 +194,7 @@ def test_a_hub_that_refuses_or_is_away_is_one_line(made: Run, hub: HubStore, mon
     ("arguments", "reason"),
     [
         (["--round", "7"], "there are round"),
-        (["--what", "rollouts", "--epoch", "1"], "--epoch and --data are of a model"),
+        (["--what", "rollouts", "--epoch", "1"], "--epoch and data=ORG/NAME are of a model"),
         (["--what", "rollouts", "--round", "9"], "has no rollouts of round 9"),
     ],
 )

@@ -95,7 +95,7 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path) -> None:
         (["deepcoder-taco", *given, *out, "faulty=maybe"], "faulty"),
         (
             ["deepcoder-taco", *given, *out, "--faulty", "drop"],
-            "--faulty: is a setting since release 0.2.0; write faulty=VALUE",
+            "--faulty: is no option any more; write faulty=VALUE",
         ),
         (["math500", *given, *out], "is this a file of math500?"),
         (["deepcoder-taco", *out], "revision"),

@@ -148,8 +148,8 @@ def test_the_command_writes_problems_that_meet_in_no_two_files(tmp_path: Path) -
 
     two = ("max_terms=2", "max_digits=1")
     heldout, train, solutions = (tmp_path / name for name in ("heldout.parquet", "train.jsonl", "solutions.jsonl"))
-    gym("chain_sum", *two, "--to", heldout, "--split", "heldout", "--size", 30, "--seed", 1)
-    said = gym("chain_sum", *two, "--to", train, "--size", 60, "--against", heldout, "--solutions", solutions)
+    gym("chain_sum", *two, "--to", heldout, "split=heldout", "size=30", "seed=1")
+    said = gym("chain_sum", *two, "--to", train, "size=60", "--against", heldout, "--solutions", solutions)
     assert "60 problems" in said and "the same statement was there before" in said
     sets = [list(read_problem_set(path, split)) for path, split in ((heldout, "heldout"), (train, "train"))]
     statements = [{problem["statement"] for problem in problems} for problems in sets]
@@ -157,7 +157,7 @@ def test_the_command_writes_problems_that_meet_in_no_two_files(tmp_path: Path) -
     worked = [json.loads(line) for line in solutions.read_text().splitlines()]
     assert worked[0]["solution"] == f"\\boxed{{{sets[1][0]['answer']}}}"
     again = tmp_path / "again.jsonl"
-    gym("chain_sum", *two, "--to", again, "--size", 60, "--against", heldout)
+    gym("chain_sum", *two, "--to", again, "size=60", "--against", heldout)
     assert again.read_bytes() == train.read_bytes()
     assert "spell_backward" in gym()
 
@@ -169,8 +169,10 @@ def test_the_command_writes_problems_that_meet_in_no_two_files(tmp_path: Path) -
         (["chain_sm"], "no task 'chain_sm'; near it: chain_sum"),
         (["chain_sum", "terms=2"], "refuses the settings of chain_sum (got an unexpected keyword argument 'terms')"),
         (["chain_sum", "min_terms=0"], "refuses the settings of chain_sum (min_terms must be positive)"),
-        (["chain_sum", "seed=3"], "write --seed in place of seed="),
-        (["arc_agi", "--size", "1"], "its score needs more of the entry than JSON keeps"),
+        (["chain_sum", "size=0"], "`size`: Input should be greater than 0"),
+        (["chain_sum", "split=test"], "`split`"),
+        (["chain_sum", "--seed", "3"], "--seed: is no option any more; write seed=VALUE"),
+        (["arc_agi", "size=1"], "its score needs more of the entry than JSON keeps"),
     ],
 )
 def test_what_cannot_be_made_is_one_line(arguments: list[str], complaint: str, tmp_path: Path) -> None:
