@@ -16,11 +16,10 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled, Completed
 
 from oapl_core.errors import Held, OaplError
-from oapl_core.planning.fitting import look_ahead
 from oapl_core.planning.plan import finished, round_steps
 from oapl_core.pretraining.solutions import check_solutions
 from oapl_core.progress import Reading
-from oapl_core.run_folder.following import follow, made
+from oapl_core.run_folder.following import follow, made, observer
 from oapl_core.run_folder.opening import find, opened
 from oapl_core.run_folder.run import Run
 from tasks.stage import progress, telling
@@ -81,7 +80,7 @@ def flow_of_a_run(name: str, run_name: Callable[[], str]) -> Callable[[Callable[
             try:
                 named = find(experiment, overrides)
                 with opened(named, tell, experiment.is_dir()) as run, followed(run, tell):
-                    look_ahead(run, tell)
+                    observer("fit", run, tell)
                     check_solutions(run)
                     return Completed(message=stages(run))
             except Held as error:

@@ -32,23 +32,6 @@ class Gpu:
     driver: str
 
 
-@dataclass(frozen=True)
-class Machine:
-    """Machine, as far as settings must fit it."""
-
-    gpus: tuple[Gpu, ...]
-    cores: int | None
-    """Cores that this process may use; None: not known."""
-    host_bytes: float = inf
-
-
-def here() -> Machine:
-    """Describe this machine, as this process may use it: Slurm and containers allow less than there is."""
-    # the limits of a container's control group are not asked: too much is promised there, and nothing refused wrongly
-    host = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    return Machine(visible_gpus(), len(os.sched_getaffinity(0)), host)
-
-
 def has_driver() -> bool:
     """Return whether NVIDIA's driver seems to be here."""
     return shutil.which("nvidia-smi") is not None

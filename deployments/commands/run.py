@@ -13,10 +13,9 @@ from deployments.step_tables import print_plan, print_times
 from deployments.terminal import Narrator, console, tell
 from oapl_core.changing.redoing import Again, put_aside
 from oapl_core.errors import ConfigError, Interrupted
-from oapl_core.planning.fitting import look_ahead
 from oapl_core.planning.plan import finished, steps
 from oapl_core.pretraining.solutions import check_solutions
-from oapl_core.run_folder.following import follow, made
+from oapl_core.run_folder.following import follow, made, observer
 from oapl_core.run_folder.opening import check, find, opened
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.rehearsal import rehearsal, rehearsal_changes
@@ -82,7 +81,7 @@ def _carry_out(path: Path, overrides: Sequence[str], again: Again | None, limit:
     named = _rehearsed(find(path, overrides), limit or 0) if is_smaller else find(path, overrides, limit)
     if not (named.root / "run.json").exists():
         # before there is a folder with these settings; the flow tells of what may be slow
-        look_ahead(named, lambda _line: None, is_new=True)
+        observer("fit", named, lambda _line: None)
         check_solutions(named)
     with opened(named, tell, path.is_dir()) as run:
         if again:

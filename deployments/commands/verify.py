@@ -234,7 +234,7 @@ def _verify_again(rollouts: Path, write: bool, version: str | None, reward: Path
         before, after = (sum(rewards) / len(rewards) for rewards in (found.old_rewards, found.new_rewards))
         tell(f"mean reward {before:.4f} stored, {after:.4f} now")
     kept = "written"
-    if not write:
+    if not write:  # nothing is replaced without being asked for
         kept = "nothing was written; --as stored replaces the stored verdicts, --as NAME keeps both"
     if version:
         kept = f"written to {run.name(run.verdicts(number, version))}/; --use {version} trains on them"

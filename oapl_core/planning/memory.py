@@ -1,4 +1,4 @@
-"""Memory of a rank that trains and of an engine that samples, estimated from sizes and settings. Pure.
+"""Memory of a rank that trains, estimated from sizes and settings. Pure.
 
 A rank, one of R, has P weights, P' of them trained, at w bytes a weight (bfloat16 2, float32 4). A micro-batch has T
 tokens (where ranks share sequences: the rank's own):
@@ -17,12 +17,8 @@ tokens (where ranks share sequences: the rank's own):
 
 D hidden size, V vocabulary, C `training.logprob_chunk`.
 Not in it: the allocator's fragments, communication buffers, the process itself (about 0.5 GiB, on GPUs 1).
-
-An engine's GPU holds its share of the weights, and in what else `engine.gpu_memory_utilization` leaves, keys and
-values: 2 K L numbers a token. Not in it: what a step computes with, captured graphs (a few GB).
 """
 
-import math
 from dataclasses import dataclass
 
 from oapl_core.planning.model_size import ModelSize
@@ -34,15 +30,11 @@ from oapl_core.planning.recomputation import (
     kept_numbers,
     recomputed_share,
 )
-from oapl_core.settings.experiment import EngineConfig, Experiment
 from oapl_core.settings.training import TrainingConfig
 
 CPU_TILE, GPU_TILE = 2**20, 2**26
 """Logits that exist at once, by measurement on a CPU (docs/benchmarks/trainer.md); a GPU wants larger products."""
 _GIB = 2**30
-_QUANTISED_BYTES = 0.5
-"""Bytes of a weight, at least, where `engine.options` has a `quantization`: nothing is refused that might fit. FP8 has
-twice as many."""
 
 
 @dataclass(frozen=True)
@@ -157,17 +149,6 @@ def with_recomputation(
     return training.model_copy(update={"recompute": chosen})
 
 
-def planned_training(experiment: Experiment, model: ModelSize, ranks: int, gpu_bytes: float) -> TrainingConfig:
-    """Return ``experiment.training`` as ``ranks`` GPUs of so much memory train, with their `recompute`."""
-    longest = longest_sequence(experiment)
-    return with_recomputation(experiment.training, model, ranks, longest, GPU_TILE, gpu_bytes)
-
-
-def longest_sequence(experiment: Experiment) -> int:
-    """Count the tokens that a prompt and its answer may have."""
-    return experiment.problems.max_prompt_tokens + experiment.sampling.max_tokens
-
-
 def _without_gpu(model: ModelSize) -> Recomputation:
     return "all" if model.parameters >= RECOMPUTED_FROM else "none"
 
@@ -216,58 +197,3 @@ def state_remedies(training: TrainingConfig) -> str:
         "[training.adapter]" if training.adapter is None else "",
     ]
     return ", ".join(filter(None, remedies))
-
-
-@dataclass(frozen=True)
-class EngineMemory:
-    """One engine (replica) on ``gpus`` GPUs; bytes of all of them together."""
-
-    gpus: int
-    weights: float
-    allowed: float
-    """Bytes that vLLM may take."""
-    token: float
-    """Keys and values of one."""
-
-    @property
-    def tokens(self) -> float:
-        """Whose keys and values fit beside the weights; 0 or less where not even the weights do."""
-        return (self.allowed - self.weights) / self.token
-
-    def line(self) -> str:
-        """Return the line for `oapl plan`."""
-        room = max(0.0, self.allowed - self.weights)
-        return (
-            f"memory of an engine, estimated: {self.gpus} GPU{'s' * (self.gpus > 1)}, weights "
-            f"{self.weights / _GIB:.3g} GiB, and {room / _GIB:.3g} for keys and values of "
-            f"{max(0.0, self.tokens):,.0f} tokens"
-        )
-
-
-def engine_memory(engine: EngineConfig, model: ModelSize, gpu_bytes: float) -> EngineMemory:
-    """Estimate the memory that an engine needs of GPUs with so much memory."""
-    gpus = engine.tensor_parallel_size * engine.pipeline_parallel_size
-    # `auto` is the type of the files, which is 16 bits in every model that is worth a GPU
-    width = 4.0 if engine.dtype == "float32" else 2.0
-    method = str(engine.options.get("quantization") or "")
-    weight = 1.0 if "fp8" in method else _QUANTISED_BYTES if method else width
-    number = 1.0 if str(engine.options.get("kv_cache_dtype", "")).startswith("fp8") else width
-    token = model.kept_numbers * number
-    # tensor parallelism divides the key heads too, pipelining the layers: all GPUs together hold a token once
-    allowed = gpus * gpu_bytes * engine.gpu_memory_utilization
-    return EngineMemory(gpus, model.parameters * weight, allowed, token)
-
-
-def prompt_tokens(experiment: Experiment) -> float:
-    """Return the expected tokens of a prompt."""
-    return min(experiment.estimate.prompt_tokens, experiment.problems.max_prompt_tokens)
-
-
-def mean_square(experiment: Experiment, tokens: float, longest: float) -> float:
-    """Return the mean square of answers' lengths with mean ``tokens``; none is longer than ``longest``."""
-    return tokens * min(longest, tokens * (1 + experiment.estimate.answer_spread**2))
-
-
-def context(experiment: Experiment, answer_tokens: float, longest: float = math.inf) -> float:
-    """Return the mean tokens of a sequence at a moment of its decoding."""
-    return prompt_tokens(experiment) + mean_square(experiment, answer_tokens, longest) / (2 * answer_tokens)

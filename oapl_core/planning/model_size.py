@@ -1,16 +1,10 @@
-"""Sizes of a model that decide on speed and memory (weights, layers, widths). Reads config.json, headers of weights."""
+"""Sizes of a model that decide on speed and memory: weights, layers, widths. Pure."""
 
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from oapl_core.model_files.model_folder import model_config, parameters
-from oapl_core.model_files.model_hub import cached
-from oapl_core.settings.experiment import Experiment
-from oapl_core.settings.operation.estimate import EstimateConfig
-from oapl_core.settings.pretrain import PretrainConfig
 from oapl_core.token_columns import TokenColumn, columns_by
 
 OPTIMISER_BYTES = 12
@@ -97,40 +91,3 @@ def _kept(value: Callable[[str], Any], layers: int) -> int | None:
     heads = value("num_key_value_heads") or value("num_attention_heads")
     head = value("head_dim") or value("hidden_size") // value("num_attention_heads")
     return max(1, int(2 * whole * heads * head))
-
-
-def known_size(experiment: Experiment) -> tuple[ModelSize, str] | None:
-    """Return the model's size and its source; None: its folder is not there and `[estimate]` does not say."""
-    if experiment.pretrain is not None:
-        return _pretrained(experiment.pretrain), "made by [pretrain], at most"
-    folder = experiment.model
-    if experiment.hub_model:
-        folder = cached(experiment.hub_model) or folder
-    if folder is not None and (folder / "config.json").is_file():
-        return _stored(folder), str(folder)
-    return _stated(experiment.estimate)
-
-
-def _stated(estimate: EstimateConfig) -> tuple[ModelSize, str] | None:
-    if estimate.model_parameters is None:
-        return None
-    if estimate.model_shape is None:
-        return ModelSize.like(estimate.model_parameters), "estimate.model_parameters"
-    made = ModelSize.shaped(estimate.model_parameters, estimate.model_shape.get)
-    return made, "estimate.model_parameters"
-
-
-def _stored(folder: Path) -> ModelSize:
-    config = model_config(folder)
-    config = config.get("text_config", config)  # models that also see images nest their language model
-    return ModelSize.shaped(parameters(folder), config.get)
-
-
-def _pretrained(made: PretrainConfig) -> ModelSize:
-    width = made.hidden_size
-    # query, key, value and output projections; gate, up and down of the MLP
-    layer = 4 * width**2 + 3 * width * made.intermediate_size
-    parameters = made.vocabulary * width + made.layers * layer
-    return ModelSize(
-        parameters, made.layers, width, width, width, made.intermediate_size, made.vocabulary, made.max_positions
-    )

@@ -133,6 +133,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "minpro": "oapl_core.objectives.clipped.minpro:Minpro",
     },
     "observer": {
+        "fit": "oapl_extras.plan.fitting:look_ahead",
         "mirror": "oapl_core.run_folder.mirror:mirroring",
         "assets": "oapl_extras.prefect_pages.assets:Assets",
         "pages": "oapl_extras.prefect_pages.pages:Pages",

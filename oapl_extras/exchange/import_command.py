@@ -57,6 +57,7 @@ def import_(
     """Take rollouts of another project as a round's; `oapl run EXPERIMENT` continues from there (docs/data.md)."""
     if form not in FORMATS:
         raise ConfigError(f"--format {form}: choose one of {', '.join(FORMATS)}")
+    # `reward` and `sampling` are tables of the experiment, so words about the source have a table of their own
     words = overrides or []
     of_source = [word for word in words if word.startswith(_OF_SOURCE)]
     said = parse_as(SourceConfig, applied(word.removeprefix(_OF_SOURCE) for word in of_source), "oapl import: source")

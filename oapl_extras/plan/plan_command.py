@@ -16,8 +16,7 @@ from rich.table import Table
 from deployments.arguments import ExperimentFile, Limit, Overrides
 from deployments.terminal import numbers_table, print_json, tell
 from oapl_core.errors import ConfigError
-from oapl_core.planning.fitting import Fit, planned
-from oapl_core.planning.model_size import ModelSize, known_size
+from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.warnings import batch_too_large, repeated_statements
 from oapl_core.plugins.own_function import check_environment
 from oapl_core.pretraining.solutions import check_solutions
@@ -29,6 +28,8 @@ from oapl_core.run_folder.opening import find
 from oapl_core.run_folder.storage import readable
 from oapl_core.settings.experiment import Experiment
 from oapl_extras.plan.estimate import Estimate, ProblemCounts, estimate, tokens_per_gpu_s
+from oapl_extras.plan.fitting import Fit, planned
+from oapl_extras.plan.known_size import known_size
 from oapl_extras.plan.speeds import with_speeds
 
 _ASSUMED = (

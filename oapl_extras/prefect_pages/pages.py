@@ -155,6 +155,7 @@ class Page(Observer):
 
     def end(self, behind: bool) -> None:
         """Show the card, or the report."""
+        # a comparison is another extra's class, known here by its report alone
         if isinstance(self._folder, EvaluationFolder):
             show_card(self._folder, self._tell)
         else:

@@ -62,6 +62,7 @@ def gym(
     if to is None:
         raise ConfigError("say which file to write with --to FILE.jsonl")
     check_name(to)
+    # no task has settings of these names: reasoning-gym itself takes them for every task
     config = applied(settings)
     asked = parse_as(GymConfig, {key: config.pop(key) for key in _OURS & config.keys()}, "oapl gym")
     size, seed = asked.size, asked.seed

@@ -142,6 +142,7 @@ class Trackers(Observer):
 
     def on_step(self, number: int, made_from: Sequence[Mapping[str, Any]], step: Mapping[str, Any]) -> None:
         """Send a step, from the source that the epoch's record will name, so that it is found again there."""
+        # counted once: the ledger is read whole for it, and a step must not wait
         if number not in self._earlier:
             self._earlier[number] = steps_before(self._run, number)
         self.log([step_row(TRAINING, self._earlier[number], step, hash_of(*made_from))])

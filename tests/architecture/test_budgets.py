@@ -14,7 +14,7 @@ from oapl_core.settings_group import Settings
 from tests.architecture import budgets
 from tests.architecture.sources import PACKAGES, python_files, text
 
-CORE_LINES = 31_916
+CORE_LINES = 31_487
 """Lines in the import closure of the verbs of `make demo`; goal 24,000."""
 MENTIONS = {
     "turns and tools": 20,

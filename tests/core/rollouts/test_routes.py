@@ -9,11 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oapl_core.devices import Machine
 from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.groups.build import build
-from oapl_core.planning.fitting import Fit
-from oapl_core.planning.model_size import known_size
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.engine_start import engine_arguments
 from oapl_core.rollouts.generate import generate
@@ -22,6 +19,8 @@ from oapl_core.routes import Routing
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.tables import GROUPS, ROLLOUTS, VERDICTS, read_table
+from oapl_extras.plan.fitting import Fit, Machine
+from oapl_extras.plan.known_size import known_size
 from tests.family_models import write_family
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, write
 from tests.tiny_model import write_tiny_model

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.devices import Gpu, Machine
+from oapl_core.devices import Gpu
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.problems.problem_set import SPLITS, checked
 from oapl_core.problems.storing import write_problem_set
 from oapl_core.settings.experiment_file import load_experiment
+from oapl_extras.plan.fitting import Machine
 from oapl_extras.plan.plan_command import lines, model_size, problem_counts
 from tests.deployments.test_cli import complaint
 from tests.rehearsal_sources import imports
@@ -65,7 +66,7 @@ def test_a_recipe_fits_the_machines_that_it_is_for(name: str) -> None:
 def test_without_gpus_here_and_none_named_nothing_is_compared_with_gpus(
     gpus: int, named: list[str], is_for_gpus: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oapl_core.planning.fitting.here", lambda: Machine((Gpu("H100", 80e9, ""),) * gpus, 2))
+    monkeypatch.setattr("oapl_extras.plan.fitting.here", lambda: Machine((Gpu("H100", 80e9, ""),) * gpus, 2))
     mine = (EXPERIMENTS / "demo.toml").read_text().replace('[pretrain]\nsolutions = "data/demo/solutions.jsonl"', "")
     (tmp_path / "mine.toml").write_text(mine)
     model = write_tiny_model(tmp_path / "model")

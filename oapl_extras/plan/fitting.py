@@ -9,27 +9,20 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
-from oapl_core.devices import CORES_PER_GPU, Gpu, Machine, here
+from oapl_core.devices import CORES_PER_GPU, Gpu, visible_gpus
 from oapl_core.errors import ConfigError
-from oapl_core.planning.memory import (
-    GPU_TILE,
-    EngineMemory,
-    MemoryEstimate,
-    context,
-    engine_memory,
-    longest_sequence,
-    planned_training,
-    rank_memory,
-    state_remedies,
-)
-from oapl_core.planning.model_size import OPTIMISER_BYTES, ModelSize, known_size
+from oapl_core.planning.memory import GPU_TILE, MemoryEstimate, rank_memory, state_remedies
+from oapl_core.planning.model_size import OPTIMISER_BYTES, ModelSize
 from oapl_core.planning.plan import Step, finished, steps
 from oapl_core.planning.stages import EVALUATION, SAMPLING, TRAINING
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import readable
 from oapl_core.settings.experiment import Experiment
 from oapl_core.token_columns import column
+from oapl_extras.plan.engine_memory import EngineMemory, context, engine_memory, longest_sequence, planned_training
+from oapl_extras.plan.known_size import known_size
 
 _FEW_ANSWERS = 32
 """At once in an engine: fewer read the weights for too little."""
@@ -47,6 +40,23 @@ class Obstacle:
     """Whether it cannot work."""
 
 
+@dataclass(frozen=True)
+class Machine:
+    """Machine, as far as settings must fit it."""
+
+    gpus: tuple[Gpu, ...]
+    cores: int | None
+    """Cores that this process may use; None: not known."""
+    host_bytes: float = inf
+
+
+def here() -> Machine:
+    """Describe this machine, as this process may use it: Slurm and containers allow less than there is."""
+    # the limits of a container's control group are not asked: too much is promised there, and nothing refused wrongly
+    host = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return Machine(visible_gpus(), len(os.sched_getaffinity(0)), host)
+
+
 def planned(experiment: Experiment) -> Machine:
     """Return the GPUs that `[estimate]` names; where it names none, its default, unless the run is meant for CPUs.
 
@@ -58,12 +68,16 @@ def planned(experiment: Experiment) -> Machine:
     return Machine((Gpu("planned", assumed.gpu_gb * 1e9, ""),) * gpus, cores=None)
 
 
-def look_ahead(run: Run, tell: Callable[[str], None], is_new: bool = False) -> None:
+def look_ahead(run: Run, tell: Callable[[str], None]) -> None:
     """Refuse what the steps that are left cannot do on this machine; tell what they may do slowly.
+
+    The core finds it by the name `fit` of observers: it looks once, and needs to be told nothing later.
 
     Raises:
         ConfigError: one line with what to set.
     """
+    # a run that has begun has what it wrote on the disk, and asks for room stage by stage
+    is_new = not (run.root / "run.json").exists()
     # a stage that is done needs nothing any more: what was sampled elsewhere may be trained here
     every = steps(run.config)
     left = every if is_new else every[len(finished(run)) :]

@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from oapl_core.devices import Gpu, Machine
+from oapl_core.devices import Gpu
 from oapl_core.errors import ConfigError
-from oapl_core.planning.fitting import Fit, Obstacle, look_ahead
-from oapl_core.planning.memory import GPU_TILE, engine_memory, rank_memory
-from oapl_core.planning.model_size import ModelSize, known_size
+from oapl_core.planning.memory import GPU_TILE, rank_memory
+from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.plan import round_steps, steps
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import load_experiment
+from oapl_extras.plan.engine_memory import engine_memory
+from oapl_extras.plan.fitting import Fit, Machine, Obstacle, look_ahead
+from oapl_extras.plan.known_size import known_size
 from tests.sampling_run import made_up_model, make_run
 
 EXPERIMENTS = Path(__file__).parents[3] / "deployments" / "experiments"
@@ -168,7 +170,7 @@ def test_a_run_is_refused_before_its_first_stage_and_not_for_stages_that_are_don
     run = a_run(tmp_path / "long", 512)
     look_ahead(run, said.append)
     assert said == []
-    monkeypatch.setattr("oapl_core.planning.fitting.here", lambda: Machine((H100,) * 2, 8))
+    monkeypatch.setattr("oapl_extras.plan.fitting.here", lambda: Machine((H100,) * 2, 8))
     look_ahead(run, said.append)
     assert [line.partition(" leave")[0] for line in said] == [
         "warning: engine.replicas = 1 of 1 GPU",
@@ -212,13 +214,13 @@ def test_zero_3_makes_its_largest_layers_whole_for_a_moment() -> None:
 def test_a_new_run_wants_room_for_a_checkpoint_and_two_states(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int
 ) -> None:
-    run = a_run(tmp_path, 512)
+    run = Run(tmp_path / "new", a_run(tmp_path, 512).config)
     monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=free))
     if free:
-        look_ahead(run, print, is_new=True)
+        look_ahead(run, print)
         return
     with pytest.raises(ConfigError, match=r"a checkpoint and two states .* runs_dir"):
-        look_ahead(run, print, is_new=True)
+        look_ahead(run, print)
 
 
 def test_an_experiment_with_a_former_setting_is_told_what_is_there_now() -> None:
