@@ -159,6 +159,8 @@ class PartQueue:
         self._done: dict[str, dict[str, Any]] = {}
         self._looked = -1e9
         self._is_away = False
+        self._untold: list[Callable[[], None]] = []
+        """What a store that was away is told when it answers again, oldest first."""
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._renew_by_the_clock, name="claims", daemon=True)
 
@@ -173,7 +175,8 @@ class PartQueue:
         self._stop.set()
         self._thread.join()
         for stem in list(self._claimed):
-            self._once(partial(self.give_up, stem))
+            self.give_up(stem)
+        self._tell_the_rest()
 
     def look(self) -> None:
         """Read the claims and ``done`` records of others, at most a few times in a lease.
@@ -183,7 +186,8 @@ class PartQueue:
         """
         if time.monotonic() - self._looked < self._lease_s / _LOOKS:
             return
-        self._once(self._look)
+        if self._once(self._look):
+            self._tell_the_rest()
         self._looked = time.monotonic()
 
     def _look(self) -> None:
@@ -272,11 +276,22 @@ class PartQueue:
         return json.dumps({"who": self._who, "process": self._process, "beat": beat}).encode()
 
     def give_up(self, stem: str) -> None:
-        """Let others have a part that was claimed."""
+        """Let others have a part that was claimed; a store that is away is told later, or waits for the lease's end."""
         with self._lock:
             name = self._claimed.pop(stem, None)
         if name:
-            self._store.delete([name])
+            self._tell(partial(self._store.delete, [name]))
+
+    def _tell(self, say_it: Callable[[], None]) -> bool:
+        """Tell the store something, now or when it answers again; whether it was told now."""
+        if self._once(say_it):
+            return True
+        self._untold.append(say_it)
+        return False
+
+    def _tell_the_rest(self) -> None:
+        while self._untold and self._once(self._untold[0]):
+            self._untold.pop(0)
 
     def _renew_by_the_clock(self) -> None:
         while not self._stop.wait(self._lease_s / _RENEWALS):
@@ -325,8 +340,11 @@ class PartQueue:
             self.give_up(stem)
             self._store.delete(list(self._store.list(f"{self._folder}/pieces/{stem}")))
 
+        if not answers:  # the run folder has it; others hear of it when the store answers
+            self._tell(send)
+            return
         deadline, pause_s = time.monotonic() + _PATIENCE_S, 1.0
-        while not self._once(send) and answers:
+        while not self._once(send):
             if time.monotonic() > deadline:
                 raise Unreachable(f"{self._store.url}: has not answered for minutes; start again when it does")
             time.sleep(pause_s)
@@ -334,13 +352,17 @@ class PartQueue:
         self._looked = -1e9
 
     def fetch(self, stem: str, record: Mapping[str, Any], path: Path) -> bool:
-        """Fetch the file of a finished part; False if it is not the one that was recorded."""
+        """Fetch the file of a finished part; False if it is not the one that was recorded.
+
+        Raises:
+            Unreachable: the store is away.
+        """
         return self._store.fetch(record["answers"], path) and sha256_of(path) == record["sha256"]
 
     def reopen(self, stem: str) -> None:
         """Have a part sampled again whose file is lost or wrong."""
         record = self._done.pop(stem, None) or {}
-        self._store.delete([self._done_name(stem), *filter(None, [record.get("answers")])])
+        self._once(partial(self._store.delete, [self._done_name(stem), *filter(None, [record.get("answers")])]))
 
     def close(self) -> None:
         """Clear the queue: every part is recorded, and nobody needs it any more."""

@@ -14,6 +14,7 @@ from oapl_core.errors import DataError
 from oapl_core.progress import say
 from oapl_core.rollouts.parts import Part
 from oapl_core.rollouts.remote.part_queue import PartQueue
+from oapl_core.run_folder.object_store import Unreachable
 from oapl_core.run_folder.parts import lock, unlock
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
@@ -92,6 +93,9 @@ class Sharing:
                     draft.details = dict(record["details"])
                 say(f"{part.path.name}: sampled by another machine")
                 return True
+            except Unreachable as error:
+                say(f"{part.path.name}: {error}; its answers are fetched later")
+                return False
             except DataError as error:
                 wrong = str(error)
         say(f"{part.path.name} in the queue {wrong}; it is sampled again")

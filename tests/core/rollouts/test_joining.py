@@ -5,7 +5,7 @@ The same with processes that are killed again and again, on S3, and with the rea
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from oapl_core.rollouts.generate import generate
 from oapl_core.rollouts.join import join
 from oapl_core.rollouts.remote.joining import fetch_round, round_to_join, serve
 from oapl_core.rollouts.remote.part_queue import Opened
+from oapl_core.rollouts.requests import SampledAnswer
 from oapl_core.run_folder.mirror import Mirror
-from oapl_core.run_folder.object_store import ObjectStore
+from oapl_core.run_folder.object_store import ObjectStore, Unreachable
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.tables import ROLLOUTS, read_table, write_table
@@ -234,3 +235,36 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=why):
             make_run(tmp_path / "runs", model, PROBLEMS, fleet=fleet)
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_store_that_goes_away_does_not_end_the_sampling_of_the_run_s_own_machine(
+    tmp_path: Path, comes_back: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machines, is_away = Machines(tmp_path), threading.Event()
+
+    def unless_away(ask: Callable[..., Any]) -> Callable[..., Any]:
+        def asked(*given: Any) -> Any:
+            if is_away.is_set():
+                raise Unreachable("s3://b: does not answer")
+            return ask(*given)
+
+        return asked
+
+    for name in ("put", "get", "fetch", "create", "list", "delete"):
+        monkeypatch.setattr(ObjectStore, name, unless_away(getattr(ObjectStore, name)))
+
+    class Watching(MadeUpSampler):
+        def _answer(self, *given: Any) -> SampledAnswer:
+            if len(self.answered) == 4:  # parts are claimed, and the first is given up as the store is away
+                is_away.set()
+            if len(self.answered) == 12 and comes_back:
+                is_away.clear()
+            return super()._answer(*given)
+
+    generate(machines.run, 0, Watching)
+    generate(machines.plain, 0, MadeUpSampler)
+    assert content(machines.run) == content(machines.plain)
+    assert "does not answer; sampling continues meanwhile" in capsys.readouterr().out
+    is_away.clear()
+    assert bool(machines.store.list("queue")) != comes_back, "a store that answers again is told all of it"
